@@ -1,6 +1,6 @@
 """What compressing an index costs an agent: bytes of the index, recall on the agent's queries, exact match.
 
-    python -m rag_r1.iterate.miniature --seeds 0 1 2 --out outputs/agentic_r
+    python -m examples.agentic_r.run --seeds 0 1 2 --out outputs/agentic_r
     python benchmarks/compressed_answers.py --loops outputs/agentic_r --seeds 0 1 2 --out outputs/compressed
 
 Takes finished loops of Agentic-R in miniature: of each seed the last agent, which is trained to search, and
@@ -34,7 +34,7 @@ from typing import Any
 _here = Path(__file__).resolve().parent
 sys.path[:] = [str(_here.parent)] + [entry for entry in sys.path if Path(entry).resolve() != _here]
 
-from rag_r1.retrieval_process import build_index, retrieval_process  # noqa: E402
+from rag_r1.tools.retrieval.local_server import build_index, retrieval_process  # noqa: E402
 
 #: Name -> flags of build_index.py.
 INDEXES = {
@@ -59,7 +59,7 @@ class Loop:
         self.data = folder / "data"
         finished = folder / "loop" / "arm.json"
         if not finished.exists():
-            raise SystemExit(f"error: {finished} is missing: run python -m rag_r1.iterate.miniature first")
+            raise SystemExit(f"error: {finished} is missing: run python -m examples.agentic_r.run first")
         rounds = json.loads(finished.read_text(encoding="utf-8"))["rounds"]
         self.encoder = (folder / "loop" / f"round{rounds}" / "retriever" / "run" / "model").resolve()
         self.agent = (folder / "loop" / f"round{rounds + 1}" / "agent" / "model").resolve()
@@ -92,10 +92,10 @@ def played(loop: Loop, name: str, folder: Path, policy_url: str) -> None:
 
 def evaluate(loop: Loop, out: Path, url: str, policy_url: str) -> None:
     """`rag-r1 eval` of the agent, greedy, as in the loop."""
-    from rag_r1.demo.misleading_policy import PROTOCOL
-    from rag_r1.evaluation import evaluate as command
+    from examples.agentic_r.warm_start import PROTOCOL
+    from rag_r1.evaluation import command
     from rag_r1.iterate.commands import query_keys
-    from rag_r1.iterate.miniature import eval_words
+    from examples.agentic_r.run import eval_words
 
     words = ["--model", "policy", "--base-url", policy_url, "--tokenizer", loop.agent]
     words += ["--retriever-url", url, "--protocol", PROTOCOL, "--data", loop.data / "val.parquet"]
@@ -176,7 +176,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--indexes", nargs="+", choices=INDEXES, default=list(INDEXES), help="(default: all)")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR")
     args = parser.parse_args(argv)
-    from rag_r1.evaluation.serving import vllm_server
+    from rag_r1.inference.vllm_server import vllm_server
 
     for seed in args.seeds:
         folder = args.out / f"seed{seed}"

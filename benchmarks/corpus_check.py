@@ -31,11 +31,11 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from rag_r1.evaluation.corpus.answers import AnswerMatcher  # noqa: E402
-from rag_r1.evaluation.corpus.command import CheckArguments, CheckResult, check_corpus  # noqa: E402
-from rag_r1.evaluation.corpus.files import Corpus, Passage  # noqa: E402
-from rag_r1.evaluation.corpus.scan import ScanTargets, scan_corpus  # noqa: E402
-from rag_r1.evaluation.corpus.titles import TitleIndex  # noqa: E402
+from rag_r1.corpus.answer_matcher import AnswerMatcher  # noqa: E402
+from rag_r1.corpus.command import CheckArguments, CheckResult, check_corpus  # noqa: E402
+from rag_r1.corpus.reader import Corpus, Passage  # noqa: E402
+from rag_r1.corpus.scan import ScanTargets, scan_corpus  # noqa: E402
+from rag_r1.corpus.title_index import TitleIndex  # noqa: E402
 
 #: Rules (verdict.py) by which evidence flags a question.
 FLAGS = ("ids_missing", "titles_missing", "titles_similar")
@@ -164,7 +164,7 @@ def string_rows(setting: Setting, done: CheckResult) -> list[tuple[str, int, flo
 
 def served(corpus: Path, work: Path, name: str, use: Callable[[str], CheckResult]) -> CheckResult:
     """Build a BM25 index of the corpus, serve it, and use the server."""
-    from rag_r1.retrieval_process import build_index, retrieval_process
+    from rag_r1.tools.retrieval.local_server import build_index, retrieval_process
 
     index = work / "indexes" / name
     if not index.exists():

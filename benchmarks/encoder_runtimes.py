@@ -33,7 +33,7 @@ sys.path[:] = [str(_here.parent)] + [entry for entry in sys.path if Path(entry).
 import numpy as np  # noqa: E402
 
 from retrieval_server.command_line import AtLeastOne, Flag, Options, parse  # noqa: E402
-from retrieval_server.encode.cpu import set_mkl_reproducible  # noqa: E402
+from retrieval_server.encode.cpu_settings import set_mkl_reproducible  # noqa: E402
 
 _KINDS = {
     "torch float32": ("float32", None),
@@ -125,7 +125,7 @@ def vectors_of(index: Path, corpus: dict[str, str]) -> np.ndarray:
     """The vectors that an index has of these passages, in their order."""
     from retrieval_server.folder.manifest import FAISS_INDEX, PASSAGES
     from retrieval_server.folder.passages import PassageStore
-    from retrieval_server.search.faiss_files import open_index
+    from retrieval_server.search.vectors.faiss_files import open_index
 
     rows = {passage.id: row for row, passage in enumerate(PassageStore(index / PASSAGES))}
     return open_index(index / FAISS_INDEX).reconstruct_batch([rows[key] for key in corpus])

@@ -39,12 +39,12 @@ from rag_r1.demo.world import World, demo_protocol, make_questions, make_world, 
 from rag_r1.evaluation.condition_run import prepare_evaluation, run_condition
 from rag_r1.evaluation.conditions import agent_condition
 from rag_r1.evaluation.eval_arguments import EvalArguments
-from rag_r1.evaluation.serving import vllm_server
-from rag_r1.evaluation.session import RunSetup
+from rag_r1.inference.vllm_server import vllm_server
+from rag_r1.rollouts.session import RunSetup
 from rag_r1.protocols import Answer, Document, Search
-from rag_r1.records import read_records
-from rag_r1.retrieval_process import build_index, retrieval_process
-from rag_r1.rows import QuestionRow, write_rows
+from rag_r1.agent.records import read_records
+from rag_r1.tools.retrieval.local_server import build_index, retrieval_process
+from rag_r1.data.rows import QuestionRow, write_rows
 
 PROTOCOL = "rag_r1_mq"
 CONTEXT = 512

@@ -37,7 +37,7 @@ def fill(source: Path, out: Path, passages: int, progress: bool = True) -> None:
         write_manifest,
     )
     from retrieval_server.folder.passages import Passage, PassageStore, PassageWriter
-    from retrieval_server.folder.publishing import publish, refuse_target, work_folder
+    from retrieval_server.folder.publication import publish, refuse_target, work_folder
 
     manifest = read_manifest(source)
     if manifest.dense is None or manifest.dense.factory != "Flat" or not manifest.dense.encoder.normalize:

@@ -87,11 +87,11 @@ class Opened:
 
     def __init__(self, folder: Path, name: str, dimension: int, mapped: bool):
         from retrieval_server.folder.manifest import FAISS_INDEX, ROWS
-        from retrieval_server.folder.vector_rows import RowLayout
+        from retrieval_server.folder.row_layout import RowLayout
         from retrieval_server.indexing.presets import PRESETS
-        from retrieval_server.search.faiss_files import open_index
-        from retrieval_server.search.faiss_search import cell_count
-        from retrieval_server.search.stored_rows import StoredRows
+        from retrieval_server.search.vectors.faiss_files import open_index
+        from retrieval_server.search.vectors.faiss_search import cell_count
+        from retrieval_server.search.vectors.stored_rows import StoredRows
 
         rescoring = PRESETS[name].rescoring
         self.index = open_index(folder / FAISS_INDEX, mapped=mapped)
@@ -100,7 +100,7 @@ class Opened:
 
     def find(self, queries: np.ndarray, k: int, nprobe: int, candidates: int) -> list[list[int]]:
         """The rows of the ``k`` best of each query."""
-        from retrieval_server.search.faiss_search import ApproximateSearch, SearchParameters
+        from retrieval_server.search.vectors.faiss_search import ApproximateSearch, SearchParameters
 
         SearchParameters(nprobe=nprobe).apply(self.index, compressed=True)
         search = ApproximateSearch(self.index, threads=1, stored=self.stored, candidates=candidates)
@@ -113,18 +113,18 @@ def measure_recall(args: argparse.Namespace) -> None:
     """Print the table of every preset."""
     import faiss
 
-    from retrieval_server.encode.cpu import set_mkl_reproducible
+    from retrieval_server.encode.cpu_settings import set_mkl_reproducible
 
     set_mkl_reproducible()
 
     from retrieval_server.encode.encoder import Encoder
-    from retrieval_server.encode.encoding import VectorFiles
+    from retrieval_server.encode.vector_files import VectorFiles
     from retrieval_server.folder.manifest import FAISS_INDEX, PASSAGES, ROWS, read_manifest
     from retrieval_server.folder.passages import PassageStore
     from retrieval_server.indexing import faiss_recall
     from retrieval_server.indexing.presets import PRESETS, cells_for
-    from retrieval_server.search.faiss_files import open_index
-    from retrieval_server.search.faiss_search import FlatSearch, SearchParameters
+    from retrieval_server.search.vectors.faiss_files import open_index
+    from retrieval_server.search.vectors.faiss_search import FlatSearch, SearchParameters
 
     manifest = read_manifest(args.index)
     if manifest.dense is None or manifest.dense.factory != "Flat":

@@ -138,7 +138,7 @@ def search(index: Path, shards: Path, exact: Path, way: str) -> dict:
 
 def _search_shards(folder: Path, asked: np.ndarray, rows: np.ndarray) -> dict:
     """All shards in this process, one after the other, their hits merged as a cluster does."""
-    from retrieval_server.cluster.merging import merge
+    from retrieval_server.cluster.merge import merge
     from retrieval_server.folder.shard_set import read_shards
     from retrieval_server.search.index_source import IndexSource
 

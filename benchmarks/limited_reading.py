@@ -3,7 +3,7 @@
     python benchmarks/limited_reading.py            # 10,000 files
     python benchmarks/limited_reading.py --files 2000 --rounds 3
 
-Both read the same files with the same code (rag_r1/limited/pages.py), in turns; before the first round each
+Both read the same files with the same code (rag_r1/sandbox/documents.py), in turns; before the first round each
 reads them once. Prints the seconds of each round and the ratio of the medians, also of the processor time of
 all processes. A worker's start is part of its time.
 """
@@ -18,9 +18,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from rag_r1.limited import pages
-from rag_r1.tools import document_files
-from rag_r1.tools.documents import index_folder
+from rag_r1.sandbox import documents
+from rag_r1.tools.documents import parsers
+from rag_r1.tools.documents.corpus import index_folder
 
 _WORDS = "the tide at Brunn turns twice a day and the ferry leaves at nine from the old harbour wall".split()
 
@@ -33,14 +33,14 @@ def main() -> None:
     parser.add_argument("--files", type=int, default=10_000)
     parser.add_argument("--rounds", type=int, default=3)
     args = parser.parse_args()
-    limited = document_files.workers.start
+    limited = parsers.workers.start
     with tempfile.TemporaryDirectory() as folder:
         print(f"{args.files:,} files: {_write(Path(folder) / 'docs', args.files)}")
         seconds: dict[str, list[float]] = {"in this process": [], "in workers": []}
         processor: dict[str, list[float]] = {name: [] for name in seconds}
         for number in range(args.rounds + 1):
             for name, start in (("in this process", _Here), ("in workers", limited)):
-                document_files.workers.start = start  # type: ignore[assignment, method-assign]
+                parsers.workers.start = start  # type: ignore[assignment, method-assign]
                 started, spent = time.perf_counter(), _processor_s()
                 corpus = index_folder(Path(folder) / "docs", Path(folder) / f"{name}-{number}", False)
                 took = time.perf_counter() - started
@@ -63,7 +63,7 @@ class _Here:
     """A job that is done when its result is wanted, in this process."""
 
     def __init__(self, job: str, arguments: list, limits: object, wait: bool = True):
-        self._job, self._arguments = getattr(pages, job.partition(":")[2]), arguments
+        self._job, self._arguments = getattr(documents, job.partition(":")[2]), arguments
 
     def result(self) -> list:
         return self._job(*self._arguments)

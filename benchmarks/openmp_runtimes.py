@@ -46,7 +46,7 @@ class Command(Options):
 
 def use(command: Command) -> dict[str, int]:
     """Open the index and use it once alone and once in a batch; the threads seen after each stage."""
-    from retrieval_server.encode.cpu import set_mkl_reproducible, set_passive_wait
+    from retrieval_server.encode.cpu_settings import set_mkl_reproducible, set_passive_wait
 
     set_passive_wait()
     set_mkl_reproducible()

@@ -43,7 +43,7 @@ def main() -> int:
     parser.add_argument("--lucene", action="store_true", help='also measure Lucene; needs the extra "lucene"')
     args = parser.parse_args()
 
-    from retrieval_server.encode.cpu import set_mkl_reproducible
+    from retrieval_server.encode.cpu_settings import set_mkl_reproducible
 
     set_mkl_reproducible()
 

@@ -31,7 +31,7 @@ sys.path[:] = [str(_here.parent)] + [entry for entry in sys.path if Path(entry).
 
 def encoder(args: argparse.Namespace) -> tuple[Callable[[Any], object], list[Any]]:
     """The stage's work on a batch, and the batches."""
-    from retrieval_server.encode.cpu import set_mkl_reproducible
+    from retrieval_server.encode.cpu_settings import set_mkl_reproducible
 
     set_mkl_reproducible()
 

@@ -207,7 +207,7 @@ def index(args: argparse.Namespace, out: Path, encoder: str) -> Path:
 
 def trained(rows: Path, folder: Path, args: argparse.Namespace) -> Path:
     """The folder of the model that is trained on the rows."""
-    from rag_r1.retriever.train import main as train
+    from rag_r1.retriever.training.command import main as train
 
     words = ["--recipe", args.recipe, "--model", args.encoder, "--mode", "plain"]
     words += ["--rows", rows, "--corpus", args.corpus, "--out", folder / "training", *args.options]

@@ -29,15 +29,15 @@ from typing import Any
 
 import yaml
 
-from rag_r1.afterwards import newest_checkpoint
-from rag_r1.demo.evaluation import eval_words
+from rag_r1.training.next_steps import newest_checkpoint
+from rag_r1.demo.eval_spec import eval_words
 from rag_r1.demo.run import KEEP_POLICY, run_demo
 from rag_r1.demo.world import KINDS, demo_protocol, write_demo
-from rag_r1.evaluation import evaluate
-from rag_r1.evaluation.search_figures import CONDITION_NAMES
-from rag_r1.probes import PROBES
-from rag_r1.recipe_files import RECIPES
-from rag_r1.retrieval_process import build_index, retrieval_process
+from rag_r1.evaluation import command
+from rag_r1.evaluation.probes.figures import CONDITION_NAMES
+from rag_r1.probes.probes import PROBES
+from rag_r1.config.recipes import RECIPES
+from rag_r1.tools.retrieval.local_server import build_index, retrieval_process
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -77,7 +77,7 @@ def card_of(given: argparse.Namespace, seed: int) -> dict[str, Any]:
         with retrieval_process(folder / "index", folder / "server.log") as url:
             more = ("--card", "--corpus", str(corpus), "--in-flight", "16")
             words = eval_words(model, folder / "data" / "val.parquet", protocol, url, folder / "card", *more)
-            if evaluate.main(words):
+            if command.main(words):
                 sys.exit(f"the card of seed {seed} is not finished; start again")
     return json.loads(made.read_text(encoding="utf-8"))
 

@@ -6,7 +6,7 @@ Both start from the same base (`--base`, or the one that the demo's warm starts 
 the same traces (`rag_r1.demo.trace_records`: mixed strategies, right and wrong ones), as many batches of
 as many questions, and are measured on the same held-out questions:
 
-    plain torch  as `python -m rag_r1.demo.sft` does: one pass over the traces in their order, Muon and AdamW
+    plain torch  as `python -m rag_r1.demo.warm_start` does: one pass over the traces in their order, Muon and AdamW
     veRL         the traces as records, `rag-r1 sft-data`, `rag-r1 sft` with recipes/rag_r1/sft/demo: one pass
                  over the shuffled rows, AdamW alone, because veRL builds one optimizer for all weights
 
@@ -28,7 +28,7 @@ from pathlib import Path
 
 from rag_r1.demo.policy import PROTOCOLS, load_policy, save_policy
 from rag_r1.demo.search import WorldSearch
-from rag_r1.demo.sft import WARM, measure, train, warm_batches
+from rag_r1.demo.warm_start import WARM, measure, train, warm_batches
 from rag_r1.demo.trace_records import BATCH, write_records
 from rag_r1.demo.world import KINDS, demo_data, demo_protocol
 
@@ -52,7 +52,7 @@ def base_of(work: Path, given: argparse.Namespace) -> Path:
         return given.base.resolve()
     base = work / "base"
     if not (base / "config.json").exists():
-        run("rag_r1.demo.sft", "--seed", str(given.seed), "--base", base, "--out", work / "beside-the-base")
+        run("rag_r1.demo.warm_start", "--seed", str(given.seed), "--base", base, "--out", work / "beside-the-base")
     return base
 
 
@@ -80,7 +80,7 @@ def sft_data(work: Path, base: Path, given: argparse.Namespace) -> Path:
         write_records(traces, demo_protocol(given.protocol), given.mix, given.batches, given.seed)
         keep = ["--metric", "any", "--thought-only", "1", "--validation", "0", "--format", "verl"]
         source = ["--traces", traces, "--model", base, "--protocol", given.protocol, "--prompt", PROMPT]
-        run("rag_r1.evaluation.sft_data", *source, *keep, "--layout", given.layout, "--out", data)
+        run("rag_r1.sft.data", *source, *keep, "--layout", given.layout, "--out", data)
     return data
 
 
@@ -92,7 +92,7 @@ def sft_on_verl(work: Path, base: Path, data: Path, given: argparse.Namespace) -
     out = work / f"verl-{data.name}"
     if not (out / "model").exists():
         run(
-            "rag_r1.sft", "--recipe", "recipes/rag_r1/sft/demo", "--data", data,
+            "rag_r1.sft.train_command", "--recipe", "recipes/rag_r1/sft/demo", "--data", data,
             f"model.path='{base}'", f"trainer.default_local_dir='{out}'", f"data.train_batch_size={batch}",
             "trainer.test_freq=-1", "trainer.save_freq=50", "trainer.max_ckpt_to_keep=1", *given.overrides,
         )  # fmt: skip

@@ -82,10 +82,10 @@ def make_index(preset: str, passages: int, block: int, folder: Path, many: int) 
 
     from benchmarks.index_presets import RandomVectors
     from retrieval_server.folder.manifest import FAISS_INDEX, ROWS
-    from retrieval_server.folder.vector_rows import RowLayout
+    from retrieval_server.folder.row_layout import RowLayout
     from retrieval_server.indexing.faiss_build import make_index as empty
     from retrieval_server.indexing.presets import PRESETS
-    from retrieval_server.search.faiss_search import widen_cell_search
+    from retrieval_server.search.vectors.faiss_search import widen_cell_search
 
     chosen = PRESETS[preset]
     vectors = RandomVectors(block, DIMENSION)
@@ -162,7 +162,7 @@ def build(args: argparse.Namespace, work: Work) -> None:
         describe_files,
         write_manifest,
     )
-    from retrieval_server.folder.publishing import publish, work_folder
+    from retrieval_server.folder.publication import publish, work_folder
     from retrieval_server.indexing.presets import PRESETS, cells_for
 
     encoder = work.folder / "encoder"
@@ -203,7 +203,7 @@ def cells_asked(path: Path, asked: np.ndarray, nprobe: int) -> int:
     """How many different cells are searched for all questions together."""
     import faiss
 
-    from retrieval_server.search.faiss_files import open_index
+    from retrieval_server.search.vectors.faiss_files import open_index
 
     index = open_index(path, mapped=True)
     rotation = faiss.downcast_VectorTransform(faiss.downcast_index(index).chain.at(0))

@@ -22,11 +22,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from data_process.bad_rows import BadRows
-from data_process.difficulty_class import EASY, HARD, MEDIUM, difficulty_class
-from data_process.questions import DataError, Question
-from data_process.row_files import parse_json_line
-from data_process.same_question import DUPLICATE, RepeatedRow, golds_key, question_key
+from rag_r1.data.files.bad_rows import BadRows
+from rag_r1.data.difficulty_class import EASY, HARD, MEDIUM, difficulty_class
+from rag_r1.data.files.questions import DataError, Question
+from rag_r1.data.files.row_files import parse_json_line
+from rag_r1.data.files.duplicates import DUPLICATE, RepeatedRow, golds_key, question_key
 
 ANY = "any"
 CLASSES = (EASY, MEDIUM, HARD, ANY)
@@ -148,7 +148,7 @@ def select(
     taken_elsewhere: set[str],
     seed: int,
 ) -> QuestionSelection:
-    """Draw `make_up` from `questions` (by source), each row once (see same_question.py).
+    """Draw `make_up` from `questions` (by source), each row once (see rag_r1/data/files/duplicates.py).
 
     `class_of` is None if difficulties are unknown: the counts of a source are then added up, as class `any`.
     `taken_elsewhere`: keys (`question_key`) of questions that must not be drawn, those of the validation set.

@@ -7,7 +7,7 @@ step after the other, and what is not marked is written:
     drop_overlap  rows of train whose question is in test
     draw          rows of a source beyond the number that is wanted, by a seeded hash of the question
 
-same_question.py says which questions are the same. The draw depends on nothing but the seed, the source's
+rag_r1/data/files/duplicates.py says which questions are the same. The draw depends on nothing but the seed, the source's
 name and the question: other sources, or the order of the rows, do not change it, and a smaller draw is a part
 of a larger one.
 """
@@ -22,9 +22,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from data_process.mix import MixEntry
-from data_process.questions import Question
-from data_process.same_question import (
+from data_process.mixture import MixEntry
+from rag_r1.data.files.questions import Question
+from rag_r1.data.files.duplicates import (
     DUPLICATE,
     IN_TEST,
     OTHER_ANSWERS,

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from data_process.mix import FLAGS, MixEntry
-from data_process.questions import Question, hub_rows
-from data_process.row_files import ACCEPTED, DataError, Rows, open_rows
+from data_process.mixture import FLAGS, MixEntry
+from rag_r1.data.files.questions import Question, hub_rows
+from rag_r1.data.files.row_files import ACCEPTED, DataError, Rows, open_rows
 from data_process.sources import SOURCES
 
 

@@ -9,41 +9,41 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from rag_r1.subcommands import run
+from rag_r1.options.subcommands import run
 
 COMMANDS: dict[str, tuple[str, str]] = {
-    "doctor": ("rag_r1.doctor", "check the installation, and say what is missing and how to fix it"),
+    "doctor": ("rag_r1.training.doctor.command", "check the installation, and say what is missing and how to fix it"),
     "demo": ("rag_r1.demo.run", "train the embedded tiny policy on its invented world, on this machine"),
     "pipeline": (
         "rag_r1.demo.pipeline.command",
         "all of RAG-R1's steps in miniature: traces, SFT, filter, GRPO, report; resumable",
     ),
     "data": ("data_process.build", "build training and validation sets from several sources"),
-    "documents": ("rag_r1.documents_command", "make a folder of documents a corpus that can be indexed"),
-    "corpus": ("rag_r1.evaluation.corpus.command", "check whether questions can be answered from a corpus"),
+    "documents": ("rag_r1.tools.documents.command", "make a folder of documents a corpus that can be indexed"),
+    "corpus": ("rag_r1.corpus.command", "check whether questions can be answered from a corpus"),
     "probe-passages": (
-        "rag_r1.evaluation.passages_command",
+        "rag_r1.evaluation.probes.command",
         "find the passages that the probes of a validation show; resumable",
     ),
     "index": (
         "retrieval_server.commands",
         "build an index of a corpus, and serve it to agents: build, import, split, serve",
     ),
-    "traces": ("rag_r1.evaluation.traces", "let a teacher answer questions with search, for SFT; resumable"),
+    "traces": ("rag_r1.sft.traces_command", "let a teacher answer questions with search, for SFT; resumable"),
     "sft-data": (
-        "rag_r1.evaluation.sft_data",
+        "rag_r1.sft.data",
         "make SFT data from traces, for `rag-r1 sft` and for LLaMA-Factory",
     ),
-    "sft": ("rag_r1.sft", "check a recipe, its data and model, then fine-tune with veRL's SFT trainer"),
+    "sft": ("rag_r1.sft.train_command", "check a recipe, its data and model, then fine-tune with veRL's SFT trainer"),
     "filter": (
-        "rag_r1.evaluation.filter",
+        "rag_r1.sft.filter_command",
         "replay questions, and keep those of the right difficulty; resumable",
     ),
-    "train": ("rag_r1.train", "check a recipe, its data, model and retrieval server, then train with veRL"),
-    "recipes": ("rag_r1.recipes_command", "the shipped recipes: list them, show one, copy one"),
-    "stages": ("rag_r1.stages", "train in stages, each from the model of the previous one; resumable"),
+    "train": ("rag_r1.training.command", "check a recipe, its data, model and retrieval server, then train with veRL"),
+    "recipes": ("rag_r1.training.recipes_command", "the shipped recipes: list them, show one, copy one"),
+    "stages": ("rag_r1.training.stages", "train in stages, each from the model of the previous one; resumable"),
     "eval": (
-        "rag_r1.evaluation.evaluate",
+        "rag_r1.evaluation.command",
         "ask a model or a checkpoint questions and report; eval report, eval compare; resumable",
     ),
     "retriever": (
@@ -54,9 +54,9 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "rag_r1.iterate.command",
         "train agent and retriever in turn, in rounds, and measure each; resumable",
     ),
-    "mcp": ("rag_r1.mcp_command", "offer the search and a trained agent to MCP clients"),
+    "mcp": ("rag_r1.serving.mcp.command", "offer the search and a trained agent to MCP clients"),
     "serve": ("rag_r1.serving.command", "chat with a search agent: an OpenAI-compatible server with a page"),
-    "chat": ("rag_r1.serving.terminal", "the same chat in the terminal"),
+    "chat": ("rag_r1.serving.terminal.command", "the same chat in the terminal"),
 }
 """Command -> the module with its `main`, and what it does."""
 _ABOUT = "RAG-R1 trains a language model to search, as an extension of veRL."

@@ -49,7 +49,7 @@ if __package__ in (None, ""):
     _here = Path(__file__).resolve().parent
     sys.path[:] = [str(_here.parent)] + [p for p in sys.path if Path(p).resolve() != _here]
 
-from retrieval_server.build_command import BuildCommand, parse_args
+from retrieval_server.build_options import BuildCommand, parse_args
 from retrieval_server.errors import RetrievalServerError, disk_errors
 from retrieval_server.extras import DENSE, MODEL, require_packages
 
@@ -87,7 +87,7 @@ def _hybrid(command: BuildCommand) -> None:
 
 
 def _build(command: BuildCommand) -> None:
-    from retrieval_server.encode.cpu import set_mkl_reproducible
+    from retrieval_server.encode.cpu_settings import set_mkl_reproducible
     from retrieval_server.indexing.builder import build_index
 
     set_mkl_reproducible()
@@ -96,7 +96,7 @@ def _build(command: BuildCommand) -> None:
 
 
 def _merge(command: BuildCommand) -> None:
-    from retrieval_server.encode.cpu import set_mkl_reproducible
+    from retrieval_server.encode.cpu_settings import set_mkl_reproducible
     from retrieval_server.indexing.builder import merge_parts
 
     assert command.parts is not None
@@ -107,11 +107,11 @@ def _merge(command: BuildCommand) -> None:
 
 def _import(command: BuildCommand) -> None:
     require_packages("An import", "retrieval", DENSE)
-    from retrieval_server.encode.cpu import set_mkl_reproducible
+    from retrieval_server.encode.cpu_settings import set_mkl_reproducible
 
     set_mkl_reproducible()
 
-    from retrieval_server.indexing.importing import import_index
+    from retrieval_server.indexing.index_import import import_index
 
     options, ready = command.build_options(), command.ready
     manifest = import_index(
@@ -141,7 +141,7 @@ def _encode(command: BuildCommand) -> None:
     part = EncodingPart.parse(command.part)
     open_corpus(parts)  # first: loading the encoder takes a while
 
-    from retrieval_server.encode.cpu import set_mkl_reproducible
+    from retrieval_server.encode.cpu_settings import set_mkl_reproducible
     from retrieval_server.encode.encoder import Encoder
     from retrieval_server.indexing.presets import row_type
 

@@ -1,7 +1,7 @@
 """Determinism: what an index guarantees about its answers under load, and the probe that measures it.
 
 A query is encoded in one batch with whichever other queries are waiting. Whether that changes its vector
-depends on the library that multiplies matrices: Intel MKL in its strict mode (encode/cpu.py) gives a row the
+depends on the library that multiplies matrices: Intel MKL in its strict mode (encode/cpu_settings.py) gives a row the
 same bits alone as in a batch on Intel CPUs, but not on AMD's; CUDA never promises it. So nothing is assumed:
 when a model has been loaded, its own linear layers multiply some rows alone and in batches, in the process
 that will encode; where OpenVINO encodes, its whole transformer computes some texts so
@@ -11,7 +11,7 @@ The probe is evidence, not proof: of linear layers, each multiplies some two hun
 first to differ, since libraries multiply one row (a matrix by a vector) in another way than several.
 
 What follows the encoder needs no probe: the candidates that FAISS finds are scored again in float64, query by
-query (search/faiss_search.py), and BM25 adds up the scores of a query's own words.
+query (search/vectors/faiss_search.py), and BM25 adds up the scores of a query's own words.
 """
 
 from __future__ import annotations

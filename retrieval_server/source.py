@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from retrieval_server.folder.passages import Passage
-from retrieval_server.guarantee import Determinism
+from retrieval_server.determinism import Determinism
 
 
 @dataclass(frozen=True)

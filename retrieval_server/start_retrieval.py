@@ -37,9 +37,9 @@ if __package__ in (None, ""):
 
 from retrieval_server.errors import CorpusError, IndexFolderError, RetrievalServerError
 from retrieval_server.extras import MODEL, SERVER, require_packages
-from retrieval_server.serve_command import ServeCommand, parse_args
-from retrieval_server.server.listening import listen
-from retrieval_server.server.logs import set_up_logs
+from retrieval_server.serve_options import ServeCommand, parse_args
+from retrieval_server.server.http.listener import listen
+from retrieval_server.server.log_format import set_up_logs
 from retrieval_server.web.options import WEB
 
 if TYPE_CHECKING:
@@ -48,9 +48,9 @@ if TYPE_CHECKING:
 
     from retrieval_server.cluster.ray_serve import RayServe
     from retrieval_server.folder.manifest import Manifest
-    from retrieval_server.search.rerank import Reranker
+    from retrieval_server.search.reranker import Reranker
     from retrieval_server.server.reload import IndexLocation
-    from retrieval_server.sources import StagedSource
+    from retrieval_server.source import StagedSource
     from retrieval_server.web.source import WebSource
 
 TOKEN_VARIABLE = "RETRIEVAL_TOKEN"
@@ -98,7 +98,7 @@ def _is_loopback(host: str) -> bool:
 
 def _set_up_process() -> None:
     """Set how this process uses CPU and memory; called before anything imports torch or FAISS."""
-    from retrieval_server.encode.cpu import (
+    from retrieval_server.encode.cpu_settings import (
         set_mkl_reproducible,
         set_passive_wait,
         set_switch_interval,
@@ -120,7 +120,7 @@ def check_sources(command: ServeCommand) -> ServedSources:
     from retrieval_server.folder.manifest import check_files
     from retrieval_server.folder.shard_set import read_shards
     from retrieval_server.search.index_source import need_libraries
-    from retrieval_server.search.rerank import Reranker
+    from retrieval_server.search.reranker import Reranker
     from retrieval_server.web.source import open_web
 
     shards = {name: read_shards(folder) for name, folder in command.folders.items()}
@@ -188,7 +188,7 @@ def make_app(
     """The app; it loads the indexes when it is started."""
     from retrieval_server.server.app import create_app
     from retrieval_server.server.indexes import Loader
-    from retrieval_server.server.origins import HostNames, server_names
+    from retrieval_server.server.http.origin_check import HostNames, server_names
     from retrieval_server.server.reload import IndexLocation, Reloader
 
     places = {
@@ -217,7 +217,7 @@ def make_app(
 def _opener(command: ServeCommand, sources: ServedSources) -> Callable[[IndexLocation], StagedSource]:
     """What opens an index, at start and for each reload."""
     from retrieval_server.search.index_source import IndexSource
-    from retrieval_server.search.rerank import RerankedSource
+    from retrieval_server.search.reranker import RerankedSource
 
     ray, reranker, depth = sources.ray, sources.reranker, command.rerank.rerank_depth
 
@@ -240,7 +240,7 @@ def _opener(command: ServeCommand, sources: ServedSources) -> Callable[[IndexLoc
 def _configure(command: ServeCommand, app: FastAPI) -> uvicorn.Config:
     import uvicorn
 
-    from retrieval_server.server.connections import limited_protocol
+    from retrieval_server.server.http.connection_limits import limited_protocol
 
     return uvicorn.Config(
         app,

@@ -11,7 +11,7 @@ Assertions are equal up to the renames: a name and its new name count as the sam
 so do the dotted and slashed paths of modules, also within strings. What a name or a path within a string
 is, is decided by its form alone. renames.json has three maps, of which each may be missing:
 
-    {"modules": {"rag_r1.evaluation.tape": "rag_r1.inference.response_cache"},
+    {"modules": {"rag_r1.runs.response_cache": "rag_r1.inference.response_cache"},
      "names": {"Tape": "ResponseCache"},
      "tests": {"tests/evaluation/test_tape.py": "tests/inference/test_response_cache.py"}}
 

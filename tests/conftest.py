@@ -16,7 +16,7 @@ import threading
 import pytest
 from hypothesis import settings
 
-from retrieval_server.encode.cpu import set_mkl_reproducible
+from retrieval_server.encode.cpu_settings import set_mkl_reproducible
 
 #: A check that fails shows its values, as an assertion in a test does.
 CHECKS = (

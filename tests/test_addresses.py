@@ -6,16 +6,16 @@ import importlib
 
 import pytest
 
-from rag_r1.addresses import AN_ADDRESS, is_server_address, server_address
-from rag_r1.doctor import check_retriever
-from rag_r1.evaluation.endpoint import base_address
-from rag_r1.evaluation.json_lines import RunError
-from rag_r1.options import OptionsError, options_from
+from rag_r1.options.server_address import AN_ADDRESS, is_server_address, server_address
+from rag_r1.training.doctor.command import check_retriever
+from rag_r1.inference.client import base_address
+from rag_r1.runs.json_lines import RunError
+from rag_r1.options.declare import OptionsError, options_from
 from rag_r1.rewards.judge_options import JudgeOptions
 from rag_r1.tools.elasticsearch import ElasticsearchOptions
-from rag_r1.tools.mcp_client import McpOptions
+from rag_r1.tools.mcp.tool import McpOptions
 from rag_r1.tools.page import PageOptions
-from rag_r1.tools.retriever_options import RetrieverConfig
+from rag_r1.tools.retrieval.options import RetrieverConfig
 from rag_r1.tools.sparql import SparqlOptions
 
 SECRET = "hunter2"
@@ -81,28 +81,28 @@ def test_no_option_takes_such_an_address(cls, more, url):
 COMMANDS = {
     "serve": ("rag_r1.serving.command", "--model m --retriever-url URL"),
     "serve, its model": ("rag_r1.serving.command", "--model m --base-url URL"),
-    "chat": ("rag_r1.serving.terminal", "--url URL"),
-    "mcp": ("rag_r1.mcp_command", "--retriever-url URL"),
-    "mcp, its model": ("rag_r1.mcp_command", "--base-url URL --model m"),
-    "mcp --tools": ("rag_r1.mcp_command", "--tools URL"),
-    "eval": ("rag_r1.evaluation.evaluate", "--data q --out OUT --model m --base-url URL"),
-    "eval, its search": ("rag_r1.evaluation.evaluate", "--data q --out OUT --model m --retriever-url URL"),
-    "eval, its judge": ("rag_r1.evaluation.evaluate", "--data q --out OUT --model m --judge-url URL"),
+    "chat": ("rag_r1.serving.terminal.command", "--url URL"),
+    "mcp": ("rag_r1.serving.mcp.command", "--retriever-url URL"),
+    "mcp, its model": ("rag_r1.serving.mcp.command", "--base-url URL --model m"),
+    "mcp --tools": ("rag_r1.serving.mcp.command", "--tools URL"),
+    "eval": ("rag_r1.evaluation.command", "--data q --out OUT --model m --base-url URL"),
+    "eval, its search": ("rag_r1.evaluation.command", "--data q --out OUT --model m --retriever-url URL"),
+    "eval, its judge": ("rag_r1.evaluation.command", "--data q --out OUT --model m --judge-url URL"),
     "eval modes": (
         "rag_r1.evaluation.modes",
         "--data q --out OUT --model m --trained t --base-url http://127.0.0.1:1 --trained-url URL",
     ),
-    "traces": ("rag_r1.evaluation.traces", "--questions q --out OUT --teacher-url URL --teacher-model m"),
-    "filter": ("rag_r1.evaluation.filter", "--questions q --out OUT --url URL --model m"),
-    "corpus": ("rag_r1.evaluation.corpus.command", "check --data q --corpus c --out OUT --bm25-url URL"),
-    "doctor": ("rag_r1.doctor", "--retriever URL"),
+    "traces": ("rag_r1.sft.traces_command", "--questions q --out OUT --teacher-url URL --teacher-model m"),
+    "filter": ("rag_r1.sft.filter_command", "--questions q --out OUT --url URL --model m"),
+    "corpus": ("rag_r1.corpus.command", "check --data q --corpus c --out OUT --bm25-url URL"),
+    "doctor": ("rag_r1.training.doctor.command", "--retriever URL"),
 }
 
 
 @pytest.mark.parametrize("url", [WITH_A_SECRET[0], WITH_A_SECRET[6], WITH_A_SECRET[10]])
 @pytest.mark.parametrize("name", COMMANDS)
 def test_no_command_takes_such_an_address_or_shows_it(name, url, tmp_path, capsys, caplog, monkeypatch):
-    monkeypatch.setattr("rag_r1.doctor.find_all", check_retriever)  # the rest of it takes seconds
+    monkeypatch.setattr("rag_r1.training.doctor.command.find_all", check_retriever)  # the rest of it takes seconds
     module, words = COMMANDS[name]
     given = [word.replace("OUT", str(tmp_path / "out")).replace("URL", url) for word in words.split()]
     try:
@@ -115,11 +115,11 @@ def test_no_command_takes_such_an_address_or_shows_it(name, url, tmp_path, capsy
 
 
 def test_the_doctor_does_not_show_the_address_of_the_environment(monkeypatch, capsys):
-    monkeypatch.setattr("rag_r1.doctor.find_all", check_retriever)
+    monkeypatch.setattr("rag_r1.training.doctor.command.find_all", check_retriever)
     monkeypatch.setenv("RETRIEVER_URL", WITH_A_SECRET[0])
-    from rag_r1 import doctor
+    from rag_r1.training.doctor import command
 
-    assert doctor.main([]) == 1
+    assert command.main([]) == 1
     assert "RETRIEVER_URL" in (shown := capsys.readouterr().out) and SECRET not in shown
 
 

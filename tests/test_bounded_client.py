@@ -12,7 +12,7 @@ from contextlib import contextmanager
 import httpx
 import pytest
 
-from rag_r1.bounded_client import bounded_http_client
+from rag_r1.io.bounded_http import bounded_http_client
 
 HEAD = b"HTTP/1.1 200 OK\r\nConnection: close\r\n"
 

@@ -13,14 +13,14 @@ from chat_templates import USABLE, tokenizer_with
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rag_r1 import chat_template
-from rag_r1.chat_template import ChatLimitError, ChatRenderError, ChatTemplate
+from rag_r1.sandbox import chat_template
+from rag_r1.sandbox.chat_template import ChatLimitError, ChatRenderError, ChatTemplate
 from rag_r1.demo.policy import policy_path
-from rag_r1.evaluation.engines import TokenUnit
-from rag_r1.evaluation.run_folder import RunError
-from rag_r1.limited import chats
-from rag_r1.limited.workers import JobLimits
-from rag_r1.serving.player import _prompt_ids
+from rag_r1.rollouts.engine_factory import TokenUnit
+from rag_r1.runs.folder import RunError
+from rag_r1.sandbox import chat_renderer
+from rag_r1.sandbox.worker_pool import JobLimits
+from rag_r1.serving.agent import _prompt_ids
 from rag_r1.tools import schemas
 
 pytestmark = pytest.mark.slow  # imports transformers
@@ -75,7 +75,7 @@ def test_whatever_is_said_is_rendered_as_by_transformers(system, question):
 def test_a_template_finds_the_environment_that_transformers_gives_it():
     from transformers.utils.chat_template_utils import _compile_jinja_template
 
-    theirs, ours = _compile_jinja_template("").environment, chats.environment()
+    theirs, ours = _compile_jinja_template("").environment, chat_renderer.environment()
     for part in ("filters", "globals", "tests", "policies"):
         assert set(getattr(ours, part)) == set(getattr(theirs, part)), part
     for part in ("trim_blocks", "lstrip_blocks", "autoescape", "keep_trailing_newline", "undefined"):

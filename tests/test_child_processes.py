@@ -11,21 +11,21 @@ from pathlib import Path
 
 import pytest
 
-from rag_r1.child_processes import (
+from rag_r1.system.child_processes import (
     _ENDS_WITH_PARENT,
     bind_to_parent,
     child_process,
     environment_without_secrets,
     server_environment,
 )
-from rag_r1.retrieval_process import build_index
+from rag_r1.tools.retrieval.local_server import build_index
 
 ROOT = Path(__file__).parents[1]
 #: A command with a server that sleeps, and a process of that server's own.
 COMMAND = """
 import os, sys, time
 from pathlib import Path
-from rag_r1.child_processes import child_process
+from rag_r1.system.child_processes import child_process
 SERVER = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import time; time.sleep(600)'])"
 with child_process(["-c", SERVER], os.environ, Path(sys.argv[1])) as process:
     print(process.pid, flush=True)
@@ -109,7 +109,7 @@ def test_a_server_whose_command_has_ended_before_it_began_does_not_start():
 SERVES = """
 import asyncio, os, sys, time
 from pathlib import Path
-from rag_r1.retrieval_process import retrieval_process
+from rag_r1.tools.retrieval.local_server import retrieval_process
 from rag_r1.tools import make_tool
 
 async def main():

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import model_validator
 
-from rag_r1.command_line import (
+from rag_r1.options.command_line import (
     Arguments,
     CheckedOverrides,
     Overrides,

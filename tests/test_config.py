@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from rag_r1.agent import FailurePolicy
 from rag_r1.agent.budget import EpisodeLimits
-from rag_r1.config import RagR1Config, SamplerOptions, find_faults
+from rag_r1.config.schema import RagR1Config, SamplerOptions, find_faults
 from rag_r1.rewards import RewardError, RewardSum
-from rag_r1.tools.retrieval import RetrieverConfig
+from rag_r1.tools.retrieval.client import RetrieverConfig
 
 DEFAULTS = yaml.safe_load(
     (Path(__file__).parents[1] / "recipes" / "rag_r1_defaults.yaml").read_text(encoding="utf-8")

@@ -12,9 +12,11 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
-from rag_r1 import cli, doctor
-from rag_r1.doctor import machine, packages
-from rag_r1.doctor.findings import MISSING, OK, WARNING, Finding
+from rag_r1 import cli
+from rag_r1.training.doctor import command as doctor
+from rag_r1.training.doctor import hardware
+from rag_r1.training.doctor import packages
+from rag_r1.training.doctor.findings import MISSING, OK, WARNING, Finding
 
 
 class Searcher(BaseHTTPRequestHandler):
@@ -164,14 +166,14 @@ def test_another_version_of_verl_is_missing(monkeypatch):
 
 
 def test_little_memory_warns_and_lets_a_run_start(monkeypatch):
-    monkeypatch.setattr(machine, "MEMORY_GIB", 1e6)
-    monkeypatch.setattr(machine, "SHM_GIB", 1e6)
-    assert set(states(machine.check_memory()).values()) == {WARNING}
+    monkeypatch.setattr(hardware, "MEMORY_GIB", 1e6)
+    monkeypatch.setattr(hardware, "SHM_GIB", 1e6)
+    assert set(states(hardware.check_memory()).values()) == {WARNING}
 
 
 def test_a_ray_cluster_in_the_environment_is_named(monkeypatch):
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
-    (finding,) = machine.check_ray()
+    (finding,) = hardware.check_ray()
     assert finding.state == WARNING and "10.0.0.1:6379" in finding.detail
 
 
@@ -225,16 +227,16 @@ def test_a_driver_too_old_for_torch_is_missing_and_the_remedy_is_a_driver(nvidia
 
     monkeypatch.setattr(torch.version, "cuda", cuda)
     nvidia_smi("570.86.10")
-    (finding,) = machine.check_driver()
+    (finding,) = hardware.check_driver()
     assert finding.state == MISSING and "570.86.10" in finding.detail and "580" in finding.detail
     assert "driver" in finding.remedy and "setup_env" not in finding.remedy
     assert next(iter(doctor.find_all(None))).name == "gpu driver", "told first: nothing else helps"
 
 
 def test_a_driver_is_judged_where_no_torch_is_installed(nvidia_smi, monkeypatch):
-    monkeypatch.setattr(machine, "version_of", lambda name: None)
+    monkeypatch.setattr(hardware, "version_of", lambda name: None)
     nvidia_smi("535.1")
-    assert states(machine.check_driver()) == {"gpu driver": MISSING}
+    assert states(hardware.check_driver()) == {"gpu driver": MISSING}
 
 
 @pytest.mark.parametrize(("driver", "cuda"), [("580.65.06", "13.0"), ("570.86.10", "12.8"), ("610.1", None)])
@@ -243,13 +245,13 @@ def test_a_driver_that_is_new_enough_is_well(nvidia_smi, monkeypatch, driver, cu
 
     monkeypatch.setattr(torch.version, "cuda", cuda)
     nvidia_smi(driver)
-    assert states(machine.check_driver()) == {"gpu driver": OK}
+    assert states(hardware.check_driver()) == {"gpu driver": OK}
 
 
 def test_where_the_gpu_is_not_to_be_used_its_driver_does_not_matter(nvidia_smi, monkeypatch):
     nvidia_smi("470.1")
     monkeypatch.setenv("RAG_R1_PLATFORM", "cpu")
-    assert list(machine.check_driver()) == [] and states(machine.check_gpu()) == {"gpu": OK}
+    assert list(hardware.check_driver()) == [] and states(hardware.check_gpu()) == {"gpu": OK}
 
 
 def test_a_torch_for_cpus_beside_a_gpu_warns_with_the_setup_for_gpus(nvidia_smi, monkeypatch):
@@ -258,7 +260,7 @@ def test_a_torch_for_cpus_beside_a_gpu_warns_with_the_setup_for_gpus(nvidia_smi,
     monkeypatch.setattr(torch.version, "cuda", None)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     nvidia_smi("580.65.06")
-    (finding,) = machine.check_gpu()
+    (finding,) = hardware.check_gpu()
     assert finding.state == WARNING and "RAG_R1_PLATFORM=gpu" in finding.remedy
 
 
@@ -268,7 +270,7 @@ def test_a_torch_for_gpus_that_sees_none_is_missing(nvidia_smi, monkeypatch):
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     nvidia_smi("580.65.06")
-    assert states(machine.check_gpu()) == {"gpu": MISSING}
+    assert states(hardware.check_gpu()) == {"gpu": MISSING}
 
 
 @pytest.mark.parametrize(("release", "remedy"), [("13.0", "RAG_R1_PLATFORM=gpu"), ("12.8", "CUDA_HOME")])
@@ -278,7 +280,7 @@ def test_flash_attn_that_is_missing_tells_whether_it_can_be_compiled(tmp_path, m
     nvcc.write_text(f'#!/bin/sh\necho "Cuda compilation tools, release {release}, V{release}.48"\n')
     nvcc.chmod(0o755)
     monkeypatch.setenv("CUDA_HOME", str(tmp_path))
-    (finding,) = machine.flash_attn_finding()
+    (finding,) = hardware.flash_attn_finding()
     assert finding.state == WARNING and remedy in finding.remedy
     assert "platform=gpu_sdpa" in finding.remedy
     assert (f"is of CUDA {release}" in finding.remedy) == (release == "12.8")

@@ -8,7 +8,7 @@ import pytest
 from scripted import Characters, Engine
 
 from rag_r1.agent import Budget, Trajectory
-from rag_r1.agent_setup import AgentSetup
+from rag_r1.config.agent_setup import AgentSetup
 from rag_r1.protocols import Plan, load_protocol
 from rag_r1.rewards import RewardSum
 from rag_r1.tools import make_tool, search_tools

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rag_r1.import_path import ImportPathError, import_object
+from rag_r1.options.import_path import ImportPathError, import_object
 from rag_r1.rewards import RewardError, RewardSum
 from rag_r1.tools.registry import make_searcher
 
@@ -80,7 +80,7 @@ def test_modules_beside_the_caller_are_found_behind_all_others(tmp_path):
     (tmp_path / "mine.py").write_text("found = 'beside the caller'\n")
     (tmp_path / "json.py").write_text("raise RuntimeError('taken for the standard library')\n")
     code = (
-        "from rag_r1.import_path import add_working_directory, import_object\n"
+        "from rag_r1.options.import_path import add_working_directory, import_object\n"
         "add_working_directory(); add_working_directory()\n"
         "import json, sys\n"
         "print(import_object('mine:found'), sum(entry == sys.path[-1] for entry in sys.path))\n"

@@ -7,8 +7,8 @@ from importlib import metadata
 
 import pytest
 
-from rag_r1 import installation
-from rag_r1.installation import flash_attn_command, pip_command, remedy_for, require, setup_command
+from rag_r1.system import installation
+from rag_r1.system.installation import flash_attn_command, pip_command, remedy_for, require, setup_command
 
 
 @pytest.fixture

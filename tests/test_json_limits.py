@@ -11,11 +11,11 @@ from aiohttp.test_utils import TestServer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rag_r1.evaluation.endpoint import Endpoint, EndpointOptions, EngineFailure
-from rag_r1.evaluation.pacing import CancelToken
-from rag_r1.json_limits import JsonLimitError, read_json
-from rag_r1.tools.http_json import HttpFailure, JsonClient
-from rag_r1.tools.retrieval import RetrievalClient, RetrieverConfig
+from rag_r1.inference.client import Endpoint, EndpointOptions, EngineFailure
+from rag_r1.inference.rate_limit import CancelToken
+from rag_r1.io.bounded_json import JsonLimitError, read_json
+from rag_r1.tools.http import HttpFailure, JsonClient
+from rag_r1.tools.retrieval.client import RetrievalClient, RetrieverConfig
 
 LISTS = b"[" + b"[]," * 2_000_000 + b"[]]"
 

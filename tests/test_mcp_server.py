@@ -8,12 +8,12 @@ import pytest
 import yaml
 from json_server import JsonStub
 
-from rag_r1 import mcp_command
-from rag_r1.serving import guards
+from rag_r1.serving.mcp import command as mcp_command
+from rag_r1.serving import middleware
 from rag_r1.serving.command import bind_socket
-from rag_r1.serving.connections import IdleTimeoutProtocol
+from rag_r1.serving.idle_timeout import IdleTimeoutProtocol
 from rag_r1.tools import make_tool
-from rag_r1.tools.mcp_client import has_mcp
+from rag_r1.tools.mcp.tool import has_mcp
 
 pytestmark = [
     pytest.mark.slow,  # importing mcp takes seconds
@@ -114,7 +114,7 @@ async def test_beyond_the_questions_that_may_wait_a_question_is_refused():
     from mcp.client import Client
 
     from rag_r1.agent import Trajectory
-    from rag_r1.mcp_server import make_server
+    from rag_r1.serving.mcp.server import make_server
 
     gate, begun = asyncio.Event(), []
 
@@ -135,7 +135,7 @@ async def test_beyond_the_questions_that_may_wait_a_question_is_refused():
 async def test_a_request_that_would_become_a_million_objects_is_refused_before_it_does(stub):
     import httpx
 
-    from rag_r1.mcp_server import http_app
+    from rag_r1.serving.mcp.server import http_app
 
     call = '{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"search","arguments":{"query":X}}}'
     headers = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json"}
@@ -166,7 +166,7 @@ async def test_over_http_it_wants_the_token_and_a_host_of_this_machine(stub, mon
     import aiohttp
     import uvicorn
 
-    from rag_r1.mcp_server import http_app
+    from rag_r1.serving.mcp.server import http_app
 
     monkeypatch.setenv("RIGHT", "SECRET")
     monkeypatch.setenv("WRONG", "SECRETS")
@@ -204,7 +204,7 @@ async def test_over_http_it_wants_the_token_and_a_host_of_this_machine(stub, mon
 async def over_http(stub, monkeypatch):
     """The port of `rag-r1 mcp --http`, with time limits of parts of a second."""
     monkeypatch.setattr(IdleTimeoutProtocol, "check_s", 0.2)
-    monkeypatch.setattr(guards, "BODY_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(middleware, "BODY_TIMEOUT_S", 0.5)
     with bind_socket("127.0.0.1", 0) as free:
         port = free.getsockname()[1]
     async with made(stub) as server:

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 
-from rag_r1.neighbours import TRAINER, find_other_trainings, warn_of_other_trainings
+from rag_r1.system.concurrent_trainings import TRAINER, find_other_trainings, warn_of_other_trainings
 
 
 def test_only_what_runs_verls_trainer_counts_and_not_this_process():

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BeforeValidator, model_validator
 
-from rag_r1.options import (
+from rag_r1.options.declare import (
     Constraint,
     Count,
     Flag,

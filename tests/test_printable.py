@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from rag_r1.printable import has_control_characters, print_error, terminal_lines, terminal_text
+from rag_r1.io.terminal_text import has_control_characters, print_error, terminal_lines, terminal_text
 
 HOSTILE = "a\x1b[31mb\x07c\rd\u202ee\u200bf\x9bg\u2028h\ud800i\ue000j"
 

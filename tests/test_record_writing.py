@@ -17,9 +17,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rag_r1 import records as module
+from rag_r1.agent import records as module
 from rag_r1.agent import Trajectory
-from rag_r1.records import RecordError, TrajectoryDump, read_records, records_by_step, trajectory_of
+from rag_r1.agent.records import RecordError, TrajectoryDump, read_records, records_by_step, trajectory_of
 
 SUFFIXES = {False: ".jsonl", True: ".jsonl.gz"}
 
@@ -101,7 +101,7 @@ def test_without_a_folder_nothing_is_written_and_no_thread_is_started():
 _WRITER = """
 import asyncio, sys
 from rag_r1.agent import Trajectory
-from rag_r1.records import TrajectoryDump
+from rag_r1.agent.records import TrajectoryDump
 
 async def main():
     dump, number = TrajectoryDump(sys.argv[1], compressed=sys.argv[2] == "True"), 0

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from rag_r1.agent import KINDS, CallRecord, Trajectory, Turn
 from rag_r1.protocols import Document
-from rag_r1.records import (
+from rag_r1.agent.records import (
     RecordError,
     TrajectoryDump,
     calls_by_tool,
@@ -51,7 +51,7 @@ def written(folder: Path, records: list[Trajectory]) -> Path:
 
 def test_importing_them_imports_no_framework():
     code = (
-        "import sys, rag_r1.records\n"
+        "import sys, rag_r1.agent.records\n"
         "print(sorted({name.partition('.')[0] for name in sys.modules}"
         " & {'verl', 'torch', 'ray', 'vllm', 'transformers', 'omegaconf', 'httpx', 'aiohttp'}))"
     )

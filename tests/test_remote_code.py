@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from rag_r1.demo.policy import policy_path
-from rag_r1.evaluation.engines import TokenUnit
-from rag_r1.evaluation.json_lines import RunError
+from rag_r1.rollouts.engine_factory import TokenUnit
+from rag_r1.runs.json_lines import RunError
 
 ROOT = Path(__file__).parents[1]
 #: Calls that load a model or a part of one, and by which keyword they say that they run nothing of it.

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rag_r1.rows import (
+from rag_r1.data.rows import (
     ROW_GROUP,
     SOURCE_METADATA,
     QuestionRow,

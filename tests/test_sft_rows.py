@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rag_r1.sft_rows import Piece, SftRow, SftRowError, protocol_of_rows, read_sft_rows, write_sft_rows
+from rag_r1.data.sft_rows import Piece, SftRow, SftRowError, protocol_of_rows, read_sft_rows, write_sft_rows
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 pieces = st.lists(

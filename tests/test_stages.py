@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rag_r1.stages import StageError, main, repair_tracker, run_stages, stage_overrides
+from rag_r1.training.stages import StageError, main, repair_tracker, run_stages, stage_overrides
 
 RECIPES = ["recipes/one", "recipes/two"]
 MODEL_KEY = "actor_rollout_ref.model.path="
@@ -156,7 +156,7 @@ def test_an_empty_tracker_without_a_checkpoint_is_removed(tmp_path):
 ORPHAN = """
 import subprocess, sys
 from pathlib import Path
-from rag_r1.stages import run_stages
+from rag_r1.training.stages import run_stages
 def train(recipe, overrides):
     process = subprocess.Popen(["sleep", "60"], close_fds=False)
     print(process.pid, flush=True)

@@ -2,7 +2,7 @@
 
 A question of multiple choice is asked with its options, one on a line, `A. text`. Right answers are the text
 of the right option, its letter, and both as they stand in the question. Score such rows by the reward term
-`choice` (rag_r1/rewards/choice.py): an answer that lists all options would contain the right one.
+`choice` (rag_r1/rewards/terms/choice.py): an answer that lists all options would contain the right one.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from string import ascii_uppercase
 from typing import Any
 
-from data_process.questions import Question, clean_question, id_of, text_of, texts_of
-from data_process.row_files import short_text
-from data_process.sources.source import IDS
+from rag_r1.data.files.questions import Question, clean_question, id_of, text_of, texts_of
+from rag_r1.data.files.row_files import short_text
+from data_process.sources.source_kind import IDS
 
 Row = dict[str, Any]
 

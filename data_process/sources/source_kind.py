@@ -11,8 +11,8 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from data_process.questions import Question, keys_of
-from data_process.row_files import DataError
+from rag_r1.data.files.questions import Question, keys_of
+from rag_r1.data.files.row_files import DataError
 
 #: Keys under which a row may have its source's own id.
 IDS = ("id", "_id", "idx", "question_id", "realidx", "qid", "QuestionId")

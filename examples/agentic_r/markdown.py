@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rag_r1.evaluation.markdown import number, table
+from rag_r1.runs.markdown import number, table
 
 #: What the loop must gain in EM over its control.
 GAIN = 0.10
@@ -66,7 +66,7 @@ def markdown(runs: Sequence[Mapping[str, Any]]) -> str:
 
 
 def variants_table(found: Mapping[int, Mapping[str, Mapping[str, Any]]]) -> str:
-    """The page of miniature_variants.py; `found`: seed -> variant -> figures."""
+    """The page of variants.py; `found`: seed -> variant -> figures."""
     rows = [
         [
             str(seed),

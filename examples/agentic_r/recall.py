@@ -12,10 +12,10 @@ import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
 
-from rag_r1.demo.misleading import MisleadingWorld
+from examples.agentic_r.world import MisleadingWorld
 from rag_r1.demo.world import Question
-from rag_r1.retrieval_process import retrieval_process
-from rag_r1.retriever_query import Mode, build_retriever_query
+from rag_r1.tools.retrieval.local_server import retrieval_process
+from rag_r1.protocols.retriever_query import Mode, build_retriever_query
 
 KS = (1, 3)
 _BATCH = 32

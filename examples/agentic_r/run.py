@@ -1,9 +1,9 @@
 """Agentic-R in miniature: trains a retriever with the agent where similarity misleads.
 
-    python -m rag_r1.iterate.miniature --seeds 0 1 2
+    python -m examples.agentic_r.run --seeds 0 1 2
 
-makes the agent's warm start (demo/misleading_policy.py) and an untrained encoder once, and for each seed a
-world (demo/misleading.py), its questions and the first index. Then `rag-r1 iterate` runs twice, with real
+makes the agent's warm start (examples/agentic_r/warm_start.py) and an untrained encoder once, and for each seed a
+world (examples/agentic_r/world.py), its questions and the first index. Then `rag-r1 iterate` runs twice, with real
 trainings:
 
     loop      two rounds: agent, data, retriever, index, reload; and the agent once more
@@ -15,7 +15,7 @@ trainings:
     OUT/seed0/loop.yaml, ...         their recipes
     OUT/agentic_r.md, agentic_r.png  the table and the picture of all seeds in the folder
 
-What is finished is not repeated; what was interrupted goes on. `python -m rag_r1.iterate.miniature_variants`
+What is finished is not repeated; what was interrupted goes on. `python -m examples.agentic_r.variants`
 then compares retrievers with the same data and agent. (This is not in rag_r1/demo, on which the loop stands.)
 """
 
@@ -36,20 +36,20 @@ from typing import Any, Literal
 import yaml
 from pydantic import model_validator
 
-from rag_r1.command_line import Arguments, Positive, argument, read_arguments
-from rag_r1.demo.misleading import TRAIN, MisleadingWorld, misleading_data, write_misleading_data
-from rag_r1.demo.misleading_policy import PROTOCOL, RECIPE, made_of, protocol, warm_start
-from rag_r1.demo.misleading_recall import recall_of
+from rag_r1.options.command_line import Arguments, Positive, argument, read_arguments
+from examples.agentic_r.world import TRAIN, MisleadingWorld, misleading_data, write_misleading_data
+from examples.agentic_r.warm_start import PROTOCOL, RECIPE, made_of, protocol, warm_start
+from examples.agentic_r.recall import recall_of
 from rag_r1.demo.run import OUTPUTS
-from rag_r1.demo.small_encoder import make_encoder
+from examples.common.small_encoder import make_encoder
 from rag_r1.demo.world import PROMPT_FILE
-from rag_r1.evaluation.report import write_text
+from rag_r1.evaluation.report.report import write_text
 from rag_r1.iterate.commands import flag_words
-from rag_r1.iterate.miniature_text import draw, markdown
-from rag_r1.pipeline.lock import hold_lock
-from rag_r1.printable import print_error
-from rag_r1.recipe_files import RECIPES
-from rag_r1.retrieval_process import RetrievalProcessError, build_index
+from examples.agentic_r.markdown import draw, markdown
+from rag_r1.runs.lock import hold_lock
+from rag_r1.io.terminal_text import print_error
+from rag_r1.config.recipes import RECIPES
+from rag_r1.tools.retrieval.local_server import RetrievalProcessError, build_index
 
 ARMS = ("loop", "control")
 #: Until the first retriever both arms are the same run.
@@ -282,7 +282,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = read_arguments(
         MiniatureArguments,
         arguments,
-        prog="python -m rag_r1.iterate.miniature",
+        prog="python -m examples.agentic_r.run",
         description=_DESCRIPTION,
     )
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))

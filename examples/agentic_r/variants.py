@@ -1,8 +1,8 @@
 """Compares retriever variants of the miniature: baselines and ablations of Agentic-R's.
 
-    python -m rag_r1.iterate.miniature_variants --seeds 0 1 2
+    python -m examples.agentic_r.variants --seeds 0 1 2
 
-takes finished loops of `python -m rag_r1.iterate.miniature`: the data of their last round (trajectories,
+takes finished loops of `python -m examples.agentic_r.run`: the data of their last round (trajectories,
 candidates and both scores) and their last agent, which stays as it is. From the same scores rows are selected
 anew, an encoder is trained and indexed, and the agent plays the held-out questions:
 
@@ -30,15 +30,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rag_r1.command_line import Arguments, argument, read_arguments
-from rag_r1.demo.misleading_policy import PROTOCOL
-from rag_r1.demo.misleading_recall import recall_of
-from rag_r1.evaluation import evaluate
-from rag_r1.evaluation.json_lines import RunError
-from rag_r1.evaluation.report import write_text
-from rag_r1.evaluation.serving import vllm_server
+from rag_r1.options.command_line import Arguments, argument, read_arguments
+from examples.agentic_r.warm_start import PROTOCOL
+from examples.agentic_r.recall import recall_of
+from rag_r1.evaluation import command as evaluate
+from rag_r1.runs.json_lines import RunError
+from rag_r1.evaluation.report.report import write_text
+from rag_r1.inference.vllm_server import vllm_server
 from rag_r1.iterate.commands import query_keys
-from rag_r1.iterate.miniature import (
+from examples.agentic_r.run import (
     DEFAULT_OUT,
     FINISHED,
     NEGATIVES,
@@ -49,13 +49,14 @@ from rag_r1.iterate.miniature import (
     hold_folder,
     worlds,
 )
-from rag_r1.iterate.miniature_text import variants_table
+from examples.agentic_r.markdown import variants_table
 from rag_r1.iterate.plan import Query
 from rag_r1.iterate.results import evaluation_facts
-from rag_r1.pipeline.lock import PipelineError
-from rag_r1.printable import print_error
-from rag_r1.retrieval_process import RetrievalProcessError, build_index, retrieval_process
-from rag_r1.retriever import select_command, train
+from rag_r1.runs.lock import PipelineError
+from rag_r1.io.terminal_text import print_error
+from rag_r1.tools.retrieval.local_server import RetrievalProcessError, build_index, retrieval_process
+from rag_r1.retriever.selection import command as select_command
+from rag_r1.retriever.training import command as train
 
 
 class Variant(NamedTuple):
@@ -76,7 +77,7 @@ VARIANTS = {
 }
 _FINISHED = "variant.json"
 _DESCRIPTION = """\
-Compare retrievers with the last agent of finished loops (python -m rag_r1.iterate.miniature) on their
+Compare retrievers with the last agent of finished loops (python -m examples.agentic_r.run) on their
 held-out questions: BM25; the untrained encoder; and encoders trained on the data of the loop's last round:
 
   agentic    rows selected by correctness of the answer (GAC) and relevance (LR); question beside query
@@ -167,7 +168,7 @@ def _trained(ground: LoopInputs, seed: int, utility: str, query: Query, folder: 
 def _last_data(ground: LoopInputs) -> Path:
     loop = ground.folder / "loop"
     if not (loop / FINISHED).exists():
-        raise LoopError(f"{loop} is not finished: run python -m rag_r1.iterate.miniature first")
+        raise LoopError(f"{loop} is not finished: run python -m examples.agentic_r.run first")
     return loop / f"round{_rounds(ground)}" / "data" / "run"
 
 
@@ -190,7 +191,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = read_arguments(
         VariantsArguments,
         arguments,
-        prog="python -m rag_r1.iterate.miniature_variants",
+        prog="python -m examples.agentic_r.variants",
         description=_DESCRIPTION,
     )
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))

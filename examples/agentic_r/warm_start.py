@@ -2,7 +2,7 @@
 
 The embedded policy of `rag_r1_sq` reads, copies and searches already, with two passages a search. Here it
 gets one, so the retriever has to rank the right one first. It is trained on scripted episodes
-(misleading_traces.py), first by the script that does everything right, then by the one that often does not.
+(traces.py), first by the script that does everything right, then by the one that often does not.
 It takes some minutes, once: the policy is kept in the outputs folder, not in the repository.
 """
 
@@ -17,17 +17,17 @@ from pathlib import Path
 import yaml
 
 from rag_r1.agent import Budget
-from rag_r1.agent_setup import AgentSetup, RowLimits
-from rag_r1.demo.misleading import draw_questions, fresh_misleading_world
-from rag_r1.demo.misleading_traces import MIXED, RIGHT, WANTED, BehaviourRates, scripted_rows
+from rag_r1.config.agent_setup import AgentSetup, RowLimits
+from examples.agentic_r.world import draw_questions, fresh_misleading_world
+from examples.agentic_r.traces import MIXED, RIGHT, WANTED, BehaviourRates, scripted_rows
 from rag_r1.demo.policy import demo_setup, load_policy, policy_path
-from rag_r1.demo.reading import name_tokens
-from rag_r1.demo.scripted import loss_weights, train_policy
+from rag_r1.demo.pipeline.pretraining_data import name_tokens
+from examples.common.scripted_sft import loss_weights, train_policy
 from rag_r1.demo.search import WorldSearch
-from rag_r1.demo.sft import TrainingPhase
+from rag_r1.demo.warm_start import TrainingPhase
 from rag_r1.demo.world import demo_protocol
 from rag_r1.protocols import Protocol
-from rag_r1.recipe_files import RECIPES
+from rag_r1.config.recipes import RECIPES
 
 PROTOCOL = "rag_r1_sq"
 RECIPE = RECIPES / "agentic_r" / "agent_demo.yaml"

@@ -24,7 +24,7 @@ from pathlib import Path
 
 from rag_r1.demo.world import TRADE, DemoData, Lookup, Question, World, make_world, to_row
 from rag_r1.protocols import Protocol
-from rag_r1.rows import QuestionRow, write_rows
+from rag_r1.data.rows import QuestionRow, write_rows
 
 #: Comparisons are left out: a policy of this size learns to order two years only in part.
 KINDS = ("one_hop", "bridge", "both")

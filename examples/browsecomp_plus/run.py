@@ -9,7 +9,7 @@ questions over a fixed corpus of about 100,000 documents. It has two interfaces,
     agent       `write_runs` turns trajectory records into the files that its
                 `scripts_evaluation/evaluate_run.py` reads: one JSON object for each question.
 
-    python -m rag_r1.evaluation.browsecomp_plus --records DIR --out runs/my-agent --model my-agent
+    python -m examples.browsecomp_plus.run --records DIR --out runs/my-agent --model my-agent
 
 Nothing of the benchmark is imported: the class has its methods, not its base class.
 """
@@ -26,12 +26,12 @@ from typing import Any
 import httpx
 
 from rag_r1.agent import Trajectory
-from rag_r1.bounded_client import bounded_http_client
-from rag_r1.command_line import Arguments, argument, read_arguments
-from rag_r1.printable import print_error
-from rag_r1.records import RecordError, read_records, trajectory_of
-from rag_r1.tools.retrieval import RetrieverConfig, token_header
-from rag_r1.whole_files import atomic_file
+from rag_r1.io.bounded_http import bounded_http_client
+from rag_r1.options.command_line import Arguments, argument, read_arguments
+from rag_r1.io.terminal_text import print_error
+from rag_r1.agent.records import RecordError, read_records, trajectory_of
+from rag_r1.tools.retrieval.client import RetrieverConfig, token_header
+from rag_r1.io.atomic_files import atomic_file
 
 
 class SearcherError(RuntimeError):
@@ -176,7 +176,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = read_arguments(
         RunArguments,
         arguments,
-        prog="python -m rag_r1.evaluation.browsecomp_plus",
+        prog="python -m examples.browsecomp_plus.run",
         description="Turn trajectory records into the run files of BrowseComp-Plus.",
     )
     try:

@@ -15,8 +15,8 @@ from transformers import PreTrainedTokenizerBase, Qwen2ForCausalLM
 
 from rag_r1.agent import TrainingRow
 from rag_r1.demo.policy import save_policy
-from rag_r1.demo.pretraining import PROGRESS, SAVED_EVERY, save_progress
-from rag_r1.demo.sft import PhaseTrainer, Row, TrainingPhase, base_weights
+from rag_r1.demo.pipeline.pretrain import PROGRESS, SAVED_EVERY, save_progress
+from rag_r1.demo.warm_start import PhaseTrainer, Row, TrainingPhase, base_weights
 
 
 def train_policy(

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rag_r1.evaluation.markdown import table
+from rag_r1.runs.markdown import table
 
 #: What a trained memory must gain in EM: over the trained plain policy, and over its own start.
 GAIN = 0.20

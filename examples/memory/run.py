@@ -1,9 +1,9 @@
 """The memory experiment in miniature: questions whose pages do not fit into the context together.
 
-    python -m rag_r1.demo.memory --seeds 0 1 2
+    python -m examples.memory.run --seeds 0 1 2
 
-makes two warm starts (once, from one base: memory_policy.py) and trains for each seed, in a world of long
-pages (pages.py),
+makes two warm starts (once, from one base: warm_start.py) and trains for each seed, in a world of long
+pages (world.py),
 
     memory   with Agentic RAG-R1's blocks: a summary takes the place of the pages that were read, a backtrack
              takes a page away that lacks the fact; such a trajectory is several training rows
@@ -33,8 +33,8 @@ from typing import Any, Literal
 
 from pydantic import model_validator
 
-from rag_r1.command_line import Arguments, CheckedOverrides, Positive, argument, hydra_quoted, read_arguments
-from rag_r1.demo.memory_policy import (
+from rag_r1.options.command_line import Arguments, CheckedOverrides, Positive, argument, hydra_quoted, read_arguments
+from examples.memory.warm_start import (
     made_of,
     measure_memory,
     memory_base,
@@ -42,14 +42,14 @@ from rag_r1.demo.memory_policy import (
     protocol_file,
     warm_start,
 )
-from rag_r1.demo.memory_text import draw, markdown
-from rag_r1.demo.pages import pages_data, write_pages
+from examples.memory.markdown import draw, markdown
+from examples.memory.world import pages_data, write_pages
 from rag_r1.demo.report import summarise
 from rag_r1.demo.run import OUTPUTS, DemoError, TrainingInputs, protocol_of, run_demo
-from rag_r1.evaluation.report import write_text
-from rag_r1.printable import print_error
-from rag_r1.records import records_by_step
-from rag_r1.retrieval_process import RetrievalProcessError
+from rag_r1.evaluation.report.report import write_text
+from rag_r1.io.terminal_text import print_error
+from rag_r1.agent.records import records_by_step
+from rag_r1.tools.retrieval.local_server import RetrievalProcessError
 
 #: Arm -> its recipe in the folder `demo` of the recipes.
 RECIPES = {"memory": "memory_grpo", "plain": "memory_plain", "ppo": "memory_ppo"}
@@ -166,7 +166,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = read_arguments(
         MemoryArguments,
         arguments,
-        prog="python -m rag_r1.demo.memory",
+        prog="python -m examples.memory.run",
         description="A memory in a context that holds one page: with summaries and backtracks, and without.",
         epilog="key=value arguments change the trainings, for example trainer.total_training_steps=6",
     )

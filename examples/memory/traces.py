@@ -1,7 +1,7 @@
 """Scripted episodes for the warm starts of the memory experiment, with randomly drawn behaviour.
 
 `ScriptedMemory` plays the policy's part in a real episode (`rag_r1.agent.Episode`) about a world in pages
-(pages.py). It knows the facts, and where they are, and draws what it does at the two places where a memory
+(world.py). It knows the facts, and where they are, and draws what it does at the two places where a memory
 matters:
 
     found    a page has the fact that was searched for, and another one is needed
@@ -29,8 +29,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from rag_r1.agent import Codec, Generation, TrainingRow
-from rag_r1.agent_setup import AgentSetup
-from rag_r1.demo.pages import KINDS, PageWorld, fresh_pages, reference_line
+from rag_r1.config.agent_setup import AgentSetup
+from examples.memory.world import KINDS, PageWorld, fresh_pages, reference_line
 from rag_r1.demo.search import WorldSearch
 from rag_r1.demo.traces import conclude, entity_value_text, guess
 from rag_r1.demo.world import Lookup, Question, make_questions

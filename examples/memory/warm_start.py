@@ -2,7 +2,7 @@
 
 The embedded policy of `rag_r1_sq` can read, copy and search already. Its tokenizer gets the tags of Agentic
 RAG-R1's dialect and the few new words of the pages as further tokens; the tags that mean the same start with
-the embeddings of its own. Then it is trained on scripted episodes (memory_traces.py), with the loss on what
+the embeddings of its own. Then it is trained on scripted episodes (traces.py), with the loss on what
 the script wrote and, with a smaller weight, on names that it read before:
 
     base        in the dialect with a memory, by the script that does everything right: to read the pages
@@ -26,18 +26,18 @@ from tokenizers import AddedToken
 from transformers import PreTrainedTokenizerBase, Qwen2ForCausalLM
 
 from rag_r1.agent import Budget
-from rag_r1.agent_setup import AgentSetup, RowLimits
-from rag_r1.demo.memory_traces import MIXED, RIGHT, BehaviourRates, scripted_rows
-from rag_r1.demo.pages import fresh_pages
+from rag_r1.config.agent_setup import AgentSetup, RowLimits
+from examples.memory.traces import MIXED, RIGHT, BehaviourRates, scripted_rows
+from examples.memory.world import fresh_pages
 from rag_r1.demo.policy import demo_setup, load_policy, policy_path
-from rag_r1.demo.reading import name_tokens
-from rag_r1.demo.scripted import loss_weights, train_policy
+from rag_r1.demo.pipeline.pretraining_data import name_tokens
+from examples.common.scripted_sft import loss_weights, train_policy
 from rag_r1.demo.search import WorldSearch
-from rag_r1.demo.sft import Row, TrainingPhase
+from rag_r1.demo.warm_start import Row, TrainingPhase
 from rag_r1.demo.simulate import run_rollouts, scores_by_kind
 from rag_r1.demo.world import PROMPT, YEARS, DemoData
 from rag_r1.protocols import Protocol, load_protocol
-from rag_r1.recipe_files import RECIPES
+from rag_r1.config.recipes import RECIPES
 
 #: The embedded policy from which the base is made, and the protocol that the base learns.
 EMBEDDED, BASE_PROTOCOL = "rag_r1_sq", "agentic_rag_en"

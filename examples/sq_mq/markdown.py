@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from rag_r1.evaluation.markdown import table
+from rag_r1.runs.markdown import table
 
 #: Published, not measured here: RAG-R1 (arXiv 2507.02962, Qwen2.5-7B-Instruct). EM: mean of seven sets;
 #: seconds and retrievals a question: mean of HotpotQA and 2WikiMultihopQA.

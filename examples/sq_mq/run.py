@@ -1,6 +1,6 @@
 """Compares single-query with multi-query search in the demo world: RAG-R1's claim in miniature.
 
-    python -m rag_r1.demo.sq_mq --seeds 0 1 2
+    python -m examples.sq_mq.run --seeds 0 1 2
 
 trains for each seed a single-query policy (the recipe demo/ppo_sq) and a multi-query one (demo/ppo_mq) in
 the world of that seed, and then evaluates both with `rag-r1 eval` on its held-out questions: greedily, one
@@ -29,20 +29,20 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import Field, model_validator
 
-from rag_r1.afterwards import newest_checkpoint
-from rag_r1.command_line import Arguments, CheckedOverrides, Positive, argument, read_arguments
-from rag_r1.demo.evaluation import NO_CACHE, eval_words
+from rag_r1.training.next_steps import newest_checkpoint
+from rag_r1.options.command_line import Arguments, CheckedOverrides, Positive, argument, read_arguments
+from rag_r1.demo.eval_spec import NO_CACHE, eval_words
 from rag_r1.demo.loopback import DelayingProxy
 from rag_r1.demo.policy import policy_path
 from rag_r1.demo.run import KEEP_POLICY, OUTPUTS, DemoError, run_demo
-from rag_r1.demo.sq_mq_text import markdown
+from examples.sq_mq.markdown import markdown
 from rag_r1.demo.world import INDEPENDENT, KINDS, demo_protocol, write_demo
-from rag_r1.evaluation import evaluate
-from rag_r1.evaluation.report import write_text
-from rag_r1.evaluation.run_table import read_run
-from rag_r1.options import Constraint
-from rag_r1.printable import print_error
-from rag_r1.retrieval_process import RetrievalProcessError, build_index, retrieval_process
+from rag_r1.evaluation import command
+from rag_r1.evaluation.report.report import write_text
+from rag_r1.evaluation.report.run_table import read_run
+from rag_r1.options.declare import Constraint
+from rag_r1.io.terminal_text import print_error
+from rag_r1.tools.retrieval.local_server import RetrievalProcessError, build_index, retrieval_process
 
 ARMS = ("sq", "mq")
 #: The questions of these kinds, together.
@@ -93,7 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = read_arguments(
         SqMqArguments,
         arguments,
-        prog="python -m rag_r1.demo.sq_mq",
+        prog="python -m examples.sq_mq.run",
         description="Several queries in a turn against one: RAG-R1's claim in miniature, on this machine.",
         epilog="key=value arguments change both trainings, for example trainer.total_training_steps=6",
     )
@@ -149,7 +149,7 @@ def compare_seed(given: SqMqArguments, seed: int) -> dict[str, Any]:
             print(f"seed {seed}, {arm}: {given.questions} questions, one at a time")
             out, data = folder / f"eval_{arm}", folder / "data" / "val.parquet"
             words = eval_words(model, data, f"rag_r1_{arm}", proxy.url, out, "--in-flight", "1", NO_CACHE)
-            if evaluate.main(words):
+            if command.main(words):
                 raise ComparisonError(f"the evaluation in {out} did not end; see above, and start again")
             results[arm] = {group: vars(figures) for group, figures in read_figures(out).items()}
     write_text(finished, json.dumps({"settings": settings, "results": results}, indent=2) + "\n")

@@ -7,8 +7,8 @@ from typing import Any
 
 from pydantic import model_validator
 
-from rag_r1.agent.ledger import Capacity
-from rag_r1.options import Count, Flag, PositiveCount, PositiveNumber, options, options_from
+from rag_r1.agent.tokens.ledger import Capacity
+from rag_r1.options.declare import Count, Flag, PositiveCount, PositiveNumber, options, options_from
 
 
 @options("rag_r1.agent")
@@ -34,7 +34,7 @@ class EpisodeLimits:
     min_actions: Count = 0
     #: The memory's state (memory.py) below which an answer is accepted, in nats; None: any.
     max_state: PositiveNumber | None = None
-    #: Episodes of each question, whose answers vote (paths.py); not in a training.
+    #: Episodes of each question, whose answers vote (self_consistency.py); not in a training.
     paths: PositiveCount = 1
 
     @model_validator(mode="after")

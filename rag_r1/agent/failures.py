@@ -1,7 +1,7 @@
 """Infrastructure failures, and the policy that says how an episode handles them.
 
 A failure is not an action of the policy. It gets its type where the episode calls an engine or a tool
-(loop.py, guard.py), is retried there as often as the FailurePolicy allows, and, if it persists, is recorded
+(episode.py, tool_executor.py), is retried there as often as the FailurePolicy allows, and, if it persists, is recorded
 once in the trajectory. A retry loses nothing of the trajectory: a failed call has added no token to the
 ledger, so the call is made again from the same context, in the same turn. A codec is not retried: it would
 fail again in the same way.
@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BeforeValidator, Strict
 
-from rag_r1.options import Constraint, Count, PositiveSeconds, Seconds, options, options_from
+from rag_r1.options.declare import Constraint, Count, PositiveSeconds, Seconds, options, options_from
 
 #: retriever: the retrieval server did not answer; tool: another tool failed; engine: a generation was
 #: aborted, raised, timed out or is impossible (ids outside the vocabulary, NaN log-probs); judge: the judge

@@ -8,7 +8,7 @@ engine that keeps a state of its own (a conversation, a count of turns) is told 
 that method.
 
 Another past than the one that was is possible, too: a call may have found something else, as when a
-retriever's passages are tried out one by one (rag_r1/retriever/correctness.py).
+retriever's passages are tried out one by one (rag_r1/retriever/data/correctness.py).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from rag_r1.agent.parts import Engine, Generation, Tool
+from rag_r1.agent.interfaces import Engine, Generation, Tool
 from rag_r1.agent.trajectory import CallRecord
 from rag_r1.protocols import Document, Refusal
 
@@ -107,7 +107,7 @@ class _ReplayTool:
         return [one if isinstance(one, Refusal) else list(one) for one in found]
 
     async def in_context(self, arguments: Sequence[Mapping[str, Any]], context: Any) -> Any:
-        """What the tool makes of the arguments of its own calls (see parts.py); those of past turns are not
+        """What the tool makes of the arguments of its own calls (see interfaces.py); those of past turns are not
         sent to it."""
         in_context = None if self._engine.turn is not None else getattr(self._tool, "in_context", None)
         return arguments if in_context is None else await in_context(arguments, context)

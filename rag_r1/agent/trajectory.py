@@ -14,7 +14,7 @@ from typing import Any
 
 from rag_r1.agent.failures import KINDS, FailureRecord
 from rag_r1.protocols import SEARCH, Document, Plan, Search, Think
-from rag_r1.retriever_query import CallContext
+from rag_r1.protocols.retriever_query import CallContext
 
 #: How an episode can end. `answered` is the only one with an answer.
 #: turn_limit: no answer in the last turn; token_limit: no room for another turn; no_action: a turn without
@@ -50,7 +50,7 @@ def _copied(value: Any) -> Any:
 @dataclass
 class CallRecord:
     """One call of a tool and its result. `arguments`: as the policy gave them; `sent`: those with which the
-    tool was called, None if they are the same (a search may be sent more than the query: retriever_query.py);
+    tool was called, None if they are the same (a search may be sent more than the query: rag_r1/protocols/retriever_query.py);
     `documents`: as shown to the policy, None if nothing was shown; `seconds`: wall time, retries included (of
     all the turn's calls of this tool if made together)."""
 

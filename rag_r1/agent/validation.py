@@ -2,7 +2,7 @@
 
 Engine, tools and codec are foreign code. Nothing that they return is used before it is checked here: token
 ids are whole numbers from 0, log-probs are finite and there is one for each id, there is a result for each
-call, and results hold documents. Anything else raises; loop.py and guard.py turn the exception into a typed
+call, and results hold documents. Anything else raises; episode.py and tool_executor.py turn the exception into a typed
 failure.
 
 An engine that returns more tokens than requested has not failed: the beginning of a sample is what the policy
@@ -22,8 +22,8 @@ from functools import partial
 from math import isfinite
 from typing import Any, TypeVar
 
-from rag_r1.agent.parts import Generation
-from rag_r1.printable import terminal_text
+from rag_r1.agent.interfaces import Generation
+from rag_r1.io.terminal_text import terminal_text
 from rag_r1.protocols import SEARCH, Document, Failure, Refusal
 from rag_r1.protocols.actions import well_formed
 

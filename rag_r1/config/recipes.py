@@ -21,7 +21,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from rag_r1.yaml_files import YamlError, YamlLimitError, read_yaml
+from rag_r1.io.bounded_yaml import YamlError, YamlLimitError, read_yaml
 
 #: A file that only the folder of the recipes has.
 _DEFAULTS = "rag_r1_defaults.yaml"

@@ -2,7 +2,7 @@
 
 Every key is declared once, with its type, limits and default: those of a section where it is used (the limits
 of an episode in agent/budget.py, the failure policy in agent/failures.py, the retrieval client's in
-tools/retrieval.py), the others here; options.py explains how. `RagR1Config.read` checks everything when a run
+rag_r1/tools/retrieval/client.py), the others here; rag_r1/options/declare.py explains how. `RagR1Config.read` checks everything when a run
 starts and returns every fault with the full path of its key, so that all can be corrected at once;
 `from_config` raises them. `recipes/rag_r1_defaults.yaml` shows and explains the keys; its defaults equal the
 declared ones (tests/test_config.py).
@@ -20,7 +20,7 @@ from pydantic import AfterValidator, BeforeValidator, Strict
 from rag_r1.agent import Budget, FailurePolicy
 from rag_r1.agent.budget import EpisodeLimits
 from rag_r1.agent.failures import FOR_TRAINING
-from rag_r1.options import (
+from rag_r1.options.declare import (
     Constraint,
     Count,
     Flag,
@@ -49,7 +49,7 @@ def _each_once(probes: tuple[str, ...]) -> tuple[str, ...]:
     return probes
 
 
-#: The probes (rag_r1/probes.py) that a validation can play.
+#: The probes (rag_r1/probes/probes.py) that a validation can play.
 ValidationProbe = Literal["closed_book", "empty", "random", "gold", "withheld"]
 #: Those that show passages of the file `rag_r1.probe_passages`.
 SHOW_PASSAGES: tuple[ValidationProbe, ...] = ("random", "gold")
@@ -83,7 +83,7 @@ class _RagR1Block:
     failures: Section = field(default_factory=dict)
     #: Under which the questions of a validation are played once more (plugin/probe_rows.py).
     probes: Probes = ()
-    #: The passages that `random` and `gold` show (probe_passages.py).
+    #: The passages that `random` and `gold` show (rag_r1/probes/passages.py).
     probe_passages: Annotated[Text | None, Constraint("a file or null")] = None
     trajectory_dir: Annotated[Text | None, Constraint("a folder or null")] = None
     #: Whether the records in it are compressed.

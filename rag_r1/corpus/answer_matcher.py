@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from rag_r1.evaluation.corpus.titles import unicode_normalised
+from rag_r1.corpus.title_index import unicode_normalised
 
 #: Longer answers are sentences, which are not looked for: no other text has their words.
 MAX_TOKENS = 32

@@ -17,10 +17,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TextIO
 
-from data_process.bad_rows import BadRows
-from rag_r1.evaluation.corpus.files import BadPassageError, Corpus, CorpusError, Passage
-from rag_r1.evaluation.corpus.titles import STRONG, key_of, level_of
-from rag_r1.whole_files import atomic_file
+from rag_r1.data.files.bad_rows import BadRows
+from rag_r1.corpus.reader import BadPassageError, Corpus, CorpusError, Passage
+from rag_r1.corpus.title_index import STRONG, key_of, level_of
+from rag_r1.io.atomic_files import atomic_file
 
 REPAIRED = "repaired_corpus.jsonl"
 _OWN = re.compile(r"supplied-(\d{1,18})")

@@ -19,10 +19,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from rag_r1.evaluation.corpus.questions import CorpusQuestion
-from rag_r1.evaluation.corpus.scan import replace_file
-from rag_r1.evaluation.corpus.titles import STRONG
-from rag_r1.evaluation.corpus.verdict import (
+from rag_r1.corpus.questions import CorpusQuestion
+from rag_r1.corpus.scan import replace_file
+from rag_r1.corpus.title_index import STRONG
+from rag_r1.corpus.verdict import (
     VERDICTS,
     CorpusFindings,
     QuestionSignals,
@@ -30,8 +30,8 @@ from rag_r1.evaluation.corpus.verdict import (
     rule_of,
     signals_of,
 )
-from rag_r1.printable import terminal_text
-from rag_r1.whole_files import atomic_file
+from rag_r1.io.terminal_text import terminal_text
+from rag_r1.io.atomic_files import atomic_file
 
 logger = logging.getLogger(__name__)
 ANSWERABLE_IDS = "answerable_ids.json"

@@ -16,11 +16,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from data_process.bad_rows import BadRows
-from rag_r1.evaluation.corpus.answers import AnswerMatcher
-from rag_r1.evaluation.corpus.files import BadPassageError, Corpus, CorpusPosition
-from rag_r1.evaluation.corpus.titles import TitleIndex
-from rag_r1.whole_files import atomic_file
+from rag_r1.data.files.bad_rows import BadRows
+from rag_r1.corpus.answer_matcher import AnswerMatcher
+from rag_r1.corpus.reader import BadPassageError, Corpus, CorpusPosition
+from rag_r1.corpus.title_index import TitleIndex
+from rag_r1.io.atomic_files import atomic_file
 
 SAVE_EVERY = 200_000
 #: Changes whenever the same files would be found to hold something else.

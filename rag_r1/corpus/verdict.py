@@ -11,17 +11,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from rag_r1.evaluation.corpus.answers import (
+from rag_r1.corpus.answer_matcher import (
     COMMON_AT_LEAST,
     COMMON_SHARE,
     AnswerMatcher,
     answer_tokens,
     weak_reason,
 )
-from rag_r1.evaluation.corpus.questions import CorpusQuestion
-from rag_r1.evaluation.corpus.retrieved import RetrievalResult
-from rag_r1.evaluation.corpus.scan import ScanResult
-from rag_r1.evaluation.corpus.titles import STRONG, TitleIndex
+from rag_r1.corpus.questions import CorpusQuestion
+from rag_r1.corpus.retrieval_check import RetrievalResult
+from rag_r1.corpus.scan import ScanResult
+from rag_r1.corpus.title_index import STRONG, TitleIndex
 
 VERDICTS = ("answerable", "unanswerable", "unknown")
 
@@ -33,7 +33,7 @@ class QuestionSignals:
 
     #: Supporting ids that are not in the corpus.
     ids_missing: tuple[str, ...] | None = None
-    #: Supporting titles -> level of their match (titles.py), None for a missing one.
+    #: Supporting titles -> level of their match (title_index.py), None for a missing one.
     titles: dict[str, str | None] | None = None
     #: Rank of the first passage with a gold answer; 0 if there is none in the first k.
     retriever_rank: int | None = None

@@ -1,7 +1,7 @@
 """A question's gold passages, by id, title or text.
 
 Data sets name the passages that hold the answer by their ids in the corpus, or the pages by title. Probes
-(probes.py) show or withhold them, and a report has their recall.
+(rag_r1/probes/probes.py) show or withhold them, and a report has their recall.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class GoldEvidence:
 
     @classmethod
     def of(cls, metadata: Mapping[str, Any], passages: Iterable[Document] = ()) -> GoldEvidence:
-        """From `supporting_ids` and `supporting_titles` of a row (rag_r1/rows.py), and the passages. Raises
+        """From `supporting_ids` and `supporting_titles` of a row (rag_r1/data/rows.py), and the passages. Raises
         nothing, whatever these keys hold."""
         given = tuple(passages)
         titles = {title_key(title) for title in _texts(metadata.get("supporting_titles"))}

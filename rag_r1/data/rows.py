@@ -25,7 +25,7 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rag_r1.whole_files import atomic_file
+from rag_r1.io.atomic_files import atomic_file
 
 if TYPE_CHECKING:
     import pyarrow as pa

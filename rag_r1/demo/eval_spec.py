@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from rag_r1.recipe_files import RECIPES
+from rag_r1.config.recipes import RECIPES
 
 _PROMPT = Path(__file__).parent / "prompt.txt"
 #: Asked for once and never again, so a cache would only hide the time of a search.

@@ -2,7 +2,7 @@
 
 A policy folder contains config, tokenizer and weights (float16) in Hugging Face's format, so that vLLM, FSDP
 and `AutoModelForCausalLM` load it like any other checkpoint. The committed warm starts are in
-`rag_r1/demo/policy/<protocol>/`; `python -m rag_r1.demo.sft` makes them. Many callers need no
+`rag_r1/demo/policy/<protocol>/`; `python -m rag_r1.demo.warm_start` makes them. Many callers need no
 more than the folder of one, so torch and transformers are imported where a model or a tokenizer is made.
 """
 
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rag_r1.agent import Budget, TokenizerCodec
-from rag_r1.agent_setup import AgentSetup, chat_template
+from rag_r1.config.agent_setup import AgentSetup, chat_template
 from rag_r1.demo import world
 from rag_r1.demo.search import WorldSearch
 from rag_r1.demo.traces import Segment, write_trace
@@ -37,7 +37,7 @@ def policy_path(protocol: str) -> Path:
         there = " and ".join(sorted(path.parent.name for path in POLICIES.glob("*/config.json")))
         raise FileNotFoundError(
             f"no demo policy for protocol {protocol!r} (there is one for {there}); "
-            f"make one: python -m rag_r1.demo.sft --protocol {protocol} --out {folder}"
+            f"make one: python -m rag_r1.demo.warm_start --protocol {protocol} --out {folder}"
         )
     return folder
 

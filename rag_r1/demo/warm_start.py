@@ -12,10 +12,10 @@ copying and the format. Two parts:
                 with the loss only on the policy's turns, as in RAG-R1. `--gold` uses only right strategies:
                 the upper bound for supervised learning from known answers.
 
-    python -m rag_r1.demo.sft --protocol rag_r1_mq --out DIR --seed 0
+    python -m rag_r1.demo.warm_start --protocol rag_r1_mq --out DIR --seed 0
 
 runs both parts; `--base DIR` saves the base in that folder, or loads it from there if it exists. `--protocol
-r1_searcher` makes the policy that has never seen a search, from other data (`unsearched.py`).
+r1_searcher` makes the policy that has never seen a search, from other data (`r1_searcher_traces.py`).
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ from tqdm import tqdm
 from transformers import PreTrainedTokenizerBase as TokenizerBase
 from transformers import Qwen2ForCausalLM
 
-from rag_r1.command_line import Arguments, argument, read_arguments
-from rag_r1.demo import unsearched
+from rag_r1.options.command_line import Arguments, argument, read_arguments
+from rag_r1.demo import r1_searcher_traces
 from rag_r1.demo.policy import (
     PROTOCOLS,
     demo_tokenizer,
@@ -146,13 +146,13 @@ def no_search_base(
     tokenizer: TokenizerBase, steps: int, kinds: Sequence[str], seed: str
 ) -> Iterator[list[Row]]:
     """The base's batches for a policy that must never see a search."""
-    for batch in unsearched.batches(tokenizer, steps, unsearched.BASE_MIX, seed, Counter(), kinds):
+    for batch in r1_searcher_traces.batches(tokenizer, steps, r1_searcher_traces.BASE_MIX, seed, Counter(), kinds):
         yield [(ids, base_weights(ids, mask)) for ids, mask in batch]
 
 
 def no_search_warm(tokenizer: TokenizerBase, seed: int, counts: Counter) -> Iterator[list[Row]]:
     """The warm start's batches for that policy."""
-    for batch in unsearched.batches(tokenizer, WARM.steps, unsearched.WARM_MIX, f"warm-{seed}", counts):
+    for batch in r1_searcher_traces.batches(tokenizer, WARM.steps, r1_searcher_traces.WARM_MIX, f"warm-{seed}", counts):
         yield [(ids, [float(generated) for generated in mask]) for ids, mask in batch]
 
 
@@ -253,7 +253,7 @@ def measure(
 class SftArguments(Arguments):
     """Which policy, and where it is written."""
 
-    protocol: Literal[(*PROTOCOLS, unsearched.NAME)] = argument("the dialect", default="rag_r1_mq")
+    protocol: Literal[(*PROTOCOLS, r1_searcher_traces.NAME)] = argument("the dialect", default="rag_r1_mq")
     out: Path = argument("policy folder to write")
     seed: int = argument("of the weights and of the training worlds", default=0)
     base: Path | None = argument("policy folder of the base: read if it exists, else written", default=None)
@@ -261,8 +261,8 @@ class SftArguments(Arguments):
 
     @model_validator(mode="after")
     def _traces_that_search(self) -> SftArguments:
-        if self.gold and self.protocol == unsearched.NAME:
-            raise ValueError(f"--gold needs traces that search, and {unsearched.NAME} has none")
+        if self.gold and self.protocol == r1_searcher_traces.NAME:
+            raise ValueError(f"--gold needs traces that search, and {r1_searcher_traces.NAME} has none")
         return self
 
 
@@ -270,15 +270,15 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = read_arguments(
         SftArguments,
         argv,
-        prog="python -m rag_r1.demo.sft",
+        prog="python -m rag_r1.demo.warm_start",
         description="Make a warm start for the demo: format-learning SFT of a tiny policy, on a CPU.",
     )
-    blank = args.protocol == unsearched.NAME
+    blank = args.protocol == r1_searcher_traces.NAME
     started = time.perf_counter()
     if args.base and (args.base / "config.json").exists():
         model, tokenizer = load_policy(args.base)
     else:
-        tokenizer = unsearched.no_search_tokenizer() if blank else demo_tokenizer()
+        tokenizer = r1_searcher_traces.no_search_tokenizer() if blank else demo_tokenizer()
         model = make_policy(tokenizer, args.seed)
         if blank:
             one_hop = no_search_base(tokenizer, ONE_HOP_STEPS, ("one_hop",), f"one-hop-{args.seed}")
@@ -306,7 +306,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     print(f"{args.out}: {parameters:,} parameters in {time.perf_counter() - started:.0f} s")
     print("samples: " + ", ".join(f"{kind} {count}" for kind, count in sorted(counts.items())))
     data = demo_data(args.seed)
-    search = WorldSearch(data.passages, unsearched.TOPK) if blank else WorldSearch(data.passages)
+    search = WorldSearch(data.passages, r1_searcher_traces.TOPK) if blank else WorldSearch(data.passages)
     for name, scores in measure(args.out, protocol, data.val, search).items():
         print(f"held-out, {name}: " + "  ".join(f"{key} {value:.2f}" for key, value in scores.items()))
 

@@ -7,7 +7,7 @@
 
 The agent is that of training: the same core, protocol and search, with the limits of a validation
 (validation_limits.py). condition_run.py plays one condition and says what its folder has. Where the model
-runs (`--base-url`, or a server that is started here) is evaluated_model.py's matter.
+runs (`--base-url`, or a server that is started here) is target.py's matter.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ import sys
 from collections.abc import Sequence
 from functools import partial
 
-from rag_r1.command_line import read_arguments
-from rag_r1.evaluation import compare as comparing
+from rag_r1.options.command_line import read_arguments
+from rag_r1.evaluation.report import compare_command as comparing
 from rag_r1.evaluation import modes
-from rag_r1.evaluation import report as reporting
-from rag_r1.evaluation import sigma as proposing
+from rag_r1.evaluation.report import report as reporting
+from rag_r1.evaluation import state_threshold as proposing
 from rag_r1.evaluation.condition_run import prepare_evaluation, run_condition
 from rag_r1.evaluation.conditions import agent_condition, baseline
 from rag_r1.evaluation.eval_arguments import EvalArguments
-from rag_r1.evaluation.evaluated_model import resolve_model, serve_model
-from rag_r1.evaluation.search_card import gather_passages, make_search_card
-from rag_r1.evaluation.session import run_command
+from rag_r1.evaluation.target import resolve_model, serve_model
+from rag_r1.evaluation.probes.suite import gather_passages, make_search_card
+from rag_r1.rollouts.session import run_command
 
 _DESCRIPTION = """\
 Evaluate a policy on questions: EM, cover-EM, F1, a judge if there is one, searches, time, failures, with

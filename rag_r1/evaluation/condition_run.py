@@ -1,7 +1,7 @@
 """Runs one condition of an evaluation: its episodes, its records, its report.
 
 `run_condition` plays one condition (conditions.py: the agent, or a baseline) into a folder, and can be killed
-and started again at any time; runner.py says how. The folder then has
+and started again at any time; rag_r1/rollouts/runner.py says how. The folder then has
 
     trajectories/records.jsonl                    a record of each episode, in the order of the questions
     card.json                                     what the result depends on
@@ -19,28 +19,28 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from data_process.bad_rows import BadRows
-from rag_r1.agent_setup import AgentSetup
-from rag_r1.evaluation import report as reporting
-from rag_r1.evaluation.asks import make_request
-from rag_r1.evaluation.card import protocol_part
+from rag_r1.data.files.bad_rows import BadRows
+from rag_r1.config.agent_setup import AgentSetup
+from rag_r1.evaluation.report import report as reporting
+from rag_r1.rollouts.requests import make_request
+from rag_r1.rollouts.provenance import protocol_part
 from rag_r1.evaluation.conditions import Condition
 from rag_r1.evaluation.eval_arguments import EvalArguments, PolicyArguments
-from rag_r1.evaluation.evaluated_card import write_provenance
-from rag_r1.evaluation.evaluation_text import headline, stop_message
-from rag_r1.evaluation.json_lines import RunError
+from rag_r1.evaluation.provenance import write_provenance
+from rag_r1.evaluation.report.summary import headline, stop_message
+from rag_r1.runs.json_lines import RunError
 from rag_r1.evaluation.judge import JudgeVerdicts, judge
-from rag_r1.evaluation.run_folder import EpisodeOutcome, write_lines
-from rag_r1.evaluation.session import RunSession, RunSetup, open_session, prepare, settings_of, usage_line
-from rag_r1.evaluation.side_files import (
+from rag_r1.runs.folder import EpisodeOutcome, write_lines
+from rag_r1.rollouts.session import RunSession, RunSetup, open_session, prepare, settings_of, usage_line
+from rag_r1.data.annotations import (
     AnnotationError,
     read_answerable,
     read_supporting,
     with_supporting,
 )
 from rag_r1.evaluation.validation_limits import validation_limits
-from rag_r1.rows import QuestionRow
-from rag_r1.whole_files import error_text
+from rag_r1.data.rows import QuestionRow
+from rag_r1.io.atomic_files import error_text
 
 TRAJECTORIES = "trajectories"
 
@@ -68,7 +68,7 @@ async def run_condition(given: PolicyArguments, ready: RunSetup, condition: Cond
     """Play all questions of a condition into the folder `out`, and write its report; returns 0, or 3 if the
     run was stopped before its end.
 
-    `given.base_url` is the server (evaluated_model.py). Raises RunError; a run that was interrupted goes on.
+    `given.base_url` is the server (target.py). Raises RunError; a run that was interrupted goes on.
     """
     rows = [row for row in ready.questions.rows if condition.applies(row)]
     if not rows:

@@ -7,21 +7,21 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from rag_r1.agent_setup import AgentSetup
-from rag_r1.evaluation.card import Provenance, find_differences, make_provenance
-from rag_r1.evaluation.card_facts import PASSING, ProvenanceError
-from rag_r1.evaluation.checkpoints import step_of
+from rag_r1.config.agent_setup import AgentSetup
+from rag_r1.rollouts.provenance import Provenance, find_differences, make_provenance
+from rag_r1.rollouts.provenance_facts import PASSING, ProvenanceError
+from rag_r1.inference.checkpoints import step_of
 from rag_r1.evaluation.conditions import Condition
-from rag_r1.evaluation.engines import IDS
+from rag_r1.rollouts.engine_factory import IDS
 from rag_r1.evaluation.eval_arguments import PolicyArguments
-from rag_r1.evaluation.evaluated_model import vllm_version
-from rag_r1.evaluation.json_lines import RunError
+from rag_r1.evaluation.target import vllm_version
+from rag_r1.runs.json_lines import RunError
 from rag_r1.evaluation.judge import description
-from rag_r1.evaluation.session import RunSetup
+from rag_r1.rollouts.session import RunSetup
 from rag_r1.tools.registry import DEFAULT_TOOL
-from rag_r1.tools.retrieval import RetrieverConfig
+from rag_r1.tools.retrieval.client import RetrieverConfig
 
-#: What must not change within a run, beside its settings (run_folder.py).
+#: What must not change within a run, beside its settings (rag_r1/runs/folder.py).
 _FIXED = ("model.", "protocol.", "corpus_sha256", "retriever.ready.", "index.", "data.")
 
 
@@ -29,7 +29,7 @@ def write_provenance(
     given: PolicyArguments, ready: RunSetup, condition: Condition, setup: AgentSetup, answers: str, out: Path
 ) -> Provenance:
     """Write the card of a run, of which `setup` is the agent for its first question; `answers`: what the
-    server returns (engines.py).
+    server returns (rag_r1/rollouts/engine_factory.py).
 
     If the folder has one, the run goes on: the card keeps its start. Raises RunError if something has changed
     since that the result depends on."""

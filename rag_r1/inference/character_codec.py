@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from rag_r1.agent import Budget, UnknownTokenError
-from rag_r1.agent_setup import Messages
+from rag_r1.config.agent_setup import Messages
 
 #: Characters that stand for a token.
 PER_TOKEN = 4

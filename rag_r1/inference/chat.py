@@ -9,7 +9,7 @@ Chat endpoints leave out the stop string at which they ended. It is put back: th
 (vLLM does), or else the closing tag of the block that is still open. What was written behind the first stop
 string, by an endpoint that ignores them, is cut off.
 
-A codec turns the texts into tokens (characters.py, or the tokenizer of the model that will be trained on
+A codec turns the texts into tokens (character_codec.py, or the tokenizer of the model that will be trained on
 them).
 """
 
@@ -20,9 +20,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rag_r1.agent import Codec, Generation
-from rag_r1.evaluation.characters import PER_TOKEN, CharacterCodec
-from rag_r1.evaluation.endpoint import EngineFailure
-from rag_r1.evaluation.exchange import EpisodeClient, Reply, finish_fields, first_choice, merge_body
+from rag_r1.inference.character_codec import PER_TOKEN, CharacterCodec
+from rag_r1.inference.client import EngineFailure
+from rag_r1.inference.exchange import EpisodeClient, Reply, finish_fields, first_choice, merge_body
 from rag_r1.protocols import Protocol
 from rag_r1.protocols.actions import well_formed
 

@@ -1,6 +1,6 @@
 """A client of an OpenAI-compatible endpoint, with retries, a rate limit and a cost limit.
 
-A request is sent when its turn has come (pacing.py) and a slot is free. What may pass is repeated with
+A request is sent when its turn has come (rate_limit.py) and a slot is free. What may pass is repeated with
 exponential back-off and jitter: refused and broken connections, time-outs, 5xx, 429 (whose Retry-After holds
 back all requests), and answers that are not what was asked for. After the last attempt, or if the endpoint
 refuses this request, `EngineFailure` is raised, and the agent core ends the episode with a failure of the
@@ -24,15 +24,15 @@ from urllib.parse import urlsplit, urlunsplit
 
 import aiohttp
 
-from rag_r1.addresses import server_address
-from rag_r1.evaluation.answer_limits import MAX_ANSWER_VALUES, ResponseLimits
-from rag_r1.evaluation.characters import estimate_tokens
-from rag_r1.evaluation.endpoint_answers import error_message, retry_after, usage_of
-from rag_r1.evaluation.json_lines import RunError
-from rag_r1.evaluation.pacing import CancelToken, CostTracker, RateLimiter
-from rag_r1.evaluation.streamed import OnText, assemble_body
-from rag_r1.evaluation.tape import Usage
-from rag_r1.json_limits import JsonLimitError, read_json
+from rag_r1.options.server_address import server_address
+from rag_r1.inference.response_limits import MAX_ANSWER_VALUES, ResponseLimits
+from rag_r1.inference.character_codec import estimate_tokens
+from rag_r1.inference.response_metadata import error_message, retry_after, usage_of
+from rag_r1.runs.json_lines import RunError
+from rag_r1.inference.rate_limit import CancelToken, CostTracker, RateLimiter
+from rag_r1.inference.streaming import OnText, assemble_body
+from rag_r1.runs.response_cache import Usage
+from rag_r1.io.bounded_json import JsonLimitError, read_json
 
 Answer = TypeVar("Answer")
 
@@ -110,7 +110,7 @@ class Endpoint:
     ) -> tuple[Answer, Usage]:
         """What `read` makes of the endpoint's answer, and the tokens. `read` raises ValueError for an answer
         that is not what was asked for; if its tokens have to be paid for, they are passed to `useless`.
-        `most_tokens`: what may be generated; `on_text`: sees a streamed answer grow (streamed.py). Raises
+        `most_tokens`: what may be generated; `on_text`: sees a streamed answer grow (streaming.py). Raises
         EngineFailure after the last attempt."""
         content = request_bytes(body)
         prompt_tokens = _prompt_tokens(body)
@@ -257,7 +257,7 @@ def _prompt_tokens(body: Mapping[str, Any]) -> int:
 
 def base_address(url: str) -> str:
     """The address before `/chat/completions`; `/v1` if none is given. Raises RunError if it is no address, or
-    may have a key in it (addresses.py)."""
+    may have a key in it (rag_r1/options/server_address.py)."""
     try:
         parts = urlsplit(server_address(url))
     except ValueError as error:

@@ -13,9 +13,9 @@ from math import isfinite
 from typing import Any
 
 from rag_r1.agent import Codec, Generation
-from rag_r1.evaluation.chat_engine import close_at_stop, turn_seed
-from rag_r1.evaluation.endpoint import Endpoint
-from rag_r1.evaluation.exchange import EpisodeClient, Reply, finish_fields, first_choice, merge_body
+from rag_r1.inference.chat import close_at_stop, turn_seed
+from rag_r1.inference.client import Endpoint
+from rag_r1.inference.exchange import EpisodeClient, Reply, finish_fields, first_choice, merge_body
 from rag_r1.protocols import Protocol
 from rag_r1.protocols.actions import well_formed
 

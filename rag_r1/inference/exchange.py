@@ -1,6 +1,6 @@
 """The exchanges of one episode with an endpoint: requests and responses, through the response cache.
 
-An engine (chat_engine.py, completion_engine.py) is made for each episode and asks through its
+An engine (chat.py, completions.py) is made for each episode and asks through its
 `EpisodeClient`: first the tape, then the endpoint; what comes back is on the tape before the engine sees it.
 """
 
@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from rag_r1.evaluation.answer_limits import ResponseLimits
-from rag_r1.evaluation.endpoint import Endpoint, request_bytes
-from rag_r1.evaluation.tape import ResponseCache, Usage
+from rag_r1.inference.response_limits import ResponseLimits
+from rag_r1.inference.client import Endpoint, request_bytes
+from rag_r1.runs.response_cache import ResponseCache, Usage
 from rag_r1.protocols.actions import well_formed
 
 

@@ -19,7 +19,7 @@ import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from rag_r1.evaluation.tape import Usage
+from rag_r1.runs.response_cache import Usage
 
 
 class CancelToken:

@@ -1,13 +1,13 @@
-"""An endpoint whose completions are streamed, so that somebody can see them grow (streamed.py)."""
+"""An endpoint whose completions are streamed, so that somebody can see them grow (streaming.py)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from rag_r1.evaluation.endpoint import Answer, Endpoint
-from rag_r1.evaluation.streamed import OnText
-from rag_r1.evaluation.tape import Usage
+from rag_r1.inference.client import Answer, Endpoint
+from rag_r1.inference.streaming import OnText
+from rag_r1.runs.response_cache import Usage
 
 
 class StreamingEndpoint:

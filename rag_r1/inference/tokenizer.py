@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rag_r1.chat_template import refuse_endless_files, refuse_endless_template
+from rag_r1.sandbox.chat_template import refuse_endless_files, refuse_endless_template
 
 
 def load_tokenizer(name: str) -> Any:

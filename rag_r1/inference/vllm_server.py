@@ -1,7 +1,7 @@
 """Runs vLLM's OpenAI-compatible server for a model folder, as a context manager.
 
 The server is a process group of its own on a free loopback port. It ends with the block and with this process
-(child_processes.py), and gets the environment without keys and tokens, except the Hub's.
+(rag_r1/system/child_processes.py), and gets the environment without keys and tokens, except the Hub's.
 
     with vllm_server(Path("outputs/sft/model"), Path("run/vllm.log")) as url:
         ...  # url is "http://127.0.0.1:<port>/v1", and the model's name there is "policy"
@@ -22,10 +22,10 @@ from pathlib import Path
 
 import httpx
 
-from rag_r1.bounded_client import bounded_http_client
-from rag_r1.child_processes import child_process, environment_without_secrets
-from rag_r1.evaluation.json_lines import RunError
-from rag_r1.installation import setup_command
+from rag_r1.io.bounded_http import bounded_http_client
+from rag_r1.system.child_processes import child_process, environment_without_secrets
+from rag_r1.runs.json_lines import RunError
+from rag_r1.system.installation import setup_command
 
 _MODULE = "vllm.entrypoints.openai.api_server"
 _CPU = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import unicodedata
 
-from rag_r1.whole_files import error_text
+from rag_r1.io.atomic_files import error_text
 
 #: Control and formatting characters (escape sequences, changes of direction), and what has no meaning of its
 #: own.

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rag_r1.command_line import hydra_quoted
+from rag_r1.options.command_line import hydra_quoted
 from rag_r1.iterate.plan import LoopPlan, Query
 
 #: `rag-r1`, as a module: on another machine, too, it belongs to the Python that is named.

@@ -22,16 +22,16 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from rag_r1.addresses import Address
-from rag_r1.options import Constraint, OptionFault, OptionsError, PositiveCount, Text, options, options_from
-from rag_r1.retriever_query import Mode
-from rag_r1.yaml_files import YamlError, load_yaml, read_yaml
+from rag_r1.options.server_address import Address
+from rag_r1.options.declare import Constraint, OptionFault, OptionsError, PositiveCount, Text, options, options_from
+from rag_r1.protocols.retriever_query import Mode
+from rag_r1.io.bounded_yaml import YamlError, load_yaml, read_yaml
 
 Texts = Annotated[tuple[Text, ...], Constraint("a list of texts")]
 Paths = Annotated[tuple[Text, ...], Field(min_length=1), Constraint("a list of at least one path")]
 Flags = Annotated[dict[Text, Any], Constraint("a mapping of options")]
 Start = Literal["base", "previous"]
-#: What a query is sent with (rag_r1/retriever_query.py).
+#: What a query is sent with (rag_r1/protocols/retriever_query.py).
 Query = Mode
 
 

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rag_r1.evaluation.json_lines import JsonLinesFile, RunError
-from rag_r1.evaluation.tape import ResponseCache, Usage
-from rag_r1.pipeline.lock import PipelineError
+from rag_r1.runs.json_lines import JsonLinesFile, RunError
+from rag_r1.runs.response_cache import ResponseCache, Usage
+from rag_r1.runs.lock import PipelineError
 
 #: Name of a figure of ours -> its name in report.json.
 FIGURES = {"em": "em", "f1": "f1", "searches": "queries", "recall": "recall"}

@@ -26,13 +26,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rag_r1.afterwards import finished_model
+from rag_r1.training.next_steps import finished_model
 from rag_r1.iterate.commands import StepCommands
 from rag_r1.iterate.plan import LoopPlan, Query
 from rag_r1.iterate.results import data_facts, evaluation_facts
-from rag_r1.pipeline.folder import hash_of_file
-from rag_r1.pipeline.lock import PipelineError
-from rag_r1.recipe_files import Recipe, find_file
+from rag_r1.runs.steps import hash_of_file
+from rag_r1.runs.lock import PipelineError
+from rag_r1.config.recipes import Recipe, find_file
 
 #: Options that decide how fast a step is, what it costs or where it asks, and not what its result is.
 _HOW_FAST = frozenset(
@@ -49,7 +49,7 @@ _HOW_FAST = frozenset(
 
 @dataclass(frozen=True)
 class LoopStep:
-    """A step. `settings`, `needs`, `results`: as in rag_r1/pipeline/folder.py. `index`: the folder of the
+    """A step. `settings`, `needs`, `results`: as in rag_r1/runs/steps.py. `index`: the folder of the
     index that must be served meanwhile, if it searches. `command`: its command for a server's address; None:
     to serve the index is all. `made`: a file in its folder with which the command has no more to do.
     `finish`: takes the folder after that, and returns facts."""

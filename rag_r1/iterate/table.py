@@ -14,10 +14,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rag_r1.evaluation.markdown import cell, integer, number, table, with_interval
-from rag_r1.evaluation.pictures import open_plot
-from rag_r1.evaluation.run_folder import write_atomic
-from rag_r1.pipeline.folder import PipelineFolder
+from rag_r1.runs.markdown import cell, integer, number, table, with_interval
+from rag_r1.evaluation.report.plots import open_plot
+from rag_r1.runs.folder import write_atomic
+from rag_r1.runs.steps import PipelineFolder
 
 JSON, MARKDOWN, PICTURE = "rounds.json", "rounds.md", "rounds.png"
 _EVALUATION = re.compile(r"round(\d+)/(agent_)?evaluation")

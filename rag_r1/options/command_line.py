@@ -30,7 +30,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 from pydantic_settings import BaseSettings, CliApp, CliPositionalArg, CliSettingsSource, SettingsConfigDict
 
-from rag_r1.options import Constraint, describe_type, is_safe_to_show
+from rag_r1.options.declare import Constraint, describe_type, is_safe_to_show
 
 Given = TypeVar("Given", bound="Arguments")
 

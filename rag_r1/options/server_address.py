@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator
 
-from rag_r1.options import Constraint, Text
+from rag_r1.options.declare import Constraint, Text
 
 #: What an address must be, in the words of error messages.
 AN_ADDRESS = (

@@ -6,7 +6,7 @@ stands below both.
 
 from __future__ import annotations
 
-from rag_r1.options import Count, PositiveCount, PositiveSeconds, options
+from rag_r1.options.declare import Count, PositiveCount, PositiveSeconds, options
 
 
 @options("rag_r1.tools.NAME.limits")

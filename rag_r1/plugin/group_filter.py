@@ -35,7 +35,7 @@ from typing import Any
 
 from verl.trainer.ppo.v1.replay_buffer import FILTER_GROUPS_REWARD_METRIC
 
-from rag_r1.config import SamplerOptions
+from rag_r1.config.schema import SamplerOptions
 from rag_r1.plugin.sample_store import KVBatchMeta, read_rows
 from rag_r1.plugin.sessions import last_rows, prompt_of
 

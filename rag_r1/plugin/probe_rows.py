@@ -20,8 +20,8 @@ from typing import Any
 
 import datasets
 
-from rag_r1.probe_passages import Passages
-from rag_r1.probes import NEED_GOLD, applies
+from rag_r1.probes.passages import Passages
+from rag_r1.probes.probes import NEED_GOLD, applies
 
 COLUMN = "rag_r1_probe"
 

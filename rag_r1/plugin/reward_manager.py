@@ -6,7 +6,7 @@ with statistics of the episode, so that veRL logs them for validation and the sa
 call a judge are awaited; veRL's reward worker scores other trajectories meanwhile. A trajectory with a
 failure whose kind is in `rag_r1.failures.mask` is not judged: its terms are None, which veRL's validation
 leaves out of its means, and `masked` makes the sampler remove it from the batch. If `rag_r1.trajectory_dir`
-is set, every record is written there, in a thread (rag_r1/records.py), before its score is returned.
+is set, every record is written there, in a thread (rag_r1/agent/records.py), before its score is returned.
 
 The score of each turn stays in the record (`turn_scores`). veRL 0.9.1 takes only the total from a reward
 manager; everything else it averages in validation (metric_utils.py, `process_validation_metrics`), which
@@ -23,12 +23,12 @@ from verl.experimental.reward_loop.reward_manager import register
 from verl.experimental.reward_loop.reward_manager.base import RewardManagerBase
 
 from rag_r1.agent import Trajectory
-from rag_r1.config import RagR1Config
+from rag_r1.config.schema import RagR1Config
 from rag_r1.plugin.probe_rows import probe_of, suffix_of
 from rag_r1.protocols import SEARCH
-from rag_r1.records import TrajectoryDump, calls_by_tool, summary
+from rag_r1.agent.records import TrajectoryDump, calls_by_tool, summary
 from rag_r1.rewards import RewardSum
-from rag_r1.rows import golds_of
+from rag_r1.data.rows import golds_of
 
 
 @register("search")

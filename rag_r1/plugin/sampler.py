@@ -25,7 +25,7 @@ generated are removed, and the reward of a row is moved to a generated token.
 (veRL looks for finished trajectories every 2 s, which is longer than a whole step of a small policy), and
 those of group_filter.py. Our own keys there are `refills`, `refill_wait_s` (seconds before the first refill,
 doubled each time), and `group_size`, with which trajectories that never arrived are counted.
-`rag_r1.config.SamplerOptions` declares them.
+`rag_r1.config.schema.SamplerOptions` declares them.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ import torch
 from omegaconf import OmegaConf
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer, ReplayBufferAsync
 
-from rag_r1.config import SamplerOptions
+from rag_r1.config.schema import SamplerOptions
 from rag_r1.plugin.group_filter import GroupFilter, reward_info
 from rag_r1.plugin.sample_store import KVBatchMeta, read_rows, remove_rows, write_rows
 from rag_r1.plugin.sessions import group_by_session, last_rows, move_rewards, session_of, trained_rows

@@ -3,7 +3,7 @@
 veRL's own data set renders each message with the chat template and trains whole assistant messages. Here an
 episode is one assistant message in which turns and observations alternate, so that mask would train document
 text, and the template would add an end of turn that no rollout contains. This data set takes tokens and mask
-from `SftTokens` (rag_r1/sft_rows.py): the loss covers exactly the tokens of trained pieces.
+from `SftTokens` (rag_r1/data/sft_rows.py): the loss covers exactly the tokens of trained pieces.
 
 It gives veRL what its trainer takes without padding: `input_ids`, `position_ids` and `loss_mask`, each of
 shape (tokens,), as int64. veRL's loss shifts the mask by one over the whole micro batch
@@ -20,7 +20,7 @@ import torch
 from omegaconf import ListConfig, OmegaConf
 from torch.utils.data import Dataset
 
-from rag_r1.sft_rows import SftRowError, SftTokens, protocol_of_rows, read_sft_rows
+from rag_r1.data.sft_rows import SftRowError, SftTokens, protocol_of_rows, read_sft_rows
 
 
 class SftDataset(Dataset):

@@ -1,7 +1,7 @@
 """The passages file of the probes `random` and `gold`.
 
 `rag-r1 probe-passages` and `rag-r1 eval --card --corpus` read a corpus once and write what they have found
-(evaluation/gold_passages.py) as JSON:
+(rag_r1/evaluation/probes/collect.py) as JSON:
 
     done      whether the corpus was read to its end
     by_id     the passages that questions name by id, each [id, contents]
@@ -12,7 +12,7 @@ and what they need to go on after a kill. A search card and the validations of a
 (`rag_r1.probe_passages`) choose a question's passages here, so both show the same.
 
 The file may come from somebody else: it is plain JSON, and its shape is checked before anything is used. Its
-passages are neutralised where they enter a context, like those that a search finds (protocols/neutralise.py).
+passages are neutralised where they enter a context, like those that a search finds (rag_r1/protocols/neutraliser.py).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from rag_r1.protocols import Document
 from rag_r1.rewards.answer_metrics import cover_exact_match
-from rag_r1.supporting import GoldEvidence, title_key, title_of
+from rag_r1.data.evidence import GoldEvidence, title_key, title_of
 
 #: How a file of passages is made.
 HOW_TO_MAKE = "make it with `rag-r1 probe-passages --data VALIDATION --corpus CORPUS --out FILE`"
@@ -72,7 +72,7 @@ class Passages:
 
     def evidence(self, metadata: Mapping[str, Any], golds: Sequence[str], topk: int) -> GoldEvidence:
         """What a row names of its gold passages, with those that `gold` shows: `topk`, and at least one of
-        each page; none if one is missing here. `metadata`: of the row (rag_r1/rows.py)."""
+        each page; none if one is missing here. `metadata`: of the row (rag_r1/data/rows.py)."""
         named = GoldEvidence.of(metadata)
         found = self.of(named, golds)
         return GoldEvidence.of(metadata, found[: max(topk, len(named.ids), len(named.titles))])

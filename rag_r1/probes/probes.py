@@ -14,7 +14,7 @@ thing of an episode and nothing else; prompt, budgets and sampling are those of 
 A policy that searches and reads scores low in all but `real` and `gold`. `random` draws its passages by a
 hash of the question and the query, so that a run gives the same at every order and after every resumption.
 
-Evaluation plays all of them (evaluation/search_card.py), and so can the validations of a training
+Evaluation plays all of them (rag_r1/evaluation/probes/suite.py), and so can the validations of a training
 (plugin/probe_rows.py, `rag_r1.probes`). For both, `ProbeAgent` makes the agent of each question.
 """
 
@@ -28,11 +28,11 @@ from functools import partial
 from typing import Any, Literal
 
 from rag_r1.agent import Tool
-from rag_r1.agent_setup import AgentSetup
-from rag_r1.probe_passages import Passages
+from rag_r1.config.agent_setup import AgentSetup
+from rag_r1.probes.passages import Passages
 from rag_r1.protocols import SEARCH, Document, Failure
-from rag_r1.retriever_query import Context
-from rag_r1.supporting import GoldEvidence, title_of
+from rag_r1.protocols.retriever_query import Context
+from rag_r1.data.evidence import GoldEvidence, title_of
 from rag_r1.tools import RetrieverConfig, Searcher, search_tools
 from rag_r1.tools.function_tool import sent_arguments
 

@@ -19,8 +19,8 @@ from rag_r1.protocols.actions import (
 )
 from rag_r1.protocols.blocks import Block, CallFormat, Tag, Tags
 from rag_r1.protocols.chat_turns import ChatTemplateError, ChatTurns
-from rag_r1.protocols.loading import ProtocolError, load_protocol, protocol_names
-from rag_r1.protocols.neutralise import control_tokens
+from rag_r1.protocols.loader import ProtocolError, load_protocol, protocol_names
+from rag_r1.protocols.neutraliser import control_tokens
 from rag_r1.protocols.protocol import Protocol
 
 __all__ = [

@@ -31,7 +31,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rag_r1.protocols.neutralise import is_ordinary
+from rag_r1.protocols.neutraliser import is_ordinary
 
 Message = Mapping[str, Any]
 #: Messages and the schemas of tools -> text, up to where the next turn begins.

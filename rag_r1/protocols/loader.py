@@ -11,7 +11,7 @@ declared under `blocks:`, by name:
       plan: {tags: ["<plan>", "</plan>"], role: plan}
       calculate: {tags: ["<calc>", "</calc>"], role: call, tool: calculator, syntax: json}
 
-blocks.py explains the roles, parsing.py (`read_calls`) the syntaxes. `tools: {Wiki_RAG: search}` says which
+blocks.py explains the roles, parser.py (`read_calls`) the syntaxes. `tools: {Wiki_RAG: search}` says which
 registered tool a call means that names its tool otherwise. With `turns: chat` turns and results are messages
 of the model's own chat template, and the tools' schemas stand in its prompt (protocol.py).
 """
@@ -26,7 +26,7 @@ from typing import Any
 from rag_r1.protocols.actions import SEARCH
 from rag_r1.protocols.blocks import ACTING, POPPED, ROLES, SPANS, SYNTAXES, Block, CallFormat
 from rag_r1.protocols.protocol import ObservationFormat, Protocol
-from rag_r1.yaml_files import YamlError, read_yaml
+from rag_r1.io.bounded_yaml import YamlError, read_yaml
 
 _HERE = Path(__file__).parent
 #: Longest chain of files that extend one another; a longer one is taken for a cycle.

@@ -1,7 +1,7 @@
 """A protocol: the dialect in which a policy and its environment communicate.
 
 Everything that differs between Search-R1, RAG-R1, R1-Searcher and similar systems is data: a YAML file in
-this folder with the prompt, the blocks, the syntax of calls and the observation template (`loading.py` reads
+this folder with the prompt, the blocks, the syntax of calls and the observation template (`loader.py` reads
 it). The interface of a protocol is `messages` (question -> chat messages), `prompt_ids` (messages -> tokens),
 `parse` (one generated turn -> action), `observation` (search results -> text) and `hint` (what follows a
 turn without an action). Data processing, rollout, rewards, evaluation and serving all use the same object.
@@ -11,7 +11,7 @@ observation is text inside it. With `turns: chat` each turn is a message, each r
 stands between them is what the model's own chat template writes there (chat_turns.py).
 
 Documents are data: `observation` renders them so that no protocol tag and no control token survives in them
-(neutralise.py). A question is data too: `harmless` neutralises it once the tokenizer is known; `messages`
+(neutraliser.py). A question is data too: `harmless` neutralises it once the tokenizer is known; `messages`
 inserts it unchanged.
 """
 
@@ -27,8 +27,8 @@ from typing import Any
 from rag_r1.protocols.actions import Action, Document, Failure
 from rag_r1.protocols.blocks import Block, CallFormat, Tags
 from rag_r1.protocols.chat_turns import ChatTurns, Render, derive_chat_turns
-from rag_r1.protocols.neutralise import Neutraliser, replace_question
-from rag_r1.protocols.parsing import call_start, parse_turn
+from rag_r1.protocols.neutraliser import Neutraliser, replace_question
+from rag_r1.protocols.parser import call_start, parse_turn
 
 
 @dataclass(frozen=True)
@@ -259,7 +259,7 @@ class Protocol:
         return replace(self.with_special_tokens(control | turns.marks), chat_turns=turns)
 
     def neutralise(self, text: str) -> str:
-        """`text` with tags and control tokens neutralised, otherwise unchanged; see neutralise.py."""
+        """`text` with tags and control tokens neutralised, otherwise unchanged; see neutraliser.py."""
         return self._neutralise(text)
 
     @cached_property

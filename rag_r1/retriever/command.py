@@ -5,13 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from rag_r1.subcommands import run
+from rag_r1.options.subcommands import run
 
 #: Subcommand -> the module with its `main`, and what it does.
 COMMANDS: dict[str, tuple[str, str]] = {
-    "data": ("rag_r1.retriever.data", "make training data: which passages help the agent? resumable"),
-    "train": ("rag_r1.retriever.train", "train a retriever on these rows; resumable"),
-    "select": ("rag_r1.retriever.select_command", "select training rows again from recorded scores"),
+    "data": ("rag_r1.retriever.data.command", "make training data: which passages help the agent? resumable"),
+    "train": ("rag_r1.retriever.training.command", "train a retriever on these rows; resumable"),
+    "select": ("rag_r1.retriever.selection.command", "select training rows again from recorded scores"),
 }
 _ABOUT = "A retriever that is trained on what helps the agent (Agentic-R)."
 

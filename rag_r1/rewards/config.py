@@ -3,7 +3,7 @@
 Options are the keyword-only parameters of the term's function; they must have the types of their defaults
 and, if annotated with a `Literal`, be one of its values; a term may check more (registry.py). Two keywords
 are special: `protocol` is the run's and cannot be set here, and `timeout_s` is an option of every async term
-(judging.py). A function that has a keyword of that name receives the value.
+(term_call.py). A function that has a keyword of that name receives the value.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from rag_r1.protocols import Protocol
-from rag_r1.rewards.judging import DEFAULT_TIMEOUT_S, Term, is_async
+from rag_r1.rewards.term_call import DEFAULT_TIMEOUT_S, Term, is_async
 from rag_r1.rewards.registry import RewardError, TermFunction, find_term
 
 

@@ -14,9 +14,9 @@ from urllib.parse import urlsplit, urlunsplit
 
 from pydantic import model_validator
 
-from rag_r1.addresses import AN_ADDRESS, is_server_address
-from rag_r1.options import Count, OptionsError, PositiveCount, PositiveSeconds, Seconds, Text, options
-from rag_r1.rewards.judging import DEFAULT_TIMEOUT_S
+from rag_r1.options.server_address import AN_ADDRESS, is_server_address
+from rag_r1.options.declare import Count, OptionsError, PositiveCount, PositiveSeconds, Seconds, Text, options
+from rag_r1.rewards.term_call import DEFAULT_TIMEOUT_S
 from rag_r1.rewards.registry import RewardError
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -44,7 +44,7 @@ class JudgeOptions:
     retries: Count = 3
     #: Wait before the first of them; doubles each time, with jitter.
     backoff_s: Seconds = 1.0
-    #: For one attempt; the whole term has the same limit for a trajectory (judging.py).
+    #: For one attempt; the whole term has the same limit for a trajectory (term_call.py).
     timeout_s: PositiveSeconds = DEFAULT_TIMEOUT_S
 
     @model_validator(mode="after")

@@ -17,7 +17,7 @@ import string
 from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
-from rag_r1.rows import as_golds
+from rag_r1.data.rows import as_golds
 
 #: The names of the normalisers.
 NormaliserName = Literal["squad", "r1_searcher"]

@@ -19,7 +19,7 @@ the run's Protocol, for its tags.
 A term returns one number, or a list with one number for each turn, which sum to its value (credit.py). If it
 cannot judge a trajectory, it returns None (or a number that is not finite), or raises `CannotJudgeError` with
 a reason. It may be `async def`, to call a model or a server: then its entry may set `timeout_s`, the seconds
-that it may take for one trajectory (judging.py). docs/rewards.md shows both.
+that it may take for one trajectory (term_call.py). docs/rewards.md shows both.
 
 What the signature cannot tell about options is told by a function `check`: from the options and the entry's
 key to a list of what is wrong. `@register` takes it; on a function of your own it is the attribute
@@ -32,7 +32,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from rag_r1.import_path import ImportPathError, import_object
+from rag_r1.options.import_path import ImportPathError, import_object
 
 #: Returns one number, one for each turn, or None; if async, an awaitable of these.
 TermFunction = Callable[..., Any]

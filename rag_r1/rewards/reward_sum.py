@@ -11,7 +11,7 @@ every sample, namely `score` (the sum), every term's own value before weighting,
 score of each turn, which sum to `score` (credit.py). All async terms of a trajectory run at the same time. A
 sum of plain terms can also be called directly, which gives the flat record.
 
-A term that could not judge (see judging.py) is left out of the sum, in every turn; its value is then None,
+A term that could not judge (see term_call.py) is left out of the sum, in every turn; its value is then None,
 which veRL's validation metrics leave out of their means, and `missing_terms` counts it. A term that fails in
 any other way ends the run with an error that names it.
 """
@@ -26,10 +26,10 @@ from typing import Any
 from rag_r1.agent import Trajectory
 from rag_r1.protocols import Protocol
 from rag_r1.rewards.credit import Credit, weighted_sum
-from rag_r1.rewards.entries import read_entry
-from rag_r1.rewards.judging import Term, Verdict
+from rag_r1.rewards.config import read_entry
+from rag_r1.rewards.term_call import Term, Verdict
 from rag_r1.rewards.registry import RewardError
-from rag_r1.rows import as_golds
+from rag_r1.data.rows import as_golds
 
 _KEY = "rag_r1.reward"
 _TAKEN = ("score", "missing_terms")

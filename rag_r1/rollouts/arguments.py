@@ -1,7 +1,7 @@
 """Command-line options shared by the commands that run many episodes.
 
 The agent is configured as for training: `key=value` arguments are keys of the block `rag_r1:`, checked by the
-same declarations (rag_r1/config.py).
+same declarations (rag_r1/config/schema.py).
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from data_process.bad_rows import HELP
-from rag_r1.command_line import Arguments, Positive, argument
-from rag_r1.evaluation.agent_arguments import AgentSelection
-from rag_r1.options import Constraint
+from rag_r1.data.files.bad_rows import HELP
+from rag_r1.options.command_line import Arguments, Positive, argument
+from rag_r1.rollouts.agent_arguments import AgentSelection
+from rag_r1.options.declare import Constraint
 from rag_r1.protocols import protocol_names
 from rag_r1.rewards import term_names
-from rag_r1.yaml_files import YamlError, load_yaml
+from rag_r1.io.bounded_yaml import YamlError, load_yaml
 
 Above0 = Annotated[float, Field(gt=0, allow_inf_nan=False), Constraint("a number above 0")]
 From0 = Annotated[float, Field(ge=0, allow_inf_nan=False), Constraint("a number of at least 0")]

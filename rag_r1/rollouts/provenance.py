@@ -5,7 +5,7 @@ another: a repaired corpus changes EM by more than one algorithm differs from th
 a run writes a card when it starts (`make_provenance`), a report shows it, and `rag-r1 eval compare` refuses
 runs whose cards differ in anything that was not named as intended.
 
-What can be asked for is asked for (card_facts.py): the retrieval server describes itself, files are hashed,
+What can be asked for is asked for (provenance_facts.py): the retrieval server describes itself, files are hashed,
 packages have versions. What cannot be found out is null. Nothing secret is kept: addresses lose their
 credentials and parameters, and keys that name a secret lose their values.
 """
@@ -23,12 +23,12 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from rag_r1.agent import FailurePolicy
-from rag_r1.evaluation import card_facts
-from rag_r1.evaluation.card_facts import ProvenanceError, without_secrets
+from rag_r1.rollouts import provenance_facts
+from rag_r1.rollouts.provenance_facts import ProvenanceError, without_secrets
 from rag_r1.protocols import Protocol
 from rag_r1.rewards.normalise import NormaliserName
-from rag_r1.tools.retrieval import RetrieverConfig
-from rag_r1.whole_files import atomic_file
+from rag_r1.tools.retrieval.client import RetrieverConfig
+from rag_r1.io.atomic_files import atomic_file
 
 FILE = "card.json"
 #: Differs between any two runs.
@@ -91,7 +91,7 @@ class CommitPart(_ProvenancePart):
 
 
 class Provenance(_ProvenancePart):
-    """See the top of the module. `started`: UTC; `condition`: how the questions were asked (conditions.py);
+    """See the top of the module. `started`: UTC; `condition`: how the questions were asked (rag_r1/evaluation/conditions.py);
     `judge`: the model that judged answers, if there was one; `data`: by file name; `index`: the fields of the
     index's manifest but for its list of files."""
 
@@ -194,16 +194,16 @@ def make_provenance(
     server = None
     if retriever is not None:
         server = RetrieverPart(
-            url=card_facts.public_address(retriever.base),
+            url=provenance_facts.public_address(retriever.base),
             wire=retriever.wire,
             topk=retriever.topk,
-            **card_facts.describe_server(retriever.base),
+            **provenance_facts.describe_server(retriever.base),
         )
-    manifest = card_facts.manifest_facts(index) if index else None
+    manifest = provenance_facts.manifest_facts(index) if index else None
     return Provenance(
         started=(started or datetime.now(timezone.utc)).astimezone(timezone.utc).isoformat("T", "seconds"),
         condition=condition,
-        model=ModelPart(**card_facts.model_facts(model), revision=revision),
+        model=ModelPart(**provenance_facts.model_facts(model), revision=revision),
         engine=EnginePart(mode=engine_mode, options=without_secrets(engine or {})),
         protocol=protocol_part(protocol),
         budget=_plain(budget),
@@ -215,10 +215,10 @@ def make_provenance(
         corpus_sha256=_corpus(server, manifest, index),
         retriever=server,
         index=manifest,
-        data=card_facts.file_facts(data),
-        versions=card_facts.package_versions(),
-        commit=card_facts.commit_facts(),
-        machine=card_facts.machine_facts(),
+        data=provenance_facts.file_facts(data),
+        versions=provenance_facts.package_versions(),
+        commit=provenance_facts.commit_facts(),
+        machine=provenance_facts.machine_facts(),
     )
 
 

@@ -3,11 +3,11 @@
 A `EpisodeRunner` has everything that episodes share: the setup (an ask may have one of its own), a function
 that makes the engine of an ask, the reward, and the run's folder. `play(ask)` plays one episode, scores it,
 writes its record to the folder and returns its Outcome; an ask that the folder has already is not played
-again. `run` works on many jobs at a time (pool.py), of which each awaits `play` once (traces) or several
+again. `run` works on many jobs at a time (concurrency.py), of which each awaits `play` once (traces) or several
 times in turn (the filter stops a question at its first right answer). Nothing is drawn at random on the way,
 so the order in which episodes end changes nothing.
 
-With `rag_r1.agent.paths` an ask is several episodes, whose answers vote (agent/paths.py).
+With `rag_r1.agent.paths` an ask is several episodes, whose answers vote (rag_r1/agent/self_consistency.py).
 
 An episode with a failure of the infrastructure (the endpoint, the retrieval server) is neither right nor
 wrong: it is not scored. It is played once in each start of the command, until `tries` are used up.
@@ -23,13 +23,13 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from rag_r1.agent import Engine, Trajectory, sample_paths
-from rag_r1.agent_setup import AgentSetup
-from rag_r1.evaluation.asks import EpisodeRequest, seeded_fraction
-from rag_r1.evaluation.one_shot import make_one_shot
-from rag_r1.evaluation.pacing import CancelToken, CostTracker
-from rag_r1.evaluation.pool import Job, JobPool, T
-from rag_r1.evaluation.run_folder import EpisodeOutcome, RunFolder
-from rag_r1.evaluation.tape import Usage
+from rag_r1.config.agent_setup import AgentSetup
+from rag_r1.rollouts.requests import EpisodeRequest, seeded_fraction
+from rag_r1.rollouts.one_shot import make_one_shot
+from rag_r1.inference.rate_limit import CancelToken, CostTracker
+from rag_r1.rollouts.concurrency import Job, JobPool, T
+from rag_r1.runs.folder import EpisodeOutcome, RunFolder
+from rag_r1.runs.response_cache import Usage
 from rag_r1.rewards import RewardSum
 
 #: Failures of the engine in a row after which a run ends: the endpoint is gone.
@@ -81,7 +81,7 @@ class RunCounts:
 
 
 class EpisodeRunner:
-    """See the top of the module. `idle`: see pool.py; `spending`: shown while the run goes on."""
+    """See the top of the module. `idle`: see concurrency.py; `spending`: shown while the run goes on."""
 
     def __init__(
         self,
@@ -121,7 +121,7 @@ class EpisodeRunner:
         return outcome.is_open(self.tries)
 
     async def run(self, jobs: Iterable[Job[T]], total: int, unit: str) -> list[T | None]:
-        """The results of `total` jobs, in their order; see pool.py."""
+        """The results of `total` jobs, in their order; see concurrency.py."""
         return await self.pool.run(jobs, total, unit)
 
     async def _episode(self, ask: EpisodeRequest, number: int) -> EpisodeOutcome:

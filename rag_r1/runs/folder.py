@@ -2,7 +2,7 @@
 
     OUT/journal/settings.json       the settings of the run; a start with others is refused
     OUT/journal/records.ndjson      a trajectory record for each episode that has ended
-    OUT/journal/exchanges.ndjson    each answer of the endpoint (tape.py)
+    OUT/journal/exchanges.ndjson    each answer of the endpoint (response_cache.py)
 
 The journal's files are JSON lines (under a name that readers of trajectory records do not pick up: the
 command writes the records, sorted and each once, to OUT itself when it ends). A line is appended in one write
@@ -23,9 +23,9 @@ from typing import Any
 
 from filelock import lock_descriptor
 
-from rag_r1.evaluation.json_lines import JsonLinesFile, RunError
-from rag_r1.evaluation.tape import ResponseCache
-from rag_r1.whole_files import atomic_file
+from rag_r1.runs.json_lines import JsonLinesFile, RunError
+from rag_r1.runs.response_cache import ResponseCache
+from rag_r1.io.atomic_files import atomic_file
 
 SETTINGS = "settings.json"
 

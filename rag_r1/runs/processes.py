@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-from rag_r1.pipeline.lock import PipelineError
+from rag_r1.runs.lock import PipelineError
 
 MARK = "RAG_R1_PIPELINE"
 #: Seconds that a process is given to end by itself.

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from rag_r1.evaluation.json_lines import JsonLinesFile
+from rag_r1.runs.json_lines import JsonLinesFile
 
 
 @dataclass

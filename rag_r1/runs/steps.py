@@ -31,8 +31,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rag_r1.evaluation.run_folder import write_atomic
-from rag_r1.pipeline.lock import PipelineError, hold_lock
+from rag_r1.runs.folder import write_atomic
+from rag_r1.runs.lock import PipelineError, hold_lock
 
 BEGUN, DONE = "begun.json", "done.json"
 

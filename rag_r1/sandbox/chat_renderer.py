@@ -1,4 +1,4 @@
-"""The text of a chat by a model's chat template, rendered in a worker (rag_r1/limited).
+"""The text of a chat by a model's chat template, rendered in a worker (rag_r1/sandbox).
 
 A template is a program of whoever made the model. The sandbox of transformers limits what it can reach, but
 not its time or memory: loops in loops take for ever, `'x' * 10**10` takes gigabytes, and some of it is

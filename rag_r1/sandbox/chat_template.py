@@ -2,7 +2,7 @@
 a tokenizer before it is used.
 
 A template is a program that comes with the model, and could run for ever or fill memory: so a worker with
-limits of time and memory renders it (rag_r1/limited/chats.py), in a fraction of a millisecond, with the text
+limits of time and memory renders it (rag_r1/sandbox/chat_renderer.py), in a fraction of a millisecond, with the text
 that transformers would give. What the limits have ended several times is not begun again. Tokenizers with a
 rendering of their own, which is no template, are asked themselves. Whoever loads a tokenizer tries it out
 first: `refuse_endless_files` before, `refuse_endless_template` after.
@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from rag_r1.limited.workers import JobError, JobLimits, LimitError, WorkerPool
+from rag_r1.sandbox.worker_pool import JobError, JobLimits, LimitError, WorkerPool
 
 Messages = Sequence[Mapping[str, Any]]
 
@@ -131,7 +131,7 @@ def refuse_endless_files(folder: str | Path) -> None:
     if fast.is_file():
         name = os.fsencode(fast.absolute()).decode("latin-1")
         try:
-            _workers.call("rag_r1.limited.tokenizers:try_out", [name], _TRIAL)
+            _workers.call("rag_r1.sandbox.tokenizer_trial:try_out", [name], _TRIAL)
         except LimitError as error:
             raise TokenizerFileError(f"{fast} cannot be loaded: {error}") from None
         except JobError:
@@ -142,7 +142,7 @@ def _rendered(template: str, values: dict[str, Any]) -> str:
     if _ended[template] >= MOST_ENDED:
         raise ChatLimitError("the chat template was ended by its limits before: use another model's")
     try:
-        return _workers.call("rag_r1.limited.chats:render", [template, values], LIMITS)
+        return _workers.call("rag_r1.sandbox.chat_renderer:render", [template, values], LIMITS)
     except LimitError as error:
         _ended[template] += 1
         raise ChatLimitError(f"the chat template cannot be rendered: {error}") from None

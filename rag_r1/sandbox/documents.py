@@ -177,7 +177,7 @@ def _pdf(stream: BinaryIO) -> DocumentText:
     try:
         import pypdf
     except ImportError:
-        from rag_r1.installation import pip_command
+        from rag_r1.system.installation import pip_command
 
         raise FileReadError(f"PDFs need pypdf: {pip_command('documents')}") from None
     # What it warns of is told here once, as the file's error, or is of no interest: the text was read.

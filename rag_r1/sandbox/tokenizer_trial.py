@@ -1,4 +1,4 @@
-"""A trial of a `tokenizer.json`, in a worker (rag_r1/limited): such a file can take minutes and gigabytes to
+"""A trial of a `tokenizer.json`, in a worker (rag_r1/sandbox): such a file can take minutes and gigabytes to
 load, or turn an empty text into millions of tokens."""
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A pool of sandbox workers that run jobs on hostile data within limits.
 
     workers = Workers()
-    workers.call("rag_r1.limited.pages:read", [path], Limits(cpu_s=10, memory=1 << 30))
+    workers.call("rag_r1.sandbox.documents:read", [path], Limits(cpu_s=10, memory=1 << 30))
 
 `call` blocks and may be made from any thread; coroutines make it in a thread. A worker is started by the
 first call that finds none idle, in about 30 ms, and used again afterwards. It has neither the environment of

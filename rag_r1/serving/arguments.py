@@ -9,12 +9,12 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from rag_r1.addresses import Address
-from rag_r1.command_line import Arguments, Positive, argument, read_arguments
-from rag_r1.evaluation.agent_arguments import AgentSelection, shared_arguments
-from rag_r1.evaluation.arguments import Above0
+from rag_r1.options.server_address import Address
+from rag_r1.options.command_line import Arguments, Positive, argument, read_arguments
+from rag_r1.rollouts.agent_arguments import AgentSelection, shared_arguments
+from rag_r1.rollouts.arguments import Above0
 from rag_r1.evaluation.eval_arguments import EvalArguments
-from rag_r1.options import Constraint
+from rag_r1.options.declare import Constraint
 
 From0 = Annotated[int, Field(ge=0), Constraint("a whole number of at least 0")]
 Port = Annotated[int, Field(ge=0, le=65535), Constraint("a port, 0 to 65535")]
@@ -156,7 +156,7 @@ def to_eval_arguments(given: ChatAgentArguments) -> EvalArguments:
 
 
 def with_demo_limits(given: ChatAgentArguments, words: list[str], vllm: tuple[str, ...]) -> EvalArguments:
-    """The same for the demo: `words` are those of `rag-r1 eval` (rag_r1/demo/evaluation.py), `vllm` the flags
+    """The same for the demo: `words` are those of `rag-r1 eval` (rag_r1/demo/eval_spec.py), `vllm` the flags
     of its server; the user's own overrides come last."""
     found = read_arguments(EvalArguments, words, prog="rag-r1 eval", description="")
     return found.model_copy(

@@ -19,10 +19,10 @@ import socket
 import sys
 from collections.abc import Sequence
 
-from rag_r1.command_line import read_arguments
-from rag_r1.evaluation.json_lines import RunError
-from rag_r1.installation import require
-from rag_r1.printable import print_error
+from rag_r1.options.command_line import read_arguments
+from rag_r1.runs.json_lines import RunError
+from rag_r1.system.installation import require
+from rag_r1.io.terminal_text import print_error
 from rag_r1.serving.arguments import ChatAgentArguments, ServeArguments
 
 _DESCRIPTION = """\
@@ -52,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     require_parts(given)
     # Here, because these need what belongs to extras, and `--help` does not.
     from rag_r1.serving.http_server import RunningServer, serve
-    from rag_r1.serving.places import launch_agent
+    from rag_r1.serving.launch import launch_agent
 
     set_up_logs(logging.INFO)
     try:

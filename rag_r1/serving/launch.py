@@ -4,7 +4,7 @@
     --documents     an index of a folder of the user's own, and a retrieval server for it
     otherwise       the retrieval server that the user names
 
-The model is served by vLLM (rag_r1/evaluation/serving.py), unless --base-url names a server.
+The model is served by vLLM (rag_r1/inference/vllm_server.py), unless --base-url names a server.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from rag_r1.evaluation.eval_arguments import EvalArguments
-from rag_r1.evaluation.evaluated_model import resolve_model, serve_model
-from rag_r1.evaluation.json_lines import RunError
-from rag_r1.import_path import import_object
-from rag_r1.retrieval_process import RetrievalProcessError, build_index, retrieval_process
+from rag_r1.evaluation.target import resolve_model, serve_model
+from rag_r1.runs.json_lines import RunError
+from rag_r1.options.import_path import import_object
+from rag_r1.tools.retrieval.local_server import RetrievalProcessError, build_index, retrieval_process
 from rag_r1.serving.app import PageInfo
 from rag_r1.serving.arguments import ChatAgentArguments, to_eval_arguments
 
@@ -73,7 +73,7 @@ def _own(given: ChatAgentArguments, stack: ExitStack) -> tuple[EvalArguments, Pa
 
 def _indexed(folder: Path, out: Path, stack: ExitStack, skip_bad_files: bool) -> str:
     """The address of a retrieval server for a folder of documents, which is read anew at each start."""
-    from rag_r1.tools.documents import index_folder
+    from rag_r1.tools.documents.corpus import index_folder
 
     say(f"reading the documents in {folder}")
     shutil.rmtree(out / _INDEX, ignore_errors=True)

@@ -13,7 +13,7 @@ from prometheus_client import (
 )
 
 from rag_r1.agent import Trajectory
-from rag_r1.serving.seats import AdmissionQueue
+from rag_r1.serving.admission import AdmissionQueue
 
 __all__ = ["CONTENT_TYPE", "ChatMetrics"]
 

@@ -9,7 +9,7 @@ nothing else; a chunk with an event has an empty `delta` and
 
     "rag_r1": {"event": "queued" | "searching" | "passages" | "rewrite" | "citations" | "ended", ...}
 
-(showing.py describes them). An answer in one piece has the same in `message` and
+(stream_events.py describes them). An answer in one piece has the same in `message` and
 
     "rag_r1": {"status", "searches", "citations", "history", "ignored", "turns", "seconds"}
 """
@@ -25,7 +25,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from rag_r1.agent import Trajectory
 from rag_r1.serving.conversation import ChatMessage
-from rag_r1.serving.showing import citations, episode_searches
+from rag_r1.serving.stream_events import citations, episode_searches
 
 #: A request's limits: its messages, and the characters of one.
 MOST_MESSAGES, MOST_CHARACTERS = 200, 32_000

@@ -1,7 +1,7 @@
 """Detects targets that copy the text of a document.
 
 A policy that is trained to write document text learns to invent documents. By provenance no target is a
-document (`rag_r1/sft_rows.py`), but a teacher may have copied one into its turn. So a target quotes a
+document (`rag_r1/data/sft_rows.py`), but a teacher may have copied one into its turn. So a target quotes a
 document if they have a run of `RUN` words in common. A document of fewer words counts as quoted if all of
 it stands in the target, unless it is shorter than `SHORTEST` words: a name or a date that an answer has
 to repeat.

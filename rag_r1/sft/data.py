@@ -1,7 +1,7 @@
 """`rag-r1 sft-data`: makes SFT samples from traces or from RAG-R1's published data.
 
-Which samples there are is decided in sft_samples.py, how a trace is cut in cutting.py, and what the files
-look like in sft_files.py. This module reads the arguments, writes the summary and prints the counts.
+Which samples there are is decided in samples.py, how a trace is cut in segment.py, and what the files
+look like in files.py. This module reads the arguments, writes the summary and prints the counts.
 Nothing is written before everything has been read, and each file is complete or absent; after an
 interruption run the same command again.
 """
@@ -17,19 +17,19 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 from tqdm import tqdm
 
-from data_process.bad_rows import HELP
-from rag_r1.command_line import Arguments, Positive, argument, read_arguments
-from rag_r1.evaluation.cutting import REASONS, WHOLE, kinds_of
-from rag_r1.evaluation.published import PublishedDataError, read_samples
-from rag_r1.evaluation.quoting import RUN, SHORTEST
-from rag_r1.evaluation.sft_files import Format, write_json, write_lines, write_samples
-from rag_r1.evaluation.sft_samples import SampleRules, SampleSelection, split_rows
-from rag_r1.evaluation.tokenizers import load_tokenizer
-from rag_r1.options import Constraint
-from rag_r1.printable import print_error
+from rag_r1.data.files.bad_rows import HELP
+from rag_r1.options.command_line import Arguments, Positive, argument, read_arguments
+from rag_r1.sft.segment import REASONS, WHOLE, kinds_of
+from rag_r1.sft.llama_factory import PublishedDataError, read_samples
+from rag_r1.sft.copy_check import RUN, SHORTEST
+from rag_r1.sft.files import Format, write_json, write_lines, write_samples
+from rag_r1.sft.samples import SampleRules, SampleSelection, split_rows
+from rag_r1.inference.tokenizer import load_tokenizer
+from rag_r1.options.declare import Constraint
+from rag_r1.io.terminal_text import print_error
 from rag_r1.protocols import Protocol, ProtocolError, load_protocol, protocol_names
-from rag_r1.records import RecordError, read_records
-from rag_r1.sft_rows import SftRow, SftTokens
+from rag_r1.agent.records import RecordError, read_records
+from rag_r1.data.sft_rows import SftRow, SftTokens
 
 Share = Annotated[float, Field(ge=0, le=1), Constraint("a number from 0 to 1")]
 

@@ -18,10 +18,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from data_process.difficulty_class import difficulty_class
-from data_process.same_question import question_key
-from rag_r1.evaluation.asks import seeded_fraction
-from rag_r1.rows import QuestionRow
+from rag_r1.data.difficulty_class import difficulty_class
+from rag_r1.data.files.duplicates import question_key
+from rag_r1.rollouts.requests import seeded_fraction
+from rag_r1.data.rows import QuestionRow
 
 NEVER = "never"
 

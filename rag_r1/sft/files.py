@@ -1,6 +1,6 @@
 """Writes SFT samples for veRL's SFT trainer and for LLaMA-Factory.
 
-    train.parquet, validation.parquet      for veRL, read by `rag_r1.plugin.sft_dataset` (rag_r1/sft_rows.py)
+    train.parquet, validation.parquet      for veRL, read by `rag_r1.plugin.sft_dataset` (rag_r1/data/sft_rows.py)
     llama_factory/                         one JSON file a split, and dataset_info.json
     sft_summary.json, dropped.jsonl        counts, and every trace and sample that was left out
 
@@ -20,8 +20,8 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from rag_r1.sft_rows import SftRow, SftTokens, write_sft_rows
-from rag_r1.whole_files import atomic_file
+from rag_r1.data.sft_rows import SftRow, SftTokens, write_sft_rows
+from rag_r1.io.atomic_files import atomic_file
 
 Format = Literal["verl", "llama_factory", "both"]
 #: Name of the data set in LLaMA-Factory; its validation set has `_validation` after it.

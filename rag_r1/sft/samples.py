@@ -1,7 +1,7 @@
 """Selects SFT samples from traces and published data, and counts what is left out and why.
 
 The order of the steps: traces that are not right or not usable are left out; those that answer without a
-search are thinned to a share of all, drawn by a seed; the rest are cut (cutting.py); samples that quote a
+search are thinned to a share of all, drawn by a seed; the rest are cut (segment.py); samples that quote a
 document, are too long or are there already are left out. Published samples take the last step only. One of
 several equal samples stays, the first.
 
@@ -19,8 +19,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from data_process.bad_rows import BadRows
-from rag_r1.evaluation.cutting import (
+from rag_r1.data.files.bad_rows import BadRows
+from rag_r1.sft.segment import (
     Layout,
     Metric,
     Trace,
@@ -30,11 +30,11 @@ from rag_r1.evaluation.cutting import (
     samples_of,
     trace_of,
 )
-from rag_r1.evaluation.published import PublishedDataError, sample_of
+from rag_r1.sft.llama_factory import PublishedDataError, sample_of
 from rag_r1.protocols import Document
-from rag_r1.records import RecordError, trajectory_of
-from rag_r1.rows import as_golds
-from rag_r1.sft_rows import SftRow, SftRowError, SftTokens
+from rag_r1.agent.records import RecordError, trajectory_of
+from rag_r1.data.rows import as_golds
+from rag_r1.data.sft_rows import SftRow, SftRowError, SftTokens
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class SampleSelection:
     _seen: set[tuple] = field(default_factory=set)
 
     def add_records(self, records: Iterable[Mapping[str, Any]]) -> None:
-        """Select from trajectory records with golds (`rag_r1.records.read_records`)."""
+        """Select from trajectory records with golds (`rag_r1.agent.records.read_records`)."""
         traces = []
         for record in records:
             self.counts["traces read"] += 1

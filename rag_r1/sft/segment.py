@@ -25,10 +25,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from rag_r1.agent import Trajectory, Turn
-from rag_r1.evaluation.quoting import find_quotation
+from rag_r1.sft.copy_check import find_quotation
 from rag_r1.protocols import Answer, Calls, Document, Protocol, Search
 from rag_r1.rewards import cover_exact_match, exact_match
-from rag_r1.sft_rows import Piece, SftRow
+from rag_r1.data.sft_rows import Piece, SftRow
 
 Layout = Literal["cut", "whole"]
 Metric = Literal["em", "cover_em"]
@@ -199,7 +199,7 @@ def _kind(place: int, pieces: int) -> str:
 
 
 def check_targets(row: SftRow, documents: Sequence[Document]) -> None:
-    """Raises Unusable if a target quotes a document (quoting.py)."""
+    """Raises Unusable if a target quotes a document (copy_check.py)."""
     for target in row.targets:
         if quoted := find_quotation(target, documents):
             raise UnusableSampleError("quotes", f"{quoted!r}")

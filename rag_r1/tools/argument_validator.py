@@ -3,7 +3,7 @@
 A schema that is copied from a server, and arguments that a policy writes, are both foreign. Where a schema is
 a small tree of plain keywords and the arguments are small, checking takes milliseconds and is done here.
 Anything else (references, regular expressions, `uniqueItems`, large schemas or arguments) is checked by a
-worker with a limit of processor time (rag_r1/limited/schemas.py), for which the event loop need not wait.
+worker with a limit of processor time (rag_r1/sandbox/json_schema.py), for which the event loop need not wait.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from rag_r1.limited.schemas import InvalidSchemaError, argument_fault, make_validator
-from rag_r1.limited.workers import JobError, JobLimits, LimitError, WorkerPool
+from rag_r1.sandbox.json_schema import InvalidSchemaError, argument_fault, make_validator
+from rag_r1.sandbox.worker_pool import JobError, JobLimits, LimitError, WorkerPool
 
 __all__ = ["ArgumentValidator", "InvalidSchemaError", "values_in"]
 
@@ -57,7 +57,7 @@ class ArgumentValidator:
             return argument_fault(self._validator, dict(arguments))
         try:
             job = [self._text, dict(arguments), not self._foreign]
-            return _workers.call("rag_r1.limited.schemas:fault", job, _LIMITS)
+            return _workers.call("rag_r1.sandbox.json_schema:fault", job, _LIMITS)
         except LimitError:
             if not self._foreign:
                 return "Wrong arguments: they take too long to check."

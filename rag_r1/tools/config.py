@@ -17,7 +17,7 @@ factory that returns a tool or a Searcher. These keys are read here, for every t
     description   what the policy reads about the tool, in place of the tool's own words
     parameters    the JSON schema of its arguments, or the properties of one; checked before the tool's own
     required      of the properties, those that must be given (all, if it is missing)
-    limits        time, retries, calls per episode, cache (rag_r1/tool_limits.py)
+    limits        time, retries, calls per episode, cache (rag_r1/options/tool_limits.py)
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from cachetools import LRUCache
 from jsonschema.exceptions import SchemaError
 from pydantic import AfterValidator, BeforeValidator
 
-from rag_r1.import_path import ImportPathError, import_object
-from rag_r1.options import Constraint, OptionFault, OptionsError, Text, option_names, options, options_from
+from rag_r1.options.import_path import ImportPathError, import_object
+from rag_r1.options.declare import Constraint, OptionFault, OptionsError, Text, option_names, options, options_from
 from rag_r1.protocols import SEARCH, Document, Failure, Refusal
-from rag_r1.retriever_query import Context
-from rag_r1.tool_limits import ToolLimits
-from rag_r1.tools.argument_check import ArgumentValidator
+from rag_r1.protocols.retriever_query import Context
+from rag_r1.options.tool_limits import ToolLimits
+from rag_r1.tools.argument_validator import ArgumentValidator
 from rag_r1.tools.function_tool import (
     FunctionTool,
     SearcherTool,
@@ -48,14 +48,14 @@ from rag_r1.tools.function_tool import (
 
 #: The shipped tools, imported when an entry names them: factories of (options, key of the entry).
 SHIPPED = {
-    "retrieval": "rag_r1.tools.retrieval:make_retrieval",
-    "documents": "rag_r1.tools.document_search:make_documents",
+    "retrieval": "rag_r1.tools.retrieval.client:make_retrieval",
+    "documents": "rag_r1.tools.documents.tool:make_documents",
     "graph": "rag_r1.tools.graph:make_graph",
     "sparql": "rag_r1.tools.sparql:make_sparql",
     "elasticsearch": "rag_r1.tools.elasticsearch:make_elasticsearch",
     "page": "rag_r1.tools.page:make_page",
     "calculator": "rag_r1.tools.calculator:make_calculator",
-    "mcp": "rag_r1.tools.mcp_client:make_mcp",
+    "mcp": "rag_r1.tools.mcp.tool:make_mcp",
 }
 
 #: An import path or the name of a shipped tool; or a mapping with `tool`, its options, and the keys above.

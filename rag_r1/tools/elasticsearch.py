@@ -17,12 +17,12 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 from urllib.parse import quote
 
-from rag_r1.addresses import Address
-from rag_r1.options import Constraint, PositiveCount, PositiveSeconds, Text, options, options_from
+from rag_r1.options.server_address import Address
+from rag_r1.options.declare import Constraint, PositiveCount, PositiveSeconds, Text, options, options_from
 from rag_r1.protocols import Document, Failure
-from rag_r1.tools.http_json import HttpFailure, HttpRefusal, JsonClient, Variable, secret
-from rag_r1.tools.retrieval import failure
-from rag_r1.tools.wire import MAX_DOCUMENT_CHARS, MAX_ID_CHARS
+from rag_r1.tools.http import HttpFailure, HttpRefusal, JsonClient, Variable, secret
+from rag_r1.tools.retrieval.client import failure
+from rag_r1.tools.retrieval.wire import MAX_DOCUMENT_CHARS, MAX_ID_CHARS
 
 _FIELDS = ("title", "text")
 

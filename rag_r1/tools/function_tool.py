@@ -8,7 +8,7 @@ The second argument is the properties of a JSON schema (all required, unless `re
 or a whole schema. Arguments are checked against it before the function is called, so a policy's mistake never
 reaches the function. It returns a text, which is shown unchanged (but neutralised), a list of Document,
 shown in the protocol's format, or a Refusal: what is wrong with arguments that the schema allows. If it
-raises, only that call fails. `limits`: its time limit, retries, calls per episode, cache (tool_limits.py).
+raises, only that call fails. `limits`: its time limit, retries, calls per episode, cache (rag_r1/options/tool_limits.py).
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError
 
 from rag_r1.protocols import SEARCH, Document, Failure, Refusal, text_result
-from rag_r1.retriever_query import Context
-from rag_r1.tool_limits import ToolLimits
-from rag_r1.tools.argument_check import MAX_SCHEMA_CHARS, ArgumentValidator
+from rag_r1.protocols.retriever_query import Context
+from rag_r1.options.tool_limits import ToolLimits
+from rag_r1.tools.argument_validator import MAX_SCHEMA_CHARS, ArgumentValidator
 
 #: Characters kept of a text that a tool returns; usually the budget of the observation is the lower limit.
 _MOST_CHARS = 20_000
@@ -130,7 +130,7 @@ class Searcher(Interface):
 
     It may have a coroutine `in_context(queries, context)`, which returns what is to be searched for instead
     of the queries of a turn, or a Failure of all of them; `context()` gives the turn's CallContext
-    (rag_r1/retriever_query.py).
+    (rag_r1/protocols/retriever_query.py).
     """
 
     async def search(self, queries: Sequence[str]) -> Sequence[Sequence[Document] | Failure]: ...

@@ -8,7 +8,7 @@ A query is the name of a thing, or some words of it. The answer is a document fo
 these words, the whole name first, with a fact a line: `mother: Lady Byron`, and `mother of: ...` where the
 thing is the object. Names are the labels in the graph (rdfs:label, skos:prefLabel, foaf:name, schema:name),
 or else the last part of the address. The file is read with rdflib by the first call, in a
-worker with limits (rag_r1/limited/graphs.py); XML that declares a document type is refused.
+worker with limits (rag_r1/sandbox/rdf.py); XML that declares a document type is refused.
 
 There is no SPARQL here: rdflib would let a query fetch any address or run for ever. A store that bounds its
 queries itself is asked with the tool `sparql`. For the same reason JSON-LD, which can load what it names from
@@ -27,12 +27,12 @@ from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import unquote
 
-from rag_r1.installation import pip_command
-from rag_r1.limited.workers import JobError, JobLimits, LimitError, WorkerPool
-from rag_r1.options import Constraint, PositiveCount, Text, options, options_from
-from rag_r1.printable import terminal_text
+from rag_r1.system.installation import pip_command
+from rag_r1.sandbox.worker_pool import JobError, JobLimits, LimitError, WorkerPool
+from rag_r1.options.declare import Constraint, PositiveCount, Text, options, options_from
+from rag_r1.io.terminal_text import terminal_text
 from rag_r1.protocols import Document
-from rag_r1.tools.loading import LazyValue
+from rag_r1.tools.lazy import LazyValue
 
 #: Ending of a file's name -> rdflib's name of the format.
 FORMATS = {".ttl": "turtle", ".nt": "nt", ".rdf": "xml", ".owl": "xml", ".xml": "xml"}
@@ -106,7 +106,7 @@ class GraphError(ValueError):
 class FactGraph:
     """A graph with the names of its things. May be used by several threads.
 
-    `terms` and `triples`: as rag_r1/limited/graphs.py gives them. A thing is the number of its term."""
+    `terms` and `triples`: as rag_r1/sandbox/rdf.py gives them. A thing is the number of its term."""
 
     def __init__(self, terms: Sequence[Sequence[Any]], triples: Sequence[int], language: str):
         self._terms, self._language = terms, language
@@ -132,7 +132,7 @@ class FactGraph:
         job = [os.fsencode(path.absolute()).decode("latin-1"), FORMATS[path.suffix.lower()]]
         workers = WorkerPool(1)
         try:
-            terms, triples = workers.call("rag_r1.limited.graphs:read", job, limits)
+            terms, triples = workers.call("rag_r1.sandbox.rdf:read", job, limits)
         except LimitError as error:
             raise GraphError(terminal_text(f"{path}: {error}: repair it or split it", 600)) from None
         except JobError as error:

@@ -1,7 +1,7 @@
 """A JSON client for tools that call foreign servers.
 
 What comes back is hostile data: it is limited in size, not decompressed, and redirects are errors. A tool
-asks once; the guard around all tools repeats what failed (agent/guard.py). Tokens are read from the
+asks once; the guard around all tools repeats what failed (rag_r1/agent/tool_executor.py). Tokens are read from the
 environment variable that an option names, are sent in a header to this address only, and stand in no message.
 """
 
@@ -14,8 +14,8 @@ from typing import Annotated, Any
 
 import aiohttp
 
-from rag_r1.json_limits import JsonLimitError, read_json
-from rag_r1.options import Constraint, Text
+from rag_r1.io.bounded_json import JsonLimitError, read_json
+from rag_r1.options.declare import Constraint, Text
 
 #: A larger answer than this many bytes is none.
 MAX_ANSWER_BYTES = 16 << 20

@@ -7,14 +7,14 @@ that takes these options (all but `tool`) and returns an object with one corouti
 
     rag_r1.retriever.tool: my_package.my_tool:make_searcher
 
-**Further tools** are declared under `rag_r1.tools`, with the names by which the policy calls them; entries.py
+**Further tools** are declared under `rag_r1.tools`, with the names by which the policy calls them; config.py
 says how. How a policy writes a call is set by the protocol (protocols/blocks.py).
 
 `schemas` describes the tools to a chat template that lists them in the prompt (`turns: chat`).
 
 A tool is made once for each event loop and configuration and shared by all trajectories there, so it may hold
 connections and caches. It is made by its first call, so that an error of its factory is a failure of that
-call, which the episode's guard handles (agent/guard.py). If the factory raised, the next call tries it again.
+call, which the episode's guard handles (rag_r1/agent/tool_executor.py). If the factory raised, the next call tries it again.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from rag_r1.import_path import ImportPathError, import_object
+from rag_r1.options.import_path import ImportPathError, import_object
 from rag_r1.protocols import SEARCH, Document, Failure, Refusal
-from rag_r1.retriever_query import Context
-from rag_r1.tool_limits import ToolLimits
-from rag_r1.tools.entries import ToolEntry, make_tool
+from rag_r1.protocols.retriever_query import Context
+from rag_r1.options.tool_limits import ToolLimits
+from rag_r1.tools.config import ToolEntry, make_tool
 from rag_r1.tools.function_tool import SearcherTool, checked_fault, search_tools, sent_arguments
-from rag_r1.tools.retrieval import RetrievalClient, RetrieverConfig
+from rag_r1.tools.retrieval.client import RetrievalClient, RetrieverConfig
 
 logger = logging.getLogger(__name__)
 

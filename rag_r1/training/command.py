@@ -7,7 +7,7 @@ searched for in the folder from which the command is started. Ray's workers may 
 relative names of existing files are passed on as absolute paths.
 
 Your own recipe may be anywhere and may build on a shipped one (`defaults: [rag_r1/grpo, _self_]`) or on the
-fragments of which these are made (`- /rag_r1_defaults`, `- /platform: cpu`): recipe_files.py says how.
+fragments of which these are made (`- /rag_r1_defaults`, `- /platform: cpu`): rag_r1/config/recipes.py says how.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from rag_r1.command_line import Arguments, Overrides, argument, hydra_quoted, read_arguments
-from rag_r1.import_path import add_working_directory
-from rag_r1.printable import print_error
-from rag_r1.recipe_files import Recipe, RecipeError, kind_of
+from rag_r1.options.command_line import Arguments, Overrides, argument, hydra_quoted, read_arguments
+from rag_r1.options.import_path import add_working_directory
+from rag_r1.io.terminal_text import print_error
+from rag_r1.config.recipes import Recipe, RecipeError, kind_of
 
 #: The environment of Ray's processes, in which veRL's trainer runs.
 _RAY_VARIABLES = "ray_kwargs.ray_init.runtime_env.env_vars"
@@ -201,9 +201,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if config.trainer.device == "cpu":
         # veRL checks for nvidia-smi: on a machine with GPUs it would choose cuda.
         os.environ["VERL_PLATFORM"] = "cpu"
-    from rag_r1.preflight import preflight
-    from rag_r1.preflight.problems import error
-    from rag_r1.preflight.settings import check_export
+    from rag_r1.training.preflight import preflight
+    from rag_r1.options.problems import error
+    from rag_r1.training.preflight.settings import check_export
 
     report = preflight(config)
     report.problems[:0] = [error(*fault) for fault in faults]
@@ -222,7 +222,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     sys.stdout.flush()
     overrides = [*given.overrides, *whole_paths(config), *session_overrides(config)]
     overrides += log_overrides(config)
-    command = [sys.executable, "-m", "rag_r1.launch", str(recipe.folder), recipe.name, *overrides]
+    command = [sys.executable, "-m", "rag_r1.training.launch", str(recipe.folder), recipe.name, *overrides]
     os.execv(command[0], command)
 
 

@@ -3,7 +3,7 @@
 `rag-r1 train` becomes this process after its checks. It is small: what the checks have imported is gone, and
 for the length of the training there is nothing in it but a wait. Interrupted, it ends the training.
 
-    python -m rag_r1.launch FOLDER RECIPE key=value ...
+    python -m rag_r1.training.launch FOLDER RECIPE key=value ...
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from rag_r1.afterwards import after_training
-from rag_r1.neighbours import warn_of_other_trainings
-from rag_r1.pipeline.processes import run_child
-from rag_r1.recipe_files import Recipe, RecipeError
-from rag_r1.train import compose_recipe
-from rag_r1.whole_files import error_text
+from rag_r1.training.next_steps import after_training
+from rag_r1.system.concurrent_trainings import warn_of_other_trainings
+from rag_r1.runs.processes import run_child
+from rag_r1.config.recipes import Recipe, RecipeError
+from rag_r1.training.command import compose_recipe
+from rag_r1.io.atomic_files import error_text
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 _TRACKER = "latest_checkpointed_iteration.txt"
-#: A file of trajectory records (rag_r1/records.py).
+#: A file of trajectory records (rag_r1/agent/records.py).
 _RECORDS = re.compile(r"step_(\d+)-\d+\.jsonl")
 _EVALUATE = "evaluate it (with --card: does it search, or does it already know?):"
 #: Keys of a search that decide what it finds, with the values that need not be told.
@@ -24,7 +24,7 @@ _LIMITS = ("max_turns", "max_turn_tokens", "max_query_observation_tokens")
 
 
 def after_training(config: Any) -> list[str]:
-    """The last lines of a reinforcement learning; `config`: the composed one (train.py), with the paths as
+    """The last lines of a reinforcement learning; `config`: the composed one (command.py), with the paths as
     seen from the working directory."""
     folder = Path(config.trainer.default_local_dir).expanduser()
     checkpoint = newest_checkpoint(folder)

@@ -13,10 +13,10 @@ from pathlib import Path
 
 from pydantic_settings import CliPositionalArg
 
-from rag_r1.command_line import Arguments, CheckedOverrides, argument, read_arguments
-from rag_r1.installation import version
-from rag_r1.printable import print_error
-from rag_r1.recipe_files import (
+from rag_r1.options.command_line import Arguments, CheckedOverrides, argument, read_arguments
+from rag_r1.system.installation import version
+from rag_r1.io.terminal_text import print_error
+from rag_r1.config.recipes import (
     KINDS,
     RECIPES,
     Recipe,
@@ -26,25 +26,25 @@ from rag_r1.recipe_files import (
     shipped_names,
     text_of,
 )
-from rag_r1.subcommands import run
-from rag_r1.whole_files import atomic_file, error_text
+from rag_r1.options.subcommands import run
+from rag_r1.io.atomic_files import atomic_file, error_text
 
 #: Subcommand -> its function, and what it does.
 COMMANDS: dict[str, tuple[str, str]] = {
-    "list": ("rag_r1.recipes_command:list_recipes", "the shipped recipes, by the command that takes them"),
+    "list": ("rag_r1.training.recipes_command:list_recipes", "the shipped recipes, by the command that takes them"),
     "show": (
-        "rag_r1.recipes_command:show_recipe",
+        "rag_r1.training.recipes_command:show_recipe",
         "the file of a recipe; --composed: with all that it builds on",
     ),
     "table": (
-        "rag_r1.recipes_command:print_recipe_table",
+        "rag_r1.training.recipes_command:print_recipe_table",
         "dtype, adapters, learning rates and calculated memory, of all that train or of one",
     ),
     "copy": (
-        "rag_r1.recipes_command:copy_recipe",
+        "rag_r1.training.recipes_command:copy_recipe",
         "copy a recipe into a file of your own, ready to be changed",
     ),
-    "path": ("rag_r1.recipes_command:print_paths", "the folder of the recipes, or the file of one"),
+    "path": ("rag_r1.training.recipes_command:print_paths", "the folder of the recipes, or the file of one"),
 }
 _ABOUT = "The recipes that come with this project. Without a command: list them."
 _SENTENCE = re.compile(r"(?<=[.!?])\s")
@@ -111,7 +111,7 @@ def show_recipe(arguments: Sequence[str]) -> int:
         raise RecipeError(f"{args.name} builds on nothing: leave out --composed")
     from omegaconf import OmegaConf
 
-    from rag_r1.train import compose_recipe
+    from rag_r1.training.command import compose_recipe
 
     print(OmegaConf.to_yaml(compose_recipe(recipe, args.overrides)), end="")
     return 0
@@ -145,8 +145,8 @@ def print_recipe_table(arguments: Sequence[str]) -> int:
     )
     if args.recipe is None and (args.overrides or args.size):
         raise RecipeError("changes and --size are for one recipe: name it with --recipe")
-    from rag_r1.recipe_table import print_row, print_tables
-    from rag_r1.train import check_training, compose_recipe
+    from rag_r1.training.recipe_table import print_row, print_tables
+    from rag_r1.training.command import check_training, compose_recipe
 
     if args.recipe is None:
         print_tables(lambda name, overrides: compose_recipe(Recipe.find(name), overrides))

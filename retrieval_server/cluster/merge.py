@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from retrieval_server.sources import ScoredPassage, round_score
+from retrieval_server.source import ScoredPassage, round_score
 
 
 def merge(found: Sequence[Sequence[ScoredPassage]], topk: int) -> tuple[ScoredPassage, ...]:

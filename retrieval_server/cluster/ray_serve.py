@@ -22,16 +22,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from retrieval_server.cluster.merging import merge
+from retrieval_server.cluster.merge import merge
 from retrieval_server.cluster.ray_options import RayOptions
 from retrieval_server.encode.malloc import limit_heaps, trim_heap_regularly
 from retrieval_server.errors import IndexFolderError, RayError
 from retrieval_server.folder.manifest import EncoderSection, Manifest, check_files
 from retrieval_server.folder.passages import Passage
 from retrieval_server.folder.shard_set import read_shards
-from retrieval_server.guarantee import Determinism, ProbeResult, combine_probes
+from retrieval_server.determinism import Determinism, ProbeResult, combine_probes
 from retrieval_server.search.options import OpenOptions
-from retrieval_server.sources import ScoredPassage, SearchFailedError, SourceDescription, StagedSource
+from retrieval_server.source import ScoredPassage, SearchFailedError, SourceDescription, StagedSource
 
 log = logging.getLogger(__name__)
 #: Seconds between two calls to a dead replica: the first value, doubled each time, up to the second.
@@ -42,7 +42,7 @@ class QueryEncoder:
     """A replica of an index's encoder."""
 
     def __init__(self, section: dict, options: OpenOptions):
-        from retrieval_server.encode.cpu import set_mkl_reproducible, set_passive_wait
+        from retrieval_server.encode.cpu_settings import set_mkl_reproducible, set_passive_wait
 
         set_passive_wait()
         set_mkl_reproducible()

@@ -1,7 +1,7 @@
 """The encoder: a sentence-transformers model under the manifest's settings, from texts to vectors.
 
 Queries are padded by their own length, in buckets, so that a query's vector does not depend on the other
-queries of its batch, as far as the CPU's products allow: see guarantee.py.
+queries of its batch, as far as the CPU's products allow: see retrieval_server/determinism.py.
 Passages are encoded in batches padded to the longest text, which is faster for long texts of similar length.
 
 torch is imported when a model is loaded and not before, so that a BM25 server never needs it.
@@ -23,12 +23,12 @@ from retrieval_server.encode.encoder_settings import (
     find_family,
     resolve_settings,
 )
-from retrieval_server.encode.imports import import_library, model_load_lock
+from retrieval_server.encode.model_import import import_library, model_load_lock
 from retrieval_server.encode.model_folder import hash_model, read_folder_settings, resolve_model
 from retrieval_server.encode.options import EncoderOptions, OpenVinoOptions
 from retrieval_server.errors import EncoderError
 from retrieval_server.folder.manifest import EncoderSection, require_equal
-from retrieval_server.guarantee import ProbeResult, probe_model
+from retrieval_server.determinism import ProbeResult, probe_model
 
 if TYPE_CHECKING:
     from retrieval_server.encode.openvino_model import OpenVinoTransformer
@@ -152,7 +152,7 @@ class Encoder:
 
         The usual padding, to the longest of the batch, makes the last digits of a vector depend on the other
         texts, and a long query slows short ones down. In buckets a text is computed in the same shape in
-        every batch, up to the batch size; see guarantee.py.
+        every batch, up to the batch size; see retrieval_server/determinism.py.
         """
         import torch
 

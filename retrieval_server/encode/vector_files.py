@@ -1,6 +1,6 @@
 """Encodes passages into vector files, block by block, and reads them back.
 
-Passages are encoded in blocks and appended to a file of rows (folder/vector_rows.py), so memory does not grow
+Passages are encoded in blocks and appended to a file of rows (folder/row_layout.py), so memory does not grow
 with the corpus and a run that was killed resumes after its last whole block. Blocks have fixed borders: a
 resumed run encodes the same batches as an undisturbed one, and ends with the same bytes.
 """
@@ -18,7 +18,7 @@ from tqdm import tqdm
 from retrieval_server.encode.encoder import Encoder
 from retrieval_server.errors import EncoderError
 from retrieval_server.folder.passages import PassageStore
-from retrieval_server.folder.vector_rows import RowLayout, RowType, ValueTooLargeError
+from retrieval_server.folder.row_layout import RowLayout, RowType, ValueTooLargeError
 
 BLOCK = 1024  # passages encoded and written at once
 

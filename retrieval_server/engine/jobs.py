@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from retrieval_server.sources import ScoredPassage
+from retrieval_server.source import ScoredPassage
 
 #: The engine's clock, in seconds.
 now = time.monotonic

@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from retrieval_server.engine.jobs import JobBatch, now
-from retrieval_server.sources import RemoteSource, StagedSource
+from retrieval_server.source import RemoteSource, StagedSource
 
 NextBatch = Callable[[], Awaitable[JobBatch]]
 Deliver = Callable[[JobBatch], None]

@@ -88,7 +88,7 @@ class RecallSection(_Section):
 class RescoringSection(_Section):
     """Candidates of a compressed index are scored from ``vectors.rows``, rows of the type ``rows``.
 
-    ``candidates`` of each query, unless the server is told otherwise; the layout: folder/vector_rows.py.
+    ``candidates`` of each query, unless the server is told otherwise; the layout: folder/row_layout.py.
     """
 
     rows: Literal["float16", "int8"]

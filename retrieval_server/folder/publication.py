@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from retrieval_server.errors import BuildError
-from retrieval_server.folder.locking import exclusive_lock
+from retrieval_server.folder.locks import exclusive_lock
 from retrieval_server.folder.manifest import MANIFEST
 
 

@@ -9,7 +9,7 @@ by multiplication, a file can be mapped, and a writer that was killed continues 
   is the largest absolute value of the row divided by 127, so a value is off by at most half of it.
 
 Rows that are decoded and encoded again in their own type are the same bytes. A compressed index rescores its
-candidates from such a file (search/stored_rows.py).
+candidates from such a file (search/vectors/stored_rows.py).
 """
 
 from __future__ import annotations

@@ -33,9 +33,9 @@ from retrieval_server.folder.manifest import (
     write_manifest,
 )
 from retrieval_server.folder.passages import PassageStore
-from retrieval_server.folder.publishing import link_or_copy, publish, refuse_target, work_folder
+from retrieval_server.folder.publication import link_or_copy, publish, refuse_target, work_folder
 from retrieval_server.indexing.options import BuildOptions
-from retrieval_server.indexing.unfinished import (
+from retrieval_server.indexing.work_files import (
     KEPT,
     PARTIAL_INDEX,
     PROGRESS,
@@ -77,7 +77,7 @@ def build_index(options: BuildOptions) -> Manifest:
         store = PassageStore(work / PASSAGES)
         sections: dict[str, BM25Section | DenseSection] = {}
         if encoder is not None:
-            from retrieval_server.encode.encoding import VectorFiles, encode_rows
+            from retrieval_server.encode.vector_files import VectorFiles, encode_rows
             from retrieval_server.indexing.dense_build import keep_partial_index, make_dense
             from retrieval_server.indexing.presets import row_type
 
@@ -119,7 +119,7 @@ def merge_parts(options: BuildOptions, parts: Path) -> Manifest:
     """
     require_packages("A dense index", "retrieval", INDEX)
     from retrieval_server.encode.encoder import Encoder
-    from retrieval_server.encode.encoding import VectorFiles
+    from retrieval_server.encode.vector_files import VectorFiles
     from retrieval_server.indexing.dense_build import (
         check_options,
         keep_partial_index,
@@ -237,7 +237,7 @@ def print_resources(
     this build does not use of an interrupted one must be removed already. Raises BuildError if the disk has
     less than what is needed.
     """
-    from retrieval_server.indexing.plan import estimate_times, print_estimate
+    from retrieval_server.indexing.resource_estimate import estimate_times, print_estimate
     from retrieval_server.indexing.presets import chosen_preset
 
     if (preset := chosen_preset(options)) is not None:
@@ -251,7 +251,7 @@ def print_resources(
 def origin_of_rows(
     corpus: CorpusSection, encoder: EncoderSection, kind: str, encoded_as: str | None = None
 ) -> dict[str, object]:
-    """What a file of rows is made of, for unfinished.py; ``encoded_as``: the type that they come from."""
+    """What a file of rows is made of, for work_files.py; ``encoded_as``: the type that they come from."""
     return {
         "corpus": corpus.sha256,
         "encoder": encoder.model_dump(),

@@ -13,7 +13,7 @@ import faiss
 from tqdm import tqdm
 
 from retrieval_server.encode.encoder import Encoder
-from retrieval_server.encode.encoding import VectorFiles
+from retrieval_server.encode.vector_files import VectorFiles
 from retrieval_server.errors import BuildError
 from retrieval_server.folder.manifest import (
     FAISS_INDEX,
@@ -24,7 +24,7 @@ from retrieval_server.folder.manifest import (
     SearchSection,
 )
 from retrieval_server.folder.passages import PassageStore
-from retrieval_server.folder.vector_rows import RowLayout, RowType, ValueTooLargeError
+from retrieval_server.folder.row_layout import RowLayout, RowType, ValueTooLargeError
 from retrieval_server.indexing.faiss_build import make_index, write_faiss_index
 from retrieval_server.indexing.faiss_recall import (
     GOOD,
@@ -38,9 +38,9 @@ from retrieval_server.indexing.faiss_recall import (
 )
 from retrieval_server.indexing.options import BuildOptions
 from retrieval_server.indexing.presets import chosen_preset
-from retrieval_server.indexing.unfinished import PARTIAL_INDEX, keep_if_unchanged
-from retrieval_server.search.faiss_search import SearchParameters, is_exact
-from retrieval_server.search.stored_rows import StoredRows
+from retrieval_server.indexing.work_files import PARTIAL_INDEX, keep_if_unchanged
+from retrieval_server.search.vectors.faiss_search import SearchParameters, is_exact
+from retrieval_server.search.vectors.stored_rows import StoredRows
 
 _BLOCK = 65_536  # vectors stored at once
 

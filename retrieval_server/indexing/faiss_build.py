@@ -17,10 +17,10 @@ import faiss
 import numpy as np
 from tqdm import tqdm
 
-from retrieval_server.encode.encoding import VectorFiles
+from retrieval_server.encode.vector_files import VectorFiles
 from retrieval_server.errors import BuildError
-from retrieval_server.folder.publishing import link_or_copy
-from retrieval_server.search.faiss_search import cell_count, widen_cell_search
+from retrieval_server.folder.publication import link_or_copy
+from retrieval_server.search.vectors.faiss_search import cell_count, widen_cell_search
 
 log = logging.getLogger(__name__)
 #: Vectors to train on, at least: FAISS uses no more of them for 256 centroids.

@@ -16,14 +16,14 @@ from pathlib import Path
 import faiss
 import numpy as np
 
-from retrieval_server.encode.encoding import VectorFiles
+from retrieval_server.encode.vector_files import VectorFiles
 from retrieval_server.errors import BuildError
 from retrieval_server.folder.manifest import RecallRow, RecallSection
 from retrieval_server.folder.passages import PassageStore
-from retrieval_server.search.faiss_files import open_index
-from retrieval_server.search.faiss_search import FIRST, ApproximateSearch, SearchParameters, cell_count
-from retrieval_server.search.flat_search import multiply_batches
-from retrieval_server.search.stored_rows import StoredRows
+from retrieval_server.search.vectors.faiss_files import open_index
+from retrieval_server.search.vectors.faiss_search import FIRST, ApproximateSearch, SearchParameters, cell_count
+from retrieval_server.search.vectors.flat_search import multiply_batches
+from retrieval_server.search.vectors.stored_rows import StoredRows
 
 GOOD = 0.95
 K = 10

@@ -32,13 +32,13 @@ from retrieval_server.folder.manifest import (
     SearchSection,
 )
 from retrieval_server.folder.passages import Passage, PassageStore
-from retrieval_server.folder.publishing import refuse_target, work_folder
+from retrieval_server.folder.publication import refuse_target, work_folder
 from retrieval_server.indexing.builder import finish_index, open_encoder, print_resources
 from retrieval_server.indexing.dense_build import make_dense
 from retrieval_server.indexing.embedding_files import Embeddings
 from retrieval_server.indexing.options import BuildOptions
-from retrieval_server.search.faiss_files import INNER_PRODUCT, open_index, read_header, write_exact
-from retrieval_server.search.faiss_search import SearchParameters, is_exact
+from retrieval_server.search.vectors.faiss_files import INNER_PRODUCT, open_index, read_header, write_exact
+from retrieval_server.search.vectors.faiss_search import SearchParameters, is_exact
 
 log = logging.getLogger(__name__)
 _COPIED_AT_ONCE = 16 * 2**20  # bytes

@@ -25,15 +25,15 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, ValidationError
 from tqdm import tqdm
 
-from retrieval_server.encode import encoding
+from retrieval_server.encode import vector_files
 from retrieval_server.encode.encoder import Encoder
-from retrieval_server.encode.encoding import encode_rows
+from retrieval_server.encode.vector_files import encode_rows
 from retrieval_server.errors import BuildError
 from retrieval_server.folder.corpus import CorpusReader, write_passages
-from retrieval_server.folder.locking import exclusive_lock, named_lock
+from retrieval_server.folder.locks import exclusive_lock, named_lock
 from retrieval_server.folder.manifest import PASSAGES, CorpusSection, EncoderSection, sha256_of_file
 from retrieval_server.folder.passages import PassageStore
-from retrieval_server.folder.vector_rows import SUFFIXES, RowType
+from retrieval_server.folder.row_layout import SUFFIXES, RowType
 
 CORPUS = "corpus.json"
 _NAME = re.compile(r"part-(\d{5})-of-(\d{5})\.json")
@@ -87,8 +87,8 @@ class EncodingPart:
 
     def rows(self, count: int) -> tuple[int, int]:
         """First row and last (excluded) of this part of ``count`` rows. A part of few rows can be empty."""
-        blocks = -(-count // encoding.BLOCK)
-        first, last = (blocks * i // self.of * encoding.BLOCK for i in (self.number - 1, self.number))
+        blocks = -(-count // vector_files.BLOCK)
+        first, last = (blocks * i // self.of * vector_files.BLOCK for i in (self.number - 1, self.number))
         return min(first, count), min(last, count)
 
     def vectors(self, folder: Path, rows: RowType = "float32") -> Path:

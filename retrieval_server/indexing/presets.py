@@ -17,7 +17,7 @@ import math
 from dataclasses import dataclass
 
 from retrieval_server.folder.manifest import RescoringSection
-from retrieval_server.folder.vector_rows import RowType
+from retrieval_server.folder.row_layout import RowType
 from retrieval_server.indexing.faiss_build import TRAIN_PER_CELL
 from retrieval_server.indexing.options import DenseOptions, PresetName
 

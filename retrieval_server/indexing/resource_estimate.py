@@ -1,6 +1,6 @@
 """Estimates the memory, disk and time that a preset needs, before the build starts.
 
-Bytes are computed: codes, ids and centres as FAISS stores them, rows as folder/vector_rows.py does. Times are
+Bytes are computed: codes, ids and centres as FAISS stores them, rows as folder/row_layout.py does. Times are
 extrapolated from a few seconds of the same work on this machine: passages of this corpus encoded, a product
 of matrices as in the training of the cells, vectors added to a small index of the same kind. So they are as
 good as the machine is idle.
@@ -22,10 +22,10 @@ import numpy as np
 from retrieval_server.encode.encoder import Encoder
 from retrieval_server.errors import BuildError
 from retrieval_server.folder.passages import PassageStore
-from retrieval_server.folder.vector_rows import RowLayout
+from retrieval_server.folder.row_layout import RowLayout
 from retrieval_server.indexing.faiss_build import make_index, sample_size
 from retrieval_server.indexing.presets import GRAPH_FROM, Preset, cells_for
-from retrieval_server.search.faiss_search import widen_cell_search
+from retrieval_server.search.vectors.faiss_search import widen_cell_search
 
 _ID_BYTES = 8  # of a row in a cell
 _LINK_BYTES = 4 * 2 * 32 + 16  # of a centre in a graph of the cells, HNSW32

@@ -37,8 +37,8 @@ from retrieval_server.folder.manifest import (
 )
 from retrieval_server.folder.passages import PassageStore, PassageWriter
 from retrieval_server.folder.shard_set import shard_folder
-from retrieval_server.folder.vector_rows import RowLayout
-from retrieval_server.search.faiss_files import open_index
+from retrieval_server.folder.row_layout import RowLayout
+from retrieval_server.search.vectors.faiss_files import open_index
 
 _EXACT = re.compile(r"(IVF\d+,)?Flat")
 _VECTORS_AT_ONCE = 65536
@@ -146,7 +146,7 @@ def _split_compressed(folder: Path, rows: range, target: Path, layout: RowLayout
 
 
 def _split_bm25(folder: Path, rows: range, out: Path) -> None:
-    from retrieval_server.search.bm25s_on_cpu import bm25s
+    from retrieval_server.search.bm25s_import import bm25s
 
     index = bm25s.BM25.load(folder, mmap=True, show_progress=False)
     documents, borders = index.scores["indices"], index.scores["indptr"]

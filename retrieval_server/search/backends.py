@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from retrieval_server.guarantee import Determinism
+from retrieval_server.determinism import Determinism
 
 _BORDER = 8  # hits at the end of a list that may be in it only because of rounding
 

@@ -18,7 +18,7 @@ from retrieval_server.errors import BuildError, IndexFolderError
 from retrieval_server.extras import MissingExtraError, missing_message
 from retrieval_server.folder.manifest import BM25Section, require_equal
 from retrieval_server.search.backends import Backend, Hit
-from retrieval_server.search.bm25s_on_cpu import bm25s
+from retrieval_server.search.bm25s_import import bm25s
 
 _WORD = re.compile(r"\w+")
 # The 33 words of Lucene's English analyser.

@@ -1,8 +1,8 @@
 """Dense search: encodes queries and finds the largest inner products with FAISS.
 
-How the index is made: indexing/faiss_build.py. How it is searched: faiss_search.py. A compressed index, which
+How the index is made: indexing/faiss_build.py. How it is searched: retrieval_server/search/vectors/faiss_search.py. A compressed index, which
 has rows to score its candidates from, is mapped unless the options say otherwise, stays on the CPU, and is
-brought into memory in the background (page_in.py).
+brought into memory in the background (retrieval_server/search/vectors/prefetch.py).
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ import numpy as np
 from retrieval_server.encode.encoder import Encoder
 from retrieval_server.errors import IndexFolderError
 from retrieval_server.folder.manifest import ROWS, DenseSection, SearchSection, require_equal
-from retrieval_server.folder.vector_rows import RowLayout
+from retrieval_server.folder.row_layout import RowLayout
 from retrieval_server.search.backends import Backend, Hit
-from retrieval_server.search.faiss_files import open_index
-from retrieval_server.search.faiss_search import (
+from retrieval_server.search.vectors.faiss_files import open_index
+from retrieval_server.search.vectors.faiss_search import (
     ApproximateSearch,
     GpuSearch,
     Search,
     SearchParameters,
     open_search,
 )
-from retrieval_server.search.gpu import place_on_gpus
+from retrieval_server.search.vectors.gpu import place_on_gpus
 from retrieval_server.search.options import OpenOptions
-from retrieval_server.search.page_in import Prefetch, available_memory
-from retrieval_server.search.stored_rows import StoredRows
+from retrieval_server.search.vectors.prefetch import Prefetch, available_memory
+from retrieval_server.search.vectors.stored_rows import StoredRows
 from retrieval_server.search.threads import encoder_threads, probe_encoder
 
 

@@ -22,7 +22,7 @@ from retrieval_server.folder.manifest import (
     read_manifest,
     require_equal,
 )
-from retrieval_server.guarantee import weakest_determinism
+from retrieval_server.determinism import weakest_determinism
 from retrieval_server.search.backends import Backend, Hit
 
 

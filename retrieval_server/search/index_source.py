@@ -20,7 +20,7 @@ from retrieval_server.folder.manifest import (
 from retrieval_server.folder.passages import Passage, PassageStore
 from retrieval_server.search.backends import Backend
 from retrieval_server.search.options import OpenOptions
-from retrieval_server.sources import ScoredPassage, SourceDescription, StagedSource, round_score
+from retrieval_server.source import ScoredPassage, SourceDescription, StagedSource, round_score
 
 
 class IndexSource(StagedSource):
@@ -141,7 +141,7 @@ def open_backend(
     """The search index of the folder. Imports are here so that BM25 does not need torch, nor dense bm25s."""
     need_libraries(manifest, options, encodes)
     if options.backend:
-        from retrieval_server.search.own_backend import open_custom_backend
+        from retrieval_server.search.custom_backend import open_custom_backend
 
         return open_custom_backend(options.backend, folder, manifest)
     if manifest.backend == "hybrid":

@@ -43,7 +43,7 @@ class OpenOptions(Options):
         Flag(
             "a search of your own over the passages of the index: a function that is called with the index "
             "folder and its manifest and returns a Backend (an example: the module "
-            "retrieval_server.search.own_backend)",
+            "retrieval_server.search.custom_backend)",
             metavar="MODULE:FUNCTION",
         ),
     ] = None

@@ -3,7 +3,7 @@
 A cross-encoder is far slower than an index and far better at the first few ranks, so it scores only the first
 ``depth`` passages of a search; a request gets at most that many. Scores are computed in groups of equal token
 length, without padding, so that a pair's score does not depend on the other pairs, as far as the CPU's
-products allow (guarantee.py). Equal scores keep the order of the search.
+products allow (retrieval_server/determinism.py). Equal scores keep the order of the search.
 
 A reranked search has the stages of the search behind it, with as many batches at once in each, and one more
 in the second: while the model scores one batch, the next is searched. So neither an index nor the replicas of
@@ -21,12 +21,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
-from retrieval_server.encode.imports import import_library, model_load_lock
+from retrieval_server.encode.model_import import import_library, model_load_lock
 from retrieval_server.encode.model_folder import resolve_model
 from retrieval_server.errors import EncoderError
 from retrieval_server.folder.passages import Passage
-from retrieval_server.guarantee import Determinism, probe_model, weakest_determinism
-from retrieval_server.sources import ScoredPassage, SourceDescription, StagedSource
+from retrieval_server.determinism import Determinism, probe_model, weakest_determinism
+from retrieval_server.source import ScoredPassage, SourceDescription, StagedSource
 
 _BATCH = 32  # pairs of equal length scored at once
 _LONGEST = 512  # tokens of a pair, where the model does not say

@@ -3,7 +3,7 @@
 They are loaded in the background after the port is open: ``/health`` answers from the first moment,
 ``/ready`` when all are loaded and warmed up, ``/retrieve`` gives 503 until then. Searches run in the engines'
 threads; the event loop only moves bytes, so ``/health`` always answers. Every failure is JSON (see
-``error_answers.py``).
+``error_responses.py``).
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from fastapi.security import HTTPBearer
 
 from retrieval_server.engine.options import EngineOptions
 from retrieval_server.errors import RetrievalServerError
-from retrieval_server.search.rerank import Reranker
+from retrieval_server.search.reranker import Reranker
 from retrieval_server.server import routes
-from retrieval_server.server.error_answers import add_error_handlers
+from retrieval_server.server.error_responses import add_error_handlers
 from retrieval_server.server.indexes import Loader
 from retrieval_server.server.limits import RequestLimits
-from retrieval_server.server.middleware import BodyLimitMiddleware, MetricsMiddleware, TokenMiddleware
-from retrieval_server.server.origins import HostNames, JsonMiddleware, OriginMiddleware
+from retrieval_server.server.http.middleware import BodyLimitMiddleware, MetricsMiddleware, TokenMiddleware
+from retrieval_server.server.http.origin_check import HostNames, JsonMiddleware, OriginMiddleware
 from retrieval_server.server.reload import Reloader
 from retrieval_server.server.rerank_route import add_rerank_route
 from retrieval_server.server.services import Services
-from retrieval_server.server.shedding import LoadSheddingMiddleware, LoopMonitor
+from retrieval_server.server.http.load_shedding import LoadSheddingMiddleware, LoopMonitor
 from retrieval_server.server.wire import DEFAULT_INDEX
 
 log = logging.getLogger(__name__)

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from retrieval_server.engine.engine import Engine
 from retrieval_server.engine.metrics import IndexMetrics, Metrics
 from retrieval_server.engine.options import EngineOptions
-from retrieval_server.guarantee import Determinism
-from retrieval_server.server.refusals import RequestErrors
-from retrieval_server.sources import Source
+from retrieval_server.determinism import Determinism
+from retrieval_server.server.errors import RequestErrors
+from retrieval_server.source import Source
 
 log = logging.getLogger(__name__)
 #: Opens an index or another source; called in a worker thread.

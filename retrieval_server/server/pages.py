@@ -17,7 +17,7 @@ import numpy as np
 from tqdm import tqdm
 
 from retrieval_server.errors import CorpusError
-from retrieval_server.server.refusals import RequestErrors
+from retrieval_server.server.errors import RequestErrors
 
 
 class PageStore:

@@ -16,7 +16,7 @@ from fastapi.responses import JSONResponse
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, StrictBool, model_validator
 from pydantic_core import PydanticCustomError
 
-from retrieval_server.search.rerank import Reranker
+from retrieval_server.search.reranker import Reranker
 from retrieval_server.server.services import Services
 from retrieval_server.server.wire import Query, TopK
 

@@ -15,7 +15,7 @@ from fastapi.responses import JSONResponse, PlainTextResponse
 from retrieval_server.engine.metrics import CONTENT_TYPE
 from retrieval_server.folder.passages import Passage
 from retrieval_server.server.indexes import LoadedIndex
-from retrieval_server.server.refusals import RequestError
+from retrieval_server.server.errors import RequestError
 from retrieval_server.server.search_service import DocumentResult, SearchResult
 from retrieval_server.server.services import Services
 from retrieval_server.server.wire import (
@@ -35,7 +35,7 @@ from retrieval_server.server.wire import (
     RetrieveResponse,
     ServerLimits,
 )
-from retrieval_server.sources import ScoredPassage
+from retrieval_server.source import ScoredPassage
 
 _FOREIGN = (403, 415, 421)  # refusals of what pages of other sites can send
 ERRORS: dict[int | str, dict] = {

@@ -13,9 +13,9 @@ from retrieval_server.engine.jobs import Answer
 from retrieval_server.folder.passages import Passage
 from retrieval_server.server.indexes import Indexes
 from retrieval_server.server.limits import RequestLimits
-from retrieval_server.server.logs import NOTE, RequestNote
-from retrieval_server.server.refusals import ClientDisconnectedError, RequestError, RequestErrors
-from retrieval_server.sources import SearchFailedError
+from retrieval_server.server.log_format import NOTE, RequestNote
+from retrieval_server.server.errors import ClientDisconnectedError, RequestError, RequestErrors
+from retrieval_server.source import SearchFailedError
 
 Made = TypeVar("Made")
 

@@ -23,8 +23,8 @@ from email.utils import parsedate_to_datetime
 import aiohttp
 
 from retrieval_server.json_limits import read_json
-from retrieval_server.sources import SearchFailedError
-from retrieval_server.web.breaker import CircuitBreaker
+from retrieval_server.source import SearchFailedError
+from retrieval_server.web.circuit_breaker import CircuitBreaker
 from retrieval_server.web.engines import WebDocument, WebEngine
 from retrieval_server.web.options import WebOptions
 

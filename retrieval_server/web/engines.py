@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
-from retrieval_server.web.text import contents
+from retrieval_server.web.plain_text import contents
 
 PAGE = 10  # results; every engine's own default, or close to it
 

@@ -10,11 +10,11 @@ from urllib.parse import urlsplit
 
 from retrieval_server.errors import RecordingError, WebEngineError
 from retrieval_server.folder.passages import Passage
-from retrieval_server.sources import RemoteSource, ScoredPassage, SearchFailedError, SourceDescription
+from retrieval_server.source import RemoteSource, ScoredPassage, SearchFailedError, SourceDescription
 from retrieval_server.web.client import WebClient
 from retrieval_server.web.engines import ENGINES, WebEngine
 from retrieval_server.web.options import WebOptions, WebSelection
-from retrieval_server.web.tape import Recording, RecordingKey
+from retrieval_server.web.recordings import Recording, RecordingKey
 
 
 class WebSource(RemoteSource):

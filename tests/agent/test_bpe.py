@@ -12,7 +12,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 from transformers import PreTrainedTokenizerFast
 from transformers.models.qwen2.tokenization_qwen2 import PRETOKENIZE_REGEX
 
-from rag_r1.agent.bpe import FastBpe
+from rag_r1.agent.tokens.bpe import FastBpe
 from rag_r1.demo.tokenizer import make_tokenizer
 from rag_r1.demo.world import make_world
 

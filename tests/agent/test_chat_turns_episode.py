@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rag_r1.agent import Budget, Generation, TokenizerCodec
-from rag_r1.agent_setup import AgentSetup, chat_template, for_tokenizer
+from rag_r1.config.agent_setup import AgentSetup, chat_template, for_tokenizer
 from rag_r1.protocols import Document, load_protocol
 from rag_r1.tools import schemas, search_tools, tool
 

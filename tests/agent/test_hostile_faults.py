@@ -26,7 +26,7 @@ from hostile_parts import (
 )
 
 from rag_r1.agent import Budget, Episode, FailurePolicy, FailureRecord, TokenizerCodec, UnknownTokenError
-from rag_r1.agent.boundary import NO_ANSWER, TIMED_OUT
+from rag_r1.agent.validation import NO_ANSWER, TIMED_OUT
 from rag_r1.demo.tokenizer import make_tokenizer
 from rag_r1.tools import search_tools
 

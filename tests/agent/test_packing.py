@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rag_r1.agent.packing import fit_documents, fit_observation
+from rag_r1.agent.truncation import fit_documents, fit_observation
 from rag_r1.protocols import Document, Failure, load_protocol
 
 SQ, MQ = load_protocol("rag_r1_sq"), load_protocol("rag_r1_mq")

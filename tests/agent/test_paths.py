@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scripted import SEARCH, Characters, Engine, Searcher
 
 from rag_r1.agent import Budget, Episode, FailurePolicy, Trajectory, sample_paths
-from rag_r1.agent.paths import majority_vote
+from rag_r1.agent.self_consistency import majority_vote
 from rag_r1.protocols import Failure, load_protocol
 from rag_r1.tools import search_tools
 

@@ -68,7 +68,7 @@ def test_whatever_a_benchmark_imports_anywhere_from_our_packages_is_there(script
 
 
 def test_the_check_of_imports_finds_a_name_that_has_moved():
-    assert "set_mkl_reproducible" in names_of(file_of("retrieval_server.encode.cpu"))
+    assert "set_mkl_reproducible" in names_of(file_of("retrieval_server.encode.cpu_settings"))
     assert "set_mkl_reproducible" not in names_of(file_of("retrieval_server.encode.encoder"))
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from benchmarks import index_presets
 from benchmarks.index_presets import RandomVectors, folder_for, make_files
-from retrieval_server.encode.encoding import VectorFiles
+from retrieval_server.encode.vector_files import VectorFiles
 from retrieval_server.folder.manifest import (
     FAISS_INDEX,
     FORMAT_VERSION,

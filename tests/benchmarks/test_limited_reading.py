@@ -6,14 +6,14 @@ import sys
 import pytest
 
 from benchmarks import limited_reading
-from rag_r1.tools import document_files
+from rag_r1.tools.documents import parsers
 
 pytest.importorskip("pypdf")
 
 
 def test_both_ways_read_the_same_files_to_the_same_corpus(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["limited_reading.py", "--files", "8", "--rounds", "1"])
-    monkeypatch.setattr(document_files.workers, "start", document_files.workers.start)  # put back afterwards
+    monkeypatch.setattr(parsers.workers, "start", parsers.workers.start)  # put back afterwards
     limited_reading.main()
     told = capsys.readouterr().out
     assert "8 files: 2 .txt, 2 .md, 2 .html, 2 .pdf" in told and "median seconds of processor time" in told

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from rag_r1.demo.world import KINDS
-from rag_r1.probes import PROBES
+from rag_r1.probes.probes import PROBES
 
 _PATH = Path(__file__).parents[2] / "benchmarks" / "search_card.py"
 _spec = importlib.util.spec_from_file_location("search_card_benchmark", _PATH)

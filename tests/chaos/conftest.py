@@ -23,7 +23,7 @@ from aiohttp import web
 
 from rag_r1.demo.loopback import Proxy
 from rag_r1.demo.world import demo_protocol, write_demo
-from rag_r1.retrieval_process import build_index
+from rag_r1.tools.retrieval.local_server import build_index
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from rag_r1.tool_limits import ToolLimits
+from rag_r1.options.tool_limits import ToolLimits
 from rag_r1.tools import tool
 
 WORDS = {"words": {"type": "string"}}

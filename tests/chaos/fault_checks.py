@@ -18,7 +18,7 @@ from typing import Any
 from left_behind import generated, json_lines, question, step_metrics, texts_of_records, texts_of_rows
 from transformers import AutoTokenizer
 
-from rag_r1.records import read_records, records_by_step
+from rag_r1.agent.records import read_records, records_by_step
 
 
 @dataclass(frozen=True)

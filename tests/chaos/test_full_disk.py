@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import pytest
 
 from rag_r1.agent import Trajectory
-from rag_r1.records import TrajectoryDump, read_records
+from rag_r1.agent.records import TrajectoryDump, read_records
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from demo_training import GROUP, QUESTIONS, Training, hydra
 from tool_checks import BROKEN, CHECKS, HANGING, OF_MCP, ToolRun
 
 from rag_r1.demo.policy import policy_path
-from rag_r1.tools.mcp_client import has_mcp
+from rag_r1.tools.mcp.tool import has_mcp
 
 ROOT = Path(__file__).resolve().parents[2]
 

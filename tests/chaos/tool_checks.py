@@ -20,7 +20,7 @@ from fault_checks import usable
 from left_behind import generated, json_lines, step_metrics, texts_of_records, texts_of_rows
 from transformers import AutoTokenizer
 
-from rag_r1.records import records_by_step
+from rag_r1.agent.records import records_by_step
 
 SEARCH, BROKEN, HANGING, OF_MCP = "search", "broken", "hanging", "echo"
 #: What a record says about a failed call of each tool.

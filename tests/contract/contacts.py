@@ -68,7 +68,7 @@ DECLARED = (
     ("rag_r1/plugin/dataset.py", "verl.utils.dataset.rl_dataset", ("get_dataset_class",), "data.custom_cls"),
     ("rag_r1/plugin/sft_dataset.py", "verl.trainer.sft_trainer", ("create_sft_dataset",), "data.custom_cls"),
     (
-        "rag_r1/preflight/sessions.py",
+        "rag_r1/training/preflight/sessions.py",
         "verl.trainer.ppo.core_algos",
         (
             "agg_loss",
@@ -77,7 +77,7 @@ DECLARED = (
         ),
         "the losses and estimators that count trajectories rightly, however many rows they have",
     ),
-    ("rag_r1/preflight/sessions.py", "verl.workers.utils.losses", ("ppo_loss", "value_loss"), "the same"),
+    ("rag_r1/training/preflight/sessions.py", "verl.workers.utils.losses", ("ppo_loss", "value_loss"), "the same"),
     (
         "recipes/platform/cpu.yaml",
         "verl.workers.config.engine",
@@ -90,15 +90,15 @@ DECLARED = (
         ("RolloutConfig.enable_sleep_mode",),
         "the same",
     ),
-    ("rag_r1/sft.py", "verl.utils.tracking", ("FileLogger",), "its variables, and its lines, which are read"),
+    ("rag_r1/sft/train_command.py", "verl.utils.tracking", ("FileLogger",), "its variables, and its lines, which are read"),
     (
-        "rag_r1/stages.py",
+        "rag_r1/training/stages.py",
         "verl.trainer.ppo.v1.trainer_base",
         ("PPOTrainer._save_checkpoint",),
         "the names of folders and of the tracker file",
     ),
     (
-        "rag_r1/evaluation/checkpoints.py",
+        "rag_r1/inference/checkpoints.py",
         "verl.model_merger.base_model_merger",
         ("parse_args",),
         "its options",

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-import data_process.bad_rows
+import rag_r1.data.files.bad_rows
 import retrieval_server.folder.bad_rows
 from data_process.command import main as qa_main
 from data_process.r1_searcher import main as r1_main
@@ -94,10 +94,10 @@ def test_kilt_refused_for_bad_lines_reads_a_repaired_file_and_skips_without_read
 
 def test_both_packages_refuse_in_the_same_words():
     refusals = []
-    for module in (data_process.bad_rows, retrieval_server.folder.bad_rows):
+    for module in (rag_r1.data.files.bad_rows, retrieval_server.folder.bad_rows):
         bad = module.BadRows()
         for number in range(module.NAMED + 2):
             bad.add(f"c.jsonl, line {number}", "not JSON")
         refusals.append(bad.refusal())
     assert refusals[0] == refusals[1]
-    assert data_process.bad_rows.BadRows(1, ["x"]).refusal().startswith("1 bad row: x. ")
+    assert rag_r1.data.files.bad_rows.BadRows(1, ["x"]).refusal().startswith("1 bad row: x. ")

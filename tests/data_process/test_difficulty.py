@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data_process.difficulty import PUBLISHED, read_difficulties, select
-from data_process.difficulty_class import difficulty_class
-from data_process.qa_parquet import question_key
-from data_process.questions import DataError, Question
+from rag_r1.data.difficulty_class import difficulty_class
+from rag_r1.data.files.qa_parquet import question_key
+from rag_r1.data.files.questions import DataError, Question
 
 
 def questions(source: str, *classes: str | None) -> list[Question]:

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_process import json_array
-from data_process.json_array import ArrayError, elements
+from rag_r1.data.files import json_array
+from rag_r1.data.files.json_array import ArrayError, elements
 
 values = st.recursive(
     st.none()

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from data_process.mix import MixEntry, read_entries
-from data_process.questions import DataError
+from data_process.mixture import MixEntry, read_entries
+from rag_r1.data.files.questions import DataError
 from data_process.sources import SOURCES
 
 

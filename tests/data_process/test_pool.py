@@ -8,10 +8,10 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_process.mix import MixEntry
-from data_process.pool import QuestionPool
-from data_process.qa_parquet import make_splits
-from data_process.questions import Question, QuestionFile
+from data_process.mixture import MixEntry
+from data_process.question_pool import QuestionPool
+from rag_r1.data.files.qa_parquet import make_splits
+from rag_r1.data.files.questions import Question, QuestionFile
 from data_process.sources import SOURCES
 
 ANY = SOURCES["questions"]

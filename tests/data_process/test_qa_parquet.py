@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_process.qa_parquet import make_rows, make_splits, question_key, write_splits
-from data_process.questions import DataError, Question, QuestionFile
+from rag_r1.data.files.qa_parquet import make_rows, make_splits, question_key, write_splits
+from rag_r1.data.files.questions import DataError, Question, QuestionFile
 from rag_r1.protocols import load_protocol
 from rag_r1.rewards import as_golds
 

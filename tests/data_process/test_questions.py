@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_process.bad_rows import NAMED
-from data_process.questions import DataError, Question, collect, parse_row, read_file
+from rag_r1.data.files.bad_rows import NAMED
+from rag_r1.data.files.questions import DataError, Question, collect, parse_row, read_file
 
 ROWS = [
     {"question": "Who?", "golden_answers": "Ada"},  # RAG-R1

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_process.questions import DataError, Question, read_file
-from data_process.row_files import open_rows
+from rag_r1.data.files.questions import DataError, Question, read_file
+from rag_r1.data.files.row_files import open_rows
 
 QUESTIONS = [
     Question("Who?", ("Ada", "A. L., Countess"), "7"),

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from rag_r1.agent import TokenizerCodec
-from rag_r1.demo.memory_policy import (
+from examples.memory.warm_start import (
     EMBEDDED,
     WARM,
     add_memory_tokens,
@@ -17,7 +17,7 @@ from rag_r1.demo.memory_policy import (
     memory_protocol,
     warm_start,
 )
-from rag_r1.demo.pages import pages_data
+from examples.memory.world import pages_data
 from rag_r1.demo.policy import load_policy, policy_path
 from rag_r1.protocols import load_protocol
 

@@ -10,15 +10,15 @@ from functools import partial
 
 import pytest
 
-from rag_r1.demo.memory_policy import (
+from examples.memory.warm_start import (
     add_memory_tokens,
     memory_budget,
     memory_protocol,
     memory_setup,
     weighted_rows,
 )
-from rag_r1.demo.memory_traces import MIXED, RIGHT, ScriptedMemory, scripted_rows
-from rag_r1.demo.pages import KINDS, fresh_pages
+from examples.memory.traces import MIXED, RIGHT, ScriptedMemory, scripted_rows
+from examples.memory.world import KINDS, fresh_pages
 from rag_r1.demo.search import WorldSearch
 from rag_r1.demo.world import make_questions
 from rag_r1.tools import search_tools

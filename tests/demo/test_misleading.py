@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from rag_r1.demo.misleading import (
+from examples.agentic_r.world import (
     KINDS,
     TRAIN,
     WORDING,
@@ -16,10 +16,10 @@ from rag_r1.demo.misleading import (
     misleading_data,
     write_misleading_data,
 )
-from rag_r1.demo.misleading_policy import protocol
+from examples.agentic_r.warm_start import protocol
 from rag_r1.demo.search import WorldSearch
 from rag_r1.demo.world import make_world
-from rag_r1.rows import read_rows
+from rag_r1.data.rows import read_rows
 
 WORLD = make_misleading_world(make_world(0, "train", people=40, places=10, words=20), 0)
 

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from rag_r1.demo.pages import fresh_pages, make_pages, pages_data, reference_line
+from examples.memory.world import fresh_pages, make_pages, pages_data, reference_line
 from rag_r1.demo.search import WorldSearch
 from rag_r1.demo.world import make_world
 

@@ -13,8 +13,8 @@ from rag_r1.agent import Trajectory, Turn
 from rag_r1.demo.pipeline import report
 from rag_r1.demo.pipeline.evaluation import score_of
 from rag_r1.demo.world import KINDS, Question
-from rag_r1.evaluation.significance import mcnemar
-from rag_r1.pipeline.folder import PipelineFolder, Step
+from rag_r1.evaluation.report.significance import mcnemar
+from rag_r1.runs.steps import PipelineFolder, Step
 
 QUESTION = Question("q", "bridge", "Who?", "Ann Lee", ())
 

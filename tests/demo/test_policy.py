@@ -9,7 +9,8 @@ import torch
 from transformers import AutoTokenizer
 
 from rag_r1.agent import Budget, TokenizerCodec
-from rag_r1.demo import policy, sft, traces, world
+from rag_r1.demo import policy, traces, world
+from rag_r1.demo import warm_start
 from rag_r1.demo.search import WorldSearch
 from rag_r1.demo.simulate import run_rollouts, scores_by_kind
 
@@ -75,26 +76,26 @@ def test_episodes_that_search_for_every_fact_fit_the_demo_budget(tokenizer):
 
 def test_prompt_and_passages_are_no_targets_of_the_warm_start(tokenizer):
     protocol = world.demo_protocol("rag_r1_mq")
-    counts: dict[str, int] = sft.Counter()
-    ids, weights = next(sft.warm_batches(tokenizer, protocol, gold=False, seed=0, counts=counts))[0]
+    counts: dict[str, int] = warm_start.Counter()
+    ids, weights = next(warm_start.warm_batches(tokenizer, protocol, gold=False, seed=0, counts=counts))[0]
     targets = tokenizer.decode([token for token, weight in zip(ids, weights, strict=True) if weight])
     assert set(weights) == {0.0, 1.0} and targets.startswith("<think>")
     assert "Doc" not in targets and "Question" not in targets
-    assert sum(counts.values()) >= sft.BATCH
+    assert sum(counts.values()) >= warm_start.BATCH
 
 
 def test_the_loss_counts_weighted_targets_only_and_padding_never(tokenizer):
     model = policy.make_policy(tokenizer, 0)
     row = ([5, 6, 7, 8], [1.0, 0.0, 1.0, 0.5])
-    alone = sft._loss(model, [row])
-    padded = sft._loss(model, [row, ([5] * 9, [0.0] * 9)])
+    alone = warm_start._loss(model, [row])
+    padded = warm_start._loss(model, [row, ([5] * 9, [0.0] * 9)])
     logprobs = model(torch.tensor([row[0]])).logits[0].log_softmax(-1)
     assert alone.item() == pytest.approx(-(logprobs[1, 7] + 0.5 * logprobs[2, 8]).item(), rel=1e-5)
     assert padded.item() == pytest.approx(alone.item(), rel=1e-5)
 
 
 def test_a_missing_warm_start_names_the_command_that_makes_it():
-    with pytest.raises(FileNotFoundError, match="rag_r1.demo.sft --protocol search_r1"):
+    with pytest.raises(FileNotFoundError, match="rag_r1.demo.warm_start --protocol search_r1"):
         policy.policy_path("search_r1")
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from rag_r1.demo import pretraining
+from rag_r1.demo.pipeline import pretrain
 from rag_r1.demo.pipeline.arguments import BASE_STEPS
 from rag_r1.demo.policy import load_policy
-from rag_r1.demo.reading import name_tokens, pipeline_protocol, pretraining_tokenizer
+from rag_r1.demo.pipeline.pretraining_data import name_tokens, pipeline_protocol, pretraining_tokenizer
 
 PROTOCOL = pipeline_protocol("rag_r1_mq")
 
@@ -18,22 +18,22 @@ class Killed(Exception):
 
 
 def test_the_parts_have_the_steps_that_were_asked_for():
-    for steps in (2, 3, 10, pretraining.STEPS):
-        first, second = pretraining.parts(steps)
+    for steps in (2, 3, 10, pretrain.STEPS):
+        first, second = pretrain.parts(steps)
         assert first.steps + second.steps == steps
         assert all(part.warmup < part.steps for part in (first, second))
-    assert [part.steps for part in pretraining.parts(pretraining.STEPS)] == [1200, 900]
-    assert BASE_STEPS == pretraining.STEPS
+    assert [part.steps for part in pretrain.parts(pretrain.STEPS)] == [1200, 900]
+    assert BASE_STEPS == pretrain.STEPS
     with pytest.raises(ValueError, match="at least 2"):
-        pretraining.parts(1)
+        pretrain.parts(1)
 
 
 def test_what_is_shown_is_learned_for_its_names_only():
     tokenizer = pretraining_tokenizer(PROTOCOL)
     names = name_tokens(tokenizer)
     found = set()
-    for ids, mask in pretraining.rows_of(tokenizer, PROTOCOL, 0, 0, 100):
-        for place, weight in enumerate(pretraining.weights_of(ids, mask, names)):
+    for ids, mask in pretrain.rows_of(tokenizer, PROTOCOL, 0, 0, 100):
+        for place, weight in enumerate(pretrain.weights_of(ids, mask, names)):
             if mask[place]:
                 assert weight == 1.0
             elif weight:
@@ -45,9 +45,9 @@ def test_what_is_shown_is_learned_for_its_names_only():
 @pytest.mark.slow
 @pytest.mark.parametrize("at", [(0, 2), pytest.param((1, 1), marks=pytest.mark.full)])
 def test_a_killed_pretraining_goes_on_to_the_same_weights(tmp_path, monkeypatch, at):
-    monkeypatch.setattr(pretraining, "SAVED_EVERY", 1)
-    made = pretraining.rows_of
-    pretraining.pretrain(tmp_path / "whole", PROTOCOL, 0, 6)
+    monkeypatch.setattr(pretrain, "SAVED_EVERY", 1)
+    made = pretrain.rows_of
+    pretrain.pretrain(tmp_path / "whole", PROTOCOL, 0, 6)
     taken: list[tuple[int, int]] = []
 
     def rows_of(tokenizer, protocol, seed, part, step):
@@ -57,15 +57,15 @@ def test_a_killed_pretraining_goes_on_to_the_same_weights(tmp_path, monkeypatch,
         taken.append((part, step))
         return made(tokenizer, protocol, seed, part, step)
 
-    monkeypatch.setattr(pretraining, "rows_of", rows_of)
+    monkeypatch.setattr(pretrain, "rows_of", rows_of)
     with pytest.raises(Killed):
-        pretraining.pretrain(tmp_path / "killed", PROTOCOL, 0, 6)
-    assert (tmp_path / "killed" / pretraining.PROGRESS).exists()
-    pretraining.pretrain(tmp_path / "killed", PROTOCOL, 0, 6)
+        pretrain.pretrain(tmp_path / "killed", PROTOCOL, 0, 6)
+    assert (tmp_path / "killed" / pretrain.PROGRESS).exists()
+    pretrain.pretrain(tmp_path / "killed", PROTOCOL, 0, 6)
     assert len(taken) == 6 + 1 and len(set(taken)) == 6  # no step is taken again but the one that was cut off
     whole, killed = (load_policy(tmp_path / name)[0].state_dict() for name in ("whole", "killed"))
     assert whole.keys() == killed.keys()
     assert all(torch.equal(whole[name], killed[name]) for name in whole)
-    assert not (tmp_path / "killed" / pretraining.PROGRESS).exists()
-    pretraining.pretrain(tmp_path / "killed", PROTOCOL, 0, 6)  # nothing is left to do
+    assert not (tmp_path / "killed" / pretrain.PROGRESS).exists()
+    pretrain.pretrain(tmp_path / "killed", PROTOCOL, 0, 6)  # nothing is left to do
     assert len(taken) == 7

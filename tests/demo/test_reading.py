@@ -8,20 +8,21 @@ import pytest
 from transformers import AutoTokenizer
 
 from rag_r1.agent import TokenizerCodec
-from rag_r1.demo import reading, world
+from rag_r1.demo import world
+from rag_r1.demo.pipeline import pretraining_data
 from rag_r1.demo.policy import encode_trace, make_policy, prompt_ids, save_policy
 from rag_r1.demo.search import WorldSearch
 from rag_r1.demo.traces import write_trace
 from rag_r1.protocols import Answer, control_tokens
 
-PROTOCOL = reading.pipeline_protocol("rag_r1_mq")
+PROTOCOL = pretraining_data.pipeline_protocol("rag_r1_mq")
 TAGS = PROTOCOL.tags
 STEPS = range(4)
 
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    return reading.pretraining_tokenizer(PROTOCOL)
+    return pretraining_data.pretraining_tokenizer(PROTOCOL)
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +30,7 @@ def rows(tokenizer):
     """(prompt, what is shown, what the policy writes) of the rows of some steps."""
     found = []
     for step in STEPS:
-        for ids, mask in reading.batch(tokenizer, PROTOCOL, "test", step):
+        for ids, mask in pretraining_data.batch(tokenizer, PROTOCOL, "test", step):
             first = mask.index(1)
             assert 0 not in mask[first:], "nothing answers what the policy writes"
             prompt, start, shown = tokenizer.decode(ids[:first]).partition("<|im_start|>assistant\n")
@@ -48,9 +49,9 @@ def test_no_row_has_a_search_an_observation_or_a_prompt_that_names_one(rows):
 
 def test_the_name_of_the_form_of_a_search_is_a_word_of_the_exercises():
     rng = random.Random(0)
-    said = [reading.write_copy_row(rng) for _ in range(100)]
-    assert any(f" {reading.SEARCH}" in trace[0].text for _, trace in said)
-    assert any(f"\n{reading.SEARCH}" in trace[0].text for _, trace in said)
+    said = [pretraining_data.write_copy_row(rng) for _ in range(100)]
+    assert any(f" {pretraining_data.SEARCH}" in trace[0].text for _, trace in said)
+    assert any(f"\n{pretraining_data.SEARCH}" in trace[0].text for _, trace in said)
     for asked, trace in said:
         assert PROTOCOL.parse(trace[0].text) == Answer(asked.removeprefix("Say ").removesuffix("."))
 
@@ -63,18 +64,18 @@ def test_every_row_ends_with_an_answer(rows):
 
 def test_a_note_is_in_the_form_that_the_prompt_names(rows):
     notes = [(prompt, text) for prompt, _, text in rows if "I take a note" in text]
-    assert len(notes) >= len(STEPS) * reading.MIX["note"]
+    assert len(notes) >= len(STEPS) * pretraining_data.MIX["note"]
     for prompt, text in notes:
         form = text.partition("</think>\n<")[2].partition(">")[0]
-        assert form in reading.FORMS and form != reading.SEARCH
+        assert form in pretraining_data.FORMS and form != pretraining_data.SEARCH
         assert f"<{form}> and </{form}>" in prompt and f" </{form}>\n<think>" in text
 
 
 def test_what_can_be_read_is_what_is_answered():
     rng, small = random.Random(0), world.fresh_world(random.Random(1))
-    search = WorldSearch(small.passages, reading.SHOWN)
+    search = WorldSearch(small.passages, pretraining_data.SHOWN)
     for question in world.make_questions(small, 40, 0):
-        shown, written = reading.write_reading_row(question, small, search, rng)
+        shown, written = pretraining_data.write_reading_row(question, small, search, rng)
         assert not shown.generated and written.generated
         assert all(fact.entity in shown.text and fact.value in shown.text for fact in question.lookups)
         assert PROTOCOL.parse(written.text) == Answer(question.gold)
@@ -88,10 +89,10 @@ def test_held_out_names_never_occur(rows):
 
 @pytest.mark.slow
 def test_a_step_is_the_same_whatever_came_before_it(tokenizer):
-    again = reading.batch(tokenizer, PROTOCOL, "test", 3)
-    assert again == reading.batch(tokenizer, PROTOCOL, "test", 3)
-    assert again != reading.batch(tokenizer, PROTOCOL, "test", 2)
-    assert again != reading.batch(tokenizer, PROTOCOL, "other", 3)
+    again = pretraining_data.batch(tokenizer, PROTOCOL, "test", 3)
+    assert again == pretraining_data.batch(tokenizer, PROTOCOL, "test", 3)
+    assert again != pretraining_data.batch(tokenizer, PROTOCOL, "test", 2)
+    assert again != pretraining_data.batch(tokenizer, PROTOCOL, "other", 3)
 
 
 def test_a_tag_is_its_brackets_and_its_name_and_no_control_token(tokenizer):
@@ -111,8 +112,8 @@ def test_pretraining_trainer_and_rollout_have_the_same_tokens(tokenizer, tmp_pat
     search = WorldSearch(small.passages)
     for question in world.make_questions(small, 16, 3):
         traces = [write_trace(question, "parallel", small, PROTOCOL, search.results, rng)]
-        traces += [reading.write_form_row(question, small, rng, "memo")]
-        traces += [reading.write_reading_row(question, small, search, rng)]
+        traces += [pretraining_data.write_form_row(question, small, rng, "memo")]
+        traces += [pretraining_data.write_reading_row(question, small, search, rng)]
         for trace in traces:
             ids, _ = encode_trace(tokenizer, PROTOCOL, PROTOCOL.messages(question.text), trace)
             prompt = prompt_ids(loaded, PROTOCOL, PROTOCOL.messages(question.text))
@@ -126,8 +127,8 @@ def test_pretraining_trainer_and_rollout_have_the_same_tokens(tokenizer, tmp_pat
 def test_episodes_that_search_for_every_fact_fit_the_limits_of_the_pipeline(name):
     from rag_r1.demo.pipeline.limits import BUDGET, TOPK
 
-    protocol = reading.pipeline_protocol(name)
-    tokenizer = reading.pretraining_tokenizer(protocol)
+    protocol = pretraining_data.pipeline_protocol(name)
+    tokenizer = pretraining_data.pretraining_tokenizer(protocol)
     small, rng = world.make_world(0, "train", people=60, places=30), random.Random(0)
     search = WorldSearch(small.passages, TOPK).results
     for question in world.make_questions(small, 24, 3):

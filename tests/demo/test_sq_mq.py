@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from finished_runs import record, write_run
 
-from rag_r1.demo import sq_mq
-from rag_r1.demo.sq_mq import ALL, TWO_FACTS, ComparisonError, GroupFigures, read_figures
-from rag_r1.demo.sq_mq_text import criteria_met, markdown
+from examples.sq_mq import run as sq_mq
+from examples.sq_mq.run import ALL, TWO_FACTS, ComparisonError, GroupFigures, read_figures
+from examples.sq_mq.markdown import criteria_met, markdown
 
 
 def run_of(folder: Path, **given) -> Path:

@@ -10,31 +10,33 @@ import torch
 from transformers import AutoTokenizer
 
 from rag_r1.agent import TokenizerCodec
-from rag_r1.demo import policy, sft, unsearched, world
+from rag_r1.demo import policy, world
+from rag_r1.demo import warm_start
+from rag_r1.demo import r1_searcher_traces
 from rag_r1.demo.search import WorldSearch
 from rag_r1.demo.simulate import TorchEngine
 from rag_r1.protocols import Answer, Search
 
 pytestmark = pytest.mark.slow  # each test samples from a model, or makes one
 
-PROTOCOL = world.demo_protocol(unsearched.NAME)
+PROTOCOL = world.demo_protocol(r1_searcher_traces.NAME)
 SMALL = world.make_world(0, "train", people=20, places=10, words=12)
-SEARCH = WorldSearch(SMALL.passages, unsearched.TOPK)
+SEARCH = WorldSearch(SMALL.passages, r1_searcher_traces.TOPK)
 QUESTIONS = world.make_questions(SMALL, 40, 0)
 QUERY_TAGS = (PROTOCOL.tags.search.open, PROTOCOL.tags.search.close)
 
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    return unsearched.no_search_tokenizer()
+    return r1_searcher_traces.no_search_tokenizer()
 
 
 @pytest.fixture(scope="module")
 def written(tokenizer):
     """(prompt, what the policy writes, what it is shown) of many rows of the base and of the warm start."""
     found = []
-    for mix in (unsearched.BASE_MIX, unsearched.WARM_MIX):
-        for batch in unsearched.batches(tokenizer, 12, mix, "test", Counter()):
+    for mix in (r1_searcher_traces.BASE_MIX, r1_searcher_traces.WARM_MIX):
+        for batch in r1_searcher_traces.batches(tokenizer, 12, mix, "test", Counter()):
             for ids, mask in batch:
                 start = mask.index(1) if 0 not in mask[mask.index(1) :] else None
                 assert start is not None, "what the policy writes ends the row, and nothing answers it"
@@ -64,14 +66,14 @@ def test_a_note_is_in_the_form_that_the_prompt_names(written):
     assert len(notes) > 20
     for prompt, text in notes:
         form = text.partition("<|begin_of_")[2].partition("|>")[0]
-        assert form in unsearched.FORMS
+        assert form in r1_searcher_traces.FORMS
         assert f"<|begin_of_{form}|> and <|end_of_{form}|>" in prompt and f" <|end_of_{form}|>" in text
 
 
 def test_a_note_says_what_it_takes_of_the_question():
     rng, taken = random.Random(0), Counter()
     for question in QUESTIONS * 10:
-        note = unsearched.write_guess_row(question, SMALL, rng, "memo")[0].text
+        note = r1_searcher_traces.write_guess_row(question, SMALL, rng, "memo")[0].text
         what = note.partition("I take a note of ")[2].partition(".")[0]
         noted = note.partition("<|begin_of_memo|> ")[2].partition(" <|end_of_memo|>")[0]
         names = [lookup.entity for lookup in question.lookups if lookup.entity in question.text]
@@ -79,14 +81,14 @@ def test_a_note_says_what_it_takes_of_the_question():
         words = question.text.replace(",", "").rstrip("?")
         assert noted in allowed[what] if what in allowed else noted in words
         taken[what] += 1
-    for what, share in unsearched.NOTED.items():
+    for what, share in r1_searcher_traces.NOTED.items():
         assert abs(taken[what] / taken.total() - share) < 0.1
 
 
 def test_documents_that_nobody_asked_for_hold_every_fact_of_the_answer():
     rng = random.Random(0)
     for question in QUESTIONS:
-        shown, turn = unsearched.write_reading_row(question, SMALL, SEARCH, rng, rng.choice([None, "memo"]))
+        shown, turn = r1_searcher_traces.write_reading_row(question, SMALL, SEARCH, rng, rng.choice([None, "memo"]))
         assert not shown.generated and all(lookup.value in shown.text for lookup in question.lookups)
         assert PROTOCOL.parse(turn.text).text == question.gold
 
@@ -94,7 +96,7 @@ def test_documents_that_nobody_asked_for_hold_every_fact_of_the_answer():
 def test_documents_that_do_not_help_hold_no_fact_of_the_answer_and_are_answered_by_a_guess():
     rng, found = random.Random(0), 0
     for question in QUESTIONS:
-        shown, turn = unsearched.write_unrelated_row(question, SMALL, SEARCH, rng)
+        shown, turn = r1_searcher_traces.write_unrelated_row(question, SMALL, SEARCH, rng)
         titles = [f'"{lookup.entity}"\n' for lookup in question.lookups]
         assert not shown.generated and not any(title in shown.text for title in titles)
         assert "I can guess." in turn.text and isinstance(PROTOCOL.parse(turn.text), Answer)
@@ -105,10 +107,10 @@ def test_documents_that_do_not_help_hold_no_fact_of_the_answer_and_are_answered_
 @pytest.mark.full
 def test_the_warm_start_takes_a_note_about_as_often_as_it_says(tokenizer):
     counts: Counter = Counter()
-    for _ in unsearched.batches(tokenizer, 60, unsearched.WARM_MIX, "shares", counts):
+    for _ in r1_searcher_traces.batches(tokenizer, 60, r1_searcher_traces.WARM_MIX, "shares", counts):
         pass
     share = counts["note"] / (counts["note"] + counts["guess"])
-    assert unsearched.NOTE_SHARE / 2 < share < 2 * unsearched.NOTE_SHARE < 0.2
+    assert r1_searcher_traces.NOTE_SHARE / 2 < share < 2 * r1_searcher_traces.NOTE_SHARE < 0.2
 
 
 def test_sft_auto_tokenizer_and_rollout_segments_give_the_same_tokens(tokenizer, tmp_path):
@@ -116,9 +118,9 @@ def test_sft_auto_tokenizer_and_rollout_segments_give_the_same_tokens(tokenizer,
     codec, rng = TokenizerCodec(AutoTokenizer.from_pretrained(tmp_path)), random.Random(0)
     for question in QUESTIONS[:12]:
         traces = (
-            unsearched.write_reading_row(question, SMALL, SEARCH, rng),
-            unsearched.write_unrelated_row(question, SMALL, SEARCH, rng),
-            unsearched.write_guess_row(question, SMALL, rng, "memo"),
+            r1_searcher_traces.write_reading_row(question, SMALL, SEARCH, rng),
+            r1_searcher_traces.write_unrelated_row(question, SMALL, SEARCH, rng),
+            r1_searcher_traces.write_guess_row(question, SMALL, rng, "memo"),
         )
         for trace in traces:
             messages = PROTOCOL.messages(question.text)
@@ -130,17 +132,17 @@ def test_sft_auto_tokenizer_and_rollout_segments_give_the_same_tokens(tokenizer,
 
 def test_a_tag_is_put_together_from_parts_and_words_are_whole(tokenizer):
     codec = TokenizerCodec(tokenizer)
-    for form in (*unsearched.FORMS, unsearched.QUERY):
+    for form in (*r1_searcher_traces.FORMS, r1_searcher_traces.QUERY):
         parts = codec.encode(f" <|begin_of_{form}|> Mara")
         assert [codec.decode([part]) for part in parts] == [" ", "<|begin_of", f"_{form}", "|>", " Mara"]
     assert [codec.decode([i]) for i in codec.encode("<|end_of_query|>")] == ["<|end_of", "_query", "|>"]
 
 
 def test_only_repeated_tokens_and_the_policys_own_carry_the_bases_loss(tokenizer):
-    batch = next(sft.no_search_base(tokenizer, 1, world.KINDS, "weights"))
+    batch = next(warm_start.no_search_base(tokenizer, 1, world.KINDS, "weights"))
     for _, weights in batch:
-        assert set(weights) <= {0.0, sft.COPY_WEIGHT, 1.0} and weights[0] == 0.0 and weights[-1] == 1.0
-    _, weights = next(sft.no_search_warm(tokenizer, 0, Counter()))[0]
+        assert set(weights) <= {0.0, warm_start.COPY_WEIGHT, 1.0} and weights[0] == 0.0 and weights[-1] == 1.0
+    _, weights = next(warm_start.no_search_warm(tokenizer, 0, Counter()))[0]
     assert set(weights) == {0.0, 1.0}
 
 
@@ -156,24 +158,24 @@ def test_the_simulated_engine_stops_at_stop_strings_of_several_tokens(tokenizer)
 
 def test_a_warm_start_that_may_not_search_has_no_ceiling_of_right_searches(capsys, tmp_path):
     with pytest.raises(SystemExit):
-        sft.main(["--protocol", unsearched.NAME, "--gold", "--out", str(tmp_path)])
+        warm_start.main(["--protocol", r1_searcher_traces.NAME, "--gold", "--out", str(tmp_path)])
     assert "--gold needs traces that search" in capsys.readouterr().err
 
 
-COMMITTED = (policy.POLICIES / unsearched.NAME / "config.json").exists()
+COMMITTED = (policy.POLICIES / r1_searcher_traces.NAME / "config.json").exists()
 
 
 @pytest.mark.skipif(
-    not COMMITTED, reason="left out: no policy yet (python -m rag_r1.demo.sft --protocol r1_searcher)"
+    not COMMITTED, reason="left out: no policy yet (python -m rag_r1.demo.warm_start --protocol r1_searcher)"
 )
 def test_the_committed_policy_reads_but_searches_in_less_than_one_trajectory_of_ten():
     from rag_r1.demo.simulate import run_rollouts
 
     data = world.demo_data(0, train=4, val=160)
-    model, tokenizer = policy.load_policy(policy.policy_path(unsearched.NAME))
+    model, tokenizer = policy.load_policy(policy.policy_path(r1_searcher_traces.NAME))
     torch.manual_seed(0)
     rollouts = run_rollouts(
-        model, tokenizer, PROTOCOL, data.val, WorldSearch(data.passages, unsearched.TOPK), 1.0
+        model, tokenizer, PROTOCOL, data.val, WorldSearch(data.passages, r1_searcher_traces.TOPK), 1.0
     )
     searched = sum(rollout.trajectory.n_searches > 0 for rollout in rollouts)
     assert 0 < searched < 16

@@ -15,7 +15,7 @@ import pytest
 from composed_recipes import compose_quickly
 from omegaconf import DictConfig, OmegaConf
 
-from rag_r1.preflight.memory import CONTEXTS, SHAPES, training_bytes
+from rag_r1.training.preflight.memory import CONTEXTS, SHAPES, training_bytes
 
 pytestmark = pytest.mark.slow  # each guide's keys are composed, and each command is asked for its help
 

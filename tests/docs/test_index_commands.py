@@ -8,14 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from retrieval_server import (
-    build_command,
-    build_index,
-    import_index,
-    serve_command,
-    shard_index,
-    start_retrieval,
-)
+from retrieval_server import build_index, import_index, shard_index, start_retrieval
+from retrieval_server import build_options
+from retrieval_server import serve_options
 from retrieval_server.command_line import parse
 
 ROOT = Path(__file__).parents[2]
@@ -34,10 +29,10 @@ def shown(text: str) -> list[list[str]]:
 def takes(command: str, *words: str) -> object:
     """What the parser of a command makes of these words; ends the process where they do not fit."""
     if command == "serve":
-        return serve_command.parse_args(None, words)
+        return serve_options.parse_args(None, words)
     if command == "split":
         return parse(shard_index.ShardCommand, None, words)
-    return build_command.parse_args(None, [*(["import"] if command == "import" else []), *words])
+    return build_options.parse_args(None, [*(["import"] if command == "import" else []), *words])
 
 
 @pytest.mark.parametrize("where", [name for name, text in TEXTS.items() if shown(text)])

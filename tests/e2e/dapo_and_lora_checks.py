@@ -16,7 +16,7 @@ from typing import Any
 from left_behind import json_lines, question, step_metrics, texts_of_records, texts_of_rows
 from transformers import AutoTokenizer
 
-from rag_r1.records import records_by_step
+from rag_r1.agent.records import records_by_step
 
 Groups = dict[str, list[dict[str, Any]]]
 

@@ -15,7 +15,7 @@ import psutil
 from left_behind import step_metrics
 
 from rag_r1.demo.policy import policy_path
-from rag_r1.recipe_files import Recipe
+from rag_r1.config.recipes import Recipe
 
 ROOT = Path(__file__).resolve().parents[2]
 

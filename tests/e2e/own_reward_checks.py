@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from rag_r1.records import read_records, trajectory_of
+from rag_r1.agent.records import read_records, trajectory_of
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from probe_checks import ProbedRun
 
 from rag_r1.demo.policy import policy_path
 from rag_r1.demo.world import demo_protocol, write_demo
-from rag_r1.evaluation import passages_command
+from rag_r1.evaluation.probes import command as passages_command
 
 pytestmark = [pytest.mark.e2e, pytest.mark.full]
 

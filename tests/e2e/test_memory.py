@@ -20,7 +20,7 @@ from rag_r1.demo.policy import policy_path
 from rag_r1.demo.run import TrainingInputs, run_demo
 from rag_r1.demo.world import PROMPT
 from rag_r1.protocols import load_protocol
-from rag_r1.train import SESSION_TRAINERS
+from rag_r1.training.command import SESSION_TRAINERS
 
 pytestmark = [pytest.mark.e2e, pytest.mark.full]
 

@@ -21,7 +21,7 @@ from transformers import AutoModelForCausalLM
 
 from rag_r1.demo.pipeline.arguments import STEP_NAMES
 from rag_r1.demo.policy import policy_path
-from rag_r1.pipeline.processes import find_leftovers
+from rag_r1.runs.processes import find_leftovers
 
 pytestmark = [pytest.mark.e2e, pytest.mark.full, pytest.mark.timeout(4000)]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from probe_checks import CHECKS, PLAYED, ProbedRun
 
-from rag_r1.supporting import GoldEvidence
+from rag_r1.data.evidence import GoldEvidence
 
 GOLD, OTHER = ('"Oslo"\nOslo is a town.', '"Rome"\nRome is a town.')
 EVIDENCE = {"Which?": GoldEvidence.of({"supporting_titles": ["oslo"]})}

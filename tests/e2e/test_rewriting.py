@@ -17,7 +17,7 @@ from rewriting_checks import RewritingRun
 
 from rag_r1.demo.policy import policy_path
 from rag_r1.demo.run import run_demo
-from rag_r1.train import SESSION_TRAINERS
+from rag_r1.training.command import SESSION_TRAINERS
 
 pytestmark = [pytest.mark.e2e, pytest.mark.full]
 

@@ -30,9 +30,9 @@ def test_traces_become_a_policy_that_rag_r1_train_can_start_from(tmp_path):
     start, out = policy_path("rag_r1_mq"), tmp_path / "run"
     run("rag_r1.demo.trace_records", "--out", tmp_path / "traces", "--mix", "gold", "--batches", "3")
     prompt = ROOT / "rag_r1" / "demo" / "prompt.txt"
-    run("rag_r1.evaluation.sft_data", "--traces", tmp_path / "traces", "--model", start, "--prompt", prompt,
+    run("rag_r1.sft.data", "--traces", tmp_path / "traces", "--model", start, "--prompt", prompt,
         "--protocol", "rag_r1_mq", "--validation", "0.3", "--out", tmp_path / "data")  # fmt: skip
-    train = ["rag_r1.sft", "--recipe", "recipes/rag_r1/sft/demo", "--data", tmp_path / "data",
+    train = ["rag_r1.sft.train_command", "--recipe", "recipes/rag_r1/sft/demo", "--data", tmp_path / "data",
              f"model.path={start}", f"trainer.default_local_dir={out}", "trainer.total_epochs=2"]  # fmt: skip
     told = run(*train)
     assert "validation loss" in told and "the lowest of 2" in told

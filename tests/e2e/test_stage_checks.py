@@ -19,7 +19,7 @@ from stage_checks import CHECKS, TwoStages, the_first_stage_is_finished_and_the_
 from transformers import AutoModelForCausalLM
 
 from rag_r1.demo.policy import policy_path
-from rag_r1.demo.unsearched import NAME
+from rag_r1.demo.r1_searcher_traces import NAME
 
 STEPS, SAMPLES, FINISHED_NS = {1: 1, 2: 3}, 4, 10**18
 

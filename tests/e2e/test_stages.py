@@ -19,9 +19,9 @@ import stage_checks
 from stage_checks import TwoStages
 
 from rag_r1.demo.policy import POLICIES, make_policy, save_policy
-from rag_r1.demo.unsearched import NAME, no_search_tokenizer
+from rag_r1.demo.r1_searcher_traces import NAME, no_search_tokenizer
 from rag_r1.demo.world import demo_protocol, write_demo
-from rag_r1.retrieval_process import build_index, retrieval_process
+from rag_r1.tools.retrieval.local_server import build_index, retrieval_process
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -70,7 +70,7 @@ class Stages:
     def __init__(self, out: Path, name: str, overrides):
         self.log = out.parent / f"{name}.log"
         recipes = [part for i in STEPS for part in ("--recipe", f"recipes/demo/r1_stage{i}")]
-        command = [sys.executable, "-m", "rag_r1.stages", "--out", str(out), *recipes, *overrides]
+        command = [sys.executable, "-m", "rag_r1.training.stages", "--out", str(out), *recipes, *overrides]
         left_out = ("RAY_ADDRESS", "VERL_FILE_LOGGER_PATH", "VERL_FILE_LOGGER_ROOT")
         environment = {k: v for k, v in os.environ.items() if k not in left_out}
         environment["PYTHONPATH"] = str(ROOT)

@@ -15,7 +15,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from rag_r1.agent import Budget, Generation, Ledger, TokenizerCodec, Trajectory
-from rag_r1.agent_setup import AgentSetup, chat_template
+from rag_r1.config.agent_setup import AgentSetup, chat_template
 from rag_r1.protocols import Document, Protocol, control_tokens, load_protocol
 from rag_r1.tools import search_tools
 

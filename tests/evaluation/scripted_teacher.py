@@ -1,4 +1,4 @@
-"""A teacher behind a real HTTP server that answers by rule (rag_r1/demo/teacher.py) and fails at known rates;
+"""A teacher behind a real HTTP server that answers by rule (rag_r1/demo/pipeline/teacher.py) and fails at known rates;
 and a retrieval server over the same world.
 
 The teacher searches for the facts that a question needs, one after the other, and then answers. What goes
@@ -23,9 +23,9 @@ from aiohttp import web
 
 from rag_r1.demo.loopback import LoopbackServer
 from rag_r1.demo.search import WorldSearch
-from rag_r1.demo.teacher import RuleTeacher, completion
+from rag_r1.demo.pipeline.teacher import RuleTeacher, completion
 from rag_r1.demo.world import Question, make_questions, make_world
-from rag_r1.evaluation.asks import seeded_fraction
+from rag_r1.rollouts.requests import seeded_fraction
 
 DEAD_RATE, FAULT_RATE = 0.02, 0.25
 FAULTS = (

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from rag_r1.agent import Trajectory, Turn
-from rag_r1.evaluation.browsecomp_plus import (
+from examples.browsecomp_plus.run import (
     RetrievalServerSearcher,
     SearcherError,
     main,
@@ -25,8 +25,8 @@ from rag_r1.evaluation.browsecomp_plus import (
     write_runs,
 )
 from rag_r1.protocols import Document
-from rag_r1.records import RecordError
-from rag_r1.retrieval_process import build_index, retrieval_process
+from rag_r1.agent.records import RecordError
+from rag_r1.tools.retrieval.local_server import build_index, retrieval_process
 
 CHECKOUT = os.environ.get("BROWSECOMP_PLUS")
 needs_checkout = pytest.mark.skipif(

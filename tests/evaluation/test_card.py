@@ -17,12 +17,12 @@ import pytest
 from finished_runs import card
 
 from rag_r1.agent import Budget, FailurePolicy
-from rag_r1.evaluation import card_facts
-from rag_r1.evaluation.card import Provenance, find_differences, make_provenance, protocol_part
-from rag_r1.evaluation.card_facts import MAX_ANSWER_BYTES, ProvenanceError, describe_server, without_secrets
+from rag_r1.rollouts import provenance_facts
+from rag_r1.rollouts.provenance import Provenance, find_differences, make_provenance, protocol_part
+from rag_r1.rollouts.provenance_facts import MAX_ANSWER_BYTES, ProvenanceError, describe_server, without_secrets
 from rag_r1.protocols import load_protocol
-from rag_r1.retrieval_process import build_index, retrieval_process
-from rag_r1.tools.retrieval import RetrieverConfig
+from rag_r1.tools.retrieval.local_server import build_index, retrieval_process
+from rag_r1.tools.retrieval.client import RetrieverConfig
 
 PASSING = {"index_version": 2, "paged_in": 1}
 READY = {
@@ -190,15 +190,15 @@ def test_nothing_secret_is_kept():
     assert without_secrets(given)["url"] == "https://host/v1"
     assert without_secrets("see ftp://user:hush@host and https://host") == "see ftp://host and https://host"
     assert without_secrets("http://[") == "(removed)"
-    assert card_facts.public_address("https://user:hush@host:1/v1?key=hush#x") == "https://host:1/v1"
-    assert card_facts.public_address("http://hush:[") == "(removed)"
+    assert provenance_facts.public_address("https://user:hush@host:1/v1?key=hush#x") == "https://host:1/v1"
+    assert provenance_facts.public_address("http://hush:[") == "(removed)"
 
 
 def test_what_identifies_an_index_is_the_same_after_a_reload_and_not_for_another_encoder():
-    told = card_facts.index_identity(READY)
-    assert told == card_facts.index_identity({**READY, **PASSING})
-    assert told != card_facts.index_identity({**READY, "encoder_sha256": "d" * 64})
-    assert card_facts.index_identity(None) is None
+    told = provenance_facts.index_identity(READY)
+    assert told == provenance_facts.index_identity({**READY, **PASSING})
+    assert told != provenance_facts.index_identity({**READY, "encoder_sha256": "d" * 64})
+    assert provenance_facts.index_identity(None) is None
 
 
 def test_an_index_of_another_corpus_than_the_servers_is_refused(tmp_path):
@@ -223,7 +223,7 @@ def test_a_models_hash_is_of_its_files_names_and_contents(tmp_path):
         for path, text in files.items():
             (tmp_path / name / path).parent.mkdir(parents=True, exist_ok=True)
             (tmp_path / name / path).write_text(text)
-        return card_facts.model_facts(tmp_path / name)
+        return provenance_facts.model_facts(tmp_path / name)
 
     files = {"config.json": "{}", "sub/model.safetensors": "weights"}
     one = model("one", files)
@@ -262,8 +262,8 @@ def test_files_of_the_same_name_are_told_apart(tmp_path):
 
 def test_the_commit_is_that_of_this_code_or_not_known():
     """Not known where the tests run from an installed package, or where there is no git."""
-    told = card_facts.commit_facts()
-    root = Path(card_facts.__file__).parents[2]
+    told = provenance_facts.commit_facts()
+    root = Path(provenance_facts.__file__).parents[2]
     head = subprocess.run(["git", "-C", str(root), "rev-parse", "HEAD"], capture_output=True, text=True)
     if head.returncode or not (root / ".git").exists():
         assert told is None

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from rag_r1.demo.policy import policy_path
-from rag_r1.evaluation.checkpoints import model_folder, step_of
-from rag_r1.evaluation.json_lines import RunError
+from rag_r1.inference.checkpoints import model_folder, step_of
+from rag_r1.runs.json_lines import RunError
 
 
 def hugging_face(folder: Path, weights: bool = True) -> Path:

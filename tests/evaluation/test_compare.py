@@ -9,9 +9,9 @@ import pytest
 from finished_runs import card, record, write_run
 
 from rag_r1.cli import COMMANDS
-from rag_r1.evaluation.bootstrap import Bootstrap
-from rag_r1.evaluation.compare import CompareError, compare, main, run_names
-from rag_r1.evaluation.compare_text import markdown
+from rag_r1.evaluation.report.bootstrap import Bootstrap
+from rag_r1.evaluation.report.compare_command import CompareError, compare, main, run_names
+from rag_r1.evaluation.report.comparison_markdown import markdown
 
 FEW = Bootstrap(resamples=200)
 CARD = card()
@@ -234,7 +234,7 @@ def test_the_command_prints_the_tables_and_writes_its_files(tmp_path, capsys):
 
 
 def test_the_command_is_one_of_rag_r1_and_needs_two_runs(tmp_path, capsys):
-    assert COMMANDS["eval"][0] == "rag_r1.evaluation.evaluate"
+    assert COMMANDS["eval"][0] == "rag_r1.evaluation.command"
     with pytest.raises(SystemExit) as ended:
         main([str(tmp_path)])
     assert ended.value.code == 2 and "give at least two runs" in capsys.readouterr().err

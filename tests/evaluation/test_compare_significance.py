@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rag_r1.evaluation.significance import bootstrap_p, holm, mcnemar, permutation
+from rag_r1.evaluation.report.significance import bootstrap_p, holm, mcnemar, permutation
 
 COUNTS = st.integers(0, 300)
 

@@ -13,11 +13,11 @@ from scripted import Characters
 from scripted_runs import folder_at
 
 from rag_r1.agent import Generation
-from rag_r1.evaluation.completion_engine import CompletionEngine, returns_token_ids
-from rag_r1.evaluation.endpoint import Endpoint, EndpointOptions, EngineFailure
-from rag_r1.evaluation.exchange import EpisodeClient
-from rag_r1.evaluation.pacing import CancelToken
-from rag_r1.evaluation.tape import ResponseCache, Usage
+from rag_r1.inference.completions import CompletionEngine, returns_token_ids
+from rag_r1.inference.client import Endpoint, EndpointOptions, EngineFailure
+from rag_r1.inference.exchange import EpisodeClient
+from rag_r1.inference.rate_limit import CancelToken
+from rag_r1.runs.response_cache import ResponseCache, Usage
 from rag_r1.protocols import load_protocol
 
 SQ = load_protocol("rag_r1_sq")

@@ -8,7 +8,7 @@ import pytest
 from scripted_runs import GOLD, SQ, row_of, setup_of
 
 from rag_r1.evaluation.conditions import BASELINES, agent_condition, baseline
-from rag_r1.evaluation.json_lines import RunError
+from rag_r1.runs.json_lines import RunError
 from rag_r1.protocols import load_protocol
 
 ROW = row_of("a")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rag_r1.evaluation.corpus.answers import MAX_TOKENS, AnswerMatcher, answer_tokens, weak_reason
+from rag_r1.corpus.answer_matcher import MAX_TOKENS, AnswerMatcher, answer_tokens, weak_reason
 
 
 @pytest.mark.parametrize(

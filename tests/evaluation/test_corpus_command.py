@@ -9,8 +9,8 @@ import pytest
 from corpus_retriever import retriever_stub
 
 from rag_r1.cli import main as cli
-from rag_r1.evaluation.corpus.report import markdown, read_answerable_ids
-from rag_r1.printable import terminal_text
+from rag_r1.corpus.report import markdown, read_answerable_ids
+from rag_r1.io.terminal_text import terminal_text
 
 CORPUS = [
     {"id": "1", "contents": '"Ulm"\nUlm is a city on the Danube.'},

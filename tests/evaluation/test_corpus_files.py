@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rag_r1.evaluation.corpus import files
-from rag_r1.evaluation.corpus.files import START, BadPassageError, Corpus, CorpusError, Passage
+from rag_r1.corpus import reader
+from rag_r1.corpus.reader import START, BadPassageError, Corpus, CorpusError, Passage
 
 ROWS = [
     {"id": "1", "contents": '"Ulm"\nA city.'},
@@ -109,7 +109,7 @@ def test_reading_goes_on_from_any_place_in_any_format(tmp_path):
 
 
 def test_rows_that_cannot_be_used_are_named_and_the_others_are_read(tmp_path, monkeypatch):
-    monkeypatch.setattr(files, "MAX_LINE_BYTES", 200)
+    monkeypatch.setattr(reader, "MAX_LINE_BYTES", 200)
     path = tmp_path / "bad.jsonl"
     path.write_bytes(
         b'{"id": "1"}\n[1]\n{"id": "", "contents": "x"}\n{"id": "1", "contents": "\\ud800"}\n\xff\n'

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rag_r1.evaluation.corpus.files import Corpus, CorpusError
-from rag_r1.evaluation.corpus.repair import repair
+from rag_r1.corpus.reader import Corpus, CorpusError
+from rag_r1.corpus.repair import repair
 
 
 def written(path: Path, rows: list) -> Path:

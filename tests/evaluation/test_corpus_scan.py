@@ -15,10 +15,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rag_r1.evaluation.corpus.answers import AnswerMatcher
-from rag_r1.evaluation.corpus.files import Corpus
-from rag_r1.evaluation.corpus.scan import ScanResult, ScanTargets, scan_corpus
-from rag_r1.evaluation.corpus.titles import TitleIndex
+from rag_r1.corpus.answer_matcher import AnswerMatcher
+from rag_r1.corpus.reader import Corpus
+from rag_r1.corpus.scan import ScanResult, ScanTargets, scan_corpus
+from rag_r1.corpus.title_index import TitleIndex
 
 ROOT = Path(__file__).parents[2]
 NAMES = ("Ulm", "ulm", "New_York", "Heat (film)", "Danube")
@@ -135,7 +135,7 @@ def test_a_scan_continues_after_sigkill(tmp_path):
     (tmp_path / "q.jsonl").write_text(json.dumps(question) + "\n")
     program = (
         "import sys; from pathlib import Path\n"
-        "from rag_r1.evaluation.corpus.command import CheckArguments, check_corpus\n"
+        "from rag_r1.corpus.command import CheckArguments, check_corpus\n"
         "folder = Path(sys.argv[1])\n"
         "given = CheckArguments(data=[folder / 'q.jsonl'], corpus=[folder / 'c.jsonl'], out=folder / 'out',\n"
         "                       skip_bad_rows=True, no_progress=True)\n"

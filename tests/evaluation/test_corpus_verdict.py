@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rag_r1.evaluation.corpus.answers import COMMON_AT_LEAST, MAX_TOKENS, AnswerMatcher
-from rag_r1.evaluation.corpus.questions import CorpusQuestion
-from rag_r1.evaluation.corpus.retrieved import RetrievalResult
-from rag_r1.evaluation.corpus.scan import ScanResult
-from rag_r1.evaluation.corpus.titles import LEVELS, STRONG, TitleIndex
-from rag_r1.evaluation.corpus.verdict import (
+from rag_r1.corpus.answer_matcher import COMMON_AT_LEAST, MAX_TOKENS, AnswerMatcher
+from rag_r1.corpus.questions import CorpusQuestion
+from rag_r1.corpus.retrieval_check import RetrievalResult
+from rag_r1.corpus.scan import ScanResult
+from rag_r1.corpus.title_index import LEVELS, STRONG, TitleIndex
+from rag_r1.corpus.verdict import (
     RULES,
     VERDICTS,
     CorpusFindings,

@@ -15,20 +15,20 @@ from aiohttp.test_utils import TestServer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rag_r1.evaluation import endpoint as module
-from rag_r1.evaluation.chat_engine import read_chat
-from rag_r1.evaluation.endpoint import (
+from rag_r1.inference import client as module
+from rag_r1.inference.chat import read_chat
+from rag_r1.inference.client import (
     Endpoint,
     EndpointOptions,
     EngineFailure,
     base_address,
 )
-from rag_r1.evaluation.endpoint_answers import retry_after, usage_of
-from rag_r1.evaluation.exchange import EpisodeClient
-from rag_r1.evaluation.json_lines import RunError
-from rag_r1.evaluation.pacing import CancelToken
-from rag_r1.evaluation.streamed_endpoint import StreamingEndpoint
-from rag_r1.evaluation.tape import ResponseCache, Usage
+from rag_r1.inference.response_metadata import retry_after, usage_of
+from rag_r1.inference.exchange import EpisodeClient
+from rag_r1.runs.json_lines import RunError
+from rag_r1.inference.rate_limit import CancelToken
+from rag_r1.inference.streamed_endpoint import StreamingEndpoint
+from rag_r1.runs.response_cache import ResponseCache, Usage
 
 BODY = {"model": "m", "messages": [{"role": "user", "content": "Who?"}]}
 USAGE = {"prompt_tokens": 11, "completion_tokens": 3}

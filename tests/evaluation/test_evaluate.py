@@ -18,15 +18,15 @@ from scripted_teacher import Teacher
 from scripted_vllm import Policy
 
 from rag_r1.cli import COMMANDS
-from rag_r1.config import RagR1Config
+from rag_r1.config.schema import RagR1Config
 from rag_r1.demo.policy import policy_path
 from rag_r1.demo.world import make_questions, make_world, to_row
-from rag_r1.evaluation import evaluate
-from rag_r1.evaluation.asks import seeded_fraction
+from rag_r1.evaluation import command
+from rag_r1.rollouts.requests import seeded_fraction
 from rag_r1.evaluation.validation_limits import validation_limits
 from rag_r1.protocols import load_protocol
-from rag_r1.records import read_records
-from rag_r1.rows import QuestionRow, write_rows
+from rag_r1.agent.records import read_records
+from rag_r1.data.rows import QuestionRow, write_rows
 
 ROOT = Path(__file__).parents[2]
 MQ = load_protocol("rag_r1_mq")
@@ -108,11 +108,11 @@ def test_a_run_of_500_questions_killed_twice_ends_as_one_that_was_not(tmp_path, 
             )
             kill_at(process, tape, answers)
             assert 0 < len(lines(tape)) < 1000
-        assert evaluate.main(given) == 0
+        assert command.main(given) == 0
         policy.latency_s = 0.0
-        assert evaluate.main(words(policy.url, data, tmp_path / "whole")) == 0
+        assert command.main(words(policy.url, data, tmp_path / "whole")) == 0
         asked = len(policy.bodies)
-        assert evaluate.main(given) == 0
+        assert command.main(given) == 0
         assert len(policy.bodies) == asked, "a finished run asks nothing"
     assert 2000 <= asked <= 2000 + 2 * 32, "only what was under way at a kill is asked again"
     whole, killed = (
@@ -142,7 +142,7 @@ def test_every_request_is_greedy_and_in_token_ids_and_every_figure_is_there(tmp_
             answerable=tmp_path / "answerable.json",
             supporting=tmp_path / "supporting.jsonl",
         )
-        assert evaluate.main(given) == 0
+        assert command.main(given) == 0
     for body in policy.bodies:
         assert body["temperature"] == 0.0 and body["return_token_ids"] is True
         # What a request leaves out, vLLM takes from the model's generation_config.json.
@@ -173,7 +173,7 @@ def test_every_request_is_greedy_and_in_token_ids_and_every_figure_is_there(tmp_
 def test_an_endpoint_that_returns_text_only_is_used_and_the_card_says_so(tmp_path, tokenizer):
     rows = rows_of(6, tmp_path / "q.parquet")
     with policy_of(tokenizer, rows, ids=False) as policy:
-        assert evaluate.main(words(policy.url, tmp_path / "q.parquet", tmp_path / "out")) == 0
+        assert command.main(words(policy.url, tmp_path / "q.parquet", tmp_path / "out")) == 0
     engine = card_of(tmp_path / "out")["engine"]
     assert engine["mode"] == "text" and engine["options"]["answers"] == "text"
     assert "| engine.mode | text |" in (tmp_path / "out" / "report.md").read_text()
@@ -197,7 +197,7 @@ def test_a_chat_endpoint_is_told_the_context_as_a_conversation_and_failures_are_
             retries=5,
             timeout_s=20,
         )
-        assert evaluate.main(given) == 0
+        assert command.main(given) == 0
     alive = [question for question in teacher.questions if not teacher.is_dead(question)]
     report = report_of(tmp_path / "out")
     assert report["counts"]["all"]["failed"] == 120 - len(alive) > 0
@@ -218,7 +218,7 @@ def test_baselines_ask_in_their_own_way_and_only_one_shot_needs_a_search(tmp_pat
             given = words(
                 policy.url, tmp_path / "q.parquet", tmp_path / name, baseline=name, retriever_url=url
             )
-            assert evaluate.main(given) == 0
+            assert command.main(given) == 0
             prompts[name] = tokenizer.decode(policy.bodies[-1]["prompt"])
             figures[name] = report_of(tmp_path / name)["figures"]
             card = card_of(tmp_path / name)
@@ -232,10 +232,10 @@ def test_baselines_ask_in_their_own_way_and_only_one_shot_needs_a_search(tmp_pat
     assert retrievals == {"direct": 0.0, "cot": 0.0, "one_shot": 1.0, "no_search": 0.0}
     capsys.readouterr()
     both = [str(tmp_path / "direct"), str(tmp_path / "cot"), "--resamples", "20"]
-    assert evaluate.main(["compare", *both]) == 1
+    assert command.main(["compare", *both]) == 1
     assert "condition: 'direct' | 'cot'" in capsys.readouterr().err
-    assert evaluate.main(["compare", *both, "--differs", "condition,protocol"]) == 0
-    assert evaluate.main(["report", str(tmp_path / "direct"), "--resamples", "20"]) == 0
+    assert command.main(["compare", *both, "--differs", "condition,protocol"]) == 0
+    assert command.main(["report", str(tmp_path / "direct"), "--resamples", "20"]) == 0
     assert "# Evaluation" in capsys.readouterr().out
 
 
@@ -244,13 +244,13 @@ def test_a_judge_is_one_more_term_and_can_be_added_to_a_finished_run(tmp_path, t
     rows = rows_of(8, tmp_path / "q.parquet")
     with policy_of(tokenizer, rows) as policy:
         given = words(policy.url, tmp_path / "q.parquet", tmp_path / "out")
-        assert evaluate.main(given) == 0
+        assert command.main(given) == 0
         asked = len(policy.bodies)
         assert "term:judge" not in report_of(tmp_path / "out")["figures"]
         with scripted_judge(lambda case: "correct") as judge:
             judging = ["--judge-url", judge.url, "--judge-model", "grader"]
-            assert evaluate.main([*given, *judging]) == 0
-            assert evaluate.main([*given, *judging]) == 0
+            assert command.main([*given, *judging]) == 0
+            assert command.main([*given, *judging]) == 0
         assert len(policy.bodies) == asked
     assert len(judge.cases) == len({row.question for row in rows})
     figure = report_of(tmp_path / "out")["figures"]["term:judge"]
@@ -264,7 +264,7 @@ def test_several_samples_of_a_question_are_drawn_and_count_as_one_question(tmp_p
     rows = rows_of(5, tmp_path / "q.parquet")
     with policy_of(tokenizer, rows) as policy:
         given = words(policy.url, tmp_path / "q.parquet", tmp_path / "out", samples=3, temperature=1)
-        assert evaluate.main(given) == 0
+        assert command.main(given) == 0
     counts = report_of(tmp_path / "out")["counts"]["all"]
     assert (counts["questions"], counts["episodes"]) == (5, 15)
     assert len({body["seed"] for body in policy.bodies}) == 30
@@ -278,7 +278,7 @@ def test_a_run_goes_on_only_with_what_it_was_begun_with(tmp_path, tokenizer, cap
 
         def run(*more: object, **flags: object) -> tuple[int, str]:
             flags = {"data": tmp_path / "q.parquet", **flags}
-            status = evaluate.main(words(policy.url, flags.pop("data"), tmp_path / "out", *more, **flags))
+            status = command.main(words(policy.url, flags.pop("data"), tmp_path / "out", *more, **flags))
             return status, capsys.readouterr().err
 
         assert run("rag_r1.agent.max_turns=2")[0] == 0
@@ -323,7 +323,7 @@ def test_wrong_inputs_are_named_before_anything_is_asked(tmp_path, tokenizer, ca
             more = ["rag_r1.retriever.retries=0"]
             flags = {"data": data, **flags}
             given = words(policy.url, flags.pop("data"), tmp_path / "out", *more, **flags)
-            assert evaluate.main(given) == 1, told
+            assert command.main(given) == 1, told
             assert told in capsys.readouterr().err
         for flags, told in (
             ({"baseline": "no_such"}, "must be one of direct, cot, one_shot, no_search"),
@@ -333,7 +333,7 @@ def test_wrong_inputs_are_named_before_anything_is_asked(tmp_path, tokenizer, ca
             ({"base_url": "localhost:1"}, "argument --base-url: must be an http(s) address"),
         ):
             with pytest.raises(SystemExit) as end:
-                evaluate.main(words(policy.url, data, tmp_path / "out", **flags))
+                command.main(words(policy.url, data, tmp_path / "out", **flags))
             assert end.value.code == 2 and told in capsys.readouterr().err
         assert policy.bodies == [] and not (tmp_path / "out" / "report.json").exists()
 
@@ -364,5 +364,5 @@ def test_the_limits_are_those_of_a_validation_with_the_recipes(protocol, name):
 
 
 def test_report_and_compare_are_parts_of_eval():
-    assert COMMANDS["eval"][0] == "rag_r1.evaluation.evaluate"
+    assert COMMANDS["eval"][0] == "rag_r1.evaluation.command"
     assert not {"report", "compare"} & set(COMMANDS)

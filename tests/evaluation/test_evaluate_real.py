@@ -11,11 +11,11 @@ from scripted_teacher import Teacher
 
 from rag_r1.demo.policy import policy_path
 from rag_r1.demo.world import demo_protocol, to_row
-from rag_r1.evaluation import evaluate
-from rag_r1.evaluation.serving import vllm_server
-from rag_r1.records import read_records
-from rag_r1.retrieval_process import build_index, retrieval_process
-from rag_r1.rows import write_rows
+from rag_r1.evaluation import command
+from rag_r1.inference.vllm_server import vllm_server
+from rag_r1.agent.records import read_records
+from rag_r1.tools.retrieval.local_server import build_index, retrieval_process
+from rag_r1.data.rows import write_rows
 
 ROOT = Path(__file__).parents[2]
 DATA = Path(os.environ.get("RAG_R1_DATA") or Path(__file__).parents[3] / "shared" / "data")
@@ -45,7 +45,7 @@ def test_a_folder_is_served_evaluated_and_the_server_ended(tmp_path, capsys):
             max_prompt_tokens=64,
             max_response_tokens=400,
         )
-        assert evaluate.main([*given, "rag_r1.agent.max_turn_tokens=48"]) == 0
+        assert command.main([*given, "rag_r1.agent.max_turn_tokens=48"]) == 0
         told = capsys.readouterr().out
     assert "condition agent: 24 questions" in told and "failed (the endpoint" not in told
     card = json.loads((tmp_path / "out" / "card.json").read_text())
@@ -83,7 +83,7 @@ def test_500_real_questions_run_through_in_token_ids_without_a_failure(tmp_path)
         )
         # Most of the time goes into reading observations, so they are short.
         limits = ("rag_r1.agent.max_turn_tokens=48", "rag_r1.agent.max_query_observation_tokens=120")
-        assert evaluate.main([*given, *limits]) == 0
+        assert command.main([*given, *limits]) == 0
     report = json.loads((tmp_path / "out" / "report.json").read_text())
     counts = report["counts"]["all"]
     assert (counts["questions"], counts["episodes"], counts["failed"]) == (500, 500, 0)

@@ -16,11 +16,11 @@ from scripted_vllm import Policy
 from data_process.difficulty import read_difficulties
 from rag_r1.demo.policy import policy_path
 from rag_r1.demo.world import make_questions, make_world, to_row
-from rag_r1.evaluation import filter as command
-from rag_r1.evaluation.asks import make_request, seeded_fraction
-from rag_r1.evaluation.chat_engine import turn_seed
+from rag_r1.sft import filter_command as command
+from rag_r1.rollouts.requests import make_request, seeded_fraction
+from rag_r1.inference.chat import turn_seed
 from rag_r1.protocols import load_protocol
-from rag_r1.rows import QuestionRow, read_rows, write_rows
+from rag_r1.data.rows import QuestionRow, read_rows, write_rows
 
 MQ = load_protocol("rag_r1_mq")
 SEED = 11
@@ -161,7 +161,7 @@ def test_a_killed_filter_ends_as_one_that_was_not_and_asks_only_what_was_under_w
         assert run(policy, tmp_path / "q.parquet", tmp_path / "whole") == 0
         once = len(policy.bodies)
         killed = subprocess.Popen(
-            [sys.executable, "-m", "rag_r1.evaluation.filter"]
+            [sys.executable, "-m", "rag_r1.sft.filter_command"]
             + words(policy, tmp_path / "q.parquet", tmp_path / "killed"),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -9,8 +9,8 @@ import virtual_time
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rag_r1.evaluation.pacing import CancelToken, CostTracker, RateLimiter
-from rag_r1.evaluation.tape import Usage
+from rag_r1.inference.rate_limit import CancelToken, CostTracker, RateLimiter
+from rag_r1.runs.response_cache import Usage
 
 
 def sent_at(pace: RateLimiter, tokens: list[int], corrections: dict[int, int] | None = None) -> list[float]:

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from rag_r1.cli import main as cli
-from rag_r1.evaluation.corpus.files import Corpus
-from rag_r1.evaluation.gold_passages import find_passages
-from rag_r1.probe_passages import PassagesError, read_passages
-from rag_r1.rows import QuestionRow, write_rows
-from rag_r1.supporting import GoldEvidence
+from rag_r1.corpus.reader import Corpus
+from rag_r1.evaluation.probes.collect import find_passages
+from rag_r1.probes.passages import PassagesError, read_passages
+from rag_r1.data.rows import QuestionRow, write_rows
+from rag_r1.data.evidence import GoldEvidence
 
 ROOT = Path(__file__).parents[2]
 CORPUS = [{"id": str(i), "contents": f'"Page {i // 2}"\ntext {i}'} for i in range(40)]
@@ -123,7 +123,7 @@ def test_the_command_goes_on_after_sigkill_and_finds_the_same(tmp_path):
     write_rows(tmp_path / "val.parquet", [asked(1, "Page 3", "Page 999")])
     program = (
         "import sys; from pathlib import Path\n"
-        "from rag_r1.evaluation.passages_command import PassagesArguments, gather\n"
+        "from rag_r1.evaluation.probes.command import PassagesArguments, gather\n"
         "folder = Path(sys.argv[1])\n"
         "given = PassagesArguments(data=[folder / 'val.parquet'], corpus=[folder / 'corpus.jsonl'],\n"
         "                          out=folder / sys.argv[2], random=50, no_progress=True)\n"

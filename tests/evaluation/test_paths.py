@@ -8,14 +8,14 @@ import pytest
 import virtual_time
 from scripted_runs import FAILS, RIGHT, SQ, WRONG, ScriptedEngine, folder_at, row_of, setup_of
 
-from rag_r1.config import RagR1Config
-from rag_r1.evaluation.arguments import RolloutArguments
-from rag_r1.evaluation.asks import make_request
+from rag_r1.config.schema import RagR1Config
+from rag_r1.rollouts.arguments import RolloutArguments
+from rag_r1.rollouts.requests import make_request
 from rag_r1.evaluation.eval_arguments import EvalArguments
-from rag_r1.evaluation.json_lines import RunError
-from rag_r1.evaluation.runner import EpisodeRunner
-from rag_r1.evaluation.session import prepare
-from rag_r1.records import trajectory_of
+from rag_r1.runs.json_lines import RunError
+from rag_r1.rollouts.runner import EpisodeRunner
+from rag_r1.rollouts.session import prepare
+from rag_r1.agent.records import trajectory_of
 from rag_r1.rewards import RewardSum
 
 

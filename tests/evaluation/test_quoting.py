@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rag_r1.evaluation.quoting import RUN, SHORTEST, find_quotation, words
+from rag_r1.sft.copy_check import RUN, SHORTEST, find_quotation, words
 from rag_r1.protocols import Document
 
 TEXT = (

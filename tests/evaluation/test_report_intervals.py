@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rag_r1.evaluation.bootstrap import Bootstrap, Estimate, RatioSums
+from rag_r1.evaluation.report.bootstrap import Bootstrap, Estimate, RatioSums
 
 
 def of_source(values, bootstrap: Bootstrap, share: bool = True, name: str = "nq") -> Estimate:

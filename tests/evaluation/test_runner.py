@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from scripted import Searcher
 from scripted_runs import FAILS, RIGHT, SQ, WRONG, folder_at, row_of, runner_of, setup_of, untimed
 
-from rag_r1.evaluation.asks import make_request
-from rag_r1.evaluation.json_lines import RunError
-from rag_r1.evaluation.pacing import CancelToken
-from rag_r1.evaluation.runner import CorrectnessRule, EpisodeRunner
+from rag_r1.rollouts.requests import make_request
+from rag_r1.runs.json_lines import RunError
+from rag_r1.inference.rate_limit import CancelToken
+from rag_r1.rollouts.runner import CorrectnessRule, EpisodeRunner
 from rag_r1.protocols import Failure
-from rag_r1.records import trajectory_of
+from rag_r1.agent.records import trajectory_of
 from rag_r1.rewards import RewardError, RewardSum
 
 SCRIPT = {"a": [RIGHT], "b": [WRONG], "c": [FAILS], "d": [RIGHT], "e": [WRONG], "f": [RIGHT]}
@@ -160,7 +160,7 @@ def test_a_stopped_run_loses_nothing_and_goes_on(tmp_path: Path):
 
 
 def test_an_endpoint_that_is_gone_ends_the_run(tmp_path: Path, monkeypatch):
-    monkeypatch.setattr("rag_r1.evaluation.runner.MAX_CONSECUTIVE_FAILURES", 3)
+    monkeypatch.setattr("rag_r1.rollouts.runner.MAX_CONSECUTIVE_FAILURES", 3)
     script = {name: [RIGHT if name == "b" else FAILS] for name in "abcdefgh"}
     played: list[str] = []
 

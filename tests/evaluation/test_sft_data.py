@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from made_traces import ANSWER, SEARCH, as_record, played, tokenizer, write_records
 
-from rag_r1.evaluation import sft_data
-from rag_r1.evaluation.cutting import KINDS
+from rag_r1.sft import data
+from rag_r1.sft.segment import KINDS
 from rag_r1.protocols import load_protocol
-from rag_r1.sft_rows import SftTokens, read_sft_rows
+from rag_r1.data.sft_rows import SftTokens, read_sft_rows
 
 PUBLISHED = {
     "instruction": "Search with <search> query </search>. Question: Where is Ulm?\n",
@@ -42,7 +42,7 @@ def traces(tmp_path_factory) -> Path:
 
 
 def make(model: Path, out: Path, *arguments: str | Path) -> int:
-    return sft_data.main(
+    return data.main(
         ["--model", str(model), "--out", str(out), "--max-context", "9999", *map(str, arguments)]
     )
 

@@ -17,8 +17,8 @@ from reading_policy import ReadingPolicy
 from rag_r1.agent import Trajectory, Turn
 from rag_r1.demo.policy import policy_path
 from rag_r1.demo.world import demo_protocol, make_questions, make_world, to_row
-from rag_r1.evaluation import evaluate as command
-from rag_r1.evaluation.sigma import (
+from rag_r1.evaluation import command
+from rag_r1.evaluation.state_threshold import (
     AnswerStates,
     best_balanced,
     quantile_threshold,
@@ -26,8 +26,8 @@ from rag_r1.evaluation.sigma import (
     states_of,
     thresholds_of,
 )
-from rag_r1.records import read_records
-from rag_r1.rows import write_rows
+from rag_r1.agent.records import read_records
+from rag_r1.data.rows import write_rows
 
 PROMPT = Path(__file__).parents[2] / "rag_r1" / "demo" / "prompt.txt"
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rag_r1.evaluation.answer_limits import MAX_ANSWER_BYTES, ResponseLimits
-from rag_r1.evaluation.streamed import StreamAssembler
+from rag_r1.inference.response_limits import MAX_ANSWER_BYTES, ResponseLimits
+from rag_r1.inference.streaming import StreamAssembler
 
 PIECES = [
     {"choices": [{"text": "<think> é", "token_ids": [1, 2], "logprobs": {"token_logprobs": [-1, -2]}}]},

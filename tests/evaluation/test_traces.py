@@ -17,10 +17,10 @@ from scripted_runs import untimed
 from scripted_teacher import Teacher
 
 from rag_r1.demo.world import to_row
-from rag_r1.evaluation import traces
+from rag_r1.sft import traces_command
 from rag_r1.protocols import load_protocol
-from rag_r1.records import read_records, trajectory_of
-from rag_r1.rows import write_rows
+from rag_r1.agent.records import read_records, trajectory_of
+from rag_r1.data.rows import write_rows
 
 ROOT = Path(__file__).parents[2]
 MQ = load_protocol("rag_r1_mq")
@@ -155,7 +155,7 @@ def _what_is_told_is_true(teacher: Teacher, out: Path, output: str) -> None:
 
 
 def run_here(teacher: Teacher, tmp_path: Path, out: str, *more: str) -> int:
-    return traces.main(arguments(teacher, questions_file(teacher, tmp_path), tmp_path / out, *more))
+    return traces_command.main(arguments(teacher, questions_file(teacher, tmp_path), tmp_path / out, *more))
 
 
 @pytest.mark.slow

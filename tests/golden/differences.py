@@ -31,7 +31,7 @@ from published_readings import (
 from rag_r1.protocols import Action, Invalid
 from rag_r1.rewards import normalise
 from rag_r1.rewards.normalise import normalise_r1_searcher
-from rag_r1.rewards.r1_searcher import r1_searcher_blocks
+from rag_r1.rewards.terms.r1_searcher import r1_searcher_blocks
 
 SCORES = ("em", "score", "score_retrieval", "stage1_llama", "stage2_llama", "qwen_zero", "cover_em", "f1")
 SEARCH_R1 = ("search_r1_em", "search_r1_format")

@@ -15,7 +15,7 @@ from golden_tables import Case, played, protocol, recipe_reward
 
 from rag_r1.rewards import cover_exact_match, exact_match, normalise, token_f1
 from rag_r1.rewards.normalise import normalise_r1_searcher
-from rag_r1.rewards.search_r1 import found_gold, is_valid
+from rag_r1.rewards.terms.search_r1 import found_gold, is_valid
 
 
 def block(text: str) -> tuple[str | None, int]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from stub_loop import StubLoop, StubServer
 
-from rag_r1.pipeline.processes import MARK
+from rag_r1.runs.processes import MARK
 
 
 @pytest.fixture

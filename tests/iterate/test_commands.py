@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rag_r1.command_line import read_arguments
+from rag_r1.options.command_line import read_arguments
 from rag_r1.iterate.commands import StepCommands, flag_words, launch_words, query_keys
 from rag_r1.iterate.plan import read_plan
-from rag_r1.stages import StagesArguments
-from retrieval_server.build_command import parse_args
+from rag_r1.training.stages import StagesArguments
+from retrieval_server.build_options import parse_args
 
 WORDS = st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1), max_size=4)
 

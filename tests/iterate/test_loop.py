@@ -9,7 +9,7 @@ import time
 import pytest
 from stub_loop import artefacts, facts
 
-from rag_r1.pipeline.processes import find_leftovers
+from rag_r1.runs.processes import find_leftovers
 
 ROUND = ("agent", "agent_evaluation", "data", "retriever", "index", "reload", "evaluation")
 STEPS = [

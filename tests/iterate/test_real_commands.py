@@ -13,7 +13,7 @@ from small_training import tiny_bert
 
 from rag_r1.demo.policy import policy_path
 from rag_r1.iterate.command import main
-from rag_r1.retrieval_process import build_index
+from rag_r1.tools.retrieval.local_server import build_index
 
 pytestmark = [pytest.mark.slow, pytest.mark.full]
 

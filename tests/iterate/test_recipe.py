@@ -7,7 +7,7 @@ from pathlib import Path
 from rag_r1.iterate.checks import find_problems
 from rag_r1.iterate.plan import read_plan
 from rag_r1.iterate.steps import Loop
-from rag_r1.recipe_files import RECIPES
+from rag_r1.config.recipes import RECIPES
 
 RECIPE = RECIPES / "agentic_r" / "iterate.yaml"
 

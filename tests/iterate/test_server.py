@@ -10,8 +10,8 @@ import pytest
 
 from rag_r1.iterate.plan import ServerSpec
 from rag_r1.iterate.server import LoopServer
-from rag_r1.pipeline.lock import PipelineError
-from rag_r1.retrieval_process import build_index
+from rag_r1.runs.lock import PipelineError
+from rag_r1.tools.retrieval.local_server import build_index
 
 
 def test_an_index_is_ordered_once_and_again_by_the_next_start(loop, server):

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rag_r1.pipeline.folder import PipelineError, PipelineFolder, Step, fingerprint
+from rag_r1.runs.steps import PipelineError, PipelineFolder, Step, fingerprint
 
 
 @pytest.fixture

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from rag_r1.pipeline.lock import PipelineError, hold_lock
+from rag_r1.runs.lock import PipelineError, hold_lock
 
 #: Holds a folder, starts a child that outlives it, and is killed.
 KILLED = """
 import os, signal, subprocess, sys
 from pathlib import Path
-from rag_r1.pipeline.lock import hold_lock
+from rag_r1.runs.lock import hold_lock
 with hold_lock(Path(sys.argv[1]), RuntimeError(), inherited=sys.argv[2] == "inherited"):
     child = subprocess.Popen([sys.executable, "-c", "input()"], close_fds=False)
     print(child.pid, flush=True)

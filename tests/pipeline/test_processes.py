@@ -9,8 +9,8 @@ import time
 
 import pytest
 
-from rag_r1.pipeline import processes
-from rag_r1.pipeline.folder import PipelineError
+from rag_r1.runs import processes
+from rag_r1.runs.steps import PipelineError
 
 #: Starts a process of its own in another session, tells its id, and waits.
 PARENT = """

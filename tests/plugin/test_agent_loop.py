@@ -9,8 +9,8 @@ import pytest
 from chat_templates import tokenizer_with
 from scripted_loop import PROMPT_LENGTH, RESPONSE_LENGTH, ScriptedClient, config, play, score
 
-from rag_r1.agent_setup import AgentSetup, RowLimits
-from rag_r1.config import RagR1Config
+from rag_r1.config.agent_setup import AgentSetup, RowLimits
+from rag_r1.config.schema import RagR1Config
 from rag_r1.protocols import load_protocol
 
 

@@ -8,8 +8,8 @@ from transformers import Qwen2Config
 from verl.trainer.ppo.utils import need_critic, need_reference_policy
 from verl.utils.config import validate_config
 
-from rag_r1.recipe_files import Recipe
-from rag_r1.train import compose_recipe
+from rag_r1.config.recipes import Recipe
+from rag_r1.training.command import compose_recipe
 
 pytestmark = pytest.mark.slow  # a composed recipe takes most of a second
 

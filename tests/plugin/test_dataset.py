@@ -10,7 +10,7 @@ import pytest
 from omegaconf import OmegaConf
 from verl.utils.dataset.rl_dataset import get_dataset_class
 
-from rag_r1.rows import usable_prompt
+from rag_r1.data.rows import usable_prompt
 
 pytestmark = pytest.mark.usefixtures("datasets_cache")
 MESSAGES = [{"role": "user", "content": "Where was Ada born?"}]

@@ -14,21 +14,21 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 from scripted_loop import PROMPT_LENGTH, RESPONSE_LENGTH, config
 
-from rag_r1.agent_setup import AgentSetup, RowLimits
-from rag_r1.config import RagR1Config
-from rag_r1.evaluation.asks import QuestionSet
+from rag_r1.config.agent_setup import AgentSetup, RowLimits
+from rag_r1.config.schema import RagR1Config
+from rag_r1.rollouts.requests import QuestionSet
 from rag_r1.evaluation.conditions import Condition
-from rag_r1.evaluation.corpus.files import Corpus
-from rag_r1.evaluation.gold_passages import find_passages
-from rag_r1.evaluation.search_card import plan_conditions
-from rag_r1.evaluation.session import RunSetup
+from rag_r1.corpus.reader import Corpus
+from rag_r1.evaluation.probes.collect import find_passages
+from rag_r1.evaluation.probes.suite import plan_conditions
+from rag_r1.rollouts.session import RunSetup
 from rag_r1.plugin.agent_loop import _ProcessAgent
 from rag_r1.plugin.probe_rows import COLUMN
-from rag_r1.probe_passages import Passages
-from rag_r1.probes import PROBES
+from rag_r1.probes.passages import Passages
+from rag_r1.probes.probes import PROBES
 from rag_r1.protocols import SEARCH, Document
-from rag_r1.rows import QuestionRow
-from rag_r1.supporting import GoldEvidence
+from rag_r1.data.rows import QuestionRow
+from rag_r1.data.evidence import GoldEvidence
 
 PAGES, TOPK = 12, 2
 TEXTS = {str(i): f'"Page {i // 3}"\ntext {i} of {i % 5}' for i in range(3 * PAGES)}

@@ -8,7 +8,7 @@ from verl.trainer.ppo import core_algos
 
 from rag_r1.plugin import sampler
 from rag_r1.plugin.session_trainer import SessionTrainerSync
-from rag_r1.preflight.sessions import EXACT_ESTIMATORS
+from rag_r1.training.preflight.sessions import EXACT_ESTIMATORS
 
 GROUPS = {"prompts": 2, "group": 4}
 

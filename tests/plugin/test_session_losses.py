@@ -12,7 +12,7 @@ from verl.workers.config import CriticConfig, FSDPActorConfig, PolicyLossConfig
 from verl.workers.utils.losses import ppo_loss, value_loss
 
 from rag_r1.plugin.session_trainer import SessionTrainerSync
-from rag_r1.preflight.sessions import EXACT_AGGREGATIONS, EXACT_LOSSES
+from rag_r1.training.preflight.sessions import EXACT_AGGREGATIONS, EXACT_LOSSES
 
 GROUPS = {"prompts": 1, "group": 4}
 #: Loss of each update, and all gradients as one vector.

@@ -8,7 +8,7 @@ import pytest
 import yaml
 from chat_templates import PLAIN, QUOTING, USABLE, tokenizer_with
 
-from rag_r1.agent_setup import for_tokenizer
+from rag_r1.config.agent_setup import for_tokenizer
 from rag_r1.protocols import (
     Answer,
     Calls,

@@ -13,8 +13,8 @@ from unittest.mock import patch
 from omegaconf import DictConfig, OmegaConf
 from yaml import YAMLError
 
-from rag_r1.recipe_files import Recipe
-from rag_r1.train import compose_recipe
+from rag_r1.config.recipes import Recipe
+from rag_r1.training.command import compose_recipe
 
 _load = OmegaConf.load
 _parse = cache(lambda text: _load(StringIO(text)))

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from rag_r1.recipe_files import RECIPES
+from rag_r1.config.recipes import RECIPES
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -9,9 +9,9 @@ import pytest
 from composed_recipes import composed, given
 from omegaconf import OmegaConf
 
-from rag_r1.demo.memory_policy import memory_budget
-from rag_r1.preflight.sessions import check_sessions
-from rag_r1.preflight.settings import check_lengths, check_rag_r1_keys
+from examples.memory.warm_start import memory_budget
+from rag_r1.training.preflight.sessions import check_sessions
+from rag_r1.training.preflight.settings import check_lengths, check_rag_r1_keys
 
 pytestmark = pytest.mark.slow  # composed recipes
 

@@ -15,13 +15,13 @@ import pyarrow.parquet as pq
 import pytest
 from transformers import AutoTokenizer
 
-from rag_r1.config import RagR1Config
-from rag_r1.preflight import preflight
-from rag_r1.preflight.data import check_steps
-from rag_r1.preflight.model import check_tags
-from rag_r1.preflight.parquet import column_problems, scan_parquet, scan_problems
-from rag_r1.preflight.sampling import check_sampler
-from rag_r1.preflight.settings import (
+from rag_r1.config.schema import RagR1Config
+from rag_r1.training.preflight import preflight
+from rag_r1.training.preflight.data import check_steps
+from rag_r1.training.preflight.model import check_tags
+from rag_r1.training.preflight.parquet import column_problems, scan_parquet, scan_problems
+from rag_r1.training.preflight.sampler import check_sampler
+from rag_r1.training.preflight.settings import (
     check_export,
     check_lengths,
     check_log_probs,
@@ -29,8 +29,8 @@ from rag_r1.preflight.settings import (
     check_verl,
 )
 from rag_r1.protocols import load_protocol
-from rag_r1.recipe_files import Recipe
-from rag_r1.train import compose_recipe, main
+from rag_r1.config.recipes import Recipe
+from rag_r1.training.command import compose_recipe, main
 
 PROTOCOL = load_protocol("rag_r1_mq")
 
@@ -170,7 +170,7 @@ def test_overlong_prompt_is_named_by_row_unless_verl_drops_it(tmp_path: Path):
 
 
 def test_of_a_large_file_the_longest_prompts_are_tokenised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("rag_r1.preflight.parquet.TOKENISED", 3)
+    monkeypatch.setattr("rag_r1.training.preflight.parquet.TOKENISED", 3)
     rows = [row(i) for i in range(50)]
     rows[40] = row(40, question="why " * 400)
     path = write(tmp_path / "train.parquet", rows)

@@ -15,9 +15,9 @@ import pytest
 from composed_recipes import compose_quickly, given
 from omegaconf import OmegaConf
 
-from rag_r1 import recipe_files
-from rag_r1.recipe_files import RECIPES, Recipe, RecipeError, find_file, kind_of, shipped_names
-from rag_r1.train import main as train
+from rag_r1.config import recipes as recipe_files
+from rag_r1.config.recipes import RECIPES, Recipe, RecipeError, find_file, kind_of, shipped_names
+from rag_r1.training.command import main as train
 
 README = RECIPES / "README.md"
 

@@ -12,11 +12,11 @@ import pytest
 import yaml
 from omegaconf import OmegaConf
 
-from rag_r1 import sft
-from rag_r1.preflight import preflight_sft
-from rag_r1.recipe_files import Recipe
-from rag_r1.sft_rows import Piece, SftRow, write_sft_rows
-from rag_r1.train import compose_recipe
+from rag_r1.sft import train_command
+from rag_r1.training.preflight import preflight_sft
+from rag_r1.config.recipes import Recipe
+from rag_r1.data.sft_rows import Piece, SftRow, write_sft_rows
+from rag_r1.training.command import compose_recipe
 
 ROOT = Path(__file__).resolve().parents[2]
 RECIPES = ["recipes/rag_r1/sft/qwen_7b", "recipes/rag_r1/sft/demo"]
@@ -42,7 +42,7 @@ def data(tmp_path: Path) -> Path:
 
 def checked(data: Path, model: Path, *overrides: str):
     """What the preflight says of the demo's recipe with this data and model: places, and whole texts."""
-    given = [*sft.data_overrides(data), f"model.path='{model}'", *overrides]
+    given = [*train_command.data_overrides(data), f"model.path='{model}'", *overrides]
     report = preflight_sft(compose_recipe(Recipe.find(RECIPES[1]), given))
     return [problem.where for problem in report.problems], "\n".join(map(str, report.problems))
 
@@ -114,24 +114,24 @@ def test_data_of_another_tokenizer_is_named_with_its_row(data, model_folder):
 @pytest.mark.slow
 def test_the_command_checks_and_starts_nothing(data, model_folder, capsys):
     given = ["--recipe", RECIPES[1], "--data", str(data), "--check-only", f"model.path={model_folder}"]
-    assert sft.main(given) == 0
+    assert train_command.main(given) == 0
     assert "preflight: all is well" in capsys.readouterr().out
-    assert sft.main([*given, "trainer.no_such_key=1", "trainer.nnodes=2"]) == 1
+    assert train_command.main([*given, "trainer.no_such_key=1", "trainer.nnodes=2"]) == 1
     told = capsys.readouterr().err
     assert "trainer.no_such_key" in told and "--nnodes=2" in told and "--node-rank=RANK" in told
 
 
 @pytest.mark.slow
 def test_a_recipe_for_reinforcement_learning_is_refused(capsys):
-    assert sft.main(["--recipe", "recipes/rag_r1/grpo", "--check-only"]) == 1
+    assert train_command.main(["--recipe", "recipes/rag_r1/grpo", "--check-only"]) == 1
     assert "no recipe for SFT" in capsys.readouterr().err
-    assert sft.main(["--recipe", "no/such/recipe"]) == 1
+    assert train_command.main(["--recipe", "no/such/recipe"]) == 1
     assert "there is no recipe" in capsys.readouterr().err
 
 
 def test_on_gpus_verls_own_module_is_started_and_on_a_cpu_ours():
     recipe = Recipe.find(RECIPES[0])
-    gpu, cpu = (sft.launch_words(device, 8, recipe, ["a=1"]) for device in ("cuda", "cpu"))
+    gpu, cpu = (train_command.launch_words(device, 8, recipe, ["a=1"]) for device in ("cuda", "cpu"))
     assert "verl.trainer.sft_trainer" in gpu and "rag_r1.plugin.cpu.sft_trainer" in cpu
     assert "--nproc-per-node=8" in gpu and gpu[-1] == "a=1"
 
@@ -151,9 +151,9 @@ def logged(path: Path, losses: dict[int, float], end: str = "") -> None:
 
 def test_the_model_with_the_lowest_validation_loss_is_chosen(tmp_path):
     models = {step: checkpoint(tmp_path, step) for step in (10, 20, 30)}
-    assert sft.best_model(tmp_path)[0] == models[30], "without validation the last one"
+    assert train_command.best_model(tmp_path)[0] == models[30], "without validation the last one"
     logged(tmp_path / "metrics.jsonl", {10: 0.9, 15: 0.1, 20: 0.5, 30: 0.7}, '{"step": 3')
-    model, told = sft.best_model(tmp_path)
+    model, told = train_command.best_model(tmp_path)
     assert model == models[20] and "0.5000" in told and "lowest of 3" in told
 
 
@@ -162,12 +162,12 @@ def test_losses_of_the_runs_before_a_resumption_count_too(tmp_path):
     logged(tmp_path / "metrics-1.jsonl", {10: 0.2})
     logged(tmp_path / "metrics-2.jsonl", {10: 0.4})
     logged(tmp_path / "metrics.jsonl", {20: 0.3, 10: float("nan")})
-    assert sft.best_model(tmp_path)[0] == models[20]
+    assert train_command.best_model(tmp_path)[0] == models[20]
 
 
 def test_a_run_without_an_exported_model_is_told(tmp_path):
     with pytest.raises(FileNotFoundError, match="hf_model"):
-        sft.best_model(tmp_path)
+        train_command.best_model(tmp_path)
 
 
 #: A training that resumes nothing.
@@ -183,10 +183,10 @@ def test_a_training_links_its_model_and_keeps_earlier_logs(tmp_path, capfd):
     """
     for step in ("2", "3"):
         command = ["bash", "-c", script, "-", str(tmp_path / "run"), step]
-        assert sft.run(command, tmp_path / "run", NEW) == 0
+        assert train_command.run(command, tmp_path / "run", NEW) == 0
     assert (tmp_path / "run" / "model").resolve() == tmp_path / "run" / "global_step_2" / "huggingface"
     assert (tmp_path / "run" / "metrics-1.jsonl").exists()
-    assert sft.run(["false"], tmp_path / "run", NEW) == 1
+    assert train_command.run(["false"], tmp_path / "run", NEW) == 1
     assert "the same command resumes it" in capfd.readouterr().err
 
 

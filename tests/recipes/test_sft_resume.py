@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from omegaconf import DictConfig, OmegaConf
 
-from rag_r1.sft_resume import LATEST, begin_next_epoch, steps_of_epoch
+from rag_r1.sft.resume import LATEST, begin_next_epoch, steps_of_epoch
 
 #: Of each file; in batches of 4 the two are five steps, and two rows are dropped.
 ROWS = (15, 7)

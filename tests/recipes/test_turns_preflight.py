@@ -9,8 +9,8 @@ import pytest
 from chat_templates import PLAIN, tokenizer_with
 from omegaconf import OmegaConf
 
-from rag_r1.config import RagR1Config
-from rag_r1.preflight.model import check_turns
+from rag_r1.config.schema import RagR1Config
+from rag_r1.training.preflight.model import check_turns
 
 NO_TOOLS = PLAIN.replace("{% if tools %}", "{% if false %}")
 

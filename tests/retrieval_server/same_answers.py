@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from retrieval_server.guarantee import TIE, Determinism
-from retrieval_server.sources import ScoredPassage
+from retrieval_server.determinism import TIE, Determinism
+from retrieval_server.source import ScoredPassage
 
 #: One query's answer: ids (or whatever else names a document) and scores, best first.
 Answer = Sequence[tuple[object, float]]

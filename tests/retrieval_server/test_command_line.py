@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from pydantic import Field, model_validator
 
 from retrieval_server import commands
-from retrieval_server.build_command import BuildCommand
+from retrieval_server.build_options import BuildCommand
 from retrieval_server.command_line import Flag, Group, Options, parse
 from retrieval_server.engine.options import EngineOptions
-from retrieval_server.serve_command import ServeCommand
+from retrieval_server.serve_options import ServeCommand
 from retrieval_server.server.limits import RequestLimits
 
 WORDS = st.text(min_size=1).filter(lambda text: not text.startswith("-"))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from retrieval_server.encode.encoder import Encoder
 from retrieval_server.encode.options import EncoderOptions
-from retrieval_server.guarantee import (
+from retrieval_server.determinism import (
     Determinism,
     ProbeResult,
     combine_probes,
@@ -28,10 +28,10 @@ ROOT = Path(__file__).parents[2]
 BITS, ORDER, NONE = Determinism
 WEIGHT = torch.randn(48, 384, generator=torch.Generator().manual_seed(1))
 ONE_PROBE = """
-from retrieval_server.encode.cpu import set_mkl_reproducible
+from retrieval_server.encode.cpu_settings import set_mkl_reproducible
 set_mkl_reproducible()
 import os, torch
-from retrieval_server.guarantee import probe_model
+from retrieval_server.determinism import probe_model
 torch.manual_seed(0)
 model = torch.nn.Sequential(torch.nn.Linear(384, 1536), torch.nn.Linear(1536, 384))
 print(os.environ["MKL_CBWR"], probe_model(model).guarantee)
@@ -108,7 +108,7 @@ def test_on_an_intel_processor_the_server_guarantees_bits():
 
 
 def test_sixteen_bits_guarantee_no_order_and_a_model_without_products_guarantees_bits(monkeypatch):
-    monkeypatch.setattr("retrieval_server.guarantee.try_product", lambda *_: (False, "a"))
+    monkeypatch.setattr("retrieval_server.determinism.try_product", lambda *_: (False, "a"))
     layer = torch.nn.Linear(4, 4)
     assert probe_model(layer).guarantee is ORDER
     assert probe_model(layer.to(torch.bfloat16)).guarantee is NONE
@@ -145,7 +145,7 @@ def test_in_16_or_8_bits_processes_that_multiply_differently_guarantee_nothing_t
 
 @pytest.mark.parametrize("dtype, otherwise", [(torch.float32, ORDER), (torch.bfloat16, NONE)])
 def test_a_probe_that_finds_bits_tells_what_its_data_type_allows_without_them(dtype, otherwise, monkeypatch):
-    monkeypatch.setattr("retrieval_server.guarantee.try_product", lambda *_: (True, "a"))
+    monkeypatch.setattr("retrieval_server.determinism.try_product", lambda *_: (True, "a"))
     found = probe_model(torch.nn.Linear(4, 4).to(dtype))
     assert (found.guarantee, found.without_bits().guarantee) == (BITS, otherwise)
 

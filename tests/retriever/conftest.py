@@ -6,7 +6,7 @@ import pytest
 from scored_world import FEW, scored_world
 
 from rag_r1.demo.policy import policy_path
-from rag_r1.retriever import data
+from rag_r1.retriever.data import command
 
 
 @pytest.fixture(scope="session")
@@ -21,5 +21,5 @@ def made(tmp_path_factory, tokenizer):
     """The world and the folder of a run over it."""
     folder = tmp_path_factory.mktemp("made")
     with scored_world(folder, tokenizer) as world:
-        assert data.main(world.words(folder / "out", *FEW)) == 0
+        assert command.main(world.words(folder / "out", *FEW)) == 0
         yield world, folder / "out"

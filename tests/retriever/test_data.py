@@ -11,12 +11,12 @@ import pytest
 from scored_world import FEW, ScoredWorld, lines, scored_world, texts_of
 
 from rag_r1.demo.search import WorldSearch
-from rag_r1.evaluation import evaluate
-from rag_r1.retriever import data
-from rag_r1.retriever.encoder_settings import EncoderSettings
+from rag_r1.evaluation import command
+from rag_r1.retriever.data import command as data
+from rag_r1.retriever.training.encoder_settings import EncoderSettings
 from rag_r1.retriever.records import read_training_rows
-from rag_r1.retriever.training_data import load
-from rag_r1.rows import QuestionRow, read_rows, write_rows
+from rag_r1.retriever.training.dataset import load
+from rag_r1.data.rows import QuestionRow, read_rows, write_rows
 
 pytestmark = pytest.mark.slow
 
@@ -232,7 +232,7 @@ def test_the_rule_knows_the_answers_of_steps_that_rows_name_or_that_a_run_has_ke
         assert relevant(out, steps) and len(world.policy.bodies) == asked, "nothing is played again"
         assert "which 6 of 6 questions name" in capsys.readouterr().out
 
-        assert evaluate.main([*world.words(tmp_path / "run", judged=False)]) == 0
+        assert command.main([*world.words(tmp_path / "run", judged=False)]) == 0
         world.data.write_bytes(plain)
         own = world.words(tmp_path / "own", *more, judged=False, trajectories=tmp_path / "run")
         assert data.main(own) == 0 and relevant(tmp_path / "own", steps)

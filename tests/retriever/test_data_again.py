@@ -8,7 +8,8 @@ import json
 import pytest
 from scored_world import FEW, lines, scored_world, texts_of
 
-from rag_r1.retriever import data, data_steps
+from rag_r1.retriever.data import command
+from rag_r1.retriever.data import steps
 
 pytestmark = pytest.mark.slow
 
@@ -17,9 +18,9 @@ def test_a_finished_run_asks_nothing_and_another_rule_only_selects_again(made, c
     world, out = made
     bodies, cases = len(world.policy.bodies), len(world.judge.cases)
     before = (out / "train.jsonl").read_bytes()
-    assert data.main(world.words(out, *FEW, "--selection", "faithful", "--utility", "correctness")) == 0
+    assert command.main(world.words(out, *FEW, "--selection", "faithful", "--utility", "correctness")) == 0
     other = (out / "train.jsonl").read_bytes()
-    assert data.main(world.words(out, *FEW)) == 0
+    assert command.main(world.words(out, *FEW)) == 0
     assert (out / "train.jsonl").read_bytes() == before != other
     assert (len(world.policy.bodies), len(world.judge.cases)) == (bodies, cases)
 
@@ -31,14 +32,14 @@ def test_a_server_that_was_started_again_is_the_same_and_one_with_a_new_encoder_
         given = world.words(tmp_path / "out", *FEW, "--estimate")
         told = {"encoder_sha256": "a" * 64, "index_version": 1, "paged_in": 0}
         world.policy.described = told
-        assert data.main(given) == 0
+        assert command.main(given) == 0
         asked = len(world.policy.bodies)
         world.policy.described = {**told, "index_version": 2, "paged_in": 1}
-        assert data.main(given) == 0
+        assert command.main(given) == 0
         assert len(world.policy.bodies) == asked
         capsys.readouterr()
         world.policy.described = {**told, "encoder_sha256": "b" * 64}
-        assert data.main(given) == 1
+        assert command.main(given) == 1
         assert "encoder_sha256 was 'aaa" in capsys.readouterr().err
 
 
@@ -47,11 +48,11 @@ def test_a_server_that_has_reloaded_the_same_index_is_the_same_and_one_with_anot
 ):
     with scored_world(tmp_path, tokenizer, separator=" [SEP] ") as world:
         given = world.words(tmp_path / "out", *FEW, "--utility", "relevance")
-        assert data.main([*given, "--estimate"]) == 0
+        assert command.main([*given, "--estimate"]) == 0
         world.policy.described = {"index_version": 2}
-        assert data.main(given) == 0
+        assert command.main(given) == 0
         world.policy.separator = " | "
-        assert data.main(given) == 1
+        assert command.main(given) == 1
         assert "retriever.served.separator was ' [SEP] ' and is now ' | '" in capsys.readouterr().err
 
 
@@ -62,7 +63,7 @@ def test_a_malformed_list_costs_a_request_and_not_the_round(made, tmp_path, toke
         return said if attempt else json.dumps(wrong)
 
     with scored_world(tmp_path, tokenizer, mood=once_wrong) as world:
-        assert data.main(world.words(tmp_path / "out", *FEW)) == 0
+        assert command.main(world.words(tmp_path / "out", *FEW)) == 0
         again = [body for body in world.judge.bodies if body["temperature"] > 0]
     assert again and {body["seed"] for body in again} == {1}
     for name in ("sub_answers.jsonl", "relevance.jsonl", "train.jsonl"):
@@ -77,14 +78,14 @@ def test_a_round_that_the_judge_never_scores_is_left_out_and_tried_again(made, t
 
     with scored_world(tmp_path, tokenizer, mood=mood) as world:
         given = world.words(tmp_path / "out", *FEW)
-        assert data.main(given) == 0
+        assert command.main(given) == 0
         scored = {(r["id"], r["round_index"]) for r in lines(tmp_path / "out" / "relevance.jsonl")}
         assert "the same command tries 1 of the others again" in capsys.readouterr().out
         every = {(r["id"], r["round_index"]) for r in lines(made[1] / "relevance.jsonl")}
         assert len(every - scored) == 1
         broken[0] = False
         asked = len(world.judge.cases)
-        assert data.main(given) == 0
+        assert command.main(given) == 0
         assert 0 < len(world.judge.cases) - asked <= 2, "only what was missing is asked for"
     assert (tmp_path / "out" / "train.jsonl").read_bytes() == (made[1] / "train.jsonl").read_bytes()
 
@@ -97,11 +98,11 @@ def test_a_judge_that_is_gone_costs_no_score_twice(made, tmp_path, tokenizer, ca
 
     with scored_world(tmp_path, tokenizer, mood=mood) as world:
         given = world.words(tmp_path / "out", *FEW)
-        assert data.main(given) == 0
+        assert command.main(given) == 0
         assert "requests to the judge that were unanswered: " in capsys.readouterr().out
         scored = sum("passages" in case for case in world.judge.cases)
         gone[0] = False
-        assert data.main(given) == 0
+        assert command.main(given) == 0
         every = sum("passages" in case for case in world.judge.cases)
     records = lines(tmp_path / "out" / "candidates.jsonl")
     candidates = [one["candidate_passage_ids"] for record in records for one in record["trajectory"]]
@@ -117,46 +118,46 @@ def test_a_model_is_started_only_if_something_is_left_to_play(made, tmp_path, mo
         raise AssertionError("the model was started")
 
     world, out = made
-    monkeypatch.setattr(data_steps, "serve_model", started)
-    assert data.main(world.words(out, *FEW)) == 0
+    monkeypatch.setattr(steps, "serve_model", started)
+    assert command.main(world.words(out, *FEW)) == 0
     (out / "relevance.jsonl").unlink()
-    assert data.main(world.words(out, *FEW)) == 0, "the judge has said all that is needed"
+    assert command.main(world.words(out, *FEW)) == 0, "the judge has said all that is needed"
     before = (out / "correctness.jsonl").read_bytes()
     (out / "correctness.jsonl").unlink()
     with pytest.raises(AssertionError, match="the model was started"):
-        data.main(world.words(out, *FEW))
+        command.main(world.words(out, *FEW))
     monkeypatch.undo()
-    assert data.main(world.words(out, *FEW)) == 0
+    assert command.main(world.words(out, *FEW)) == 0
     assert (out / "correctness.jsonl").read_bytes() == before
 
 
 def test_what_has_failed_as_often_as_it_may_is_not_promised_again(tmp_path, tokenizer, capsys, monkeypatch):
     with scored_world(tmp_path, tokenizer, count=2) as world:
         given = world.words(tmp_path / "out", *FEW, "--utility", "correctness", tries=2)
-        assert data.main([*given, "--estimate"]) == 0
+        assert command.main([*given, "--estimate"]) == 0
         first = lines(tmp_path / "out" / "candidates.jsonl")[0]
         name = first["trajectory"][0]["candidate_passage_ids"][7]
         text = texts_of(tmp_path / "out" / "passages.jsonl")[name]
         world.policy.breaks = lambda prompt: first["question"] in prompt and text in prompt
         capsys.readouterr()
-        assert data.main(given) == 0
+        assert command.main(given) == 0
         assert "the same command tries 1 of the others again" in capsys.readouterr().out
-        assert data.main(given) == 0
+        assert command.main(given) == 0
         said = capsys.readouterr().out
         assert "again\n" not in said and "not tried again: 1, of which a continuation has failed" in said
 
         def started(given):
             raise AssertionError("the model was started")
 
-        monkeypatch.setattr(data_steps, "serve_model", started)
-        assert data.main(given) == 0
+        monkeypatch.setattr(steps, "serve_model", started)
+        assert command.main(given) == 0
         more = world.words(tmp_path / "out", *FEW, "--utility", "correctness", tries=3)
         with pytest.raises(AssertionError, match="the model was started"):
-            data.main(more)
+            command.main(more)
         monkeypatch.undo()
         world.policy.breaks = None
         capsys.readouterr()
-        assert data.main(more) == 0
+        assert command.main(more) == 0
         assert "not tried again" not in capsys.readouterr().out
 
 
@@ -166,12 +167,12 @@ def test_trajectories_that_have_failed_as_often_as_they_may_are_not_played_again
     with scored_world(tmp_path, tokenizer, count=2) as world:
         world.policy.breaks = lambda prompt: world.questions[0].text in prompt
         once = ("--utility", "relevance", "--tries", "1")
-        assert data.main(world.words(tmp_path / "out", *FEW, *once)) == 0
+        assert command.main(world.words(tmp_path / "out", *FEW, *once)) == 0
 
         def started(given):
             raise AssertionError("the model was started")
 
-        monkeypatch.setattr(data_steps, "serve_model", started)
-        assert data.main(world.words(tmp_path / "out", *FEW, *once)) == 0
+        monkeypatch.setattr(steps, "serve_model", started)
+        assert command.main(world.words(tmp_path / "out", *FEW, *once)) == 0
         with pytest.raises(AssertionError, match="the model was started"):
-            data.main(world.words(tmp_path / "out", *FEW, "--utility", "relevance", "--tries", "2"))
+            command.main(world.words(tmp_path / "out", *FEW, "--utility", "relevance", "--tries", "2"))

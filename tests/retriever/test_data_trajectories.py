@@ -9,7 +9,7 @@ import shutil
 import pytest
 from scored_world import FEW, scored_world
 
-from rag_r1.retriever import data
+from rag_r1.retriever.data import command
 
 pytestmark = pytest.mark.slow
 
@@ -18,7 +18,7 @@ def test_an_evaluation_that_was_played_before_is_used(made, tmp_path):
     world, out = made
     asked = len(world.policy.bodies)
     given = world.words(tmp_path / "out", *FEW, "--utility", "relevance", trajectories=out / "trajectories")
-    assert data.main(given) == 0
+    assert command.main(given) == 0
     assert len(world.policy.bodies) == asked and not (tmp_path / "out" / "trajectories").exists()
     assert (tmp_path / "out" / "relevance.jsonl").read_bytes() == (out / "relevance.jsonl").read_bytes()
 
@@ -41,7 +41,7 @@ def test_a_run_that_another_agent_has_played_is_refused_with_both_values(
     (run / "card.json").write_text(json.dumps({**card, key: {**card[key], **value}}))
     asked = len(world.policy.bodies)
     given = world.words(tmp_path / "out", *FEW, "--utility", "relevance", trajectories=run)
-    assert data.main(given) == 1
+    assert command.main(given) == 1
     said = capsys.readouterr().err
     assert "was played by another agent" in said and told in said
     assert len(world.policy.bodies) == asked
@@ -50,7 +50,7 @@ def test_a_run_that_another_agent_has_played_is_refused_with_both_values(
 def test_a_run_of_another_protocol_is_refused(made, tmp_path, capsys):
     world, out = made
     given = world.words(tmp_path / "out", trajectories=out / "trajectories", protocol="search_r1")
-    assert data.main(given) == 1
+    assert command.main(given) == 1
     assert "was played with --protocol rag_r1_sq" in capsys.readouterr().err
 
 
@@ -58,7 +58,7 @@ def test_a_run_without_a_card_is_refused(made, tmp_path, capsys):
     world, out = made
     shutil.copytree(out / "trajectories", tmp_path / "run")
     (tmp_path / "run" / "card.json").unlink()
-    assert data.main(world.words(tmp_path / "out", *FEW, trajectories=tmp_path / "run")) == 1
+    assert command.main(world.words(tmp_path / "out", *FEW, trajectories=tmp_path / "run")) == 1
     assert "has no card.json: give the folder of a finished" in capsys.readouterr().err
 
 
@@ -68,16 +68,16 @@ def test_a_model_whose_files_have_changed_since_is_another_one(tmp_path, tokeniz
     (tmp_path / "policy" / "model.safetensors").write_bytes(b"1")
     with scored_world(tmp_path, tokenizer, count=2) as world:
         run = ("--utility", "correctness", "--trajectories", tmp_path / "out" / "trajectories")
-        assert data.main(world.words(tmp_path / "out", *FEW, "--utility", "correctness")) == 0
+        assert command.main(world.words(tmp_path / "out", *FEW, "--utility", "correctness")) == 0
         asked = len(world.policy.bodies)
-        assert data.main(world.words(tmp_path / "out", *FEW, "--utility", "correctness")) == 0
+        assert command.main(world.words(tmp_path / "out", *FEW, "--utility", "correctness")) == 0
         assert len(world.policy.bodies) == asked
         (tmp_path / "policy" / "model.safetensors").write_bytes(b"22")
         card = json.loads((tmp_path / "out" / "trajectories" / "card.json").read_text())
-        assert data.main(world.words(tmp_path / "out", *FEW, *run)) == 1
+        assert command.main(world.words(tmp_path / "out", *FEW, *run)) == 1
         assert f"model sha256 was '{card['model']['sha256']}'" in capsys.readouterr().err
         (tmp_path / "out" / "trajectories" / "card.json").write_text(
             json.dumps({**card, "model": {"name": "policy"}})
         )
-        assert data.main(world.words(tmp_path / "out", *FEW, *run)) == 1
+        assert command.main(world.words(tmp_path / "out", *FEW, *run)) == 1
         assert "files.model.safetensors was" in capsys.readouterr().err

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from rag_r1.retriever.encoder_settings import (
+from rag_r1.retriever.training.encoder_settings import (
     EncoderSettings,
     EncoderSettingsError,
     choose_settings,

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rag_r1.retriever.judge import instructions, read_list, read_scores, read_texts
-from rag_r1.retriever.relevance import NOT_SURE
+from rag_r1.retriever.data.judge import instructions, read_list, read_scores, read_texts
+from rag_r1.retriever.data.relevance import NOT_SURE
 
 
 @pytest.mark.parametrize("reply", ["[1, 2]", " [1,\n2]\n", "```json\n[1, 2]\n```", "```\n[1, 2]\n```"])

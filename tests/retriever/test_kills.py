@@ -14,7 +14,7 @@ import pytest
 from killed_runs import lines
 from scored_world import ScoredWorld, scored_world
 
-from rag_r1.retriever import data
+from rag_r1.retriever.data import command
 
 ROOT = Path(__file__).parents[2]
 ARTEFACTS = (
@@ -76,14 +76,14 @@ def test_a_run_killed_at_ten_random_moments_ends_as_one_that_was_not(tmp_path, t
 
     few = ("--negatives", "3")
     with scored_world(tmp_path, tokenizer, count=8, mood=mood) as world:
-        assert data.main(world.words(tmp_path / "whole", *few)) == 0
+        assert command.main(world.words(tmp_path / "whole", *few)) == 0
         whole, asked, judged = written(tmp_path / "whole"), len(world.policy.bodies), len(world.judge.cases)
         out = tmp_path / "killed"
         given = world.words(out, *few)
         moments = sorted(random.Random(0).sample(range(1, whole), KILLS))
         kills = sum(killed_at(world, out, given, count) for count in moments)
         assert kills == KILLS, "each start was killed while it worked"
-        assert data.main(given) == 0
+        assert command.main(given) == 0
         asked_again = len(world.policy.bodies) - 2 * asked
         judged_again = len(world.judge.cases) - 2 * judged
     for name in ARTEFACTS:

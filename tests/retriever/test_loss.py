@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from two_devices import Lookup, columns
 
-from rag_r1.retriever.loss import NO_PASSAGE, BatchTable, RetrieverLoss, cosines, info_nce, rank_loss
+from rag_r1.retriever.training.loss import NO_PASSAGE, BatchTable, RetrieverLoss, cosines, info_nce, rank_loss
 
 
 def by_hand(queries, passages, numbers, own, positives, temperature):

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rag_r1.retriever.records import plain
-from rag_r1.retriever.selection import (
+from rag_r1.retriever.selection.rules import (
     REASONS,
     QueryRound,
     RowSelection,

@@ -16,9 +16,9 @@ import torch
 from small_training import PASSAGES, files, row, tiny_bert
 
 from rag_r1.retriever.command import main as command
-from rag_r1.retriever.encoder_settings import SHARED, read_settings, settings_of_index
-from rag_r1.retriever.train import main
-from rag_r1.retriever.training import last_checkpoint
+from rag_r1.retriever.training.encoder_settings import SHARED, read_settings, settings_of_index
+from rag_r1.retriever.training.command import main
+from rag_r1.retriever.training.trainer import last_checkpoint
 
 pytestmark = pytest.mark.slow  # models are loaded and trained
 
@@ -112,7 +112,7 @@ def test_a_run_that_is_killed_and_resumed_ends_with_the_same_bytes(tmp_path, ber
     # Another number of threads rounds sums otherwise, and earlier tests may have set that of this process.
     code = (
         f"import sys, torch; torch.set_num_threads({torch.get_num_threads()})\n"
-        "from rag_r1.retriever.train import main; sys.exit(main(sys.argv[1:]))"
+        "from rag_r1.retriever.training.command import main; sys.exit(main(sys.argv[1:]))"
     )
     process = subprocess.Popen([sys.executable, "-c", code, *words(killed, bert, **options)])
     checkpoints = killed / "out" / "checkpoints"
@@ -199,7 +199,7 @@ def test_two_processes_train_one_model_step_by_step(tmp_path, bert, log, options
 def test_a_layer_that_no_vector_depends_on_is_not_trained(bert, lora):
     from sentence_transformers import SentenceTransformer
 
-    from rag_r1.retriever.encoder import add_lora, freeze_unused
+    from rag_r1.retriever.training.encoder import add_lora, freeze_unused
 
     model = SentenceTransformer(str(bert), device="cpu")
     assert freeze_unused(model) == ["pooler.dense"]

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from rag_r1.retriever.loss import BatchTable, RetrieverLoss
+from rag_r1.retriever.training.loss import BatchTable, RetrieverLoss
 
 
 class Lookup(nn.Module):

@@ -11,7 +11,7 @@ from judge_server import JudgeServer
 from rag_r1.agent import Trajectory, Turn
 from rag_r1.protocols import Document
 from rag_r1.rewards import RewardError, RewardResult, RewardSum
-from rag_r1.rewards.judged import QUERY_PROMPT
+from rag_r1.rewards.terms.judged import QUERY_PROMPT
 
 THOUGHT, BACKTRACK, SUMMARY = (f"<{name}> x </{name}>" for name in ("reasoning", "backtrack", "summary"))
 SEARCH, ANSWER = "<search> [Wiki_RAG]: x </search>", "<answer> x </answer>"

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from rag_r1.agent import Trajectory
 from rag_r1.rewards import RewardSum
-from rag_r1.rewards.choice import is_choice
+from rag_r1.rewards.terms.choice import is_choice
 
 GOLDS = ["急性肺炎", "A", "A. 急性肺炎"]
 ENGLISH = ["acute pneumonia", "B", "B. acute pneumonia"]

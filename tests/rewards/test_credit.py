@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from rag_r1.agent import Trajectory, Turn
 from rag_r1.rewards import RewardSum
 from rag_r1.rewards.credit import Credit, as_credit
-from rag_r1.rewards.judging import Term
+from rag_r1.rewards.term_call import Term
 
 NUMBERS = st.floats(-1e6, 1e6)
 WEIGHTS = st.floats(-1e3, 1e3)

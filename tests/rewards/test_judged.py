@@ -16,7 +16,7 @@ from judge_server import JudgeServer
 from rag_r1.agent import CallRecord, Trajectory, Turn
 from rag_r1.protocols import Document
 from rag_r1.rewards import RewardResult, RewardSum
-from rag_r1.rewards.judged import ACCURACY_PROMPT, RELEVANCE_PROMPTS
+from rag_r1.rewards.terms.judged import ACCURACY_PROMPT, RELEVANCE_PROMPTS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "rewards.md").read_text(encoding="utf-8")
 SECRET = "the river is the Danube"

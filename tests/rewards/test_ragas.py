@@ -15,7 +15,7 @@ from judge_server import JudgeServer
 from rag_r1.agent import Trajectory, Turn
 from rag_r1.protocols import Document
 from rag_r1.rewards import RewardSum
-from rag_r1.rewards.judged import RELEVANCE_PROMPTS
+from rag_r1.rewards.terms.judged import RELEVANCE_PROMPTS
 
 TABLE = json.loads((Path(__file__).parents[1] / "golden" / "ragas_context_relevance.json").read_text("utf-8"))
 CASES = TABLE["cases"]

@@ -11,7 +11,7 @@ import pytest
 from rag_r1.agent import Trajectory
 from rag_r1.protocols import load_protocol
 from rag_r1.rewards import RewardError, RewardSum, register, term_names
-from rag_r1.rewards.judging import is_async
+from rag_r1.rewards.term_call import is_async
 from rag_r1.rewards.registry import find_term
 
 PARIS = Trajectory("t1", "?", "rag_r1_mq", answer="Paris, France", status="answered")

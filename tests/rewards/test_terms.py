@@ -6,7 +6,7 @@ import pytest
 
 from rag_r1.agent import Trajectory, Turn
 from rag_r1.rewards import RewardSum
-from rag_r1.rewards.terms import each_answer
+from rag_r1.rewards.terms.answer import each_answer
 
 REWARD = RewardSum.from_config([{"term": "em", "weight": 1.0}, {"term": "turn_cost", "weight": -0.05}])
 

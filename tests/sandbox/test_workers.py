@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from rag_r1.limited import workers as module
-from rag_r1.limited.workers import JobError, JobLimits, LimitError, WorkerPool
+from rag_r1.sandbox import worker_pool as module
+from rag_r1.sandbox.worker_pool import JobError, JobLimits, LimitError, WorkerPool
 
 LIMITS = JobLimits(cpu_s=5.0)
 SHORT = JobLimits(cpu_s=0.1, memory=1 << 30, answer=1 << 20)
@@ -111,7 +111,7 @@ def test_a_job_can_be_begun_and_given_up(jobs):
 
 def test_a_worker_ends_with_its_parent_however_that_ends():
     program = (
-        "import sys, threading; from rag_r1.limited.workers import JobLimits, WorkerPool\n"
+        "import sys, threading; from rag_r1.sandbox.worker_pool import JobLimits, WorkerPool\n"
         f"sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
         "pool = WorkerPool(1)\n"
         "print(pool.call('jobs_for_tests:process', [], JobLimits(5.0)), flush=True)\n"

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from rag_r1.demo.evaluation import eval_words
-from rag_r1.serving import command, terminal
+from rag_r1.demo.eval_spec import eval_words
+from rag_r1.serving import command
+from rag_r1.serving.terminal import command as terminal
 from rag_r1.serving.arguments import ServeArguments, to_eval_arguments, with_demo_limits
 
 

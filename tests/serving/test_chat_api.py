@@ -28,9 +28,9 @@ from running_chat import (
 from scripted_teacher import Teacher
 from scripted_vllm import Policy
 
-from rag_r1.evaluation import evaluate
+from rag_r1.evaluation import command
 from rag_r1.protocols import load_protocol
-from rag_r1.rows import QuestionRow, write_rows
+from rag_r1.data.rows import QuestionRow, write_rows
 
 MQ = load_protocol("rag_r1_mq")
 
@@ -198,7 +198,7 @@ def test_an_evaluation_asks_the_model_the_same_token_by_token(chat, policy, tmp_
         "--retriever-url": policy.url,
         "--out": tmp_path / "eval",
     }
-    assert evaluate.main([str(word) for pair in given.items() for word in pair]) == 0
+    assert command.main([str(word) for pair in given.items() for word in pair]) == 0
     evaluated = policy.bodies[before:]
     assert len(served) == len(evaluated) == 2
     for ours, theirs in zip(served, evaluated, strict=True):

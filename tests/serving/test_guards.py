@@ -10,8 +10,8 @@ import httpx
 import pytest
 from running_chat import GOLD, arguments, chat_server, policy_of, question
 
-from rag_r1.serving.connections import IdleTimeoutProtocol
-from rag_r1.serving.guards import HEADERS, MAX_BODY_BYTES
+from rag_r1.serving.idle_timeout import IdleTimeoutProtocol
+from rag_r1.serving.middleware import HEADERS, MAX_BODY_BYTES
 
 TOKEN = "s3cret"
 

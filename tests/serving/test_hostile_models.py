@@ -16,7 +16,7 @@ from scripted_vllm import Policy
 
 from rag_r1.serving.app import PageInfo
 from rag_r1.serving.arguments import to_eval_arguments
-from rag_r1.serving.places import LaunchedAgent
+from rag_r1.serving.launch import LaunchedAgent
 
 pytestmark = pytest.mark.slow  # loads a tokenizer
 

@@ -12,14 +12,14 @@ import pytest
 from aiohttp import web
 from running_chat import chat_server_at, question
 
-from rag_r1.demo.evaluation import eval_words
+from rag_r1.demo.eval_spec import eval_words
 from rag_r1.demo.loopback import Proxy
 from rag_r1.demo.world import demo_data, demo_protocol, to_row
-from rag_r1.evaluation import evaluate
-from rag_r1.evaluation.streamed import CONTENT_TYPE, StreamAssembler
-from rag_r1.rows import write_rows
+from rag_r1.evaluation import command
+from rag_r1.inference.streaming import CONTENT_TYPE, StreamAssembler
+from rag_r1.data.rows import write_rows
 from rag_r1.serving.arguments import ServeArguments
-from rag_r1.serving.places import LaunchedAgent, launch_agent
+from rag_r1.serving.launch import LaunchedAgent, launch_agent
 
 pytestmark = [pytest.mark.slow, pytest.mark.full, pytest.mark.timeout(900)]
 
@@ -69,7 +69,7 @@ def test_the_chat_answers_what_an_evaluation_answers_token_by_token(place, tmp_p
     )
     # One at a time, as the chat below: a batch of another size can round differently.
     more = ["--base-url", asked.base_url, "--tokenizer", asked.model, "--in-flight", "1"]
-    assert evaluate.main([*words, *more]) == 0
+    assert command.main([*words, *more]) == 0
     evaluated, recorder.seen = recorder.seen, []
     records = (tmp_path / "eval" / "trajectories" / "records.jsonl").read_text().splitlines()
     with chat_server_at(given, place) as chat:

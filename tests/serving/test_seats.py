@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rag_r1.serving.seats import LATEST_S, SOONEST_S, AdmissionQueue, ServerFullError
+from rag_r1.serving.admission import LATEST_S, SOONEST_S, AdmissionQueue, ServerFullError
 
 
 async def test_chats_beyond_the_seats_wait_in_order_and_beyond_the_queue_are_refused():
@@ -56,7 +56,7 @@ async def test_no_queue_is_allowed():
 
 async def test_longer_chats_are_told_to_come_back_later(monkeypatch):
     now = [0.0]
-    monkeypatch.setattr("rag_r1.serving.seats.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("rag_r1.serving.admission.time.monotonic", lambda: now[0])
 
     def retry_after(chat_s: float) -> int:
         seats = AdmissionQueue(running=1, waiting=0)

@@ -11,7 +11,7 @@ from scripted import Characters, Engine, Searcher
 
 from rag_r1.agent import Budget, Episode, Event, Trajectory, Turn
 from rag_r1.protocols import Document, load_protocol
-from rag_r1.serving.showing import (
+from rag_r1.serving.stream_events import (
     EventStreamer,
     StreamingReasoning,
     citations,

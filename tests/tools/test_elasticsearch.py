@@ -6,7 +6,7 @@ from json_server import JsonStub
 from rag_r1.protocols import Failure
 from rag_r1.tools import make_tool
 from rag_r1.tools.elasticsearch import WikiSearcher
-from rag_r1.tools.http_json import HttpFailure
+from rag_r1.tools.http import HttpFailure
 
 #: What Elasticsearch 8 answers to a search.
 RECORDED = {

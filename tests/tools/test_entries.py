@@ -9,11 +9,11 @@ import pytest
 import yaml
 from json_server import JsonStub
 
-from rag_r1.options import OptionsError
+from rag_r1.options.declare import OptionsError
 from rag_r1.protocols import Document, Failure
-from rag_r1.tool_limits import ToolLimits
+from rag_r1.options.tool_limits import ToolLimits
 from rag_r1.tools import close_tools, make_tool, tool
-from rag_r1.tools.entries import SHIPPED
+from rag_r1.tools.config import SHIPPED
 
 ASKED = []
 TOWN = {"town": {"type": "string", "minLength": 2}}

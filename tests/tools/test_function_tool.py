@@ -6,13 +6,13 @@ import pytest
 from jsonschema.exceptions import SchemaError
 
 from rag_r1.agent.failures import FailurePolicy
-from rag_r1.agent.guard import ToolExecutor
+from rag_r1.agent.tool_executor import ToolExecutor
 from rag_r1.agent.trajectory import CallRecord
-from rag_r1.import_path import ImportPathError
+from rag_r1.options.import_path import ImportPathError
 from rag_r1.protocols import Document, Failure
 from rag_r1.tools import make_tool, shared_tools, tool
-from rag_r1.tools.argument_check import ArgumentValidator
-from rag_r1.tools.entries import ConfiguredTool
+from rag_r1.tools.argument_validator import ArgumentValidator
+from rag_r1.tools.config import ConfiguredTool
 from rag_r1.tools.function_tool import named_arguments
 
 NUMBER = {"type": "number"}

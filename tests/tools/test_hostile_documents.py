@@ -7,10 +7,10 @@ import zlib
 import pytest
 from made_documents import folder_of_documents
 
-from rag_r1.documents_command import main
-from rag_r1.tools import document_files
-from rag_r1.tools.document_files import FileReadError, ReadLimitError, read_document
-from rag_r1.tools.documents import DocumentsError, index_folder
+from rag_r1.tools.documents.command import main
+from rag_r1.tools.documents import parsers
+from rag_r1.tools.documents.parsers import FileReadError, ReadLimitError, read_document
+from rag_r1.tools.documents.corpus import DocumentsError, index_folder
 
 needs_pypdf = pytest.mark.skipif(
     importlib.util.find_spec("pypdf") is None,
@@ -39,8 +39,8 @@ def pdf(content, filters=b"/FlateDecode"):
 
 @pytest.fixture
 def impatient(monkeypatch):
-    monkeypatch.setattr(document_files, "CPU_S", 0.2)
-    monkeypatch.setattr(document_files, "CPU_S_MIB", 0.0)
+    monkeypatch.setattr(parsers, "CPU_S", 0.2)
+    monkeypatch.setattr(parsers, "CPU_S_MIB", 0.0)
 
 
 @pytest.mark.slow
@@ -66,8 +66,8 @@ def test_a_pdf_of_millions_of_operators_is_given_up(tmp_path, impatient):
 
 @pytest.mark.slow
 def test_a_page_that_needs_too_much_memory_is_named(tmp_path, monkeypatch):
-    monkeypatch.setattr(document_files, "MEMORY", 100 << 20)
-    monkeypatch.setattr(document_files, "MEMORY_BYTE", 0)
+    monkeypatch.setattr(parsers, "MEMORY", 100 << 20)
+    monkeypatch.setattr(parsers, "MEMORY_BYTE", 0)
     (tmp_path / "a.html").write_bytes(b"<h1>" * 1_000_000)
     with pytest.raises(ReadLimitError, match="it needs more than 100 MiB of memory"):
         read_document(tmp_path / "a.html")
@@ -95,7 +95,7 @@ def test_a_pdf_of_another_hostile_shape_is_named(tmp_path, data):
 
 
 def test_texts_that_need_no_parser_are_bounded_before_they_are_cut_up(tmp_path, monkeypatch):
-    monkeypatch.setattr(document_files, "MAX_SECTIONS", 1000)
+    monkeypatch.setattr(parsers, "MAX_SECTIONS", 1000)
     (tmp_path / "a.md").write_text("# a\n" * 1001)
     with pytest.raises(FileReadError, match="more than 1,000 sections"):
         read_document(tmp_path / "a.md")
@@ -123,7 +123,7 @@ def test_a_folder_names_the_file_and_reads_the_others_in_order(tmp_path, impatie
 
 @pytest.mark.slow
 def test_a_folder_of_endless_files_is_given_up(tmp_path, impatient, monkeypatch):
-    monkeypatch.setattr("rag_r1.tools.documents._NAMED", 2)
+    monkeypatch.setattr("rag_r1.tools.documents.corpus._NAMED", 2)
     for number in range(9):
         (tmp_path / f"{number}.html").write_bytes(ENDLESS_PAGES["tags"])
     with pytest.raises(DocumentsError, match=r"given up after 2 files.*\n  0.html.*\n  1.html"):

@@ -10,7 +10,7 @@ from aiohttp.test_utils import TestServer
 
 from rag_r1.protocols import Failure
 from rag_r1.tools import make_tool
-from rag_r1.tools.mcp_client import has_mcp
+from rag_r1.tools.mcp.tool import has_mcp
 
 pytestmark = [
     pytest.mark.slow,  # importing mcp takes seconds

@@ -12,9 +12,9 @@ from scripted import ANSWER, Characters, Engine, Searcher
 
 from rag_r1.agent import Budget, Episode, FailurePolicy
 from rag_r1.protocols import Failure, Refusal, load_protocol
-from rag_r1.records import summary
+from rag_r1.agent.records import summary
 from rag_r1.tools import close_tools, make_tool, search_tools, shared_tools
-from rag_r1.tools.mcp_client import content_text, has_mcp
+from rag_r1.tools.mcp.tool import content_text, has_mcp
 
 pytestmark = [
     pytest.mark.slow,  # importing mcp takes seconds
@@ -176,7 +176,7 @@ def test_a_tools_name_may_have_a_point_and_its_text_may_be_empty():
 
 
 def test_a_servers_regular_expressions_are_not_run():
-    from rag_r1.limited.schemas import make_validator
+    from rag_r1.sandbox.json_schema import make_validator
 
     def is_valid(schema, arguments):
         return make_validator(schema, patterns=False).is_valid(arguments)

@@ -13,7 +13,7 @@ from misbehaving_server import answer, client_of, run
 
 from rag_r1.protocols import Document, Failure
 from rag_r1.tools import RetrievalClient, RetrieverConfig
-from rag_r1.tools.retrieval import FAILURE_TEXT
+from rag_r1.tools.retrieval.client import FAILURE_TEXT
 
 
 @pytest.mark.parametrize("token, sent", [(" a-secret\n", "Bearer a-secret"), ("", None), (None, None)])

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rag_r1.protocols import Document
-from rag_r1.tools.wire import MAX_DOCUMENT_CHARS, MAX_ID_CHARS, WIRES, parse_answers, parse_results
+from rag_r1.tools.retrieval.wire import MAX_DOCUMENT_CHARS, MAX_ID_CHARS, WIRES, parse_answers, parse_results
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import pytest
 from wheel_environments import ROOT, Environment
 
 from rag_r1.cli import COMMANDS
-from rag_r1.recipe_files import RECIPES
+from rag_r1.config.recipes import RECIPES
 
 pytestmark = pytest.mark.slow
 

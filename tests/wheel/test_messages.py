@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 FILES = sorted(path for package in ("rag_r1", "data_process") for path in (ROOT / package).rglob("*.py"))
 #: This module tells the two forms of an installation apart, and says what each can do.
-ALLOWED = {"rag_r1/installation.py"}
+ALLOWED = {"rag_r1/system/installation.py"}
 _FOLDERS = "benchmarks|docker|docs|examples|recipes|requirements|scripts|tests"
 IN_A_CLONE = re.compile(
     rf"(?<![\w/.-])(?:(?:{_FOLDERS})/[\w*./-]+"
@@ -58,7 +58,7 @@ def test_no_message_names_a_file_that_only_a_clone_has():
         "bash train_grpo.sh",
         'pip install ".[retrieval]"',
         "pip install -e .",
-        "python data_process/mix.py",
+        "python data_process/mixture.py",
     ],
 )
 def test_what_is_looked_for_is_found(shown):
@@ -69,7 +69,7 @@ def test_what_is_looked_for_is_found(shown):
 
 
 @pytest.mark.parametrize(
-    "shown", ["rag-r1 train --recipe rag_r1/grpo", "python -m data_process.mix", 'pip install "rag-r1[cpu]"']
+    "shown", ["rag-r1 train --recipe rag_r1/grpo", "python -m data_process.mixture", 'pip install "rag-r1[cpu]"']
 )
 def test_commands_and_modules_are_no_files(shown):
     assert not IN_A_CLONE.search(shown)

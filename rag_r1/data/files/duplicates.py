@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from data_process.questions import Question
+from rag_r1.data.files.questions import Question
 
 #: Compatibility forms (Unicode's tags) that are another way to write the same text. Not among them: <super>,
 #: <sub> and <fraction> (10² is not 102), <circle>, <square> and <font> (ℝ is not R).

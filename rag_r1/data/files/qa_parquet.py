@@ -1,6 +1,6 @@
 """Converts questions to veRL's parquet, without duplicates.
 
-same_question.py defines which rows are duplicates. A question in both splits is removed from train, never
+duplicates.py defines which rows are duplicates. A question in both splits is removed from train, never
 from test: test keeps its published rows and has nothing that is trained on. Every row that was removed, or
 that has the same question as another one, is listed in `repeated_questions.jsonl` with the row that it
 repeats and the answers of both.
@@ -20,11 +20,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from data_process.questions import DataError, Question, QuestionFile
-from data_process.same_question import IN_TEST, RepeatedRow, fold_repeats, golds_key, question_key
+from rag_r1.data.files.questions import DataError, Question, QuestionFile
+from rag_r1.data.files.duplicates import IN_TEST, RepeatedRow, fold_repeats, golds_key, question_key
 from rag_r1.protocols import Protocol
-from rag_r1.rows import QuestionRow, write_rows
-from rag_r1.whole_files import atomic_file
+from rag_r1.data.rows import QuestionRow, write_rows
+from rag_r1.io.atomic_files import atomic_file
 
 REPEATED = "repeated_questions.jsonl"
 

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from data_process.bad_rows import BadRows
-from data_process.row_files import ACCEPTED, DataError, open_rows, short_text
+from rag_r1.data.files.bad_rows import BadRows
+from rag_r1.data.files.row_files import ACCEPTED, DataError, open_rows, short_text
 
 _ANSWER_KEYS = ("golden_answers", "answers", "answer")
 _ID_KEYS = ("id", "_id", "idx")
@@ -29,7 +29,7 @@ class Question:
     """A question (white space folded), its gold answers (at least one) and its source's id, if it has one.
 
     `row` is its place in the file, from 1; it is for messages, and is ignored in comparisons. `metadata`:
-    what else the source tells, under the keys of `rag_r1.rows.SOURCE_METADATA`.
+    what else the source tells, under the keys of `rag_r1.data.rows.SOURCE_METADATA`.
     """
 
     question: str

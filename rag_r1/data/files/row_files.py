@@ -22,7 +22,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from data_process.json_array import elements
+from rag_r1.data.files.json_array import elements
 
 ACCEPTED = (
     ".json (an array or one object per line), .jsonl, .csv and .tsv (with a header), each also with .gz "

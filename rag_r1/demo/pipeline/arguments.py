@@ -7,11 +7,11 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from rag_r1.addresses import Address
-from rag_r1.command_line import Arguments, Positive, argument
+from rag_r1.options.server_address import Address
+from rag_r1.options.command_line import Arguments, Positive, argument
 from rag_r1.demo.policy import PROTOCOLS
-from rag_r1.evaluation.arguments import Above0, Share
-from rag_r1.options import Constraint
+from rag_r1.rollouts.arguments import Above0, Share
+from rag_r1.options.declare import Constraint
 
 #: The steps in their order; each is the name of its folder.
 STEP_NAMES = (
@@ -26,7 +26,7 @@ STEP_NAMES = (
     "evaluation",
 )
 SCRATCH = "scratch"
-#: Those of pretraining.py, which needs torch; `--help` does not.
+#: Those of pretrain.py, which needs torch; `--help` does not.
 BASE_STEPS = 2100
 
 

@@ -1,7 +1,7 @@
 """Defines the steps of the pipeline. Each is a `Step`: its settings, what it builds on, and how it is made.
 
     world              an invented world: its corpus as a BM25 index, training and held-out questions
-    base               a policy from random weights, pretrained without a search (pretraining.py)
+    base               a policy from random weights, pretrained without a search (pretrain.py)
     traces             a teacher's trajectories about the training questions      `rag-r1 traces`
     sft_data           SFT samples from the right ones                            `rag-r1 sft-data`
     sft                the base, fine-tuned on them with veRL's SFT trainer       `rag-r1 sft`
@@ -26,9 +26,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rag_r1.afterwards import finished_model
+from rag_r1.training.next_steps import finished_model
 from rag_r1.agent import Budget
-from rag_r1.command_line import hydra_quoted
+from rag_r1.options.command_line import hydra_quoted
 from rag_r1.demo.pipeline.arguments import SCRATCH, STEP_NAMES, PipelineArguments
 from rag_r1.demo.pipeline.limits import (
     AT_A_TIME,
@@ -42,15 +42,15 @@ from rag_r1.demo.pipeline.limits import (
     grpo_overrides,
 )
 from rag_r1.demo.pipeline.progress import SftProgressBar
-from rag_r1.demo.pretraining import pretrain
-from rag_r1.demo.reading import pipeline_protocol
+from rag_r1.demo.pipeline.pretrain import pretrain
+from rag_r1.demo.pipeline.pretraining_data import pipeline_protocol
 from rag_r1.demo.run import train
-from rag_r1.demo.teacher import RuleTeacher, TeacherServer
+from rag_r1.demo.pipeline.teacher import RuleTeacher, TeacherServer
 from rag_r1.demo.world import Question, demo_data, write_demo
-from rag_r1.pipeline.folder import PipelineError, Step, fingerprint
-from rag_r1.pipeline.processes import run_module
+from rag_r1.runs.steps import PipelineError, Step, fingerprint
+from rag_r1.runs.processes import run_module
 from rag_r1.protocols import Protocol, load_protocol
-from rag_r1.retrieval_process import build_index, retrieval_process
+from rag_r1.tools.retrieval.local_server import build_index, retrieval_process
 
 
 @dataclass(frozen=True)
@@ -188,7 +188,7 @@ class Pipeline:
                     server = stack.enter_context(TeacherServer(teacher))
                     words += self._asking(self.prompt, BUDGET)
                     words += ["--teacher-url", f"{server.url}/v1", "--teacher-model", "rules"]
-                run_module("rag_r1.evaluation.traces", *words)
+                run_module("rag_r1.sft.traces_command", *words)
             told = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
             return {key: told[key] for key in ("judged", "right", "accuracy", "failed")}
 
@@ -199,7 +199,7 @@ class Pipeline:
 
         def work(folder: Path) -> dict[str, Any]:
             run_module(
-                "rag_r1.evaluation.sft_data", "--traces", self.out / "traces" / "traces.jsonl",
+                "rag_r1.sft.data", "--traces", self.out / "traces" / "traces.jsonl",
                 "--model", self.base, "--protocol", given.protocol, "--prompt", self.prompt,
                 "--format", "verl", "--seed", given.seed, "--out", folder,
                 "--max-context", CONTEXT - BUDGET.max_turn_tokens, "--max-target", BUDGET.max_turn_tokens,
@@ -227,7 +227,7 @@ class Pipeline:
             bar = SftProgressBar(run / "metrics.jsonl", rows // given.sft_batch * given.sft_epochs)
             with bar:
                 run_module(
-                    "rag_r1.sft", "--recipe", "rag_r1/sft/demo", "--data", data,
+                    "rag_r1.sft.train_command", "--recipe", "rag_r1/sft/demo", "--data", data,
                     f"model.path={hydra_quoted(self.base)}", f"trainer.default_local_dir={hydra_quoted(run)}",
                     f"trainer.seed={given.seed}", f"trainer.total_epochs={given.sft_epochs}",
                     f"data.train_batch_size={given.sft_batch}", f"data.max_length={CONTEXT}",
@@ -243,7 +243,7 @@ class Pipeline:
         settings = {"seed": given.seed, "questions": given.filter_questions, "share": given.filter_share}
 
         def work(folder: Path) -> dict[str, Any]:
-            from rag_r1.evaluation.serving import vllm_server
+            from rag_r1.inference.vllm_server import vllm_server
 
             print("filter: starting vLLM (half a minute)")
             with (
@@ -251,7 +251,7 @@ class Pipeline:
                 vllm_server(self.sft_model.resolve(), folder / "vllm.log", options=VLLM) as url,
             ):
                 run_module(
-                    "rag_r1.evaluation.filter", "--out", folder, *self._asking(self.prompt, BUDGET),
+                    "rag_r1.sft.filter_command", "--out", folder, *self._asking(self.prompt, BUDGET),
                     "--url", url, "--model", "policy", "--tokenizer", self.sft_model.resolve(),
                     "--retriever-url", retriever, "--in-flight", AT_A_TIME,
                     "--limit", given.filter_questions, "--share", given.filter_share, "--validation", 0,
@@ -277,7 +277,7 @@ class Pipeline:
                     f"rag_r1.retriever.url={url}",
                     *grpo_overrides(given),
                 ]
-                stages = ["-m", "rag_r1.stages", "--recipe", "demo/grpo", "--out", str(folder)]
+                stages = ["-m", "rag_r1.training.stages", "--recipe", "demo/grpo", "--out", str(folder)]
                 train([sys.executable, *stages, *overrides], folder, given.timeout)
             return {"model": self.trained(name).relative_to(folder).as_posix()}
 

@@ -22,7 +22,7 @@ from aiohttp import web
 from rag_r1.demo.loopback import LoopbackServer
 from rag_r1.demo.traces import answer_turn, conclude, entity_value_text, rounds_of, search_turn
 from rag_r1.demo.world import INDEPENDENT, Lookup, Question
-from rag_r1.evaluation.asks import seeded_fraction
+from rag_r1.rollouts.requests import seeded_fraction
 
 #: What the teacher answers if it has not found a fact.
 UNKNOWN = "unknown"

@@ -4,7 +4,7 @@ The corpus is read once, whatever its size: in memory are the passages that are 
 gold passage is found by its id, or by the title of its page, and of a page at most `PAGE` passages are kept.
 The random ones are a sample without replacement: those with the smallest hashes of seed and place, so they
 depend neither on the order of reading nor on what else is looked for. What was found is written to a file
-(rag_r1/probe_passages.py) every `save_every` passages, with the place that was reached, so a scan that was
+(rag_r1/probes/passages.py) every `save_every` passages, with the place that was reached, so a scan that was
 killed goes on from there.
 
 Without a corpus, a retrieval server that serves documents by their ids (`POST /documents`, as ours does) has
@@ -23,15 +23,15 @@ from typing import Any
 
 import httpx
 
-from data_process.bad_rows import BadRows
-from rag_r1.bounded_client import bounded_http_client
-from rag_r1.evaluation.corpus.files import BadPassageError, Corpus, CorpusError, CorpusPosition
-from rag_r1.evaluation.json_lines import RunError
-from rag_r1.evaluation.run_folder import write_atomic
-from rag_r1.probe_passages import Drawn, Passages, PassagesFile, pool_of
+from rag_r1.data.files.bad_rows import BadRows
+from rag_r1.io.bounded_http import bounded_http_client
+from rag_r1.corpus.reader import BadPassageError, Corpus, CorpusError, CorpusPosition
+from rag_r1.runs.json_lines import RunError
+from rag_r1.runs.folder import write_atomic
+from rag_r1.probes.passages import Drawn, Passages, PassagesFile, pool_of
 from rag_r1.protocols import Document
-from rag_r1.supporting import GoldEvidence, title_key, title_of
-from rag_r1.tools.retrieval import token_header
+from rag_r1.data.evidence import GoldEvidence, title_key, title_of
+from rag_r1.tools.retrieval.client import token_header
 
 #: Most passages kept of one page.
 PAGE = 50

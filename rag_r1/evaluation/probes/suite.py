@@ -1,13 +1,13 @@
 """`rag-r1 eval --card`: runs the suite of probes, to see whether a policy searches or knows.
 
-The questions of an evaluation are played once more under each probe (rag_r1/probes.py), with everything else
+The questions of an evaluation are played once more under each probe (rag_r1/probes/probes.py), with everything else
 as in the real run:
 
     OUT/real, OUT/closed_book, OUT/empty, OUT/random, OUT/gold, OUT/withheld
                          a run each, as `rag-r1 eval` makes it: records, card, report
     OUT/search_card.json, .md, .png
-                         EM with intervals by condition, and the verdict (search_figures.py)
-    OUT/passages.json    the passages that the probes show (rag_r1/probe_passages.py)
+                         EM with intervals by condition, and the verdict (figures.py)
+    OUT/passages.json    the passages that the probes show (rag_r1/probes/passages.py)
 
 `random` needs the corpus. `gold` needs the text of the gold passages: from the corpus, or, if the data set
 names them by id, from the retrieval server. Questions that name no gold passages are left out of `gold` and
@@ -27,21 +27,21 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rag_r1.evaluation.card import Provenance
+from rag_r1.rollouts.provenance import Provenance
 from rag_r1.evaluation.condition_run import run_condition
 from rag_r1.evaluation.conditions import Condition
-from rag_r1.evaluation.corpus.files import Corpus, CorpusError
+from rag_r1.corpus.reader import Corpus, CorpusError
 from rag_r1.evaluation.eval_arguments import EvalArguments
-from rag_r1.evaluation.gold_passages import POOL, find_passages, served_passages
-from rag_r1.evaluation.json_lines import RunError
-from rag_r1.evaluation.report import WRONG_RUN, write_text
-from rag_r1.evaluation.run_table import read_run
-from rag_r1.evaluation.search_card_picture import draw_search_card
-from rag_r1.evaluation.search_card_text import markdown, table_lines
-from rag_r1.evaluation.search_figures import CONDITION_NAMES, ConditionRun, figures
-from rag_r1.evaluation.session import RunSetup
-from rag_r1.probe_passages import Passages
-from rag_r1.probes import (
+from rag_r1.evaluation.probes.collect import POOL, find_passages, served_passages
+from rag_r1.runs.json_lines import RunError
+from rag_r1.evaluation.report.report import WRONG_RUN, write_text
+from rag_r1.evaluation.report.run_table import read_run
+from rag_r1.evaluation.probes.plots import draw_search_card
+from rag_r1.evaluation.probes.markdown import markdown, table_lines
+from rag_r1.evaluation.probes.figures import CONDITION_NAMES, ConditionRun, figures
+from rag_r1.rollouts.session import RunSetup
+from rag_r1.probes.passages import Passages
+from rag_r1.probes.probes import (
     NEED_GOLD,
     NEED_PASSAGES,
     PROBES,
@@ -53,8 +53,8 @@ from rag_r1.probes import (
     topk_of,
 )
 from rag_r1.protocols import Document
-from rag_r1.rows import QuestionRow
-from rag_r1.supporting import GoldEvidence
+from rag_r1.data.rows import QuestionRow
+from rag_r1.data.evidence import GoldEvidence
 from rag_r1.tools import RetrieverConfig, shared_tools
 from rag_r1.tools.registry import DEFAULT_TOOL
 

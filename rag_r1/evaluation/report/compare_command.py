@@ -1,6 +1,6 @@
 """Compares finished runs on the questions that all of them share, with differences and tests.
 
-Runs are compared only if their cards (card.py) are equal but for what `--differs` names: a difference in a
+Runs are compared only if their cards (rag_r1/rollouts/provenance.py) are equal but for what `--differs` names: a difference in a
 corpus, a prompt or a budget would otherwise look like one of the method.
 
     rag-r1 eval compare outputs/base outputs/trained --differs model
@@ -18,15 +18,15 @@ from typing import Annotated, Any
 from pydantic import Field, model_validator
 from pydantic_settings import CliPositionalArg
 
-from data_process.bad_rows import HELP, BadRows
-from rag_r1.command_line import Arguments, Positive, argument, read_arguments
-from rag_r1.evaluation.bootstrap import Bootstrap
-from rag_r1.evaluation.card import FILE, Provenance, find_differences
-from rag_r1.evaluation.card_facts import short_names
-from rag_r1.evaluation.comparison import compare_tables, shared_questions
-from rag_r1.evaluation.report import WRONG_RUN, write_text
-from rag_r1.evaluation.run_table import read_run
-from rag_r1.printable import print_error
+from rag_r1.data.files.bad_rows import HELP, BadRows
+from rag_r1.options.command_line import Arguments, Positive, argument, read_arguments
+from rag_r1.evaluation.report.bootstrap import Bootstrap
+from rag_r1.rollouts.provenance import FILE, Provenance, find_differences
+from rag_r1.rollouts.provenance_facts import short_names
+from rag_r1.evaluation.report.comparison import compare_tables, shared_questions
+from rag_r1.evaluation.report.report import WRONG_RUN, write_text
+from rag_r1.evaluation.report.run_table import read_run
+from rag_r1.io.terminal_text import print_error
 from rag_r1.rewards.normalise import NormaliserName
 
 #: `--differs card`: runs without a card are compared as well.
@@ -112,7 +112,7 @@ def intended_differences(
 
 
 def run_names(runs: Sequence[Path]) -> list[str]:
-    """The names of the folders (card_facts.py); numbered if one is given twice."""
+    """The names of the folders (rag_r1/rollouts/provenance_facts.py); numbered if one is given twice."""
     names = short_names(runs)
     if len(set(names)) == len(names):
         return names
@@ -188,8 +188,8 @@ def main(arguments: Sequence[str] | None = None, prog: str = "rag-r1 eval compar
 
 def write_comparison(comparison: Mapping[str, Any], out: Path | None) -> str:
     """Write compare.json, compare.md and the pictures, if there is a folder for them; returns the page."""
-    from rag_r1.evaluation.compare_text import markdown
-    from rag_r1.evaluation.pictures import draw_comparison
+    from rag_r1.evaluation.report.comparison_markdown import markdown
+    from rag_r1.evaluation.report.plots import draw_comparison
 
     if out is None:
         return markdown(comparison)

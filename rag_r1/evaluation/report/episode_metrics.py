@@ -2,7 +2,7 @@
 
 Answers are compared by the same functions that reward them in training (rag_r1/rewards), here with both
 normalisers. What a record cannot tell (whether a question can be answered from the corpus, which passages
-hold its answer) comes from side files (side_files.py); a number that is not known is None.
+hold its answer) comes from side files (rag_r1/data/annotations.py); a number that is not known is None.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, get_args
 from rag_r1.agent import Trajectory
 from rag_r1.rewards.answer_metrics import cover_exact_match, exact_match, token_f1
 from rag_r1.rewards.normalise import NormaliserName
-from rag_r1.supporting import GoldEvidence
+from rag_r1.data.evidence import GoldEvidence
 
 METRICS = {"em": exact_match, "cover_em": cover_exact_match, "f1": token_f1}
 NORMALISER_NAMES: tuple[NormaliserName, ...] = get_args(NormaliserName)

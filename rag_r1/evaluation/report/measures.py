@@ -14,9 +14,9 @@ from typing import Literal
 
 import numpy as np
 
-from rag_r1.evaluation.bootstrap import RatioSums
-from rag_r1.evaluation.episode_numbers import TERM
-from rag_r1.evaluation.run_table import RunTable
+from rag_r1.evaluation.report.bootstrap import RatioSums
+from rag_r1.evaluation.report.episode_metrics import TERM
+from rag_r1.evaluation.report.run_table import RunTable
 from rag_r1.rewards.normalise import NormaliserName
 
 Columns = Mapping[str, np.ndarray]

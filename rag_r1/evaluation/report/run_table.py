@@ -1,7 +1,7 @@
 """Reads the records of a finished run into a table of numbers, one row for each episode.
 
     keys       (data source, question id, sample), sorted: nothing depends on the order of the records
-    columns    one array for each number (episode_numbers.py), nan where it is not known
+    columns    one array for each number (episode_metrics.py), nan where it is not known
     failed     whether an episode was lost to the infrastructure
 
 **A failed episode is no wrong answer.** It has no scores: it is counted, by kind, and left out of every
@@ -11,7 +11,7 @@ if there was a bug; and, if a search or another tool failed, unless the run's fa
 
 A record is of one episode. If the same sample of a question was played twice, because it failed or because
 a run was killed, a record that has not failed takes the place of one that has; of equal records one is
-kept; and two different answers are a bad row (data_process/bad_rows.py). A record belongs to the question
+kept; and two different answers are a bad row (rag_r1/data/files/bad_rows.py). A record belongs to the question
 that its `question_id` names, or the part of its `id` before `#<sample>`, or else to its question's text.
 """
 
@@ -28,12 +28,12 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from data_process.bad_rows import BadRows
-from rag_r1.evaluation.episode_numbers import TERM, episode_metrics, masked_kinds
-from rag_r1.evaluation.side_files import Annotations, read_answerable, read_supporting
-from rag_r1.records import RecordError, read_records, trajectory_of
-from rag_r1.rows import as_golds
-from rag_r1.supporting import GoldEvidence
+from rag_r1.data.files.bad_rows import BadRows
+from rag_r1.evaluation.report.episode_metrics import TERM, episode_metrics, masked_kinds
+from rag_r1.data.annotations import Annotations, read_answerable, read_supporting
+from rag_r1.agent.records import RecordError, read_records, trajectory_of
+from rag_r1.data.rows import as_golds
+from rag_r1.data.evidence import GoldEvidence
 
 #: Data source, question id, sample.
 Key = tuple[str, str, str]

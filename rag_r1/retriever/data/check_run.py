@@ -9,12 +9,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from rag_r1.agent_setup import AgentSetup
-from rag_r1.evaluation import card_facts
-from rag_r1.evaluation.card import Provenance, protocol_part
-from rag_r1.evaluation.card_facts import ProvenanceError
-from rag_r1.evaluation.json_lines import RunError
-from rag_r1.evaluation.run_folder import json_roundtrip
+from rag_r1.config.agent_setup import AgentSetup
+from rag_r1.rollouts import provenance_facts
+from rag_r1.rollouts.provenance import Provenance, protocol_part
+from rag_r1.rollouts.provenance_facts import ProvenanceError
+from rag_r1.runs.json_lines import RunError
+from rag_r1.runs.folder import json_roundtrip
 
 
 def check_run(run: Path, model: str, setup: AgentSetup) -> None:
@@ -22,7 +22,7 @@ def check_run(run: Path, model: str, setup: AgentSetup) -> None:
     Models are compared by their files where both are known, else by the last part of their names."""
     try:
         card = Provenance.read(run)
-        own = card_facts.model_facts(Path(model) if Path(model).is_dir() else model)
+        own = provenance_facts.model_facts(Path(model) if Path(model).is_dir() else model)
     except (ProvenanceError, OSError) as error:
         raise RunError(f"--trajectories {run}: {error}") from error
     if card is None:

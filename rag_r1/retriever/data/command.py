@@ -7,7 +7,7 @@
     selection      positives and negatives by these two                               train.jsonl
 
 `passages.jsonl` has the text of all candidates, `sub_answers.jsonl` what the judge took each search to be
-for, and `summary.json` the figures. Each step keeps what it has found out in `steps/` (results.py), so the
+for, and `summary.json` the figures. Each step keeps what it has found out in `steps/` (journal.py), so the
 command can be killed at any moment: run again, it goes on, asks nothing twice, and ends with the same files.
 What is random depends on the seed and the round alone. A failed search, continuation or request of the judge
 leaves its round out until the next start has tried it again; the rounds that are complete are written all the
@@ -24,15 +24,15 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
 
-from rag_r1.command_line import read_arguments
-from rag_r1.evaluation.evaluated_model import resolve_model
-from rag_r1.evaluation.json_lines import RunError
-from rag_r1.evaluation.run_folder import write_atomic
-from rag_r1.evaluation.session import prepare, run_command
+from rag_r1.options.command_line import read_arguments
+from rag_r1.evaluation.target import resolve_model
+from rag_r1.runs.json_lines import RunError
+from rag_r1.runs.folder import write_atomic
+from rag_r1.rollouts.session import prepare, run_command
 from rag_r1.evaluation.validation_limits import validation_limits
-from rag_r1.retriever.candidates import CandidateStore, retriever_settings
-from rag_r1.retriever.data_arguments import DataArguments
-from rag_r1.retriever.data_steps import (
+from rag_r1.retriever.data.candidates import CandidateStore, retriever_settings
+from rag_r1.retriever.data.arguments import DataArguments
+from rag_r1.retriever.data.steps import (
     DataRun,
     find_candidates,
     score_correctness,
@@ -40,8 +40,8 @@ from rag_r1.retriever.data_steps import (
     trajectories_of,
 )
 from rag_r1.retriever.records import CANDIDATES, CORRECTNESS, PASSAGES, RELEVANCE, TRAIN, RecordsError
-from rag_r1.retriever.scores import ScoreFiles
-from rag_r1.retriever.select_command import write_rows
+from rag_r1.retriever.selection.scores import ScoreFiles
+from rag_r1.retriever.selection.command import write_rows
 
 _DESCRIPTION = """\
 Make training data for a retriever: which passages help the agent? The agent plays questions; for each of its

@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from rag_r1.evaluation.characters import PER_TOKEN, estimate_tokens
+from rag_r1.inference.character_codec import PER_TOKEN, estimate_tokens
 from rag_r1.evaluation.judge import JudgeArguments
-from rag_r1.evaluation.tape import Usage
-from rag_r1.retriever.candidates import CandidateStore, rounds_with_candidates
-from rag_r1.retriever.judge import instructions
-from rag_r1.retriever.relevance import MOST_CHARS, PASSAGES_PER_REQUEST
-from rag_r1.retriever.selection import Use
-from rag_r1.retriever.trajectories import SearchRound, TrajectoryReader
+from rag_r1.runs.response_cache import Usage
+from rag_r1.retriever.data.candidates import CandidateStore, rounds_with_candidates
+from rag_r1.retriever.data.judge import instructions
+from rag_r1.retriever.data.relevance import MOST_CHARS, PASSAGES_PER_REQUEST
+from rag_r1.retriever.selection.rules import Use
+from rag_r1.retriever.data.trajectories import SearchRound, TrajectoryReader
 
 #: Tokens of an entry of the judge's list.
 _SCORE, _SUB_ANSWER = 2, 8
@@ -54,7 +54,7 @@ def estimate_cost(
     has_judge: bool,
 ) -> CostEstimate:
     """The work for all rounds. `in_characters`: whether the agent counts characters
-    (evaluation/characters.py)."""
+    (rag_r1/inference/character_codec.py)."""
     found = CostEstimate(0, 0, 0, Usage(), Usage())
     told = {name: estimate_tokens(instructions(name)) for name in ("sub_answers", "relevance")}
     unit = PER_TOKEN if in_characters else 1

@@ -9,7 +9,7 @@ to length, and one malformed score costs a request rather than the round. A requ
 refuses, since it is too long for the judge for example, has no list either, and does not end the run. Both
 are tried again by the next start.
 
-Every reply is on the step's tape (evaluation/tape.py), so a start that was killed asks nothing twice.
+Every reply is on the step's tape (rag_r1/runs/response_cache.py), so a start that was killed asks nothing twice.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from collections.abc import Callable, Mapping
 from importlib.resources import files
 from typing import Any, TypeVar
 
-from rag_r1.evaluation.chat_engine import PATH, read_chat
-from rag_r1.evaluation.endpoint import Endpoint, EngineFailure, RequestRejectedError
-from rag_r1.evaluation.exchange import EpisodeClient
+from rag_r1.inference.chat import PATH, read_chat
+from rag_r1.inference.client import Endpoint, EngineFailure, RequestRejectedError
+from rag_r1.inference.exchange import EpisodeClient
 from rag_r1.evaluation.judge import JudgeArguments, judge_request
-from rag_r1.evaluation.tape import ResponseCache
+from rag_r1.runs.response_cache import ResponseCache
 
 Read = TypeVar("Read")
 

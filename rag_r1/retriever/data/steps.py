@@ -17,24 +17,24 @@ from typing import Any
 
 from rag_r1.evaluation.condition_run import run_condition
 from rag_r1.evaluation.conditions import agent_condition
-from rag_r1.evaluation.evaluated_model import serve_model
-from rag_r1.evaluation.evaluation_text import stop_message
-from rag_r1.evaluation.json_lines import RunError
+from rag_r1.evaluation.target import serve_model
+from rag_r1.evaluation.report.summary import stop_message
+from rag_r1.runs.json_lines import RunError
 from rag_r1.evaluation.judge import judge_endpoint
-from rag_r1.evaluation.run_folder import json_roundtrip, write_atomic
-from rag_r1.evaluation.session import RunSetup, open_session, settings_of, usage_line
-from rag_r1.printable import terminal_text
+from rag_r1.runs.folder import json_roundtrip, write_atomic
+from rag_r1.rollouts.session import RunSetup, open_session, settings_of, usage_line
+from rag_r1.io.terminal_text import terminal_text
 from rag_r1.protocols import Document
-from rag_r1.retriever.candidates import CandidateStore
-from rag_r1.retriever.correctness import POOL, CorrectnessScorer
-from rag_r1.retriever.data_arguments import DataArguments
-from rag_r1.retriever.estimate import estimate_cost
-from rag_r1.retriever.judge import RelevanceJudge
-from rag_r1.retriever.played_by import check_run
+from rag_r1.retriever.data.candidates import CandidateStore
+from rag_r1.retriever.data.correctness import POOL, CorrectnessScorer
+from rag_r1.retriever.data.arguments import DataArguments
+from rag_r1.retriever.data.cost_estimate import estimate_cost
+from rag_r1.retriever.data.judge import RelevanceJudge
+from rag_r1.retriever.data.check_run import check_run
 from rag_r1.retriever.records import CANDIDATES, CORRECTNESS, PASSAGES, RELEVANCE, SUB_ANSWERS, write_records
-from rag_r1.retriever.relevance import RelevanceScorer, rule_records
-from rag_r1.retriever.trajectories import REASONS, TrajectoryReader
-from rag_r1.rows import step_answers_of
+from rag_r1.retriever.data.relevance import RelevanceScorer, rule_records
+from rag_r1.retriever.data.trajectories import REASONS, TrajectoryReader
+from rag_r1.data.rows import step_answers_of
 
 #: In `steps/`: that nothing is left to play.
 PLAYED, SCORED = "trajectories.json", "correctness.json"

@@ -3,7 +3,7 @@
 A round is one search: the query, and the turns before it, with which the episode can go on from here
 (rag_r1/agent/replay.py). A turn may hold several searches; each is a round, and the others of its turn keep
 what they found. The queries of a round's history are those of the turns before, as for the retriever
-(rag_r1/retriever_query.py).
+(rag_r1/protocols/retriever_query.py).
 
 What the policy generated is taken from the run's tape, in the very tokens, as far as the endpoint returned
 token ids; otherwise the turn's text is encoded. Left out are trajectories in which the infrastructure failed,
@@ -26,16 +26,16 @@ from typing import Any
 
 from rag_r1.agent import ReplayTurn, Trajectory, Turn, UnknownTokenError
 from rag_r1.agent.trajectory import CallRecord, call_context
-from rag_r1.agent_setup import AgentSetup
+from rag_r1.config.agent_setup import AgentSetup
 from rag_r1.evaluation.condition_run import TRAJECTORIES
-from rag_r1.evaluation.json_lines import RunError
-from rag_r1.evaluation.run_folder import EpisodeOutcome
-from rag_r1.evaluation.tape import Usage
+from rag_r1.runs.json_lines import RunError
+from rag_r1.runs.folder import EpisodeOutcome
+from rag_r1.runs.response_cache import Usage
 from rag_r1.protocols import Call, Document, Protocol
-from rag_r1.records import RecordError, trajectory_of
-from rag_r1.retriever.results import fingerprint_of
-from rag_r1.retriever_query import CallContext
-from rag_r1.rows import step_answers_of
+from rag_r1.agent.records import RecordError, trajectory_of
+from rag_r1.retriever.data.journal import fingerprint_of
+from rag_r1.protocols.retriever_query import CallContext
+from rag_r1.data.rows import step_answers_of
 
 #: Why trajectories are left out.
 REASONS = {

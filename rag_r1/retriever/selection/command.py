@@ -8,13 +8,13 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from rag_r1.command_line import Arguments, Positive, argument, read_arguments
-from rag_r1.evaluation.json_lines import RunError
-from rag_r1.options import Constraint
-from rag_r1.printable import print_error
+from rag_r1.options.command_line import Arguments, Positive, argument, read_arguments
+from rag_r1.runs.json_lines import RunError
+from rag_r1.options.declare import Constraint
+from rag_r1.io.terminal_text import print_error
 from rag_r1.retriever.records import RecordsError, write_records
-from rag_r1.retriever.scores import ScoreFiles
-from rag_r1.retriever.selection import USEFUL, RowSelection, RuleMode, SelectionRule, Use
+from rag_r1.retriever.selection.scores import ScoreFiles
+from rag_r1.retriever.selection.rules import USEFUL, RowSelection, RuleMode, SelectionRule, Use
 
 _DESCRIPTION = """\
 Select training rows from recorded scores: those of `rag-r1 retriever data`, or of the published pipeline,
@@ -29,7 +29,7 @@ Points = Annotated[int, Field(ge=0, le=100), Constraint("a whole number from 0 t
 
 
 class SelectionArguments(Arguments):
-    """By which rule rows are selected (selection.py)."""
+    """By which rule rows are selected (rules.py)."""
 
     utility: Use = argument(
         "what makes a passage a positive: correctness of the final answer (GAC) and relevance to the query "

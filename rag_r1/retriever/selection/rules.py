@@ -31,7 +31,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from rag_r1.evaluation.asks import seeded_fraction
+from rag_r1.rollouts.requests import seeded_fraction
 from rag_r1.retriever.records import PassageUtility, TrainingRow
 
 RuleMode = Literal["faithful", "safe"]

@@ -5,14 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from rag_r1.command_line import read_arguments
-from rag_r1.evaluation.corpus.files import CorpusError
-from rag_r1.evaluation.json_lines import RunError
-from rag_r1.printable import print_error
-from rag_r1.recipe_files import RecipeError
-from rag_r1.retriever.encoder_settings import EncoderSettingsError
+from rag_r1.options.command_line import read_arguments
+from rag_r1.corpus.reader import CorpusError
+from rag_r1.runs.json_lines import RunError
+from rag_r1.io.terminal_text import print_error
+from rag_r1.config.recipes import RecipeError
+from rag_r1.retriever.training.encoder_settings import EncoderSettingsError
 from rag_r1.retriever.records import RecordsError
-from rag_r1.retriever.train_options import TrainOptions, with_recipe
+from rag_r1.retriever.training.options import TrainOptions, with_recipe
 
 _DESCRIPTION = """\
 Train a retriever: InfoNCE over hard and in-batch negatives, without passages that are known to answer the
@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description=_DESCRIPTION,
         epilog=_EPILOG,
     )
-    from rag_r1.retriever.training import TrainingError, train
+    from rag_r1.retriever.training.trainer import TrainingError, train
 
     try:
         folder = train(given)

@@ -8,14 +8,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rag_r1.retriever.encoder_settings import (
+from rag_r1.retriever.training.encoder_settings import (
     MAX_LENGTH,
     EncoderSettings,
     EncoderSettingsError,
     choose_settings,
     read_settings,
 )
-from rag_r1.whole_files import atomic_file
+from rag_r1.io.atomic_files import atomic_file
 
 logger = logging.getLogger(__name__)
 

@@ -22,7 +22,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from rag_r1.retriever_query import MODES, Mode, QueryFormat
+from rag_r1.protocols.retriever_query import MODES, Mode, QueryFormat
 
 FILE = "retriever.json"
 #: Tokens, where nothing says otherwise (the same cap as that of an index's build).
@@ -37,7 +37,7 @@ class EncoderSettingsError(ValueError):
 
 class EncoderSettings(BaseModel):
     """The settings; see the top of the module. `max_length`: tokens of a query and of a passage; `mode`: what
-    stands in a query (rag_r1/retriever_query.py); `trained`: how the model came about, for people."""
+    stands in a query (rag_r1/protocols/retriever_query.py); `trained`: how the model came about, for people."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
 

@@ -24,9 +24,9 @@ from typing import Any
 
 from transformers import PrinterCallback, ProgressCallback, TrainerCallback
 
-from rag_r1.evaluation.run_folder import RunFolder
-from rag_r1.installation import setup_command
-from rag_r1.retriever.encoder import (
+from rag_r1.runs.folder import RunFolder
+from rag_r1.system.installation import setup_command
+from rag_r1.retriever.training.encoder import (
     add_lora,
     average_weights,
     freeze_unused,
@@ -35,10 +35,10 @@ from rag_r1.retriever.encoder import (
     save_model,
     weights_of,
 )
-from rag_r1.retriever.encoder_settings import EncoderSettings, read_settings, settings_of_index
-from rag_r1.retriever.loss import RetrieverLoss
-from rag_r1.retriever.train_options import TrainOptions
-from rag_r1.retriever.training_data import PassageCollator, TrainingData, load
+from rag_r1.retriever.training.encoder_settings import EncoderSettings, read_settings, settings_of_index
+from rag_r1.retriever.training.loss import RetrieverLoss
+from rag_r1.retriever.training.options import TrainOptions
+from rag_r1.retriever.training.dataset import PassageCollator, TrainingData, load
 
 MODEL, CHECKPOINTS = "model", "checkpoints"
 _CHECKPOINT = re.compile(r"checkpoint-(\d+)")

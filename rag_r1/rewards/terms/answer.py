@@ -2,7 +2,7 @@
 
 They read `trajectory.answer`, which the agent core takes from an answer turn of the policy itself, so neither
 a prompt's example nor an `<answer>` inside a document can earn anything. `normaliser` sets how answers are
-compared (normalise.py): `squad`, or `r1_searcher` as in that project's rewards and figures.
+compared (rag_r1/rewards/normalise.py): `squad`, or `r1_searcher` as in that project's rewards and figures.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ from collections.abc import Iterable
 
 from rag_r1.agent import Trajectory
 from rag_r1.protocols import Protocol, Tag
-from rag_r1.rewards.dialect import trajectory_protocol
+from rag_r1.rewards.trajectory_protocol import trajectory_protocol
 from rag_r1.rewards.registry import register
 
 _CHINESE = re.compile(r"[\u4e00-\u9fff]")

@@ -1,6 +1,6 @@
 """`rag-r1 mcp`: serves the search and the agent to MCP clients, and shows what an MCP server offers.
 
-mcp_server.py is the server. Its protocol over stdio has stdout to itself, so everything for people goes to
+server.py is the server. Its protocol over stdio has stdout to itself, so everything for people goes to
 stderr.
 """
 
@@ -19,14 +19,14 @@ from typing import Annotated, Any
 import yaml
 from pydantic import Field, model_validator
 
-from rag_r1.addresses import Address
-from rag_r1.command_line import Arguments, Positive, argument, read_arguments
-from rag_r1.evaluation.agent_arguments import AgentSelection, shared_arguments
-from rag_r1.installation import pip_command
-from rag_r1.options import Constraint, options_from
-from rag_r1.printable import has_control_characters, print_error
-from rag_r1.tools.mcp_client import McpFailure, McpOptions, has_mcp, prefixed_entries
-from rag_r1.whole_files import error_text
+from rag_r1.options.server_address import Address
+from rag_r1.options.command_line import Arguments, Positive, argument, read_arguments
+from rag_r1.rollouts.agent_arguments import AgentSelection, shared_arguments
+from rag_r1.system.installation import pip_command
+from rag_r1.options.declare import Constraint, options_from
+from rag_r1.io.terminal_text import has_control_characters, print_error
+from rag_r1.tools.mcp.tool import McpFailure, McpOptions, has_mcp, prefixed_entries
+from rag_r1.io.atomic_files import error_text
 
 #: The environment variable with the token of `--http`.
 TOKEN_VARIABLE = "RAG_R1_MCP_TOKEN"
@@ -85,7 +85,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = read_arguments(McpArguments, arguments, prog="rag-r1 mcp", description=_DESCRIPTION)
     if not has_mcp():
         return _error(f"rag-r1 mcp needs the package mcp, 2.0 or later: {pip_command('mcp')}")
-    from rag_r1.evaluation.json_lines import RunError
+    from rag_r1.runs.json_lines import RunError
 
     try:
         asyncio.run(serve(given))
@@ -109,11 +109,11 @@ async def serve(given: McpArguments) -> None:
 @asynccontextmanager
 async def open_server(given: McpArguments) -> AsyncIterator[Any]:
     """The MCP server of these arguments; its connections are closed with the block. Raises as `serve`."""
-    from rag_r1.config import RagR1Config
-    from rag_r1.evaluation.arguments import block_of
+    from rag_r1.config.schema import RagR1Config
+    from rag_r1.rollouts.arguments import block_of
     from rag_r1.evaluation.validation_limits import validation_limits
-    from rag_r1.mcp_server import make_server
-    from rag_r1.serving.player import open_agent
+    from rag_r1.serving.mcp.server import make_server
+    from rag_r1.serving.agent import open_agent
     from rag_r1.tools import close_tools, shared_searcher, shared_tools
 
     as_eval = _as_evaluated(given)
@@ -128,9 +128,9 @@ async def open_server(given: McpArguments) -> AsyncIterator[Any]:
 async def _serve_http(server: Any, port: int) -> None:
     import uvicorn
 
-    from rag_r1.mcp_server import http_app
+    from rag_r1.serving.mcp.server import http_app
     from rag_r1.serving.command import bind_socket
-    from rag_r1.serving.connections import uvicorn_config
+    from rag_r1.serving.idle_timeout import uvicorn_config
 
     app = http_app(server, os.environ.get(TOKEN_VARIABLE, "").strip() or None)
     with bind_socket("127.0.0.1", port, "--http") as listener:
@@ -141,7 +141,7 @@ async def _serve_http(server: Any, port: int) -> None:
 def _as_evaluated(given: McpArguments) -> Any:
     """The arguments of `rag-r1 eval` with which the agent is made; no questions are read."""
     from rag_r1.evaluation.eval_arguments import EvalArguments
-    from rag_r1.evaluation.evaluated_model import resolve_model
+    from rag_r1.evaluation.target import resolve_model
 
     made = EvalArguments(
         data=[],
@@ -194,7 +194,7 @@ def _as_yaml(entries: Any) -> str:
 async def _tools_of(options: McpOptions) -> dict[str, dict[str, Any]]:
     from mcp.shared.exceptions import MCPError
 
-    from rag_r1.tools.mcp_connections import server_for_loop
+    from rag_r1.tools.mcp.connections import server_for_loop
 
     server = server_for_loop(options)
     try:

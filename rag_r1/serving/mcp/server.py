@@ -3,7 +3,7 @@
     search(query)    passages of the retrieval server
     ask(question)    the agent's answer, what it searched for, and the passages that it was shown
 
-The agent plays each question as `rag-r1 eval` and `rag-r1 serve` do (serving/player.py), with a model behind
+The agent plays each question as `rag-r1 eval` and `rag-r1 serve` do (rag_r1/serving/agent.py), with a model behind
 an OpenAI-compatible address. A failure of the infrastructure is an error of the call; an episode without an
 answer is a result that says how it ended. A search of a client has no question behind it: a retriever that
 reads the question beside the query (`agentic_input`) is sent the query as both. Beyond `concurrency`
@@ -23,11 +23,11 @@ from pydantic import BaseModel, Field
 
 from rag_r1.agent import Trajectory
 from rag_r1.protocols import Document, Failure
-from rag_r1.retriever_query import CallContext
-from rag_r1.serving.guards import BodyError, WholeBodyMiddleware
+from rag_r1.protocols.retriever_query import CallContext
+from rag_r1.serving.middleware import BodyError, WholeBodyMiddleware
 from rag_r1.tools import Searcher
 from rag_r1.tools.function_tool import sent_arguments
-from rag_r1.tools.mcp_limits import McpLimitError, check_message
+from rag_r1.tools.mcp.limits import McpLimitError, check_message
 
 #: Sources of an answer, at most.
 _MOST_SOURCES = 20
@@ -37,7 +37,7 @@ _MOST_BYTES = 1 << 20
 _FAILED = ("engine_failure", "tool_failure", "bad_row", "error")
 _Words = Annotated[str, Field(min_length=1, max_length=4000)]
 
-#: Plays a question: `Player.play` (serving/player.py).
+#: Plays a question: `Player.play` (rag_r1/serving/agent.py).
 Play = Callable[[str], Awaitable[Trajectory]]
 
 
@@ -127,7 +127,7 @@ def _told(record: Trajectory) -> Answered:
 def http_app(server: MCPServer, token: str | None) -> Any:
     """The server as an ASGI app with MCP's streamable HTTP at `/mcp`, for an address on this machine:
     requests with another Host or Origin are refused. With a token, requests must have it as their bearer
-    token. A body must arrive whole, within the limits of the chat server's (serving/guards.py), and have no
+    token. A body must arrive whole, within the limits of the chat server's (rag_r1/serving/middleware.py), and have no
     more bytes, values or levels than a question needs."""
     app = WholeBodyMiddleware(server.streamable_http_app(host="127.0.0.1"), _check_body)
     if token is None:

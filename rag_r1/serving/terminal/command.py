@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from pydantic import model_validator
 
-from rag_r1.addresses import Address
-from rag_r1.command_line import argument, read_arguments
-from rag_r1.evaluation.json_lines import RunError
-from rag_r1.printable import print_error
+from rag_r1.options.server_address import Address
+from rag_r1.options.command_line import argument, read_arguments
+from rag_r1.runs.json_lines import RunError
+from rag_r1.io.terminal_text import print_error
 from rag_r1.serving.arguments import ChatAgentArguments, check_agent, refuse_unused
-from rag_r1.serving.client import ChatError, stream_answer
+from rag_r1.serving.terminal.client import ChatError, stream_answer
 from rag_r1.serving.command import bind_socket, require_parts, set_up_logs, take_token
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def _own_server(given: ChatArguments) -> Iterator[RunningServer]:
     require_parts(given)
     # Here, because these need what belongs to extras, and neither `--help` nor `--url` does.
     from rag_r1.serving.http_server import serve
-    from rag_r1.serving.places import launch_agent
+    from rag_r1.serving.launch import launch_agent
 
     found: list[RunningServer] = []
     failures: list[BaseException] = []

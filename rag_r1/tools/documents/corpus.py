@@ -1,13 +1,13 @@
 """Converts a folder of documents into a corpus of passages.
 
 `index_folder` reads every text, Markdown, HTML and PDF file of a folder and its subfolders
-(document_files.py) and writes `corpus.jsonl`, a passage of about 100 words a line:
+(parsers.py) and writes `corpus.jsonl`, a passage of about 100 words a line:
 
     {"id": "guides/setup.pdf#p3.1", "title": "Setup (page 3)", "text": "...",
      "url": "guides/setup.pdf#page=3", "file": "guides/setup.pdf", "page": 3}
 
 That is a corpus for `retrieval_server/build_index.py`, and what the tool `documents` searches
-(document_search.py). A passage never crosses a page or a heading. Next to the corpus, `corpus.json` says from
+(tool.py). A passage never crosses a page or a heading. Next to the corpus, `corpus.json` says from
 which files it was made: as long as these have the same names, sizes and times, the corpus is not made again
 (except when pypdf was installed since, without which PDFs were left out).
 
@@ -32,9 +32,9 @@ from typing import Any
 from filelock import FileLock
 from tqdm import tqdm
 
-from rag_r1.printable import terminal_text
+from rag_r1.io.terminal_text import terminal_text
 from rag_r1.protocols.actions import well_formed
-from rag_r1.tools.document_files import (
+from rag_r1.tools.documents.parsers import (
     READERS,
     DocumentText,
     FileReadError,
@@ -44,7 +44,7 @@ from rag_r1.tools.document_files import (
     read_document,
     workers,
 )
-from rag_r1.whole_files import atomic_file
+from rag_r1.io.atomic_files import atomic_file
 
 logger = logging.getLogger(__name__)
 

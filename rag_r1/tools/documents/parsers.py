@@ -4,7 +4,7 @@ The name's ending gives the format. A section is what a passage should not cross
 under a heading of a Markdown or HTML file, or a whole plain text. What a file holds is data: of a page,
 scripts, styles and comments are left out, nothing is fetched, and no markup survives.
 
-HTML and PDF are read by a worker with limits of processor time and memory (rag_r1/limited/pages.py), for a
+HTML and PDF are read by a worker with limits of processor time and memory (rag_r1/sandbox/documents.py), for a
 small file can take for ever to parse. Plain text and Markdown cannot, and are read here.
 
 A file that cannot be read raises `FileReadError`, which says why and what to do. PDFs need pypdf
@@ -21,7 +21,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from rag_r1.limited.pages import (
+from rag_r1.sandbox.documents import (
     MAX_CHARS,
     MAX_SECTIONS,
     DocumentText,
@@ -32,7 +32,7 @@ from rag_r1.limited.pages import (
     one_line,
     within_limits,
 )
-from rag_r1.limited.workers import JobError, JobHandle, JobLimits, LimitError, WorkerPool
+from rag_r1.sandbox.worker_pool import JobError, JobHandle, JobLimits, LimitError, WorkerPool
 
 __all__ = [
     "DocumentText",
@@ -143,7 +143,7 @@ class _ReadBatch:
 
     def _start(self, wait: bool) -> None:
         files = [[one.named(), one.ending] for one in self._small]
-        self._started = workers.start("rag_r1.limited.pages:read_all", [files], self._limits, wait)
+        self._started = workers.start("rag_r1.sandbox.documents:read_all", [files], self._limits, wait)
 
 
 class PendingDocument:
@@ -183,7 +183,7 @@ class PendingDocument:
     def _read_alone(self) -> tuple[str, Any]:
         try:
             job = [self.named(), self.ending]
-            return "", workers.call("rag_r1.limited.pages:read", job, _limits(self._size()))
+            return "", workers.call("rag_r1.sandbox.documents:read", job, _limits(self._size()))
         except LimitError as error:
             raise ReadLimitError(f"{error}: split it or save it in another format") from None
         except JobError as error:

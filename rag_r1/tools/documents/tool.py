@@ -4,7 +4,7 @@
       tools:
         documents: {tool: documents, folder: my/notes, topk: 3}
 
-The folder is made into passages by the first call (documents.py), and these are searched with BM25 in this
+The folder is made into passages by the first call (corpus.py), and these are searched with BM25 in this
 process: nothing else has to run, and no text leaves it. Each process of a training holds its own copy of the
 index, which suits some hundred thousand passages. A larger folder, or one that is to be searched by meaning,
 belongs into the retrieval server: write its passages with `index_folder`, build an index of them, and use the
@@ -22,11 +22,11 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from rag_r1.installation import pip_command
-from rag_r1.options import Constraint, Flag, PositiveCount, Text, options, options_from
+from rag_r1.system.installation import pip_command
+from rag_r1.options.declare import Constraint, Flag, PositiveCount, Text, options, options_from
 from rag_r1.protocols import Document
-from rag_r1.tools.documents import index_folder
-from rag_r1.tools.loading import LazyValue
+from rag_r1.tools.documents.corpus import index_folder
+from rag_r1.tools.lazy import LazyValue
 
 #: In the folder, unless `index` names another place. Hidden, so that it is not read as a document.
 INDEX = ".rag_r1_index"
@@ -88,7 +88,7 @@ class DocumentSearch:
 
 
 class PassageIndex:
-    """A BM25 index in memory. `rows`: those of documents.py; may be used by several threads."""
+    """A BM25 index in memory. `rows`: those of corpus.py; may be used by several threads."""
 
     def __init__(self, rows: Sequence[Mapping[str, Any]]):
         import bm25s

@@ -3,7 +3,7 @@
 A message of a few megabytes can hold a million values, for each of which the package makes several objects on
 the event loop. So a message's length, values and nesting are counted first, and so are messages and bytes in
 all: a server may send so much unasked, notifications of progress and of logs for instance, between two
-requests of ours. What is beyond these limits raises `McpLimitError`; mcp_streams.py says what follows from
+requests of ours. What is beyond these limits raises `McpLimitError`; streams.py says what follows from
 it.
 """
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import codecs
 
-from rag_r1.json_limits import JsonLimitError, check_json
+from rag_r1.io.bounded_json import JsonLimitError, check_json
 
 #: Longest message, in bytes.
 MAX_MESSAGE_BYTES = 8 << 20

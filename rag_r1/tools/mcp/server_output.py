@@ -15,7 +15,7 @@ from typing import Any
 
 import anyio
 
-from rag_r1.printable import terminal_lines, terminal_text
+from rag_r1.io.terminal_text import terminal_lines, terminal_text
 
 #: Most bytes of a server's stderr that are shown of one connection, and longest line.
 MAX_STDERR_BYTES, _LINE_BYTES = 1 << 20, 8192

@@ -2,7 +2,7 @@
 
 They take the place of the package mcp's own, in order that bytes are counted where they arrive, on a server's
 stdout and in its HTTP responses, and that a message is checked before the package makes objects of it
-(mcp_limits.py). A message beyond the limits ends a stdio connection, or the HTTP request.
+(limits.py). A message beyond the limits ends a stdio connection, or the HTTP request.
 
 The schemas of results are removed from a server's list of tools: the package would check results against them
 on the event loop, and nobody reads them.
@@ -24,7 +24,7 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCRequest, JSONRPCResponse, jsonrpc_message_adapter
 
-from rag_r1.tools.mcp_limits import (
+from rag_r1.tools.mcp.limits import (
     MAX_MESSAGE_BYTES,
     EventSplitter,
     LineSplitter,
@@ -32,7 +32,7 @@ from rag_r1.tools.mcp_limits import (
     TrafficAllowance,
     check_message,
 )
-from rag_r1.tools.mcp_words import copy_stderr
+from rag_r1.tools.mcp.server_output import copy_stderr
 
 #: Seconds for a server to end when its stdin is closed, and again after SIGTERM.
 _END_S = 2.0

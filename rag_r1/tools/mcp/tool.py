@@ -30,13 +30,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator
 
-from rag_r1.addresses import Address
-from rag_r1.installation import pip_command
-from rag_r1.options import Constraint, OptionFault, OptionsError, PositiveSeconds, Text, options, options_from
-from rag_r1.printable import terminal_text
+from rag_r1.options.server_address import Address
+from rag_r1.system.installation import pip_command
+from rag_r1.options.declare import Constraint, OptionFault, OptionsError, PositiveSeconds, Text, options, options_from
+from rag_r1.io.terminal_text import terminal_text
 from rag_r1.protocols import Refusal
 from rag_r1.tools.function_tool import FunctionTool, named_arguments, schema_of
-from rag_r1.tools.http_json import Variable, secret
+from rag_r1.tools.http import Variable, secret
 
 #: Longest text of a result, in characters.
 MAX_CHARS = 20_000
@@ -138,7 +138,7 @@ class McpTool(FunctionTool):
 
 async def _connections() -> Any:
     """The module that imports the package mcp. That takes seconds, for which the event loop must not wait."""
-    return await asyncio.to_thread(import_module, "rag_r1.tools.mcp_connections")
+    return await asyncio.to_thread(import_module, "rag_r1.tools.mcp.connections")
 
 
 def content_text(result: Any) -> str:

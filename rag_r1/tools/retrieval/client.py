@@ -4,14 +4,14 @@ One client serves all trajectories of a process over one pool of connections. Ne
 millisecond or two of each other (`gather_s`) are sent together: an engine ends many turns in one step, and a
 request takes more CPU time than the queries in it. A query that is already in flight for another trajectory
 is awaited, not sent again (single flight), and one that was answered before comes from an LRU cache, until
-the server has reloaded its index (kept_answers.py). The trajectories of a GRPO group send the same queries,
+the server has reloaded its index (cache.py). The trajectories of a GRPO group send the same queries,
 so both matter. Whatever can go wrong on the wire (refused connection, time-out, 5xx, 429, broken JSON, wrong
 shape) is retried with exponential back-off and jitter; after the last retry the query gets a `Failure`, never
 an exception, so a dead retriever costs one bounded error observation and not the run. Failures are not
 cached. Redirects are errors; nothing is decompressed.
 
 With `agentic_input` the server is sent more than the query: what its encoder was trained on, e.g. the
-question beside it (rag_r1/retriever_query.py). Separator and mode are the server's own (query_format.py).
+question beside it (rag_r1/protocols/retriever_query.py). Separator and mode are the server's own (query_format.py).
 
 The token for a server that requires one is read from the environment variable `RETRIEVAL_TOKEN`; it is not a
 key of the configuration, because configurations are logged.
@@ -29,19 +29,19 @@ from typing import Any
 
 import aiohttp
 
-from rag_r1.json_limits import read_json
-from rag_r1.options import options_from
+from rag_r1.io.bounded_json import read_json
+from rag_r1.options.declare import options_from
 from rag_r1.protocols import Document, Failure
-from rag_r1.retriever_query import Context
-from rag_r1.tools.kept_answers import QueryCache
-from rag_r1.tools.query_format import (
+from rag_r1.protocols.retriever_query import Context
+from rag_r1.tools.retrieval.cache import QueryCache
+from rag_r1.tools.retrieval.query_format import (
     MAX_READY_BYTES,
     VERSION_HEADER,
     QueryFormatError,
     RemoteQueryFormat,
     choose_mode,
 )
-from rag_r1.tools.retriever_options import RetrieverConfig
+from rag_r1.tools.retrieval.options import RetrieverConfig
 
 logger = logging.getLogger(__name__)
 

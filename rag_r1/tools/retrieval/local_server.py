@@ -2,7 +2,7 @@
 
 It is the real server, in its own process, used over HTTP: `rag_r1` and `retrieval_server` share no code. It
 ends with what started it, and of the secrets in the environment it gets the token of its own clients only
-(child_processes.py).
+(rag_r1/system/child_processes.py).
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from rag_r1.child_processes import bind_to_parent, child_process, server_environment
-from rag_r1.tools.retrieval import TOKEN_VARIABLE
+from rag_r1.system.child_processes import bind_to_parent, child_process, server_environment
+from rag_r1.tools.retrieval.client import TOKEN_VARIABLE
 
 
 class RetrievalProcessError(RuntimeError):

@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable
 
 import aiohttp
 
-from rag_r1.retriever_query import Mode, QueryFormat
+from rag_r1.protocols.retriever_query import Mode, QueryFormat
 
 #: A longer answer is no description of a server.
 MAX_READY_BYTES = 1 << 20

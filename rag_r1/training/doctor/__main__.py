@@ -2,6 +2,6 @@
 
 import sys
 
-from rag_r1.doctor import main
+from rag_r1.training.doctor.command import main
 
 sys.exit(main())

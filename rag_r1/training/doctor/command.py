@@ -1,7 +1,7 @@
 """`rag-r1 doctor`: checks that everything a training needs is installed.
 
 Every check is a small function that yields `Finding`s (findings.py): what was checked, its state and, if that
-is not ok, the remedy. packages.py checks what is installed, machine.py the machine. A run can start with
+is not ok, the remedy. packages.py checks what is installed, hardware.py the machine. A run can start with
 warnings; anything missing prevents it, and makes the exit status 1. The root scripts run this first.
 """
 
@@ -11,12 +11,12 @@ import argparse
 import os
 from collections.abc import Iterator, Sequence
 
-from rag_r1.addresses import AN_ADDRESS, is_server_address
-from rag_r1.doctor.findings import MISSING, WARNING, Finding, ok, version_of
-from rag_r1.doctor.machine import check_driver, check_gpu, check_memory, check_ray
-from rag_r1.doctor.packages import check_registration, check_trl, check_versions
-from rag_r1.installation import setup_command
-from rag_r1.printable import terminal_lines
+from rag_r1.options.server_address import AN_ADDRESS, is_server_address
+from rag_r1.training.doctor.findings import MISSING, WARNING, Finding, ok, version_of
+from rag_r1.training.doctor.hardware import check_driver, check_gpu, check_memory, check_ray
+from rag_r1.training.doctor.packages import check_registration, check_trl, check_versions
+from rag_r1.system.installation import setup_command
+from rag_r1.io.terminal_text import terminal_lines
 
 
 def check_retriever(url: str | None) -> Iterator[Finding]:
@@ -31,8 +31,8 @@ def check_retriever(url: str | None) -> Iterator[Finding]:
     try:
         from omegaconf import OmegaConf
 
-        from rag_r1.preflight import PreflightReport
-        from rag_r1.preflight import check_retriever as search
+        from rag_r1.training.preflight import PreflightReport
+        from rag_r1.training.preflight import check_retriever as search
     except ModuleNotFoundError as error:
         yield Finding("retriever", WARNING, f"not checked: {error.name} is not installed", setup_command())
         return

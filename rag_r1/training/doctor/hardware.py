@@ -7,9 +7,9 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from rag_r1 import gpu_machine
-from rag_r1.doctor.findings import MISSING, WARNING, Finding, ok, version_of
-from rag_r1.installation import flash_attn_command, setup_command
+from rag_r1.system import gpu_driver
+from rag_r1.training.doctor.findings import MISSING, WARNING, Finding, ok, version_of
+from rag_r1.system.installation import flash_attn_command, setup_command
 
 GIB = 1 << 30
 # Peak memory of training a million parameters on a CPU: 6 to 9 GiB, most of it for imports.
@@ -20,7 +20,7 @@ SHM_GIB = 1.0
 
 def check_driver() -> Iterator[Finding]:
     """On a machine with a GPU that is to be used: the driver is new enough. Does not need torch."""
-    driver = gpu_machine.driver_version()
+    driver = gpu_driver.driver_version()
     if driver is None or ignores_gpu():
         return
     cuda = None
@@ -28,12 +28,12 @@ def check_driver() -> Iterator[Finding]:
         import torch
 
         cuda = torch.version.cuda
-    needed = gpu_machine.oldest_driver(cuda)
-    if gpu_machine.too_old(driver, needed):
-        what = f"{driver}, but CUDA {cuda or gpu_machine.CUDA} needs series {needed} or newer"
+    needed = gpu_driver.oldest_driver(cuda)
+    if gpu_driver.too_old(driver, needed):
+        what = f"{driver}, but CUDA {cuda or gpu_driver.CUDA} needs series {needed} or newer"
         remedy = (
             "install a newer NVIDIA driver (another environment does not help); on data-centre GPUs the"
-            f" package cuda-compat-{gpu_machine.CUDA}-0 is enough: then set RAG_R1_OLD_DRIVER=1"
+            f" package cuda-compat-{gpu_driver.CUDA}-0 is enough: then set RAG_R1_OLD_DRIVER=1"
         )
         yield Finding("gpu driver", MISSING, what, remedy)
     else:
@@ -56,8 +56,8 @@ def check_gpu() -> Iterator[Finding]:
         what = "nvidia-smi is here, but this torch is a build for CPUs: training would run on the CPU"
         yield Finding("gpu", WARNING, what, setup_command("gpu"))
     else:
-        driver = gpu_machine.driver_version()
-        if driver and gpu_machine.too_old(driver, gpu_machine.oldest_driver(torch.version.cuda)):
+        driver = gpu_driver.driver_version()
+        if driver and gpu_driver.too_old(driver, gpu_driver.oldest_driver(torch.version.cuda)):
             return  # reported by check_driver
         what = f"nvidia-smi is here, but torch (CUDA {torch.version.cuda}) sees no GPU"
         remedy = "check `nvidia-smi` and CUDA_VISIBLE_DEVICES; a container must be started with --gpus all"
@@ -67,12 +67,12 @@ def check_gpu() -> Iterator[Finding]:
 def flash_attn_finding() -> Iterator[Finding]:
     """flash-attn is missing; the remedy depends on whether it can be compiled here. The preflight refuses a
     training that asks for it."""
-    nvcc, release = gpu_machine.nvcc_release()
-    if release and release.startswith(f"{gpu_machine.CUDA}."):
+    nvcc, release = gpu_driver.nvcc_release()
+    if release and release.startswith(f"{gpu_driver.CUDA}."):
         remedy = flash_attn_command()
     else:
         found = f"{nvcc} is of CUDA {release}" if nvcc else "no nvcc was found"
-        toolkit = f"install the CUDA toolkit {gpu_machine.CUDA}.0 and set CUDA_HOME"
+        toolkit = f"install the CUDA toolkit {gpu_driver.CUDA}.0 and set CUDA_HOME"
         remedy = f"{found}: {toolkit}, then {flash_attn_command()}"
     remedy += "; or train without it: platform=gpu_sdpa"
     yield Finding("flash-attn", WARNING, "not installed", remedy)

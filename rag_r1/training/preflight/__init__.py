@@ -9,24 +9,24 @@ from __future__ import annotations
 
 from omegaconf import DictConfig
 
-from rag_r1.preflight.cluster import check_batch_sizes, check_engines, check_reachability, needs_critic
-from rag_r1.preflight.data import check_data, check_steps
-from rag_r1.preflight.model import check_model, check_quantisation, check_tags, check_turns
-from rag_r1.preflight.probes import check_probes
-from rag_r1.preflight.problems import PreflightReport, Problem
-from rag_r1.preflight.resuming import check_resumed_rates
-from rag_r1.preflight.retriever import check_retriever
-from rag_r1.preflight.sampling import check_filtering, check_sampler, check_sampler_options
-from rag_r1.preflight.sessions import check_sessions
-from rag_r1.preflight.settings import (
+from rag_r1.training.preflight.cluster import check_batch_sizes, check_engines, check_reachability, needs_critic
+from rag_r1.training.preflight.data import check_data, check_steps
+from rag_r1.training.preflight.model import check_model, check_quantisation, check_tags, check_turns
+from rag_r1.training.preflight.probes import check_probes
+from rag_r1.options.problems import PreflightReport, Problem
+from rag_r1.training.preflight.resume import check_resumed_rates
+from rag_r1.training.preflight.retriever import check_retriever
+from rag_r1.training.preflight.sampler import check_filtering, check_sampler, check_sampler_options
+from rag_r1.training.preflight.sessions import check_sessions
+from rag_r1.training.preflight.settings import (
     check_lengths,
     check_log_probs,
     check_rag_r1_keys,
     check_required_keys,
     check_verl,
 )
-from rag_r1.preflight.sft import preflight_sft
-from rag_r1.preflight.transfer import check_bucket
+from rag_r1.training.preflight.sft import preflight_sft
+from rag_r1.training.preflight.weight_transfer import check_bucket
 
 __all__ = ["Problem", "PreflightReport", "check_retriever", "preflight", "preflight_sft"]
 

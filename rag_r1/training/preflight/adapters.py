@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from omegaconf import DictConfig
 
-from rag_r1.preflight.problems import Problem, error, warning
-from rag_r1.preflight.sessions import verls_mode
+from rag_r1.options.problems import Problem, error, warning
+from rag_r1.training.preflight.sessions import verls_mode
 
 _MODEL = "actor_rollout_ref.model"
 _MERGE = f"{_MODEL}.lora.merge"

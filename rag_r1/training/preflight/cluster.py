@@ -14,12 +14,12 @@ from urllib.parse import urlsplit
 
 from omegaconf import DictConfig, OmegaConf
 
-from rag_r1 import gpu_machine
-from rag_r1.addresses import is_server_address
-from rag_r1.installation import flash_attn_command
-from rag_r1.preflight.adapters import check_adapters
-from rag_r1.preflight.problems import Problem, error, is_unset, warning
-from rag_r1.preflight.sessions import verls_mode
+from rag_r1.system import gpu_driver
+from rag_r1.options.server_address import is_server_address
+from rag_r1.system.installation import flash_attn_command
+from rag_r1.training.preflight.adapters import check_adapters
+from rag_r1.options.problems import Problem, error, is_unset, warning
+from rag_r1.training.preflight.sessions import verls_mode
 
 _ACTOR = "actor_rollout_ref.actor"
 _ROLLOUT = "actor_rollout_ref.rollout"
@@ -164,7 +164,7 @@ def _check_attention(config: DictConfig) -> list[Problem]:
     fsdp = str(config.actor_rollout_ref.actor.strategy).startswith("fsdp")
     if config.trainer.device != "cuda" or not fsdp or importlib.util.find_spec("flash_attn") is not None:
         return []
-    if gpu_machine.driver_version() is None:
+    if gpu_driver.driver_version() is None:
         return []
     parts = ["actor_rollout_ref", *(["critic"] if needs_critic(config) else [])]
     keys = [f"{part}.model.override_config.attn_implementation" for part in parts]

@@ -8,11 +8,11 @@ from typing import Any
 
 from omegaconf import DictConfig, ListConfig
 
-from rag_r1.agent_setup import AgentSetup, RowLimits
-from rag_r1.config import RagR1Config
-from rag_r1.preflight.parquet import column_problems, scan_parquet, scan_problems
-from rag_r1.preflight.problems import PreflightReport, Problem, error, plain, warning
-from rag_r1.rows import QuestionRow
+from rag_r1.config.agent_setup import AgentSetup, RowLimits
+from rag_r1.config.schema import RagR1Config
+from rag_r1.training.preflight.parquet import column_problems, scan_parquet, scan_problems
+from rag_r1.options.problems import PreflightReport, Problem, error, plain, warning
+from rag_r1.data.rows import QuestionRow
 
 #: A limit on the tokens of a prompt that no prompt reaches.
 _ANY_LENGTH = 1 << 40

@@ -29,9 +29,9 @@ from dataclasses import dataclass
 
 from omegaconf import DictConfig, OmegaConf
 
-from rag_r1.preflight.adapters import adapter_rank
-from rag_r1.preflight.cluster import gpus as gpus_of
-from rag_r1.preflight.cluster import needs_critic, needs_reference
+from rag_r1.training.preflight.adapters import adapter_rank
+from rag_r1.training.preflight.cluster import gpus as gpus_of
+from rag_r1.training.preflight.cluster import needs_critic, needs_reference
 
 #: Bytes of a CUDA context of the trainer, one of vLLM, and of what it keeps asleep.
 CONTEXTS = 3e9

@@ -1,6 +1,6 @@
 """Checks the rows of a parquet file.
 
-Each row is checked once; rag_r1/rows.py reads rows in batches, so the size of a file does not matter.
+Each row is checked once; rag_r1/data/rows.py reads rows in batches, so the size of a file does not matter.
 `column_problems` reads the schema only; `scan` counts rows, names the faulty ones, and keeps the longest
 prompts. Counting tokens is slow, so only the `TOKENISED` longest prompts (by characters) of a file are
 tokenised: all of a small file, and of a large one those that could be too long.
@@ -18,8 +18,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from tqdm import tqdm
 
-from rag_r1.preflight.problems import Problem, error, warning
-from rag_r1.rows import REQUIRED_COLUMNS, QuestionRow, read_rows, row_fault, usable_prompt
+from rag_r1.options.problems import Problem, error, warning
+from rag_r1.data.rows import REQUIRED_COLUMNS, QuestionRow, read_rows, row_fault, usable_prompt
 
 #: Most prompts of a file that are tokenised.
 TOKENISED = 4000

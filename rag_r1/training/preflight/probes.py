@@ -1,7 +1,7 @@
 """Checks the probes of a validation (`rag_r1.probes`).
 
 Which probes there are, and that those which show passages have a file of them, is checked with the other keys
-of the block (rag_r1/config.py); here the file and the rows of the validation are read.
+of the block (rag_r1/config/schema.py); here the file and the rows of the validation are read.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 from omegaconf import DictConfig, OmegaConf
 
-from rag_r1.config import SHOW_PASSAGES, RagR1Config
-from rag_r1.preflight.data import files_of
-from rag_r1.preflight.problems import Problem, error
-from rag_r1.probe_passages import HOW_TO_MAKE, Passages, PassagesError, read_passages
-from rag_r1.probes import NEED_GOLD, NEED_PASSAGES, applies, enough_random, topk_of
-from rag_r1.rows import QuestionRow, read_rows
-from rag_r1.supporting import GoldEvidence
+from rag_r1.config.schema import SHOW_PASSAGES, RagR1Config
+from rag_r1.training.preflight.data import files_of
+from rag_r1.options.problems import Problem, error
+from rag_r1.probes.passages import HOW_TO_MAKE, Passages, PassagesError, read_passages
+from rag_r1.probes.probes import NEED_GOLD, NEED_PASSAGES, applies, enough_random, topk_of
+from rag_r1.data.rows import QuestionRow, read_rows
+from rag_r1.data.evidence import GoldEvidence
 
 _KEY, _FILE = "rag_r1.probes", "rag_r1.probe_passages"
 _DATASET = {"path": "pkg://rag_r1.plugin.dataset", "name": "SearchDataset"}

@@ -6,7 +6,7 @@ that was changed since then has no effect, and nothing says so. Warm-up and deca
 and are the new configuration's.
 
 A checkpoint is read without torch and without running anything in it, in a process with limits of time and
-memory (rag_r1/limited/checkpoints.py).
+memory (rag_r1/sandbox/torch_checkpoint.py).
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
-from rag_r1.limited.workers import JobError, JobLimits, LimitError, WorkerPool
-from rag_r1.preflight.problems import Problem, error, warning
+from rag_r1.sandbox.worker_pool import JobError, JobLimits, LimitError, WorkerPool
+from rag_r1.options.problems import Problem, error, warning
 
 #: veRL's file with the number of the last whole checkpoint.
 _TRACKER = "latest_checkpointed_iteration.txt"
@@ -89,6 +89,6 @@ def _saved_rates(path: Path) -> list[float]:
     workers = WorkerPool(1)
     try:
         named = os.fsencode(path.absolute()).decode("latin-1")
-        return workers.call("rag_r1.limited.checkpoints:base_rates", [named], _LIMITS)
+        return workers.call("rag_r1.sandbox.torch_checkpoint:base_rates", [named], _LIMITS)
     finally:
         workers.close()

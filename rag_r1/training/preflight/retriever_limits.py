@@ -12,8 +12,8 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from rag_r1.preflight.problems import Problem, warning
-from rag_r1.tools.retrieval import RetrieverConfig
+from rag_r1.options.problems import Problem, warning
+from rag_r1.tools.retrieval.client import RetrieverConfig
 
 _KEY = "rag_r1.retriever"
 

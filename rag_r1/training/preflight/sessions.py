@@ -13,8 +13,8 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from rag_r1.config import RagR1Config
-from rag_r1.preflight.problems import Problem, error
+from rag_r1.config.schema import RagR1Config
+from rag_r1.options.problems import Problem, error
 
 _PREFIX = "sessions_"
 _MODE = "trainer.v1.trainer_mode"

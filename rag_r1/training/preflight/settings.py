@@ -11,10 +11,10 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from rag_r1.config import RagR1Config, find_faults
-from rag_r1.import_path import ImportPathError
-from rag_r1.options import OptionsError
-from rag_r1.preflight.problems import Problem, error, is_unset, plain, problem_of_fault
+from rag_r1.config.schema import RagR1Config, find_faults
+from rag_r1.options.import_path import ImportPathError
+from rag_r1.options.declare import OptionsError
+from rag_r1.options.problems import Problem, error, is_unset, plain, problem_of_fault
 from rag_r1.protocols import SEARCH
 from rag_r1.rewards import RewardSum
 from rag_r1.tools.registry import DEFAULT_TOOL, make_searcher, make_tool

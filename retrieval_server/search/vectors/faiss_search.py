@@ -25,8 +25,8 @@ import numpy as np
 
 from retrieval_server.errors import IndexFolderError
 from retrieval_server.search.backends import Hit, search_nested
-from retrieval_server.search.flat_search import FlatSearch
-from retrieval_server.search.stored_rows import StoredRows
+from retrieval_server.search.vectors.flat_search import FlatSearch
+from retrieval_server.search.vectors.stored_rows import StoredRows
 
 #: Candidates of a query in an approximate index, unless topk needs more.
 FIRST = 32

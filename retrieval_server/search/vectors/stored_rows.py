@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from retrieval_server.errors import IndexFolderError
-from retrieval_server.folder.vector_rows import RowLayout
+from retrieval_server.folder.row_layout import RowLayout
 
 #: Rows read before the mapped pages are released. With each, Linux maps 64 KiB around it, or the whole block
 #: of the page cache that holds it: up to 2 MiB where the file was written or read in order shortly before.

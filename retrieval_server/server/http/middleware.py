@@ -1,6 +1,6 @@
 """ASGI layers around the app: metrics and log, the bearer token, and the size of a body.
 
-Those of origins.py and shedding.py come between them; app.py has the order.
+Those of origin_check.py and load_shedding.py come between them; retrieval_server/server/app.py has the order.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from retrieval_server.engine.metrics import Metrics
-from retrieval_server.server.error_answers import error_response
-from retrieval_server.server.logs import NOTE, RequestNote
-from retrieval_server.server.logs import requests as request_log
+from retrieval_server.server.error_responses import error_response
+from retrieval_server.server.log_format import NOTE, RequestNote
+from retrieval_server.server.log_format import requests as request_log
 
 #: Answered without the token: probes send none, and the API page holds no data.
 OPEN_PATHS = frozenset({"/health", "/ready", "/docs", "/docs/oauth2-redirect", "/redoc", "/openapi.json"})

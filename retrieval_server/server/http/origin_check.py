@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from retrieval_server.engine.metrics import Metrics
-from retrieval_server.server.error_answers import error_response
+from retrieval_server.server.error_responses import error_response
 
 ANY_HOST = "*"
 _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9_.-]+)(?::[0-9]*)?")

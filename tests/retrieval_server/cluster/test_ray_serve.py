@@ -22,10 +22,10 @@ import pytest
 from retrieval_server.cluster.ray_options import RayOptions
 from retrieval_server.cluster.ray_serve import ShardedSource
 from retrieval_server.folder.passages import Passage
-from retrieval_server.guarantee import Determinism, ProbeResult
+from retrieval_server.determinism import Determinism, ProbeResult
 from retrieval_server.indexing.split_index import split_index
-from retrieval_server.search.rerank import RerankedSource, Reranker
-from retrieval_server.sources import ScoredPassage, SearchFailedError, SourceDescription
+from retrieval_server.search.reranker import RerankedSource, Reranker
+from retrieval_server.source import ScoredPassage, SearchFailedError, SourceDescription
 
 from ..conftest import RIVERS, TOWNS
 from ..same_answers import assert_same_answers, wired
@@ -37,7 +37,7 @@ needs_ray = pytest.mark.skipif(not HAS_RAY, reason="needs Ray Serve: pip install
 
 
 def test_replicas_are_a_number_or_a_range(monkeypatch):
-    from retrieval_server.serve_command import parse_args
+    from retrieval_server.serve_options import parse_args
 
     args = parse_args(
         "", ["--index", "i", "--serve", "ray", "--encoder-replicas", "1:4", "--shard-replicas", "2"]

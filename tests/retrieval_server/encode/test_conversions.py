@@ -8,8 +8,8 @@ from threading import Barrier
 
 import pytest
 
-from retrieval_server.encode import conversions
-from retrieval_server.encode.conversions import cached_conversion
+from retrieval_server.encode import conversion_cache
+from retrieval_server.encode.conversion_cache import cached_conversion
 from retrieval_server.errors import EncoderError
 
 FILES = {"model.xml": b"a graph", "model.bin": b"numbers"}
@@ -88,14 +88,14 @@ def test_a_good_one_that_another_process_puts_there_meanwhile_is_used(place, tmp
     (place / "model.bin").write_bytes(b"damaged")
     others = cached_conversion(tmp_path / "other" / "a-model", Convert())
     written = (others / "model.bin").stat().st_ino
-    rename = conversions.os.rename
+    rename = conversion_cache.os.rename
 
     def another_is_faster(source, target):
         rename(source, target)
         if source == place:
             rename(others, place)
 
-    monkeypatch.setattr(conversions.os, "rename", another_is_faster)
+    monkeypatch.setattr(conversion_cache.os, "rename", another_is_faster)
     cached_conversion(place, Convert())
     assert (place / "model.bin").stat().st_ino == written
     assert contents(place) == FILES and list(place.parent.iterdir()) == [place]

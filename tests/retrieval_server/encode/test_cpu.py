@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from retrieval_server.encode.cpu import set_mkl_reproducible, set_passive_wait
+from retrieval_server.encode.cpu_settings import set_mkl_reproducible, set_passive_wait
 
 VARIABLES = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "MKL_CBWR")
 

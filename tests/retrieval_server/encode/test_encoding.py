@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retrieval_server.encode import encoding
-from retrieval_server.encode.encoding import VectorFiles, encode_rows
+from retrieval_server.encode import vector_files
+from retrieval_server.encode.vector_files import VectorFiles, encode_rows
 from retrieval_server.errors import EncoderError
-from retrieval_server.folder.vector_rows import RowLayout
+from retrieval_server.folder.row_layout import RowLayout
 
 
 @given(st.lists(st.integers(0, 5), max_size=5), st.integers(0, 20), st.integers(0, 20))
@@ -57,7 +57,7 @@ class Texts:
 @pytest.mark.parametrize("kind", ["float32", "float16", "int8"])
 def test_a_vector_that_is_no_number_is_named_by_its_passage(tmp_path, monkeypatch, progress, there, kind):
     """``there``: blocks that an interrupted run has left."""
-    monkeypatch.setattr(encoding, "BLOCK", 4)
+    monkeypatch.setattr(vector_files, "BLOCK", 4)
     path = tmp_path / "rows"
     path.write_bytes(bytes(4 * there * RowLayout(2, kind).row_bytes))
     with pytest.raises(EncoderError, match="m: .*vector 9 .*not finite.*--dtype float32") as caught:
@@ -66,7 +66,7 @@ def test_a_vector_that_is_no_number_is_named_by_its_passage(tmp_path, monkeypatc
 
 
 def test_a_vector_too_large_for_16_bits_is_refused_with_the_presets_that_can_hold_it(tmp_path, monkeypatch):
-    monkeypatch.setattr(encoding, "BLOCK", 4)
+    monkeypatch.setattr(vector_files, "BLOCK", 4)
     encoder = Faulty("5", 1e6)
     with pytest.raises(EncoderError, match="vector 5 .*--preset small or exact"):
         encode_rows(Texts(), encoder, tmp_path / "f16", kind="float16", progress=False)

@@ -4,7 +4,7 @@ import gc
 
 import pytest
 
-from retrieval_server.encode.imports import import_library
+from retrieval_server.encode.model_import import import_library
 
 
 @pytest.fixture(autouse=True)

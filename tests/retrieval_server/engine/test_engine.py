@@ -13,7 +13,7 @@ from retrieval_server.engine.engine import Engine, OverloadedError
 from retrieval_server.engine.metrics import Metrics
 from retrieval_server.engine.options import EngineOptions
 from retrieval_server.search.index_source import IndexSource
-from retrieval_server.sources import SourceDescription, StagedSource
+from retrieval_server.source import SourceDescription, StagedSource
 
 from ..same_answers import assert_same_answers, plain
 

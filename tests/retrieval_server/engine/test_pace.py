@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retrieval_server.engine.pace import LatencyModel
+from retrieval_server.engine.latency_model import LatencyModel
 
 
 def test_the_pace_of_overlapping_batches_is_the_time_between_their_ends():

@@ -10,7 +10,7 @@ from retrieval_server.engine.engine import Engine
 from retrieval_server.engine.metrics import Metrics
 from retrieval_server.engine.options import EngineOptions
 from retrieval_server.folder.passages import Passage
-from retrieval_server.sources import RemoteSource, ScoredPassage, SearchFailedError, SourceDescription
+from retrieval_server.source import RemoteSource, ScoredPassage, SearchFailedError, SourceDescription
 
 
 class Gated(RemoteSource):

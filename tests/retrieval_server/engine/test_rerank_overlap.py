@@ -13,9 +13,9 @@ from retrieval_server.engine.engine import Engine
 from retrieval_server.engine.metrics import Metrics
 from retrieval_server.engine.options import EngineOptions
 from retrieval_server.folder.passages import Passage
-from retrieval_server.guarantee import Determinism, ProbeResult
-from retrieval_server.search.rerank import RerankedSource, Reranker
-from retrieval_server.sources import ScoredPassage, SourceDescription, StagedSource
+from retrieval_server.determinism import Determinism, ProbeResult
+from retrieval_server.search.reranker import RerankedSource, Reranker
+from retrieval_server.source import ScoredPassage, SourceDescription, StagedSource
 
 WAIT = 60  # seconds until a test is given up; nothing is ever slept
 needs_ray = pytest.mark.skipif(

@@ -9,7 +9,7 @@ import pytest
 
 from retrieval_server.engine.jobs import JobBatch, QueryJob, now
 from retrieval_server.engine.runners import RemoteRunner, StagedRunner, StageThreads
-from retrieval_server.sources import RemoteSource, SourceDescription, StagedSource
+from retrieval_server.source import RemoteSource, SourceDescription, StagedSource
 
 
 class Echo(StagedSource):

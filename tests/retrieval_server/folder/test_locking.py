@@ -12,13 +12,13 @@ import pytest
 from filelock import lock_descriptor
 
 from retrieval_server.errors import BuildError
-from retrieval_server.folder.locking import exclusive_lock, named_lock
+from retrieval_server.folder.locks import exclusive_lock, named_lock
 
 ROOT = Path(__file__).parents[3]
 HOLD = """
 import sys
 from pathlib import Path
-from retrieval_server.folder.locking import exclusive_lock
+from retrieval_server.folder.locks import exclusive_lock
 with exclusive_lock(Path(sys.argv[1]), "busy"):
     print("held", flush=True)
     sys.stdin.read()
@@ -115,7 +115,7 @@ def test_a_lock_file_removed_by_its_holder_before_it_was_locked_is_made_again(tm
             lock.unlink()
         return lock_descriptor(descriptor, blocking=blocking)
 
-    monkeypatch.setattr("retrieval_server.folder.locking.lock_descriptor", removed_first)
+    monkeypatch.setattr("retrieval_server.folder.locks.lock_descriptor", removed_first)
     with named_lock(lock, "busy"):
         assert len(tried) == 2 and lock.exists()
         with pytest.raises(BuildError), named_lock(lock, "busy"):

@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from retrieval_server.encode import encoding
+from retrieval_server.encode import vector_files
 from retrieval_server.encode.encoder import Encoder
 from retrieval_server.errors import BuildError, CorpusError, IndexFolderError
 from retrieval_server.folder.manifest import read_manifest, sha256_of_file
@@ -115,7 +115,7 @@ def test_two_builds_of_one_index_at_once_are_refused(corpus, tmp_path):
 @pytest.fixture
 def interrupted(corpus, tiny_bge, tmp_path, monkeypatch):
     """A dense build stopped in its third block of 8: its options, and the texts encoded from then on."""
-    monkeypatch.setattr(encoding, "BLOCK", 8)
+    monkeypatch.setattr(vector_files, "BLOCK", 8)
     encode = Encoder.encode_passages
     encoded: list[str] = []
 

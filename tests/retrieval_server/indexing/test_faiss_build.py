@@ -4,7 +4,7 @@ import faiss
 import numpy as np
 import pytest
 
-from retrieval_server.encode.encoding import VectorFiles
+from retrieval_server.encode.vector_files import VectorFiles
 from retrieval_server.errors import BuildError
 from retrieval_server.folder.manifest import RecallRow, read_manifest
 from retrieval_server.folder.passages import PassageStore
@@ -12,7 +12,7 @@ from retrieval_server.indexing.builder import build_index
 from retrieval_server.indexing.faiss_build import TRAIN_AT_LEAST, make_index, write_faiss_index
 from retrieval_server.indexing.faiss_recall import choose_default, recall_warning, sample_queries
 from retrieval_server.indexing.options import BuildOptions
-from retrieval_server.search.faiss_search import SearchParameters
+from retrieval_server.search.vectors.faiss_search import SearchParameters
 from retrieval_server.search.index_source import IndexSource
 from retrieval_server.search.options import OpenOptions
 

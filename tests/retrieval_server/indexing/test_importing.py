@@ -17,13 +17,14 @@ from retrieval_server.encode.encoder import Encoder
 from retrieval_server.encode.options import EncoderOptions
 from retrieval_server.errors import BuildError, CorpusError, IndexFolderError
 from retrieval_server.folder.manifest import read_manifest
-from retrieval_server.indexing import embedding_files, importing
+from retrieval_server.indexing import embedding_files
+from retrieval_server.indexing import index_import
 from retrieval_server.indexing.embedding_files import Embeddings
 from retrieval_server.indexing.faiss_build import make_index
-from retrieval_server.indexing.importing import import_index
+from retrieval_server.indexing.index_import import import_index
 from retrieval_server.indexing.options import BuildOptions
-from retrieval_server.search.faiss_files import open_index, read_header, write_exact
-from retrieval_server.search.faiss_search import SearchParameters
+from retrieval_server.search.vectors.faiss_files import open_index, read_header, write_exact
+from retrieval_server.search.vectors.faiss_search import SearchParameters
 from retrieval_server.search.index_source import IndexSource
 from retrieval_server.search.options import OpenOptions
 
@@ -71,7 +72,7 @@ def written(vectors: np.ndarray, factory: str, path: Path) -> Path:
 
 def warned(caplog) -> list[str]:
     """What the import has warned of."""
-    return [record.getMessage() for record in caplog.records if record.name == importing.__name__]
+    return [record.getMessage() for record in caplog.records if record.name == index_import.__name__]
 
 
 def nothing_left(out: Path) -> bool:
@@ -122,7 +123,7 @@ def test_where_a_file_cannot_be_linked_it_is_copied_in_blocks(vectors, asked, tm
         raise OSError("another file system")
 
     monkeypatch.setattr(os, "link", refuses)
-    monkeypatch.setattr(importing, "_COPIED_AT_ONCE", 100)
+    monkeypatch.setattr(index_import, "_COPIED_AT_ONCE", 100)
     source = written(vectors, "Flat", tmp_path / "e5_Flat.index")
     import_index(asked(), faiss_file=source)
     target = tmp_path / "i" / "faiss.index"
@@ -288,7 +289,7 @@ def saved(vectors: np.ndarray, form: str, path: Path) -> Path:
 def test_embeddings_of_every_form_become_the_index_of_their_vectors(
     vectors, encoder, asked, tmp_path, form, monkeypatch
 ):
-    monkeypatch.setattr(importing, "_ROWS_AT_ONCE", 8)
+    monkeypatch.setattr(index_import, "_ROWS_AT_ONCE", 8)
     cut = [saved(vectors[:9], form, tmp_path / "a"), saved(vectors[9:], form, tmp_path / "b")]
     manifest = import_index(asked(), embeddings=cut)
     index = faiss.read_index(str(tmp_path / "i" / "faiss.index"))

@@ -12,11 +12,12 @@ from retrieval_server.encode.options import EncoderOptions
 from retrieval_server.errors import BuildError, EncoderError
 from retrieval_server.folder.corpus import CorpusReader
 from retrieval_server.folder.manifest import FAISS_INDEX, ROWS
-from retrieval_server.indexing import dense_build, plan
+from retrieval_server.indexing import dense_build
+from retrieval_server.indexing import resource_estimate
 from retrieval_server.indexing.builder import build_index, merge_parts
 from retrieval_server.indexing.options import BuildOptions
 from retrieval_server.indexing.parts import EncodingPart, encode_part, prepare_corpus
-from retrieval_server.indexing.unfinished import PARTIAL_INDEX, VECTORS
+from retrieval_server.indexing.work_files import PARTIAL_INDEX, VECTORS
 
 FLAT = 20 * 32 * 4  # bytes of the corpus's vectors
 
@@ -63,7 +64,7 @@ def free(monkeypatch):
 
     def have(number: int) -> None:
         usage = namedtuple("usage", "free")(number)
-        monkeypatch.setattr(plan.shutil, "disk_usage", lambda _: usage)
+        monkeypatch.setattr(resource_estimate.shutil, "disk_usage", lambda _: usage)
 
     return have
 

@@ -14,12 +14,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retrieval_server.encode import encoding
+from retrieval_server.encode import vector_files
 from retrieval_server.encode.encoder import Encoder
 from retrieval_server.encode.options import EncoderOptions
 from retrieval_server.errors import BuildError
 from retrieval_server.folder.corpus import CorpusReader
-from retrieval_server.folder.locking import named_lock
+from retrieval_server.folder.locks import named_lock
 from retrieval_server.folder.manifest import sha256_of_file
 from retrieval_server.indexing.builder import build_index, merge_parts
 from retrieval_server.indexing.options import BuildOptions
@@ -38,7 +38,7 @@ def three_parts(corpus, encoder, tmp_path_factory):
     """The 20 passages in three parts, of blocks of 4; for tests that copy it."""
     folder = tmp_path_factory.mktemp("parts")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(encoding, "BLOCK", 4)
+        patch.setattr(vector_files, "BLOCK", 4)
         prepare_corpus(CorpusReader(corpus, progress=False), folder)
         for number in (3, 1, 2):
             encode_part(folder, EncodingPart(number, 3), encoder, progress=False)
@@ -47,7 +47,7 @@ def three_parts(corpus, encoder, tmp_path_factory):
 
 @pytest.fixture
 def parts(three_parts, tmp_path, monkeypatch):
-    monkeypatch.setattr(encoding, "BLOCK", 4)
+    monkeypatch.setattr(vector_files, "BLOCK", 4)
     return shutil.copytree(three_parts, tmp_path / "parts")
 
 
@@ -64,7 +64,7 @@ def test_parts_tile_the_rows_at_the_borders_of_blocks(count, of):
     ranges = [EncodingPart(number, of).rows(count) for number in range(1, of + 1)]
     assert ranges[0][0] == 0 and ranges[-1][1] == count
     assert all(before[1] == after[0] for before, after in zip(ranges, ranges[1:], strict=False))
-    assert all(start % encoding.BLOCK == 0 or start == count for start, _ in ranges)
+    assert all(start % vector_files.BLOCK == 0 or start == count for start, _ in ranges)
 
 
 @pytest.mark.parametrize("text", ["0/3", "4/3", "3", "1/0", "-1/3", "1/3/4", "a/b", "1/100000", "¹/3"])
@@ -183,7 +183,7 @@ def build(*args):
 def test_a_part_that_was_killed_goes_on_and_ends_in_the_same_bytes(tiny_bge, encoder, tmp_path):
     corpus = tmp_path / "c.tsv"
     with corpus.open("w") as rows:
-        for i in range(12 * encoding.BLOCK):
+        for i in range(12 * vector_files.BLOCK):
             rows.write(f"{i}\tUlm   {'the river carries barges with timber ' * (i % 5)}{i}\n")
     done = subprocess.run(build("passages", "--corpus", corpus, "--parts", tmp_path / "a"), timeout=300)
     assert done.returncode == 0
@@ -193,7 +193,7 @@ def test_a_part_that_was_killed_goes_on_and_ends_in_the_same_bytes(tiny_bge, enc
         "encode", "--parts", tmp_path / "a", "--part", "1/2", "--encoder", tiny_bge, "--device", "cpu"
     )
     vectors = tmp_path / "a" / "part-00001-of-00002.f32"
-    block = encoding.BLOCK * 32 * 4
+    block = vector_files.BLOCK * 32 * 4
     process = subprocess.Popen(encode)
     while not (vectors.exists() and vectors.stat().st_size >= 2 * block):
         assert process.poll() is None, "it ended before it could be killed"

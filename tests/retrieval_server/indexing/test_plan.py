@@ -7,8 +7,8 @@ import pytest
 from retrieval_server.encode.encoder import Encoder
 from retrieval_server.encode.options import EncoderOptions
 from retrieval_server.folder.passages import PassageStore
-from retrieval_server.indexing import plan
-from retrieval_server.indexing.plan import estimate_times, print_estimate
+from retrieval_server.indexing import resource_estimate
+from retrieval_server.indexing.resource_estimate import estimate_times, print_estimate
 from retrieval_server.indexing.presets import GRAPH_FROM, PRESETS, cells_for
 
 DIMENSION = 32
@@ -42,7 +42,7 @@ def store(dense_index):
 
 @pytest.mark.parametrize("preset", ["exact", "balanced", "small"])
 def test_encoding_is_timed_where_passages_are_encoded_and_only_there(store, encoder, monkeypatch, preset):
-    monkeypatch.setattr(plan, "_WORTH_TIMING", 1)
+    monkeypatch.setattr(resource_estimate, "_WORTH_TIMING", 1)
     encode = estimate_times(PRESETS[preset], store, DIMENSION, encoder, 64, encodes=True)
     read = estimate_times(PRESETS[preset], store, DIMENSION, encoder, 64, encodes=False)
     assert encode.encode_s > 0 and read.encode_s is None
@@ -55,10 +55,10 @@ def test_indexing_is_timed_with_and_without_a_graph_over_the_cells(
     store, encoder, monkeypatch, tmp_path, capsys, preset, passages, graph
 ):
     assert (cells_for(passages) >= GRAPH_FROM) == graph
-    monkeypatch.setattr(plan, "_WORTH_TIMING", 1)
+    monkeypatch.setattr(resource_estimate, "_WORTH_TIMING", 1)
     searched = []
-    look = plan.widen_cell_search
-    monkeypatch.setattr(plan, "widen_cell_search", lambda index: (searched.append(index), look(index)))
+    look = resource_estimate.widen_cell_search
+    monkeypatch.setattr(resource_estimate, "widen_cell_search", lambda index: (searched.append(index), look(index)))
     store = ManyTimes(store, passages)
     needs = estimate_times(PRESETS[preset], store, DIMENSION, encoder, 64, encodes=True)
     assert needs.index_s > 0 and needs.encode_s > 0

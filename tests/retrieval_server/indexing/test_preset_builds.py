@@ -8,9 +8,9 @@ import faiss
 import numpy as np
 import pytest
 
-from retrieval_server.build_command import parse_args
-from retrieval_server.cluster.merging import merge
-from retrieval_server.encode import encoding
+from retrieval_server.build_options import parse_args
+from retrieval_server.cluster.merge import merge
+from retrieval_server.encode import vector_files
 from retrieval_server.encode.encoder import Encoder
 from retrieval_server.encode.options import EncoderOptions
 from retrieval_server.errors import BuildError, IndexFolderError
@@ -18,7 +18,7 @@ from retrieval_server.folder.corpus import CorpusReader
 from retrieval_server.folder.manifest import FAISS_INDEX, MANIFEST, ROWS, read_manifest, sha256_of_file
 from retrieval_server.folder.shard_set import read_shards
 from retrieval_server.indexing.builder import build_index, merge_parts
-from retrieval_server.indexing.importing import import_index
+from retrieval_server.indexing.index_import import import_index
 from retrieval_server.indexing.options import BuildOptions
 from retrieval_server.indexing.parts import EncodingPart, encode_part, prepare_corpus
 from retrieval_server.indexing.split_index import split_index
@@ -83,7 +83,7 @@ def test_what_a_build_will_need_is_printed_before_it_encodes(corpus, tiny_bge, t
     def refuses(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("retrieval_server.encode.encoding.encode_rows", refuses)
+    monkeypatch.setattr("retrieval_server.encode.vector_files.encode_rows", refuses)
     with pytest.raises(KeyboardInterrupt):
         build_index(options(corpus, tiny_bge, tmp_path / "i", "small"))
     printed = capsys.readouterr().out
@@ -95,7 +95,7 @@ def test_what_a_build_will_need_is_printed_before_it_encodes(corpus, tiny_bge, t
 def test_an_interrupted_build_encodes_the_rest_and_ends_in_the_same_bytes(
     corpus, tiny_bge, made, tmp_path, monkeypatch, preset
 ):
-    monkeypatch.setattr(encoding, "BLOCK", 8)
+    monkeypatch.setattr(vector_files, "BLOCK", 8)
     whole = tmp_path / "whole"
     build_index(options(corpus, tiny_bge, whole, preset))
     encode, encoded = Encoder.encode_passages, []
@@ -147,7 +147,7 @@ def test_a_build_with_another_preset_does_not_take_the_rows_of_the_first(
 def test_an_index_of_parts_is_the_index_made_in_one_go(
     corpus, tiny_bge, encoder, tmp_path, monkeypatch, preset, kind
 ):
-    monkeypatch.setattr(encoding, "BLOCK", 4)
+    monkeypatch.setattr(vector_files, "BLOCK", 4)
     build_index(options(corpus, tiny_bge, tmp_path / "whole", preset))
     prepare_corpus(CorpusReader(corpus, progress=False), tmp_path / "parts")
     for number in (2, 1):

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from retrieval_server.encode.encoding import VectorFiles
+from retrieval_server.encode.vector_files import VectorFiles
 from retrieval_server.errors import BuildError, IndexFolderError
 from retrieval_server.folder.manifest import (
     FAISS_INDEX,
@@ -23,11 +23,11 @@ from retrieval_server.folder.manifest import (
     RescoringSection,
     SearchSection,
 )
-from retrieval_server.folder.vector_rows import RowLayout
+from retrieval_server.folder.row_layout import RowLayout
 from retrieval_server.indexing import dense_build, faiss_build
 from retrieval_server.indexing.dense_build import keep_rows
 from retrieval_server.indexing.faiss_build import make_index, write_faiss_index
-from retrieval_server.indexing.plan import (
+from retrieval_server.indexing.resource_estimate import (
     ResourceEstimate,
     duration_text,
     estimate_bytes,
@@ -36,9 +36,9 @@ from retrieval_server.indexing.plan import (
 )
 from retrieval_server.indexing.presets import MOST_CELLS, PRESETS, cells_for
 from retrieval_server.indexing.split_index import _split_compressed
-from retrieval_server.indexing.unfinished import keep_if_unchanged
+from retrieval_server.indexing.work_files import keep_if_unchanged
 from retrieval_server.search.dense import DenseBackend
-from retrieval_server.search.faiss_files import open_index
+from retrieval_server.search.vectors.faiss_files import open_index
 from retrieval_server.search.options import OpenOptions
 
 ROOT = Path(__file__).parents[3]
@@ -260,7 +260,7 @@ _OTHER_SERVER = """
 import sys
 from pathlib import Path
 import numpy as np
-from retrieval_server.search.faiss_files import open_index
+from retrieval_server.search.vectors.faiss_files import open_index
 index = open_index(Path(sys.argv[1]), mapped=True)
 index.search(np.ones((1, index.d), np.float32), 10)
 print("searched", flush=True)

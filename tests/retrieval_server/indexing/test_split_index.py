@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from retrieval_server.cluster.merging import merge
+from retrieval_server.cluster.merge import merge
 from retrieval_server.errors import BuildError, IndexFolderError
 from retrieval_server.folder.passages import Passage
 from retrieval_server.folder.shard_set import read_shards, shard_folder
@@ -17,7 +17,7 @@ from retrieval_server.indexing.builder import build_hybrid, build_index
 from retrieval_server.indexing.options import BuildOptions
 from retrieval_server.indexing.split_index import split_index
 from retrieval_server.search.index_source import IndexSource
-from retrieval_server.sources import ScoredPassage, round_score
+from retrieval_server.source import ScoredPassage, round_score
 
 from ..conftest import PASSAGES, RIVERS, TOWNS, write_jsonl
 

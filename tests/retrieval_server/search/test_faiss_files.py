@@ -29,7 +29,7 @@ READ = ("IVF4,PQ32x4fs", "IVF4,RaBitQfs")
 _OPEN = """
 import sys
 from pathlib import Path
-from retrieval_server.search.faiss_files import open_index
+from retrieval_server.search.vectors.faiss_files import open_index
 import faiss
 def own():
     return 1024 * int(Path("/proc/self/status").read_text().partition("RssAnon:")[2].split()[0])

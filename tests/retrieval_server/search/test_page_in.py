@@ -9,18 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from retrieval_server.search import page_in
-from retrieval_server.search.page_in import Prefetch, available_memory
+from retrieval_server.search.vectors import prefetch
+from retrieval_server.search.vectors.prefetch import Prefetch, available_memory
 
 
 @pytest.fixture(autouse=True)
 def nothing_else_is_open(monkeypatch):
-    monkeypatch.setattr(page_in, "_reading", weakref.WeakSet())
+    monkeypatch.setattr(prefetch, "_reading", weakref.WeakSet())
 
 
 @pytest.mark.parametrize("sizes", [[0], [1], [10, 0, 5], [3, 100]])
 def test_everything_is_read_and_the_share_says_so(tmp_path, monkeypatch, sizes):
-    monkeypatch.setattr(page_in, "_BLOCK", 4)
+    monkeypatch.setattr(prefetch, "_BLOCK", 4)
     files = [tmp_path / str(number) for number in range(len(sizes))]
     for path, size in zip(files, sizes, strict=True):
         path.write_bytes(b"x" * size)
@@ -39,7 +39,7 @@ def test_a_file_larger_than_the_free_memory_is_left_alone(tmp_path, caplog):
 
 
 def test_closing_ends_the_reading_before_the_end(tmp_path, monkeypatch):
-    monkeypatch.setattr(page_in, "_BLOCK", 1)
+    monkeypatch.setattr(prefetch, "_BLOCK", 1)
     (tmp_path / "index").write_bytes(b"x" * 5_000_000)
     reading = Prefetch([tmp_path / "index"])
     reading.close()
@@ -48,7 +48,7 @@ def test_closing_ends_the_reading_before_the_end(tmp_path, monkeypatch):
 
 
 def test_a_file_that_becomes_shorter_while_it_is_read_is_no_error(tmp_path, monkeypatch):
-    monkeypatch.setattr(page_in, "_BLOCK", 1)
+    monkeypatch.setattr(prefetch, "_BLOCK", 1)
     path = tmp_path / "index"
     path.write_bytes(b"x" * 100_000)
     reading = Prefetch([path])
@@ -87,7 +87,7 @@ def test_a_container_has_what_its_limit_leaves_it(
 ):
     """``pages``: bytes of files in the cache, which are part of the use and are given up."""
     (tmp_path / "meminfo").write_text("MemTotal: 500 kB\nMemAvailable: 100 kB\n")
-    monkeypatch.setattr(page_in, "_MEMORY", tmp_path / "meminfo")
+    monkeypatch.setattr(prefetch, "_MEMORY", tmp_path / "meminfo")
     folder = {"v2": tmp_path, "v1": tmp_path / "memory"}[version]
     folder.mkdir(exist_ok=True)
     limit_file, use_file, names = VERSIONS[version]
@@ -96,8 +96,8 @@ def test_a_container_has_what_its_limit_leaves_it(
     stat = [f"{names[0]} {pages // 2}", f"{names[1]} {pages // 2}", "anon 77", "inactive_anon 88"]
     (folder / "memory.stat").write_text("\n".join(stat) + "\n")
     system = Path("/sys/fs/cgroup")
-    groups = [replace(group, folder=tmp_path / group.folder.relative_to(system)) for group in page_in._GROUPS]
-    monkeypatch.setattr(page_in, "_GROUPS", groups)
+    groups = [replace(group, folder=tmp_path / group.folder.relative_to(system)) for group in prefetch._GROUPS]
+    monkeypatch.setattr(prefetch, "_GROUPS", groups)
     assert available_memory() == expected
 
 
@@ -122,5 +122,5 @@ def test_the_indexes_of_a_process_share_what_is_free_until_they_are_closed(tmp_p
 
 
 def test_where_the_system_does_not_say_there_is_no_limit(tmp_path, monkeypatch):
-    monkeypatch.setattr(page_in, "_MEMORY", tmp_path / "none")
+    monkeypatch.setattr(prefetch, "_MEMORY", tmp_path / "none")
     assert available_memory() is None

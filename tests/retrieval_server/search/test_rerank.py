@@ -7,8 +7,8 @@ import random
 import pytest
 
 from retrieval_server.errors import EncoderError
-from retrieval_server.guarantee import TIE, Determinism
-from retrieval_server.search.rerank import RerankedSource, Reranker
+from retrieval_server.determinism import TIE, Determinism
+from retrieval_server.search.reranker import RerankedSource, Reranker
 
 from ..same_answers import assert_same_answers, plain, wired
 

@@ -12,12 +12,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from retrieval_server.errors import IndexFolderError
-from retrieval_server.folder.vector_rows import RowLayout
+from retrieval_server.folder.row_layout import RowLayout
 from retrieval_server.indexing.faiss_build import make_index
-from retrieval_server.search import stored_rows
+from retrieval_server.search.vectors import stored_rows
 from retrieval_server.search.backends import Hit
-from retrieval_server.search.faiss_search import ApproximateSearch, FlatSearch, SearchParameters
-from retrieval_server.search.stored_rows import StoredRows
+from retrieval_server.search.vectors.faiss_search import ApproximateSearch, FlatSearch, SearchParameters
+from retrieval_server.search.vectors.stored_rows import StoredRows
 
 DIMENSION, ROWS, QUERIES, CELLS = 32, 500, 12, 4
 KINDS = ("float16", "int8")

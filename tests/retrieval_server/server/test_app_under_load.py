@@ -13,9 +13,9 @@ from retrieval_server.engine.options import EngineOptions
 from retrieval_server.errors import IndexFolderError
 from retrieval_server.search.backends import Backend
 from retrieval_server.search.index_source import IndexSource
-from retrieval_server.search.rerank import Reranker
+from retrieval_server.search.reranker import Reranker
 from retrieval_server.server.app import create_app
-from retrieval_server.server.shedding import LoadSheddingMiddleware, LoopMonitor
+from retrieval_server.server.http.load_shedding import LoadSheddingMiddleware, LoopMonitor
 
 
 class Gate(Backend):

@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 import pytest
 import uvicorn
 
-from retrieval_server.server.connections import MAX_HEAD_BYTES, MAX_HEADERS, limited_protocol
+from retrieval_server.server.http.connection_limits import MAX_HEAD_BYTES, MAX_HEADERS, limited_protocol
 from retrieval_server.server.limits import ConnectionLimits
 
 BIG = 8 * 2**20

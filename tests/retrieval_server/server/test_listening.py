@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from retrieval_server.server.listening import ListenError, listen
+from retrieval_server.server.http.listener import ListenError, listen
 
 
 def test_it_is_open_at_once_and_nobody_else_gets_it():

@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from retrieval_server.serve_command import parse_args
+from retrieval_server.serve_options import parse_args
 
 from ..test_scripts import wait_until_ready
 

@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from retrieval_server.search.index_source import IndexSource
 from retrieval_server.server import wire
 from retrieval_server.server.limits import RequestLimits
-from retrieval_server.server.logs import JsonLinesFormatter, TextFormatter
+from retrieval_server.server.log_format import JsonLinesFormatter, TextFormatter
 from retrieval_server.server.reload import IndexLocation, Reloader
 from retrieval_server.start_retrieval import main
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from retrieval_server.indexing.builder import build_index
 from retrieval_server.indexing.options import BuildOptions
-from retrieval_server.server.origins import HostNames, server_names
+from retrieval_server.server.http.origin_check import HostNames, server_names
 
 ASK = {"queries": ["Ulm"], "topk": 1}
 LABEL = st.text("abcdefghijklmnopqrstuvwxyz0123456789-", min_size=1, max_size=12)

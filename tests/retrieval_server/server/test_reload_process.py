@@ -25,11 +25,11 @@ from rag_r1.iterate.plan import ServerSpec
 from rag_r1.iterate.server import LoopServer
 from rag_r1.protocols import Failure
 from rag_r1.tools import RetrievalClient, RetrieverConfig
-from retrieval_server.guarantee import Determinism
+from retrieval_server.determinism import Determinism
 from retrieval_server.indexing.builder import build_index
 from retrieval_server.indexing.options import BuildOptions
 from retrieval_server.search.index_source import IndexSource
-from retrieval_server.sources import round_score
+from retrieval_server.source import round_score
 
 from ..conftest import PASSAGES, RIVERS, TOWNS, write_jsonl
 from ..same_answers import Answer, assert_same_answers, wired

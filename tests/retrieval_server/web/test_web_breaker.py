@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from retrieval_server.web.breaker import BreakerHold, CircuitBreaker
+from retrieval_server.web.circuit_breaker import BreakerHold, CircuitBreaker
 
 
 def down(failures: int = 3) -> CircuitBreaker:

@@ -12,8 +12,8 @@ from email.utils import formatdate
 
 import pytest
 
-from retrieval_server.sources import SearchFailedError
-from retrieval_server.web.breaker import CircuitBreaker
+from retrieval_server.source import SearchFailedError
+from retrieval_server.web.circuit_breaker import CircuitBreaker
 from retrieval_server.web.client import WebClient
 from retrieval_server.web.engines import ENGINES
 from retrieval_server.web.options import WebOptions

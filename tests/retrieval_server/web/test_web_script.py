@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from retrieval_server.serve_command import parse_args
+from retrieval_server.serve_options import parse_args
 from retrieval_server.start_retrieval import main
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -108,7 +108,7 @@ def test_what_cannot_be_recorded_is_not_answered(open_source, tmp_path, monkeypa
     """A run that goes on without its recording would look reproducible and not be."""
     import os
 
-    from retrieval_server.sources import SearchFailedError
+    from retrieval_server.source import SearchFailedError
 
     async def main():
         source = open_source(record=tmp_path / "run.jsonl")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from retrieval_server.errors import RecordingError
 from retrieval_server.web.engines import WebDocument
-from retrieval_server.web.tape import Recording, RecordingKey
+from retrieval_server.web.recordings import Recording, RecordingKey
 
 text = st.text(st.characters(exclude_categories=("Cs",)), max_size=20)
 questions = st.builds(RecordingKey, text, text, st.integers(1, 100), st.dictionaries(text, text, max_size=2))
@@ -170,7 +170,7 @@ def test_a_recording_that_is_changed_while_it_is_served_is_an_error_and_no_crash
 
 
 def test_a_line_without_an_end_is_refused_and_not_cut_off(tmp_path, monkeypatch):
-    monkeypatch.setattr("retrieval_server.web.tape.MAX_LINE_BYTES", 1000)
+    monkeypatch.setattr("retrieval_server.web.recordings.MAX_LINE_BYTES", 1000)
     path = tmp_path / "run.jsonl"
     record(path, "a")
     with path.open("ab") as file:

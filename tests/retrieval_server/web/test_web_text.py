@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from retrieval_server.web.text import contents, plain_text
+from retrieval_server.web.plain_text import contents, plain_text
 
 
 @pytest.mark.parametrize(
