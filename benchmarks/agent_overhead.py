@@ -35,10 +35,10 @@ from pathlib import Path
 from typing import Any
 
 from rag_r1.agent import Budget, Episode, Generation, TokenizerCodec
+from rag_r1.agent.records import records_by_step
 from rag_r1.demo.policy import policy_path
 from rag_r1.demo.world import demo_protocol, make_world
 from rag_r1.protocols import Document, Protocol, control_tokens
-from rag_r1.agent.records import records_by_step
 from rag_r1.tools import search_tools
 
 PROTOCOL = "rag_r1_mq"

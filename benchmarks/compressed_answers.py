@@ -92,10 +92,10 @@ def played(loop: Loop, name: str, folder: Path, policy_url: str) -> None:
 
 def evaluate(loop: Loop, out: Path, url: str, policy_url: str) -> None:
     """`rag-r1 eval` of the agent, greedy, as in the loop."""
+    from examples.agentic_r.run import eval_words
     from examples.agentic_r.warm_start import PROTOCOL
     from rag_r1.evaluation import command
     from rag_r1.iterate.commands import query_keys
-    from examples.agentic_r.run import eval_words
 
     words = ["--model", "policy", "--base-url", policy_url, "--tokenizer", loop.agent]
     words += ["--retriever-url", url, "--protocol", PROTOCOL, "--data", loop.data / "val.parquet"]

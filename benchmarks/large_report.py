@@ -110,8 +110,8 @@ def _estimate(steps: dict, run: dict, dimension: int, passages: int) -> list[str
     graph over the cells; training with cells times sample. How the two share its time is not measured, so
     there are two bounds."""
     from retrieval_server.indexing.faiss_build import sample_size
-    from retrieval_server.indexing.resource_estimate import duration_text, estimate_bytes, size_text
     from retrieval_server.indexing.presets import PRESETS, cells_for
+    from retrieval_server.indexing.resource_estimate import duration_text, estimate_bytes, size_text
 
     ratio = passages / run["passages"]
     cells = [cells_for(number) for number in (run["passages"], passages)]

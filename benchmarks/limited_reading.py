@@ -3,9 +3,9 @@
     python benchmarks/limited_reading.py            # 10,000 files
     python benchmarks/limited_reading.py --files 2000 --rounds 3
 
-Both read the same files with the same code (rag_r1/sandbox/documents.py), in turns; before the first round each
-reads them once. Prints the seconds of each round and the ratio of the medians, also of the processor time of
-all processes. A worker's start is part of its time.
+Both read the same files with the same code (rag_r1/sandbox/documents.py), in turns; before the first round
+each reads them once. Prints the seconds of each round and the ratio of the medians, also of the processor
+time of all processes. A worker's start is part of its time.
 """
 
 from __future__ import annotations

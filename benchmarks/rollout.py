@@ -38,8 +38,8 @@ from rag_r1.agent import Budget
 from rag_r1.demo.simulate import BUDGET
 from rag_r1.demo.world import World, make_questions, make_world
 from rag_r1.protocols import Document
-from rag_r1.tools.retrieval.local_server import build_index, retrieval_process
 from rag_r1.tools import RetrievalClient, RetrieverConfig
+from rag_r1.tools.retrieval.local_server import build_index, retrieval_process
 
 PARTS = ("simulated", "scale", "vllm")
 PROTOCOL = "rag_r1_mq"

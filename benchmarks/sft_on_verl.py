@@ -6,7 +6,8 @@ Both start from the same base (`--base`, or the one that the demo's warm starts 
 the same traces (`rag_r1.demo.trace_records`: mixed strategies, right and wrong ones), as many batches of
 as many questions, and are measured on the same held-out questions:
 
-    plain torch  as `python -m rag_r1.demo.warm_start` does: one pass over the traces in their order, Muon and AdamW
+    plain torch  as `python -m rag_r1.demo.warm_start` does: one pass over the traces in their order, Muon,
+                 AdamW
     veRL         the traces as records, `rag-r1 sft-data`, `rag-r1 sft` with recipes/rag_r1/sft/demo: one pass
                  over the shuffled rows, AdamW alone, because veRL builds one optimizer for all weights
 
@@ -28,8 +29,8 @@ from pathlib import Path
 
 from rag_r1.demo.policy import PROTOCOLS, load_policy, save_policy
 from rag_r1.demo.search import WorldSearch
-from rag_r1.demo.warm_start import WARM, measure, train, warm_batches
 from rag_r1.demo.trace_records import BATCH, write_records
+from rag_r1.demo.warm_start import WARM, measure, train, warm_batches
 from rag_r1.demo.world import KINDS, demo_data, demo_protocol
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -52,7 +53,15 @@ def base_of(work: Path, given: argparse.Namespace) -> Path:
         return given.base.resolve()
     base = work / "base"
     if not (base / "config.json").exists():
-        run("rag_r1.demo.warm_start", "--seed", str(given.seed), "--base", base, "--out", work / "beside-the-base")
+        run(
+            "rag_r1.demo.warm_start",
+            "--seed",
+            str(given.seed),
+            "--base",
+            base,
+            "--out",
+            work / "beside-the-base",
+        )
     return base
 
 

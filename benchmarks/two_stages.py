@@ -33,16 +33,16 @@ from typing import Any
 
 import torch
 
+from rag_r1.agent.records import records_by_step, trajectory_of
+from rag_r1.config.recipes import Recipe
 from rag_r1.demo import r1_searcher_traces
 from rag_r1.demo.policy import POLICIES, load_policy
 from rag_r1.demo.run import DemoError, train
 from rag_r1.demo.search import WorldSearch
 from rag_r1.demo.simulate import run_rollouts
 from rag_r1.demo.world import demo_data, demo_protocol, write_demo
-from rag_r1.config.recipes import Recipe
-from rag_r1.agent.records import records_by_step, trajectory_of
-from rag_r1.tools.retrieval.local_server import build_index, retrieval_process
 from rag_r1.rewards import RewardSum, token_f1
+from rag_r1.tools.retrieval.local_server import build_index, retrieval_process
 from rag_r1.training.stages import exported_model, run_stages
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -53,8 +53,8 @@ _PAGE = """\
     {command}
 
 {machine}. A policy of one million parameters whose supervised data never showed a search
-(`rag_r1/demo/r1_searcher_traces.py`) is trained in the demo's invented world, through real veRL, Ray, FSDP and
-vLLM. Stage 1 rewards searching and the format; stage 2 rewards the answer's F1, with -2 for a wrong format.
+(`rag_r1/demo/r1_searcher_traces.py`) is trained in the demo's invented world, through real veRL, Ray, FSDP
+and vLLM. Stage 1 rewards searching and the format; stage 2 rewards the answer's F1, with -2 for a wrong format.
 The control has stage 2's reward from the start, for as many steps as both stages together. Each step has 128
 trajectories; held-out are 160 questions about names that do not occur in training.
 `searched` is the share of trajectories with a well-formed search: every query opened, closed and answered,
@@ -85,7 +85,8 @@ def summarise(records: Sequence[dict[str, Any]]) -> dict[str, float]:
     scores = {name: [r["rewards"][term] for r in records] for name, term in terms.items()}
     known = {name: [value for value in values if value is not None] for name, values in scores.items()}
     first = [
-        r1_searcher_traces.with_note(record["turns"][0]["text"]) if record["turns"] else None for record in records
+        r1_searcher_traces.with_note(record["turns"][0]["text"]) if record["turns"] else None
+        for record in records
     ]
     named = [what in ("a name", "every name") for what in first]
     return {
@@ -118,7 +119,15 @@ def curve(folders: Sequence[Path], split: str) -> dict[int, dict[str, float]]:
 def made_policy(folder: Path) -> Path:
     """The policy in `folder`; if missing, it is trained first (some minutes of supervised training)."""
     if not (folder / "config.json").exists():
-        command = [sys.executable, "-m", "rag_r1.demo.warm_start", "--protocol", PROTOCOL, "--out", str(folder)]
+        command = [
+            sys.executable,
+            "-m",
+            "rag_r1.demo.warm_start",
+            "--protocol",
+            PROTOCOL,
+            "--out",
+            str(folder),
+        ]
         subprocess.run(command, check=True, cwd=ROOT)
     return folder
 

@@ -24,21 +24,21 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 from tqdm import tqdm
 
-from rag_r1.data.files.bad_rows import HELP, BadRows
 from data_process.command import read_protocol
 from data_process.mixture import MixEntry, read_entries
 from data_process.near_duplicates import require_library
 from data_process.question_pool import QuestionPool
-from rag_r1.data.files.qa_parquet import REPEATED, refuse_leftovers
-from rag_r1.data.files.questions import DataError, Question
 from data_process.set_files import entry_counts, repeated_lines, similar_lines, write_report, write_splits
 from data_process.source_rows import read_source
 from data_process.sources import SOURCES
+from rag_r1.data.files.bad_rows import HELP, BadRows
+from rag_r1.data.files.qa_parquet import REPEATED, refuse_leftovers
+from rag_r1.data.files.questions import DataError, Question
+from rag_r1.io.atomic_files import atomic_file
+from rag_r1.io.terminal_text import print_error
 from rag_r1.options.command_line import Arguments, argument, read_arguments
 from rag_r1.options.declare import Constraint
-from rag_r1.io.terminal_text import print_error
 from rag_r1.protocols import protocol_names
-from rag_r1.io.atomic_files import atomic_file
 
 NEARLY = "near_duplicates.jsonl"
 Similarity = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False), Constraint("a number from 0 to 1")]

@@ -22,11 +22,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rag_r1.data.files.bad_rows import BadRows
 from rag_r1.data.difficulty_class import EASY, HARD, MEDIUM, difficulty_class
+from rag_r1.data.files.bad_rows import BadRows
+from rag_r1.data.files.duplicates import DUPLICATE, RepeatedRow, golds_key, question_key
 from rag_r1.data.files.questions import DataError, Question
 from rag_r1.data.files.row_files import parse_json_line
-from rag_r1.data.files.duplicates import DUPLICATE, RepeatedRow, golds_key, question_key
 
 ANY = "any"
 CLASSES = (EASY, MEDIUM, HARD, ANY)

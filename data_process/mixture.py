@@ -23,11 +23,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from rag_r1.data.files.row_files import DataError
 from data_process.sources import SOURCES, SourceKind
 from data_process.sources.source_kind import HubSplit
-from rag_r1.options.declare import OptionsError, PositiveCount, Text, options, options_from
+from rag_r1.data.files.row_files import DataError
 from rag_r1.io.bounded_yaml import YamlError, read_yaml
+from rag_r1.options.declare import OptionsError, PositiveCount, Text, options, options_from
 
 #: The splits of a set, as their files are named, and the flags with which they are given.
 FLAGS = {"train": "train", "test": "validation"}

@@ -7,9 +7,9 @@ step after the other, and what is not marked is written:
     drop_overlap  rows of train whose question is in test
     draw          rows of a source beyond the number that is wanted, by a seeded hash of the question
 
-rag_r1/data/files/duplicates.py says which questions are the same. The draw depends on nothing but the seed, the source's
-name and the question: other sources, or the order of the rows, do not change it, and a smaller draw is a part
-of a larger one.
+rag_r1/data/files/duplicates.py says which questions are the same. The draw depends on nothing but the seed,
+the source's name and the question: other sources, or the order of the rows, do not change it, and a smaller
+draw is a part of a larger one.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any
 
 from data_process.mixture import MixEntry
-from rag_r1.data.files.questions import Question
 from rag_r1.data.files.duplicates import (
     DUPLICATE,
     IN_TEST,
@@ -32,6 +31,7 @@ from rag_r1.data.files.duplicates import (
     golds_key,
     question_key,
 )
+from rag_r1.data.files.questions import Question
 
 #: Marks of rows that are not written. Their text stands in reports.
 NOT_DRAWN = "not drawn"

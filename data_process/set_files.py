@@ -17,16 +17,16 @@ from typing import Any
 
 from tqdm import tqdm
 
-from rag_r1.data.files.bad_rows import BadRows
 from data_process.near_duplicates import near_duplicates
 from data_process.question_pool import NOT_DRAWN, PooledQuestion, QuestionPool
+from data_process.sources.multi_question import join
+from rag_r1.data.files.bad_rows import BadRows
+from rag_r1.data.files.duplicates import DUPLICATE, IN_TEST, row_label
 from rag_r1.data.files.qa_parquet import hashed_id, make_row
 from rag_r1.data.files.questions import Question
-from rag_r1.data.files.duplicates import DUPLICATE, IN_TEST, row_label
-from data_process.sources.multi_question import join
-from rag_r1.protocols import Protocol
 from rag_r1.data.rows import QuestionRow, RowWriter
 from rag_r1.io.atomic_files import atomic_file
+from rag_r1.protocols import Protocol
 
 
 def write_report(path: Path, lines: Iterable[dict[str, Any]]) -> int:

@@ -11,7 +11,7 @@ output is {"id": "0", "contents": "\\"Title\\"\\nwords"}. Input and output are g
 .gz.
 
 Run again after a kill, it continues where it stopped, and the output is the same, byte for byte. Lines that
-are not pages are counted, and refused at the end (rag_r1/data/files/bad_rows.py); with --skip-bad-rows the same command then
+are not pages are counted, and refused at the end; with --skip-bad-rows the same command then
 ends at once.
 """
 
@@ -31,8 +31,8 @@ from tqdm import tqdm
 sys.path.insert(0, str(Path(__file__).parent.parent))  # so that the script also runs without installation
 
 from rag_r1.data.files.bad_rows import HELP, BadRows  # noqa: E402
-from rag_r1.options.command_line import Arguments, argument, read_arguments  # noqa: E402
 from rag_r1.io.terminal_text import print_error
+from rag_r1.options.command_line import Arguments, argument, read_arguments  # noqa: E402
 
 WORDS = 100
 CHECKPOINT = 2000  # pages between two records of progress; a killed run repeats at most that many

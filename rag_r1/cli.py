@@ -12,14 +12,20 @@ from collections.abc import Sequence
 from rag_r1.options.subcommands import run
 
 COMMANDS: dict[str, tuple[str, str]] = {
-    "doctor": ("rag_r1.training.doctor.command", "check the installation, and say what is missing and how to fix it"),
+    "doctor": (
+        "rag_r1.training.doctor.command",
+        "check the installation, and say what is missing and how to fix it",
+    ),
     "demo": ("rag_r1.demo.run", "train the embedded tiny policy on its invented world, on this machine"),
     "pipeline": (
         "rag_r1.demo.pipeline.command",
         "all of RAG-R1's steps in miniature: traces, SFT, filter, GRPO, report; resumable",
     ),
     "data": ("data_process.build", "build training and validation sets from several sources"),
-    "documents": ("rag_r1.tools.documents.command", "make a folder of documents a corpus that can be indexed"),
+    "documents": (
+        "rag_r1.tools.documents.command",
+        "make a folder of documents a corpus that can be indexed",
+    ),
     "corpus": ("rag_r1.corpus.command", "check whether questions can be answered from a corpus"),
     "probe-passages": (
         "rag_r1.evaluation.probes.command",
@@ -34,14 +40,23 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "rag_r1.sft.data",
         "make SFT data from traces, for `rag-r1 sft` and for LLaMA-Factory",
     ),
-    "sft": ("rag_r1.sft.train_command", "check a recipe, its data and model, then fine-tune with veRL's SFT trainer"),
+    "sft": (
+        "rag_r1.sft.train_command",
+        "check a recipe, its data and model, then fine-tune with veRL's SFT trainer",
+    ),
     "filter": (
         "rag_r1.sft.filter_command",
         "replay questions, and keep those of the right difficulty; resumable",
     ),
-    "train": ("rag_r1.training.command", "check a recipe, its data, model and retrieval server, then train with veRL"),
+    "train": (
+        "rag_r1.training.command",
+        "check a recipe, its data, model and retrieval server, then train with veRL",
+    ),
     "recipes": ("rag_r1.training.recipes_command", "the shipped recipes: list them, show one, copy one"),
-    "stages": ("rag_r1.training.stages", "train in stages, each from the model of the previous one; resumable"),
+    "stages": (
+        "rag_r1.training.stages",
+        "train in stages, each from the model of the previous one; resumable",
+    ),
     "eval": (
         "rag_r1.evaluation.command",
         "ask a model or a checkpoint questions and report; eval report, eval compare; resumable",

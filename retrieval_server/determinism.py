@@ -1,10 +1,10 @@
 """Determinism: what an index guarantees about its answers under load, and the probe that measures it.
 
 A query is encoded in one batch with whichever other queries are waiting. Whether that changes its vector
-depends on the library that multiplies matrices: Intel MKL in its strict mode (encode/cpu_settings.py) gives a row the
-same bits alone as in a batch on Intel CPUs, but not on AMD's; CUDA never promises it. So nothing is assumed:
-when a model has been loaded, its own linear layers multiply some rows alone and in batches, in the process
-that will encode; where OpenVINO encodes, its whole transformer computes some texts so
+depends on the library that multiplies matrices: Intel MKL in its strict mode (encode/cpu_settings.py) gives a
+row the same bits alone as in a batch on Intel CPUs, but not on AMD's; CUDA never promises it. So nothing is
+assumed: when a model has been loaded, its own linear layers multiply some rows alone and in batches, in the
+process that will encode; where OpenVINO encodes, its whole transformer computes some texts so
 (encode/openvino_model.py). The result is a ``Determinism``, shown by ``/ready`` and in the log.
 
 The probe is evidence, not proof: of linear layers, each multiplies some two hundred rows. A single row is the

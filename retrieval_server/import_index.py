@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from retrieval_server.build_options import HybridOptions, parse_args
 from retrieval_server.build_index import run
+from retrieval_server.build_options import HybridOptions, parse_args
 from retrieval_server.indexing.options import BM25Options
 
 #: The options of a build that have no meaning here.

@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from retrieval_server.folder.passages import Passage
 from retrieval_server.determinism import Determinism
+from retrieval_server.folder.passages import Passage
 
 
 @dataclass(frozen=True)

@@ -187,8 +187,8 @@ def make_app(
 ) -> FastAPI:
     """The app; it loads the indexes when it is started."""
     from retrieval_server.server.app import create_app
-    from retrieval_server.server.indexes import Loader
     from retrieval_server.server.http.origin_check import HostNames, server_names
+    from retrieval_server.server.indexes import Loader
     from retrieval_server.server.reload import IndexLocation, Reloader
 
     places = {

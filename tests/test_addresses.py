@@ -6,17 +6,17 @@ import importlib
 
 import pytest
 
-from rag_r1.options.server_address import AN_ADDRESS, is_server_address, server_address
-from rag_r1.training.doctor.command import check_retriever
 from rag_r1.inference.client import base_address
-from rag_r1.runs.json_lines import RunError
 from rag_r1.options.declare import OptionsError, options_from
+from rag_r1.options.server_address import AN_ADDRESS, is_server_address, server_address
 from rag_r1.rewards.judge_options import JudgeOptions
+from rag_r1.runs.json_lines import RunError
 from rag_r1.tools.elasticsearch import ElasticsearchOptions
 from rag_r1.tools.mcp.tool import McpOptions
 from rag_r1.tools.page import PageOptions
 from rag_r1.tools.retrieval.options import RetrieverConfig
 from rag_r1.tools.sparql import SparqlOptions
+from rag_r1.training.doctor.command import check_retriever
 
 SECRET = "hunter2"
 WITH_A_SECRET = [
@@ -102,7 +102,9 @@ COMMANDS = {
 @pytest.mark.parametrize("url", [WITH_A_SECRET[0], WITH_A_SECRET[6], WITH_A_SECRET[10]])
 @pytest.mark.parametrize("name", COMMANDS)
 def test_no_command_takes_such_an_address_or_shows_it(name, url, tmp_path, capsys, caplog, monkeypatch):
-    monkeypatch.setattr("rag_r1.training.doctor.command.find_all", check_retriever)  # the rest of it takes seconds
+    monkeypatch.setattr(
+        "rag_r1.training.doctor.command.find_all", check_retriever
+    )  # the rest of it takes seconds
     module, words = COMMANDS[name]
     given = [word.replace("OUT", str(tmp_path / "out")).replace("URL", url) for word in words.split()]
     try:

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
-from rag_r1.training import launch
-from rag_r1.training.next_steps import after_demo, after_sft, after_training, newest_checkpoint
-from rag_r1.options.command_line import read_arguments
+from rag_r1.config.recipes import Recipe
 from rag_r1.demo.eval_spec import eval_words
 from rag_r1.evaluation.eval_arguments import EvalArguments
 from rag_r1.evaluation.report.report import ReportArguments
-from rag_r1.config.recipes import Recipe
+from rag_r1.options.command_line import read_arguments
+from rag_r1.training import launch
 from rag_r1.training.command import compose_recipe
+from rag_r1.training.next_steps import after_demo, after_sft, after_training, newest_checkpoint
 
 
 def config(folder: Path, **ours):

@@ -14,8 +14,7 @@ import pytest
 
 from rag_r1 import cli
 from rag_r1.training.doctor import command as doctor
-from rag_r1.training.doctor import hardware
-from rag_r1.training.doctor import packages
+from rag_r1.training.doctor import hardware, packages
 from rag_r1.training.doctor.findings import MISSING, OK, WARNING, Finding
 
 

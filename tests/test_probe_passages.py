@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rag_r1.data.evidence import GoldEvidence, title_key
 from rag_r1.probes.passages import Passages, PassagesError, read_passages
 from rag_r1.protocols import Document
-from rag_r1.data.evidence import GoldEvidence, title_key
 
 FILE = {
     "fingerprint": "f",

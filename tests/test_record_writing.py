@@ -17,8 +17,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rag_r1.agent import records as module
 from rag_r1.agent import Trajectory
+from rag_r1.agent import records as module
 from rag_r1.agent.records import RecordError, TrajectoryDump, read_records, records_by_step, trajectory_of
 
 SUFFIXES = {False: ".jsonl", True: ".jsonl.gz"}

@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rag_r1.agent import KINDS, CallRecord, Trajectory, Turn
-from rag_r1.protocols import Document
 from rag_r1.agent.records import (
     RecordError,
     TrajectoryDump,
@@ -23,6 +22,7 @@ from rag_r1.agent.records import (
     summary,
     trajectory_of,
 )
+from rag_r1.protocols import Document
 
 #: Anything that Python's text can hold: half characters, and what other readers take for the end of a line.
 TEXTS = st.text(st.characters() | st.sampled_from('\ud800\u2028\x85\n\r\\"é'))

@@ -11,7 +11,13 @@ from hypothesis import strategies as st
 from rag_r1.agent import Trajectory, Turn
 from rag_r1.agent.trajectory import call_context
 from rag_r1.protocols import load_protocol
-from rag_r1.protocols.retriever_query import MODES, CallContext, QueryFormat, build_retriever_query, utf8_bytes
+from rag_r1.protocols.retriever_query import (
+    MODES,
+    CallContext,
+    QueryFormat,
+    build_retriever_query,
+    utf8_bytes,
+)
 
 QUESTION, QUERY, SEP = "Who directed the film that won in 1972?", "its director", " [SEP] "
 HISTORY = ("film that won in 1972", "best picture 1972")

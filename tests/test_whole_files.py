@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from rag_r1.options.subcommands import run
 from rag_r1.io.atomic_files import atomic_file, error_text, is_disk_error
+from rag_r1.options.subcommands import run
 
 FULL = Path("/dev/full")
 needs_full = pytest.mark.skipif(not FULL.exists(), reason="left out: there is no /dev/full here")
@@ -123,6 +123,8 @@ def test_a_command_that_knows_nothing_of_disks_ends_with_a_sentence(monkeypatch,
     def fail(_: object) -> int:
         raise OSError(errno.EROFS, "x", "/data/out")
 
-    monkeypatch.setattr("rag_r1.options.subcommands.import_module", lambda name: type("M", (), {"main": fail}))
+    monkeypatch.setattr(
+        "rag_r1.options.subcommands.import_module", lambda name: type("M", (), {"main": fail})
+    )
     assert run("rag-r1", "", {"x": ("m", "")}, ["x"]) == 1
     assert "error: cannot use /data/out: Read-only file system" in capsys.readouterr().err

@@ -2,8 +2,8 @@
 
 import pytest
 
-from rag_r1.protocols import ProtocolError, load_protocol
 from rag_r1.io.bounded_yaml import YamlError, load_yaml, read_yaml
+from rag_r1.protocols import ProtocolError, load_protocol
 
 LAUGHS = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"{chr(98 + i)}: &{chr(98 + i)} [{', '.join([f'*{chr(97 + i)}'] * 10)}]\n" for i in range(7)

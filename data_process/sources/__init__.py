@@ -10,12 +10,12 @@ like. (FlashRAG gives all of its sets the same three columns; there the name can
 
 from __future__ import annotations
 
-from rag_r1.data.files.questions import parse_row
 from data_process.sources.exams import gsm8k, medmcqa, medqa, medqa_zh
 from data_process.sources.multi_hop import hotpotqa, musique, two_wiki
-from data_process.sources.open_domain import asearcher, bamboogle, nq, popqa, triviaqa
 from data_process.sources.multi_question import n_questions
+from data_process.sources.open_domain import asearcher, bamboogle, nq, popqa, triviaqa
 from data_process.sources.source_kind import HubSplit, SourceKind, flashrag
+from rag_r1.data.files.questions import parse_row
 
 _FLASHRAG = ("question", "golden_answers")
 

@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from string import ascii_uppercase
 from typing import Any
 
+from data_process.sources.source_kind import IDS
 from rag_r1.data.files.questions import Question, clean_question, id_of, text_of, texts_of
 from rag_r1.data.files.row_files import short_text
-from data_process.sources.source_kind import IDS
 
 Row = dict[str, Any]
 

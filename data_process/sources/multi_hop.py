@@ -10,10 +10,10 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from rag_r1.data.files.questions import Question, clean_question, id_of, text_of, texts_of
-from rag_r1.data.files.row_files import short_text
 from data_process.sources.open_domain import supporting_paragraphs
 from data_process.sources.source_kind import IDS
+from rag_r1.data.files.questions import Question, clean_question, id_of, text_of, texts_of
+from rag_r1.data.files.row_files import short_text
 
 Row = dict[str, Any]
 

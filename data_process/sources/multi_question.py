@@ -18,9 +18,9 @@ from itertools import product
 from math import prod
 from typing import Any
 
+from data_process.sources.source_kind import IDS
 from rag_r1.data.files.questions import Question, clean_question, id_of, texts_of
 from rag_r1.data.files.row_files import short_text
-from data_process.sources.source_kind import IDS
 
 Row = dict[str, Any]
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from data_process.sources.source_kind import IDS
 from rag_r1.data.files.questions import Question, clean_question, id_of, text_of, texts_of
 from rag_r1.data.files.row_files import short_text
-from data_process.sources.source_kind import IDS
 
 Row = dict[str, Any]
 

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from examples.agentic_r.world import MisleadingWorld
 from rag_r1.demo.world import Question
-from rag_r1.tools.retrieval.local_server import retrieval_process
 from rag_r1.protocols.retriever_query import Mode, build_retriever_query
+from rag_r1.tools.retrieval.local_server import retrieval_process
 
 KS = (1, 3)
 _BATCH = 32

@@ -2,9 +2,9 @@
 
     python -m examples.agentic_r.run --seeds 0 1 2
 
-makes the agent's warm start (examples/agentic_r/warm_start.py) and an untrained encoder once, and for each seed a
-world (examples/agentic_r/world.py), its questions and the first index. Then `rag-r1 iterate` runs twice, with real
-trainings:
+makes the agent's warm start (examples/agentic_r/warm_start.py) and an untrained encoder once, and for each
+seed a world (examples/agentic_r/world.py), its questions and the first index. Then `rag-r1 iterate` runs
+twice, with real trainings:
 
     loop      two rounds: agent, data, retriever, index, reload; and the agent once more
     control   the same agent trainings with the first index; up to the first retriever it is the same run
@@ -36,19 +36,19 @@ from typing import Any, Literal
 import yaml
 from pydantic import model_validator
 
-from rag_r1.options.command_line import Arguments, Positive, argument, read_arguments
-from examples.agentic_r.world import TRAIN, MisleadingWorld, misleading_data, write_misleading_data
-from examples.agentic_r.warm_start import PROTOCOL, RECIPE, made_of, protocol, warm_start
+from examples.agentic_r.markdown import draw, markdown
 from examples.agentic_r.recall import recall_of
-from rag_r1.demo.run import OUTPUTS
+from examples.agentic_r.warm_start import PROTOCOL, RECIPE, made_of, protocol, warm_start
+from examples.agentic_r.world import TRAIN, MisleadingWorld, misleading_data, write_misleading_data
 from examples.common.small_encoder import make_encoder
+from rag_r1.config.recipes import RECIPES
+from rag_r1.demo.run import OUTPUTS
 from rag_r1.demo.world import PROMPT_FILE
 from rag_r1.evaluation.report.report import write_text
-from rag_r1.iterate.commands import flag_words
-from examples.agentic_r.markdown import draw, markdown
-from rag_r1.runs.lock import hold_lock
 from rag_r1.io.terminal_text import print_error
-from rag_r1.config.recipes import RECIPES
+from rag_r1.iterate.commands import flag_words
+from rag_r1.options.command_line import Arguments, Positive, argument, read_arguments
+from rag_r1.runs.lock import hold_lock
 from rag_r1.tools.retrieval.local_server import RetrievalProcessError, build_index
 
 ARMS = ("loop", "control")

@@ -17,9 +17,9 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from examples.agentic_r.world import WORDING, MisleadingWorld, draw_questions, fresh_misleading_world
 from rag_r1.agent import Codec, Generation, TrainingRow
 from rag_r1.config.agent_setup import AgentSetup
-from examples.agentic_r.world import WORDING, MisleadingWorld, draw_questions, fresh_misleading_world
 from rag_r1.demo.traces import answer_turn, conclude, entity_value_text, guess, search_turn
 from rag_r1.demo.world import Lookup, Question
 from rag_r1.protocols import Document

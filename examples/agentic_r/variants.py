@@ -30,14 +30,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rag_r1.options.command_line import Arguments, argument, read_arguments
-from examples.agentic_r.warm_start import PROTOCOL
+from examples.agentic_r.markdown import variants_table
 from examples.agentic_r.recall import recall_of
-from rag_r1.evaluation import command as evaluate
-from rag_r1.runs.json_lines import RunError
-from rag_r1.evaluation.report.report import write_text
-from rag_r1.inference.vllm_server import vllm_server
-from rag_r1.iterate.commands import query_keys
 from examples.agentic_r.run import (
     DEFAULT_OUT,
     FINISHED,
@@ -49,14 +43,20 @@ from examples.agentic_r.run import (
     hold_folder,
     worlds,
 )
-from examples.agentic_r.markdown import variants_table
+from examples.agentic_r.warm_start import PROTOCOL
+from rag_r1.evaluation import command as evaluate
+from rag_r1.evaluation.report.report import write_text
+from rag_r1.inference.vllm_server import vllm_server
+from rag_r1.io.terminal_text import print_error
+from rag_r1.iterate.commands import query_keys
 from rag_r1.iterate.plan import Query
 from rag_r1.iterate.results import evaluation_facts
-from rag_r1.runs.lock import PipelineError
-from rag_r1.io.terminal_text import print_error
-from rag_r1.tools.retrieval.local_server import RetrievalProcessError, build_index, retrieval_process
+from rag_r1.options.command_line import Arguments, argument, read_arguments
 from rag_r1.retriever.selection import command as select_command
 from rag_r1.retriever.training import command as train
+from rag_r1.runs.json_lines import RunError
+from rag_r1.runs.lock import PipelineError
+from rag_r1.tools.retrieval.local_server import RetrievalProcessError, build_index, retrieval_process
 
 
 class Variant(NamedTuple):

@@ -16,18 +16,18 @@ from pathlib import Path
 
 import yaml
 
+from examples.agentic_r.traces import MIXED, RIGHT, WANTED, BehaviourRates, scripted_rows
+from examples.agentic_r.world import draw_questions, fresh_misleading_world
+from examples.common.scripted_sft import loss_weights, train_policy
 from rag_r1.agent import Budget
 from rag_r1.config.agent_setup import AgentSetup, RowLimits
-from examples.agentic_r.world import draw_questions, fresh_misleading_world
-from examples.agentic_r.traces import MIXED, RIGHT, WANTED, BehaviourRates, scripted_rows
-from rag_r1.demo.policy import demo_setup, load_policy, policy_path
+from rag_r1.config.recipes import RECIPES
 from rag_r1.demo.pipeline.pretraining_data import name_tokens
-from examples.common.scripted_sft import loss_weights, train_policy
+from rag_r1.demo.policy import demo_setup, load_policy, policy_path
 from rag_r1.demo.search import WorldSearch
 from rag_r1.demo.warm_start import TrainingPhase
 from rag_r1.demo.world import demo_protocol
 from rag_r1.protocols import Protocol
-from rag_r1.config.recipes import RECIPES
 
 PROTOCOL = "rag_r1_sq"
 RECIPE = RECIPES / "agentic_r" / "agent_demo.yaml"

@@ -22,9 +22,9 @@ import random
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from rag_r1.data.rows import QuestionRow, write_rows
 from rag_r1.demo.world import TRADE, DemoData, Lookup, Question, World, make_world, to_row
 from rag_r1.protocols import Protocol
-from rag_r1.data.rows import QuestionRow, write_rows
 
 #: Comparisons are left out: a policy of this size learns to order two years only in part.
 KINDS = ("one_hop", "bridge", "both")

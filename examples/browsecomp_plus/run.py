@@ -26,12 +26,12 @@ from typing import Any
 import httpx
 
 from rag_r1.agent import Trajectory
-from rag_r1.io.bounded_http import bounded_http_client
-from rag_r1.options.command_line import Arguments, argument, read_arguments
-from rag_r1.io.terminal_text import print_error
 from rag_r1.agent.records import RecordError, read_records, trajectory_of
-from rag_r1.tools.retrieval.client import RetrieverConfig, token_header
 from rag_r1.io.atomic_files import atomic_file
+from rag_r1.io.bounded_http import bounded_http_client
+from rag_r1.io.terminal_text import print_error
+from rag_r1.options.command_line import Arguments, argument, read_arguments
+from rag_r1.tools.retrieval.client import RetrieverConfig, token_header
 
 
 class SearcherError(RuntimeError):

@@ -33,7 +33,7 @@ from typing import Any, Literal
 
 from pydantic import model_validator
 
-from rag_r1.options.command_line import Arguments, CheckedOverrides, Positive, argument, hydra_quoted, read_arguments
+from examples.memory.markdown import draw, markdown
 from examples.memory.warm_start import (
     made_of,
     measure_memory,
@@ -42,13 +42,20 @@ from examples.memory.warm_start import (
     protocol_file,
     warm_start,
 )
-from examples.memory.markdown import draw, markdown
 from examples.memory.world import pages_data, write_pages
+from rag_r1.agent.records import records_by_step
 from rag_r1.demo.report import summarise
 from rag_r1.demo.run import OUTPUTS, DemoError, TrainingInputs, protocol_of, run_demo
 from rag_r1.evaluation.report.report import write_text
 from rag_r1.io.terminal_text import print_error
-from rag_r1.agent.records import records_by_step
+from rag_r1.options.command_line import (
+    Arguments,
+    CheckedOverrides,
+    Positive,
+    argument,
+    hydra_quoted,
+    read_arguments,
+)
 from rag_r1.tools.retrieval.local_server import RetrievalProcessError
 
 #: Arm -> its recipe in the folder `demo` of the recipes.

@@ -28,9 +28,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+from examples.memory.world import KINDS, PageWorld, fresh_pages, reference_line
 from rag_r1.agent import Codec, Generation, TrainingRow
 from rag_r1.config.agent_setup import AgentSetup
-from examples.memory.world import KINDS, PageWorld, fresh_pages, reference_line
 from rag_r1.demo.search import WorldSearch
 from rag_r1.demo.traces import conclude, entity_value_text, guess
 from rag_r1.demo.world import Lookup, Question, make_questions

@@ -25,19 +25,20 @@ import yaml
 from tokenizers import AddedToken
 from transformers import PreTrainedTokenizerBase, Qwen2ForCausalLM
 
-from rag_r1.agent import Budget
-from rag_r1.config.agent_setup import AgentSetup, RowLimits
+from examples.common.scripted_sft import loss_weights, train_policy
 from examples.memory.traces import MIXED, RIGHT, BehaviourRates, scripted_rows
 from examples.memory.world import fresh_pages
-from rag_r1.demo.policy import demo_setup, load_policy, policy_path
+from rag_r1 import demo
+from rag_r1.agent import Budget
+from rag_r1.config.agent_setup import AgentSetup, RowLimits
+from rag_r1.config.recipes import RECIPES
 from rag_r1.demo.pipeline.pretraining_data import name_tokens
-from examples.common.scripted_sft import loss_weights, train_policy
+from rag_r1.demo.policy import demo_setup, load_policy, policy_path
 from rag_r1.demo.search import WorldSearch
-from rag_r1.demo.warm_start import Row, TrainingPhase
 from rag_r1.demo.simulate import run_rollouts, scores_by_kind
+from rag_r1.demo.warm_start import Row, TrainingPhase
 from rag_r1.demo.world import PROMPT, YEARS, DemoData
 from rag_r1.protocols import Protocol, load_protocol
-from rag_r1.config.recipes import RECIPES
 
 #: The embedded policy from which the base is made, and the protocol that the base learns.
 EMBEDDED, BASE_PROTOCOL = "rag_r1_sq", "agentic_rag_en"
@@ -53,7 +54,7 @@ def memory_protocol(name: str) -> Protocol:
 
 def protocol_file(name: str) -> Path:
     """The file of a protocol of this package that a recipe names by its path in the repository."""
-    return Path(__file__).parent / Path(name).name
+    return Path(demo.__file__).parent / Path(name).name
 
 
 def memory_budget() -> Budget:

@@ -29,20 +29,20 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import Field, model_validator
 
-from rag_r1.training.next_steps import newest_checkpoint
-from rag_r1.options.command_line import Arguments, CheckedOverrides, Positive, argument, read_arguments
+from examples.sq_mq.markdown import markdown
 from rag_r1.demo.eval_spec import NO_CACHE, eval_words
 from rag_r1.demo.loopback import DelayingProxy
 from rag_r1.demo.policy import policy_path
 from rag_r1.demo.run import KEEP_POLICY, OUTPUTS, DemoError, run_demo
-from examples.sq_mq.markdown import markdown
 from rag_r1.demo.world import INDEPENDENT, KINDS, demo_protocol, write_demo
 from rag_r1.evaluation import command
 from rag_r1.evaluation.report.report import write_text
 from rag_r1.evaluation.report.run_table import read_run
-from rag_r1.options.declare import Constraint
 from rag_r1.io.terminal_text import print_error
+from rag_r1.options.command_line import Arguments, CheckedOverrides, Positive, argument, read_arguments
+from rag_r1.options.declare import Constraint
 from rag_r1.tools.retrieval.local_server import RetrievalProcessError, build_index, retrieval_process
+from rag_r1.training.next_steps import newest_checkpoint
 
 ARMS = ("sq", "mq")
 #: The questions of these kinds, together.

@@ -1,14 +1,14 @@
 """The agent core: token ledger, budgets and the turn loop. Pure asyncio; no veRL, no torch, no HTTP."""
 
 from rag_r1.agent.budget import Budget
-from rag_r1.agent.tokens.codec import TokenizerCodec
+from rag_r1.agent.episode import Episode
 from rag_r1.agent.events import Event, Observer
 from rag_r1.agent.failures import KINDS, FailurePolicy, FailureRecord
-from rag_r1.agent.tokens.ledger import Capacity, Ledger, RowFullError, Span, TrainingRow
-from rag_r1.agent.episode import Episode
 from rag_r1.agent.interfaces import Codec, Engine, Generation, Tool, UnknownTokenError
-from rag_r1.agent.self_consistency import sample_paths
 from rag_r1.agent.replay import ReplayTurn
+from rag_r1.agent.self_consistency import sample_paths
+from rag_r1.agent.tokens.codec import TokenizerCodec
+from rag_r1.agent.tokens.ledger import Capacity, Ledger, RowFullError, Span, TrainingRow
 from rag_r1.agent.trajectory import STATUSES, CallRecord, Trajectory, Turn
 
 __all__ = [

@@ -9,10 +9,10 @@ out; the code never refers to a protocol by name. Everything that the policy see
 the training row is the context.
 
 An episode always ends with a status (see trajectory.STATUSES), even if one of its parts raises, hangs or
-returns something invalid (validation.py checks). Here and in tool_executor.py, which makes the calls, and nowhere else,
-each failure gets its type, is retried and is recorded, as failures.py describes. Unless its kind is masked, a
-failed call is shown to the policy as a short error and the episode goes on. `run` raises nothing but the
-cancellation of the episode itself.
+returns something invalid (validation.py checks). Here and in tool_executor.py, which makes the calls, and
+nowhere else, each failure gets its type, is retried and is recorded, as failures.py describes. Unless its
+kind is masked, a failed call is shown to the policy as a short error and the episode goes on. `run` raises
+nothing but the cancellation of the episode itself.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from functools import partial
 from inspect import isawaitable
 from typing import Any
 
-from rag_r1.agent.validation import checked_generation, checked_ids, error_line, with_timeout
 from rag_r1.agent.budget import Budget
 from rag_r1.agent.events import Event, Observer, SafeObserver
 from rag_r1.agent.failures import FailurePolicy
-from rag_r1.agent.tool_executor import ToolExecutor
-from rag_r1.agent.tokens.ledger import Ledger
-from rag_r1.agent.memory import Memory
-from rag_r1.agent.truncation import fit_observation
 from rag_r1.agent.interfaces import Codec, Engine, Generation, Tool, UnknownTokenError
+from rag_r1.agent.memory import Memory
 from rag_r1.agent.replay import ReplayTurn, make_replay
+from rag_r1.agent.tokens.ledger import Ledger
+from rag_r1.agent.tool_executor import ToolExecutor
 from rag_r1.agent.trajectory import CallRecord, Trajectory, Turn, call_context, query_key
+from rag_r1.agent.truncation import fit_observation
+from rag_r1.agent.validation import checked_generation, checked_ids, error_line, with_timeout
 from rag_r1.protocols import (
     Action,
     Answer,

@@ -1,10 +1,10 @@
 """Infrastructure failures, and the policy that says how an episode handles them.
 
 A failure is not an action of the policy. It gets its type where the episode calls an engine or a tool
-(episode.py, tool_executor.py), is retried there as often as the FailurePolicy allows, and, if it persists, is recorded
-once in the trajectory. A retry loses nothing of the trajectory: a failed call has added no token to the
-ledger, so the call is made again from the same context, in the same turn. A codec is not retried: it would
-fail again in the same way.
+(episode.py, tool_executor.py), is retried there as often as the FailurePolicy allows, and, if it persists, is
+recorded once in the trajectory. A retry loses nothing of the trajectory: a failed call has added no token to
+the ledger, so the call is made again from the same context, in the same turn. A codec is not retried: it
+would fail again in the same way.
 
 What the trainer does with a trajectory that has failures depends on their kinds: those in `mask` keep it out
 of the loss and out of its group's baseline (see plugin/sampler.py); others leave it in. An episode ends at

@@ -1,7 +1,7 @@
 """The interfaces of engines, tools and codecs.
 
-They are a contract that the implementations, which are foreign code, may break: validation.py checks what they
-return, and episode.py and tool_executor.py turn whatever goes wrong into typed failures.
+They are a contract that the implementations, which are foreign code, may break: validation.py checks what
+they return, and episode.py and tool_executor.py turn whatever goes wrong into typed failures.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ class Tool(Interface):
     If checking arguments may take long, a tool has a coroutine `checked(arguments)` as well, which returns
     the same as `fault` and is awaited instead.
 
-    A tool may also have `limits`, a ToolLimits (rag_r1/options/tool_limits.py), and `together = False`: the calls of
-    a turn are then made one by one, side by side, so that one that hangs or fails costs itself alone. And it
-    may have a coroutine `in_context(arguments, context)`: it returns the arguments with which `call` is to be
-    called instead, one for each, or a Failure of all of them. `context()` gives the CallContext of the turn
-    (rag_r1/protocols/retriever_query.py).
+    A tool may also have `limits`, a ToolLimits (rag_r1/options/tool_limits.py), and `together = False`: the
+    calls of a turn are then made one by one, side by side, so that one that hangs or fails costs itself
+    alone. And it may have a coroutine `in_context(arguments, context)`: it returns the arguments with which
+    `call` is to be called instead, one for each, or a Failure of all of them. `context()` gives the
+    CallContext of the turn (rag_r1/protocols/retriever_query.py).
     """
 
     name: str

@@ -107,7 +107,7 @@ class _ReplayTool:
         return [one if isinstance(one, Refusal) else list(one) for one in found]
 
     async def in_context(self, arguments: Sequence[Mapping[str, Any]], context: Any) -> Any:
-        """What the tool makes of the arguments of its own calls (see interfaces.py); those of past turns are not
-        sent to it."""
+        """What the tool makes of the arguments of its own calls (see interfaces.py); those of past turns are
+        not sent to it."""
         in_context = None if self._engine.turn is not None else getattr(self._tool, "in_context", None)
         return arguments if in_context is None else await in_context(arguments, context)

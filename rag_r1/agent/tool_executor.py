@@ -1,14 +1,15 @@
 """Executes the tool calls of a turn and gives each one valid result, whatever the tool does.
 
 All calls of a turn to one tool are made together, or side by side if the tool wants them one by one
-(`together`, see interfaces.py), and those to several tools concurrently. A call to a tool that does not exist,
-with arguments that it does not accept, or beyond the calls that an episode may make of it, is the policy's
-mistake: the policy reads what is wrong, and this is not a failure. If the tool itself raises, times out or
-returns something invalid, that is a Failure of the calls concerned; only these are retried. How often, and
-how long a call may take, is set by the FailurePolicy, or by the tool's own limits (rag_r1/options/tool_limits.py).
+(`together`, see interfaces.py), and those to several tools concurrently. A call to a tool that does not
+exist, with arguments that it does not accept, or beyond the calls that an episode may make of it, is the
+policy's mistake: the policy reads what is wrong, and this is not a failure. If the tool itself raises, times
+out or returns something invalid, that is a Failure of the calls concerned; only these are retried. How often,
+and how long a call may take, is set by the FailurePolicy, or by the tool's own limits
+(rag_r1/options/tool_limits.py).
 
-A tool that reads the context of its calls (`in_context`, see interfaces.py) is called with what it makes of their
-arguments; the record of a call keeps both.
+A tool that reads the context of its calls (`in_context`, see interfaces.py) is called with what it makes of
+their arguments; the record of a call keeps both.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from rag_r1.agent.validation import CallTimeoutError, checked_results, error_line, failure_text, with_timeout
 from rag_r1.agent.failures import FailurePolicy
 from rag_r1.agent.interfaces import Tool
 from rag_r1.agent.trajectory import CallRecord
+from rag_r1.agent.validation import CallTimeoutError, checked_results, error_line, failure_text, with_timeout
+from rag_r1.options.tool_limits import ToolLimits
 from rag_r1.protocols import Document, Failure, Refusal, text_result
 from rag_r1.protocols.retriever_query import CallContext, Context
-from rag_r1.options.tool_limits import ToolLimits
 
 logger = logging.getLogger(__name__)
 

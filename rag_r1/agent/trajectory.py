@@ -50,9 +50,9 @@ def _copied(value: Any) -> Any:
 @dataclass
 class CallRecord:
     """One call of a tool and its result. `arguments`: as the policy gave them; `sent`: those with which the
-    tool was called, None if they are the same (a search may be sent more than the query: rag_r1/protocols/retriever_query.py);
-    `documents`: as shown to the policy, None if nothing was shown; `seconds`: wall time, retries included (of
-    all the turn's calls of this tool if made together)."""
+    tool was called, None if they are the same (a search may be sent more than the query:
+    rag_r1/protocols/retriever_query.py); `documents`: as shown to the policy, None if nothing was shown;
+    `seconds`: wall time, retries included (of all the turn's calls of this tool if made together)."""
 
     tool: str
     arguments: dict[str, Any]

@@ -2,8 +2,8 @@
 
 Engine, tools and codec are foreign code. Nothing that they return is used before it is checked here: token
 ids are whole numbers from 0, log-probs are finite and there is one for each id, there is a result for each
-call, and results hold documents. Anything else raises; episode.py and tool_executor.py turn the exception into a typed
-failure.
+call, and results hold documents. Anything else raises; episode.py and tool_executor.py turn the exception
+into a typed failure.
 
 An engine that returns more tokens than requested has not failed: the beginning of a sample is what the policy
 would have written under the limit. The surplus is cut off together with its log-probs, here and nowhere else,

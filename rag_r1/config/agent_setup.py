@@ -20,9 +20,9 @@ from functools import partial
 from typing import Any
 
 from rag_r1.agent import Budget, Codec, Engine, Episode, FailurePolicy, Observer, TokenizerCodec, Tool
-from rag_r1.sandbox.chat_template import ChatTemplate
 from rag_r1.config.schema import RagR1Config
 from rag_r1.protocols import Protocol, control_tokens
+from rag_r1.sandbox.chat_template import ChatTemplate
 from rag_r1.tools import schemas, shared_tools
 
 Messages = Sequence[Mapping[str, Any]]

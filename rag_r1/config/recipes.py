@@ -30,7 +30,7 @@ _SEARCHPATH = "hydra.searchpath="
 
 def recipes_folder() -> Path:
     """The folder of the shipped recipes: inside the package in a wheel, beside it in the repository."""
-    package = Path(__file__).resolve().parent
+    package = Path(__file__).resolve().parents[1]
     inside = package / "recipes"
     return inside if (inside / _DEFAULTS).is_file() else package.parent / "recipes"
 

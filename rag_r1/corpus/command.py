@@ -1,9 +1,9 @@
 """`rag-r1 corpus check`: checks which questions a corpus can answer.
 
-The steps: read the questions; ask the retrieval server (retrieval_check.py); scan the corpus once for all ids,
-titles and answers (scan.py); judge (verdict.py); write the report (report.py) and, with --supply, a repaired
-corpus (repair.py). The first two long steps keep what they have found in the output folder, so the same
-command continues after a kill, and repeats nothing if only --supply is added.
+The steps: read the questions; ask the retrieval server (retrieval_check.py); scan the corpus once for all
+ids, titles and answers (scan.py); judge (verdict.py); write the report (report.py) and, with --supply, a
+repaired corpus (repair.py). The first two long steps keep what they have found in the output folder, so the
+same command continues after a kill, and repeats nothing if only --supply is added.
 """
 
 from __future__ import annotations
@@ -15,13 +15,9 @@ from pathlib import Path
 from shlex import quote
 from typing import Any, Literal
 
-from rag_r1.data.files.bad_rows import HELP, BadRows
-from rag_r1.data.files.row_files import DataError
-from rag_r1.options.server_address import Address
-from rag_r1.options.command_line import Arguments, Positive, argument, read_arguments
 from rag_r1.corpus.answer_matcher import AnswerMatcher
-from rag_r1.corpus.reader import Corpus, CorpusError
 from rag_r1.corpus.questions import CorpusQuestion, CorpusQuestions, read_questions
+from rag_r1.corpus.reader import Corpus, CorpusError
 from rag_r1.corpus.redirects import read_redirects
 from rag_r1.corpus.repair import REPAIRED, RepairResult, repair
 from rag_r1.corpus.report import (
@@ -38,7 +34,11 @@ from rag_r1.corpus.scan import SAVE_EVERY, ScanResult, ScanTargets, scan_corpus
 from rag_r1.corpus.supplements import write_supply
 from rag_r1.corpus.title_index import TitleIndex
 from rag_r1.corpus.verdict import CorpusFindings, foreign_sources
+from rag_r1.data.files.bad_rows import HELP, BadRows
+from rag_r1.data.files.row_files import DataError
 from rag_r1.io.terminal_text import print_error, terminal_text
+from rag_r1.options.command_line import Arguments, Positive, argument, read_arguments
+from rag_r1.options.server_address import Address
 from rag_r1.tools.retrieval.client import RetrieverConfig
 from rag_r1.tools.retrieval.wire import WIRES
 

@@ -1,9 +1,9 @@
 """Reads the questions of a corpus check and their evidence.
 
 The files are veRL's parquet as data_process/ writes it, or a data set's own: JSON, JSON lines, CSV, TSV, or
-parquet with `question` and its answers (rag_r1/data/files/row_files.py, rag_r1/data/files/questions.py). A row that
-joins several questions has them as `parts`, with the gold answers of each in `part_answers`: all of them have
-to be found.
+parquet with `question` and its answers (rag_r1/data/files/row_files.py, rag_r1/data/files/questions.py). A
+row that joins several questions has them as `parts`, with the gold answers of each in `part_answers`: all of
+them have to be found.
 
 A question is known by its source (`data_source`, or the file's name) and its id in it.
 """
@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from rag_r1.corpus.evidence import COLUMNS, evidence_of
 from rag_r1.data.files.bad_rows import BadRows
 from rag_r1.data.files.questions import parse_row
 from rag_r1.data.files.row_files import ACCEPTED, DataError, open_rows
-from rag_r1.corpus.evidence import COLUMNS, evidence_of
 from rag_r1.data.rows import QuestionRow, as_golds, read_rows, row_fault
 
 _GOLDS = ("golden_answers", "answers", "answer")

@@ -15,8 +15,8 @@ from typing import Any
 
 from tqdm import tqdm
 
-from rag_r1.data.files.bad_rows import BadRows
 from rag_r1.corpus.reader import CorpusError
+from rag_r1.data.files.bad_rows import BadRows
 
 _SUFFIXES = (".tsv", ".tsv.gz", ".jsonl", ".jsonl.gz")
 _MAX_LINE = 2**16

@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TextIO
 
-from rag_r1.data.files.bad_rows import BadRows
 from rag_r1.corpus.reader import BadPassageError, Corpus, CorpusError, Passage
 from rag_r1.corpus.title_index import STRONG, key_of, level_of
+from rag_r1.data.files.bad_rows import BadRows
 from rag_r1.io.atomic_files import atomic_file
 
 REPAIRED = "repaired_corpus.jsonl"

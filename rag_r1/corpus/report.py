@@ -30,8 +30,8 @@ from rag_r1.corpus.verdict import (
     rule_of,
     signals_of,
 )
-from rag_r1.io.terminal_text import terminal_text
 from rag_r1.io.atomic_files import atomic_file
+from rag_r1.io.terminal_text import terminal_text
 
 logger = logging.getLogger(__name__)
 ANSWERABLE_IDS = "answerable_ids.json"

@@ -17,9 +17,9 @@ from tqdm import tqdm
 
 from rag_r1.corpus.answer_matcher import AnswerMatcher
 from rag_r1.corpus.questions import CorpusQuestion
+from rag_r1.io.atomic_files import name_in_errors
 from rag_r1.protocols import Failure
 from rag_r1.tools.retrieval.client import RetrievalClient, RetrieverConfig
-from rag_r1.io.atomic_files import name_in_errors
 
 #: Questions in flight.
 _AT_ONCE = 64

@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rag_r1.data.files.bad_rows import BadRows
 from rag_r1.corpus.answer_matcher import AnswerMatcher
 from rag_r1.corpus.reader import BadPassageError, Corpus, CorpusPosition
 from rag_r1.corpus.title_index import TitleIndex
+from rag_r1.data.files.bad_rows import BadRows
 from rag_r1.io.atomic_files import atomic_file
 
 SAVE_EVERY = 200_000

@@ -8,10 +8,10 @@ import json
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
-from rag_r1.data.files.row_files import open_rows
 from rag_r1.corpus.evidence import COLUMNS, paragraphs_of
 from rag_r1.corpus.questions import has_verl_columns
 from rag_r1.corpus.scan import replace_file
+from rag_r1.data.files.row_files import open_rows
 
 
 def write_supply(data: Sequence[Path], titles: Collection[str], out: Path) -> int:

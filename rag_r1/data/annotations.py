@@ -16,9 +16,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from rag_r1.data.evidence import GoldEvidence
 from rag_r1.data.files.bad_rows import BadRows
 from rag_r1.data.rows import QuestionRow
-from rag_r1.data.evidence import GoldEvidence
 
 Value = TypeVar("Value")
 

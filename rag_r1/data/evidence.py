@@ -25,8 +25,8 @@ class GoldEvidence:
 
     @classmethod
     def of(cls, metadata: Mapping[str, Any], passages: Iterable[Document] = ()) -> GoldEvidence:
-        """From `supporting_ids` and `supporting_titles` of a row (rag_r1/data/rows.py), and the passages. Raises
-        nothing, whatever these keys hold."""
+        """From `supporting_ids` and `supporting_titles` of a row (rag_r1/data/rows.py), and the passages.
+        Raises nothing, whatever these keys hold."""
         given = tuple(passages)
         titles = {title_key(title) for title in _texts(metadata.get("supporting_titles"))}
         titles |= {title_key(title_of(passage)) for passage in given}

@@ -29,9 +29,9 @@ from typing import TYPE_CHECKING, Any
 
 from rag_r1.agent import Budget, TokenizerCodec
 from rag_r1.config.agent_setup import AgentSetup
-from rag_r1.sandbox.chat_template import ChatTemplate
-from rag_r1.protocols import Protocol, control_tokens, load_protocol
 from rag_r1.io.atomic_files import atomic_file
+from rag_r1.protocols import Protocol, control_tokens, load_protocol
+from rag_r1.sandbox.chat_template import ChatTemplate
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -10,18 +10,18 @@ from pathlib import Path
 
 import yaml
 
-from rag_r1.training.next_steps import newest_checkpoint
+from rag_r1.config.recipes import RECIPES
+from rag_r1.data.rows import QuestionRow, read_rows
 from rag_r1.demo.eval_spec import eval_words
 from rag_r1.demo.policy import policy_path
 from rag_r1.demo.run import OUTPUTS
 from rag_r1.demo.world import demo_protocol, write_demo
 from rag_r1.evaluation.eval_arguments import EvalArguments
-from rag_r1.config.recipes import RECIPES
-from rag_r1.tools.retrieval.local_server import retrieval_process
-from rag_r1.data.rows import QuestionRow, read_rows
 from rag_r1.serving.app import PageInfo
 from rag_r1.serving.arguments import ChatAgentArguments, with_demo_limits
 from rag_r1.serving.launch import say, start_search
+from rag_r1.tools.retrieval.local_server import retrieval_process
+from rag_r1.training.next_steps import newest_checkpoint
 
 #: The embedded warm start that is served without a demo run, and its world's seed.
 _EMBEDDED, _SEED = "rag_r1_mq", 0

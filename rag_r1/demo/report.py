@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rag_r1.options.command_line import Arguments, argument, read_arguments
-from rag_r1.demo.world import KINDS
-from rag_r1.protocols import SEARCH
 from rag_r1.agent.records import records_by_step
+from rag_r1.demo.world import KINDS
+from rag_r1.options.command_line import Arguments, argument, read_arguments
+from rag_r1.protocols import SEARCH
 
 #: Rows of the table after the kinds: a label, and a function from a record to its number. No times: the
 #: validation before training includes the engine's first compilation, so they cannot be compared.

@@ -26,20 +26,20 @@ import yaml
 from pydantic import AfterValidator
 from tqdm import tqdm
 
-from rag_r1.training.next_steps import after_demo, newest_checkpoint
-from rag_r1.options.command_line import Arguments, CheckedOverrides, argument, read_arguments
+from rag_r1.config.recipes import RECIPES, Recipe
 from rag_r1.demo.eval_spec import eval_words
 from rag_r1.demo.policy import POLICIES, policy_path
 from rag_r1.demo.report import make_report, markdown
 from rag_r1.demo.world import demo_protocol, write_demo
-from rag_r1.options.import_path import add_working_directory
-from rag_r1.system.installation import require
-from rag_r1.system.concurrent_trainings import warn_of_other_trainings
-from rag_r1.runs.processes import stop_session
 from rag_r1.io.terminal_text import print_error
+from rag_r1.options.command_line import Arguments, CheckedOverrides, argument, read_arguments
+from rag_r1.options.import_path import add_working_directory
 from rag_r1.protocols import Protocol
-from rag_r1.config.recipes import RECIPES, Recipe
+from rag_r1.runs.processes import stop_session
+from rag_r1.system.concurrent_trainings import warn_of_other_trainings
+from rag_r1.system.installation import require
 from rag_r1.tools.retrieval.local_server import build_index, retrieval_process
+from rag_r1.training.next_steps import after_demo, newest_checkpoint
 
 #: Where runs are written, a folder for each recipe; below the working directory.
 OUTPUTS = Path("outputs", "demo")

@@ -21,10 +21,10 @@ from typing import Literal
 from tqdm import tqdm
 
 from rag_r1.agent import Trajectory, Turn
-from rag_r1.options.command_line import Arguments, Positive, argument, read_arguments
 from rag_r1.demo.search import WorldSearch
 from rag_r1.demo.traces import FULL, GOLD, MIXED, Search, Segment, draw_strategy, write_trace
 from rag_r1.demo.world import Question, demo_protocol, fresh_world, make_questions
+from rag_r1.options.command_line import Arguments, Positive, argument, read_arguments
 from rag_r1.protocols import Answer, Protocol
 from rag_r1.protocols import Search as SearchAction
 

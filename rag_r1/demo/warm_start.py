@@ -38,7 +38,6 @@ from tqdm import tqdm
 from transformers import PreTrainedTokenizerBase as TokenizerBase
 from transformers import Qwen2ForCausalLM
 
-from rag_r1.options.command_line import Arguments, argument, read_arguments
 from rag_r1.demo import r1_searcher_traces
 from rag_r1.demo.policy import (
     PROTOCOLS,
@@ -53,6 +52,7 @@ from rag_r1.demo.simulate import run_rollouts, scores_by_kind
 from rag_r1.demo.trace_records import BATCH, warm_traces
 from rag_r1.demo.traces import FULL, draw_strategy, sample_kinds, write_drill, write_trace
 from rag_r1.demo.world import KINDS, Question, demo_data, demo_protocol, fresh_world, make_questions
+from rag_r1.options.command_line import Arguments, argument, read_arguments
 from rag_r1.protocols import Protocol
 from rag_r1.rewards import token_f1
 
@@ -146,13 +146,17 @@ def no_search_base(
     tokenizer: TokenizerBase, steps: int, kinds: Sequence[str], seed: str
 ) -> Iterator[list[Row]]:
     """The base's batches for a policy that must never see a search."""
-    for batch in r1_searcher_traces.batches(tokenizer, steps, r1_searcher_traces.BASE_MIX, seed, Counter(), kinds):
+    for batch in r1_searcher_traces.batches(
+        tokenizer, steps, r1_searcher_traces.BASE_MIX, seed, Counter(), kinds
+    ):
         yield [(ids, base_weights(ids, mask)) for ids, mask in batch]
 
 
 def no_search_warm(tokenizer: TokenizerBase, seed: int, counts: Counter) -> Iterator[list[Row]]:
     """The warm start's batches for that policy."""
-    for batch in r1_searcher_traces.batches(tokenizer, WARM.steps, r1_searcher_traces.WARM_MIX, f"warm-{seed}", counts):
+    for batch in r1_searcher_traces.batches(
+        tokenizer, WARM.steps, r1_searcher_traces.WARM_MIX, f"warm-{seed}", counts
+    ):
         yield [(ids, [float(generated) for generated in mask]) for ids, mask in batch]
 
 

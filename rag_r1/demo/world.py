@@ -28,9 +28,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from rag_r1.data.rows import QuestionRow, write_rows
 from rag_r1.options.command_line import Arguments, argument, read_arguments
 from rag_r1.protocols import Protocol, load_protocol, protocol_names
-from rag_r1.data.rows import QuestionRow, write_rows
 
 KINDS = ("one_hop", "bridge", "comparison", "both")
 INDEPENDENT = ("comparison", "both")  # both facts can be looked up in one turn

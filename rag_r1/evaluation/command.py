@@ -16,16 +16,16 @@ import sys
 from collections.abc import Sequence
 from functools import partial
 
-from rag_r1.options.command_line import read_arguments
-from rag_r1.evaluation.report import compare_command as comparing
 from rag_r1.evaluation import modes
-from rag_r1.evaluation.report import report as reporting
 from rag_r1.evaluation import state_threshold as proposing
 from rag_r1.evaluation.condition_run import prepare_evaluation, run_condition
 from rag_r1.evaluation.conditions import agent_condition, baseline
 from rag_r1.evaluation.eval_arguments import EvalArguments
-from rag_r1.evaluation.target import resolve_model, serve_model
 from rag_r1.evaluation.probes.suite import gather_passages, make_search_card
+from rag_r1.evaluation.report import compare_command as comparing
+from rag_r1.evaluation.report import report as reporting
+from rag_r1.evaluation.target import resolve_model, serve_model
+from rag_r1.options.command_line import read_arguments
 from rag_r1.rollouts.session import run_command
 
 _DESCRIPTION = """\

@@ -19,28 +19,28 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rag_r1.data.files.bad_rows import BadRows
 from rag_r1.config.agent_setup import AgentSetup
-from rag_r1.evaluation.report import report as reporting
-from rag_r1.rollouts.requests import make_request
-from rag_r1.rollouts.provenance import protocol_part
-from rag_r1.evaluation.conditions import Condition
-from rag_r1.evaluation.eval_arguments import EvalArguments, PolicyArguments
-from rag_r1.evaluation.provenance import write_provenance
-from rag_r1.evaluation.report.summary import headline, stop_message
-from rag_r1.runs.json_lines import RunError
-from rag_r1.evaluation.judge import JudgeVerdicts, judge
-from rag_r1.runs.folder import EpisodeOutcome, write_lines
-from rag_r1.rollouts.session import RunSession, RunSetup, open_session, prepare, settings_of, usage_line
 from rag_r1.data.annotations import (
     AnnotationError,
     read_answerable,
     read_supporting,
     with_supporting,
 )
-from rag_r1.evaluation.validation_limits import validation_limits
+from rag_r1.data.files.bad_rows import BadRows
 from rag_r1.data.rows import QuestionRow
+from rag_r1.evaluation.conditions import Condition
+from rag_r1.evaluation.eval_arguments import EvalArguments, PolicyArguments
+from rag_r1.evaluation.judge import JudgeVerdicts, judge
+from rag_r1.evaluation.provenance import write_provenance
+from rag_r1.evaluation.report import report as reporting
+from rag_r1.evaluation.report.summary import headline, stop_message
+from rag_r1.evaluation.validation_limits import validation_limits
 from rag_r1.io.atomic_files import error_text
+from rag_r1.rollouts.provenance import protocol_part
+from rag_r1.rollouts.requests import make_request
+from rag_r1.rollouts.session import RunSession, RunSetup, open_session, prepare, settings_of, usage_line
+from rag_r1.runs.folder import EpisodeOutcome, write_lines
+from rag_r1.runs.json_lines import RunError
 
 TRAJECTORIES = "trajectories"
 

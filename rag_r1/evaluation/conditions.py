@@ -6,10 +6,10 @@
     one_shot    one search with the question itself; the passages stand in the prompt (RAG)
     no_search   the agent with its own prompt, but without a turn in which it may search
 
-A condition is a setup for each question (rag_r1/config/agent_setup.py), so every condition is played by the same runner,
-within the same limits, and scored by the same code. The baselines' prompts are in our own words and name the
-tags of the run's protocol. With `--prompt` that prompt is used instead; that of `one_shot` has `{documents}`
-where the passages go.
+A condition is a setup for each question (rag_r1/config/agent_setup.py), so every condition is played by the
+same runner, within the same limits, and scored by the same code. The baselines' prompts are in our own words
+and name the tags of the run's protocol. With `--prompt` that prompt is used instead; that of `one_shot` has
+`{documents}` where the passages go.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
 from rag_r1.config.agent_setup import AgentSetup
-from rag_r1.runs.json_lines import RunError
-from rag_r1.rollouts.one_shot import PLACE
-from rag_r1.probes.probes import probe_setup
 from rag_r1.data.rows import QuestionRow
+from rag_r1.probes.probes import probe_setup
+from rag_r1.rollouts.one_shot import PLACE
+from rag_r1.runs.json_lines import RunError
 
 BaselineName = Literal["direct", "cot", "one_shot", "no_search"]
 BASELINES: tuple[BaselineName, ...] = get_args(BaselineName)
@@ -48,8 +48,8 @@ class Condition:
 
     `setup` makes the agent of a question; it may raise ValueError with the reason if that is not possible.
     `applies`: which questions are asked at all. `searches`: whether the retrieval server is needed.
-    `search_first`: see rag_r1/rollouts/one_shot.py. `options`: what else the answers depend on, as JSON values; a run is
-    resumed only with equal ones.
+    `search_first`: see rag_r1/rollouts/one_shot.py. `options`: what else the answers depend on, as JSON
+    values; a run is resumed only with equal ones.
     """
 
     name: str

@@ -2,9 +2,9 @@
 
 Exact match misses paraphrases. The judge gets the question, the accepted answers and the given answer, and
 replies with one word, `correct` or `incorrect`. Each distinct triple is asked about once: replies are kept in
-the run's folder (rag_r1/runs/response_cache.py), so neither a resumed run nor a second sample with the same answer pays again. An
-episode without an answer is wrong without asking. Any other reply than the two words is no value: it is
-counted and not guessed at. So is a request that fails; the next start sends it again.
+the run's folder (rag_r1/runs/response_cache.py), so neither a resumed run nor a second sample with the same
+answer pays again. An episode without an answer is wrong without asking. Any other reply than the two words is
+no value: it is counted and not guessed at. So is a request that fails; the next start sends it again.
 
 The three texts are data. They are sent as JSON, and the judge is told to ignore instructions in them; but a
 policy that is trained on such a verdict can still learn to persuade. So judge with another model than the
@@ -25,18 +25,18 @@ from typing import Any
 
 from pydantic import model_validator
 
-from rag_r1.options.server_address import Address
-from rag_r1.options.command_line import Arguments, Positive, argument
-from rag_r1.rollouts.arguments import Above0, From0
 from rag_r1.inference.chat import PATH, read_chat
 from rag_r1.inference.client import Endpoint, EndpointOptions, EngineFailure
 from rag_r1.inference.exchange import EpisodeClient, merge_body
-from rag_r1.runs.json_lines import JsonLinesFile
 from rag_r1.inference.rate_limit import CancelToken, CostTracker, RateLimiter
-from rag_r1.rollouts.concurrency import JobPool
-from rag_r1.runs.response_cache import ResponseCache
+from rag_r1.options.command_line import Arguments, Positive, argument
+from rag_r1.options.server_address import Address
 from rag_r1.rewards.terms.judged import ACCURACY_PROMPT as PROMPT
 from rag_r1.rewards.terms.judged import VERDICTS
+from rag_r1.rollouts.arguments import Above0, From0
+from rag_r1.rollouts.concurrency import JobPool
+from rag_r1.runs.json_lines import JsonLinesFile
+from rag_r1.runs.response_cache import ResponseCache
 
 #: The name of its figure among the terms of a record.
 TERM = "judge"

@@ -26,23 +26,23 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import model_validator
 
-from rag_r1.options.server_address import Address
 from rag_r1.config.agent_setup import AgentSetup
-from rag_r1.options.command_line import argument, read_arguments
-from rag_r1.evaluation.report.bootstrap import Bootstrap
-from rag_r1.rollouts.provenance import Provenance
-from rag_r1.evaluation.report.compare_command import CompareError, compare, write_comparison
 from rag_r1.evaluation.condition_run import prepare_evaluation, run_condition
 from rag_r1.evaluation.conditions import Condition, agent_condition, baseline
-from rag_r1.evaluation.report.episode_metrics import TERM
 from rag_r1.evaluation.eval_arguments import EvalArguments
-from rag_r1.evaluation.target import resolve_model, serve_model
-from rag_r1.runs.json_lines import RunError
-from rag_r1.runs.markdown import cell, integer, table, with_interval
+from rag_r1.evaluation.report.bootstrap import Bootstrap
+from rag_r1.evaluation.report.compare_command import CompareError, compare, write_comparison
+from rag_r1.evaluation.report.episode_metrics import TERM
 from rag_r1.evaluation.report.measures import MEASURES, Measure, by_source, column
 from rag_r1.evaluation.report.report import WRONG_RUN, figure, write_text
 from rag_r1.evaluation.report.run_table import RunTable, read_run
+from rag_r1.evaluation.target import resolve_model, serve_model
+from rag_r1.options.command_line import argument, read_arguments
+from rag_r1.options.server_address import Address
+from rag_r1.rollouts.provenance import Provenance
 from rag_r1.rollouts.session import run_command
+from rag_r1.runs.json_lines import RunError
+from rag_r1.runs.markdown import cell, integer, table, with_interval
 
 MODES_JSON, MODES_MD = "modes.json", "modes.md"
 ALONE, BEFORE, AFTER = "before_no_search", "before", "after"

@@ -8,16 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from rag_r1.config.agent_setup import AgentSetup
+from rag_r1.evaluation.conditions import Condition
+from rag_r1.evaluation.eval_arguments import PolicyArguments
+from rag_r1.evaluation.judge import description
+from rag_r1.evaluation.target import vllm_version
+from rag_r1.inference.checkpoints import step_of
+from rag_r1.rollouts.engine_factory import IDS
 from rag_r1.rollouts.provenance import Provenance, find_differences, make_provenance
 from rag_r1.rollouts.provenance_facts import PASSING, ProvenanceError
-from rag_r1.inference.checkpoints import step_of
-from rag_r1.evaluation.conditions import Condition
-from rag_r1.rollouts.engine_factory import IDS
-from rag_r1.evaluation.eval_arguments import PolicyArguments
-from rag_r1.evaluation.target import vllm_version
-from rag_r1.runs.json_lines import RunError
-from rag_r1.evaluation.judge import description
 from rag_r1.rollouts.session import RunSetup
+from rag_r1.runs.json_lines import RunError
 from rag_r1.tools.registry import DEFAULT_TOOL
 from rag_r1.tools.retrieval.client import RetrieverConfig
 

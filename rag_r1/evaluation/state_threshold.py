@@ -33,12 +33,12 @@ import numpy as np
 from pydantic import Field
 from pydantic_settings import CliPositionalArg
 
+from rag_r1.agent.records import RecordError, read_records, trajectory_of
+from rag_r1.io.terminal_text import print_error
 from rag_r1.options.command_line import Arguments, argument, read_arguments
+from rag_r1.options.declare import Constraint
 from rag_r1.rollouts.arguments import Above0
 from rag_r1.runs.markdown import integer, number, table
-from rag_r1.options.declare import Constraint
-from rag_r1.io.terminal_text import print_error
-from rag_r1.agent.records import RecordError, read_records, trajectory_of
 
 _QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 #: With fewer answers of a kind a threshold depends on chance.

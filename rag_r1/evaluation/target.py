@@ -12,14 +12,14 @@ from typing import Any, TypeVar
 
 import httpx
 
-from rag_r1.io.bounded_http import bounded_http_client
-from rag_r1.rollouts.provenance_facts import TIMEOUT_S, get_json
+from rag_r1.evaluation.eval_arguments import PolicyArguments
 from rag_r1.inference.checkpoints import model_folder
 from rag_r1.inference.client import base_address
-from rag_r1.evaluation.eval_arguments import PolicyArguments
+from rag_r1.inference.vllm_server import vllm_server
+from rag_r1.io.bounded_http import bounded_http_client
+from rag_r1.rollouts.provenance_facts import TIMEOUT_S, get_json
 from rag_r1.runs.json_lines import RunError
 from rag_r1.runs.markdown import one_line_text
-from rag_r1.inference.vllm_server import vllm_server
 
 Given = TypeVar("Given", bound=PolicyArguments)
 

@@ -22,8 +22,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from rag_r1.system.child_processes import bind_to_parent, environment_without_secrets
 from rag_r1.runs.json_lines import RunError
+from rag_r1.system.child_processes import bind_to_parent, environment_without_secrets
 
 #: Names the last complete checkpoint in veRL's folder of checkpoints.
 _TRACKER = "latest_checkpointed_iteration.txt"

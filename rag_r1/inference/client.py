@@ -24,15 +24,15 @@ from urllib.parse import urlsplit, urlunsplit
 
 import aiohttp
 
-from rag_r1.options.server_address import server_address
-from rag_r1.inference.response_limits import MAX_ANSWER_VALUES, ResponseLimits
 from rag_r1.inference.character_codec import estimate_tokens
-from rag_r1.inference.response_metadata import error_message, retry_after, usage_of
-from rag_r1.runs.json_lines import RunError
 from rag_r1.inference.rate_limit import CancelToken, CostTracker, RateLimiter
+from rag_r1.inference.response_limits import MAX_ANSWER_VALUES, ResponseLimits
+from rag_r1.inference.response_metadata import error_message, retry_after, usage_of
 from rag_r1.inference.streaming import OnText, assemble_body
-from rag_r1.runs.response_cache import Usage
 from rag_r1.io.bounded_json import JsonLimitError, read_json
+from rag_r1.options.server_address import server_address
+from rag_r1.runs.json_lines import RunError
+from rag_r1.runs.response_cache import Usage
 
 Answer = TypeVar("Answer")
 

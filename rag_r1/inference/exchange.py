@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from rag_r1.inference.response_limits import ResponseLimits
 from rag_r1.inference.client import Endpoint, request_bytes
-from rag_r1.runs.response_cache import ResponseCache, Usage
+from rag_r1.inference.response_limits import ResponseLimits
 from rag_r1.protocols.actions import well_formed
+from rag_r1.runs.response_cache import ResponseCache, Usage
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ import time
 from email.utils import parsedate_to_datetime
 from typing import Any
 
-from rag_r1.runs.response_cache import Usage
 from rag_r1.io.bounded_json import read_json
+from rag_r1.runs.response_cache import Usage
 
 #: Most JSON values in the body of an error.
 _REFUSAL_VALUES = 10_000

@@ -23,8 +23,8 @@ from pathlib import Path
 import httpx
 
 from rag_r1.io.bounded_http import bounded_http_client
-from rag_r1.system.child_processes import child_process, environment_without_secrets
 from rag_r1.runs.json_lines import RunError
+from rag_r1.system.child_processes import child_process, environment_without_secrets
 from rag_r1.system.installation import setup_command
 
 _MODULE = "vllm.entrypoints.openai.api_server"

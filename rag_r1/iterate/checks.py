@@ -14,18 +14,18 @@ from contextlib import redirect_stderr
 from pathlib import Path
 from typing import Any
 
-from rag_r1.options.command_line import Arguments, read_arguments
+from rag_r1.config.recipes import Recipe, RecipeError
 from rag_r1.config.schema import RagR1Config
-from rag_r1.rollouts.arguments import block_of
 from rag_r1.evaluation.eval_arguments import EvalArguments
 from rag_r1.evaluation.validation_limits import validation_limits
 from rag_r1.iterate.commands import StepCommands
 from rag_r1.iterate.plan import LoopPlan
 from rag_r1.iterate.server import facts_of
-from rag_r1.runs.lock import PipelineError
-from rag_r1.config.recipes import Recipe, RecipeError
+from rag_r1.options.command_line import Arguments, read_arguments
 from rag_r1.retriever.data.arguments import DataArguments
 from rag_r1.retriever.training.options import TrainOptions, with_recipe
+from rag_r1.rollouts.arguments import block_of
+from rag_r1.runs.lock import PipelineError
 
 #: In the place of the retrieval server's address, which is not known yet.
 _SOME_ADDRESS = "http://127.0.0.1:8000"

@@ -22,18 +22,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rag_r1.options.command_line import Arguments, CheckedOverrides, Positive, argument, read_arguments
-from rag_r1.runs.folder import write_atomic
+from rag_r1.config.recipes import RecipeError, find_file
+from rag_r1.io.terminal_text import print_error
 from rag_r1.iterate.checks import find_problems
 from rag_r1.iterate.plan import PlanError, read_plan
 from rag_r1.iterate.server import UNKNOWN, LoopServer
 from rag_r1.iterate.steps import Loop, LoopStep
 from rag_r1.iterate.table import MARKDOWN, rows_of, write_table
-from rag_r1.runs.steps import PipelineFolder, Step
+from rag_r1.options.command_line import Arguments, CheckedOverrides, Positive, argument, read_arguments
+from rag_r1.runs.folder import write_atomic
 from rag_r1.runs.lock import PipelineError
 from rag_r1.runs.processes import mark_children, run_and_wait, stop_leftovers
-from rag_r1.io.terminal_text import print_error
-from rag_r1.config.recipes import RecipeError, find_file
+from rag_r1.runs.steps import PipelineFolder, Step
 
 STATE, LOG, SERVED = "state.json", "log.txt", "served.json"
 _DESCRIPTION = """\

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rag_r1.options.command_line import hydra_quoted
 from rag_r1.iterate.plan import LoopPlan, Query
+from rag_r1.options.command_line import hydra_quoted
 
 #: `rag-r1`, as a module: on another machine, too, it belongs to the Python that is named.
 _CLI = "rag_r1.cli"

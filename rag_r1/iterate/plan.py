@@ -22,10 +22,18 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from rag_r1.options.server_address import Address
-from rag_r1.options.declare import Constraint, OptionFault, OptionsError, PositiveCount, Text, options, options_from
-from rag_r1.protocols.retriever_query import Mode
 from rag_r1.io.bounded_yaml import YamlError, load_yaml, read_yaml
+from rag_r1.options.declare import (
+    Constraint,
+    OptionFault,
+    OptionsError,
+    PositiveCount,
+    Text,
+    options,
+    options_from,
+)
+from rag_r1.options.server_address import Address
+from rag_r1.protocols.retriever_query import Mode
 
 Texts = Annotated[tuple[Text, ...], Constraint("a list of texts")]
 Paths = Annotated[tuple[Text, ...], Field(min_length=1), Constraint("a list of at least one path")]

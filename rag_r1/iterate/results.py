@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from rag_r1.runs.json_lines import JsonLinesFile, RunError
-from rag_r1.runs.response_cache import ResponseCache, Usage
 from rag_r1.runs.lock import PipelineError
+from rag_r1.runs.response_cache import ResponseCache, Usage
 
 #: Name of a figure of ours -> its name in report.json.
 FIGURES = {"em": "em", "f1": "f1", "searches": "queries", "recall": "recall"}

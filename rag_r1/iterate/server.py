@@ -23,13 +23,13 @@ from typing import Any
 import httpx
 
 from rag_r1.io.bounded_http import bounded_http_client
-from rag_r1.rollouts.provenance_facts import ProvenanceError, describe_server
-from rag_r1.runs.markdown import one_line_text
 from rag_r1.iterate.plan import ServerSpec
+from rag_r1.rollouts.provenance_facts import ProvenanceError, describe_server
 from rag_r1.runs.lock import PipelineError
+from rag_r1.runs.markdown import one_line_text
+from rag_r1.tools.retrieval.client import TOKEN_VARIABLE, token_header
 from rag_r1.tools.retrieval.local_server import RetrievalProcessError, retrieval_process
 from rag_r1.tools.retrieval.query_format import ready_address
-from rag_r1.tools.retrieval.client import TOKEN_VARIABLE, token_header
 
 #: In the folder OUT: what a server that is started here prints.
 LOG = "server.log"

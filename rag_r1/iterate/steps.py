@@ -26,13 +26,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rag_r1.training.next_steps import finished_model
+from rag_r1.config.recipes import Recipe, find_file
 from rag_r1.iterate.commands import StepCommands
 from rag_r1.iterate.plan import LoopPlan, Query
 from rag_r1.iterate.results import data_facts, evaluation_facts
-from rag_r1.runs.steps import hash_of_file
 from rag_r1.runs.lock import PipelineError
-from rag_r1.config.recipes import Recipe, find_file
+from rag_r1.runs.steps import hash_of_file
+from rag_r1.training.next_steps import finished_model
 
 #: Options that decide how fast a step is, what it costs or where it asks, and not what its result is.
 _HOW_FAST = frozenset(

@@ -14,9 +14,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rag_r1.runs.markdown import cell, integer, number, table, with_interval
 from rag_r1.evaluation.report.plots import open_plot
 from rag_r1.runs.folder import write_atomic
+from rag_r1.runs.markdown import cell, integer, number, table, with_interval
 from rag_r1.runs.steps import PipelineFolder
 
 JSON, MARKDOWN, PICTURE = "rounds.json", "rounds.md", "rounds.png"

@@ -13,9 +13,9 @@ import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 
-from rag_r1.system.installation import remedy_for
-from rag_r1.io.terminal_text import print_error
 from rag_r1.io.atomic_files import is_disk_error
+from rag_r1.io.terminal_text import print_error
+from rag_r1.system.installation import remedy_for
 
 #: Subcommand -> the module with its `main` (or `module:function`), and what it does.
 Commands = Mapping[str, tuple[str, str]]

@@ -2,12 +2,12 @@
 
 veRL creates one SearchAgentLoop for each trajectory and awaits `run`. The loop turns the row into prompt
 tokens, runs an `Episode` with veRL's own generation client, and returns the ledger's rows. The trajectories
-of a process share their tools and one codec (rag_r1/config/agent_setup.py). The trajectory record is passed to the reward
-manager in `extra_fields`, and no further (`SearchOutput`).
+of a process share their tools and one codec (rag_r1/config/agent_setup.py). The trajectory record is passed
+to the reward manager in `extra_fields`, and no further (`SearchOutput`).
 
 Whatever goes wrong with one trajectory affects that trajectory and not the run. The episode turns it into a
-typed failure (rag_r1/agent/episode.py), even if a prompt or a tool cannot be made, since both are made within the
-episode. `rag_r1.failures.mask` lists the kinds of failure that are masked: the response mask of such a
+typed failure (rag_r1/agent/episode.py), even if a prompt or a tool cannot be made, since both are made within
+the episode. `rag_r1.failures.mask` lists the kinds of failure that are masked: the response mask of such a
 trajectory is 0, and the sampler removes it from the batch (sampler.py).
 """
 
@@ -29,11 +29,11 @@ from verl.workers.rollout.llm_server import FullyAsyncLLMServerClient
 from rag_r1.agent import Codec, Generation, Ledger, TrainingRow, Trajectory
 from rag_r1.config.agent_setup import AgentSetup, RowLimits
 from rag_r1.config.schema import RagR1Config
+from rag_r1.data.evidence import GoldEvidence
+from rag_r1.data.rows import golds_of
 from rag_r1.plugin.probe_rows import probe_of
 from rag_r1.probes.passages import Passages, read_passages
 from rag_r1.probes.probes import NEED_GOLD, NEED_PASSAGES, ProbeAgent, deeper_search, topk_of
-from rag_r1.data.rows import golds_of
-from rag_r1.data.evidence import GoldEvidence
 
 
 class VerlEngine:

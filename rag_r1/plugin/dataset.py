@@ -16,9 +16,9 @@ from __future__ import annotations
 import datasets
 from verl.utils.dataset.rl_dataset import RLHFDataset
 
+from rag_r1.data.rows import usable_prompt
 from rag_r1.plugin.probe_rows import add_probe_rows
 from rag_r1.probes.passages import Passages, read_passages
-from rag_r1.data.rows import usable_prompt
 
 
 class SearchDataset(RLHFDataset):

@@ -23,12 +23,12 @@ from verl.experimental.reward_loop.reward_manager import register
 from verl.experimental.reward_loop.reward_manager.base import RewardManagerBase
 
 from rag_r1.agent import Trajectory
+from rag_r1.agent.records import TrajectoryDump, calls_by_tool, summary
 from rag_r1.config.schema import RagR1Config
+from rag_r1.data.rows import golds_of
 from rag_r1.plugin.probe_rows import probe_of, suffix_of
 from rag_r1.protocols import SEARCH
-from rag_r1.agent.records import TrajectoryDump, calls_by_tool, summary
 from rag_r1.rewards import RewardSum
-from rag_r1.data.rows import golds_of
 
 
 @register("search")

@@ -12,7 +12,8 @@ and what they need to go on after a kill. A search card and the validations of a
 (`rag_r1.probe_passages`) choose a question's passages here, so both show the same.
 
 The file may come from somebody else: it is plain JSON, and its shape is checked before anything is used. Its
-passages are neutralised where they enter a context, like those that a search finds (rag_r1/protocols/neutraliser.py).
+passages are neutralised where they enter a context, like those that a search finds
+(rag_r1/protocols/neutraliser.py).
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from rag_r1.data.evidence import GoldEvidence, title_key, title_of
 from rag_r1.protocols import Document
 from rag_r1.rewards.answer_metrics import cover_exact_match
-from rag_r1.data.evidence import GoldEvidence, title_key, title_of
 
 #: How a file of passages is made.
 HOW_TO_MAKE = "make it with `rag-r1 probe-passages --data VALIDATION --corpus CORPUS --out FILE`"

@@ -29,10 +29,10 @@ from typing import Any, Literal
 
 from rag_r1.agent import Tool
 from rag_r1.config.agent_setup import AgentSetup
+from rag_r1.data.evidence import GoldEvidence, title_of
 from rag_r1.probes.passages import Passages
 from rag_r1.protocols import SEARCH, Document, Failure
 from rag_r1.protocols.retriever_query import Context
-from rag_r1.data.evidence import GoldEvidence, title_of
 from rag_r1.tools import RetrieverConfig, Searcher, search_tools
 from rag_r1.tools.function_tool import sent_arguments
 

@@ -23,10 +23,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from rag_r1.io.bounded_yaml import YamlError, read_yaml
 from rag_r1.protocols.actions import SEARCH
 from rag_r1.protocols.blocks import ACTING, POPPED, ROLES, SPANS, SYNTAXES, Block, CallFormat
 from rag_r1.protocols.protocol import ObservationFormat, Protocol
-from rag_r1.io.bounded_yaml import YamlError, read_yaml
 
 _HERE = Path(__file__).parent
 #: Longest chain of files that extend one another; a longer one is taken for a cycle.

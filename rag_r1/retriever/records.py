@@ -21,8 +21,8 @@ from typing import Annotated, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from rag_r1.runs.folder import write_lines
 from rag_r1.protocols.actions import well_formed
+from rag_r1.runs.folder import write_lines
 
 CANDIDATES, PASSAGES, SUB_ANSWERS = "candidates.jsonl", "passages.jsonl", "sub_answers.jsonl"
 RELEVANCE, CORRECTNESS, TRAIN = "relevance.jsonl", "correctness.jsonl", "train.jsonl"

@@ -14,8 +14,8 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from rag_r1.protocols import Protocol
-from rag_r1.rewards.term_call import DEFAULT_TIMEOUT_S, Term, is_async
 from rag_r1.rewards.registry import RewardError, TermFunction, find_term
+from rag_r1.rewards.term_call import DEFAULT_TIMEOUT_S, Term, is_async
 
 
 def read_entry(entry: Any, key: str, protocol: Protocol | None, faults: list[RewardError]) -> Term | None:

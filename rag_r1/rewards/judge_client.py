@@ -1,4 +1,5 @@
-"""A client of a judge: a language model behind an OpenAI-compatible chat endpoint. rag_r1/rewards/terms/judged.py has the terms.
+"""A client of a judge: a language model behind an OpenAI-compatible chat endpoint.
+rag_r1/rewards/terms/judged.py has the terms.
 
 A request has instructions as its system message and a JSON object with the texts to be judged as its user
 message. The texts come from the policy and from documents: they are data, and the instructions tell the judge

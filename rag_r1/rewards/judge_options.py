@@ -14,10 +14,10 @@ from urllib.parse import urlsplit, urlunsplit
 
 from pydantic import model_validator
 
-from rag_r1.options.server_address import AN_ADDRESS, is_server_address
 from rag_r1.options.declare import Count, OptionsError, PositiveCount, PositiveSeconds, Seconds, Text, options
-from rag_r1.rewards.term_call import DEFAULT_TIMEOUT_S
+from rag_r1.options.server_address import AN_ADDRESS, is_server_address
 from rag_r1.rewards.registry import RewardError
+from rag_r1.rewards.term_call import DEFAULT_TIMEOUT_S
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 

@@ -24,12 +24,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rag_r1.agent import Trajectory
-from rag_r1.protocols import Protocol
-from rag_r1.rewards.credit import Credit, weighted_sum
-from rag_r1.rewards.config import read_entry
-from rag_r1.rewards.term_call import Term, Verdict
-from rag_r1.rewards.registry import RewardError
 from rag_r1.data.rows import as_golds
+from rag_r1.protocols import Protocol
+from rag_r1.rewards.config import read_entry
+from rag_r1.rewards.credit import Credit, weighted_sum
+from rag_r1.rewards.registry import RewardError
+from rag_r1.rewards.term_call import Term, Verdict
 
 _KEY = "rag_r1.reward"
 _TAKEN = ("score", "missing_terms")

@@ -22,9 +22,9 @@ from collections.abc import Sequence
 from rag_r1.agent import Trajectory
 from rag_r1.protocols import Protocol
 from rag_r1.rewards.credit import Credit
-from rag_r1.rewards.term_call import Term
 from rag_r1.rewards.reward_sum import RewardResult, RewardSum
 from rag_r1.rewards.spans import Span, SpanValue, turn_ends
+from rag_r1.rewards.term_call import Term
 
 
 def token_scores(

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from rag_r1.options.server_address import Address
 from rag_r1.options.command_line import Arguments, CheckedOverrides, argument
+from rag_r1.options.server_address import Address
 from rag_r1.protocols import protocol_names
 
 

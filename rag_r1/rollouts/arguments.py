@@ -14,12 +14,12 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from rag_r1.data.files.bad_rows import HELP
+from rag_r1.io.bounded_yaml import YamlError, load_yaml
 from rag_r1.options.command_line import Arguments, Positive, argument
-from rag_r1.rollouts.agent_arguments import AgentSelection
 from rag_r1.options.declare import Constraint
 from rag_r1.protocols import protocol_names
 from rag_r1.rewards import term_names
-from rag_r1.io.bounded_yaml import YamlError, load_yaml
+from rag_r1.rollouts.agent_arguments import AgentSelection
 
 Above0 = Annotated[float, Field(gt=0, allow_inf_nan=False), Constraint("a number above 0")]
 From0 = Annotated[float, Field(ge=0, allow_inf_nan=False), Constraint("a number of at least 0")]

@@ -5,7 +5,8 @@
     token ids   CompletionEngine   vLLM, which is given token ids and returns them
     text        CompletionEngine   a completions endpoint that takes token ids and returns text
 
-With a tokenizer, tokens are its tokens; without one, they are characters (rag_r1/inference/character_codec.py).
+With a tokenizer, tokens are its tokens; without one, they are characters
+(rag_r1/inference/character_codec.py).
 """
 
 from __future__ import annotations
@@ -18,17 +19,17 @@ from typing import Any
 from rag_r1.agent import Codec, Engine
 from rag_r1.config.agent_setup import AgentSetup, RowLimits
 from rag_r1.config.schema import RagR1Config
-from rag_r1.rollouts.requests import EpisodeRequest
 from rag_r1.inference.character_codec import CharacterCodec, character_budget
 from rag_r1.inference.chat import ChatEngine
-from rag_r1.inference.completions import CompletionEngine, returns_token_ids
 from rag_r1.inference.client import Endpoint, EngineFailure
+from rag_r1.inference.completions import CompletionEngine, returns_token_ids
 from rag_r1.inference.exchange import EpisodeClient
+from rag_r1.inference.tokenizer import load_tokenizer
+from rag_r1.protocols import ChatTemplateError
+from rag_r1.rollouts.requests import EpisodeRequest
 from rag_r1.runs.json_lines import RunError
 from rag_r1.runs.response_cache import ResponseCache
-from rag_r1.inference.tokenizer import load_tokenizer
 from rag_r1.system.installation import pip_command
-from rag_r1.protocols import ChatTemplateError
 from rag_r1.tools import shared_tools
 
 CHAT, IDS, TEXT = "chat", "token ids", "text"

@@ -5,8 +5,8 @@ another: a repaired corpus changes EM by more than one algorithm differs from th
 a run writes a card when it starts (`make_provenance`), a report shows it, and `rag-r1 eval compare` refuses
 runs whose cards differ in anything that was not named as intended.
 
-What can be asked for is asked for (provenance_facts.py): the retrieval server describes itself, files are hashed,
-packages have versions. What cannot be found out is null. Nothing secret is kept: addresses lose their
+What can be asked for is asked for (provenance_facts.py): the retrieval server describes itself, files are
+hashed, packages have versions. What cannot be found out is null. Nothing secret is kept: addresses lose their
 credentials and parameters, and keys that name a secret lose their values.
 """
 
@@ -23,12 +23,12 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from rag_r1.agent import FailurePolicy
-from rag_r1.rollouts import provenance_facts
-from rag_r1.rollouts.provenance_facts import ProvenanceError, without_secrets
+from rag_r1.io.atomic_files import atomic_file
 from rag_r1.protocols import Protocol
 from rag_r1.rewards.normalise import NormaliserName
+from rag_r1.rollouts import provenance_facts
+from rag_r1.rollouts.provenance_facts import ProvenanceError, without_secrets
 from rag_r1.tools.retrieval.client import RetrieverConfig
-from rag_r1.io.atomic_files import atomic_file
 
 FILE = "card.json"
 #: Differs between any two runs.
@@ -91,9 +91,9 @@ class CommitPart(_ProvenancePart):
 
 
 class Provenance(_ProvenancePart):
-    """See the top of the module. `started`: UTC; `condition`: how the questions were asked (rag_r1/evaluation/conditions.py);
-    `judge`: the model that judged answers, if there was one; `data`: by file name; `index`: the fields of the
-    index's manifest but for its list of files."""
+    """See the top of the module. `started`: UTC; `condition`: how the questions were asked
+    (rag_r1/evaluation/conditions.py); `judge`: the model that judged answers, if there was one; `data`: by
+    file name; `index`: the fields of the index's manifest but for its list of files."""
 
     format: Literal[1] = 1
     started: str

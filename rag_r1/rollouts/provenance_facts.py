@@ -226,7 +226,7 @@ def commit_facts() -> dict[str, Any] | None:
     package = Path(rag_r1.__file__).parent
     sha = _git(package, "rev-parse", "HEAD")
     # Installed into an environment within another project's working tree, it is not part of that project.
-    if sha is None or _git(package, "ls-files", "--error-unmatch", "rag_r1/evaluation/__init__.py") is None:
+    if sha is None or _git(package, "ls-files", "--error-unmatch", "__init__.py") is None:
         return None
     changed = _git(package, "status", "--porcelain", "--untracked-files=no")
     return {"sha": sha, "changed": bool(changed)}

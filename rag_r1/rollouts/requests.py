@@ -1,10 +1,10 @@
 """The requests of a run: its questions, read from files, and one request for each episode.
 
-A file is a data set's parquet (rag_r1/data/rows.py), or anything that data_process reads (questions and answers as
-JSON, JSON lines, CSV, TSV or parquet), which becomes the same rows with the prompt of the run's protocol. A
-row of a data set that was made with another protocol, or with another prompt than the one given, is asked
-with the run's. Every row has an id of its own; rows that cannot be used are handled by the project's one rule
-(rag_r1/data/files/bad_rows.py).
+A file is a data set's parquet (rag_r1/data/rows.py), or anything that data_process reads (questions and
+answers as JSON, JSON lines, CSV, TSV or parquet), which becomes the same rows with the prompt of the run's
+protocol. A row of a data set that was made with another protocol, or with another prompt than the one given,
+is asked with the run's. Every row has an id of its own; rows that cannot be used are handled by the project's
+one rule (rag_r1/data/files/bad_rows.py).
 
 Everything random about a question is drawn by `seeded_fraction`, a hash of the seed, the purpose and the
 question's id: it does not depend on the order of the rows, on what else is drawn, or on when a run was
@@ -20,15 +20,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from rag_r1.agent import ReplayTurn
+from rag_r1.config.agent_setup import AgentSetup
 from rag_r1.data.files.bad_rows import BadRows
+from rag_r1.data.files.duplicates import RepeatedRow, fold_repeats
 from rag_r1.data.files.qa_parquet import make_rows
 from rag_r1.data.files.questions import QuestionFile, read_file
 from rag_r1.data.files.row_files import DataError
-from rag_r1.data.files.duplicates import RepeatedRow, fold_repeats
-from rag_r1.agent import ReplayTurn
-from rag_r1.config.agent_setup import AgentSetup
-from rag_r1.protocols import Protocol
 from rag_r1.data.rows import QuestionRow, read_rows, row_fault
+from rag_r1.protocols import Protocol
 
 
 @dataclass(frozen=True)

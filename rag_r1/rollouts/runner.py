@@ -3,9 +3,9 @@
 A `EpisodeRunner` has everything that episodes share: the setup (an ask may have one of its own), a function
 that makes the engine of an ask, the reward, and the run's folder. `play(ask)` plays one episode, scores it,
 writes its record to the folder and returns its Outcome; an ask that the folder has already is not played
-again. `run` works on many jobs at a time (concurrency.py), of which each awaits `play` once (traces) or several
-times in turn (the filter stops a question at its first right answer). Nothing is drawn at random on the way,
-so the order in which episodes end changes nothing.
+again. `run` works on many jobs at a time (concurrency.py), of which each awaits `play` once (traces) or
+several times in turn (the filter stops a question at its first right answer). Nothing is drawn at random on
+the way, so the order in which episodes end changes nothing.
 
 With `rag_r1.agent.paths` an ask is several episodes, whose answers vote (rag_r1/agent/self_consistency.py).
 
@@ -24,13 +24,13 @@ from dataclasses import dataclass, field, replace
 
 from rag_r1.agent import Engine, Trajectory, sample_paths
 from rag_r1.config.agent_setup import AgentSetup
-from rag_r1.rollouts.requests import EpisodeRequest, seeded_fraction
-from rag_r1.rollouts.one_shot import make_one_shot
 from rag_r1.inference.rate_limit import CancelToken, CostTracker
+from rag_r1.rewards import RewardSum
 from rag_r1.rollouts.concurrency import Job, JobPool, T
+from rag_r1.rollouts.one_shot import make_one_shot
+from rag_r1.rollouts.requests import EpisodeRequest, seeded_fraction
 from rag_r1.runs.folder import EpisodeOutcome, RunFolder
 from rag_r1.runs.response_cache import Usage
-from rag_r1.rewards import RewardSum
 
 #: Failures of the engine in a row after which a run ends: the endpoint is gone.
 MAX_CONSECUTIVE_FAILURES = 50

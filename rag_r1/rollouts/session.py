@@ -21,19 +21,19 @@ from typing import Any
 
 from rag_r1.config.agent_setup import AgentSetup, RowLimits
 from rag_r1.config.schema import RagR1Config
-from rag_r1.rollouts.arguments import RolloutArguments, block_of, keys_of
-from rag_r1.rollouts.requests import QuestionSet, questions_hash, read_questions
 from rag_r1.inference.client import Endpoint, EndpointOptions, base_address
-from rag_r1.rollouts.engine_factory import IDS, TokenUnit, agent_setup, engine_maker
-from rag_r1.runs.json_lines import RunError
 from rag_r1.inference.rate_limit import CancelToken, CostTracker, RateLimiter
-from rag_r1.runs.folder import RunFolder
-from rag_r1.rollouts.runner import CorrectnessRule, EpisodeRunner
-from rag_r1.options.import_path import add_working_directory
 from rag_r1.io.terminal_text import print_error
+from rag_r1.options.import_path import add_working_directory
 from rag_r1.protocols import Failure
 from rag_r1.protocols.retriever_query import CallContext
 from rag_r1.rewards import RewardError, RewardSum
+from rag_r1.rollouts.arguments import RolloutArguments, block_of, keys_of
+from rag_r1.rollouts.engine_factory import IDS, TokenUnit, agent_setup, engine_maker
+from rag_r1.rollouts.requests import QuestionSet, questions_hash, read_questions
+from rag_r1.rollouts.runner import CorrectnessRule, EpisodeRunner
+from rag_r1.runs.folder import RunFolder
+from rag_r1.runs.json_lines import RunError
 from rag_r1.tools import close_tools
 from rag_r1.tools.function_tool import sent_arguments
 
@@ -145,7 +145,8 @@ def search_settings(retriever: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass
 class RunSession:
-    """A run under way: see the top of the module. `answers`: what the endpoint returns (engine_factory.py)."""
+    """A run under way: see the top of the module. `answers`: what the endpoint returns
+    (engine_factory.py)."""
 
     ready: RunSetup
     folder: RunFolder

@@ -23,9 +23,9 @@ from typing import Any
 
 from filelock import lock_descriptor
 
+from rag_r1.io.atomic_files import atomic_file
 from rag_r1.runs.json_lines import JsonLinesFile, RunError
 from rag_r1.runs.response_cache import ResponseCache
-from rag_r1.io.atomic_files import atomic_file
 
 SETTINGS = "settings.json"
 

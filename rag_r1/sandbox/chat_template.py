@@ -2,10 +2,10 @@
 a tokenizer before it is used.
 
 A template is a program that comes with the model, and could run for ever or fill memory: so a worker with
-limits of time and memory renders it (rag_r1/sandbox/chat_renderer.py), in a fraction of a millisecond, with the text
-that transformers would give. What the limits have ended several times is not begun again. Tokenizers with a
-rendering of their own, which is no template, are asked themselves. Whoever loads a tokenizer tries it out
-first: `refuse_endless_files` before, `refuse_endless_template` after.
+limits of time and memory renders it (rag_r1/sandbox/chat_renderer.py), in a fraction of a millisecond, with
+the text that transformers would give. What the limits have ended several times is not begun again. Tokenizers
+with a rendering of their own, which is no template, are asked themselves. Whoever loads a tokenizer tries it
+out first: `refuse_endless_files` before, `refuse_endless_template` after.
 """
 
 from __future__ import annotations

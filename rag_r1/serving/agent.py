@@ -19,12 +19,15 @@ from typing import Any
 
 from rag_r1.agent import Observer, Trajectory
 from rag_r1.config.agent_setup import AgentSetup
-from rag_r1.rollouts.requests import EpisodeRequest
-from rag_r1.inference.client import Endpoint, EndpointOptions
-from rag_r1.rollouts.engine_factory import IDS, TokenUnit, engine_maker
 from rag_r1.evaluation.eval_arguments import EvalArguments
-from rag_r1.runs.json_lines import RunError
+from rag_r1.evaluation.validation_limits import validation_limits
+from rag_r1.inference.client import Endpoint, EndpointOptions
 from rag_r1.inference.rate_limit import CancelToken
+from rag_r1.inference.streamed_endpoint import StreamingEndpoint
+from rag_r1.inference.streaming import OnText
+from rag_r1.options.import_path import add_working_directory
+from rag_r1.rollouts.engine_factory import IDS, TokenUnit, engine_maker
+from rag_r1.rollouts.requests import EpisodeRequest
 from rag_r1.rollouts.session import (
     prepare_agent,
     requires_token_ids,
@@ -32,11 +35,8 @@ from rag_r1.rollouts.session import (
     try_search,
     unless_cancelled,
 )
-from rag_r1.inference.streaming import OnText
-from rag_r1.inference.streamed_endpoint import StreamingEndpoint
+from rag_r1.runs.json_lines import RunError
 from rag_r1.runs.response_cache import ResponseCache
-from rag_r1.evaluation.validation_limits import validation_limits
-from rag_r1.options.import_path import add_working_directory
 from rag_r1.tools import close_tools, shared_tools
 
 logger = logging.getLogger(__name__)
@@ -44,8 +44,8 @@ logger = logging.getLogger(__name__)
 
 class ChatAgent:
     """Plays one episode for each question, any number at a time. `given`: as `resolved` and `served` return
-    it (rag_r1/evaluation/target.py); `answers`: what the endpoint returns (rag_r1/rollouts/engine_factory.py). See
-    `open_agent`."""
+    it (rag_r1/evaluation/target.py); `answers`: what the endpoint returns
+    (rag_r1/rollouts/engine_factory.py). See `open_agent`."""
 
     def __init__(self, given: EvalArguments, setup: AgentSetup, tokens: TokenUnit):
         self.given, self.setup, self.tokens = given, setup, tokens
@@ -72,7 +72,8 @@ class ChatAgent:
         on_text: OnText | None = None,
     ) -> Trajectory:
         """The record of the episode; raises nothing but its own cancellation. `on_text` sees each turn grow
-        (rag_r1/inference/streaming.py), if the endpoint returns token ids; others are asked for whole turns."""
+        (rag_r1/inference/streaming.py), if the endpoint returns token ids; others are asked for whole
+        turns."""
         endpoint = await self._current()
         ask = EpisodeRequest(uuid.uuid4().hex, question, (), seed=seed, temperature=temperature)
         asked: Any = (

@@ -26,11 +26,11 @@ from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope, Send
 
 from rag_r1.agent import Trajectory
-from rag_r1.serving.sessions import FAILURES, ChatParameters, ChatSession, ChatSessions, reasoning_text
-from rag_r1.serving.conversation import ChatMessage, read_conversation
-from rag_r1.serving.middleware import RequestGuard
-from rag_r1.serving.metrics import CONTENT_TYPE
 from rag_r1.serving.admission import ServerFullError
+from rag_r1.serving.conversation import ChatMessage, read_conversation
+from rag_r1.serving.metrics import CONTENT_TYPE
+from rag_r1.serving.middleware import RequestGuard
+from rag_r1.serving.sessions import FAILURES, ChatParameters, ChatSession, ChatSessions, reasoning_text
 from rag_r1.serving.wire import BACK_S, STOPPING, ChatRequest, TextRequest, completion, error_body
 
 _PAGE = Path(__file__).with_name("page")

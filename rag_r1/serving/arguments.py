@@ -9,12 +9,12 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from rag_r1.options.server_address import Address
+from rag_r1.evaluation.eval_arguments import EvalArguments
 from rag_r1.options.command_line import Arguments, Positive, argument, read_arguments
+from rag_r1.options.declare import Constraint
+from rag_r1.options.server_address import Address
 from rag_r1.rollouts.agent_arguments import AgentSelection, shared_arguments
 from rag_r1.rollouts.arguments import Above0
-from rag_r1.evaluation.eval_arguments import EvalArguments
-from rag_r1.options.declare import Constraint
 
 From0 = Annotated[int, Field(ge=0), Constraint("a whole number of at least 0")]
 Port = Annotated[int, Field(ge=0, le=65535), Constraint("a port, 0 to 65535")]

@@ -19,11 +19,11 @@ import socket
 import sys
 from collections.abc import Sequence
 
+from rag_r1.io.terminal_text import print_error
 from rag_r1.options.command_line import read_arguments
 from rag_r1.runs.json_lines import RunError
-from rag_r1.system.installation import require
-from rag_r1.io.terminal_text import print_error
 from rag_r1.serving.arguments import ChatAgentArguments, ServeArguments
+from rag_r1.system.installation import require
 
 _DESCRIPTION = """\
 Chat with a search agent: an OpenAI-compatible server, with a page in the browser that shows each search, its

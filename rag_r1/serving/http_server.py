@@ -11,14 +11,14 @@ from dataclasses import dataclass
 
 import uvicorn
 
+from rag_r1.serving.admission import AdmissionQueue
+from rag_r1.serving.agent import open_agent
 from rag_r1.serving.app import create_app
 from rag_r1.serving.arguments import ChatAgentArguments
-from rag_r1.serving.sessions import ChatSessions
 from rag_r1.serving.idle_timeout import uvicorn_config
-from rag_r1.serving.metrics import ChatMetrics
 from rag_r1.serving.launch import LaunchedAgent
-from rag_r1.serving.agent import open_agent
-from rag_r1.serving.admission import AdmissionQueue
+from rag_r1.serving.metrics import ChatMetrics
+from rag_r1.serving.sessions import ChatSessions
 
 #: Seconds in which the clients of chats that a stop has ended are told so.
 _TOLD_S = 3

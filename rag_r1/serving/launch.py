@@ -20,11 +20,11 @@ from filelock import FileLock, Timeout
 
 from rag_r1.evaluation.eval_arguments import EvalArguments
 from rag_r1.evaluation.target import resolve_model, serve_model
-from rag_r1.runs.json_lines import RunError
 from rag_r1.options.import_path import import_object
-from rag_r1.tools.retrieval.local_server import RetrievalProcessError, build_index, retrieval_process
+from rag_r1.runs.json_lines import RunError
 from rag_r1.serving.app import PageInfo
 from rag_r1.serving.arguments import ChatAgentArguments, to_eval_arguments
+from rag_r1.tools.retrieval.local_server import RetrievalProcessError, build_index, retrieval_process
 
 #: What is written anew at each start, below --out. No other module has these names: --out may be a folder
 #: in which the user has an `index`, `documents` or the runs of the demo.

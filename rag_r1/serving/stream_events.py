@@ -19,10 +19,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rag_r1.agent import Event, Trajectory
+from rag_r1.data.evidence import title_of
 from rag_r1.protocols import Document, Protocol
 from rag_r1.rewards.answer_metrics import cover_exact_match
 from rag_r1.rewards.normalise import normalise
-from rag_r1.data.evidence import title_of
 
 #: Answers that occur in any text.
 _NOT_CITED = {"yes", "no"}

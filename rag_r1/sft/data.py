@@ -17,19 +17,19 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 from tqdm import tqdm
 
+from rag_r1.agent.records import RecordError, read_records
 from rag_r1.data.files.bad_rows import HELP
+from rag_r1.data.sft_rows import SftRow, SftTokens
+from rag_r1.inference.tokenizer import load_tokenizer
+from rag_r1.io.terminal_text import print_error
 from rag_r1.options.command_line import Arguments, Positive, argument, read_arguments
-from rag_r1.sft.segment import REASONS, WHOLE, kinds_of
-from rag_r1.sft.llama_factory import PublishedDataError, read_samples
+from rag_r1.options.declare import Constraint
+from rag_r1.protocols import Protocol, ProtocolError, load_protocol, protocol_names
 from rag_r1.sft.copy_check import RUN, SHORTEST
 from rag_r1.sft.files import Format, write_json, write_lines, write_samples
+from rag_r1.sft.llama_factory import PublishedDataError, read_samples
 from rag_r1.sft.samples import SampleRules, SampleSelection, split_rows
-from rag_r1.inference.tokenizer import load_tokenizer
-from rag_r1.options.declare import Constraint
-from rag_r1.io.terminal_text import print_error
-from rag_r1.protocols import Protocol, ProtocolError, load_protocol, protocol_names
-from rag_r1.agent.records import RecordError, read_records
-from rag_r1.data.sft_rows import SftRow, SftTokens
+from rag_r1.sft.segment import REASONS, WHOLE, kinds_of
 
 Share = Annotated[float, Field(ge=0, le=1), Constraint("a number from 0 to 1")]
 

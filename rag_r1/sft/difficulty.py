@@ -20,8 +20,8 @@ from typing import Any
 
 from rag_r1.data.difficulty_class import difficulty_class
 from rag_r1.data.files.duplicates import question_key
-from rag_r1.rollouts.requests import seeded_fraction
 from rag_r1.data.rows import QuestionRow
+from rag_r1.rollouts.requests import seeded_fraction
 
 NEVER = "never"
 

@@ -1,6 +1,6 @@
 """Writes SFT samples for veRL's SFT trainer and for LLaMA-Factory.
 
-    train.parquet, validation.parquet      for veRL, read by `rag_r1.plugin.sft_dataset` (rag_r1/data/sft_rows.py)
+    train.parquet, validation.parquet      for veRL, read by `rag_r1.plugin.sft_dataset` (data/sft_rows.py)
     llama_factory/                         one JSON file a split, and dataset_info.json
     sft_summary.json, dropped.jsonl        counts, and every trace and sample that was left out
 

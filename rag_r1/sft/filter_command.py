@@ -20,14 +20,11 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
-from rag_r1.options.server_address import Address
+from rag_r1.data.rows import QuestionRow, write_rows
 from rag_r1.options.command_line import Positive, argument, read_arguments
+from rag_r1.options.server_address import Address
 from rag_r1.rollouts.arguments import From0, RolloutArguments, Share
 from rag_r1.rollouts.requests import EpisodeRequest, make_request
-from rag_r1.sft.difficulty import QuestionRollouts, filter_counts, is_kept, rollout_lines, split
-from rag_r1.sft.plots import as_text, draw
-from rag_r1.runs.json_lines import RunError
-from rag_r1.runs.folder import write_atomic, write_lines
 from rag_r1.rollouts.runner import EpisodeRunner
 from rag_r1.rollouts.session import (
     RunSession,
@@ -38,7 +35,10 @@ from rag_r1.rollouts.session import (
     settings_of,
     usage_line,
 )
-from rag_r1.data.rows import QuestionRow, write_rows
+from rag_r1.runs.folder import write_atomic, write_lines
+from rag_r1.runs.json_lines import RunError
+from rag_r1.sft.difficulty import QuestionRollouts, filter_counts, is_kept, rollout_lines, split
+from rag_r1.sft.plots import as_text, draw
 
 _DESCRIPTION = """\
 Replay questions with a checkpoint behind vLLM (or any endpoint), and keep those that are worth training on:

@@ -23,9 +23,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rag_r1.sft.segment import Trace, UnusableSampleError, check_text, cut_at_stop, samples_of
-from rag_r1.protocols import Answer, Document, Protocol
 from rag_r1.data.sft_rows import Piece, SftRow
+from rag_r1.protocols import Answer, Document, Protocol
+from rag_r1.sft.segment import Trace, UnusableSampleError, check_text, cut_at_stop, samples_of
 
 _ANSWERS = ("assistant", "gpt", "function_call")
 _QUESTION = "Question:"

@@ -40,7 +40,9 @@ def begin_next_epoch(folder: Path, config: Any) -> bool:
 def steps_of_epoch(data: Any) -> int:
     """Whole batches in the training files, as veRL's data loader counts them (the last, partial one is
     dropped)."""
-    from rag_r1.training.preflight.data import files_of  # here: it needs omegaconf, and `rag-r1 sft --help` does not
+    from rag_r1.training.preflight.data import (
+        files_of,  # here: it needs omegaconf, and `rag-r1 sft --help` does not
+    )
 
     rows = sum(pq.ParquetFile(name).metadata.num_rows for name in files_of(data, "train_files"))
     if 0 < (data.get("train_max_samples") or -1) < rows:

@@ -19,7 +19,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from rag_r1.agent.records import RecordError, trajectory_of
 from rag_r1.data.files.bad_rows import BadRows
+from rag_r1.data.rows import as_golds
+from rag_r1.data.sft_rows import SftRow, SftRowError, SftTokens
+from rag_r1.protocols import Document
+from rag_r1.sft.llama_factory import PublishedDataError, sample_of
 from rag_r1.sft.segment import (
     Layout,
     Metric,
@@ -30,11 +35,6 @@ from rag_r1.sft.segment import (
     samples_of,
     trace_of,
 )
-from rag_r1.sft.llama_factory import PublishedDataError, sample_of
-from rag_r1.protocols import Document
-from rag_r1.agent.records import RecordError, trajectory_of
-from rag_r1.data.rows import as_golds
-from rag_r1.data.sft_rows import SftRow, SftRowError, SftTokens
 
 
 @dataclass(frozen=True)

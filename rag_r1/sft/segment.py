@@ -25,10 +25,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from rag_r1.agent import Trajectory, Turn
-from rag_r1.sft.copy_check import find_quotation
+from rag_r1.data.sft_rows import Piece, SftRow
 from rag_r1.protocols import Answer, Calls, Document, Protocol, Search
 from rag_r1.rewards import cover_exact_match, exact_match
-from rag_r1.data.sft_rows import Piece, SftRow
+from rag_r1.sft.copy_check import find_quotation
 
 Layout = Literal["cut", "whole"]
 Metric = Literal["em", "cover_em"]

@@ -1,8 +1,8 @@
 """`rag-r1 traces`: records a teacher's trajectories (RAG-R1's first step, arXiv 2507.02962).
 
 The teacher is a language model behind any OpenAI-compatible endpoint. It plays the same episodes as a policy
-in training: protocol, search, limits. The run can be killed and started again at any time; rag_r1/rollouts/runner.py says
-how. At its end, and whenever it stops by itself, the folder has
+in training: protocol, search, limits. The run can be killed and started again at any time;
+rag_r1/rollouts/runner.py says how. At its end, and whenever it stops by itself, the folder has
 
     traces.jsonl    a trajectory record of each question and sample, in the order of the questions, with
                     `right` (true, false, or null if the infrastructure failed), `golds`, `rewards`, `prompt`
@@ -20,12 +20,12 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from rag_r1.options.server_address import Address
 from rag_r1.options.command_line import Positive, argument, read_arguments
+from rag_r1.options.server_address import Address
 from rag_r1.rollouts.arguments import From0, RolloutArguments
 from rag_r1.rollouts.requests import EpisodeRequest, make_request
-from rag_r1.runs.folder import write_atomic, write_lines
 from rag_r1.rollouts.session import RunSession, open_session, prepare, run_command, settings_of, usage_line
+from rag_r1.runs.folder import write_atomic, write_lines
 
 _DESCRIPTION = """\
 Let a teacher answer questions with search, for supervised fine-tuning. The teacher is any OpenAI-compatible

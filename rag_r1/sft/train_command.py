@@ -21,15 +21,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rag_r1.training.next_steps import after_sft
+from rag_r1.config.recipes import Recipe, RecipeError
+from rag_r1.io.terminal_text import print_error
 from rag_r1.options.command_line import Arguments, Overrides, argument, hydra_quoted, read_arguments
 from rag_r1.options.import_path import add_working_directory
 from rag_r1.runs.processes import run_child
-from rag_r1.io.terminal_text import print_error
-from rag_r1.config.recipes import Recipe, RecipeError
 from rag_r1.sft.resume import begin_next_epoch
-from rag_r1.training.stages import StageError, lock_folder
 from rag_r1.training.command import compose_valid
+from rag_r1.training.next_steps import after_sft
+from rag_r1.training.stages import StageError, lock_folder
 
 #: The link to the chosen model, and veRL's log, in `trainer.default_local_dir`.
 MODEL, METRICS = "model", "metrics.jsonl"
@@ -95,8 +95,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _checked(config: Any, faults: list[tuple[str, str, str]], command: Sequence[str]) -> bool:
     """Run the preflight and print what it finds; whether the training can start."""
-    from rag_r1.training.preflight import preflight_sft
     from rag_r1.options.problems import error
+    from rag_r1.training.preflight import preflight_sft
 
     report = preflight_sft(config)
     report.problems[:0] = [error(*fault) for fault in faults]

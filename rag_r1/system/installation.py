@@ -49,7 +49,7 @@ def version() -> str:
 
 def clone() -> Path | None:
     """The root of the clone that this code belongs to; None if it was installed without one."""
-    root = Path(__file__).resolve().parents[1]
+    root = Path(__file__).resolve().parents[2]
     return root if (root / "scripts" / "setup_env.sh").is_file() else None
 
 

@@ -6,9 +6,10 @@
 
 The second argument is the properties of a JSON schema (all required, unless `required` lists those that are),
 or a whole schema. Arguments are checked against it before the function is called, so a policy's mistake never
-reaches the function. It returns a text, which is shown unchanged (but neutralised), a list of Document,
-shown in the protocol's format, or a Refusal: what is wrong with arguments that the schema allows. If it
-raises, only that call fails. `limits`: its time limit, retries, calls per episode, cache (rag_r1/options/tool_limits.py).
+reaches the function. It returns a text, which is shown unchanged (but neutralised), a list of Document, shown
+in the protocol's format, or a Refusal: what is wrong with arguments that the schema allows. If it raises,
+only that call fails. `limits`: its time limit, retries, calls per episode, cache
+(rag_r1/options/tool_limits.py).
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ from typing import Protocol as Interface
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError
 
+from rag_r1.options.tool_limits import ToolLimits
 from rag_r1.protocols import SEARCH, Document, Failure, Refusal, text_result
 from rag_r1.protocols.retriever_query import Context
-from rag_r1.options.tool_limits import ToolLimits
 from rag_r1.tools.argument_validator import MAX_SCHEMA_CHARS, ArgumentValidator
 
 #: Characters kept of a text that a tool returns; usually the budget of the observation is the lower limit.

@@ -27,11 +27,11 @@ from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import unquote
 
-from rag_r1.system.installation import pip_command
-from rag_r1.sandbox.worker_pool import JobError, JobLimits, LimitError, WorkerPool
-from rag_r1.options.declare import Constraint, PositiveCount, Text, options, options_from
 from rag_r1.io.terminal_text import terminal_text
+from rag_r1.options.declare import Constraint, PositiveCount, Text, options, options_from
 from rag_r1.protocols import Document
+from rag_r1.sandbox.worker_pool import JobError, JobLimits, LimitError, WorkerPool
+from rag_r1.system.installation import pip_command
 from rag_r1.tools.lazy import LazyValue
 
 #: Ending of a file's name -> rdflib's name of the format.

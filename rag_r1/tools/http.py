@@ -1,8 +1,9 @@
 """A JSON client for tools that call foreign servers.
 
 What comes back is hostile data: it is limited in size, not decompressed, and redirects are errors. A tool
-asks once; the guard around all tools repeats what failed (rag_r1/agent/tool_executor.py). Tokens are read from the
-environment variable that an option names, are sent in a header to this address only, and stand in no message.
+asks once; the guard around all tools repeats what failed (rag_r1/agent/tool_executor.py). Tokens are read
+from the environment variable that an option names, are sent in a header to this address only, and stand in no
+message.
 """
 
 from __future__ import annotations

@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rag_r1.options.server_address import Address
 from rag_r1.options.declare import PositiveCount, PositiveSeconds, options, options_from
+from rag_r1.options.server_address import Address
 from rag_r1.protocols import Refusal
 from rag_r1.tools.function_tool import FunctionTool, schema_of
 from rag_r1.tools.http import HttpFailure, JsonClient

@@ -14,7 +14,8 @@ says how. How a policy writes a call is set by the protocol (protocols/blocks.py
 
 A tool is made once for each event loop and configuration and shared by all trajectories there, so it may hold
 connections and caches. It is made by its first call, so that an error of its factory is a failure of that
-call, which the episode's guard handles (rag_r1/agent/tool_executor.py). If the factory raised, the next call tries it again.
+call, which the episode's guard handles (rag_r1/agent/tool_executor.py). If the factory raised, the next call
+tries it again.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from rag_r1.options.import_path import ImportPathError, import_object
+from rag_r1.options.tool_limits import ToolLimits
 from rag_r1.protocols import SEARCH, Document, Failure, Refusal
 from rag_r1.protocols.retriever_query import Context
-from rag_r1.options.tool_limits import ToolLimits
 from rag_r1.tools.config import ToolEntry, make_tool
 from rag_r1.tools.function_tool import SearcherTool, checked_fault, search_tools, sent_arguments
 from rag_r1.tools.retrieval.client import RetrievalClient, RetrieverConfig

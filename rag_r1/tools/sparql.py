@@ -17,8 +17,8 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator
 
-from rag_r1.options.server_address import Address
 from rag_r1.options.declare import Constraint, PositiveCount, PositiveSeconds, Text, options, options_from
+from rag_r1.options.server_address import Address
 from rag_r1.protocols import Refusal
 from rag_r1.tools.function_tool import FunctionTool, schema_of
 from rag_r1.tools.http import HttpFailure, HttpRefusal, JsonClient, Variable, secret

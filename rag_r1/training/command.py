@@ -7,7 +7,8 @@ searched for in the folder from which the command is started. Ray's workers may 
 relative names of existing files are passed on as absolute paths.
 
 Your own recipe may be anywhere and may build on a shipped one (`defaults: [rag_r1/grpo, _self_]`) or on the
-fragments of which these are made (`- /rag_r1_defaults`, `- /platform: cpu`): rag_r1/config/recipes.py says how.
+fragments of which these are made (`- /rag_r1_defaults`, `- /platform: cpu`): rag_r1/config/recipes.py says
+how.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+from rag_r1.config.recipes import Recipe, RecipeError, kind_of
+from rag_r1.io.terminal_text import print_error
 from rag_r1.options.command_line import Arguments, Overrides, argument, hydra_quoted, read_arguments
 from rag_r1.options.import_path import add_working_directory
-from rag_r1.io.terminal_text import print_error
-from rag_r1.config.recipes import Recipe, RecipeError, kind_of
 
 #: The environment of Ray's processes, in which veRL's trainer runs.
 _RAY_VARIABLES = "ray_kwargs.ray_init.runtime_env.env_vars"
@@ -201,8 +202,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if config.trainer.device == "cpu":
         # veRL checks for nvidia-smi: on a machine with GPUs it would choose cuda.
         os.environ["VERL_PLATFORM"] = "cpu"
-    from rag_r1.training.preflight import preflight
     from rag_r1.options.problems import error
+    from rag_r1.training.preflight import preflight
     from rag_r1.training.preflight.settings import check_export
 
     report = preflight(config)

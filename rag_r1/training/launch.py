@@ -13,12 +13,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from rag_r1.training.next_steps import after_training
-from rag_r1.system.concurrent_trainings import warn_of_other_trainings
-from rag_r1.runs.processes import run_child
 from rag_r1.config.recipes import Recipe, RecipeError
-from rag_r1.training.command import compose_recipe
 from rag_r1.io.atomic_files import error_text
+from rag_r1.runs.processes import run_child
+from rag_r1.system.concurrent_trainings import warn_of_other_trainings
+from rag_r1.training.command import compose_recipe
+from rag_r1.training.next_steps import after_training
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

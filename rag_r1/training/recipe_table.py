@@ -11,10 +11,10 @@ from typing import Any
 
 from omegaconf import DictConfig
 
+from rag_r1.config.recipes import Recipe, RecipeError, shipped_names
 from rag_r1.training.preflight.adapters import adapter_rank
 from rag_r1.training.preflight.cluster import gpus, needs_critic
 from rag_r1.training.preflight.memory import SHAPES, MemoryEstimate, memory_of, sft_memory_of
-from rag_r1.config.recipes import Recipe, RecipeError, shipped_names
 
 _COLUMNS = (
     "recipe", "model", "`model_dtype`", "LoRA", "learning rate", "GPUs", "update, GB", "vLLM's weights, GB",

@@ -13,9 +13,6 @@ from pathlib import Path
 
 from pydantic_settings import CliPositionalArg
 
-from rag_r1.options.command_line import Arguments, CheckedOverrides, argument, read_arguments
-from rag_r1.system.installation import version
-from rag_r1.io.terminal_text import print_error
 from rag_r1.config.recipes import (
     KINDS,
     RECIPES,
@@ -26,12 +23,18 @@ from rag_r1.config.recipes import (
     shipped_names,
     text_of,
 )
-from rag_r1.options.subcommands import run
 from rag_r1.io.atomic_files import atomic_file, error_text
+from rag_r1.io.terminal_text import print_error
+from rag_r1.options.command_line import Arguments, CheckedOverrides, argument, read_arguments
+from rag_r1.options.subcommands import run
+from rag_r1.system.installation import version
 
 #: Subcommand -> its function, and what it does.
 COMMANDS: dict[str, tuple[str, str]] = {
-    "list": ("rag_r1.training.recipes_command:list_recipes", "the shipped recipes, by the command that takes them"),
+    "list": (
+        "rag_r1.training.recipes_command:list_recipes",
+        "the shipped recipes, by the command that takes them",
+    ),
     "show": (
         "rag_r1.training.recipes_command:show_recipe",
         "the file of a recipe; --composed: with all that it builds on",
@@ -145,8 +148,8 @@ def print_recipe_table(arguments: Sequence[str]) -> int:
     )
     if args.recipe is None and (args.overrides or args.size):
         raise RecipeError("changes and --size are for one recipe: name it with --recipe")
-    from rag_r1.training.recipe_table import print_row, print_tables
     from rag_r1.training.command import check_training, compose_recipe
+    from rag_r1.training.recipe_table import print_row, print_tables
 
     if args.recipe is None:
         print_tables(lambda name, overrides: compose_recipe(Recipe.find(name), overrides))

@@ -20,11 +20,11 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
+from rag_r1.io.atomic_files import atomic_file
+from rag_r1.io.terminal_text import print_error
 from rag_r1.options.command_line import Arguments, Overrides, argument, hydra_quoted, read_arguments
 from rag_r1.runs.lock import PipelineError, hold_lock
 from rag_r1.runs.processes import run_child
-from rag_r1.io.terminal_text import print_error
-from rag_r1.io.atomic_files import atomic_file
 
 _DESCRIPTION = """\
 Train in stages: each stage starts from the model that the previous one exported. Run again, the same command

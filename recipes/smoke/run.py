@@ -20,12 +20,12 @@ from typing import Any, Literal
 
 import yaml
 
-from rag_r1.options.command_line import Arguments, Overrides, argument, read_arguments
+from rag_r1.agent.records import read_records
+from rag_r1.config.recipes import Recipe
 from rag_r1.demo.policy import policy_path
 from rag_r1.demo.run import train
 from rag_r1.demo.world import PROMPT_FILE
-from rag_r1.config.recipes import Recipe
-from rag_r1.agent.records import read_records
+from rag_r1.options.command_line import Arguments, Overrides, argument, read_arguments
 from rag_r1.tools.retrieval.local_server import build_index, retrieval_process
 
 RECIPE = "smoke/hotpotqa"

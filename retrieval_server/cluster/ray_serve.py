@@ -24,12 +24,12 @@ from typing import Any
 
 from retrieval_server.cluster.merge import merge
 from retrieval_server.cluster.ray_options import RayOptions
+from retrieval_server.determinism import Determinism, ProbeResult, combine_probes
 from retrieval_server.encode.malloc import limit_heaps, trim_heap_regularly
 from retrieval_server.errors import IndexFolderError, RayError
 from retrieval_server.folder.manifest import EncoderSection, Manifest, check_files
 from retrieval_server.folder.passages import Passage
 from retrieval_server.folder.shard_set import read_shards
-from retrieval_server.determinism import Determinism, ProbeResult, combine_probes
 from retrieval_server.search.options import OpenOptions
 from retrieval_server.source import ScoredPassage, SearchFailedError, SourceDescription, StagedSource
 

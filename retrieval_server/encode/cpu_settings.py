@@ -11,8 +11,8 @@ def set_mkl_reproducible() -> None:
 
     By default MKL divides a product among threads in a way that depends on its shape, which changes the last
     digits. Its strict reproducible mode prevents that on Intel CPUs; on AMD's it changes nothing, and other
-    libraries (CUDA, ARM) ignore it. What holds in a process is found out by trying: retrieval_server/determinism.py. Call it
-    before torch is imported; a value that the user has set is kept.
+    libraries (CUDA, ARM) ignore it. What holds in a process is found out by trying:
+    retrieval_server/determinism.py. Call it before torch is imported; a value that the user has set is kept.
     """
     os.environ.setdefault("MKL_CBWR", "AUTO,STRICT")
 

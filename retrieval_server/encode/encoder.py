@@ -17,18 +17,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from retrieval_server.determinism import ProbeResult, probe_model
 from retrieval_server.encode.encoder_settings import (
     check_length,
     choose_pooling,
     find_family,
     resolve_settings,
 )
-from retrieval_server.encode.model_import import import_library, model_load_lock
 from retrieval_server.encode.model_folder import hash_model, read_folder_settings, resolve_model
+from retrieval_server.encode.model_import import import_library, model_load_lock
 from retrieval_server.encode.options import EncoderOptions, OpenVinoOptions
 from retrieval_server.errors import EncoderError
 from retrieval_server.folder.manifest import EncoderSection, require_equal
-from retrieval_server.determinism import ProbeResult, probe_model
 
 if TYPE_CHECKING:
     from retrieval_server.encode.openvino_model import OpenVinoTransformer

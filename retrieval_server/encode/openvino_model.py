@@ -10,8 +10,8 @@ whole batch, as in torch's dynamic quantisation and ONNX Runtime's, makes a quer
 neighbours.) OpenVINO does this on x86 processors with VNNI; on others it unpacks the weights and computes in
 float32.
 
-A conversion is kept on disk (conversion_cache.py), in a folder named by a hash of the model's files and of the
-versions of all that had a part in it. It is data: OpenVINO's XML and a file of numbers.
+A conversion is kept on disk (conversion_cache.py), in a folder named by a hash of the model's files and of
+the versions of all that had a part in it. It is data: OpenVINO's XML and a file of numbers.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Transformer
 from transformers.modeling_outputs import BaseModelOutput
 
+from retrieval_server.determinism import Determinism, ProbeResult, try_batches
 from retrieval_server.encode.conversion_cache import cached_conversion
 from retrieval_server.encode.options import OpenVinoOptions
 from retrieval_server.errors import EncoderError
-from retrieval_server.determinism import Determinism, ProbeResult, try_batches
 
 log = logging.getLogger(__name__)
 _one_at_a_time = threading.Lock()  # torch traces one model at a time in a process

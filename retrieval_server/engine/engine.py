@@ -21,9 +21,9 @@ from cachetools import LRUCache
 
 from retrieval_server.engine.job_queue import JobQueue
 from retrieval_server.engine.jobs import Answer, JobBatch, QueryJob, now
+from retrieval_server.engine.latency_model import LatencyModel
 from retrieval_server.engine.metrics import IndexMetrics
 from retrieval_server.engine.options import EngineOptions
-from retrieval_server.engine.latency_model import LatencyModel
 from retrieval_server.engine.runners import RemoteRunner, StagedRunner, StageThreads
 from retrieval_server.source import RemoteSource, Source, StagedSource
 

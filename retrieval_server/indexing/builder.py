@@ -237,8 +237,8 @@ def print_resources(
     this build does not use of an interrupted one must be removed already. Raises BuildError if the disk has
     less than what is needed.
     """
-    from retrieval_server.indexing.resource_estimate import estimate_times, print_estimate
     from retrieval_server.indexing.presets import chosen_preset
+    from retrieval_server.indexing.resource_estimate import estimate_times, print_estimate
 
     if (preset := chosen_preset(options)) is not None:
         needs = estimate_times(preset, store, dimension, encoder, options.batch_size, encodes=encodes)

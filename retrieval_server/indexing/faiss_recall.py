@@ -21,7 +21,12 @@ from retrieval_server.errors import BuildError
 from retrieval_server.folder.manifest import RecallRow, RecallSection
 from retrieval_server.folder.passages import PassageStore
 from retrieval_server.search.vectors.faiss_files import open_index
-from retrieval_server.search.vectors.faiss_search import FIRST, ApproximateSearch, SearchParameters, cell_count
+from retrieval_server.search.vectors.faiss_search import (
+    FIRST,
+    ApproximateSearch,
+    SearchParameters,
+    cell_count,
+)
 from retrieval_server.search.vectors.flat_search import multiply_batches
 from retrieval_server.search.vectors.stored_rows import StoredRows
 

@@ -36,8 +36,8 @@ from retrieval_server.folder.manifest import (
     write_manifest,
 )
 from retrieval_server.folder.passages import PassageStore, PassageWriter
-from retrieval_server.folder.shard_set import shard_folder
 from retrieval_server.folder.row_layout import RowLayout
+from retrieval_server.folder.shard_set import shard_folder
 from retrieval_server.search.vectors.faiss_files import open_index
 
 _EXACT = re.compile(r"(IVF\d+,)?Flat")

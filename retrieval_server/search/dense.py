@@ -1,8 +1,9 @@
 """Dense search: encodes queries and finds the largest inner products with FAISS.
 
-How the index is made: indexing/faiss_build.py. How it is searched: retrieval_server/search/vectors/faiss_search.py. A compressed index, which
-has rows to score its candidates from, is mapped unless the options say otherwise, stays on the CPU, and is
-brought into memory in the background (retrieval_server/search/vectors/prefetch.py).
+How the index is made: indexing/faiss_build.py. How it is searched:
+retrieval_server/search/vectors/faiss_search.py. A compressed index, which has rows to score its candidates
+from, is mapped unless the options say otherwise, stays on the CPU, and is brought into memory in the
+background (retrieval_server/search/vectors/prefetch.py).
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from retrieval_server.errors import IndexFolderError
 from retrieval_server.folder.manifest import ROWS, DenseSection, SearchSection, require_equal
 from retrieval_server.folder.row_layout import RowLayout
 from retrieval_server.search.backends import Backend, Hit
+from retrieval_server.search.options import OpenOptions
+from retrieval_server.search.threads import encoder_threads, probe_encoder
 from retrieval_server.search.vectors.faiss_files import open_index
 from retrieval_server.search.vectors.faiss_search import (
     ApproximateSearch,
@@ -27,10 +30,8 @@ from retrieval_server.search.vectors.faiss_search import (
     open_search,
 )
 from retrieval_server.search.vectors.gpu import place_on_gpus
-from retrieval_server.search.options import OpenOptions
 from retrieval_server.search.vectors.prefetch import Prefetch, available_memory
 from retrieval_server.search.vectors.stored_rows import StoredRows
-from retrieval_server.search.threads import encoder_threads, probe_encoder
 
 
 class DenseBackend(Backend):

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from retrieval_server.determinism import weakest_determinism
 from retrieval_server.errors import BuildError
 from retrieval_server.folder.manifest import (
     HybridSection,
@@ -22,7 +23,6 @@ from retrieval_server.folder.manifest import (
     read_manifest,
     require_equal,
 )
-from retrieval_server.determinism import weakest_determinism
 from retrieval_server.search.backends import Backend, Hit
 
 

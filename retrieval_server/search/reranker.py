@@ -21,11 +21,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
-from retrieval_server.encode.model_import import import_library, model_load_lock
+from retrieval_server.determinism import Determinism, probe_model, weakest_determinism
 from retrieval_server.encode.model_folder import resolve_model
+from retrieval_server.encode.model_import import import_library, model_load_lock
 from retrieval_server.errors import EncoderError
 from retrieval_server.folder.passages import Passage
-from retrieval_server.determinism import Determinism, probe_model, weakest_determinism
 from retrieval_server.source import ScoredPassage, SourceDescription, StagedSource
 
 _BATCH = 32  # pairs of equal length scored at once

@@ -1,9 +1,10 @@
 """The number of threads for each batch size, and the OpenMP runtimes of a process.
 
 A single query may be too little work to divide among many threads; a batch is not. So the encoder can be
-given one number of threads for a query alone and another for a batch, as the search can (retrieval_server/search/vectors/flat_search.py).
-What is best depends on the processor. `benchmarks/openmp_runtimes.py` shows which runtimes are loaded;
-encode/cpu_settings.py keeps the idle threads of one from the cores on which another computes.
+given one number of threads for a query alone and another for a batch, as the search can
+(retrieval_server/search/vectors/flat_search.py). What is best depends on the processor.
+`benchmarks/openmp_runtimes.py` shows which runtimes are loaded; encode/cpu_settings.py keeps the idle threads
+of one from the cores on which another computes.
 
 A number that is set may hold for the whole process, and so for other indexes in it. So a library's own number
 is read once, before the first is set.

@@ -22,14 +22,14 @@ from retrieval_server.errors import RetrievalServerError
 from retrieval_server.search.reranker import Reranker
 from retrieval_server.server import routes
 from retrieval_server.server.error_responses import add_error_handlers
-from retrieval_server.server.indexes import Loader
-from retrieval_server.server.limits import RequestLimits
+from retrieval_server.server.http.load_shedding import LoadSheddingMiddleware, LoopMonitor
 from retrieval_server.server.http.middleware import BodyLimitMiddleware, MetricsMiddleware, TokenMiddleware
 from retrieval_server.server.http.origin_check import HostNames, JsonMiddleware, OriginMiddleware
+from retrieval_server.server.indexes import Loader
+from retrieval_server.server.limits import RequestLimits
 from retrieval_server.server.reload import Reloader
 from retrieval_server.server.rerank_route import add_rerank_route
 from retrieval_server.server.services import Services
-from retrieval_server.server.http.load_shedding import LoadSheddingMiddleware, LoopMonitor
 from retrieval_server.server.wire import DEFAULT_INDEX
 
 log = logging.getLogger(__name__)

@@ -13,10 +13,10 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from retrieval_server.determinism import Determinism
 from retrieval_server.engine.engine import Engine
 from retrieval_server.engine.metrics import IndexMetrics, Metrics
 from retrieval_server.engine.options import EngineOptions
-from retrieval_server.determinism import Determinism
 from retrieval_server.server.errors import RequestErrors
 from retrieval_server.source import Source
 

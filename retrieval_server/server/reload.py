@@ -17,8 +17,8 @@ from pathlib import Path
 
 from retrieval_server.errors import IndexFolderError, RetrievalServerError
 from retrieval_server.folder.manifest import read_manifest
-from retrieval_server.server.indexes import Indexes, LoadedIndex, Loader, ServedIndex
 from retrieval_server.server.errors import RequestErrors
+from retrieval_server.server.indexes import Indexes, LoadedIndex, Loader, ServedIndex
 from retrieval_server.source import Source
 
 log = logging.getLogger(__name__)

@@ -11,10 +11,10 @@ from starlette.requests import Request
 from retrieval_server.engine.engine import OverloadedError
 from retrieval_server.engine.jobs import Answer
 from retrieval_server.folder.passages import Passage
+from retrieval_server.server.errors import ClientDisconnectedError, RequestError, RequestErrors
 from retrieval_server.server.indexes import Indexes
 from retrieval_server.server.limits import RequestLimits
 from retrieval_server.server.log_format import NOTE, RequestNote
-from retrieval_server.server.errors import ClientDisconnectedError, RequestError, RequestErrors
 from retrieval_server.source import SearchFailedError
 
 Made = TypeVar("Made")

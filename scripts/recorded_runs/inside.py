@@ -34,12 +34,12 @@ from scripted_teacher import Teacher  # noqa: E402
 from scripted_vllm import Policy  # noqa: E402
 from stub_loop import StubLoop, StubServer  # noqa: E402
 
+from rag_r1.data.rows import write_rows  # noqa: E402
 from rag_r1.demo.policy import policy_path  # noqa: E402
 from rag_r1.demo.search import WorldSearch  # noqa: E402
 from rag_r1.demo.world import Question, demo_protocol, make_questions, make_world, to_row  # noqa: E402
-from rag_r1.rollouts.requests import seeded_fraction  # noqa: E402
 from rag_r1.protocols import Document, Failure, Protocol, load_protocol, protocol_names  # noqa: E402
-from rag_r1.data.rows import write_rows  # noqa: E402
+from rag_r1.rollouts.requests import seeded_fraction  # noqa: E402
 
 CHAT_QUESTION = _CHAT_QUESTION
 MCP_SERVER = ROOT / "tests" / "tools" / "small_mcp_server.py"

@@ -1,7 +1,8 @@
 """A small tokenizer with the control tokens of Qwen3 and Llama 3, and chat templates for it: two of our own,
 and those files of the package trl that hold the templates of published models. `scripts/setup_env.sh --dev`
 puts trl's files into a folder of their own, since veRL fails where it finds trl
-(rag_r1/training/doctor/packages.py). Where they are missing, these templates are skipped, with that as the reason."""
+(rag_r1/training/doctor/packages.py). Where they are missing, these templates are skipped, with that as the
+reason."""
 
 from __future__ import annotations
 

@@ -7,8 +7,8 @@ import pytest
 from scripted import ANSWER, SEARCH, Characters, Engine, Searcher, untimed
 
 from rag_r1.agent import Budget, Episode
-from rag_r1.protocols import Failure, load_protocol
 from rag_r1.agent.records import EventLog, read_records, trajectory_of
+from rag_r1.protocols import Failure, load_protocol
 from rag_r1.tools import search_tools
 
 MQ = load_protocol("rag_r1_mq")

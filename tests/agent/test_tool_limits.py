@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from scripted import ANSWER, Characters, Engine, Searcher
 
 from rag_r1.agent import Budget, Episode, FailurePolicy
+from rag_r1.agent.records import summary
 from rag_r1.agent.tool_executor import ToolExecutor
 from rag_r1.agent.trajectory import CallRecord
-from rag_r1.protocols import Document, Failure, Refusal, load_protocol
-from rag_r1.agent.records import summary
 from rag_r1.options.tool_limits import ToolLimits
+from rag_r1.protocols import Document, Failure, Refusal, load_protocol
 from rag_r1.tools import search_tools, tool
 
 TEXT = {"x": {"type": "string"}}

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from rag_r1.data.sft_rows import read_sft_rows
 from rag_r1.demo.policy import policy_path
 from rag_r1.demo.trace_records import BATCH
-from rag_r1.data.sft_rows import read_sft_rows
 
 _PATH = Path(__file__).parents[2] / "benchmarks" / "sft_on_verl.py"
 _spec = importlib.util.spec_from_file_location("sft_on_verl", _PATH)

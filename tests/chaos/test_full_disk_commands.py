@@ -17,10 +17,10 @@ from scored_world import FEW, scored_world
 from scripted_vllm import Policy
 
 from rag_r1.cli import main as cli
+from rag_r1.data.rows import write_rows
 from rag_r1.demo.policy import policy_path
 from rag_r1.demo.world import make_questions, make_world, to_row
 from rag_r1.protocols import load_protocol
-from rag_r1.data.rows import write_rows
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reason="mounts a tmpfs")]
 SIZE = 4 << 20

@@ -77,7 +77,12 @@ DECLARED = (
         ),
         "the losses and estimators that count trajectories rightly, however many rows they have",
     ),
-    ("rag_r1/training/preflight/sessions.py", "verl.workers.utils.losses", ("ppo_loss", "value_loss"), "the same"),
+    (
+        "rag_r1/training/preflight/sessions.py",
+        "verl.workers.utils.losses",
+        ("ppo_loss", "value_loss"),
+        "the same",
+    ),
     (
         "recipes/platform/cpu.yaml",
         "verl.workers.config.engine",
@@ -90,7 +95,12 @@ DECLARED = (
         ("RolloutConfig.enable_sleep_mode",),
         "the same",
     ),
-    ("rag_r1/sft/train_command.py", "verl.utils.tracking", ("FileLogger",), "its variables, and its lines, which are read"),
+    (
+        "rag_r1/sft/train_command.py",
+        "verl.utils.tracking",
+        ("FileLogger",),
+        "its variables, and its lines, which are read",
+    ),
     (
         "rag_r1/training/stages.py",
         "verl.trainer.ppo.v1.trainer_base",

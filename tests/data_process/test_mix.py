@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from data_process.mixture import MixEntry, read_entries
-from rag_r1.data.files.questions import DataError
 from data_process.sources import SOURCES
+from rag_r1.data.files.questions import DataError
 
 
 def entries(tmp_path: Path, text: str) -> list[MixEntry]:

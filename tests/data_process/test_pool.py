@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from data_process.mixture import MixEntry
 from data_process.question_pool import QuestionPool
+from data_process.sources import SOURCES
 from rag_r1.data.files.qa_parquet import make_splits
 from rag_r1.data.files.questions import Question, QuestionFile
-from data_process.sources import SOURCES
 
 ANY = SOURCES["questions"]
 

@@ -14,14 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data_process.mixture import MixEntry
-from rag_r1.data.files.questions import Question
-from rag_r1.data.files.row_files import DataError
 from data_process.source_rows import read_source
 from data_process.sources import SOURCES
 from data_process.sources.multi_question import COMBINATIONS, combinations, join
 from data_process.sources.source_kind import HubSplit
-from rag_r1.rewards.terms.choice import is_choice
+from rag_r1.data.files.questions import Question
+from rag_r1.data.files.row_files import DataError
 from rag_r1.data.rows import SOURCE_METADATA, QuestionRow, RowWriter, read_rows, row_fault
+from rag_r1.rewards.terms.choice import is_choice
 
 ROOT = Path(__file__).parents[2]
 SAMPLES = Path(os.environ.get("RAG_R1_DATA") or ROOT.parent / "shared" / "data") / "raw_samples"

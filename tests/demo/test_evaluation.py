@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from rag_r1.options.command_line import read_arguments
 from rag_r1.demo.eval_spec import NO_CACHE, eval_words
 from rag_r1.evaluation.eval_arguments import EvalArguments
+from rag_r1.options.command_line import read_arguments
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,9 @@ import json
 import pytest
 
 from examples.memory import run as memory
+from examples.memory.markdown import claim_lines, draw, markdown
 from examples.memory.run import RECIPES, figures, finished_runs
 from examples.memory.warm_start import made_of
-from examples.memory.markdown import claim_lines, draw, markdown
 from rag_r1.demo.run import recipe_names
 
 EMS = {f"EM {kind}": 0.5 for kind in ("one_hop", "bridge", "both")}

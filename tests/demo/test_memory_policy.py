@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 import torch
 
-from rag_r1.agent import TokenizerCodec
 from examples.memory.warm_start import (
     EMBEDDED,
     WARM,
@@ -18,6 +17,7 @@ from examples.memory.warm_start import (
     warm_start,
 )
 from examples.memory.world import pages_data
+from rag_r1.agent import TokenizerCodec
 from rag_r1.demo.policy import load_policy, policy_path
 from rag_r1.protocols import load_protocol
 

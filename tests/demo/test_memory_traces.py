@@ -10,6 +10,7 @@ from functools import partial
 
 import pytest
 
+from examples.memory.traces import MIXED, RIGHT, ScriptedMemory, scripted_rows
 from examples.memory.warm_start import (
     add_memory_tokens,
     memory_budget,
@@ -17,7 +18,6 @@ from examples.memory.warm_start import (
     memory_setup,
     weighted_rows,
 )
-from examples.memory.traces import MIXED, RIGHT, ScriptedMemory, scripted_rows
 from examples.memory.world import KINDS, fresh_pages
 from rag_r1.demo.search import WorldSearch
 from rag_r1.demo.world import make_questions

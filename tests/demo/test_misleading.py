@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from examples.agentic_r.warm_start import protocol
 from examples.agentic_r.world import (
     KINDS,
     TRAIN,
@@ -16,10 +17,9 @@ from examples.agentic_r.world import (
     misleading_data,
     write_misleading_data,
 )
-from examples.agentic_r.warm_start import protocol
+from rag_r1.data.rows import read_rows
 from rag_r1.demo.search import WorldSearch
 from rag_r1.demo.world import make_world
-from rag_r1.data.rows import read_rows
 
 WORLD = make_misleading_world(make_world(0, "train", people=40, places=10, words=20), 0)
 

@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import pytest
 
-from examples.agentic_r.world import WORDING, draw_questions, fresh_misleading_world
-from examples.agentic_r.warm_start import PROTOCOL, budget, protocol
 from examples.agentic_r.traces import MIXED, RIGHT, NoisySearch, ScriptedSearcher, scripted_rows
+from examples.agentic_r.warm_start import PROTOCOL, budget, protocol
+from examples.agentic_r.world import WORDING, draw_questions, fresh_misleading_world
 from rag_r1.demo.policy import demo_setup, load_policy, policy_path
 from rag_r1.demo.search import WorldSearch
 from rag_r1.protocols import Document

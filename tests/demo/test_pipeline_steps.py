@@ -8,16 +8,16 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
-from rag_r1.options.command_line import read_arguments
+from rag_r1.config.recipes import Recipe
 from rag_r1.demo.pipeline import command
 from rag_r1.demo.pipeline.arguments import STEP_NAMES, PipelineArguments
 from rag_r1.demo.pipeline.limits import BUDGET, grpo_overrides
 from rag_r1.demo.pipeline.progress import SftProgressBar
 from rag_r1.demo.pipeline.steps import Pipeline
 from rag_r1.demo.policy import policy_path
-from rag_r1.runs.steps import PipelineError
+from rag_r1.options.command_line import read_arguments
 from rag_r1.runs.processes import MARK
-from rag_r1.config.recipes import Recipe
+from rag_r1.runs.steps import PipelineError
 from rag_r1.training.command import compose_recipe
 
 

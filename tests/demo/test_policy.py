@@ -9,8 +9,7 @@ import torch
 from transformers import AutoTokenizer
 
 from rag_r1.agent import Budget, TokenizerCodec
-from rag_r1.demo import policy, traces, world
-from rag_r1.demo import warm_start
+from rag_r1.demo import policy, traces, warm_start, world
 from rag_r1.demo.search import WorldSearch
 from rag_r1.demo.simulate import run_rollouts, scores_by_kind
 

@@ -7,8 +7,8 @@ import torch
 
 from rag_r1.demo.pipeline import pretrain
 from rag_r1.demo.pipeline.arguments import BASE_STEPS
-from rag_r1.demo.policy import load_policy
 from rag_r1.demo.pipeline.pretraining_data import name_tokens, pipeline_protocol, pretraining_tokenizer
+from rag_r1.demo.policy import load_policy
 
 PROTOCOL = pipeline_protocol("rag_r1_mq")
 

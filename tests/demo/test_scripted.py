@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from rag_r1.agent import TrainingRow
-from examples.common import scripted_sft
 from examples.agentic_r.warm_start import PROTOCOL, WARM, warm_start
-from rag_r1.demo.policy import load_policy, policy_path
+from examples.common import scripted_sft
 from examples.common.scripted_sft import loss_weights, train_policy
+from rag_r1.agent import TrainingRow
+from rag_r1.demo.policy import load_policy, policy_path
 
 pytestmark = pytest.mark.slow  # a policy is loaded
 

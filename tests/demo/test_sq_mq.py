@@ -9,8 +9,8 @@ import pytest
 from finished_runs import record, write_run
 
 from examples.sq_mq import run as sq_mq
-from examples.sq_mq.run import ALL, TWO_FACTS, ComparisonError, GroupFigures, read_figures
 from examples.sq_mq.markdown import criteria_met, markdown
+from examples.sq_mq.run import ALL, TWO_FACTS, ComparisonError, GroupFigures, read_figures
 
 
 def run_of(folder: Path, **given) -> Path:

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rag_r1.demo.pipeline.pretraining_data import pipeline_protocol
-from rag_r1.demo.search import WorldSearch
 from rag_r1.demo.pipeline.teacher import UNKNOWN, RuleTeacher, TeacherServer, completion
+from rag_r1.demo.search import WorldSearch
 from rag_r1.demo.world import INDEPENDENT, KINDS, make_questions, make_world
 from rag_r1.protocols import Answer, Protocol, Search
 from rag_r1.rewards import exact_match

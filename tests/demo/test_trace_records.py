@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from rag_r1.agent.records import read_records, trajectory_of
+from rag_r1.data.sft_rows import SftTokens
 from rag_r1.demo.policy import encode_trace, load_policy, policy_path
 from rag_r1.demo.trace_records import BATCH, record_of, warm_traces, write_records
 from rag_r1.demo.traces import sample_kinds
 from rag_r1.demo.world import demo_protocol
 from rag_r1.sft.segment import kinds_of, samples_of, trace_of
-from rag_r1.agent.records import read_records, trajectory_of
-from rag_r1.data.sft_rows import SftTokens
 
 
 @pytest.mark.parametrize("name", ["rag_r1_sq", "rag_r1_mq"])

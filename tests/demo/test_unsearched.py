@@ -10,9 +10,7 @@ import torch
 from transformers import AutoTokenizer
 
 from rag_r1.agent import TokenizerCodec
-from rag_r1.demo import policy, world
-from rag_r1.demo import warm_start
-from rag_r1.demo import r1_searcher_traces
+from rag_r1.demo import policy, r1_searcher_traces, warm_start, world
 from rag_r1.demo.search import WorldSearch
 from rag_r1.demo.simulate import TorchEngine
 from rag_r1.protocols import Answer, Search
@@ -88,7 +86,9 @@ def test_a_note_says_what_it_takes_of_the_question():
 def test_documents_that_nobody_asked_for_hold_every_fact_of_the_answer():
     rng = random.Random(0)
     for question in QUESTIONS:
-        shown, turn = r1_searcher_traces.write_reading_row(question, SMALL, SEARCH, rng, rng.choice([None, "memo"]))
+        shown, turn = r1_searcher_traces.write_reading_row(
+            question, SMALL, SEARCH, rng, rng.choice([None, "memo"])
+        )
         assert not shown.generated and all(lookup.value in shown.text for lookup in question.lookups)
         assert PROTOCOL.parse(turn.text).text == question.gold
 

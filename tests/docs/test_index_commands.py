@@ -8,9 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from retrieval_server import build_index, import_index, shard_index, start_retrieval
-from retrieval_server import build_options
-from retrieval_server import serve_options
+from retrieval_server import (
+    build_index,
+    build_options,
+    import_index,
+    serve_options,
+    shard_index,
+    start_retrieval,
+)
 from retrieval_server.command_line import parse
 
 ROOT = Path(__file__).parents[2]

@@ -68,7 +68,9 @@ def test_every_link_of_a_page_leads_to_a_file(page: str):
 
 
 def test_paths_of_a_text_are_found_in_code_tables_and_diagrams():
-    text = '`rag_r1/data/rows.py`, | tests/README.md. | x["a<br/>docs/security.md"] ../recipes/b docs/ a/docs/b'
+    text = (
+        '`rag_r1/data/rows.py`, | tests/README.md. | x["a<br/>docs/security.md"] ../recipes/b docs/ a/docs/b'
+    )
     assert paths(text) == ["rag_r1/data/rows.py", "tests/README.md", "docs/security.md"]
     assert not exists("rag_r1/no_such_module.py") and exists("recipes/rag_r1/grpo")
 

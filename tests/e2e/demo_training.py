@@ -14,8 +14,8 @@ from typing import Any
 import psutil
 from left_behind import step_metrics
 
-from rag_r1.demo.policy import policy_path
 from rag_r1.config.recipes import Recipe
+from rag_r1.demo.policy import policy_path
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -12,10 +12,10 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from rag_r1.probes.probes import PROBES
-from rag_r1.protocols import Document
 from rag_r1.agent.records import records_by_step
 from rag_r1.data.evidence import GoldEvidence
+from rag_r1.probes.probes import PROBES
+from rag_r1.protocols import Document
 
 PLAYED = tuple(probe for probe in PROBES if probe != "real")
 

@@ -19,8 +19,8 @@ import pytest
 from left_behind import json_lines
 from transformers import AutoTokenizer
 
-from rag_r1.protocols import load_protocol
 from rag_r1.agent.records import read_records, records_by_step
+from rag_r1.protocols import load_protocol
 
 
 @dataclass(frozen=True)

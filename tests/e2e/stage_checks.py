@@ -15,9 +15,9 @@ from pathlib import Path
 
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from rag_r1.agent.records import records_by_step
 from rag_r1.demo.r1_searcher_traces import NAME
 from rag_r1.demo.world import demo_protocol
-from rag_r1.agent.records import records_by_step
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,8 @@ import pytest
 from made_runs import copied, expect_failure, lines, never_failing, proofs, write_lines, write_records
 from memory_checks import CHECKS, MemoryRun
 
-from examples.memory.warm_start import add_memory_tokens, memory_protocol, memory_setup
 from examples.memory.traces import ScriptedMemory
+from examples.memory.warm_start import add_memory_tokens, memory_protocol, memory_setup
 from examples.memory.world import KINDS, fresh_pages
 from rag_r1.demo.search import WorldSearch
 from rag_r1.demo.world import make_questions

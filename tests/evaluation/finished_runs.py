@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from rag_r1.agent import Trajectory, Turn
-from rag_r1.rollouts.provenance import Provenance, protocol_part
-from rag_r1.protocols import Document, load_protocol
 from rag_r1.agent.records import TrajectoryDump
+from rag_r1.protocols import Document, load_protocol
+from rag_r1.rollouts.provenance import Provenance, protocol_part
 
 
 def record(

@@ -11,13 +11,13 @@ from scripted import SEARCH, Searcher
 from rag_r1.agent import Budget, FailurePolicy, Generation
 from rag_r1.agent.failures import FOR_TRAINING
 from rag_r1.config.agent_setup import AgentSetup
-from rag_r1.rollouts.requests import EpisodeRequest
+from rag_r1.data.rows import QuestionRow
 from rag_r1.inference.character_codec import CharacterCodec
-from rag_r1.runs.folder import RunFolder
-from rag_r1.rollouts.runner import EpisodeRunner
 from rag_r1.protocols import load_protocol
 from rag_r1.rewards import RewardSum
-from rag_r1.data.rows import QuestionRow
+from rag_r1.rollouts.requests import EpisodeRequest
+from rag_r1.rollouts.runner import EpisodeRunner
+from rag_r1.runs.folder import RunFolder
 from rag_r1.tools import search_tools
 
 SQ = load_protocol("rag_r1_sq")

@@ -1,5 +1,5 @@
-"""A teacher behind a real HTTP server that answers by rule (rag_r1/demo/pipeline/teacher.py) and fails at known rates;
-and a retrieval server over the same world.
+"""A teacher behind a real HTTP server that answers by rule (rag_r1/demo/pipeline/teacher.py) and fails at
+known rates; and a retrieval server over the same world.
 
 The teacher searches for the facts that a question needs, one after the other, and then answers. What goes
 wrong is drawn from hashes, so it is the same in every run: some questions are answered wrongly; some requests
@@ -22,8 +22,8 @@ from typing import Any
 from aiohttp import web
 
 from rag_r1.demo.loopback import LoopbackServer
-from rag_r1.demo.search import WorldSearch
 from rag_r1.demo.pipeline.teacher import RuleTeacher, completion
+from rag_r1.demo.search import WorldSearch
 from rag_r1.demo.world import Question, make_questions, make_world
 from rag_r1.rollouts.requests import seeded_fraction
 

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rag_r1.data.files.row_files import DataError
-from rag_r1.rollouts.requests import make_request, questions_hash, read_questions, seeded_fraction
-from rag_r1.protocols import load_protocol
 from rag_r1.data.rows import QuestionRow, write_rows
+from rag_r1.protocols import load_protocol
+from rag_r1.rollouts.requests import make_request, questions_hash, read_questions, seeded_fraction
 
 MQ, SQ = load_protocol("rag_r1_mq"), load_protocol("rag_r1_sq")
 

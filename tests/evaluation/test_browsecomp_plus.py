@@ -15,7 +15,6 @@ from pathlib import Path
 
 import pytest
 
-from rag_r1.agent import Trajectory, Turn
 from examples.browsecomp_plus.run import (
     RetrievalServerSearcher,
     SearcherError,
@@ -24,8 +23,9 @@ from examples.browsecomp_plus.run import (
     to_benchmark_run,
     write_runs,
 )
-from rag_r1.protocols import Document
+from rag_r1.agent import Trajectory, Turn
 from rag_r1.agent.records import RecordError
+from rag_r1.protocols import Document
 from rag_r1.tools.retrieval.local_server import build_index, retrieval_process
 
 CHECKOUT = os.environ.get("BROWSECOMP_PLUS")

@@ -17,12 +17,17 @@ import pytest
 from finished_runs import card
 
 from rag_r1.agent import Budget, FailurePolicy
+from rag_r1.protocols import load_protocol
 from rag_r1.rollouts import provenance_facts
 from rag_r1.rollouts.provenance import Provenance, find_differences, make_provenance, protocol_part
-from rag_r1.rollouts.provenance_facts import MAX_ANSWER_BYTES, ProvenanceError, describe_server, without_secrets
-from rag_r1.protocols import load_protocol
-from rag_r1.tools.retrieval.local_server import build_index, retrieval_process
+from rag_r1.rollouts.provenance_facts import (
+    MAX_ANSWER_BYTES,
+    ProvenanceError,
+    describe_server,
+    without_secrets,
+)
 from rag_r1.tools.retrieval.client import RetrieverConfig
+from rag_r1.tools.retrieval.local_server import build_index, retrieval_process
 
 PASSING = {"index_version": 2, "paged_in": 1}
 READY = {

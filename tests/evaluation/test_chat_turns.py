@@ -14,17 +14,17 @@ from scripted_vllm import Policy
 
 from rag_r1.config.agent_setup import RowLimits
 from rag_r1.config.schema import RagR1Config
-from rag_r1.rollouts.requests import make_request
-from rag_r1.evaluation.conditions import baseline
-from rag_r1.rollouts.engine_factory import TokenUnit, agent_setup
-from rag_r1.evaluation.eval_arguments import EvalArguments
-from rag_r1.runs.json_lines import RunError
-from rag_r1.rollouts.one_shot import make_one_shot
-from rag_r1.rollouts.session import open_session, prepare
-from rag_r1.sft.data import SftDataArguments, SftDataError, _protocol
-from rag_r1.protocols import Document
 from rag_r1.data.rows import QuestionRow
 from rag_r1.data.sft_rows import Piece, SftRow, SftRowError, protocol_of_rows
+from rag_r1.evaluation.conditions import baseline
+from rag_r1.evaluation.eval_arguments import EvalArguments
+from rag_r1.protocols import Document
+from rag_r1.rollouts.engine_factory import TokenUnit, agent_setup
+from rag_r1.rollouts.one_shot import make_one_shot
+from rag_r1.rollouts.requests import make_request
+from rag_r1.rollouts.session import open_session, prepare
+from rag_r1.runs.json_lines import RunError
+from rag_r1.sft.data import SftDataArguments, SftDataError, _protocol
 from rag_r1.tools import search_tools
 
 CONFIG = RagR1Config.from_config({"protocol": "agentic_rag_tools"})

@@ -11,10 +11,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from rag_r1.data.files.row_files import DataError
 from rag_r1.corpus.evidence import evidence_of, paragraphs_of
 from rag_r1.corpus.questions import CorpusQuestion, read_questions
 from rag_r1.corpus.supplements import write_supply
+from rag_r1.data.files.row_files import DataError
 from rag_r1.data.rows import QuestionRow, write_rows
 
 DATA = Path(os.environ.get("RAG_R1_DATA") or Path(__file__).parents[3] / "shared" / "data")

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rag_r1.data.files.bad_rows import BadRows
 from rag_r1.corpus.reader import CorpusError
 from rag_r1.corpus.redirects import read_redirects
 from rag_r1.corpus.title_index import LEVELS, STRONG, WEAK, TitleIndex, key_of, level_of
+from rag_r1.data.files.bad_rows import BadRows
 
 
 @pytest.mark.parametrize(

@@ -16,11 +16,11 @@ from scripted_runs import FAILS, RIGHT, SQ, WRONG, folder_at, row_of, runner_of
 
 from data_process.difficulty import read_difficulties
 from rag_r1.data.files.questions import Question
+from rag_r1.data.rows import QuestionRow
 from rag_r1.rollouts.requests import make_request, seeded_fraction
 from rag_r1.sft.difficulty import QuestionRollouts, filter_counts, is_kept, rollout_lines, split
 from rag_r1.sft.filter_command import replay_question
 from rag_r1.sft.plots import as_text, draw
-from rag_r1.data.rows import QuestionRow
 
 SEED, REPLAYS = 0, 10
 #: What each question's samples come to; the first is the first try.

@@ -17,16 +17,16 @@ from scripted_runs import untimed
 from scripted_teacher import Teacher
 from scripted_vllm import Policy
 
+from rag_r1.agent.records import read_records
 from rag_r1.cli import COMMANDS
 from rag_r1.config.schema import RagR1Config
+from rag_r1.data.rows import QuestionRow, write_rows
 from rag_r1.demo.policy import policy_path
 from rag_r1.demo.world import make_questions, make_world, to_row
 from rag_r1.evaluation import command
-from rag_r1.rollouts.requests import seeded_fraction
 from rag_r1.evaluation.validation_limits import validation_limits
 from rag_r1.protocols import load_protocol
-from rag_r1.agent.records import read_records
-from rag_r1.data.rows import QuestionRow, write_rows
+from rag_r1.rollouts.requests import seeded_fraction
 
 ROOT = Path(__file__).parents[2]
 MQ = load_protocol("rag_r1_mq")

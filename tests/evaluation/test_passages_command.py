@@ -13,10 +13,10 @@ import pytest
 
 from rag_r1.cli import main as cli
 from rag_r1.corpus.reader import Corpus
+from rag_r1.data.evidence import GoldEvidence
+from rag_r1.data.rows import QuestionRow, write_rows
 from rag_r1.evaluation.probes.collect import find_passages
 from rag_r1.probes.passages import PassagesError, read_passages
-from rag_r1.data.rows import QuestionRow, write_rows
-from rag_r1.data.evidence import GoldEvidence
 
 ROOT = Path(__file__).parents[2]
 CORPUS = [{"id": str(i), "contents": f'"Page {i // 2}"\ntext {i}'} for i in range(40)]

@@ -8,15 +8,15 @@ import pytest
 import virtual_time
 from scripted_runs import FAILS, RIGHT, SQ, WRONG, ScriptedEngine, folder_at, row_of, setup_of
 
+from rag_r1.agent.records import trajectory_of
 from rag_r1.config.schema import RagR1Config
+from rag_r1.evaluation.eval_arguments import EvalArguments
+from rag_r1.rewards import RewardSum
 from rag_r1.rollouts.arguments import RolloutArguments
 from rag_r1.rollouts.requests import make_request
-from rag_r1.evaluation.eval_arguments import EvalArguments
-from rag_r1.runs.json_lines import RunError
 from rag_r1.rollouts.runner import EpisodeRunner
 from rag_r1.rollouts.session import prepare
-from rag_r1.agent.records import trajectory_of
-from rag_r1.rewards import RewardSum
+from rag_r1.runs.json_lines import RunError
 
 
 def play(path, fates, tries=3):

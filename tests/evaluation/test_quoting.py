@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rag_r1.sft.copy_check import RUN, SHORTEST, find_quotation, words
 from rag_r1.protocols import Document
+from rag_r1.sft.copy_check import RUN, SHORTEST, find_quotation, words
 
 TEXT = (
     "The Danube rises in the Black Forest and flows past Ulm, Regensburg, Passau, Linz, Vienna and Budapest "

@@ -14,12 +14,12 @@ from scripted_teacher import Teacher
 
 from rag_r1.agent import Budget, Episode, Generation
 from rag_r1.agent.tokens.codec import TokenizerCodec
+from rag_r1.data.rows import write_rows
 from rag_r1.demo.policy import policy_path, prompt_ids
 from rag_r1.demo.world import demo_protocol, make_questions, make_world, to_row
-from rag_r1.sft import filter_command as command
 from rag_r1.inference.vllm_server import vllm_server
 from rag_r1.protocols import load_protocol
-from rag_r1.data.rows import write_rows
+from rag_r1.sft import filter_command as command
 from rag_r1.tools import search_tools
 
 ROOT = Path(__file__).parents[2]

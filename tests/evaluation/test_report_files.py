@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from finished_runs import card, record, write_run
 
+from rag_r1.data.annotations import AnnotationError
 from rag_r1.evaluation.report.report import main
 from rag_r1.evaluation.report.run_table import TableError, read_run
-from rag_r1.data.annotations import AnnotationError
 from rag_r1.protocols import Document
 
 DATA = Path(os.environ.get("RAG_R1_DATA") or Path(__file__).parents[3] / "shared" / "data")

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from scripted import Searcher
 from scripted_runs import FAILS, RIGHT, SQ, WRONG, folder_at, row_of, runner_of, setup_of, untimed
 
-from rag_r1.rollouts.requests import make_request
-from rag_r1.runs.json_lines import RunError
-from rag_r1.inference.rate_limit import CancelToken
-from rag_r1.rollouts.runner import CorrectnessRule, EpisodeRunner
-from rag_r1.protocols import Failure
 from rag_r1.agent.records import trajectory_of
+from rag_r1.inference.rate_limit import CancelToken
+from rag_r1.protocols import Failure
 from rag_r1.rewards import RewardError, RewardSum
+from rag_r1.rollouts.requests import make_request
+from rag_r1.rollouts.runner import CorrectnessRule, EpisodeRunner
+from rag_r1.runs.json_lines import RunError
 
 SCRIPT = {"a": [RIGHT], "b": [WRONG], "c": [FAILS], "d": [RIGHT], "e": [WRONG], "f": [RIGHT]}
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from rag_r1.runs.json_lines import RunError
 from rag_r1.inference.vllm_server import vllm_server
+from rag_r1.runs.json_lines import RunError
 
 
 @pytest.mark.slow

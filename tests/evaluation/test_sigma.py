@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 from reading_policy import ReadingPolicy
 
 from rag_r1.agent import Trajectory, Turn
+from rag_r1.agent.records import read_records
+from rag_r1.data.rows import write_rows
 from rag_r1.demo.policy import policy_path
 from rag_r1.demo.world import demo_protocol, make_questions, make_world, to_row
 from rag_r1.evaluation import command
@@ -26,8 +28,6 @@ from rag_r1.evaluation.state_threshold import (
     states_of,
     thresholds_of,
 )
-from rag_r1.agent.records import read_records
-from rag_r1.data.rows import write_rows
 
 PROMPT = Path(__file__).parents[2] / "rag_r1" / "demo" / "prompt.txt"
 

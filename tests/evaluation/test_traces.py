@@ -16,11 +16,11 @@ from killed_runs import kill_at, lines, signal_at
 from scripted_runs import untimed
 from scripted_teacher import Teacher
 
-from rag_r1.demo.world import to_row
-from rag_r1.sft import traces_command
-from rag_r1.protocols import load_protocol
 from rag_r1.agent.records import read_records, trajectory_of
 from rag_r1.data.rows import write_rows
+from rag_r1.demo.world import to_row
+from rag_r1.protocols import load_protocol
+from rag_r1.sft import traces_command
 
 ROOT = Path(__file__).parents[2]
 MQ = load_protocol("rag_r1_mq")

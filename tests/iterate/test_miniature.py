@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 import yaml
 
-from examples.agentic_r.warm_start import PROTOCOL, made_of
-from rag_r1.demo.policy import policy_path
-from examples.common.small_encoder import make_encoder
 from examples.agentic_r import run as miniature
-from rag_r1.iterate.checks import find_problems
-from examples.agentic_r.run import LoopError, LoopInputs, finished_runs, run_arm, runs_hash
 from examples.agentic_r.markdown import claim_lines, draw, markdown, variants_table
+from examples.agentic_r.run import LoopError, LoopInputs, finished_runs, run_arm, runs_hash
+from examples.agentic_r.warm_start import PROTOCOL, made_of
+from examples.common.small_encoder import make_encoder
+from rag_r1.demo.policy import policy_path
+from rag_r1.iterate.checks import find_problems
 from rag_r1.iterate.plan import read_plan
 from rag_r1.iterate.steps import Loop
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from rag_r1.config.recipes import RECIPES
 from rag_r1.iterate.checks import find_problems
 from rag_r1.iterate.plan import read_plan
 from rag_r1.iterate.steps import Loop
-from rag_r1.config.recipes import RECIPES
 
 RECIPE = RECIPES / "agentic_r" / "iterate.yaml"
 

@@ -12,9 +12,9 @@ from omegaconf import OmegaConf
 from scripted_loop import config, play, score
 from verl.utils.dataset.rl_dataset import collate_fn, get_dataset_class
 
+from rag_r1.data.rows import QuestionRow, write_rows
 from rag_r1.plugin.probe_rows import COLUMN
 from rag_r1.probes.passages import PassagesError
-from rag_r1.data.rows import QuestionRow, write_rows
 
 SEARCH, ANSWER = "<search> a </search>", "<answer> x </answer>"
 pytestmark = pytest.mark.usefixtures("datasets_cache")

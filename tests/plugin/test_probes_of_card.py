@@ -16,19 +16,19 @@ from scripted_loop import PROMPT_LENGTH, RESPONSE_LENGTH, config
 
 from rag_r1.config.agent_setup import AgentSetup, RowLimits
 from rag_r1.config.schema import RagR1Config
-from rag_r1.rollouts.requests import QuestionSet
-from rag_r1.evaluation.conditions import Condition
 from rag_r1.corpus.reader import Corpus
+from rag_r1.data.evidence import GoldEvidence
+from rag_r1.data.rows import QuestionRow
+from rag_r1.evaluation.conditions import Condition
 from rag_r1.evaluation.probes.collect import find_passages
 from rag_r1.evaluation.probes.suite import plan_conditions
-from rag_r1.rollouts.session import RunSetup
 from rag_r1.plugin.agent_loop import _ProcessAgent
 from rag_r1.plugin.probe_rows import COLUMN
 from rag_r1.probes.passages import Passages
 from rag_r1.probes.probes import PROBES
 from rag_r1.protocols import SEARCH, Document
-from rag_r1.data.rows import QuestionRow
-from rag_r1.data.evidence import GoldEvidence
+from rag_r1.rollouts.requests import QuestionSet
+from rag_r1.rollouts.session import RunSetup
 
 PAGES, TOPK = 12, 2
 TEXTS = {str(i): f'"Page {i // 3}"\ntext {i} of {i % 5}' for i in range(3 * PAGES)}

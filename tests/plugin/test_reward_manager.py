@@ -13,8 +13,8 @@ import virtual_time
 from omegaconf import OmegaConf
 
 from rag_r1.agent import Trajectory, Turn
-from rag_r1.plugin.reward_manager import SearchRewardManager
 from rag_r1.agent.records import read_records, trajectory_of
+from rag_r1.plugin.reward_manager import SearchRewardManager
 
 REWARD = [
     {"term": "em", "weight": 1.0},

@@ -20,10 +20,10 @@ from sft_batch_checks import only_the_policys_tokens_have_loss_weight
 from verl.utils.dataset.dataset_utils import SFTTensorCollator
 
 from rag_r1.agent import Ledger, TrainingRow, Trajectory
-from rag_r1.sft.segment import samples_of, trace_of
+from rag_r1.data.sft_rows import SftRowError, SftTokens, write_sft_rows
 from rag_r1.plugin.sft_dataset import SftDataset
 from rag_r1.protocols import Protocol, load_protocol
-from rag_r1.data.sft_rows import SftRowError, SftTokens, write_sft_rows
+from rag_r1.sft.segment import samples_of, trace_of
 
 Made = list[tuple[Trajectory, Ledger]]
 CONFIG = {"max_length": 1 << 16, "truncation": "error", "pad_mode": "no_padding"}

@@ -13,11 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from omegaconf import OmegaConf, open_dict
 
+from rag_r1.config.recipes import shipped_names
 from rag_r1.config.schema import RagR1Config
-from rag_r1.training.preflight.cluster import check_batch_sizes, check_engines, check_reachability, is_loopback
+from rag_r1.training.preflight.cluster import (
+    check_batch_sizes,
+    check_engines,
+    check_reachability,
+    is_loopback,
+)
 from rag_r1.training.preflight.sampler import check_filtering, check_sampler_options
 from rag_r1.training.preflight.settings import check_lengths
-from rag_r1.config.recipes import shipped_names
 
 pytestmark = pytest.mark.slow  # composed recipes
 

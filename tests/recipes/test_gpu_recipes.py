@@ -10,11 +10,16 @@ import pytest
 from composed_recipes import composed, given
 from omegaconf import OmegaConf
 
-from rag_r1.config.schema import RagR1Config
-from rag_r1.training.preflight.cluster import check_batch_sizes
-from rag_r1.training.preflight.settings import check_lengths, check_rag_r1_keys, check_required_keys, check_verl
 from rag_r1.config.recipes import RECIPES, Recipe, RecipeError, shipped_names
+from rag_r1.config.schema import RagR1Config
 from rag_r1.training.command import compose_recipe
+from rag_r1.training.preflight.cluster import check_batch_sizes
+from rag_r1.training.preflight.settings import (
+    check_lengths,
+    check_rag_r1_keys,
+    check_required_keys,
+    check_verl,
+)
 
 pytestmark = pytest.mark.slow  # a composed recipe takes most of a second, and there are forty
 

@@ -15,10 +15,10 @@ from composed_recipes import composed
 from omegaconf import OmegaConf
 from safetensors.torch import save_file
 
+from rag_r1.tools.retrieval.options import RetrieverConfig
 from rag_r1.training.preflight import PreflightReport, check_retriever
 from rag_r1.training.preflight.retriever_limits import check_limits, limits_in
 from rag_r1.training.preflight.weight_transfer import check_bucket, largest_tensor
-from rag_r1.tools.retrieval.options import RetrieverConfig
 from retrieval_server.engine.options import EngineOptions
 
 pytestmark = pytest.mark.slow  # composed recipes

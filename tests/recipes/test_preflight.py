@@ -15,7 +15,10 @@ import pyarrow.parquet as pq
 import pytest
 from transformers import AutoTokenizer
 
+from rag_r1.config.recipes import Recipe
 from rag_r1.config.schema import RagR1Config
+from rag_r1.protocols import load_protocol
+from rag_r1.training.command import compose_recipe, main
 from rag_r1.training.preflight import preflight
 from rag_r1.training.preflight.data import check_steps
 from rag_r1.training.preflight.model import check_tags
@@ -28,9 +31,6 @@ from rag_r1.training.preflight.settings import (
     check_rag_r1_keys,
     check_verl,
 )
-from rag_r1.protocols import load_protocol
-from rag_r1.config.recipes import Recipe
-from rag_r1.training.command import compose_recipe, main
 
 PROTOCOL = load_protocol("rag_r1_mq")
 

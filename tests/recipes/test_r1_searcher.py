@@ -11,10 +11,15 @@ import pytest
 from composed_recipes import composed, given
 from omegaconf import OmegaConf
 
-from rag_r1.config.schema import RagR1Config
-from rag_r1.training.preflight.settings import check_lengths, check_rag_r1_keys, check_required_keys, check_verl
 from rag_r1.config.recipes import RECIPES
+from rag_r1.config.schema import RagR1Config
 from rag_r1.rewards import RewardSum
+from rag_r1.training.preflight.settings import (
+    check_lengths,
+    check_rag_r1_keys,
+    check_required_keys,
+    check_verl,
+)
 
 pytestmark = pytest.mark.slow  # a composed recipe takes most of a second, and there are forty
 

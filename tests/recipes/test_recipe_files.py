@@ -23,8 +23,8 @@ README = RECIPES / "README.md"
 
 
 def copy_of_the_module(package: Path) -> ModuleType:
-    package.mkdir(parents=True)
-    file = package / "recipe_files.py"
+    file = package / "config" / "recipes.py"
+    file.parent.mkdir(parents=True)
     file.write_text(Path(recipe_files.__file__).read_text(encoding="utf-8"), encoding="utf-8")
     spec = importlib.util.spec_from_file_location("copied_recipe_files", file)
     module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)

@@ -9,10 +9,15 @@ import pytest
 from composed_recipes import composed
 from omegaconf import OmegaConf
 
-from rag_r1.config.schema import RagR1Config
-from rag_r1.training.preflight.settings import check_lengths, check_rag_r1_keys, check_required_keys, check_verl
 from rag_r1.config.recipes import RECIPES, Recipe
+from rag_r1.config.schema import RagR1Config
 from rag_r1.training.command import compose_recipe
+from rag_r1.training.preflight.settings import (
+    check_lengths,
+    check_rag_r1_keys,
+    check_required_keys,
+    check_verl,
+)
 from retrieval_server.encode.encoder_settings import find_family
 
 PRESETS = sorted(path.stem for path in (RECIPES / "checkpoints" / "released").glob("[!_]*.yaml"))

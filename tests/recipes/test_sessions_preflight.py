@@ -10,10 +10,10 @@ from composed_recipes import composed
 from omegaconf import OmegaConf, open_dict
 
 from rag_r1.config.schema import RagR1Config
+from rag_r1.training.command import session_overrides
 from rag_r1.training.preflight.cluster import check_reachability
 from rag_r1.training.preflight.sampler import check_sampler
 from rag_r1.training.preflight.sessions import check_sessions, splits_sessions, verls_mode
-from rag_r1.training.command import session_overrides
 
 pytestmark = pytest.mark.slow  # composed recipes
 

@@ -12,11 +12,11 @@ import pytest
 import yaml
 from omegaconf import OmegaConf
 
-from rag_r1.sft import train_command
-from rag_r1.training.preflight import preflight_sft
 from rag_r1.config.recipes import Recipe
 from rag_r1.data.sft_rows import Piece, SftRow, write_sft_rows
+from rag_r1.sft import train_command
 from rag_r1.training.command import compose_recipe
+from rag_r1.training.preflight import preflight_sft
 
 ROOT = Path(__file__).resolve().parents[2]
 RECIPES = ["recipes/rag_r1/sft/qwen_7b", "recipes/rag_r1/sft/demo"]

@@ -13,12 +13,17 @@ import pytest
 from smoke_recipe import cached_index, real_inputs, smoke_run
 
 from rag_r1.agent import Budget, Episode, Generation, Trajectory
-from rag_r1.training.preflight.settings import check_lengths, check_rag_r1_keys, check_required_keys, check_verl
-from rag_r1.protocols import load_protocol
 from rag_r1.config.recipes import Recipe
-from rag_r1.tools.retrieval.local_server import retrieval_process
+from rag_r1.protocols import load_protocol
 from rag_r1.tools import RetrievalClient, RetrieverConfig, search_tools
+from rag_r1.tools.retrieval.local_server import retrieval_process
 from rag_r1.training.command import compose_recipe
+from rag_r1.training.preflight.settings import (
+    check_lengths,
+    check_rag_r1_keys,
+    check_required_keys,
+    check_verl,
+)
 
 
 def record(status: str = "answered", documents: int = 3) -> dict[str, Any]:

@@ -10,12 +10,12 @@ import pytest
 from json_server import JsonStub
 from omegaconf import OmegaConf
 
+from rag_r1.config.recipes import Recipe, RecipeError
 from rag_r1.config.schema import RagR1Config
 from rag_r1.demo.run import train
-from rag_r1.training.preflight import PreflightReport, check_retriever, preflight
-from rag_r1.config.recipes import Recipe, RecipeError
 from rag_r1.tools.retrieval.local_server import build_index, retrieval_process
 from rag_r1.training.command import compose_recipe, compose_valid, main, whole_paths
+from rag_r1.training.preflight import PreflightReport, check_retriever, preflight
 
 SECRET = "correct-horse-battery-staple"
 RECIPE = "recipes/rag_r1/ppo_mq"

@@ -10,8 +10,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from retrieval_server.encode.encoder import Encoder
-from retrieval_server.encode.options import EncoderOptions
 from retrieval_server.determinism import (
     Determinism,
     ProbeResult,
@@ -20,6 +18,8 @@ from retrieval_server.determinism import (
     try_product,
     weakest_determinism,
 )
+from retrieval_server.encode.encoder import Encoder
+from retrieval_server.encode.options import EncoderOptions
 from retrieval_server.search.index_source import IndexSource
 
 from .same_answers import assert_same_answers

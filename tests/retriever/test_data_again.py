@@ -8,8 +8,7 @@ import json
 import pytest
 from scored_world import FEW, lines, scored_world, texts_of
 
-from rag_r1.retriever.data import command
-from rag_r1.retriever.data import steps
+from rag_r1.retriever.data import command, steps
 
 pytestmark = pytest.mark.slow
 

@@ -7,13 +7,13 @@ import json
 import pytest
 from scored_world import lines, texts_of
 
+from rag_r1.data.rows import write_rows
 from rag_r1.demo.eval_spec import eval_words
 from rag_r1.demo.policy import policy_path
 from rag_r1.demo.world import demo_protocol, make_questions, make_world, to_row
-from rag_r1.tools.retrieval.local_server import build_index, retrieval_process
 from rag_r1.retriever.data import command
 from rag_r1.retriever.records import read_training_rows
-from rag_r1.data.rows import write_rows
+from rag_r1.tools.retrieval.local_server import build_index, retrieval_process
 
 pytestmark = pytest.mark.slow
 

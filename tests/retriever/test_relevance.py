@@ -8,12 +8,12 @@ from functools import partial
 
 import pytest
 
-from rag_r1.inference.exchange import Reply
 from rag_r1.evaluation.judge import JudgeArguments
-from rag_r1.runs.response_cache import Usage
+from rag_r1.inference.exchange import Reply
 from rag_r1.protocols import Document
 from rag_r1.retriever.data.judge import ATTEMPTS, RelevanceJudge, read_scores
 from rag_r1.retriever.data.relevance import RelevanceScorer, holds_answer, rule_records
+from rag_r1.runs.response_cache import Usage
 
 GIVEN = JudgeArguments(judge_url="http://127.0.0.1:1/v1", judge_model="j")
 

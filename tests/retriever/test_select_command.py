@@ -9,8 +9,8 @@ import pytest
 
 from rag_r1.cli import main
 from rag_r1.retriever.records import read_training_rows
-from rag_r1.retriever.selection.scores import ScoreFiles
 from rag_r1.retriever.selection.command import SelectArguments
+from rag_r1.retriever.selection.scores import ScoreFiles
 
 NAMES = [f"p{number}" for number in range(20)]
 

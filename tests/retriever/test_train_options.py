@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from rag_r1.options.command_line import read_arguments
 from rag_r1.config.recipes import RecipeError
+from rag_r1.options.command_line import read_arguments
 from rag_r1.retriever.training.options import TrainOptions, with_recipe
 
 RECIPES = sorted((Path(__file__).parents[2] / "recipes" / "agentic_r").glob("retriever_*.yaml"))

@@ -11,8 +11,8 @@ import pytest
 from rag_r1.agent import Trajectory
 from rag_r1.protocols import load_protocol
 from rag_r1.rewards import RewardError, RewardSum, register, term_names
-from rag_r1.rewards.term_call import is_async
 from rag_r1.rewards.registry import find_term
+from rag_r1.rewards.term_call import is_async
 
 PARIS = Trajectory("t1", "?", "rag_r1_mq", answer="Paris, France", status="answered")
 NONE = Trajectory("t2", "?", "rag_r1_mq")

@@ -16,8 +16,8 @@ from judge_server import JudgeServer
 from rag_r1.agent import Trajectory, Turn
 from rag_r1.protocols import Document, load_protocol
 from rag_r1.rewards import RewardResult, RewardSum
-from rag_r1.rewards.term_call import Term
 from rag_r1.rewards.spans import SpanValue
+from rag_r1.rewards.term_call import Term
 from rag_r1.rewards.token_credit import token_scores
 
 PIECES = (

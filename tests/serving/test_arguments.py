@@ -8,8 +8,8 @@ import pytest
 
 from rag_r1.demo.eval_spec import eval_words
 from rag_r1.serving import command
-from rag_r1.serving.terminal import command as terminal
 from rag_r1.serving.arguments import ServeArguments, to_eval_arguments, with_demo_limits
+from rag_r1.serving.terminal import command as terminal
 
 
 @pytest.mark.parametrize(

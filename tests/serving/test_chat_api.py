@@ -28,9 +28,9 @@ from running_chat import (
 from scripted_teacher import Teacher
 from scripted_vllm import Policy
 
+from rag_r1.data.rows import QuestionRow, write_rows
 from rag_r1.evaluation import command
 from rag_r1.protocols import load_protocol
-from rag_r1.data.rows import QuestionRow, write_rows
 
 MQ = load_protocol("rag_r1_mq")
 

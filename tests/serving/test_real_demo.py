@@ -12,12 +12,12 @@ import pytest
 from aiohttp import web
 from running_chat import chat_server_at, question
 
+from rag_r1.data.rows import write_rows
 from rag_r1.demo.eval_spec import eval_words
 from rag_r1.demo.loopback import Proxy
 from rag_r1.demo.world import demo_data, demo_protocol, to_row
 from rag_r1.evaluation import command
 from rag_r1.inference.streaming import CONTENT_TYPE, StreamAssembler
-from rag_r1.data.rows import write_rows
 from rag_r1.serving.arguments import ServeArguments
 from rag_r1.serving.launch import LaunchedAgent, launch_agent
 

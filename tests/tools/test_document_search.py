@@ -7,8 +7,8 @@ from made_documents import folder_of_documents
 
 from rag_r1.protocols import Document
 from rag_r1.tools import make_tool
-from rag_r1.tools.documents.tool import PassageIndex
 from rag_r1.tools.documents.corpus import DocumentsError
+from rag_r1.tools.documents.tool import PassageIndex
 from rag_r1.tools.lazy import LazyValue
 
 ROWS = [

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from made_documents import folder_of_documents, pdf
 
 from rag_r1.tools.documents.command import main
-from rag_r1.tools.documents.parsers import FileReadError, html_text, read_document
 from rag_r1.tools.documents.corpus import DocumentsError, index_folder, split_words
+from rag_r1.tools.documents.parsers import FileReadError, html_text, read_document
 from retrieval_server.folder.corpus import CorpusReader
 
 needs_pypdf = pytest.mark.skipif(
@@ -210,7 +210,9 @@ def test_pdfs_that_were_left_out_for_want_of_pypdf_are_read_once_it_is_installed
     first = corpus.stat().st_ino
     assert index_folder(docs, out, False, skip_bad_files=True).stat().st_ino == first
     installed = importlib.util.find_spec("pypdf") is not None
-    monkeypatch.setattr("rag_r1.tools.documents.corpus.find_spec", lambda name: None if installed else object())
+    monkeypatch.setattr(
+        "rag_r1.tools.documents.corpus.find_spec", lambda name: None if installed else object()
+    )
     note = (out / "corpus.json").read_text("utf-8")
     index_folder(docs, out, False, skip_bad_files=True)
     assert (out / "corpus.json").read_text("utf-8") != note

@@ -11,8 +11,8 @@ import pytest
 from scripted import ANSWER, Characters, Engine, Searcher
 
 from rag_r1.agent import Budget, Episode, FailurePolicy
-from rag_r1.protocols import Failure, Refusal, load_protocol
 from rag_r1.agent.records import summary
+from rag_r1.protocols import Failure, Refusal, load_protocol
 from rag_r1.tools import close_tools, make_tool, search_tools, shared_tools
 from rag_r1.tools.mcp.tool import content_text, has_mcp
 

@@ -10,13 +10,13 @@ from json_server import Asked, JsonStub
 from scripted import ANSWER, Characters, Engine
 
 from rag_r1.agent import Budget, Episode, FailurePolicy, Trajectory
-from rag_r1.runs.json_lines import RunError
-from rag_r1.rollouts.session import try_search
+from rag_r1.data.evidence import GoldEvidence
 from rag_r1.options.declare import OptionsError
 from rag_r1.probes.probes import _GoldSearch, _WithoutGoldSearch
 from rag_r1.protocols import Document, Failure, load_protocol
 from rag_r1.protocols.retriever_query import CallContext
-from rag_r1.data.evidence import GoldEvidence
+from rag_r1.rollouts.session import try_search
+from rag_r1.runs.json_lines import RunError
 from rag_r1.tools import RetrievalClient, RetrieverConfig, close_tools, make_tool, search_tools, shared_tools
 
 QUESTION = "Who directed the film?"

@@ -69,7 +69,8 @@ def test_what_is_looked_for_is_found(shown):
 
 
 @pytest.mark.parametrize(
-    "shown", ["rag-r1 train --recipe rag_r1/grpo", "python -m data_process.mixture", 'pip install "rag-r1[cpu]"']
+    "shown",
+    ["rag-r1 train --recipe rag_r1/grpo", "python -m data_process.mixture", 'pip install "rag-r1[cpu]"'],
 )
 def test_commands_and_modules_are_no_files(shown):
     assert not IN_A_CLONE.search(shown)

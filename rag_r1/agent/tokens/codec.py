@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
-from rag_r1.agent.tokens.bpe import FastBpe
 from rag_r1.agent.interfaces import UnknownTokenError
+from rag_r1.agent.tokens.bpe import FastBpe
 
 #: Texts in the cache: at a thousand tokens each about 16 MB of ids, and the texts themselves.
 CACHED_WORDS = 2048

@@ -7,11 +7,11 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from rag_r1.options.server_address import Address
-from rag_r1.options.command_line import Arguments, Positive, argument
 from rag_r1.demo.policy import PROTOCOLS
-from rag_r1.rollouts.arguments import Above0, Share
+from rag_r1.options.command_line import Arguments, Positive, argument
 from rag_r1.options.declare import Constraint
+from rag_r1.options.server_address import Address
+from rag_r1.rollouts.arguments import Above0, Share
 
 #: The steps in their order; each is the name of its folder.
 STEP_NAMES = (

@@ -6,11 +6,11 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from rag_r1.options.command_line import read_arguments
 from rag_r1.demo.pipeline.arguments import STEP_NAMES, PipelineArguments
-from rag_r1.runs.steps import PipelineFolder
-from rag_r1.runs.processes import mark_children, stop_leftovers
 from rag_r1.io.terminal_text import print_error
+from rag_r1.options.command_line import read_arguments
+from rag_r1.runs.processes import mark_children, stop_leftovers
+from rag_r1.runs.steps import PipelineFolder
 
 _DESCRIPTION = """\
 RAG-R1's steps in miniature, on this machine: an invented world, a tiny model that has never seen a search, a

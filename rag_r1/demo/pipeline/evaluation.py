@@ -23,9 +23,9 @@ from rag_r1.demo.policy import load_policy
 from rag_r1.demo.search import WorldSearch
 from rag_r1.demo.simulate import run_rollouts
 from rag_r1.demo.world import Question
-from rag_r1.runs.folder import write_atomic
 from rag_r1.protocols import Protocol
 from rag_r1.rewards import exact_match
+from rag_r1.runs.folder import write_atomic
 
 SCORES = "scores.json"
 #: Questions that are played at a time; bounds the memory.

@@ -1,9 +1,9 @@
 """Pretrains the pipeline's base model from random weights on a CPU, and resumes after a kill.
 
-Two parts, as for the demo's own policies (rag_r1/demo/warm_start.py): first one-hop questions only, then all kinds, then more of
-those with two facts. The rows are those of pretraining_data.py. The loss is on what the policy writes and, with a
-smaller weight, on names and years in prompt and sentences that occurred before, since nothing else teaches
-this model to copy.
+Two parts, as for the demo's own policies (rag_r1/demo/warm_start.py): first one-hop questions only, then all
+kinds, then more of those with two facts. The rows are those of pretraining_data.py. The loss is on what the
+policy writes and, with a smaller weight, on names and years in prompt and sentences that occurred before,
+since nothing else teaches this model to copy.
 
 After every `SAVED_EVERY` steps the state is written to `progress.pt` in the policy's folder (tensors and
 numbers only; it is read with `weights_only`). It is removed when the policy is written.
@@ -19,8 +19,8 @@ import torch
 from tqdm import tqdm
 from transformers import PreTrainedTokenizerBase as TokenizerBase
 
-from rag_r1.demo.policy import make_policy, save_policy
 from rag_r1.demo.pipeline.pretraining_data import batch, name_tokens, pretraining_tokenizer
+from rag_r1.demo.policy import make_policy, save_policy
 from rag_r1.demo.warm_start import (
     ONE_HOP_STEPS,
     SECOND_KINDS,

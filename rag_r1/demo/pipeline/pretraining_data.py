@@ -18,12 +18,13 @@ The form has one of many names, so the policy learns to copy the name from the p
 `search`, is a word of the exercises and never the name of a form, neither in a prompt nor in what the policy
 writes: were it named only where no form is used, the policy would learn not to use it. No row has a search,
 and none shows documents as an observation does: they are plain lines here, without the protocol's tags,
-labels and JSON. Every batch is about a new random world (rag_r1/demo/world.py), so there is no fact to be remembered, and
-the names of the held-out questions never occur.
+labels and JSON. Every batch is about a new random world (rag_r1/demo/world.py), so there is no fact to be
+remembered, and the names of the held-out questions never occur.
 
 What a policy with such a base does when its prompt names `<search>` is for reinforcement learning to find
 out: it can write a first query, since it follows the prompt, but does not know that a reply comes, what to
-ask for, or what an observation looks like. rag_r1/demo/r1_searcher_traces.py is the same idea for R1-Searcher's dialect.
+ask for, or what an observation looks like. rag_r1/demo/r1_searcher_traces.py is the same idea for
+R1-Searcher's dialect.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rag_r1.demo.policy import encode_trace
+from rag_r1.demo.r1_searcher_traces import FORMS, LONGEST_NOTE, NOTED
 from rag_r1.demo.search import WorldSearch
 from rag_r1.demo.tokenizer import make_tokenizer
 from rag_r1.demo.traces import (
@@ -47,7 +49,6 @@ from rag_r1.demo.traces import (
     write_drill,
     write_trace,
 )
-from rag_r1.demo.r1_searcher_traces import FORMS, LONGEST_NOTE, NOTED
 from rag_r1.demo.world import (
     COMPANY,
     FIRST,

@@ -19,15 +19,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rag_r1.agent.records import records_by_step
 from rag_r1.demo.pipeline.evaluation import SCORES, Scores
 from rag_r1.demo.pipeline.picture import draw
 from rag_r1.demo.report import summarise
 from rag_r1.demo.world import KINDS
-from rag_r1.runs.markdown import number, p_value, table
-from rag_r1.runs.folder import write_atomic
 from rag_r1.evaluation.report.significance import mcnemar
+from rag_r1.runs.folder import write_atomic
+from rag_r1.runs.markdown import number, p_value, table
 from rag_r1.runs.steps import PipelineFolder
-from rag_r1.agent.records import records_by_step
 
 #: The models by the step that has made them, as they are called in the report.
 LABELS = {

@@ -26,9 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rag_r1.training.next_steps import finished_model
 from rag_r1.agent import Budget
-from rag_r1.options.command_line import hydra_quoted
 from rag_r1.demo.pipeline.arguments import SCRATCH, STEP_NAMES, PipelineArguments
 from rag_r1.demo.pipeline.limits import (
     AT_A_TIME,
@@ -41,16 +39,18 @@ from rag_r1.demo.pipeline.limits import (
     agent_keys,
     grpo_overrides,
 )
-from rag_r1.demo.pipeline.progress import SftProgressBar
 from rag_r1.demo.pipeline.pretrain import pretrain
 from rag_r1.demo.pipeline.pretraining_data import pipeline_protocol
-from rag_r1.demo.run import train
+from rag_r1.demo.pipeline.progress import SftProgressBar
 from rag_r1.demo.pipeline.teacher import RuleTeacher, TeacherServer
+from rag_r1.demo.run import train
 from rag_r1.demo.world import Question, demo_data, write_demo
-from rag_r1.runs.steps import PipelineError, Step, fingerprint
-from rag_r1.runs.processes import run_module
+from rag_r1.options.command_line import hydra_quoted
 from rag_r1.protocols import Protocol, load_protocol
+from rag_r1.runs.processes import run_module
+from rag_r1.runs.steps import PipelineError, Step, fingerprint
 from rag_r1.tools.retrieval.local_server import build_index, retrieval_process
+from rag_r1.training.next_steps import finished_model
 
 
 @dataclass(frozen=True)

@@ -23,14 +23,14 @@ from typing import Any
 
 import httpx
 
+from rag_r1.corpus.reader import BadPassageError, Corpus, CorpusError, CorpusPosition
+from rag_r1.data.evidence import GoldEvidence, title_key, title_of
 from rag_r1.data.files.bad_rows import BadRows
 from rag_r1.io.bounded_http import bounded_http_client
-from rag_r1.corpus.reader import BadPassageError, Corpus, CorpusError, CorpusPosition
-from rag_r1.runs.json_lines import RunError
-from rag_r1.runs.folder import write_atomic
 from rag_r1.probes.passages import Drawn, Passages, PassagesFile, pool_of
 from rag_r1.protocols import Document
-from rag_r1.data.evidence import GoldEvidence, title_key, title_of
+from rag_r1.runs.folder import write_atomic
+from rag_r1.runs.json_lines import RunError
 from rag_r1.tools.retrieval.client import token_header
 
 #: Most passages kept of one page.

@@ -1,9 +1,8 @@
 """`rag-r1 probe-passages`: collects the passages that the probes `random` and `gold` show.
 
-The questions say which gold passages are wanted; collect.py finds them in the corpus, and draws the
-random ones. A search card of the same questions and corpus finds the same. The file
-(rag_r1/probes/passages.py) also holds the place that the scan has reached, so the same command continues after
-a kill.
+The questions say which gold passages are wanted; collect.py finds them in the corpus, and draws the random
+ones. A search card of the same questions and corpus finds the same. The file (rag_r1/probes/passages.py) also
+holds the place that the scan has reached, so the same command continues after a kill.
 """
 
 from __future__ import annotations
@@ -14,15 +13,15 @@ from pathlib import Path
 
 from pydantic import model_validator
 
+from rag_r1.corpus.questions import CorpusQuestion, read_questions
+from rag_r1.corpus.reader import Corpus, CorpusError
+from rag_r1.data.evidence import GoldEvidence
 from rag_r1.data.files.bad_rows import HELP, BadRows
 from rag_r1.data.files.row_files import DataError
-from rag_r1.options.command_line import Arguments, Positive, argument, read_arguments
-from rag_r1.corpus.reader import Corpus, CorpusError
-from rag_r1.corpus.questions import CorpusQuestion, read_questions
 from rag_r1.evaluation.probes.collect import POOL, SAVE_EVERY, find_passages
 from rag_r1.io.terminal_text import print_error, terminal_text
+from rag_r1.options.command_line import Arguments, Positive, argument, read_arguments
 from rag_r1.probes.passages import Passages
-from rag_r1.data.evidence import GoldEvidence
 
 _DESCRIPTION = """\
 Find the passages that the probes `random` and `gold` show in the validations of a training.

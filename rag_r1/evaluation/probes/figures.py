@@ -1,8 +1,9 @@
 """Computes the figures and the verdict of the probe suite from its runs.
 
 Each question is one number per condition: its EM. The figures of a group of questions (all, a data source, a
-kind of question) are means with a bootstrap interval (rag_r1/evaluation/report/bootstrap.py). A condition is compared with the real
-run on the questions that both have, in pairs, by two differences, each with an interval of its own:
+kind of question) are means with a bootstrap interval (rag_r1/evaluation/report/bootstrap.py). A condition is
+compared with the real run on the questions that both have, in pairs, by two differences, each with an
+interval of its own:
 
     difference   EM of the condition - EM of the real run
     over half    EM of the condition - half of the EM of the real run
@@ -21,12 +22,12 @@ from typing import Any
 
 import numpy as np
 
+from rag_r1.data.rows import QuestionRow
 from rag_r1.evaluation.report.bootstrap import Bootstrap, RatioSums
+from rag_r1.evaluation.report.data_source import in_paper_order, labels
 from rag_r1.evaluation.report.measures import MEASURES, by_question
 from rag_r1.evaluation.report.report import figure
 from rag_r1.evaluation.report.run_table import RunTable
-from rag_r1.evaluation.report.data_source import in_paper_order, labels
-from rag_r1.data.rows import QuestionRow
 
 #: Data source and id of a question.
 QuestionKey = tuple[str, str]
@@ -34,7 +35,8 @@ QuestionKey = tuple[str, str]
 REAL = "real"
 #: The conditions without the evidence.
 WITHOUT = ("closed_book", "empty", "random", "withheld")
-#: What is told of each condition, by their names in rag_r1/evaluation/report/measures.py; the first is what is compared.
+#: What is told of each condition, by their names in rag_r1/evaluation/report/measures.py; the first is what
+#: is compared.
 _FIGURES = ("em", "answered", "queries")
 _MEASURES = tuple(measure for name in _FIGURES for measure in MEASURES if measure.name == name)
 #: Below so many questions there is no verdict.

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rag_r1.runs.markdown import cell, integer, number, one_line_text, table, with_interval
 from rag_r1.evaluation.probes.figures import CONDITION_NAMES
+from rag_r1.runs.markdown import cell, integer, number, one_line_text, table, with_interval
 
 Card = Mapping[str, Any]
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rag_r1.evaluation.report.plots import dots, legend, open_plot, row_names
 from rag_r1.evaluation.probes.figures import CONDITION_NAMES, REAL
+from rag_r1.evaluation.report.plots import dots, legend, open_plot, row_names
 
 
 def draw_search_card(card: Mapping[str, Any], out: Path) -> list[Path]:

@@ -1,7 +1,7 @@
 """`rag-r1 eval --card`: runs the suite of probes, to see whether a policy searches or knows.
 
-The questions of an evaluation are played once more under each probe (rag_r1/probes/probes.py), with everything else
-as in the real run:
+The questions of an evaluation are played once more under each probe (rag_r1/probes/probes.py), with
+everything else as in the real run:
 
     OUT/real, OUT/closed_book, OUT/empty, OUT/random, OUT/gold, OUT/withheld
                          a run each, as `rag-r1 eval` makes it: records, card, report
@@ -27,19 +27,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rag_r1.rollouts.provenance import Provenance
+from rag_r1.corpus.reader import Corpus, CorpusError
+from rag_r1.data.evidence import GoldEvidence
+from rag_r1.data.rows import QuestionRow
 from rag_r1.evaluation.condition_run import run_condition
 from rag_r1.evaluation.conditions import Condition
-from rag_r1.corpus.reader import Corpus, CorpusError
 from rag_r1.evaluation.eval_arguments import EvalArguments
 from rag_r1.evaluation.probes.collect import POOL, find_passages, served_passages
-from rag_r1.runs.json_lines import RunError
+from rag_r1.evaluation.probes.figures import CONDITION_NAMES, ConditionRun, figures
+from rag_r1.evaluation.probes.markdown import markdown, table_lines
+from rag_r1.evaluation.probes.plots import draw_search_card
 from rag_r1.evaluation.report.report import WRONG_RUN, write_text
 from rag_r1.evaluation.report.run_table import read_run
-from rag_r1.evaluation.probes.plots import draw_search_card
-from rag_r1.evaluation.probes.markdown import markdown, table_lines
-from rag_r1.evaluation.probes.figures import CONDITION_NAMES, ConditionRun, figures
-from rag_r1.rollouts.session import RunSetup
 from rag_r1.probes.passages import Passages
 from rag_r1.probes.probes import (
     NEED_GOLD,
@@ -53,8 +52,9 @@ from rag_r1.probes.probes import (
     topk_of,
 )
 from rag_r1.protocols import Document
-from rag_r1.data.rows import QuestionRow
-from rag_r1.data.evidence import GoldEvidence
+from rag_r1.rollouts.provenance import Provenance
+from rag_r1.rollouts.session import RunSetup
+from rag_r1.runs.json_lines import RunError
 from rag_r1.tools import RetrieverConfig, shared_tools
 from rag_r1.tools.registry import DEFAULT_TOOL
 

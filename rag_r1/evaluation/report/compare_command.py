@@ -1,6 +1,6 @@
 """Compares finished runs on the questions that all of them share, with differences and tests.
 
-Runs are compared only if their cards (rag_r1/rollouts/provenance.py) are equal but for what `--differs` names: a difference in a
+Runs are compared only if their cards are equal but for what `--differs` names: a difference in a
 corpus, a prompt or a budget would otherwise look like one of the method.
 
     rag-r1 eval compare outputs/base outputs/trained --differs model
@@ -19,15 +19,15 @@ from pydantic import Field, model_validator
 from pydantic_settings import CliPositionalArg
 
 from rag_r1.data.files.bad_rows import HELP, BadRows
-from rag_r1.options.command_line import Arguments, Positive, argument, read_arguments
 from rag_r1.evaluation.report.bootstrap import Bootstrap
-from rag_r1.rollouts.provenance import FILE, Provenance, find_differences
-from rag_r1.rollouts.provenance_facts import short_names
 from rag_r1.evaluation.report.comparison import compare_tables, shared_questions
 from rag_r1.evaluation.report.report import WRONG_RUN, write_text
 from rag_r1.evaluation.report.run_table import read_run
 from rag_r1.io.terminal_text import print_error
+from rag_r1.options.command_line import Arguments, Positive, argument, read_arguments
 from rag_r1.rewards.normalise import NormaliserName
+from rag_r1.rollouts.provenance import FILE, Provenance, find_differences
+from rag_r1.rollouts.provenance_facts import short_names
 
 #: `--differs card`: runs without a card are compared as well.
 NO_CARD = "card"

@@ -11,9 +11,9 @@ from collections.abc import Collection, Sequence
 from typing import Any, get_args
 
 from rag_r1.agent import Trajectory
+from rag_r1.data.evidence import GoldEvidence
 from rag_r1.rewards.answer_metrics import cover_exact_match, exact_match, token_f1
 from rag_r1.rewards.normalise import NormaliserName
-from rag_r1.data.evidence import GoldEvidence
 
 METRICS = {"em": exact_match, "cover_em": cover_exact_match, "f1": token_f1}
 NORMALISER_NAMES: tuple[NormaliserName, ...] = get_args(NormaliserName)

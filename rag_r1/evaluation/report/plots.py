@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from rag_r1.runs.markdown import one_line_text
-from rag_r1.evaluation.report.run_table import RunTable
 from rag_r1.evaluation.report.data_source import labels
-from rag_r1.system.installation import pip_command
+from rag_r1.evaluation.report.run_table import RunTable
 from rag_r1.io.atomic_files import atomic_file
+from rag_r1.runs.markdown import one_line_text
+from rag_r1.system.installation import pip_command
 
 logger = logging.getLogger(__name__)
 

@@ -23,18 +23,18 @@ import numpy as np
 from pydantic import Field
 from pydantic_settings import CliPositionalArg
 
+from rag_r1.agent.records import RecordError
+from rag_r1.data.annotations import AnnotationError
 from rag_r1.data.files.bad_rows import HELP
-from rag_r1.options.command_line import Arguments, Positive, argument, read_arguments
 from rag_r1.evaluation.report.bootstrap import Bootstrap, Estimate, RatioSums
-from rag_r1.rollouts.provenance import Provenance
-from rag_r1.rollouts.provenance_facts import ProvenanceError
+from rag_r1.evaluation.report.data_source import in_paper_order
 from rag_r1.evaluation.report.measures import Measure, by_source, measures_of
 from rag_r1.evaluation.report.run_table import RunTable, TableError, read_run
-from rag_r1.data.annotations import AnnotationError
-from rag_r1.evaluation.report.data_source import in_paper_order
-from rag_r1.io.terminal_text import print_error
-from rag_r1.agent.records import RecordError
 from rag_r1.io.atomic_files import atomic_file
+from rag_r1.io.terminal_text import print_error
+from rag_r1.options.command_line import Arguments, Positive, argument, read_arguments
+from rag_r1.rollouts.provenance import Provenance
+from rag_r1.rollouts.provenance_facts import ProvenanceError
 
 REPORT_JSON, REPORT_MD = "report.json", "report.md"
 #: What can be wrong with the files of a run; the message says what to do.

@@ -9,10 +9,10 @@ score and cost, and of the tests. An episode has failed if the engine failed, if
 if there was a bug; and, if a search or another tool failed, unless the run's failure policy
 (`failures.mask` in its card) shows such failures to the policy and goes on.
 
-A record is of one episode. If the same sample of a question was played twice, because it failed or because
-a run was killed, a record that has not failed takes the place of one that has; of equal records one is
-kept; and two different answers are a bad row (rag_r1/data/files/bad_rows.py). A record belongs to the question
-that its `question_id` names, or the part of its `id` before `#<sample>`, or else to its question's text.
+A record is of one episode. If the same sample of a question was played twice, because it failed or because a
+run was killed, a record that has not failed takes the place of one that has; of equal records one is kept;
+and two different answers are a bad row (rag_r1/data/files/bad_rows.py). A record belongs to the question that
+its `question_id` names, or the part of its `id` before `#<sample>`, or else to its question's text.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from rag_r1.data.files.bad_rows import BadRows
-from rag_r1.evaluation.report.episode_metrics import TERM, episode_metrics, masked_kinds
-from rag_r1.data.annotations import Annotations, read_answerable, read_supporting
 from rag_r1.agent.records import RecordError, read_records, trajectory_of
-from rag_r1.data.rows import as_golds
+from rag_r1.data.annotations import Annotations, read_answerable, read_supporting
 from rag_r1.data.evidence import GoldEvidence
+from rag_r1.data.files.bad_rows import BadRows
+from rag_r1.data.rows import as_golds
+from rag_r1.evaluation.report.episode_metrics import TERM, episode_metrics, masked_kinds
 
 #: Data source, question id, sample.
 Key = tuple[str, str, str]

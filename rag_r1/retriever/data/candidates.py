@@ -1,8 +1,8 @@
 """Collects the candidates of each search: the current retriever's best passages (Agentic-R's step 2).
 
-Each query is sent as the agent sends it (rag_r1/protocols/retriever_query.py), through the same guard, but with more
-passages asked for. A passage is named by the corpus's own id; a search that returns passages without one
-cannot be used. A search that fails is left out until the next start of the command asks again.
+Each query is sent as the agent sends it (rag_r1/protocols/retriever_query.py), through the same guard, but
+with more passages asked for. A passage is named by the corpus's own id; a search that returns passages
+without one cannot be used. A search that fails is left out until the next start of the command asks again.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from typing import Any
 
 from rag_r1.agent.tool_executor import ToolExecutor
 from rag_r1.agent.trajectory import CallRecord
-from rag_r1.rollouts.provenance_facts import ProvenanceError, describe_server, index_identity
-from rag_r1.runs.json_lines import RunError
 from rag_r1.inference.rate_limit import CancelToken
-from rag_r1.rollouts.concurrency import JobPool
-from rag_r1.rollouts.session import RunSetup, search_settings
 from rag_r1.protocols import SEARCH, Document, Failure
-from rag_r1.retriever.records import CandidatesRound, PassageRecord, RoundsRecord, write_records
 from rag_r1.retriever.data.journal import ResultJournal, fingerprint_of
 from rag_r1.retriever.data.trajectories import PlayedTrajectory, SearchRound, TrajectoryReader
+from rag_r1.retriever.records import CandidatesRound, PassageRecord, RoundsRecord, write_records
+from rag_r1.rollouts.concurrency import JobPool
+from rag_r1.rollouts.provenance_facts import ProvenanceError, describe_server, index_identity
+from rag_r1.rollouts.session import RunSetup, search_settings
+from rag_r1.runs.json_lines import RunError
 from rag_r1.tools import RetrieverConfig, close_tools, shared_tools
 from rag_r1.tools.registry import DEFAULT_TOOL
 

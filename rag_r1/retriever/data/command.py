@@ -24,14 +24,11 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
 
-from rag_r1.options.command_line import read_arguments
 from rag_r1.evaluation.target import resolve_model
-from rag_r1.runs.json_lines import RunError
-from rag_r1.runs.folder import write_atomic
-from rag_r1.rollouts.session import prepare, run_command
 from rag_r1.evaluation.validation_limits import validation_limits
-from rag_r1.retriever.data.candidates import CandidateStore, retriever_settings
+from rag_r1.options.command_line import read_arguments
 from rag_r1.retriever.data.arguments import DataArguments
+from rag_r1.retriever.data.candidates import CandidateStore, retriever_settings
 from rag_r1.retriever.data.steps import (
     DataRun,
     find_candidates,
@@ -40,8 +37,11 @@ from rag_r1.retriever.data.steps import (
     trajectories_of,
 )
 from rag_r1.retriever.records import CANDIDATES, CORRECTNESS, PASSAGES, RELEVANCE, TRAIN, RecordsError
-from rag_r1.retriever.selection.scores import ScoreFiles
 from rag_r1.retriever.selection.command import write_rows
+from rag_r1.retriever.selection.scores import ScoreFiles
+from rag_r1.rollouts.session import prepare, run_command
+from rag_r1.runs.folder import write_atomic
+from rag_r1.runs.json_lines import RunError
 
 _DESCRIPTION = """\
 Make training data for a retriever: which passages help the agent? The agent plays questions; for each of its

@@ -23,16 +23,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from rag_r1.rollouts.requests import EpisodeRequest, seeded_fraction
-from rag_r1.runs.json_lines import RunError
-from rag_r1.runs.folder import EpisodeOutcome, RunFolder
-from rag_r1.rollouts.session import RunSession
 from rag_r1.protocols import Document
 from rag_r1.retriever.data.candidates import CandidateStore, rounds_with_candidates
-from rag_r1.retriever.records import Continuation, ContinuationMetrics, CorrectnessRecord
-from rag_r1.retriever.data.relevance import holds_answer
 from rag_r1.retriever.data.journal import Key, fingerprint_of
+from rag_r1.retriever.data.relevance import holds_answer
 from rag_r1.retriever.data.trajectories import SearchRound, TrajectoryReader
+from rag_r1.retriever.records import Continuation, ContinuationMetrics, CorrectnessRecord
+from rag_r1.rollouts.requests import EpisodeRequest, seeded_fraction
+from rag_r1.rollouts.session import RunSession
+from rag_r1.runs.folder import EpisodeOutcome, RunFolder
+from rag_r1.runs.json_lines import RunError
 
 #: Passages from which those beside a candidate are drawn.
 POOL = 2000

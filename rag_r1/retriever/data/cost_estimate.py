@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from rag_r1.inference.character_codec import PER_TOKEN, estimate_tokens
 from rag_r1.evaluation.judge import JudgeArguments
-from rag_r1.runs.response_cache import Usage
+from rag_r1.inference.character_codec import PER_TOKEN, estimate_tokens
 from rag_r1.retriever.data.candidates import CandidateStore, rounds_with_candidates
 from rag_r1.retriever.data.judge import instructions
 from rag_r1.retriever.data.relevance import MOST_CHARS, PASSAGES_PER_REQUEST
-from rag_r1.retriever.selection.rules import Use
 from rag_r1.retriever.data.trajectories import SearchRound, TrajectoryReader
+from rag_r1.retriever.selection.rules import Use
+from rag_r1.runs.response_cache import Usage
 
 #: Tokens of an entry of the judge's list.
 _SCORE, _SUB_ANSWER = 2, 8

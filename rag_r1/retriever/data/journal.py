@@ -15,8 +15,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from rag_r1.runs.json_lines import JsonLinesFile
 from rag_r1.runs.folder import RunFolder
+from rag_r1.runs.json_lines import JsonLinesFile
 
 Key = tuple[str, int]
 

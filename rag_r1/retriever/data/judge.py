@@ -9,7 +9,8 @@ to length, and one malformed score costs a request rather than the round. A requ
 refuses, since it is too long for the judge for example, has no list either, and does not end the run. Both
 are tried again by the next start.
 
-Every reply is on the step's tape (rag_r1/runs/response_cache.py), so a start that was killed asks nothing twice.
+Every reply is on the step's tape (rag_r1/runs/response_cache.py), so a start that was killed asks nothing
+twice.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ from collections.abc import Callable, Mapping
 from importlib.resources import files
 from typing import Any, TypeVar
 
+from rag_r1.evaluation.judge import JudgeArguments, judge_request
 from rag_r1.inference.chat import PATH, read_chat
 from rag_r1.inference.client import Endpoint, EngineFailure, RequestRejectedError
 from rag_r1.inference.exchange import EpisodeClient
-from rag_r1.evaluation.judge import JudgeArguments, judge_request
 from rag_r1.runs.response_cache import ResponseCache
 
 Read = TypeVar("Read")
@@ -41,7 +42,7 @@ _FENCE = re.compile(r"```(?:json)?\s*\n(.*)\n\s*```", re.DOTALL)
 
 def instructions(name: str) -> str:
     """The text of `prompts/NAME.txt`."""
-    return (files("rag_r1.retriever") / "prompts" / f"{name}.txt").read_text(encoding="utf-8")
+    return (files("rag_r1.retriever.data") / "prompts" / f"{name}.txt").read_text(encoding="utf-8")
 
 
 class RelevanceJudge:

@@ -7,9 +7,9 @@ The question itself is not shown with the passages, so a passage is scored for i
 
 Without a judge a rule takes its place: 100 for a passage in which an accepted answer of the question stands,
 or the answer of one of the steps that lead to it, if the question's row names them (`step_answers`,
-rag_r1/data/rows.py); else 0. It costs nothing. It does not know which step a query is for, and finds nothing for a
-query whose answer is a step that is not named. Of a question whose only answers are yes or no, or have no
-letter or digit, it says nothing: such words stand anywhere.
+rag_r1/data/rows.py); else 0. It costs nothing. It does not know which step a query is for, and finds nothing
+for a query whose answer is a step that is not named. Of a question whose only answers are yes or no, or have
+no letter or digit, it says nothing: such words stand anywhere.
 
 Source: Agentic-R (arXiv 2601.11888), its steps 3-0 and 3-1; the prompts are in our own words.
 """
@@ -25,9 +25,9 @@ from pathlib import Path
 from typing import Any
 
 from rag_r1.evaluation.judge import JudgeArguments
-from rag_r1.rollouts.concurrency import JobPool
 from rag_r1.protocols import Document
 from rag_r1.retriever.data.candidates import CandidateStore, rounds_with_candidates
+from rag_r1.retriever.data.journal import Key, ResultJournal, fingerprint_of
 from rag_r1.retriever.data.judge import (
     ATTEMPTS,
     RETRY_MESSAGE,
@@ -37,10 +37,10 @@ from rag_r1.retriever.data.judge import (
     read_scores,
     read_texts,
 )
-from rag_r1.retriever.records import RelevanceRecord, SubAnswersRecord
-from rag_r1.retriever.data.journal import Key, ResultJournal, fingerprint_of
 from rag_r1.retriever.data.trajectories import PlayedTrajectory, SearchRound, TrajectoryReader
+from rag_r1.retriever.records import RelevanceRecord, SubAnswersRecord
 from rag_r1.rewards import cover_exact_match, normalise
+from rag_r1.rollouts.concurrency import JobPool
 
 #: What the judge says of a query whose answer it cannot tell.
 NOT_SURE = "Not Sure"

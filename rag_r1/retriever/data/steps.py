@@ -15,26 +15,26 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from rag_r1.data.rows import step_answers_of
 from rag_r1.evaluation.condition_run import run_condition
 from rag_r1.evaluation.conditions import agent_condition
-from rag_r1.evaluation.target import serve_model
-from rag_r1.evaluation.report.summary import stop_message
-from rag_r1.runs.json_lines import RunError
 from rag_r1.evaluation.judge import judge_endpoint
-from rag_r1.runs.folder import json_roundtrip, write_atomic
-from rag_r1.rollouts.session import RunSetup, open_session, settings_of, usage_line
+from rag_r1.evaluation.report.summary import stop_message
+from rag_r1.evaluation.target import serve_model
 from rag_r1.io.terminal_text import terminal_text
 from rag_r1.protocols import Document
-from rag_r1.retriever.data.candidates import CandidateStore
-from rag_r1.retriever.data.correctness import POOL, CorrectnessScorer
 from rag_r1.retriever.data.arguments import DataArguments
+from rag_r1.retriever.data.candidates import CandidateStore
+from rag_r1.retriever.data.check_run import check_run
+from rag_r1.retriever.data.correctness import POOL, CorrectnessScorer
 from rag_r1.retriever.data.cost_estimate import estimate_cost
 from rag_r1.retriever.data.judge import RelevanceJudge
-from rag_r1.retriever.data.check_run import check_run
-from rag_r1.retriever.records import CANDIDATES, CORRECTNESS, PASSAGES, RELEVANCE, SUB_ANSWERS, write_records
 from rag_r1.retriever.data.relevance import RelevanceScorer, rule_records
 from rag_r1.retriever.data.trajectories import REASONS, TrajectoryReader
-from rag_r1.data.rows import step_answers_of
+from rag_r1.retriever.records import CANDIDATES, CORRECTNESS, PASSAGES, RELEVANCE, SUB_ANSWERS, write_records
+from rag_r1.rollouts.session import RunSetup, open_session, settings_of, usage_line
+from rag_r1.runs.folder import json_roundtrip, write_atomic
+from rag_r1.runs.json_lines import RunError
 
 #: In `steps/`: that nothing is left to play.
 PLAYED, SCORED = "trajectories.json", "correctness.json"

@@ -25,17 +25,17 @@ from pathlib import Path
 from typing import Any
 
 from rag_r1.agent import ReplayTurn, Trajectory, Turn, UnknownTokenError
+from rag_r1.agent.records import RecordError, trajectory_of
 from rag_r1.agent.trajectory import CallRecord, call_context
 from rag_r1.config.agent_setup import AgentSetup
-from rag_r1.evaluation.condition_run import TRAJECTORIES
-from rag_r1.runs.json_lines import RunError
-from rag_r1.runs.folder import EpisodeOutcome
-from rag_r1.runs.response_cache import Usage
-from rag_r1.protocols import Call, Document, Protocol
-from rag_r1.agent.records import RecordError, trajectory_of
-from rag_r1.retriever.data.journal import fingerprint_of
-from rag_r1.protocols.retriever_query import CallContext
 from rag_r1.data.rows import step_answers_of
+from rag_r1.evaluation.condition_run import TRAJECTORIES
+from rag_r1.protocols import Call, Document, Protocol
+from rag_r1.protocols.retriever_query import CallContext
+from rag_r1.retriever.data.journal import fingerprint_of
+from rag_r1.runs.folder import EpisodeOutcome
+from rag_r1.runs.json_lines import RunError
+from rag_r1.runs.response_cache import Usage
 
 #: Why trajectories are left out.
 REASONS = {

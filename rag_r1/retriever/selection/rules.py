@@ -31,8 +31,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from rag_r1.rollouts.requests import seeded_fraction
 from rag_r1.retriever.records import PassageUtility, TrainingRow
+from rag_r1.rollouts.requests import seeded_fraction
 
 RuleMode = Literal["faithful", "safe"]
 Use = Literal["both", "relevance", "correctness"]

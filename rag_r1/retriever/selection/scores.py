@@ -1,9 +1,9 @@
 """Reads recorded scores as rounds of scored candidates.
 
-The files are those of `rag-r1 retriever data`, or of the published pipeline (rag_r1/retriever/records.py). With a file of
-candidates its order holds, of rounds and of candidates; without one, that of the correctness records, which
-name the query themselves. Only the candidates' records have the thought before a query. A round counts as
-unscored if a candidate lacks a score, so nothing is selected from a part of the candidates.
+The files are those of `rag-r1 retriever data`, or of the published pipeline (rag_r1/retriever/records.py).
+With a file of candidates its order holds, of rounds and of candidates; without one, that of the correctness
+records, which name the query themselves. Only the candidates' records have the thought before a query. A
+round counts as unscored if a candidate lacks a score, so nothing is selected from a part of the candidates.
 
 In memory is only where each record stands in its file.
 """

@@ -5,14 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from rag_r1.options.command_line import read_arguments
-from rag_r1.corpus.reader import CorpusError
-from rag_r1.runs.json_lines import RunError
-from rag_r1.io.terminal_text import print_error
 from rag_r1.config.recipes import RecipeError
-from rag_r1.retriever.training.encoder_settings import EncoderSettingsError
+from rag_r1.corpus.reader import CorpusError
+from rag_r1.io.terminal_text import print_error
+from rag_r1.options.command_line import read_arguments
 from rag_r1.retriever.records import RecordsError
+from rag_r1.retriever.training.encoder_settings import EncoderSettingsError
 from rag_r1.retriever.training.options import TrainOptions, with_recipe
+from rag_r1.runs.json_lines import RunError
 
 _DESCRIPTION = """\
 Train a retriever: InfoNCE over hard and in-batch negatives, without passages that are known to answer the

@@ -20,10 +20,10 @@ from typing import Any
 from sentence_transformers.sentence_transformer.data_collator import SentenceTransformerDataCollator
 
 from rag_r1.corpus.reader import Corpus, Passage
+from rag_r1.protocols.retriever_query import CallContext
+from rag_r1.retriever.records import RecordsError, TrainingRow, read_training_rows
 from rag_r1.retriever.training.encoder_settings import EncoderSettings
 from rag_r1.retriever.training.loss import BatchTable
-from rag_r1.retriever.records import RecordsError, TrainingRow, read_training_rows
-from rag_r1.protocols.retriever_query import CallContext
 
 #: Missing passages that a message names.
 _NAMED = 5

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from rag_r1.io.atomic_files import atomic_file
 from rag_r1.retriever.training.encoder_settings import (
     MAX_LENGTH,
     EncoderSettings,
@@ -15,7 +16,6 @@ from rag_r1.retriever.training.encoder_settings import (
     choose_settings,
     read_settings,
 )
-from rag_r1.io.atomic_files import atomic_file
 
 logger = logging.getLogger(__name__)
 

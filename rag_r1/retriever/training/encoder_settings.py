@@ -37,7 +37,8 @@ class EncoderSettingsError(ValueError):
 
 class EncoderSettings(BaseModel):
     """The settings; see the top of the module. `max_length`: tokens of a query and of a passage; `mode`: what
-    stands in a query (rag_r1/protocols/retriever_query.py); `trained`: how the model came about, for people."""
+    stands in a query (rag_r1/protocols/retriever_query.py); `trained`: how the model came about, for
+    people."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
 

@@ -16,11 +16,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
+from rag_r1.config.recipes import RecipeError, find_file
+from rag_r1.io.bounded_yaml import YamlError, read_yaml
 from rag_r1.options.command_line import Arguments, Positive, argument
 from rag_r1.options.declare import Constraint
-from rag_r1.config.recipes import RecipeError, find_file
 from rag_r1.protocols.retriever_query import Mode
-from rag_r1.io.bounded_yaml import YamlError, read_yaml
 
 Above0 = Annotated[float, Field(gt=0, allow_inf_nan=False), Constraint("a number above 0")]
 From0 = Annotated[float, Field(ge=0, allow_inf_nan=False), Constraint("a number of at least 0")]

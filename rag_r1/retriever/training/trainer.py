@@ -24,8 +24,7 @@ from typing import Any
 
 from transformers import PrinterCallback, ProgressCallback, TrainerCallback
 
-from rag_r1.runs.folder import RunFolder
-from rag_r1.system.installation import setup_command
+from rag_r1.retriever.training.dataset import PassageCollator, TrainingData, load
 from rag_r1.retriever.training.encoder import (
     add_lora,
     average_weights,
@@ -38,7 +37,8 @@ from rag_r1.retriever.training.encoder import (
 from rag_r1.retriever.training.encoder_settings import EncoderSettings, read_settings, settings_of_index
 from rag_r1.retriever.training.loss import RetrieverLoss
 from rag_r1.retriever.training.options import TrainOptions
-from rag_r1.retriever.training.dataset import PassageCollator, TrainingData, load
+from rag_r1.runs.folder import RunFolder
+from rag_r1.system.installation import setup_command
 
 MODEL, CHECKPOINTS = "model", "checkpoints"
 _CHECKPOINT = re.compile(r"checkpoint-(\d+)")

@@ -20,9 +20,9 @@ from typing import Literal
 
 from rag_r1.agent import Trajectory
 from rag_r1.protocols import Protocol
-from rag_r1.rewards.trajectory_protocol import trajectory_protocol
 from rag_r1.rewards.registry import register
 from rag_r1.rewards.spans import SpanValue, occurrences, turn_ends, whole_blocks
+from rag_r1.rewards.trajectory_protocol import trajectory_protocol
 
 
 def _format_parts(

@@ -9,8 +9,8 @@ that assert their own correctness, it searches for passages that look relevant, 
 Keep a term beside these that compares answers, evaluate with another judge or with exact match, and read
 records.
 
-Their options are in rag_r1/rewards/judge_options.py. rag_r1/rewards/judge_client.py tells what is sent and what becomes of a failure: the
-term is left out of the sample, never 0.
+Their options are in rag_r1/rewards/judge_options.py. rag_r1/rewards/judge_client.py tells what is sent and
+what becomes of a failure: the term is left out of the sample, never 0.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from typing import Any
 
 from rag_r1.agent import Trajectory
 from rag_r1.protocols import Protocol
-from rag_r1.rewards.trajectory_protocol import trajectory_protocol
 from rag_r1.rewards.judge_client import ask_judge
 from rag_r1.rewards.judge_options import JudgeOptions, option_faults
-from rag_r1.rewards.term_call import DEFAULT_TIMEOUT_S
 from rag_r1.rewards.registry import CannotJudgeError, register
 from rag_r1.rewards.spans import SpanValue, whole_blocks
+from rag_r1.rewards.term_call import DEFAULT_TIMEOUT_S
+from rag_r1.rewards.trajectory_protocol import trajectory_protocol
 
 #: Also the evaluation's (rag_r1/evaluation/judge.py).
 ACCURACY_PROMPT = """\

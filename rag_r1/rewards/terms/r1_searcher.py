@@ -30,8 +30,8 @@ from collections.abc import Iterable
 
 from rag_r1.agent import Trajectory
 from rag_r1.protocols import Protocol, Tag
-from rag_r1.rewards.trajectory_protocol import trajectory_protocol
 from rag_r1.rewards.registry import register
+from rag_r1.rewards.trajectory_protocol import trajectory_protocol
 
 _CHINESE = re.compile(r"[\u4e00-\u9fff]")
 _ASSISTANT = re.compile(r"[Aa]ssistant")

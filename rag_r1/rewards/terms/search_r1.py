@@ -25,8 +25,8 @@ from functools import lru_cache
 from rag_r1.agent import Trajectory
 from rag_r1.protocols import Protocol, Tag, Tags
 from rag_r1.rewards.answer_metrics import cover_exact_match, exact_match
-from rag_r1.rewards.trajectory_protocol import trajectory_protocol
 from rag_r1.rewards.registry import register
+from rag_r1.rewards.trajectory_protocol import trajectory_protocol
 
 
 @register("search_r1_format")

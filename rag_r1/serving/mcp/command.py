@@ -19,14 +19,14 @@ from typing import Annotated, Any
 import yaml
 from pydantic import Field, model_validator
 
-from rag_r1.options.server_address import Address
+from rag_r1.io.atomic_files import error_text
+from rag_r1.io.terminal_text import has_control_characters, print_error
 from rag_r1.options.command_line import Arguments, Positive, argument, read_arguments
+from rag_r1.options.declare import Constraint, options_from
+from rag_r1.options.server_address import Address
 from rag_r1.rollouts.agent_arguments import AgentSelection, shared_arguments
 from rag_r1.system.installation import pip_command
-from rag_r1.options.declare import Constraint, options_from
-from rag_r1.io.terminal_text import has_control_characters, print_error
 from rag_r1.tools.mcp.tool import McpFailure, McpOptions, has_mcp, prefixed_entries
-from rag_r1.io.atomic_files import error_text
 
 #: The environment variable with the token of `--http`.
 TOKEN_VARIABLE = "RAG_R1_MCP_TOKEN"
@@ -110,10 +110,10 @@ async def serve(given: McpArguments) -> None:
 async def open_server(given: McpArguments) -> AsyncIterator[Any]:
     """The MCP server of these arguments; its connections are closed with the block. Raises as `serve`."""
     from rag_r1.config.schema import RagR1Config
-    from rag_r1.rollouts.arguments import block_of
     from rag_r1.evaluation.validation_limits import validation_limits
-    from rag_r1.serving.mcp.server import make_server
+    from rag_r1.rollouts.arguments import block_of
     from rag_r1.serving.agent import open_agent
+    from rag_r1.serving.mcp.server import make_server
     from rag_r1.tools import close_tools, shared_searcher, shared_tools
 
     as_eval = _as_evaluated(given)
@@ -128,9 +128,9 @@ async def open_server(given: McpArguments) -> AsyncIterator[Any]:
 async def _serve_http(server: Any, port: int) -> None:
     import uvicorn
 
-    from rag_r1.serving.mcp.server import http_app
     from rag_r1.serving.command import bind_socket
     from rag_r1.serving.idle_timeout import uvicorn_config
+    from rag_r1.serving.mcp.server import http_app
 
     app = http_app(server, os.environ.get(TOKEN_VARIABLE, "").strip() or None)
     with bind_socket("127.0.0.1", port, "--http") as listener:

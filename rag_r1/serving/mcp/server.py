@@ -3,11 +3,11 @@
     search(query)    passages of the retrieval server
     ask(question)    the agent's answer, what it searched for, and the passages that it was shown
 
-The agent plays each question as `rag-r1 eval` and `rag-r1 serve` do (rag_r1/serving/agent.py), with a model behind
-an OpenAI-compatible address. A failure of the infrastructure is an error of the call; an episode without an
-answer is a result that says how it ended. A search of a client has no question behind it: a retriever that
-reads the question beside the query (`agentic_input`) is sent the query as both. Beyond `concurrency`
-questions at a time and as many that wait, a question is refused.
+The agent plays each question as `rag-r1 eval` and `rag-r1 serve` do (rag_r1/serving/agent.py), with a model
+behind an OpenAI-compatible address. A failure of the infrastructure is an error of the call; an episode
+without an answer is a result that says how it ended. A search of a client has no question behind it: a
+retriever that reads the question beside the query (`agentic_input`) is sent the query as both. Beyond
+`concurrency` questions at a time and as many that wait, a question is refused.
 """
 
 from __future__ import annotations
@@ -127,8 +127,8 @@ def _told(record: Trajectory) -> Answered:
 def http_app(server: MCPServer, token: str | None) -> Any:
     """The server as an ASGI app with MCP's streamable HTTP at `/mcp`, for an address on this machine:
     requests with another Host or Origin are refused. With a token, requests must have it as their bearer
-    token. A body must arrive whole, within the limits of the chat server's (rag_r1/serving/middleware.py), and have no
-    more bytes, values or levels than a question needs."""
+    token. A body must arrive whole, within the limits of the chat server's (rag_r1/serving/middleware.py),
+    and have no more bytes, values or levels than a question needs."""
     app = WholeBodyMiddleware(server.streamable_http_app(host="127.0.0.1"), _check_body)
     if token is None:
         return app

@@ -6,10 +6,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from rag_r1.options.command_line import Arguments, argument, read_arguments
 from rag_r1.io.terminal_text import print_error, terminal_text
-from rag_r1.tools.documents.parsers import READERS
+from rag_r1.options.command_line import Arguments, argument, read_arguments
 from rag_r1.tools.documents.corpus import DocumentsError, index_folder
+from rag_r1.tools.documents.parsers import READERS
 
 _DESCRIPTION = f"""\
 Cut the documents of a folder ({", ".join(READERS)}; subfolders too) into passages of about 100 words, with

@@ -32,6 +32,7 @@ from typing import Any
 from filelock import FileLock
 from tqdm import tqdm
 
+from rag_r1.io.atomic_files import atomic_file
 from rag_r1.io.terminal_text import terminal_text
 from rag_r1.protocols.actions import well_formed
 from rag_r1.tools.documents.parsers import (
@@ -44,7 +45,6 @@ from rag_r1.tools.documents.parsers import (
     read_document,
     workers,
 )
-from rag_r1.io.atomic_files import atomic_file
 
 logger = logging.getLogger(__name__)
 

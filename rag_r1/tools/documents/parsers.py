@@ -4,8 +4,8 @@ The name's ending gives the format. A section is what a passage should not cross
 under a heading of a Markdown or HTML file, or a whole plain text. What a file holds is data: of a page,
 scripts, styles and comments are left out, nothing is fetched, and no markup survives.
 
-HTML and PDF are read by a worker with limits of processor time and memory (rag_r1/sandbox/documents.py), for a
-small file can take for ever to parse. Plain text and Markdown cannot, and are read here.
+HTML and PDF are read by a worker with limits of processor time and memory (rag_r1/sandbox/documents.py), for
+a small file can take for ever to parse. Plain text and Markdown cannot, and are read here.
 
 A file that cannot be read raises `FileReadError`, which says why and what to do. PDFs need pypdf
 (`pip install 'rag-r1[documents]'`). Scanned pages have no text: run OCR over them first.

@@ -22,9 +22,9 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from rag_r1.system.installation import pip_command
 from rag_r1.options.declare import Constraint, Flag, PositiveCount, Text, options, options_from
 from rag_r1.protocols import Document
+from rag_r1.system.installation import pip_command
 from rag_r1.tools.documents.corpus import index_folder
 from rag_r1.tools.lazy import LazyValue
 

@@ -22,12 +22,12 @@ from mcp.client import Client
 from mcp.shared.exceptions import MCPError
 from mcp_types import CONNECTION_CLOSED, REQUEST_TIMEOUT
 
-from rag_r1.system.child_processes import bind_to_parent
 from rag_r1.io.terminal_text import terminal_text
+from rag_r1.system.child_processes import bind_to_parent
 from rag_r1.tools.argument_validator import ArgumentValidator, InvalidSchemaError
-from rag_r1.tools.mcp.tool import McpFailure, McpOptions, environment_of, token_of
-from rag_r1.tools.mcp.streams import BoundedTransport, CloseReason, http_streams, stdio_streams
 from rag_r1.tools.mcp.server_output import limit_logs
+from rag_r1.tools.mcp.streams import BoundedTransport, CloseReason, http_streams, stdio_streams
+from rag_r1.tools.mcp.tool import McpFailure, McpOptions, environment_of, token_of
 
 logger = logging.getLogger(__name__)
 limit_logs()

@@ -30,11 +30,19 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator
 
-from rag_r1.options.server_address import Address
-from rag_r1.system.installation import pip_command
-from rag_r1.options.declare import Constraint, OptionFault, OptionsError, PositiveSeconds, Text, options, options_from
 from rag_r1.io.terminal_text import terminal_text
+from rag_r1.options.declare import (
+    Constraint,
+    OptionFault,
+    OptionsError,
+    PositiveSeconds,
+    Text,
+    options,
+    options_from,
+)
+from rag_r1.options.server_address import Address
 from rag_r1.protocols import Refusal
+from rag_r1.system.installation import pip_command
 from rag_r1.tools.function_tool import FunctionTool, named_arguments, schema_of
 from rag_r1.tools.http import Variable, secret
 

@@ -11,7 +11,8 @@ an exception, so a dead retriever costs one bounded error observation and not th
 cached. Redirects are errors; nothing is decompressed.
 
 With `agentic_input` the server is sent more than the query: what its encoder was trained on, e.g. the
-question beside it (rag_r1/protocols/retriever_query.py). Separator and mode are the server's own (query_format.py).
+question beside it (rag_r1/protocols/retriever_query.py). Separator and mode are the server's own
+(query_format.py).
 
 The token for a server that requires one is read from the environment variable `RETRIEVAL_TOKEN`; it is not a
 key of the configuration, because configurations are logged.
@@ -34,6 +35,7 @@ from rag_r1.options.declare import options_from
 from rag_r1.protocols import Document, Failure
 from rag_r1.protocols.retriever_query import Context
 from rag_r1.tools.retrieval.cache import QueryCache
+from rag_r1.tools.retrieval.options import RetrieverConfig
 from rag_r1.tools.retrieval.query_format import (
     MAX_READY_BYTES,
     VERSION_HEADER,
@@ -41,7 +43,6 @@ from rag_r1.tools.retrieval.query_format import (
     RemoteQueryFormat,
     choose_mode,
 )
-from rag_r1.tools.retrieval.options import RetrieverConfig
 
 logger = logging.getLogger(__name__)
 

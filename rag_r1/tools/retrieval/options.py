@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from rag_r1.options.server_address import Address
 from rag_r1.options.declare import (
     Count,
     Flag,
@@ -15,6 +14,7 @@ from rag_r1.options.declare import (
     options,
     options_from,
 )
+from rag_r1.options.server_address import Address
 from rag_r1.protocols.retriever_query import MODES
 from rag_r1.tools.retrieval.wire import WIRES, WireFormat
 
@@ -41,8 +41,9 @@ class RetrieverConfig:
     #: Whether a query is sent together with what it depends on, joined by the separator of the server's
     #: encoder: for a retriever that was trained so (Agentic-R).
     agentic_input: Flag = False
-    #: What it is sent with (rag_r1/protocols/retriever_query.py), by default what the server's encoder was trained with
-    #: or, if the server does not say, the question (`agentic`). Another one than the encoder's is an error.
+    #: What it is sent with (rag_r1/protocols/retriever_query.py), by default what the server's encoder was
+    #: trained with or, if the server does not say, the question (`agentic`). Another one than the encoder's
+    #: is an error.
     mode: Literal[tuple(MODES)] | None = None
     #: Connections to the server, per process: with veRL's eight agent workers and `max_queries` as below, as
     #: many queries at once as the server takes (4,096).

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 from collections.abc import Iterator, Sequence
 
+from rag_r1.io.terminal_text import terminal_lines
 from rag_r1.options.server_address import AN_ADDRESS, is_server_address
+from rag_r1.system.installation import setup_command
 from rag_r1.training.doctor.findings import MISSING, WARNING, Finding, ok, version_of
 from rag_r1.training.doctor.hardware import check_driver, check_gpu, check_memory, check_ray
 from rag_r1.training.doctor.packages import check_registration, check_trl, check_versions
-from rag_r1.system.installation import setup_command
-from rag_r1.io.terminal_text import terminal_lines
 
 
 def check_retriever(url: str | None) -> Iterator[Finding]:
@@ -80,3 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         missing += finding.state == MISSING
     print(f"\n{missing} missing: follow the arrows above" if missing else "\nall is well")
     return 1 if missing else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from importlib import import_module, metadata
 from importlib.util import find_spec
 
-from rag_r1.training.doctor.findings import MISSING, WARNING, Finding, ok, version_of
 from rag_r1.system.installation import pip_command, setup_command
+from rag_r1.training.doctor.findings import MISSING, WARNING, Finding, ok, version_of
 
 SETUP = setup_command()
 VERL = "0.9.1"

@@ -9,11 +9,16 @@ from __future__ import annotations
 
 from omegaconf import DictConfig
 
-from rag_r1.training.preflight.cluster import check_batch_sizes, check_engines, check_reachability, needs_critic
+from rag_r1.options.problems import PreflightReport, Problem
+from rag_r1.training.preflight.cluster import (
+    check_batch_sizes,
+    check_engines,
+    check_reachability,
+    needs_critic,
+)
 from rag_r1.training.preflight.data import check_data, check_steps
 from rag_r1.training.preflight.model import check_model, check_quantisation, check_tags, check_turns
 from rag_r1.training.preflight.probes import check_probes
-from rag_r1.options.problems import PreflightReport, Problem
 from rag_r1.training.preflight.resume import check_resumed_rates
 from rag_r1.training.preflight.retriever import check_retriever
 from rag_r1.training.preflight.sampler import check_filtering, check_sampler, check_sampler_options

@@ -14,11 +14,11 @@ from urllib.parse import urlsplit
 
 from omegaconf import DictConfig, OmegaConf
 
-from rag_r1.system import gpu_driver
+from rag_r1.options.problems import Problem, error, is_unset, warning
 from rag_r1.options.server_address import is_server_address
+from rag_r1.system import gpu_driver
 from rag_r1.system.installation import flash_attn_command
 from rag_r1.training.preflight.adapters import check_adapters
-from rag_r1.options.problems import Problem, error, is_unset, warning
 from rag_r1.training.preflight.sessions import verls_mode
 
 _ACTOR = "actor_rollout_ref.actor"

@@ -10,9 +10,9 @@ from omegaconf import DictConfig, ListConfig
 
 from rag_r1.config.agent_setup import AgentSetup, RowLimits
 from rag_r1.config.schema import RagR1Config
-from rag_r1.training.preflight.parquet import column_problems, scan_parquet, scan_problems
-from rag_r1.options.problems import PreflightReport, Problem, error, plain, warning
 from rag_r1.data.rows import QuestionRow
+from rag_r1.options.problems import PreflightReport, Problem, error, plain, warning
+from rag_r1.training.preflight.parquet import column_problems, scan_parquet, scan_problems
 
 #: A limit on the tokens of a prompt that no prompt reaches.
 _ANY_LENGTH = 1 << 40

@@ -10,10 +10,10 @@ from omegaconf import DictConfig, OmegaConf
 
 from rag_r1.agent import TokenizerCodec
 from rag_r1.config.agent_setup import for_tokenizer, tool_schemas
-from rag_r1.sandbox.chat_template import ChatLimitError, refuse_endless_files, refuse_endless_template
 from rag_r1.config.schema import RagR1Config
 from rag_r1.options.problems import Problem, error, first_line, is_unset, plain, problem_of_fault
 from rag_r1.protocols import ChatTemplateError, Protocol
+from rag_r1.sandbox.chat_template import ChatLimitError, refuse_endless_files, refuse_endless_template
 
 
 def check_model(

@@ -18,8 +18,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from tqdm import tqdm
 
-from rag_r1.options.problems import Problem, error, warning
 from rag_r1.data.rows import REQUIRED_COLUMNS, QuestionRow, read_rows, row_fault, usable_prompt
+from rag_r1.options.problems import Problem, error, warning
 
 #: Most prompts of a file that are tokenised.
 TOKENISED = 4000

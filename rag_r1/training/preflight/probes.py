@@ -12,12 +12,12 @@ import pyarrow as pa
 from omegaconf import DictConfig, OmegaConf
 
 from rag_r1.config.schema import SHOW_PASSAGES, RagR1Config
-from rag_r1.training.preflight.data import files_of
+from rag_r1.data.evidence import GoldEvidence
+from rag_r1.data.rows import QuestionRow, read_rows
 from rag_r1.options.problems import Problem, error
 from rag_r1.probes.passages import HOW_TO_MAKE, Passages, PassagesError, read_passages
 from rag_r1.probes.probes import NEED_GOLD, NEED_PASSAGES, applies, enough_random, topk_of
-from rag_r1.data.rows import QuestionRow, read_rows
-from rag_r1.data.evidence import GoldEvidence
+from rag_r1.training.preflight.data import files_of
 
 _KEY, _FILE = "rag_r1.probes", "rag_r1.probe_passages"
 _DATASET = {"path": "pkg://rag_r1.plugin.dataset", "name": "SearchDataset"}

@@ -17,8 +17,8 @@ from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
-from rag_r1.sandbox.worker_pool import JobError, JobLimits, LimitError, WorkerPool
 from rag_r1.options.problems import Problem, error, warning
+from rag_r1.sandbox.worker_pool import JobError, JobLimits, LimitError, WorkerPool
 
 #: veRL's file with the number of the last whole checkpoint.
 _TRACKER = "latest_checkpointed_iteration.txt"

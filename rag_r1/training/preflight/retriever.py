@@ -12,11 +12,11 @@ from omegaconf import DictConfig, OmegaConf
 from rag_r1.io.bounded_http import bounded_http_client
 from rag_r1.options.declare import read_options
 from rag_r1.options.problems import PreflightReport, error, first_line, is_unset, plain, warning
-from rag_r1.training.preflight.retriever_limits import check_limits, limits_in
 from rag_r1.protocols.retriever_query import QueryFormat
-from rag_r1.tools.retrieval.query_format import QueryFormatError, choose_mode, read_format, ready_address
 from rag_r1.tools.registry import DEFAULT_TOOL
 from rag_r1.tools.retrieval.client import TOKEN_VARIABLE, RetrieverConfig, token_header
+from rag_r1.tools.retrieval.query_format import QueryFormatError, choose_mode, read_format, ready_address
+from rag_r1.training.preflight.retriever_limits import check_limits, limits_in
 
 _PROBE = "Which river flows through Paris?"
 

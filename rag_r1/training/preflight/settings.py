@@ -12,8 +12,8 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from rag_r1.config.schema import RagR1Config, find_faults
-from rag_r1.options.import_path import ImportPathError
 from rag_r1.options.declare import OptionsError
+from rag_r1.options.import_path import ImportPathError
 from rag_r1.options.problems import Problem, error, is_unset, plain, problem_of_fault
 from rag_r1.protocols import SEARCH
 from rag_r1.rewards import RewardSum

@@ -11,11 +11,11 @@ from pathlib import Path
 from omegaconf import DictConfig, ListConfig
 from tqdm import tqdm
 
-from rag_r1.training.preflight.model import check_model, check_tags
-from rag_r1.options.problems import PreflightReport, Problem, error, is_unset, plain, warning
-from rag_r1.training.preflight.resume import check_resumed_sft_rate
-from rag_r1.protocols import Protocol
 from rag_r1.data.sft_rows import SftRow, SftRowError, SftTokens, protocol_of_rows, read_sft_rows
+from rag_r1.options.problems import PreflightReport, Problem, error, is_unset, plain, warning
+from rag_r1.protocols import Protocol
+from rag_r1.training.preflight.model import check_model, check_tags
+from rag_r1.training.preflight.resume import check_resumed_sft_rate
 
 #: Rows of a file whose tokens are counted: the longest by characters.
 COUNTED = 512

@@ -12,11 +12,11 @@ import pytest
 import torch
 from transformers import AutoModel, AutoTokenizer, PreTrainedModel
 
+from retrieval_server.determinism import Determinism
 from retrieval_server.encode.encoder import BUCKET, Encoder
 from retrieval_server.encode.model_folder import hash_model
 from retrieval_server.encode.options import EncoderOptions
 from retrieval_server.errors import IndexFolderError
-from retrieval_server.determinism import Determinism
 
 TEXTS = ["ulm", "the river carries barges with timber", "trier is a town in the valley of the river mosel"]
 BGE = "Represent this sentence for searching relevant passages: "

@@ -12,13 +12,13 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
+from retrieval_server.determinism import Determinism
 from retrieval_server.encode import openvino_model
 from retrieval_server.encode.encoder import Encoder
 from retrieval_server.encode.options import EncoderOptions, OpenVinoOptions, choose_runtime
 from retrieval_server.errors import BuildError, EncoderError
 from retrieval_server.folder.corpus import CorpusReader
 from retrieval_server.folder.manifest import describe_files
-from retrieval_server.determinism import Determinism
 from retrieval_server.indexing.builder import build_index
 from retrieval_server.indexing.options import BuildOptions
 from retrieval_server.indexing.parts import EncodingPart, encode_part, prepare_corpus

@@ -9,11 +9,11 @@ import threading
 import pytest
 
 from retrieval_server.cluster.ray_serve import ShardedSource
+from retrieval_server.determinism import Determinism, ProbeResult
 from retrieval_server.engine.engine import Engine
 from retrieval_server.engine.metrics import Metrics
 from retrieval_server.engine.options import EngineOptions
 from retrieval_server.folder.passages import Passage
-from retrieval_server.determinism import Determinism, ProbeResult
 from retrieval_server.search.reranker import RerankedSource, Reranker
 from retrieval_server.source import ScoredPassage, SourceDescription, StagedSource
 

@@ -12,9 +12,9 @@ from retrieval_server.indexing.builder import build_index
 from retrieval_server.indexing.faiss_build import TRAIN_AT_LEAST, make_index, write_faiss_index
 from retrieval_server.indexing.faiss_recall import choose_default, recall_warning, sample_queries
 from retrieval_server.indexing.options import BuildOptions
-from retrieval_server.search.vectors.faiss_search import SearchParameters
 from retrieval_server.search.index_source import IndexSource
 from retrieval_server.search.options import OpenOptions
+from retrieval_server.search.vectors.faiss_search import SearchParameters
 
 
 def options(corpus, tiny_bge, out, **more) -> BuildOptions:

@@ -17,16 +17,15 @@ from retrieval_server.encode.encoder import Encoder
 from retrieval_server.encode.options import EncoderOptions
 from retrieval_server.errors import BuildError, CorpusError, IndexFolderError
 from retrieval_server.folder.manifest import read_manifest
-from retrieval_server.indexing import embedding_files
-from retrieval_server.indexing import index_import
+from retrieval_server.indexing import embedding_files, index_import
 from retrieval_server.indexing.embedding_files import Embeddings
 from retrieval_server.indexing.faiss_build import make_index
 from retrieval_server.indexing.index_import import import_index
 from retrieval_server.indexing.options import BuildOptions
-from retrieval_server.search.vectors.faiss_files import open_index, read_header, write_exact
-from retrieval_server.search.vectors.faiss_search import SearchParameters
 from retrieval_server.search.index_source import IndexSource
 from retrieval_server.search.options import OpenOptions
+from retrieval_server.search.vectors.faiss_files import open_index, read_header, write_exact
+from retrieval_server.search.vectors.faiss_search import SearchParameters
 
 from ..conftest import PASSAGES, RIVERS, TOWNS, write_jsonl
 

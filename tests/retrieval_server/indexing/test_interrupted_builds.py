@@ -12,8 +12,7 @@ from retrieval_server.encode.options import EncoderOptions
 from retrieval_server.errors import BuildError, EncoderError
 from retrieval_server.folder.corpus import CorpusReader
 from retrieval_server.folder.manifest import FAISS_INDEX, ROWS
-from retrieval_server.indexing import dense_build
-from retrieval_server.indexing import resource_estimate
+from retrieval_server.indexing import dense_build, resource_estimate
 from retrieval_server.indexing.builder import build_index, merge_parts
 from retrieval_server.indexing.options import BuildOptions
 from retrieval_server.indexing.parts import EncodingPart, encode_part, prepare_corpus

@@ -8,8 +8,8 @@ from retrieval_server.encode.encoder import Encoder
 from retrieval_server.encode.options import EncoderOptions
 from retrieval_server.folder.passages import PassageStore
 from retrieval_server.indexing import resource_estimate
-from retrieval_server.indexing.resource_estimate import estimate_times, print_estimate
 from retrieval_server.indexing.presets import GRAPH_FROM, PRESETS, cells_for
+from retrieval_server.indexing.resource_estimate import estimate_times, print_estimate
 
 DIMENSION = 32
 #: Enough passages for a graph over the cells.
@@ -58,7 +58,9 @@ def test_indexing_is_timed_with_and_without_a_graph_over_the_cells(
     monkeypatch.setattr(resource_estimate, "_WORTH_TIMING", 1)
     searched = []
     look = resource_estimate.widen_cell_search
-    monkeypatch.setattr(resource_estimate, "widen_cell_search", lambda index: (searched.append(index), look(index)))
+    monkeypatch.setattr(
+        resource_estimate, "widen_cell_search", lambda index: (searched.append(index), look(index))
+    )
     store = ManyTimes(store, passages)
     needs = estimate_times(PRESETS[preset], store, DIMENSION, encoder, 64, encodes=True)
     assert needs.index_s > 0 and needs.encode_s > 0

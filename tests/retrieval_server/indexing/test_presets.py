@@ -27,6 +27,7 @@ from retrieval_server.folder.row_layout import RowLayout
 from retrieval_server.indexing import dense_build, faiss_build
 from retrieval_server.indexing.dense_build import keep_rows
 from retrieval_server.indexing.faiss_build import make_index, write_faiss_index
+from retrieval_server.indexing.presets import MOST_CELLS, PRESETS, cells_for
 from retrieval_server.indexing.resource_estimate import (
     ResourceEstimate,
     duration_text,
@@ -34,12 +35,11 @@ from retrieval_server.indexing.resource_estimate import (
     print_estimate,
     size_text,
 )
-from retrieval_server.indexing.presets import MOST_CELLS, PRESETS, cells_for
 from retrieval_server.indexing.split_index import _split_compressed
 from retrieval_server.indexing.work_files import keep_if_unchanged
 from retrieval_server.search.dense import DenseBackend
-from retrieval_server.search.vectors.faiss_files import open_index
 from retrieval_server.search.options import OpenOptions
+from retrieval_server.search.vectors.faiss_files import open_index
 
 ROOT = Path(__file__).parents[3]
 DIMENSION, COUNT = 32, 700

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from retrieval_server.errors import IndexFolderError
 from retrieval_server.indexing.faiss_build import make_index
 from retrieval_server.search.backends import Hit, search_nested
+from retrieval_server.search.options import OpenOptions
 from retrieval_server.search.vectors.faiss_search import (
     ApproximateSearch,
     FlatSearch,
@@ -21,7 +22,6 @@ from retrieval_server.search.vectors.faiss_search import (
     open_search,
 )
 from retrieval_server.search.vectors.gpu import place_on_gpus
-from retrieval_server.search.options import OpenOptions
 
 FACTORIES = [
     "Flat",

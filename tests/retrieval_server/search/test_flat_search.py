@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from retrieval_server.search.options import OpenOptions
 from retrieval_server.search.vectors import flat_search
 from retrieval_server.search.vectors.flat_search import FlatSearch
-from retrieval_server.search.options import OpenOptions
 
 DIMENSION = 8
 

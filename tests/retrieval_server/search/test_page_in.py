@@ -96,7 +96,9 @@ def test_a_container_has_what_its_limit_leaves_it(
     stat = [f"{names[0]} {pages // 2}", f"{names[1]} {pages // 2}", "anon 77", "inactive_anon 88"]
     (folder / "memory.stat").write_text("\n".join(stat) + "\n")
     system = Path("/sys/fs/cgroup")
-    groups = [replace(group, folder=tmp_path / group.folder.relative_to(system)) for group in prefetch._GROUPS]
+    groups = [
+        replace(group, folder=tmp_path / group.folder.relative_to(system)) for group in prefetch._GROUPS
+    ]
     monkeypatch.setattr(prefetch, "_GROUPS", groups)
     assert available_memory() == expected
 

@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from retrieval_server.errors import EncoderError
 from retrieval_server.determinism import TIE, Determinism
+from retrieval_server.errors import EncoderError
 from retrieval_server.search.reranker import RerankedSource, Reranker
 
 from ..same_answers import assert_same_answers, plain, wired

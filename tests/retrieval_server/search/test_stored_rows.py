@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from retrieval_server.errors import IndexFolderError
 from retrieval_server.folder.row_layout import RowLayout
 from retrieval_server.indexing.faiss_build import make_index
-from retrieval_server.search.vectors import stored_rows
 from retrieval_server.search.backends import Hit
+from retrieval_server.search.vectors import stored_rows
 from retrieval_server.search.vectors.faiss_search import ApproximateSearch, FlatSearch, SearchParameters
 from retrieval_server.search.vectors.stored_rows import StoredRows
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from retrieval_server.cluster.ray_serve import QueryEncoder
+from retrieval_server.determinism import Determinism, ProbeResult
 from retrieval_server.encode.encoder import Encoder
 from retrieval_server.folder.manifest import read_manifest
-from retrieval_server.determinism import Determinism, ProbeResult
 from retrieval_server.search.options import OpenOptions
 from retrieval_server.search.threads import ThreadCount, encoder_threads, openmp_runtimes, probe_encoder
 

@@ -1,0 +1,1 @@
+"""Agentic-R in miniature."""

@@ -1,0 +1,5 @@
+"""The configuration `rag_r1:`, the recipes that set it, and the agent that is built from it."""
+
+from rag_r1.system.renamed_modules import forward
+
+__getattr__ = forward(__name__, "rag_r1.config.schema")

@@ -1,0 +1,1 @@
+"""The rows of data sets: questions, samples for fine-tuning, evidence, annotations."""

@@ -1,0 +1,1 @@
+"""Readers of question files, whatever their format, and the writer of veRL's parquet."""

@@ -1,0 +1,1 @@
+"""Language models outside training: clients of OpenAI-compatible servers, vLLM's server, checkpoints."""

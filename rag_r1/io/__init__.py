@@ -1,0 +1,1 @@
+"""Files and foreign texts: atomic writes, and JSON, YAML and HTTP read within limits."""

@@ -1,0 +1,1 @@
+"""Many episodes outside training: requests, sessions, runner, engines, provenance."""

@@ -1,0 +1,1 @@
+"""`rag-r1 mcp`: search and agent as tools for MCP clients."""

@@ -1,0 +1,1 @@
+"""This machine and this installation: extras, GPU driver, child processes, other trainings."""

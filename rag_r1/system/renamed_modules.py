@@ -1,0 +1,89 @@
+"""The old names of modules, which go on working for one release, with a DeprecationWarning.
+
+`renamed_modules.txt` has a line `old new` for each. `import old` gives the module `new` itself, so that a
+class imported by either name is one class; `python -m old` runs `new`, or says where an experiment has moved
+to. Where an old module's name is now a package's, the package forwards the names of the module (`forward`).
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.abc
+import importlib.machinery
+import sys
+import warnings
+from collections.abc import Callable, Sequence
+from functools import cache
+from importlib.resources import files
+from types import CodeType, ModuleType
+from typing import Any
+
+_RUN = "import runpy; runpy.run_module({new!r}, run_name='__main__', alter_sys=True)"
+_MOVED = "import sys; sys.exit('python -m {old} is now, in a clone of the repository: python -m {new}')"
+
+
+@cache
+def table() -> dict[str, str]:
+    """Old dotted name -> new dotted name."""
+    text = files("rag_r1.system").joinpath("renamed_modules.txt").read_text(encoding="utf-8")
+    return dict(line.split() for line in text.splitlines() if line)
+
+
+class _Loader(importlib.abc.InspectLoader):
+    """Loads the new module under the old name."""
+
+    def __init__(self, new: str):
+        self.new = new
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
+        warnings.warn(f"{spec.name} is now {self.new}", DeprecationWarning, stacklevel=2)
+        module = importlib.import_module(self.new)
+        self._spec = module.__spec__
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__spec__ = self._spec  # the import system has put that of the old name there
+
+    def get_source(self, fullname: str) -> str:
+        """What `python -m old` runs."""
+        text = _MOVED if self.new.startswith("examples.") else _RUN
+        return text.format(old=fullname, new=self.new)
+
+    def get_code(self, fullname: str) -> CodeType:
+        return compile(self.get_source(fullname), fullname, "exec")
+
+    def is_package(self, fullname: str) -> bool:
+        return False
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    """Finds the old names. It is the first finder: `rag_r1.limited` is now the package `rag_r1.sandbox`, in
+    which the usual one would find `rag_r1.limited.worker` and load it a second time."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        new = table().get(fullname) if fullname.startswith("rag_r1.") else None
+        if new is None or new.startswith(f"{fullname}."):  # a package, which forwards
+            return None
+        return importlib.machinery.ModuleSpec(fullname, _Loader(new))
+
+
+def install() -> None:
+    """Make the old names importable in this process."""
+    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Finder())
+
+
+def forward(package: str, new: str) -> Callable[[str], Any]:
+    """The `__getattr__` of a package that has the name of an old module, whose names are now in `new`."""
+
+    def get(name: str) -> Any:
+        if not name.startswith("__"):
+            module = importlib.import_module(new)
+            if hasattr(module, name):
+                warnings.warn(f"{package}.{name} is now in {new}", DeprecationWarning, stacklevel=2)
+                return getattr(module, name)
+        raise AttributeError(f"module {package!r} has no attribute {name!r}")
+
+    return get

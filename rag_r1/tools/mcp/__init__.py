@@ -1,0 +1,1 @@
+"""Tools of MCP servers: connections, streams, limits."""

@@ -1,0 +1,1 @@
+"""Search in vectors: FAISS, exact search, rows in memory-mapped files."""

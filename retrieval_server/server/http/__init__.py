@@ -1,0 +1,1 @@
+"""HTTP below the routes: listener, middleware, origins, limits of connections and load."""
