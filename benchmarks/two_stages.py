@@ -54,7 +54,8 @@ _PAGE = """\
 
 {machine}. A policy of one million parameters whose supervised data never showed a search
 (`rag_r1/demo/r1_searcher_traces.py`) is trained in the demo's invented world, through real veRL, Ray, FSDP
-and vLLM. Stage 1 rewards searching and the format; stage 2 rewards the answer's F1, with -2 for a wrong format.
+and vLLM. Stage 1 rewards searching and the format; stage 2 rewards the answer's F1, with -2 for a wrong
+format.
 The control has stage 2's reward from the start, for as many steps as both stages together. Each step has 128
 trajectories; held-out are 160 questions about names that do not occur in training.
 `searched` is the share of trajectories with a well-formed search: every query opened, closed and answered,

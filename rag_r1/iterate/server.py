@@ -115,7 +115,8 @@ class LoopServer:
         if answer.status_code != 200:
             raise PipelineError(
                 f"the server at {self.url} does not load {index} (HTTP {answer.status_code}): "
-                f"{one_line_text(answer.text)}. See its log; --reload-root must contain that folder as its machine "
+                f"{one_line_text(answer.text)}. See its log; "
+                "--reload-root must contain that folder as its machine "
                 "sees it (server.paths)"
             )
 

@@ -93,7 +93,8 @@ def describe_server(base: str) -> dict[str, Any]:
             status, ready = get_json(client, f"{base}/ready")
     except (httpx.HTTPError, httpx.InvalidURL, OSError, UnicodeError) as error:
         raise ProvenanceError(
-            f"no retrieval server answers at {public_address(base)} ({type(error).__name__}): start it, or correct "
+            f"no retrieval server answers at {public_address(base)} ({type(error).__name__}): "
+            "start it, or correct "
             "the address"
         ) from error
     known = ready if status == 200 and isinstance(ready, dict) else None

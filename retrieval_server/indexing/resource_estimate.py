@@ -128,8 +128,10 @@ def print_estimate(
         f"{passages} passages of {dimension} dimensions, preset {preset.name}: "
         f"{preset.factory(passages, dimension)}",
         f"  memory of a server    {size_text(needs.memory)} for the index, "
-        f"and {size_text(needs.process)} for the process{'' if needs.with_encoder else ' without the encoder'}",
-        f"  memory of the build   {size_text(needs.build_memory)} for the vectors in work, and the same process",
+        f"and {size_text(needs.process)} for the process"
+        f"{'' if needs.with_encoder else ' without the encoder'}",
+        f"  memory of the build   {size_text(needs.build_memory)} for the vectors in work, "
+        "and the same process",
         f"  disk                  {size_text(needs.disk)}, beside the text ({size_text(free)} are free)",
     ]
     if needs.encode_s is not None:

@@ -10,15 +10,15 @@ from verl_source import ROOT
 #: Outside of rag_r1/plugin -> why there. A new line here is a decision: most contacts belong into the plugin.
 PLACES = {
     "rag_r1/training/next_steps.py": "names veRL's merger in the commands that it prints",
-    "rag_r1/training/doctor/packages.py": "looks at veRL's registries after a plain `import verl`, as in a worker; it"
-    " must not import the plugin, since it checks whether veRL does",
+    "rag_r1/training/doctor/packages.py": "looks at veRL's registries after a plain `import verl`, as in a"
+    " worker; it must not import the plugin, since it checks whether veRL does",
     "rag_r1/inference/checkpoints.py": "starts veRL's merger in a process of its own",
     "rag_r1/system/concurrent_trainings.py": "knows other trainings by the module that they run",
-    "rag_r1/training/preflight/data.py": "counts tokens as veRL does; the preflight may not import the plugin",
+    "rag_r1/training/preflight/data.py": "counts tokens as veRL does; it may not import the plugin",
     "rag_r1/training/preflight/model.py": "loads the tokenizer as veRL does",
     "rag_r1/training/preflight/settings.py": "veRL's own validation is one of the checks",
     "rag_r1/config/recipes.py": "starts veRL's trainer",
-    "rag_r1/retriever/training/trainer.py": "logs to veRL's loggers; without veRL installed, it trains without them",
+    "rag_r1/retriever/training/trainer.py": "logs to veRL's loggers, if veRL is installed",
     "rag_r1/sft/train_command.py": "starts veRL's SFT trainer",
 }
 STORE = "rag_r1/plugin/sample_store.py"

@@ -33,7 +33,8 @@ def _opening(comparison: Comparison) -> list[str]:
         f"{integer(asked['compared'])} questions that all runs have and none has lost to a failure; all "
         f"figures are about these. Answers are compared with the normaliser `{comparison['normaliser']}`. "
         f"Differences are from the first run, with {interval['level']:.0%} intervals ({interval['kind']}, "
-        f"{integer(interval['resamples'])} replicates). `p` is McNemar's exact test where a question is right "
+        f"{integer(interval['resamples'])} replicates). "
+        "`p` is McNemar's exact test where a question is right "
         "or wrong, else a permutation test; `p, Holm` is corrected over the data sources and runs of a "
         "figure; `p, bootstrap` is the paired bootstrap's."
     ]

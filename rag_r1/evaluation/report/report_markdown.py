@@ -44,10 +44,12 @@ def _opening(report: Report) -> list[str]:
     every = counts["all"]
     lines = [
         f"{integer(every['questions'])} questions, {integer(every['episodes'])} episodes, of which "
-        f"{integer(every['failed'])} failed. A failed episode (engine, search engine, unusable row, bug) is no "
+        f"{integer(every['failed'])} failed. "
+        "A failed episode (engine, search engine, unusable row, bug) is no "
         "wrong answer: it has no score and is left out of scores and costs; the section on failures has the "
         "EM if all of them had been wrong, or right. In brackets: "
-        f"{interval['level']:.0%} intervals ({interval['kind']}, {integer(interval['resamples'])} replicates). "
+        f"{interval['level']:.0%} intervals ({interval['kind']}, "
+        f"{integer(interval['resamples'])} replicates). "
         "Avg. is the mean over the data sources, in which each counts once.",
     ]
     told = []

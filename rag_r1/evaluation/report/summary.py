@@ -14,7 +14,8 @@ _SHOWN = ("em", "cover_em", "f1", "em_answerable", "formatted", "retrievals", "s
 def headline(report: Mapping[str, Any], condition: str) -> Iterator[str]:
     """The figures over all questions, and the EM of each source."""
     every = report["counts"]["all"]
-    yield f"condition {one_line_text(condition)}: {every['questions']:,} questions, {every['episodes']:,} episodes"
+    counts = f"{every['questions']:,} questions, {every['episodes']:,} episodes"
+    yield f"condition {one_line_text(condition)}: {counts}"
     figures = report["figures"]
     terms = [name for name in figures if name.startswith("term:")]
     for name in (*_SHOWN, *terms):
