@@ -44,7 +44,7 @@ from examples.agentic_r.run import (
     worlds,
 )
 from examples.agentic_r.warm_start import PROTOCOL
-from rag_r1.evaluation import command as evaluate
+from rag_r1.evaluation.command import main as evaluate
 from rag_r1.evaluation.report.report import write_text
 from rag_r1.inference.vllm_server import vllm_server
 from rag_r1.io.terminal_text import print_error
@@ -52,8 +52,8 @@ from rag_r1.iterate.commands import query_keys
 from rag_r1.iterate.plan import Query
 from rag_r1.iterate.results import evaluation_facts
 from rag_r1.options.command_line import Arguments, argument, read_arguments
-from rag_r1.retriever.selection import command as select_command
-from rag_r1.retriever.training import command as train
+from rag_r1.retriever.selection.command import main as select_rows
+from rag_r1.retriever.training.command import main as train_retriever
 from rag_r1.runs.json_lines import RunError
 from rag_r1.runs.lock import PipelineError
 from rag_r1.tools.retrieval.local_server import RetrievalProcessError, build_index, retrieval_process
@@ -121,7 +121,7 @@ def run_variant(ground: LoopInputs, seed: int, name: str, policy: Path, url_of_p
         words += ["--retriever-url", url, "--protocol", PROTOCOL]
         words += ["--data", ground.folder / "data" / "val.parquet"]
         words += ["--out", folder / "run", *eval_words(), *query_keys(variant.query)]
-        _run(evaluate.main, words)
+        _run(evaluate, words)
     facts = evaluation_facts(folder)
     told |= {"rows": rows} | {figure: facts[figure]["value"] for figure in ("em", "searches")}
     write_text(folder / _FINISHED, json.dumps(told, indent=2) + "\n")
@@ -159,9 +159,9 @@ def _trained(ground: LoopInputs, seed: int, utility: str, query: Query, folder: 
     words: list[object] = ["--utility", utility, "--negatives", NEGATIVES, "--seed", seed, "--out", rows]
     for file in ("candidates", "relevance", "correctness"):
         words += [f"--{file}", scores / f"{file}.jsonl"]
-    _run(select_command.main, words)
+    _run(select_rows, words)
     words = ["--rows", rows, "--corpus", scores / "passages.jsonl", "--out", training, "--mode", query]
-    _run(train.main, [*words, *encoder_options(ground, seed)])
+    _run(train_retriever, [*words, *encoder_options(ground, seed)])
     return len(rows.read_text(encoding="utf-8").splitlines()), training / "model"
 
 

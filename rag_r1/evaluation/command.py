@@ -16,14 +16,12 @@ import sys
 from collections.abc import Sequence
 from functools import partial
 
-from rag_r1.evaluation import modes
-from rag_r1.evaluation import state_threshold as proposing
+from rag_r1.evaluation import modes, state_threshold
 from rag_r1.evaluation.condition_run import prepare_evaluation, run_condition
 from rag_r1.evaluation.conditions import agent_condition, baseline
 from rag_r1.evaluation.eval_arguments import EvalArguments
 from rag_r1.evaluation.probes.suite import gather_passages, make_search_card
-from rag_r1.evaluation.report import compare_command as comparing
-from rag_r1.evaluation.report import report as reporting
+from rag_r1.evaluation.report import compare_command, report
 from rag_r1.evaluation.target import resolve_model, serve_model
 from rag_r1.options.command_line import read_arguments
 from rag_r1.rollouts.session import run_command
@@ -55,13 +53,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     is printed), 1 if it could not begin."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     if arguments[:1] == ["report"]:
-        return reporting.main(arguments[1:])
+        return report.main(arguments[1:])
     if arguments[:1] == ["compare"]:
-        return comparing.main(arguments[1:])
+        return compare_command.main(arguments[1:])
     if arguments[:1] == ["modes"]:
         return modes.main(arguments[1:])
     if arguments[:1] == ["sigma"]:
-        return proposing.main(arguments[1:])
+        return state_threshold.main(arguments[1:])
     given = read_arguments(EvalArguments, arguments, prog="rag-r1 eval", description=_DESCRIPTION)
     return run_command(partial(evaluate, given))
 

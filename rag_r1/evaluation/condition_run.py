@@ -32,7 +32,7 @@ from rag_r1.evaluation.conditions import Condition
 from rag_r1.evaluation.eval_arguments import EvalArguments, PolicyArguments
 from rag_r1.evaluation.judge import JudgeVerdicts, judge
 from rag_r1.evaluation.provenance import write_provenance
-from rag_r1.evaluation.report import report as reporting
+from rag_r1.evaluation.report.report import REPORT_MD, WRONG_RUN, ReportOptions, make_report
 from rag_r1.evaluation.report.summary import headline, stop_message
 from rag_r1.evaluation.validation_limits import validation_limits
 from rag_r1.io.atomic_files import error_text
@@ -167,12 +167,12 @@ def _report(
     out: Path,
 ) -> None:
     """Write the report and print its main figures."""
-    options = reporting.ReportOptions(
+    options = ReportOptions(
         answerable=given.answerable, supporting=given.supporting, skip_bad_rows=given.skip_bad_rows
     )
     try:
-        report: dict[str, Any] = reporting.make_report(out, options)
-    except reporting.WRONG_RUN as error:
+        report: dict[str, Any] = make_report(out, options)
+    except WRONG_RUN as error:
         raise RunError(f"the records are complete, but not the report: {error_text(error)}") from error
     for line in headline(report, condition.name):
         print(line)
@@ -189,4 +189,4 @@ def _report(
     print(usage_line(run))
     for line in run.ready.questions.bad.left_out():
         print(line, file=sys.stderr)
-    print(f"report: {out / reporting.REPORT_MD}")
+    print(f"report: {out / REPORT_MD}")
