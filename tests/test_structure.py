@@ -1,0 +1,122 @@
+"""The structure of the code: sizes of folders and modules, and strings that name modules."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import re
+import subprocess
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+TOPS = ("rag_r1", "retrieval_server", "data_process", "examples")
+MODULES = sorted(
+    path for top in TOPS for path in (ROOT / top).rglob("*.py") if "__pycache__" not in path.parts
+)
+#: A dotted path of ours in a text: `rag_r1.agent.episode`, `rag_r1.tools.retrieval.client:make_retrieval`.
+DOTTED = re.compile(rf"(?<![\w./\-@])((?:{'|'.join(TOPS)})(?:\.(?!md\b)[a-z_]\w*)+)(?::(\w+))?")
+#: The keys of our configuration stand under the name of the package.
+KEYS = ROOT / "recipes" / "rag_r1_defaults.yaml"
+#: Names of loggers, and a key of a chat's answer.
+NOT_MODULES = {"retrieval_server.requests", "retrieval_server.note", "rag_r1.ignored"}
+TEXTS = ("*.md", "*.toml", "*.yaml", "*.yml", "*.sh")
+
+
+def test_only_the_command_and_veRLs_name_lie_loose():
+    assert {path.name for path in (ROOT / "rag_r1").glob("*.py")} == {
+        "__init__.py",
+        "cli.py",
+        "session_trainers.py",
+    }
+
+
+@pytest.mark.parametrize("folder", sorted({path.parent for path in MODULES}), ids=lambda path: path.name)
+def test_a_folder_has_at_most_15_modules(folder: Path):
+    assert len([path for path in folder.glob("*.py") if path.name != "__init__.py"]) <= 15
+
+
+def test_every_folder_with_modules_is_a_package_that_says_what_it_holds():
+    inits = {path.parent / "__init__.py" for path in MODULES}
+    assert [
+        path for path in inits if not (path.is_file() and ast.get_docstring(ast.parse(path.read_text())))
+    ] == []
+
+
+def test_every_module_begins_with_a_sentence():
+    def begins_well(path: Path) -> bool:
+        text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+        paragraph = " ".join(text.split("\n\n")[0].split())
+        return bool(re.match(r"[A-Z`]|veRL|uvicorn", paragraph)) and paragraph[-1] in ".:`?"
+
+    assert [str(path.relative_to(ROOT)) for path in MODULES if not begins_well(path)] == []
+
+
+@cache
+def keys() -> frozenset[str]:
+    """First parts of our configuration's keys, such as `retriever` of `rag_r1.retriever.url`."""
+    names = re.findall(r"^ {2}#? ?([a-z_]+):", KEYS.read_text(encoding="utf-8"), re.MULTILINE)
+    return frozenset(names)
+
+
+def is_module(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def named(text: str) -> Iterator[str]:
+    """The dotted paths of a text that name no module, nothing in a module and no key of the configuration."""
+    for dotted, attribute in DOTTED.findall(text):
+        if (
+            dotted in NOT_MODULES
+            or dotted.startswith("rag_r1.")
+            and dotted.split(".")[1] in keys()
+            and not attribute
+        ):
+            continue
+        parts, rest = dotted.split("."), [attribute] if attribute else []
+        while len(parts) > 1 and not is_module(".".join(parts)):
+            rest.insert(0, parts.pop())
+        found = importlib.util.find_spec(".".join(parts))
+        source = Path(found.origin).read_text(encoding="utf-8") if found and found.origin else ""
+        if rest and not re.search(rf"\b{re.escape(rest[0])}\b", source):
+            yield f"{dotted}:{attribute}" if attribute else dotted
+
+
+def files() -> list[str]:
+    out = subprocess.run(["git", "ls-files", *TEXTS], cwd=ROOT, capture_output=True, text=True)
+    if out.returncode or not out.stdout:
+        pytest.skip("left out: this is no clone")
+    return out.stdout.split()
+
+
+def test_every_module_that_a_page_a_recipe_or_a_setting_names_exists():
+    faults = {
+        name: found for name in files() if (found := list(named((ROOT / name).read_text(encoding="utf-8"))))
+    }
+    assert faults == {}
+
+
+@pytest.mark.parametrize("top", TOPS)
+def test_every_module_that_a_string_or_docstring_names_exists(top: str):
+    faults = {}
+    for path in (ROOT / top).rglob("*.py"):
+        strings = [
+            n.value
+            for n in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+            if isinstance(n, ast.Constant)
+        ]
+        if found := [name for text in strings if isinstance(text, str) for name in named(text)]:
+            faults[str(path.relative_to(ROOT))] = found
+    assert faults == {}
+
+
+def test_a_name_of_no_module_is_found():
+    assert list(named("python -m rag_r1.no_such_module")) == ["rag_r1.no_such_module"]
+    assert list(named("rag_r1.agent.episode:NoSuchName")) == ["rag_r1.agent.episode:NoSuchName"]
+    assert list(named("rag_r1.agent.episode:Episode, rag_r1.retriever.url, rag_r1.agent.max_turns=3")) == []
