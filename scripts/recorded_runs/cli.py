@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import sys
+import tempfile
 import time
 import traceback
 from collections.abc import Sequence
@@ -14,6 +16,10 @@ from typing import Any
 
 from .comparison import SUMMARY, compared
 from .workplace import ROOT, Workplace, environment
+
+#: Where the commands of every recording work: some write down absolute paths, and hashes of these. The folder of
+#: a run is moved from here into the recording.
+WORKING = Path(tempfile.gettempdir()) / "rag-r1-recorded-runs"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -44,18 +50,19 @@ def record(out: Path, only: Sequence[str]) -> int:
 
     if unknown := [name for name in only if name not in RUNS]:
         raise SystemExit(f"there are no runs {', '.join(unknown)}; there are {', '.join(RUNS)}")
-    places = {
-        str(out): "<recording>",
-        sys.executable: "<python>",
-        sys.prefix: "<environment>",
-        str(ROOT): "<root>",
-    }
+    places = {sys.executable: "<python>", sys.prefix: "<environment>", str(ROOT): "<root>"}
     summary: dict[str, Any] = {"places": places, "runs": {}}
     if (out / SUMMARY).exists():  # further runs of a recording
         summary["runs"] = json.loads((out / SUMMARY).read_text("utf-8"))["runs"]
+    out.mkdir(parents=True, exist_ok=True)
     for name in only or RUNS:
-        folder = out / name
-        folder.mkdir(parents=True)
+        if (out / name).exists():
+            raise SystemExit(f"{out / name} is there already")
+        folder = WORKING / name
+        try:
+            folder.mkdir(parents=True)
+        except FileExistsError:
+            raise SystemExit(f"{folder} is there: wait for another recording, or remove it") from None
         os.chdir(folder)
         place, began, before, fault = Workplace(folder), time.monotonic(), _cpu_s(), None
         try:
@@ -64,6 +71,8 @@ def record(out: Path, only: Sequence[str]) -> int:
             traceback.print_exc()
             fault = f"{type(error).__name__}: {error}"
         seconds, cpu_s = round(time.monotonic() - began, 1), round(_cpu_s() - before, 1)
+        os.chdir(out)
+        shutil.move(folder, out / name)
         of_run = {"seconds": seconds, "cpu_s": cpu_s, "statuses": place.statuses, "fault": fault}
         summary["runs"][name] = of_run
         (out / SUMMARY).write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")

@@ -119,8 +119,11 @@ def content(path: Path) -> Any:
 
 def compared(old: Path, new: Path, modules: Mapping[str, str], most: int) -> int:
     """Print what two recordings have in common and what not; returns 1 if they differ."""
-    places = tuple(json.loads((folder / SUMMARY).read_text("utf-8"))["places"] for folder in (old, new))
-    result = Comparison(Normaliser((places[0], places[1]), modules))
+    summaries = [json.loads((folder / SUMMARY).read_text("utf-8")) for folder in (old, new)]
+    result = Comparison(Normaliser((summaries[0]["places"], summaries[1]["places"]), modules))
+    for folder, summary in zip((old, new), summaries, strict=True):
+        faults = {run: one["fault"] for run, one in summary["runs"].items() if one["fault"]}
+        result.differences += [f"{folder}: {run} was not recorded: {fault}" for run, fault in faults.items()]
     result.folders(old, new)
     for run, count in result.files.items():
         print(f"{run:12} {count:5,} files, {result.fields[run]:9,} values")

@@ -10,6 +10,7 @@ reward manager as veRL calls them, and, where there is an embedded policy, its g
 from __future__ import annotations
 
 import json
+import os
 import sys
 import tomllib
 from collections.abc import Iterator, Sequence
@@ -71,6 +72,7 @@ def write_demo_files(folder: Path) -> None:
     (folder / "prompt.txt").write_text(protocol.user_prompt, encoding="utf-8")
     passages = (json.dumps(passage) + "\n" for passage in WORLD.passages)
     (folder / "corpus.jsonl").write_text("".join(passages), encoding="utf-8")
+    os.utime(folder / "corpus.jsonl", (0, 0))  # what was found in a corpus is kept with its time
     titles = [{"id": row.id, "supporting_titles": row.metadata["supporting_titles"]} for row in rows]
     (folder / "supporting.jsonl").write_text(
         "".join(json.dumps(one) + "\n" for one in titles), encoding="utf-8"

@@ -38,29 +38,27 @@ class Field:
         return self.pattern.sub(word, text) if self.pattern else text
 
 
-_NUMBER = r"\d[\d,]*(?:\.\d+)?(?:e-?\d+)?"
 FIELDS = (
+    Field(
+        "progress",
+        "bars are drawn again as time goes by",
+        pattern=re.compile(r"(?:^|\r)[^\r\n\[\]]{0,160}\[\d+:\d\d[<,][^\]\r\n]*\]|\r *", re.MULTILINE),
+        word="",
+    ),
     Field(
         "seconds",
         "times that were measured",
-        frozenset({"seconds", "generate_s", "tool_s", "mean_latency_s", "latency_s"}),
+        frozenset({"seconds", "generate_s", "tool_s"}),
         re.compile(
-            rf"^\W*seconds a question.*$|(?<![\w.]){_NUMBER} ?(?:ms|s|seconds|min)\b(?!\.)", re.MULTILINE
+            r"^\W*seconds a question.*$|(?<=: done in )\d+ s|(?<=\()\d+\.\d\d s(?=\))|(?<=\d, )\d+\.\d s$",
+            re.MULTILINE,
         ),
     ),
     Field(
         "time of day",
         "when a command ran",
         frozenset({"started", "created"}),
-        re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d)?(?:[.,]\d+)?(?:\+00:00|Z)?|(?<=\"created\": )\d+"),
-    ),
-    Field(
-        "progress",
-        "bars are drawn again as time goes by",
-        pattern=re.compile(
-            r"\r?[^\r\n%|\]]*(?:\d+%\|[^|\r\n]*\| [^\[\r\n]*|\d\S* [\w-]+ )\[\d+:\d\d[^\]\r\n]*\]|\r *"
-        ),
-        word="",
+        re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:,\d{3}|\+00:00)"),
     ),
     Field(
         "port",
@@ -71,7 +69,7 @@ FIELDS = (
     Field(
         "id",
         "ids that are drawn for a request",
-        pattern=re.compile(r"\b[0-9a-f]{32}\b|(?<=chatcmpl-)[0-9a-f]+"),
+        pattern=re.compile(r"(?<=chatcmpl-)[0-9a-f]{32}"),
     ),
 )
 
@@ -128,7 +126,7 @@ class Normaliser:
     def table(self) -> list[str]:
         """A line for each field: its name, its places, and in how many of them the recordings differ."""
         whys = {
-            "path": "where the recording, the checkout and its Python are",
+            "path": "where the checkout and its Python are",
             "module": "modules that were renamed",
         }
         whys |= {one.name: one.why for one in FIELDS}

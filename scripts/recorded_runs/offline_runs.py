@@ -126,6 +126,8 @@ def corpus(place: Workplace) -> None:
         "<title>T</title><script>x</script><p>The <b>river</b></p>", encoding="utf-8"
     )
     (folder / "d.pdf").write_bytes(b"no PDF")
+    for path in folder.iterdir():
+        os.utime(path, (0, 0))  # a corpus names the files that it was made of, by their times as well
     words = ("documents", "--folder", "documents", "--no-progress")
     place.rag_r1(*words, "--out", "refused")
     place.rag_r1(*words, "--out", "read", "--skip-bad-files")

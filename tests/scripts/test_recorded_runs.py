@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -21,7 +22,18 @@ from recorded_runs.workplace import Workplace, flags  # noqa: E402
 RECORD = {"seconds": 0.1, "answer": "Rome", "commit": {"sha": "a"}, "url": "http://127.0.0.1:3801/v1"}
 #: For each field of the normaliser: two texts that differ in it alone, and one that differs in more.
 EXAMPLES = {
-    "seconds": ("took 1.5 s, 3 answers", "took 12 s, 3 answers", "took 12 s, 4 answers"),
+    "seconds": ("1/2 data: done in 1 s", "1/2 data: done in 12 s", "1/3 data: done in 1 s"),
+    "seconds in a table": (
+        "| seconds a question | 0.1 [0.0, 0.2] |",
+        "| seconds a question | 0.2 |",
+        "| EM | 1 |",
+    ),
+    "seconds of a call": ("search: a  (0.10 s)", "search: a  (1.00 s)", "search: b  (0.10 s)"),
+    "seconds in a log": (
+        "answered, searches: 1, 0.1 s",
+        "answered, searches: 1, 2.0 s",
+        "answered, searches: 2, 0.1 s",
+    ),
     "time of day": ("at 2026-11-25T03:02:50+00:00: a", "at 2026-11-26T13:02:51+00:00: a", "b"),
     "progress": (
         "\ra: 100%|##| 2/2 [00:01<00:00, 2q/s, right=0.5]a fault",
@@ -31,11 +43,16 @@ EXAMPLES = {
     "progress without an end": (
         "a.jsonl: 0 rows [00:00, ? rows/s]\ra.jsonl: 15 rows [00:00, 9.5 rows/s]",
         "a.jsonl: 15 rows [00:01, 8 rows/s]\r        \r",
-        "a.jsonl: 15 rows",
+        "a.jsonl: 15 rows left out",
     ),
     "port": ("http://127.0.0.1:3801/v1", "http://127.0.0.1:41000/v1", "http://127.0.0.1:41000/v2"),
-    "id": ('"id": "chatcmpl-0af3"', '"id": "chatcmpl-99ff"', '"id": "cmpl-99ff"'),
+    "id": (f"chatcmpl-{'0a' * 16}: b", f"chatcmpl-{'1b' * 16}: b", f"chatcmpl-{'0a' * 16}: c"),
 }
+
+
+def _field(example: str) -> str:
+    """The field that an example is for: several may be for one."""
+    return next(one.name for one in FIELDS if example.startswith(one.name))
 
 
 def recorded(folder: Path, files: Mapping[str, str]) -> Path:
@@ -68,16 +85,14 @@ def test_a_field_takes_away_what_it_names_and_nothing_else(name):
     first, second, other = EXAMPLES[name]
     normaliser = Normaliser()
     one, two = normaliser.texts(first, second)
-    assert one == two and normaliser.differing[name.partition(" without")[0]] == 1
+    assert one == two and normaliser.differing[_field(name)] == 1
     assert sum(normaliser.differing.values()) == 1
     one, two = normaliser.texts(first, other)
     assert one != two
 
 
 def test_every_field_that_has_a_pattern_has_an_example():
-    assert {name.partition(" without")[0] for name in EXAMPLES} == {
-        one.name for one in FIELDS if one.pattern is not None
-    }
+    assert {_field(name) for name in EXAMPLES} == {one.name for one in FIELDS if one.pattern is not None}
 
 
 def test_times_commits_ports_and_places_are_no_difference(tmp_path, capsys):
@@ -129,6 +144,15 @@ def test_parquet_is_compared_by_schema_and_rows_and_other_files_by_their_bytes(t
     assert [line.partition(":")[0] for line in lines] == ["picture.png.sha256", "rows.parquet.rows[0].n"]
 
 
+def test_a_run_that_could_not_be_recorded_is_no_equal_run(tmp_path, capsys):
+    folders = [recorded(tmp_path / name, {}) for name in ("1", "22")]
+    runs = {"eval": {"fault": "OSError: no port"}, "help": {"fault": None}}
+    for folder in folders:
+        (folder / SUMMARY).write_text(json.dumps({"places": {}, "runs": runs}))
+    assert compared(*folders, {}, 9) == 1
+    assert f"DIFFERS {folders[0]}: eval was not recorded: OSError: no port\n" in capsys.readouterr().out
+
+
 def test_names_of_moved_modules_are_one_if_the_renames_say_so(tmp_path, capsys):
     old, new = {"h.txt": "python -m p.tape"}, {"h.txt": "python -m p.io.store"}
     assert len(differences(tmp_path, capsys, old, new)) == 1
@@ -150,15 +174,17 @@ def test_flags_without_a_value_are_left_out():
     assert flags({"out": "x", "in_flight": 1, "prompt": None}) == ["--out", "x", "--in-flight", "1"]
 
 
-def run(*words: object) -> subprocess.CompletedProcess:
-    """The script in a process of its own: it sets the environment, and imports much."""
+def run(folder: Path, *words: object) -> subprocess.CompletedProcess:
+    """The script in a process of its own: it sets the environment, and imports much. TMPDIR: another recording
+    may be under way."""
     script = [sys.executable, str(ROOT / "scripts" / "recorded_runs"), *map(str, words)]
-    return subprocess.run(script, capture_output=True, text=True, cwd=ROOT, check=False)
+    environment = {**os.environ, "TMPDIR": str(folder)}
+    return subprocess.run(script, capture_output=True, text=True, cwd=ROOT, env=environment, check=False)
 
 
 @pytest.mark.slow
 def test_a_run_that_does_not_exist_is_refused_with_those_that_do(tmp_path):
-    done = run("record", tmp_path / "out", "--only", "evals")
+    done = run(tmp_path, "record", tmp_path / "out", "--only", "evals")
     assert done.returncode == 1 and not (tmp_path / "out").exists()
     assert "there are no runs evals; there are help, rollouts, eval," in done.stderr
 
@@ -166,7 +192,7 @@ def test_a_run_that_does_not_exist_is_refused_with_those_that_do(tmp_path):
 @pytest.mark.slow
 def test_two_recordings_of_this_commit_are_equal(tmp_path):
     for name in ("1", "22"):
-        done = run("record", tmp_path / name, "--only", "mcp", "serve")
+        done = run(tmp_path, "record", tmp_path / name, "--only", "mcp", "serve")
         assert done.returncode == 0, done.stdout + done.stderr
-    done = run("compare", tmp_path / "1", tmp_path / "22")
+    done = run(tmp_path, "compare", tmp_path / "1", tmp_path / "22")
     assert done.returncode == 0 and done.stdout.endswith("\nequal\n"), done.stdout
