@@ -5,7 +5,7 @@ of an episode in agent/budget.py, the failure policy in agent/failures.py, the r
 rag_r1/tools/retrieval/client.py), the others here; rag_r1/options/declare.py explains how. `RagR1Config.read`
 checks everything when a run starts and returns every fault with the full path of its key, so that all can be
 corrected at once; `from_config` raises them. `recipes/rag_r1_defaults.yaml` shows and explains the keys; its
-defaults equal the declared ones (tests/test_config.py).
+defaults equal the declared ones (tests/config/test_schema.py).
 """
 
 from __future__ import annotations

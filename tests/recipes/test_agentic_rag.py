@@ -53,7 +53,7 @@ RELEASED_TOOLS = {
     "trainer.save_freq": 30,
     "trainer.test_freq": 10,
 }
-#: What the recipes with adapters train with instead (tests/recipes/test_adapters.py shows why).
+#: What the recipes with adapters train with instead (tests/training/preflight/test_adapters.py shows why).
 OURS_WITH_ADAPTERS = {"actor_rollout_ref.actor.optim.lr": 1e-4}
 ADAPTERS = {"lora_rank": 4, "lora_alpha": 32, "target_modules": ["q_proj", "v_proj"]}
 

@@ -1,0 +1,143 @@
+"""`rag-r1 probe-passages`: the passages that a validation's probes show, found in one reading of a corpus."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from rag_r1.cli import main as cli
+from rag_r1.corpus.reader import Corpus
+from rag_r1.data.evidence import GoldEvidence
+from rag_r1.data.rows import QuestionRow, write_rows
+from rag_r1.evaluation.probes.collect import find_passages
+from rag_r1.probes.passages import PassagesError, read_passages
+
+ROOT = Path(__file__).parents[3]
+CORPUS = [{"id": str(i), "contents": f'"Page {i // 2}"\ntext {i}'} for i in range(40)]
+ROW = QuestionRow("Which?", ("x",), id="q", split="test", protocol="rag_r1_mq")
+
+
+def asked(number: int, *titles: str) -> QuestionRow:
+    return replace(ROW, id=f"q{number}", metadata={"supporting_titles": list(titles)})
+
+
+@pytest.fixture
+def run(tmp_path, capsys):
+    """run(*arguments): status, what was printed, the error. `bad`: a first row of the corpus."""
+    rows = [asked(1, "Page 3", "page_5"), asked(2, "Page 5", "Nowhere"), asked(3)]
+    write_rows(tmp_path / "val.parquet", rows)
+
+    def call(*arguments: object, bad: str = "", out: str = "passages.json") -> tuple[int, str, str]:
+        lines = "".join(json.dumps(row) + "\n" for row in CORPUS)
+        if not (tmp_path / "corpus.jsonl").exists():
+            (tmp_path / "corpus.jsonl").write_text(bad + lines)
+        given = ["--data", "val.parquet", "--corpus", "corpus.jsonl", "--out", out]
+        given = [str(tmp_path / word) if not word.startswith("--") else word for word in given]
+        status = cli(["probe-passages", *given, "--no-progress", *map(str, arguments)])
+        return status, *capsys.readouterr()
+
+    return call
+
+
+def test_the_file_has_what_gold_and_random_show(run, tmp_path):
+    status, told, _ = run("--random", 15, "--seed", 2)
+    assert status == 0
+    assert told.splitlines() == [
+        "questions that name their gold passages: 2 of 3",
+        "all of them found for: 1",
+        "random passages: 15",
+        f"passages: {tmp_path / 'passages.json'}",
+    ]
+    passages = read_passages(tmp_path / "passages.json")
+    gold = passages.of(GoldEvidence.of({"supporting_titles": ["Page 3", "Page 5"]}), [])
+    assert [one.id for one in gold] == ["6", "10", "7", "11"]
+    assert len(passages.pool) == 15
+    wanted = [
+        GoldEvidence.of(asked(0, "Page 3", "Page 5").metadata),
+        GoldEvidence(titles=frozenset({"nowhere"})),
+    ]
+    of_card = tmp_path / "of_card.json"
+    find_passages(Corpus([tmp_path / "corpus.jsonl"]), wanted, of_card, random=15, seed=2, progress=False)
+    assert of_card.read_bytes() == (tmp_path / "passages.json").read_bytes(), "as a card finds them"
+
+
+def test_the_random_passages_depend_on_the_seed_and_a_second_run_changes_nothing(run, tmp_path):
+    pools = []
+    for seed in (0, 0, 1):
+        before = (tmp_path / "passages.json").read_bytes() if pools else b""
+        assert run("--random", 5, "--seed", seed)[0] == 0
+        pools.append(read_passages(tmp_path / "passages.json").pool)
+        if len(pools) == 2:
+            assert (tmp_path / "passages.json").read_bytes() == before
+    assert pools[0] == pools[1] != pools[2]
+
+
+def test_a_bad_row_of_the_corpus_is_refused_unless_it_is_left_out(run, tmp_path):
+    status, _, error = run(bad="{\n")
+    assert status == 1 and "corpus.jsonl, line 1: not JSON" in error and "--skip-bad-rows" in error
+    with pytest.raises(PassagesError):
+        read_passages(tmp_path / "passages.json")
+    status, told, error = run("--skip-bad-rows")
+    assert status == 0 and "random passages: 40" in told
+    assert error.splitlines()[0] == "left out: 1 bad row" and "line 1: not JSON" in error
+    assert len(read_passages(tmp_path / "passages.json").pool) == 40
+
+
+def test_a_bad_row_of_the_questions_is_refused_before_the_corpus_is_read(run, tmp_path):
+    write_rows(tmp_path / "val.parquet", [asked(1, "Page 3"), replace(ROW, golds=())])
+    status, _, error = run()
+    assert status == 1 and "nothing was written" in error and "val.parquet, row 2" in error
+    assert not (tmp_path / "passages.json").exists()
+    status, told, error = run("--skip-bad-rows")
+    assert status == 0 and "1 of 1" in told and "val.parquet, row 2" in error
+
+
+@pytest.mark.parametrize("name", ["missing.jsonl", "corpus.txt"])
+def test_a_corpus_that_cannot_be_read_is_named(run, name, tmp_path):
+    status, _, error = run("--corpus", tmp_path / name)
+    assert status == 1 and name in error
+
+
+@pytest.mark.parametrize(
+    ("out", "what"), [("passages.parquet", "must end in .json"), ("q.json", "also the name of a file")]
+)
+def test_a_file_that_is_something_else_is_not_overwritten(run, out, what, tmp_path, capsys):
+    (tmp_path / "q.json").write_text("[]")
+    with pytest.raises(SystemExit) as refused:
+        run("--data", tmp_path / "q.json", out=out)
+    assert refused.value.code == 2 and what in capsys.readouterr().err
+    assert (tmp_path / "q.json").read_text() == "[]"
+
+
+@pytest.mark.slow
+def test_the_command_goes_on_after_sigkill_and_finds_the_same(tmp_path):
+    rows = 60_000
+    with (tmp_path / "corpus.jsonl").open("w") as file:
+        file.writelines(f'{{"id": "{i}", "contents": "Page {i % 1000}\\ntext {i}"}}\n' for i in range(rows))
+    write_rows(tmp_path / "val.parquet", [asked(1, "Page 3", "Page 999")])
+    program = (
+        "import sys; from pathlib import Path\n"
+        "from rag_r1.evaluation.probes.command import PassagesArguments, gather\n"
+        "folder = Path(sys.argv[1])\n"
+        "given = PassagesArguments(data=[folder / 'val.parquet'], corpus=[folder / 'corpus.jsonl'],\n"
+        "                          out=folder / sys.argv[2], random=50, no_progress=True)\n"
+        "print(gather(given, save_every=2000)[0])\n"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path)]
+    process = subprocess.Popen([*command, "killed.json"], cwd=ROOT, stdout=subprocess.DEVNULL)
+    while process.poll() is None and not (tmp_path / "killed.json").exists():
+        time.sleep(0.005)
+    process.kill()
+    process.wait()
+    before = json.loads((tmp_path / "killed.json").read_text())
+    assert not before["done"] and 0 < before["place"][2] < rows
+    for name in ("killed.json", "whole.json"):
+        subprocess.run([*command, name], cwd=ROOT, check=True, stdout=subprocess.DEVNULL, timeout=280)
+    assert (tmp_path / "killed.json").read_bytes() == (tmp_path / "whole.json").read_bytes()
+    assert len(read_passages(tmp_path / "killed.json").by_title["page 999"]) == 50

@@ -1,0 +1,97 @@
+"""Recipes of `rag-r1 retriever train`: their keys are options, and the command line comes first."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rag_r1.config.recipes import RecipeError
+from rag_r1.options.command_line import read_arguments
+from rag_r1.retriever.training.options import TrainOptions, with_recipe
+
+RECIPES = sorted((Path(__file__).parents[3] / "recipes" / "agentic_r").glob("retriever_*.yaml"))
+REQUIRED = ["--rows", "r.jsonl", "--corpus", "c.jsonl", "--out", "o"]
+
+
+def read(*arguments: str) -> TrainOptions:
+    return read_arguments(TrainOptions, with_recipe(arguments), description="")
+
+
+def test_the_recipe_of_the_paper_has_its_numbers():
+    given = read("--recipe", str(next(path for path in RECIPES if "gpu" in path.name)), *REQUIRED)
+    assert given.model == "intfloat/e5-base-v2" and given.encoder == {
+        "pooling": "mean",
+        "query_prefix": "query: ",
+        "passage_prefix": "passage: ",
+        "separator": None,
+        "max_length": 512,
+        "mode": "agentic",
+    }
+    assert (given.temperature, given.negatives, given.batch_size, given.epochs) == (0.01, 15, 256, 2.0)
+    assert (given.learning_rate, given.warmup, given.precision) == (2e-5, 0.1, "fp16")
+    assert (given.lora, given.lora_rank, given.lora_alpha, given.lora_dropout) == (False, 16, 64, 0.1)
+
+
+def test_all_recipes_are_there_and_can_be_read():
+    assert [path.stem for path in RECIPES] == ["retriever_cpu", "retriever_demo", "retriever_gpu"]
+    for path in RECIPES:
+        assert read(f"--recipe={path}", "--model=m", *REQUIRED).mode == "agentic"
+
+
+def test_the_command_line_comes_before_the_recipe(tmp_path):
+    recipe = tmp_path / "own.yaml"
+    recipe.write_text("model: a\nepochs: 3\nlora: true\nlogger: [console, file]\nseparator: null\nseed: 7\n")
+    given = read("--recipe", str(recipe), "--epochs=1", "--logger", "tensorboard", *REQUIRED)
+    assert (given.epochs, given.seed, given.lora, given.separator) == (1.0, 7, True, None)
+    assert given.logger == ["tensorboard"]
+
+
+def test_a_flag_of_a_recipe_can_be_switched_off(tmp_path):
+    recipe = tmp_path / "own.yaml"
+    recipe.write_text("model: a\nlora: true\ngradient_checkpointing: true\n")
+    given = read("--recipe", str(recipe), "--no-lora", *REQUIRED)
+    assert (given.lora, given.gradient_checkpointing) == (False, True)
+    assert read(*REQUIRED, "--model", "a", "--no-lora").lora is False
+    # A flag whose own name begins so is no negation.
+    assert read(*REQUIRED, "--model", "a", "--no-progress").no_progress is True
+
+
+def test_how_a_sum_is_computed_does_not_decide_whether_a_training_goes_on():
+    given = [*REQUIRED, "--model", "a"]
+    other = read(*given, "--mini-batch", "8", "--gradient-checkpointing", "--device", "cpu")
+    assert (
+        other.result_settings == read(*given).result_settings != read(*given, "--epochs", "1").result_settings
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("epoch: 3\nmodel: a\nx: 1\n", "unknown key epoch, x"),
+        ("recipe: other.yaml\n", "unknown key recipe"),
+        ("[1]", "must be a mapping"),
+        ("a: [", "cannot be read"),
+        (None, "rag-r1 recipes"),
+    ],
+)
+def test_a_recipe_that_cannot_be_used_is_named(tmp_path, text, words):
+    recipe = tmp_path / "own.yaml"
+    if text is not None:
+        recipe.write_text(text)
+    with pytest.raises(RecipeError, match=f"own.yaml.*{words}"):
+        with_recipe(["--recipe", str(recipe)])
+
+
+def test_values_of_a_recipe_are_checked_like_those_of_the_command_line(tmp_path, capsys):
+    recipe = tmp_path / "own.yaml"
+    recipe.write_text("model: a\ntemperature: -1\n")
+    with pytest.raises(SystemExit):
+        read("--recipe", str(recipe), *REQUIRED)
+    assert "--temperature: must be a number above 0" in capsys.readouterr().err
+
+
+def test_a_loss_on_the_order_needs_two_negatives(capsys):
+    with pytest.raises(SystemExit):
+        read(*REQUIRED, "--model", "a", "--rank-weight", "0.5", "--negatives", "1")
+    assert "--rank-weight needs --negatives of at least 2" in capsys.readouterr().err

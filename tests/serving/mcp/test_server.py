@@ -1,0 +1,357 @@
+"""`rag-r1 mcp`: the search and the agent as tools of any MCP client, and what other servers offer."""
+
+import asyncio
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from json_server import JsonStub
+
+from rag_r1.serving import middleware
+from rag_r1.serving.command import bind_socket
+from rag_r1.serving.idle_timeout import IdleTimeoutProtocol
+from rag_r1.serving.mcp import command as mcp_command
+from rag_r1.tools import make_tool
+from rag_r1.tools.mcp.tool import has_mcp
+
+pytestmark = [
+    pytest.mark.slow,  # importing mcp takes seconds
+    pytest.mark.skipif(not has_mcp(), reason="mcp 2 is not installed: pip install 'rag-r1[mcp]'"),
+]
+SMALL = Path(__file__).parents[2] / "tools" / "small_mcp_server.py"
+PASSAGE = {"document": {"id": "7", "contents": '"Ulm"\nUlm lies on the Danube.'}, "score": 2.5}
+TURNS = ["<think>a</think><search>Ulm river</search>", "<think>b</think><answer>the Danube</answer>"]
+
+
+def answer(asked):
+    """A retrieval server and a model behind one address."""
+    if asked.path == "/ready":
+        return {"backend": "dense", "separator": " [SEP] ", "max_length": 512, "query_prefix": ""}
+    if asked.path == "/retrieve":
+        if asked.body["queries"] == ["broken"]:
+            return 500, "{}"
+        return {"result": [[PASSAGE] for _ in asked.body["queries"]]}
+    messages = asked.body["messages"]
+    if "refused" in messages[0]["content"]:
+        return 401, '{"error": {"message": "no such key"}}'
+    said = TURNS[sum(message["role"] == "assistant" for message in messages)]
+    return {"choices": [{"message": {"content": said}, "finish_reason": "stop"}]}
+
+
+@pytest.fixture(scope="module")
+def stub():
+    with JsonStub(answer) as server:
+        yield server
+
+
+def arguments(stub, *more):
+    where = ["--retriever-url", stub.url, "--base-url", f"{stub.url}/v1", "--model", "m", "--engine", "chat"]
+    quick = ["rag_r1.retriever.retries=0", "rag_r1.retriever.topk=1"]
+    return mcp_command.read_arguments(mcp_command.McpArguments, [*where, *more, *quick], description="")
+
+
+def made(stub):
+    """The server, as the command makes it, while the block runs."""
+    return mcp_command.open_server(arguments(stub))
+
+
+async def test_a_client_searches_and_asks_the_agent(stub):
+    from mcp.client import Client
+
+    async with made(stub) as server, Client(server) as client:
+        tools = {tool.name: tool for tool in (await client.list_tools()).tools}
+        found = await client.call_tool("search", {"query": "Ulm"})
+        asked = await client.call_tool("ask", {"question": "On which river does Ulm lie?"})
+    assert set(tools) == {"search", "ask"} and tools["ask"].input_schema["required"] == ["question"]
+    passage = {"id": "7", "title": "Ulm", "text": "Ulm lies on the Danube.", "score": 2.5}
+    assert found.structured_content == {"passages": [passage]}
+    assert asked.structured_content == {
+        "answer": "the Danube",
+        "status": "answered",
+        "searches": ["Ulm river"],
+        "sources": [passage],
+    }
+
+
+async def test_a_failure_is_an_error_of_its_call_and_the_server_goes_on(stub):
+    from mcp.client import Client
+
+    async with made(stub) as server, Client(server) as client:
+        broken = await client.call_tool("search", {"query": "broken"})
+        refused = await client.call_tool("ask", {"question": "refused?"})
+        long = await client.call_tool("ask", {"question": "x" * 5000})
+        again = await client.call_tool("ask", {"question": "Ulm?"})
+    assert broken.is_error and "The search engine did not answer" in broken.content[0].text
+    assert refused.is_error and "engine_failure" in refused.content[0].text
+    assert long.is_error and not again.is_error
+
+
+async def test_a_retriever_that_reads_the_question_is_sent_the_query_as_the_question_too(stub):
+    from mcp.client import Client
+
+    given = arguments(stub, "rag_r1.retriever.agentic_input=true")
+    async with mcp_command.open_server(given) as server, Client(server) as client:
+        found = await client.call_tool("search", {"query": "its river"})
+    assert not found.is_error
+    assert stub.asked[-1].body["queries"] == ["its river [SEP] its river"]
+
+
+async def test_a_search_whose_separator_is_unknown_is_an_error_and_nothing_is_sent():
+    from mcp.client import Client
+
+    with JsonStub(lambda asked: (404, "{}") if asked.path == "/ready" else answer(asked)) as server_stub:
+        words = ["rag_r1.retriever.agentic_input=true", "rag_r1.retriever.retries=0"]
+        words = ["--retriever-url", server_stub.url, *words]
+        given = mcp_command.read_arguments(mcp_command.McpArguments, words, description="")
+        async with mcp_command.open_server(given) as server, Client(server) as client:
+            found = await client.call_tool("search", {"query": "its river"})
+        assert found.is_error and "The search engine did not answer" in found.content[0].text
+        assert {asked.path for asked in server_stub.asked} == {"/ready"}
+
+
+async def test_beyond_the_questions_that_may_wait_a_question_is_refused():
+    from mcp.client import Client
+
+    from rag_r1.agent import Trajectory
+    from rag_r1.serving.mcp.server import make_server
+
+    gate, begun = asyncio.Event(), []
+
+    async def play(question):
+        begun.append(question)
+        await gate.wait()
+        return Trajectory("1", question, "p", answer="yes", status="answered")
+
+    async with Client(make_server(None, play, concurrency=2)) as client:
+        calls = [asyncio.ensure_future(client.call_tool("ask", {"question": f"{n}"})) for n in range(5)]
+        await asyncio.wait(calls, return_when=asyncio.FIRST_COMPLETED)
+        assert len(begun) == 2
+        gate.set()
+        results = await asyncio.gather(*calls)
+    assert sorted(result.is_error for result in results) == [False] * 4 + [True]
+
+
+async def test_a_request_that_would_become_a_million_objects_is_refused_before_it_does(stub):
+    import httpx
+
+    from rag_r1.serving.mcp.server import http_app
+
+    call = '{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"search","arguments":{"query":X}}}'
+    headers = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json"}
+    bodies = {
+        "values": "[" + "[]," * 100_000 + "1]",
+        "nested": "[" * 1000 + "]" * 1000,
+        "bytes": '"' + "x" * (2 << 20) + '"',
+        "honest": '"[{,"',
+    }
+    async with made(stub) as server:
+        transport = httpx.ASGITransport(http_app(server, None))
+        url = "http://127.0.0.1:8123/mcp"
+        async with server.session_manager.run(), httpx.AsyncClient(transport=transport) as client:
+            told = {
+                name: (await client.post(url, content=call.replace("X", body), headers=headers))
+                for name, body in bodies.items()
+            }
+    assert {name: answer.status_code for name, answer in told.items()} == {
+        "values": 413,
+        "nested": 413,
+        "bytes": 413,
+        "honest": 400,  # of no session
+    }
+    assert "nested more than 64 deep" in told["nested"].text and "session" in told["honest"].text
+
+
+async def test_over_http_it_wants_the_token_and_a_host_of_this_machine(stub, monkeypatch, capsys):
+    import aiohttp
+    import uvicorn
+
+    from rag_r1.serving.mcp.server import http_app
+
+    monkeypatch.setenv("RIGHT", "SECRET")
+    monkeypatch.setenv("WRONG", "SECRETS")
+    async with made(stub) as server:
+        http = uvicorn.Server(uvicorn.Config(http_app(server, "SECRET"), port=0, log_level="error"))
+        serving = asyncio.ensure_future(http.serve())
+        while not http.started:
+            await asyncio.sleep(0.01)
+        url = f"http://127.0.0.1:{http.servers[0].sockets[0].getsockname()[1]}/mcp"
+        told = {}
+        for name in ("RIGHT", "WRONG"):
+            entry = {"tool": "mcp", "url": url, "call": "search", "token_env": name, "timeout_s": 10}
+            tool = make_tool("search_it", entry)
+            (told[name],) = await tool.call([{"query": "Ulm"}])
+            await tool.close()
+            listed = await asyncio.to_thread(mcp_command.main, ["--tools", "--token-env", name, url])
+            assert listed == (0 if name == "RIGHT" else 1)
+        entries = yaml.safe_load(capsys.readouterr().out)["rag_r1"]["tools"]
+        assert entries["search"]["token_env"] == "RIGHT" and "SECRET" not in str(entries)
+        async with aiohttp.ClientSession(
+            headers={"Authorization": "Bearer SECRET", "Host": "evil.org"}
+        ) as client:
+            async with client.post(
+                url, json={}, headers={"Accept": "application/json, text/event-stream"}
+            ) as response:
+                status = response.status
+        http.should_exit = True
+        await serving
+    assert "Ulm lies on the Danube." in told["RIGHT"][0].contents
+    assert "cannot be reached" in told["WRONG"].detail and "SECRET" not in told["WRONG"].detail
+    assert status == 421
+
+
+@pytest.fixture
+async def over_http(stub, monkeypatch):
+    """The port of `rag-r1 mcp --http`, with time limits of parts of a second."""
+    monkeypatch.setattr(IdleTimeoutProtocol, "check_s", 0.2)
+    monkeypatch.setattr(middleware, "BODY_TIMEOUT_S", 0.5)
+    with bind_socket("127.0.0.1", 0) as free:
+        port = free.getsockname()[1]
+    async with made(stub) as server:
+        serving = asyncio.ensure_future(mcp_command._serve_http(server, port))
+        while True:
+            try:
+                (await asyncio.open_connection("127.0.0.1", port))[1].close()
+                break
+            except OSError:
+                await asyncio.sleep(0.02)
+        yield port
+        serving.cancel()
+        await asyncio.wait([serving])
+
+
+HEAD = b"POST /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+ENOUGH = b"Accept: application/json, text/event-stream\r\n"
+
+
+async def test_over_http_requests_that_never_become_whole_are_ended(over_http):
+    async def told(*sent: bytes) -> bytes:
+        reader, writer = await asyncio.open_connection("127.0.0.1", over_http)
+        for part in sent:
+            writer.write(part)
+            await writer.drain()
+        try:
+            return await asyncio.wait_for(reader.read(), 20)
+        except ConnectionError:
+            return b"reset"
+        finally:
+            writer.close()
+
+    halves = [told(b""), told(b"POST"), told(HEAD), told(HEAD, b"X-More: ")] * 50
+    assert set(await asyncio.gather(*halves)) == {b""}
+    slow = await told(HEAD, ENOUGH, b"Content-Length: 100\r\n\r\n{")
+    assert slow.startswith(b"HTTP/1.1 408") and b'"timeout"' in slow
+    large = await told(HEAD, ENOUGH, b"Content-Length: 3000000\r\n\r\n", b" " * 3_000_000)
+    assert large.startswith(b"HTTP/1.1 413") or large == b"reset"
+    chunked = await told(HEAD, ENOUGH, b"Transfer-Encoding: chunked\r\n\r\n", b"1\r\n \r\n" * 3)
+    assert chunked.startswith(b"HTTP/1.1 408")
+    heads = await told(b"GET /mcp HTTP/1.1\r\n", b"X-Much: " + b"x" * (1 << 20))
+    assert heads.startswith(b"HTTP/1.1 400") or heads == b"reset"
+
+
+MALFORMED = {
+    "nothing": b"",
+    "no JSON": b"{",
+    "no object": b"[]",
+    "a number": b"3",
+    "deep": b"[" * 100_000,
+    "no UTF-8": b"\xff\xfe",
+    "half a character": b'{"jsonrpc": "2.0", "id": 1, "method": "\\ud800"}',
+    "no method": b'{"jsonrpc": "2.0", "id": 1}',
+    "another version": b'{"jsonrpc": "1.0", "id": 1, "method": "ping"}',
+    "no session": b'{"jsonrpc": "2.0", "id": 1, "method": "tools/list"}',
+    "an unknown method": b'{"jsonrpc": "2.0", "id": 1, "method": "no/such", "params": {}}',
+    "an id that is no id": b'{"jsonrpc": "2.0", "id": {"a": []}, "method": "ping"}',
+    "a huge number": b'{"jsonrpc": "2.0", "id": ' + b"9" * 5000 + b', "method": "ping"}',
+    "a batch": b'[{"jsonrpc": "2.0", "id": 1, "method": "ping"}]' * 2,
+}
+
+
+async def test_over_http_malformed_messages_are_refused_and_the_server_goes_on(over_http):
+    import aiohttp
+
+    url = f"http://127.0.0.1:{over_http}/mcp"
+    headers = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json"}
+    async with aiohttp.ClientSession(headers=headers) as client:
+        for name, body in MALFORMED.items():
+            for more in ({}, {"Mcp-Session-Id": "no-such"}):
+                async with client.post(url, data=body, headers=more) as response:
+                    said = await response.text()
+                    assert 400 <= response.status < 500 or "error" in said, (name, response.status, said)
+                    assert "Traceback" not in said
+    entry = {"tool": "mcp", "url": url, "call": "search", "timeout_s": 10}
+    tool = make_tool("search_it", entry)
+    (found,) = await tool.call([{"query": "Ulm"}])
+    await tool.close()
+    assert "Ulm lies on the Danube." in found[0].contents
+
+
+async def test_over_http_a_client_that_waits_keeps_its_connection(over_http, monkeypatch):
+    """A session's stream is open for as long as the client likes, and its calls are answered."""
+    entry = {"tool": "mcp", "url": f"http://127.0.0.1:{over_http}/mcp", "call": "search", "timeout_s": 10}
+    tool = make_tool("search_it", entry)
+    (first,) = await tool.call([{"query": "Ulm"}])
+    await asyncio.sleep(1)  # several looks at each connection
+    (second,) = await tool.call([{"query": "Ulm"}])
+    await tool.close()
+    assert first == second and "Ulm lies on the Danube." in first[0].contents
+
+
+def test_a_port_that_is_taken_is_named_with_its_flag(capsys):
+    with bind_socket("127.0.0.1", 0) as taken:
+        port = taken.getsockname()[1]
+        assert mcp_command.main(["--http", str(port)]) == 1
+    told = capsys.readouterr().err
+    assert f"port {port}" in told and "choose another --http" in told and "MCP at" not in told
+
+
+@pytest.mark.full  # starts the command, which imports everything anew
+async def test_the_command_serves_over_stdio_what_our_own_client_can_use(stub):
+    command = [sys.executable, "-m", "rag_r1.cli", "mcp", "--retriever-url", stub.url]
+    tool = make_tool("wiki", {"tool": "mcp", "command": command, "call": "search", "env": ["PYTHONPATH"]})
+    ((found,),) = await tool.call([{"query": "Ulm"}])
+    await tool.close()
+    assert "Ulm lies on the Danube." in found.contents
+
+
+def test_what_a_server_offers_is_printed_as_entries_that_can_be_used(capsys):
+    assert mcp_command.main(["--tools", sys.executable, "-S", str(SMALL)]) == 0
+    printed = capsys.readouterr().out
+    assert "&" not in printed, "each entry can be copied by itself"
+    entries = yaml.safe_load(printed)["rag_r1"]["tools"]
+    assert entries["echo"]["description"] == "Says the text again."
+    echo = make_tool("echo", entries["echo"])
+    assert echo.fault({"txt": "a"}) and not echo.fault({"text": "a"})
+
+
+def test_a_servers_words_cannot_control_the_terminal_and_are_still_what_they_were():
+    words = {"a\u202eb": {"description": "x\x1b[2J\x07\u200b\u2028 ü"}}
+    printed = mcp_command._as_yaml(words)
+    assert printed.isascii() and yaml.safe_load(printed) == words
+    assert mcp_command._as_yaml({"a": "Grüße, 北京\n- b"}).count("北京") == 1
+
+
+def test_what_is_missing_is_said(capsys):
+    assert mcp_command.main(["--tools", "no-such-command"]) == 1
+    assert "cannot be reached: FileNotFoundError" in capsys.readouterr().err
+    assert mcp_command.main(["--tools", sys.executable, "-S", str(SMALL), "no-list"]) == 1
+    assert "error: the server does not list its tools: no such method" in capsys.readouterr().err
+    for words in ([], ["--token-env"], ["--token-env", "X", "a", "command"]):
+        assert mcp_command.main(["--tools", *words]) == 1
+        assert "rag-r1 mcp --tools needs the address" in capsys.readouterr().err
+    url = "http://127.0.0.1:1/mcp"
+    for words, what in (
+        (["--token", "X", url], "unknown flag --token; rag-r1 mcp --tools [--token-env NAME] URL"),
+        (["--help"], "unknown flag --help; rag-r1 mcp --tools"),
+        (["--token-env=X", "--deep", url], "unknown flag --deep"),
+        ([url, "--token-env", "X"], "--token-env comes before the address: rag-r1 mcp --tools [--token-env"),
+        ([url, "--token-env=X"], "--token-env comes before the address"),
+        ([url, url], "nothing may follow the address"),
+        (["--token-env=X", "a", "command"], "needs the address of an MCP server, after --token-env NAME"),
+        (["--token-env=X", url], "cannot be reached: ConnectError"),
+    ):
+        assert mcp_command.main(["--tools", *words]) == 1
+        assert what in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        mcp_command.main(["--base-url", "http://127.0.0.1:1/v1"])
+    assert "--base-url and --model belong together" in capsys.readouterr().err
