@@ -34,7 +34,7 @@ from rag_r1.demo.eval_spec import eval_words
 from rag_r1.demo.run import KEEP_POLICY, run_demo
 from rag_r1.demo.world import KINDS, demo_protocol, write_demo
 from rag_r1.evaluation import command
-from rag_r1.evaluation.probes.figures import CONDITION_NAMES
+from rag_r1.evaluation.probes.metrics import CONDITION_NAMES
 from rag_r1.probes.probes import PROBES
 from rag_r1.tools.retrieval.local_server import build_index, retrieval_process
 from rag_r1.training.next_steps import newest_checkpoint

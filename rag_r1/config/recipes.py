@@ -17,11 +17,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from rag_r1.io.bounded_yaml import YamlError, YamlLimitError, read_yaml
+from rag_r1.options.suggestions import did_you_mean
 
 #: A file that only the folder of the recipes has.
 _DEFAULTS = "rag_r1_defaults.yaml"
@@ -123,10 +123,9 @@ def text_of(path: Path) -> str:
 
 def _unknown(given: str) -> str:
     name = given.removeprefix("recipes/").removesuffix(".yaml")
-    near = get_close_matches(name, shipped_names(), n=1, cutoff=0.5)
-    hint = f"did you mean {near[0]}? " if near else ""
+    hint = did_you_mean(name, shipped_names(), cutoff=0.5)
     others = "`rag-r1 recipes` lists the shipped ones, and a YAML file of your own will do"
-    return f"there is no recipe {given!r}; {hint}{others}"
+    return f"there is no recipe {given!r}; {f'{hint} ' if hint else ''}{others}"
 
 
 def shipped_names(*kinds: str) -> list[str]:

@@ -17,8 +17,8 @@ from collections.abc import Sequence
 from functools import partial
 
 from rag_r1.evaluation import modes, state_threshold
+from rag_r1.evaluation.baselines import agent_condition, baseline
 from rag_r1.evaluation.condition_run import prepare_evaluation, run_condition
-from rag_r1.evaluation.conditions import agent_condition, baseline
 from rag_r1.evaluation.eval_arguments import EvalArguments
 from rag_r1.evaluation.probes.suite import gather_passages, make_search_card
 from rag_r1.evaluation.report import compare_command, report

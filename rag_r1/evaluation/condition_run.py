@@ -1,6 +1,6 @@
 """Runs one condition of an evaluation: its episodes, its records, its report.
 
-`run_condition` plays one condition (conditions.py: the agent, or a baseline) into a folder, and can be killed
+`run_condition` plays one condition (baselines.py: the agent, or a baseline) into a folder, and can be killed
 and started again at any time; rag_r1/rollouts/runner.py says how. The folder then has
 
     trajectories/records.jsonl                    a record of each episode, in the order of the questions
@@ -28,7 +28,7 @@ from rag_r1.data.annotations import (
 )
 from rag_r1.data.files.bad_rows import BadRows
 from rag_r1.data.rows import QuestionRow
-from rag_r1.evaluation.conditions import Condition
+from rag_r1.evaluation.baselines import Condition
 from rag_r1.evaluation.eval_arguments import EvalArguments, PolicyArguments
 from rag_r1.evaluation.judge import JudgeVerdicts, judge
 from rag_r1.evaluation.provenance import write_provenance

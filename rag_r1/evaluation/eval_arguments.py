@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 
 from pydantic import model_validator
 
-from rag_r1.evaluation.conditions import BASELINES, BaselineName
+from rag_r1.evaluation.baselines import BASELINES, BaselineName
 from rag_r1.evaluation.judge import JudgeArguments
 from rag_r1.options.command_line import Positive, argument
 from rag_r1.options.server_address import Address

@@ -27,8 +27,9 @@ from pydantic import model_validator
 
 from rag_r1.inference.chat import PATH, read_chat
 from rag_r1.inference.client import Endpoint, EndpointOptions, EngineFailure
-from rag_r1.inference.exchange import EpisodeClient, merge_body
-from rag_r1.inference.rate_limit import CancelToken, CostTracker, RateLimiter
+from rag_r1.inference.cost_limit import CostTracker
+from rag_r1.inference.episode_client import EpisodeClient, merge_body
+from rag_r1.inference.rate_limit import CancelToken, RateLimiter
 from rag_r1.options.command_line import Arguments, Positive, argument
 from rag_r1.options.server_address import Address
 from rag_r1.rewards.terms.judged import ACCURACY_PROMPT as PROMPT

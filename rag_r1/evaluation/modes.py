@@ -27,8 +27,8 @@ import numpy as np
 from pydantic import model_validator
 
 from rag_r1.config.agent_setup import AgentSetup
+from rag_r1.evaluation.baselines import Condition, agent_condition, baseline
 from rag_r1.evaluation.condition_run import prepare_evaluation, run_condition
-from rag_r1.evaluation.conditions import Condition, agent_condition, baseline
 from rag_r1.evaluation.eval_arguments import EvalArguments
 from rag_r1.evaluation.report.bootstrap import Bootstrap
 from rag_r1.evaluation.report.compare_command import CompareError, compare, write_comparison

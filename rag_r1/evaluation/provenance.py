@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rag_r1.config.agent_setup import AgentSetup
-from rag_r1.evaluation.conditions import Condition
+from rag_r1.evaluation.baselines import Condition
 from rag_r1.evaluation.eval_arguments import PolicyArguments
 from rag_r1.evaluation.judge import description
 from rag_r1.evaluation.target import vllm_version

@@ -22,7 +22,7 @@ from typing import Any
 from rag_r1.agent import Codec, Generation
 from rag_r1.inference.character_codec import PER_TOKEN, CharacterCodec
 from rag_r1.inference.client import EngineFailure
-from rag_r1.inference.exchange import EpisodeClient, Reply, finish_fields, first_choice, merge_body
+from rag_r1.inference.episode_client import EpisodeClient, Reply, finish_fields, first_choice, merge_body
 from rag_r1.protocols import Protocol
 from rag_r1.protocols.actions import well_formed
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -25,9 +24,11 @@ from urllib.parse import urlsplit, urlunsplit
 import aiohttp
 
 from rag_r1.inference.character_codec import estimate_tokens
-from rag_r1.inference.rate_limit import CancelToken, CostTracker, RateLimiter
+from rag_r1.inference.cost_limit import CostTracker
+from rag_r1.inference.rate_limit import CancelToken, RateLimiter
 from rag_r1.inference.response_limits import MAX_ANSWER_VALUES, ResponseLimits
-from rag_r1.inference.response_metadata import error_message, retry_after, usage_of
+from rag_r1.inference.response_metadata import error_message, usage_of
+from rag_r1.inference.retry import retry_after, retry_delay
 from rag_r1.inference.streaming import OnText, assemble_body
 from rag_r1.io.bounded_json import JsonLimitError, read_json
 from rag_r1.options.server_address import server_address
@@ -236,8 +237,8 @@ class Endpoint:
         raise RequestRejectedError(f"refused: {said}")
 
     async def _wait(self, attempt: int, again: _TransientError) -> None:
-        back_off = self.options.backoff_s * 2**attempt * random.uniform(0.5, 1.5)
-        await asyncio.sleep(min(max(again.wait_s, back_off), self.options.longest_wait_s))
+        options = self.options
+        await asyncio.sleep(retry_delay(attempt, options.backoff_s, again.wait_s, options.longest_wait_s))
 
     def _scrub(self, text: str) -> str:
         return text.replace(self._key, "[key]") if self._key else text

@@ -15,7 +15,7 @@ from typing import Any
 from rag_r1.agent import Codec, Generation
 from rag_r1.inference.chat import close_at_stop, turn_seed
 from rag_r1.inference.client import Endpoint
-from rag_r1.inference.exchange import EpisodeClient, Reply, finish_fields, first_choice, merge_body
+from rag_r1.inference.episode_client import EpisodeClient, Reply, finish_fields, first_choice, merge_body
 from rag_r1.protocols import Protocol
 from rag_r1.protocols.actions import well_formed
 

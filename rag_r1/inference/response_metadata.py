@@ -5,8 +5,6 @@ All of it comes from outside and may be missing, wrong or hostile: these functio
 
 from __future__ import annotations
 
-import time
-from email.utils import parsedate_to_datetime
 from typing import Any
 
 from rag_r1.io.bounded_json import read_json
@@ -14,17 +12,6 @@ from rag_r1.runs.response_cache import Usage
 
 #: Most JSON values in the body of an error.
 _REFUSAL_VALUES = 10_000
-
-
-def retry_after(value: str) -> float:
-    """Seconds to wait by a Retry-After header: a number, or a date; 0 if there is none that can be read."""
-    value = value.strip()
-    if value.isascii() and value.replace(".", "", 1).isdigit() and len(value) < 9:
-        return float(value)
-    try:
-        return max(0.0, parsedate_to_datetime(value).timestamp() - time.time())
-    except (ValueError, TypeError, IndexError, OverflowError):
-        return 0.0
 
 
 def usage_of(data: Any, prompt_tokens: int, completion_tokens: int) -> Usage:

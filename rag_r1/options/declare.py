@@ -19,7 +19,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import wraps
 from pathlib import Path
 from types import NoneType, UnionType
@@ -27,6 +26,8 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 from pydantic import ConfigDict, Field, Strict, ValidationError
 from pydantic.dataclasses import dataclass as validated_dataclass
+
+from rag_r1.options.suggestions import did_you_mean
 
 Made = TypeVar("Made")
 
@@ -195,9 +196,8 @@ def _shown(value: Any) -> str:
 
 def _unknown(name: Any, cls: type, key: str) -> OptionFault:
     known = option_names(cls)
-    near = get_close_matches(str(name), known, n=1)
-    hint = f"; did you mean {near[0]}?" if near else ""
-    return OptionFault(f"{key}.{name}", f"unknown key {key}.{name}: use one of {', '.join(known)}{hint}")
+    words = [f"unknown key {key}.{name}: use one of {', '.join(known)}", did_you_mean(str(name), known)]
+    return OptionFault(f"{key}.{name}", "; ".join(filter(None, words)))
 
 
 def is_safe_to_show(annotation: Any, metadata: Any = ()) -> bool:

@@ -23,7 +23,7 @@ from rag_r1.inference.character_codec import CharacterCodec, character_budget
 from rag_r1.inference.chat import ChatEngine
 from rag_r1.inference.client import Endpoint, EngineFailure
 from rag_r1.inference.completions import CompletionEngine, returns_token_ids
-from rag_r1.inference.exchange import EpisodeClient
+from rag_r1.inference.episode_client import EpisodeClient
 from rag_r1.inference.tokenizer import load_tokenizer
 from rag_r1.protocols import ChatTemplateError
 from rag_r1.rollouts.requests import EpisodeRequest

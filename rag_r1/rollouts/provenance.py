@@ -92,7 +92,7 @@ class CommitPart(_ProvenancePart):
 
 class Provenance(_ProvenancePart):
     """See the top of the module. `started`: UTC; `condition`: how the questions were asked
-    (rag_r1/evaluation/conditions.py); `judge`: the model that judged answers, if there was one; `data`: by
+    (rag_r1/evaluation/baselines.py); `judge`: the model that judged answers, if there was one; `data`: by
     file name; `index`: the fields of the index's manifest but for its list of files."""
 
     format: Literal[1] = 1

@@ -22,7 +22,8 @@ from typing import Any
 from rag_r1.config.agent_setup import AgentSetup, RowLimits
 from rag_r1.config.schema import RagR1Config
 from rag_r1.inference.client import Endpoint, EndpointOptions, base_address
-from rag_r1.inference.rate_limit import CancelToken, CostTracker, RateLimiter
+from rag_r1.inference.cost_limit import CostTracker
+from rag_r1.inference.rate_limit import CancelToken, RateLimiter
 from rag_r1.io.terminal_text import print_error
 from rag_r1.options.import_path import add_working_directory
 from rag_r1.protocols import Failure

@@ -1,31 +1,23 @@
 """Turns the events of an episode into stream events: reasoning, searches, passages and citations.
 
-    reasoning   what the policy writes in a turn, without tags, calls and the answer, in pieces as it grows
-    searching   {turn, calls: [{tool, arguments}]}
-    passages    {turn, calls: [{tool, arguments, status, seconds, documents: [{id, title, text, score}]}]}
-    rewrite     {turn, removed}: turns that were taken out of the context
-    citations   {answer, passages: [{turn, call, rank, id, title}]}: passages that contain the answer
-
-A citation says that the words of the answer occur in the passage, one after the other, after the
-normalisation with which answers are scored. It does not say that the policy used the passage, or that the
-passage supports the answer. Yes and no are not cited.
+reasoning   what the policy writes in a turn, without tags, calls and the answer, in pieces as it grows
+searching   {turn, calls: [{tool, arguments}]}
+passages    {turn, calls: [{tool, arguments, status, seconds, documents: [{id, title, text, score}]}]}
+rewrite     {turn, removed}: turns that were taken out of the context
+citations   {answer, passages: [{turn, call, rank, id, title}]} (citations.py)
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from rag_r1.agent import Event, Trajectory
 from rag_r1.data.evidence import title_of
 from rag_r1.protocols import Document, Protocol
-from rag_r1.rewards.answer_metrics import cover_exact_match
-from rag_r1.rewards.normalise import normalise
 
-#: Answers that occur in any text.
-_NOT_CITED = {"yes", "no"}
 #: Roles of blocks whose text is no reasoning.
 _ACTIONS = ("call", "answer")
 
@@ -175,18 +167,6 @@ def document_for_client(document: Document) -> dict[str, Any]:
     return {"id": document.id, "title": title, "text": text, "score": document.score}
 
 
-def citations(record: Trajectory) -> dict[str, Any]:
-    """The passages that contain the answer, in the order in which they were shown; see the top of the
-    module. `turn` and `call` count from 0, `rank` from 1."""
-    found = []
-    if record.answer and normalise(record.answer) not in _NOT_CITED:
-        for turn, call, rank, document in _documents(record):
-            if cover_exact_match(document.contents, [record.answer], ordered=True):
-                place = {"turn": turn, "call": call, "rank": rank}
-                found.append({**place, "id": document.id, "title": title_of(document)})
-    return {"answer": record.answer, "passages": found}
-
-
 def episode_searches(record: Trajectory) -> list[dict[str, Any]]:
     """All calls of an episode, as in the event `passages`."""
     return [
@@ -194,10 +174,3 @@ def episode_searches(record: Trajectory) -> list[dict[str, Any]]:
         for number, turn in enumerate(record.turns)
         for call in turn.calls
     ]
-
-
-def _documents(record: Trajectory) -> Iterator[tuple[int, int, int, Document]]:
-    for number, turn in enumerate(record.turns):
-        for place, call in enumerate(turn.calls):
-            for rank, document in enumerate(call.documents or (), 1):
-                yield number, place, rank, document

@@ -1,9 +1,9 @@
 """`rag-r1 filter`: replays questions and keeps those of suitable difficulty for RL.
 
 A question is asked once (sample 0), and if the answer is wrong, again, up to `--replays` times, until one is
-right. difficulty.py says what is then kept. If a rollout fails with the infrastructure, its question waits
-for the next start of the command; once `--tries` are used up, that rollout is left out. So which questions
-are kept does not depend on when something failed. The folder has
+right. difficulty_filter.py says what is then kept. If a rollout fails with the infrastructure, its question
+waits for the next start of the command; once `--tries` are used up, that rollout is left out. So which
+questions are kept does not depend on when something failed. The folder has
 
     train.parquet, test.parquet    the kept rows, for training; only `extra_info.split` of those in
                                    test.parquet is changed, since the trainer's limits depend on it
@@ -37,7 +37,7 @@ from rag_r1.rollouts.session import (
 )
 from rag_r1.runs.folder import write_atomic, write_lines
 from rag_r1.runs.json_lines import RunError
-from rag_r1.sft.difficulty import QuestionRollouts, filter_counts, is_kept, rollout_lines, split
+from rag_r1.sft.difficulty_filter import QuestionRollouts, filter_counts, is_kept, rollout_lines, split
 from rag_r1.sft.plots import as_text, draw
 
 _DESCRIPTION = """\

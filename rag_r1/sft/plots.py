@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from rag_r1.io.atomic_files import atomic_file
-from rag_r1.sft.difficulty import NEVER
+from rag_r1.sft.difficulty_filter import NEVER
 
 _WIDTH = 50
 _LABEL = "rollouts until the first right answer"

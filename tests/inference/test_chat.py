@@ -14,7 +14,7 @@ from rag_r1.agent import Budget, Episode, ReplayTurn, UnknownTokenError
 from rag_r1.inference.character_codec import PER_TOKEN, CharacterCodec, character_budget
 from rag_r1.inference.chat import GO_ON, ChatEngine, close_at_stop, turn_seed
 from rag_r1.inference.client import EngineFailure
-from rag_r1.inference.exchange import Reply
+from rag_r1.inference.episode_client import Reply
 from rag_r1.protocols import load_protocol
 from rag_r1.tools import search_tools
 

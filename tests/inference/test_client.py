@@ -23,9 +23,10 @@ from rag_r1.inference.client import (
     EngineFailure,
     base_address,
 )
-from rag_r1.inference.exchange import EpisodeClient
+from rag_r1.inference.episode_client import EpisodeClient
 from rag_r1.inference.rate_limit import CancelToken
-from rag_r1.inference.response_metadata import retry_after, usage_of
+from rag_r1.inference.response_metadata import usage_of
+from rag_r1.inference.retry import retry_after
 from rag_r1.inference.streamed_endpoint import StreamingEndpoint
 from rag_r1.runs.json_lines import RunError
 from rag_r1.runs.response_cache import ResponseCache, Usage

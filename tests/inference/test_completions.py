@@ -15,7 +15,7 @@ from scripted_runs import folder_at
 from rag_r1.agent import Generation
 from rag_r1.inference.client import Endpoint, EndpointOptions, EngineFailure
 from rag_r1.inference.completions import CompletionEngine, returns_token_ids
-from rag_r1.inference.exchange import EpisodeClient
+from rag_r1.inference.episode_client import EpisodeClient
 from rag_r1.inference.rate_limit import CancelToken
 from rag_r1.protocols import load_protocol
 from rag_r1.runs.response_cache import ResponseCache, Usage

@@ -9,7 +9,8 @@ import virtual_time
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rag_r1.inference.rate_limit import CancelToken, CostTracker, RateLimiter
+from rag_r1.inference.cost_limit import CostTracker
+from rag_r1.inference.rate_limit import CancelToken, RateLimiter
 from rag_r1.runs.response_cache import Usage
 
 

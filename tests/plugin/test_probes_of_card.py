@@ -19,7 +19,7 @@ from rag_r1.config.schema import RagR1Config
 from rag_r1.corpus.reader import Corpus
 from rag_r1.data.evidence import GoldEvidence
 from rag_r1.data.rows import QuestionRow
-from rag_r1.evaluation.conditions import Condition
+from rag_r1.evaluation.baselines import Condition
 from rag_r1.evaluation.probes.collect import find_passages
 from rag_r1.evaluation.probes.suite import plan_conditions
 from rag_r1.plugin.agent_loop import _ProcessAgent

@@ -16,7 +16,7 @@ from rag_r1.config.agent_setup import RowLimits
 from rag_r1.config.schema import RagR1Config
 from rag_r1.data.rows import QuestionRow
 from rag_r1.data.sft_rows import Piece, SftRow, SftRowError, protocol_of_rows
-from rag_r1.evaluation.conditions import baseline
+from rag_r1.evaluation.baselines import baseline
 from rag_r1.evaluation.eval_arguments import EvalArguments
 from rag_r1.protocols import Document
 from rag_r1.rollouts.engine_factory import TokenUnit, agent_setup

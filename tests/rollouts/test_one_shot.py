@@ -13,7 +13,7 @@ from scripted import Searcher
 from scripted_runs import RIGHT, folder_at, row_of, runner_of, setup_of
 
 from rag_r1.agent.records import trajectory_of
-from rag_r1.evaluation.conditions import baseline
+from rag_r1.evaluation.baselines import baseline
 from rag_r1.evaluation.report.episode_metrics import episode_metrics
 from rag_r1.inference.character_codec import CharacterCodec
 from rag_r1.protocols import Document, Failure

@@ -11,13 +11,8 @@ from scripted import Characters, Engine, Searcher
 
 from rag_r1.agent import Budget, Episode, Event, Trajectory, Turn
 from rag_r1.protocols import Document, load_protocol
-from rag_r1.serving.stream_events import (
-    EventStreamer,
-    StreamingReasoning,
-    citations,
-    episode_searches,
-    turn_reasoning,
-)
+from rag_r1.serving.citations import citations
+from rag_r1.serving.stream_events import EventStreamer, StreamingReasoning, episode_searches, turn_reasoning
 from rag_r1.tools import search_tools
 
 MQ = load_protocol("rag_r1_mq")

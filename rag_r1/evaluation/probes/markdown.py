@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rag_r1.evaluation.probes.figures import CONDITION_NAMES
+from rag_r1.evaluation.probes.metrics import CONDITION_NAMES
 from rag_r1.runs.markdown import cell, integer, number, one_line_text, table, with_interval
 
 Card = Mapping[str, Any]

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rag_r1.evaluation.probes.figures import CONDITION_NAMES, REAL
+from rag_r1.evaluation.probes.metrics import CONDITION_NAMES, REAL
 from rag_r1.evaluation.report.plots import dots, legend, open_plot, row_names
 
 

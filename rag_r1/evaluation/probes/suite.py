@@ -6,7 +6,7 @@ everything else as in the real run:
     OUT/real, OUT/closed_book, OUT/empty, OUT/random, OUT/gold, OUT/withheld
                          a run each, as `rag-r1 eval` makes it: records, card, report
     OUT/search_card.json, .md, .png
-                         EM with intervals by condition, and the verdict (figures.py)
+                         EM with intervals by condition, and the verdict (metrics.py)
     OUT/passages.json    the passages that the probes show (rag_r1/probes/passages.py)
 
 `random` needs the corpus. `gold` needs the text of the gold passages: from the corpus, or, if the data set
@@ -30,12 +30,12 @@ from typing import Any
 from rag_r1.corpus.reader import Corpus, CorpusError
 from rag_r1.data.evidence import GoldEvidence
 from rag_r1.data.rows import QuestionRow
+from rag_r1.evaluation.baselines import Condition
 from rag_r1.evaluation.condition_run import run_condition
-from rag_r1.evaluation.conditions import Condition
 from rag_r1.evaluation.eval_arguments import EvalArguments
 from rag_r1.evaluation.probes.collect import POOL, find_passages, served_passages
-from rag_r1.evaluation.probes.figures import CONDITION_NAMES, ConditionRun, figures
 from rag_r1.evaluation.probes.markdown import markdown, table_lines
+from rag_r1.evaluation.probes.metrics import CONDITION_NAMES, ConditionRun, figures
 from rag_r1.evaluation.probes.plots import draw_search_card
 from rag_r1.evaluation.report.report import WRONG_RUN, write_text
 from rag_r1.evaluation.report.run_table import read_run

@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -25,6 +24,7 @@ from rag_r1.evaluation.report.report import WRONG_RUN, write_text
 from rag_r1.evaluation.report.run_table import read_run
 from rag_r1.io.terminal_text import print_error
 from rag_r1.options.command_line import Arguments, Positive, argument, read_arguments
+from rag_r1.options.suggestions import did_you_mean
 from rag_r1.rewards.normalise import NormaliserName
 from rag_r1.rollouts.provenance import FILE, Provenance, find_differences
 from rag_r1.rollouts.provenance_facts import short_names
@@ -133,9 +133,8 @@ def _check_keys(cards: Sequence[Provenance], named: Sequence[str]) -> None:
     sections = {".".join(key.split(".")[:n]) for key in keys for n in range(1, key.count(".") + 2)}
     for name in named:
         if name != NO_CARD and name not in sections:
-            near = get_close_matches(name, sections, n=1)
-            hint = f"; did you mean {near[0]}?" if near else ""
-            raise CompareError(f"--differs {name}: the cards have no such key{hint}")
+            words = [f"--differs {name}: the cards have no such key", did_you_mean(name, sections)]
+            raise CompareError("; ".join(filter(None, words)))
 
 
 def _is_part(key: str, name: str) -> bool:

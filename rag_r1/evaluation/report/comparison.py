@@ -26,8 +26,8 @@ from typing import Any
 import numpy as np
 
 from rag_r1.evaluation.report.bootstrap import Bootstrap, Estimate, Estimates, RatioSums
-from rag_r1.evaluation.report.data_source import in_paper_order
 from rag_r1.evaluation.report.measures import MEASURES, Measure, by_question, column, measures_of, score
+from rag_r1.evaluation.report.published_results import in_paper_order
 from rag_r1.evaluation.report.report import figure
 from rag_r1.evaluation.report.run_table import RunTable
 from rag_r1.evaluation.report.significance import bootstrap_p, holm, mcnemar, permutation

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rag_r1.evaluation.report.data_source import LAYOUT, PUBLISHED, PublishedResult, label_of, labels
+from rag_r1.evaluation.report.published_results import LAYOUT, PUBLISHED, PublishedResult, label_of, labels
 from rag_r1.runs.markdown import cell, integer, number, p_value, table, with_interval
 
 Comparison = Mapping[str, Any]

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from rag_r1.evaluation.report.data_source import labels
+from rag_r1.evaluation.report.published_results import labels
 from rag_r1.evaluation.report.run_table import RunTable
 from rag_r1.io.atomic_files import atomic_file
 from rag_r1.runs.markdown import one_line_text

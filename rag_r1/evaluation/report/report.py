@@ -27,8 +27,8 @@ from rag_r1.agent.records import RecordError
 from rag_r1.data.annotations import AnnotationError
 from rag_r1.data.files.bad_rows import HELP
 from rag_r1.evaluation.report.bootstrap import Bootstrap, Estimate, RatioSums
-from rag_r1.evaluation.report.data_source import in_paper_order
 from rag_r1.evaluation.report.measures import Measure, by_source, measures_of
+from rag_r1.evaluation.report.published_results import in_paper_order
 from rag_r1.evaluation.report.run_table import RunTable, TableError, read_run
 from rag_r1.io.atomic_files import atomic_file
 from rag_r1.io.terminal_text import print_error

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rag_r1.evaluation.report.data_source import labels
+from rag_r1.evaluation.report.published_results import labels
 from rag_r1.rollouts.provenance import Provenance
 from rag_r1.runs.markdown import cell, integer, table, with_interval
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from rag_r1.evaluation.report.data_source import labels
+from rag_r1.evaluation.report.published_results import labels
 from rag_r1.runs.markdown import one_line_text, with_interval
 
 _SHOWN = ("em", "cover_em", "f1", "em_answerable", "formatted", "retrievals", "seconds", "recall")

@@ -25,7 +25,7 @@ from typing import Any, TypeVar
 from rag_r1.evaluation.judge import JudgeArguments, judge_request
 from rag_r1.inference.chat import PATH, read_chat
 from rag_r1.inference.client import Endpoint, EngineFailure, RequestRejectedError
-from rag_r1.inference.exchange import EpisodeClient
+from rag_r1.inference.episode_client import EpisodeClient
 from rag_r1.runs.response_cache import ResponseCache
 
 Read = TypeVar("Read")

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from rag_r1.data.rows import step_answers_of
+from rag_r1.evaluation.baselines import agent_condition
 from rag_r1.evaluation.condition_run import run_condition
-from rag_r1.evaluation.conditions import agent_condition
 from rag_r1.evaluation.judge import judge_endpoint
 from rag_r1.evaluation.report.summary import stop_message
 from rag_r1.evaluation.target import serve_model

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from rag_r1.agent import Trajectory, Turn
 from rag_r1.evaluation.report.bootstrap import Bootstrap
-from rag_r1.evaluation.report.data_source import LAYOUT, PUBLISHED, in_paper_order, labels
+from rag_r1.evaluation.report.published_results import LAYOUT, PUBLISHED, in_paper_order, labels
 from rag_r1.evaluation.report.report import ReportOptions, make_report, report_of
 from rag_r1.evaluation.report.report_markdown import markdown
 from rag_r1.evaluation.report.run_table import RunTable, TableError, read_run

@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 
 from rag_r1.evaluation.judge import JudgeArguments
-from rag_r1.inference.exchange import Reply
+from rag_r1.inference.episode_client import Reply
 from rag_r1.protocols import Document
 from rag_r1.retriever.data.judge import ATTEMPTS, RelevanceJudge, read_scores
 from rag_r1.retriever.data.relevance import RelevanceScorer, holds_answer, rule_records

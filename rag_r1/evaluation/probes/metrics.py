@@ -24,8 +24,8 @@ import numpy as np
 
 from rag_r1.data.rows import QuestionRow
 from rag_r1.evaluation.report.bootstrap import Bootstrap, RatioSums
-from rag_r1.evaluation.report.data_source import in_paper_order, labels
 from rag_r1.evaluation.report.measures import MEASURES, by_question
+from rag_r1.evaluation.report.published_results import in_paper_order, labels
 from rag_r1.evaluation.report.report import figure
 from rag_r1.evaluation.report.run_table import RunTable
 

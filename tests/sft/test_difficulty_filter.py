@@ -18,7 +18,7 @@ from data_process.difficulty import read_difficulties
 from rag_r1.data.files.questions import Question
 from rag_r1.data.rows import QuestionRow
 from rag_r1.rollouts.requests import make_request, seeded_fraction
-from rag_r1.sft.difficulty import QuestionRollouts, filter_counts, is_kept, rollout_lines, split
+from rag_r1.sft.difficulty_filter import QuestionRollouts, filter_counts, is_kept, rollout_lines, split
 from rag_r1.sft.filter_command import replay_question
 from rag_r1.sft.plots import as_text, draw
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rag_r1.data.rows import QuestionRow
-from rag_r1.evaluation.probes.figures import CONDITION_NAMES, LEAST, ConditionRun, figures, groups_of, percent
+from rag_r1.evaluation.probes.metrics import CONDITION_NAMES, LEAST, ConditionRun, figures, groups_of, percent
 from rag_r1.evaluation.report.bootstrap import Bootstrap
 from rag_r1.probes.probes import PROBES
 

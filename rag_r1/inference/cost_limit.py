@@ -1,0 +1,75 @@
+"""The cost of a run's requests, and its limit (`--max-cost`).
+
+`CostTracker` adds up the cost. With a limit, a request reserves the most that it can cost (its prompt, by
+estimate, and all tokens that it may generate) and is not sent if the limit could be passed. It then waits
+until others have come back, which mostly cost less than they reserved; if none is under way, the run ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from rag_r1.inference.rate_limit import CancelToken
+from rag_r1.runs.response_cache import Usage
+
+
+class CostTracker:
+    """What has been spent, and what may be. Prices are per million tokens; `before`: the usage of earlier
+    starts, which counts."""
+
+    def __init__(
+        self,
+        stop: CancelToken,
+        price_in: float = 0.0,
+        price_out: float = 0.0,
+        most: float | None = None,
+        before: Usage | None = None,
+    ):
+        self.stop, self.price_in, self.price_out, self.most = stop, price_in, price_out, most
+        self.usage = Usage()
+        self.usage.add(before or Usage())
+        self._reserved: list[float] = []
+        self._waiting: list[asyncio.Future[None]] = []
+
+    @property
+    def has_prices(self) -> bool:
+        """Is the cost known?"""
+        return bool(self.price_in or self.price_out)
+
+    @property
+    def cost(self) -> float:
+        """Of everything so far."""
+        return self.usage.cost(self.price_in, self.price_out)
+
+    def add(self, usage: Usage) -> None:
+        """Count what an answer has used."""
+        self.usage.add(usage)
+
+    @asynccontextmanager
+    async def reserved(self, prompt_tokens: int, most_tokens: int) -> AsyncIterator[None]:
+        """While the block runs, what a request can cost at most is reserved. Waits until there is enough."""
+        if self.most is None:
+            yield
+            return
+        needed = Usage(1, prompt_tokens, most_tokens).cost(self.price_in, self.price_out)
+        while self.cost + sum(self._reserved) + needed > self.most:
+            if not self._reserved:
+                self.stop(
+                    f"the next request could cost up to {needed:.4f}, and {self.cost:.4f} of --max-cost "
+                    f"{self.most:g} is spent"
+                )
+            await self.stop.passed()
+            returned = asyncio.get_running_loop().create_future()
+            self._waiting.append(returned)
+            await returned
+        self._reserved.append(needed)
+        try:
+            yield
+        finally:
+            self._reserved.remove(needed)
+            waiting, self._waiting = self._waiting, []
+            for returned in waiting:
+                if not returned.done():
+                    returned.set_result(None)

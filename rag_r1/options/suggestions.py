@@ -1,0 +1,12 @@
+"""Suggests the nearest known name for one that is unknown: `did you mean ...?`"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
+    """`did you mean NAME?`, or an empty text if no known name is near. `cutoff`: similarity from 0 to 1."""
+    near = get_close_matches(name, list(known), n=1, cutoff=cutoff)
+    return f"did you mean {near[0]}?" if near else ""
