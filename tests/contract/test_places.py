@@ -14,7 +14,6 @@ PLACES = {
     " worker; it must not import the plugin, since it checks whether veRL does",
     "rag_r1/inference/checkpoints.py": "starts veRL's merger in a process of its own",
     "rag_r1/system/concurrent_trainings.py": "knows other trainings by the module that they run",
-    "rag_r1/training/preflight/data.py": "counts tokens as veRL does; it may not import the plugin",
     "rag_r1/training/preflight/model.py": "loads the tokenizer as veRL does",
     "rag_r1/training/preflight/settings.py": "veRL's own validation is one of the checks",
     "rag_r1/config/recipes.py": "starts veRL's trainer",
