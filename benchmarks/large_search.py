@@ -71,7 +71,8 @@ def one_by_one(
 
 def search(index: Path, shards: Path, exact: Path, way: str) -> dict:
     """Search for the questions in ``exact`` one by one, without an encoder and without texts."""
-    from benchmarks.index_presets import Opened, RandomVectors, make_files, resident
+    from benchmarks.index_presets import Opened, make_files, resident
+    from benchmarks.random_vectors import RandomVectors
     from retrieval_server.encode.malloc import trim_heap
     from retrieval_server.folder.manifest import FAISS_INDEX, ROWS, read_manifest
 
