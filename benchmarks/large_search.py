@@ -156,7 +156,8 @@ def _search_shards(folder: Path, asked: np.ndarray, rows: np.ndarray) -> dict:
 def serve(index: Path, questions: list[str], encoder: Path | None = None) -> dict:
     """Start the server and ask it questions one by one. Its index, and the ``encoder`` if that is given, are
     not in the page cache at first."""
-    from benchmarks.large_index import ROOT, ending_with, processor_seconds, resident
+    from benchmarks.large_index import resident
+    from benchmarks.measured_steps import ROOT, ending_with, processor_seconds
 
     random.Random(0).shuffle(questions)
     for files in filter(None, (index, encoder)):

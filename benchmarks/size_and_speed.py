@@ -38,8 +38,8 @@ from tqdm import tqdm
 _here = Path(__file__).resolve().parent
 sys.path[:] = [str(_here.parent)] + [entry for entry in sys.path if Path(entry).resolve() != _here]
 
-from benchmarks.large_index import measure  # noqa: E402
-from benchmarks.large_preset import QUESTIONS, K, Work, limited  # noqa: E402
+from benchmarks.large_preset import QUESTIONS, K, Work  # noqa: E402
+from benchmarks.measured_steps import limited, measure  # noqa: E402
 from benchmarks.repeated_block import DIMENSION, make_index  # noqa: E402
 
 BLOCK = 1_000_000
@@ -244,9 +244,9 @@ def main(argv: list[str] | None = None) -> int:
         work = Work(args.work, 1)
     for way in WAYS:
         if way not in work.results:
-            work.keep(way, limited(args, *own, "--step", "search", "--way", way))
+            work.keep(way, limited(args.limit_gb, *own, "--step", "search", "--way", way))
     if "serve" not in work.results:
-        work.keep("serve", limited(args, *own, "--step", "serve"))
+        work.keep("serve", limited(args.limit_gb, *own, "--step", "serve"))
     print(report(args, work.results))
     if args.remove:
         shutil.rmtree(work.index, ignore_errors=True)
