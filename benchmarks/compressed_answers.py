@@ -92,7 +92,7 @@ def played(loop: Loop, name: str, folder: Path, policy_url: str) -> None:
 
 def evaluate(loop: Loop, out: Path, url: str, policy_url: str) -> None:
     """`rag-r1 eval` of the agent, greedy, as in the loop."""
-    from examples.agentic_r.run import eval_words
+    from examples.agentic_r.loop_inputs import eval_words
     from examples.agentic_r.warm_start import PROTOCOL
     from rag_r1.evaluation import command
     from rag_r1.iterate.commands import query_keys

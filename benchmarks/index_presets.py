@@ -36,6 +36,8 @@ import numpy as np
 _here = Path(__file__).resolve().parent
 sys.path[:] = [str(_here.parent)] + [entry for entry in sys.path if Path(entry).resolve() != _here]
 
+from benchmarks.random_vectors import RandomVectors  # noqa: E402
+
 if TYPE_CHECKING:
     from retrieval_server.folder.manifest import Manifest
 
@@ -45,8 +47,6 @@ SEARCHES = 500
 _TRAINED_ON = 20_000
 #: Vectors of the index that is used first, so that what a process needs in any case is there.
 _HARDLY_ANY = 1000
-#: Random vectors of one seed.
-_DRAWN_AT_ONCE = 4096
 
 
 def compressed() -> list[str]:
@@ -166,30 +166,6 @@ def measure_recall(args: argparse.Namespace) -> None:
             recall = sum(len(set(ours) & set(best)) for ours, best in pairs) / sum(map(len, exact))
             same = sum(ours[:3] == best[:3] for ours, best in pairs) / len(pairs)
             print(f"| {name}{note} | {nprobe} of {many} | {candidates} | {recall:.2%} | {same:.2%} |")
-
-
-class RandomVectors:
-    """``passages`` random unit vectors of a dimension, float32, drawn each time that a slice is read.
-
-    They are drawn in blocks, each with its own seed: a row is the same in every slice.
-    """
-
-    def __init__(self, passages: int, dimension: int):
-        self.dimension = dimension
-        self._passages = passages
-
-    def __len__(self) -> int:
-        return self._passages
-
-    def __getitem__(self, rows: slice) -> np.ndarray:
-        start, stop, _ = rows.indices(len(self))
-        blocks = range(start // _DRAWN_AT_ONCE, -(-stop // _DRAWN_AT_ONCE))
-        shape = (_DRAWN_AT_ONCE, self.dimension)
-        drawn = [np.empty((0, self.dimension), np.float32)]
-        drawn += [np.random.default_rng(block).standard_normal(shape, dtype=np.float32) for block in blocks]
-        first = blocks.start * _DRAWN_AT_ONCE
-        found = np.concatenate(drawn)[start - first : max(start, stop) - first]
-        return found / np.linalg.norm(found, axis=1, keepdims=True)
 
 
 def resident(of: str = "") -> int:

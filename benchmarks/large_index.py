@@ -14,9 +14,7 @@ the end unless ``--keep`` is given. Linux only.
 from __future__ import annotations
 
 import argparse
-import ctypes
 import json
-import os
 import random
 import shutil
 import signal
@@ -25,8 +23,6 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -34,60 +30,13 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from benchmarks.measured_steps import measure, processor_seconds  # noqa: E402
+
 FILES = 4  # the corpus has this many files; the first is the quarter
 WORDS = 100
 TOPK = 100
 QUERIES = 512
 MB = 2**20
-_LIBC, _PR_SET_PDEATHSIG = ctypes.CDLL(None), 1
-
-
-@dataclass(frozen=True)
-class Measured:
-    """One step: its name, wall and processor seconds, peak resident MB."""
-
-    name: str
-    wall: float
-    cpu: float
-    peak: float
-
-    def row(self) -> str:
-        return f"| {self.name} | {self.wall:.1f} | {self.cpu:.1f} | {self.peak:.0f} |"
-
-
-def ending_with(parent: int) -> Callable[[], None]:
-    """For ``preexec_fn``: Linux ends the new process when ``parent``, which starts it, has ended."""
-
-    def ask() -> None:
-        if sys.platform == "linux":
-            _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-        if os.getppid() != parent:
-            os._exit(1)
-
-    return ask
-
-
-def measure(name: str, *command: object) -> Measured:
-    """Run a command and measure it."""
-    print(f"... {name}", file=sys.stderr, flush=True)
-    began = time.perf_counter()
-    process = subprocess.Popen(
-        [sys.executable, *map(str, command)],
-        cwd=ROOT,
-        stdout=subprocess.DEVNULL,
-        preexec_fn=ending_with(os.getpid()),
-    )
-    try:
-        _, status, used = os.wait4(process.pid, 0)
-    except BaseException:
-        process.terminate()
-        process.wait()  # so that its seconds count among those of this process's children
-        raise
-    process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode != 0:
-        raise SystemExit(f"{name}: exit status {process.returncode}")
-    wall = time.perf_counter() - began
-    return Measured(name, wall, used.ru_utime + used.ru_stime, used.ru_maxrss / 1024)
 
 
 def write_corpus(folder: Path, passages: int) -> None:
@@ -166,12 +115,6 @@ def resident(pid: int, mapping: str) -> tuple[float, float]:
             whole += int(words[1])
             part += int(words[1]) if inside else 0
     return whole / 1024, part / 1024
-
-
-def processor_seconds(pid: int) -> float:
-    """Processor seconds that a process has used so far, user and system."""
-    after_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(after_name[11]) + int(after_name[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def read_through(folder: Path) -> None:

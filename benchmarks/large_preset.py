@@ -36,8 +36,6 @@ import argparse
 import json
 import os
 import random
-import resource
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -48,6 +46,8 @@ import numpy as np
 _here = Path(__file__).resolve().parent
 ROOT = _here.parent
 sys.path[:] = [str(ROOT)] + [entry for entry in sys.path if Path(entry).resolve() != _here]
+
+from benchmarks.measured_steps import limited, measure, spent_by_children  # noqa: E402
 
 QUESTIONS = ROOT.parent / "shared" / "data" / "qa" / "hotpotqa.jsonl"
 BUILD = ROOT / "retrieval_server" / "build_index.py"
@@ -88,8 +88,6 @@ class Work:
 
         A result that is whole but not recorded, because this process was killed before, is kept.
         """
-        from benchmarks.large_index import measure
-
         before = self.results.get(name, {"wall": 0.0, "cpu": 0.0, "peak": 0.0, "done": False})
         if there:
             if not before["done"]:
@@ -112,12 +110,6 @@ class Work:
                 "done": True,
             },
         )
-
-
-def spent_by_children() -> float:
-    """Processor seconds of the commands that have ended."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
 
 
 def write_corpus(folder: Path, passages: int) -> None:
@@ -241,29 +233,9 @@ def run_steps(args: argparse.Namespace, work: Work) -> None:
     work.step("exact search", work.exact.exists(), *own, "exact")
     for way in large_search.WAYS:
         if way not in work.results:
-            work.keep(way, limited(args, *own, "search", "--way", way))
+            work.keep(way, limited(args.limit_gb, *own, "search", "--way", way))
     if "serve" not in work.results:
-        work.keep("serve", limited(args, *own, "serve"))
-
-
-def limited(args: argparse.Namespace, *command: object) -> dict:
-    """What a command prints as JSON, run under the limit of memory; with the group's peak."""
-    from benchmarks.large_index import ending_with
-    from benchmarks.memory_limit import memory_limit
-
-    ends = ending_with(os.getpid())
-    with memory_limit(int(args.limit_gb * 2**30)) as limit:
-        done = subprocess.run(
-            [sys.executable, *map(str, command)],
-            cwd=ROOT,
-            stdout=subprocess.PIPE,
-            text=True,
-            preexec_fn=lambda: (limit.enter(), ends()),
-        )
-        if done.returncode != 0:
-            raise SystemExit(f"error: {' '.join(map(str, command[-3:]))}: exit status {done.returncode}")
-        found = json.loads(done.stdout.splitlines()[-1])
-        return found | {"limited": limit.folder is not None, "peak with page cache": limit.peak}
+        work.keep("serve", limited(args.limit_gb, *own, "serve"))
 
 
 def identity(args: argparse.Namespace) -> dict:

@@ -71,7 +71,8 @@ def one_by_one(
 
 def search(index: Path, shards: Path, exact: Path, way: str) -> dict:
     """Search for the questions in ``exact`` one by one, without an encoder and without texts."""
-    from benchmarks.index_presets import Opened, RandomVectors, make_files, resident
+    from benchmarks.index_presets import Opened, make_files, resident
+    from benchmarks.random_vectors import RandomVectors
     from retrieval_server.encode.malloc import trim_heap
     from retrieval_server.folder.manifest import FAISS_INDEX, ROWS, read_manifest
 
@@ -155,7 +156,8 @@ def _search_shards(folder: Path, asked: np.ndarray, rows: np.ndarray) -> dict:
 def serve(index: Path, questions: list[str], encoder: Path | None = None) -> dict:
     """Start the server and ask it questions one by one. Its index, and the ``encoder`` if that is given, are
     not in the page cache at first."""
-    from benchmarks.large_index import ROOT, ending_with, processor_seconds, resident
+    from benchmarks.large_index import resident
+    from benchmarks.measured_steps import ROOT, ending_with, processor_seconds
 
     random.Random(0).shuffle(questions)
     for files in filter(None, (index, encoder)):

@@ -95,6 +95,21 @@ class Target:
             result.other_ids += taken.other_ids
 
 
+class Ceiling:
+    """Encoder and index without any server, each stage measured alone in a process of its own."""
+
+    def __init__(self, name: str, running: Any, batch: int, questions: int):
+        self.name = f"{name}, alone, batches of {batch}"
+        self._running, self._batch, self._questions = running, batch, questions
+
+    def round(self) -> Round:
+        """All questions once. A question's latency is that of its batch in both stages."""
+        seconds = self._running.seconds()
+        sizes = [min(self._batch, self._questions - i * self._batch) for i in range(len(seconds))]
+        latencies = [each for each, size in zip(seconds, sizes, strict=True) for _ in range(size)]
+        return Round(sum(seconds), latencies, other_ids=None)
+
+
 async def closed_loop(target: Target, questions: Iterator[str], clients: int, seconds: float) -> Round:
     """``clients`` that ask again as soon as they have an answer.
 

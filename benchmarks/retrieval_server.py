@@ -50,7 +50,6 @@ from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import ModuleType
-from typing import Any
 
 import aiohttp
 
@@ -68,22 +67,7 @@ def _beside(name: str) -> ModuleType:
 
 
 load, processes = _beside("retrieval_load"), _beside("retrieval_processes")
-Round, Target = load.Round, load.Target
-
-
-class Ceiling:
-    """Encoder and index without any server, each stage measured alone in a process of its own."""
-
-    def __init__(self, name: str, running: Any, batch: int, questions: int):
-        self.name = f"{name}, alone, batches of {batch}"
-        self._running, self._batch, self._questions = running, batch, questions
-
-    def round(self) -> Round:
-        """All questions once. A question's latency is that of its batch in both stages."""
-        seconds = self._running.seconds()
-        sizes = [min(self._batch, self._questions - i * self._batch) for i in range(len(seconds))]
-        latencies = [each for each, size in zip(seconds, sizes, strict=True) for _ in range(size)]
-        return Round(sum(seconds), latencies, other_ids=None)
+Ceiling, Round, Target = load.Ceiling, load.Round, load.Target
 
 
 def line(name: str, rounds: list[Round]) -> str:

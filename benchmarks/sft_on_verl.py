@@ -27,10 +27,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from rag_r1.demo.phase_trainer import train
 from rag_r1.demo.policy import PROTOCOLS, load_policy, save_policy
 from rag_r1.demo.search import WorldSearch
 from rag_r1.demo.trace_records import BATCH, write_records
-from rag_r1.demo.warm_start import WARM, measure, train, warm_batches
+from rag_r1.demo.warm_start import WARM, measure, warm_batches
 from rag_r1.demo.world import KINDS, demo_data, demo_protocol
 
 ROOT = Path(__file__).resolve().parents[1]

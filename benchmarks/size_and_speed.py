@@ -29,7 +29,6 @@ import json
 import os
 import shutil
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -39,10 +38,10 @@ from tqdm import tqdm
 _here = Path(__file__).resolve().parent
 sys.path[:] = [str(_here.parent)] + [entry for entry in sys.path if Path(entry).resolve() != _here]
 
-from benchmarks.large_index import measure  # noqa: E402
-from benchmarks.large_preset import QUESTIONS, K, Work, limited  # noqa: E402
+from benchmarks.large_preset import QUESTIONS, K, Work  # noqa: E402
+from benchmarks.measured_steps import limited, measure  # noqa: E402
+from benchmarks.repeated_block import DIMENSION, make_index  # noqa: E402
 
-DIMENSION = 768
 BLOCK = 1_000_000
 #: Questions of the searches without a server.
 ASKED = 500
@@ -74,67 +73,6 @@ def write_encoder(folder: Path, questions: list[str], layers: int = 12) -> None:
     SentenceTransformer(modules=[*modules, centred], device="cpu").save(str(folder.with_suffix(".part")))
     shutil.rmtree(bare)
     folder.with_suffix(".part").rename(folder)
-
-
-def make_index(preset: str, passages: int, block: int, folder: Path, many: int) -> float:
-    """The index file and the rows, in ``folder``; returns the vectors that were added in a second."""
-    import faiss
-
-    from benchmarks.index_presets import RandomVectors
-    from retrieval_server.folder.manifest import FAISS_INDEX, ROWS
-    from retrieval_server.folder.row_layout import RowLayout
-    from retrieval_server.indexing.faiss_build import make_index as empty
-    from retrieval_server.indexing.presets import PRESETS
-    from retrieval_server.search.vectors.faiss_search import widen_cell_search
-
-    chosen = PRESETS[preset]
-    vectors = RandomVectors(block, DIMENSION)
-    layout = RowLayout(DIMENSION, chosen.rescoring.rows)
-    index = empty(chosen.in_cells(many, DIMENSION), DIMENSION)
-    ivf = faiss.extract_index_ivf(index)
-    ivf.quantizer.add(RandomVectors(block + many, DIMENSION)[block:])
-    index.train(vectors[:1000])  # the rotation alone, since the cells have their centres
-    widen_cell_search(index)
-    took, step = 0.0, 65_536
-    with (folder / ROWS).open("wb") as stream:
-        for first in range(0, block, step):
-            drawn = vectors[first : first + step]
-            stream.write(layout.encode(drawn))
-            began = time.perf_counter()
-            index.add(drawn)
-            took += time.perf_counter() - began
-    repeat_rows(folder / ROWS, passages * layout.row_bytes)
-    repeat_codes(index, ivf, block, passages)
-    faiss.write_index(index, str(folder / FAISS_INDEX))
-    return block / took
-
-
-def repeat_rows(path: Path, size: int) -> None:
-    """Append the file to itself until it has ``size`` bytes."""
-    whole = path.read_bytes()
-    with path.open("ab") as stream:
-        for first in range(len(whole), size, len(whole)):
-            stream.write(whole[: size - first])
-
-
-def repeat_codes(index, ivf, block: int, passages: int) -> None:
-    """Give the cells copies of their codes, for rows ``block`` to ``passages``, whose codes are those of the
-    rows before them by a multiple of ``block``."""
-    import faiss
-
-    lists = ivf.invlists
-    for cell in range(ivf.nlist):
-        size = lists.list_size(cell)
-        if not size:
-            continue
-        ids = faiss.rev_swig_ptr(lists.get_ids(cell), size).copy()
-        codes = faiss.rev_swig_ptr(lists.get_codes(cell), size * lists.code_size).reshape(size, -1).copy()
-        more = (ids + np.arange(block, passages + block, block)[:, None]).ravel()
-        within = more < passages
-        copies = np.tile(codes, (len(more) // size, 1))[within]
-        more = more[within]
-        lists.add_entries(cell, len(more), faiss.swig_ptr(more), faiss.swig_ptr(copies))
-    ivf.ntotal = index.ntotal = passages
 
 
 def write_passages(path: Path, passages: int) -> str:
@@ -214,7 +152,7 @@ def cells_asked(path: Path, asked: np.ndarray, nprobe: int) -> int:
 def search(args: argparse.Namespace, work: Work) -> dict:
     """Search alone, for random questions that are no passages."""
     from benchmarks import large_search
-    from benchmarks.index_presets import RandomVectors
+    from benchmarks.random_vectors import RandomVectors
     from retrieval_server.indexing.presets import MOST_CELLS
 
     behind = args.block + MOST_CELLS  # passages and centres
@@ -306,9 +244,9 @@ def main(argv: list[str] | None = None) -> int:
         work = Work(args.work, 1)
     for way in WAYS:
         if way not in work.results:
-            work.keep(way, limited(args, *own, "--step", "search", "--way", way))
+            work.keep(way, limited(args.limit_gb, *own, "--step", "search", "--way", way))
     if "serve" not in work.results:
-        work.keep("serve", limited(args, *own, "--step", "serve"))
+        work.keep("serve", limited(args.limit_gb, *own, "--step", "serve"))
     print(report(args, work.results))
     if args.remove:
         shutil.rmtree(work.index, ignore_errors=True)

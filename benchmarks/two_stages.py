@@ -45,36 +45,16 @@ from rag_r1.rewards import RewardSum, token_f1
 from rag_r1.tools.retrieval.local_server import build_index, retrieval_process
 from rag_r1.training.stages import exported_model, run_stages
 
+# This folder has its own retrieval_server.py: look for packages in the project's root instead.
+_here = Path(__file__).resolve().parent
+sys.path[:] = [str(_here.parent)] + [entry for entry in sys.path if Path(entry).resolve() != _here]
+
+from benchmarks.two_stages_report import CONTROL, PAGE, draw, mean, table  # noqa: E402
+
 ROOT = Path(__file__).resolve().parents[1]
 
-_PAGE = """\
-# R1-Searcher's two stages in miniature
-
-    {command}
-
-{machine}. A policy of one million parameters whose supervised data never showed a search
-(`rag_r1/demo/r1_searcher_traces.py`) is trained in the demo's invented world, through real veRL, Ray, FSDP
-and vLLM. Stage 1 rewards searching and the format; stage 2 rewards the answer's F1, with -2 for a wrong
-format.
-The control has stage 2's reward from the start, for as many steps as both stages together. Each step has 128
-trajectories; held-out are 160 questions about names that do not occur in training.
-`searched` is the share of trajectories with a well-formed search: every query opened, closed and answered,
-no documents made up. `sampled` is in training at temperature 1 (at the start: before any update), `greedy`
-on the held-out questions. `name` is the share of trajectories whose first query is one or all of the
-question's names rather than just some of its words, averaged over the six training steps before. Held-out F1
-is measured twice: greedily during the training itself, and from the finished models at temperature 1, four
-trajectories per question, in plain torch.
-
-{table}
-
-![Share of trajectories with a well-formed search, and held-out F1, by step](two_stages.png)
-"""
 PROTOCOL = "r1_searcher"
 STAGES = ("recipes/demo/r1_stage1", "recipes/demo/r1_stage2")
-#: The control's name in the table.
-CONTROL = "control, stage 2 alone"
-#: The figures given for every validation and for every training step.
-FIGURES = ("searched", "F1", "EM", "cover-EM")
 _SEARCHED = RewardSum.from_config([{"term": "r1_searcher_blocks", "least": 1}])
 
 
@@ -91,14 +71,10 @@ def summarise(records: Sequence[dict[str, Any]]) -> dict[str, float]:
     ]
     named = [what in ("a name", "every name") for what in first]
     return {
-        "searched": _mean(searched),
-        "name": _mean(named),
-        **{name: _mean(values) for name, values in known.items()},
+        "searched": mean(searched),
+        "name": mean(named),
+        **{name: mean(values) for name, values in known.items()},
     }
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values) if values else float("nan")
 
 
 def curve(folders: Sequence[Path], split: str) -> dict[int, dict[str, float]]:
@@ -173,7 +149,7 @@ def sampled_f1(model: Path, seed: int, samples: int = 4) -> float:
             policy, tokenizer, demo_protocol(PROTOCOL), data.val, search, temperature=1.0
         )
     ]
-    return _mean([token_f1(rollout.trajectory.answer, rollout.question.gold) for rollout in rollouts])
+    return mean([token_f1(rollout.trajectory.answer, rollout.question.gold) for rollout in rollouts])
 
 
 def run(seed: int, out: Path, policy: Path, given: Sequence[str], timeout_s: float) -> dict[str, Any]:
@@ -209,57 +185,6 @@ def run(seed: int, out: Path, policy: Path, given: Sequence[str], timeout_s: flo
         }
         finished.write_text(json.dumps(results, indent=2) + "\n")
     return json.loads(finished.read_text())
-
-
-def table(runs: Sequence[dict[str, Any]]) -> str:
-    """Figures from training (sampled) and on held-out questions (greedy): four lines for each seed."""
-    header = ["seed", "", "step", "searched, sampled", "name, sampled", "F1, sampled"]
-    header += ["searched, greedy", "F1, greedy", "EM", "cover-EM"]
-    lines = ["| " + " | ".join(header) + " |", "|---|---|" + "---:|" * (len(header) - 2)]
-    for results in runs:
-        held_out, training = results["held_out"], results["training"]
-        first = results["stage1_steps"]
-        last = max(map(int, held_out["two stages"]))
-        points = [
-            ("start", "two stages", 0),
-            ("stage 1", "two stages", first),
-            ("stage 2", "two stages", last),
-        ]
-        for name, arm, step in [
-            *points,
-            (CONTROL, "control", max(map(int, held_out["control"]))),
-        ]:
-            window = [training[arm][str(n)] for n in range(max(step - 5, 1), max(step, 1) + 1)]
-            figures = [window[-1]["searched"], _mean([sampled["name"] for sampled in window])]
-            figures.append(results["sampled"][name])
-            figures += [held_out[arm][str(step)][figure] for figure in FIGURES]
-            cells = [str(results["seed"]), name, str(step), *(f"{value:.2f}" for value in figures)]
-            lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines)
-
-
-def draw(runs: Sequence[dict[str, Any]], path: Path) -> None:
-    """Share of searches (training, sampled) and F1 (held-out, greedy) by step, one line for each seed."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
-    plt.rcParams.update({"font.size": 10, "axes.spines.top": False, "axes.spines.right": False})
-    figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.6), layout="constrained")
-    colors = {"two stages": "#2563eb", "control": "#ea580c"}
-    for number, results in enumerate(runs):
-        for axes, kind, name in ((left, "training", "searched"), (right, "held_out", "F1")):
-            for arm, color in colors.items():
-                points = sorted((int(step), values[name]) for step, values in results[kind][arm].items())
-                label = {"two stages": "stage 1, then stage 2", "control": "stage 2 alone"}[arm]
-                axes.plot(*zip(*points, strict=True), color=color, alpha=0.8, label=None if number else label)
-            axes.axvline(results["stage1_steps"], color="#9aa5b1", linestyle=":", linewidth=1)
-    left.set(xlabel="step", ylim=(-0.02, 1.02), title="Trajectories with a well-formed search (sampled)")
-    right.set(xlabel="step", ylim=(0, 1.02), title="Held-out F1 (greedy)")
-    left.legend(frameon=False, loc="center right")
-    figure.savefig(path, dpi=150)
-    plt.close(figure)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -305,7 +230,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     machine = f"{platform.machine()}, {os.cpu_count()} cores, {date.today()}"
     results = args.results or args.out
     results.mkdir(parents=True, exist_ok=True)
-    page = _PAGE.format(command=command, machine=machine, table=table(runs))
+    page = PAGE.format(command=command, machine=machine, table=table(runs))
     (results / "two_stages.md").write_text(page, encoding="utf-8")
     draw(runs, results / "two_stages.png")
     print(f"\n{table(runs)}\n\nwritten: {results / 'two_stages.md'} and two_stages.png beside it")

@@ -30,19 +30,17 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from examples.agentic_r.markdown import variants_table
-from examples.agentic_r.recall import recall_of
-from examples.agentic_r.run import (
-    DEFAULT_OUT,
-    FINISHED,
+from examples.agentic_r.loop_inputs import (
     NEGATIVES,
     LoopError,
     LoopInputs,
     encoder_options,
     eval_words,
-    hold_folder,
     worlds,
 )
+from examples.agentic_r.markdown import variants_table
+from examples.agentic_r.recall import recall_of
+from examples.agentic_r.run import DEFAULT_OUT, FINISHED, hold_folder
 from examples.agentic_r.warm_start import PROTOCOL
 from rag_r1.evaluation.command import main as evaluate
 from rag_r1.evaluation.report.report import write_text

@@ -22,10 +22,10 @@ from examples.common.scripted_sft import loss_weights, train_policy
 from rag_r1.agent import Budget
 from rag_r1.config.agent_setup import AgentSetup, RowLimits
 from rag_r1.config.recipes import RECIPES
+from rag_r1.demo.phase_trainer import TrainingPhase
 from rag_r1.demo.pipeline.pretraining_data import name_tokens
 from rag_r1.demo.policy import demo_setup, load_policy, policy_path
 from rag_r1.demo.search import WorldSearch
-from rag_r1.demo.warm_start import TrainingPhase
 from rag_r1.demo.world import demo_protocol
 from rag_r1.protocols import Protocol
 

@@ -14,9 +14,10 @@ from tqdm import tqdm
 from transformers import PreTrainedTokenizerBase, Qwen2ForCausalLM
 
 from rag_r1.agent import TrainingRow
+from rag_r1.demo.phase_trainer import PhaseTrainer, Row, TrainingPhase
 from rag_r1.demo.pipeline.pretrain import PROGRESS, SAVED_EVERY, save_progress
 from rag_r1.demo.policy import save_policy
-from rag_r1.demo.warm_start import PhaseTrainer, Row, TrainingPhase, base_weights
+from rag_r1.demo.warm_start import base_weights
 
 
 def train_policy(

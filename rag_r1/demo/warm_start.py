@@ -20,25 +20,21 @@ r1_searcher` makes the policy that has never seen a search, from other data (`r1
 
 from __future__ import annotations
 
-import math
 import random
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from pydantic import model_validator
-from torch.nn.functional import cross_entropy
-from torch.optim.lr_scheduler import LambdaLR
-from tqdm import tqdm
 from transformers import PreTrainedTokenizerBase as TokenizerBase
-from transformers import Qwen2ForCausalLM
 
 from rag_r1.demo import r1_searcher_traces
+from rag_r1.demo.phase_trainer import Row, TrainingPhase, train
 from rag_r1.demo.policy import (
     PROTOCOLS,
     demo_tokenizer,
@@ -61,23 +57,6 @@ from rag_r1.rewards import token_f1
 COPY_WEIGHT = 0.5
 #: Exercises added to the questions of a batch in the base.
 DRILLS = 6
-
-Row = tuple[list[int], list[float]]
-
-
-@dataclass(frozen=True)
-class TrainingPhase:
-    """A part of the training: linear warm-up over `warmup` steps, then cosine decay to 2 % of the rates.
-
-    Muon with rate `matrix_lr` trains the matrices of the layers, AdamW with rate `lr` embeddings and norms.
-    The model then learns to copy in a third of the steps that AdamW alone needs.
-    """
-
-    steps: int
-    warmup: int
-    lr: float
-    matrix_lr: float
-
 
 FIRST = TrainingPhase(steps=900, warmup=50, lr=3e-3, matrix_lr=6e-3)
 ONE_HOP_STEPS = 60
@@ -158,80 +137,6 @@ def no_search_warm(tokenizer: TokenizerBase, seed: int, counts: Counter) -> Iter
         tokenizer, WARM.steps, r1_searcher_traces.WARM_MIX, f"warm-{seed}", counts
     ):
         yield [(ids, [float(generated) for generated in mask]) for ids, mask in batch]
-
-
-class PhaseTrainer:
-    """A part of the training under way, one step at a time; its state can be saved and loaded."""
-
-    def __init__(self, model: Qwen2ForCausalLM, part: TrainingPhase):
-        self.model, self.part = model, part
-        matrices = [w for name, w in model.named_parameters() if w.ndim == 2 and "embed" not in name]
-        others = [w for name, w in model.named_parameters() if w.ndim != 2 or "embed" in name]
-        self.optimizers = [
-            torch.optim.Muon(matrices, lr=part.matrix_lr, weight_decay=0.01, adjust_lr_fn="match_rms_adamw"),
-            torch.optim.AdamW(others, lr=part.lr, betas=(0.9, 0.98), weight_decay=0.01),
-        ]
-        # A function, which is not saved with the state.
-        self.schedules = [LambdaLR(optimizer, lambda n: self._factor(n)) for optimizer in self.optimizers]
-
-    def step(self, rows: Sequence[Row]) -> float:
-        """Train on a batch, in place; returns its loss, the weighted mean over its targets."""
-        self.model.zero_grad()
-        total = sum(sum(weights[1:]) for _, weights in rows)
-        rows = sorted(rows, key=lambda row: len(row[0]))
-        value = 0.0
-        for start in range(0, len(rows), 8):  # sorted by length, to save padding
-            loss = _loss(self.model, rows[start : start + 8]) / total
-            loss.backward()
-            value += loss.item()
-        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
-        for optimizer, schedule in zip(self.optimizers, self.schedules, strict=True):
-            optimizer.step()
-            schedule.step()
-        return value
-
-    def state(self) -> dict[str, Any]:
-        """Everything from which `load` goes on, the weights included: tensors and plain values."""
-        parts = {"optimizers": self.optimizers, "schedules": self.schedules}
-        states = {name: [one.state_dict() for one in several] for name, several in parts.items()}
-        return {"model": self.model.state_dict(), **states}
-
-    def load(self, state: dict[str, Any]) -> None:
-        """Go on from a state."""
-        self.model.load_state_dict(state["model"])
-        for name, several in (("optimizers", self.optimizers), ("schedules", self.schedules)):
-            for one, saved in zip(several, state[name], strict=True):
-                one.load_state_dict(saved)
-
-    def _factor(self, step: int) -> float:
-        part = self.part
-        if step < part.warmup:
-            return (step + 1) / part.warmup
-        done = (step - part.warmup) / (part.steps - part.warmup)
-        return 0.02 + 0.98 * (0.5 + 0.5 * math.cos(done * math.pi))
-
-
-def train(model: Qwen2ForCausalLM, batches: Iterator[list[Row]], part: TrainingPhase, name: str) -> None:
-    """Train `model` in place."""
-    training = PhaseTrainer(model, part)
-    model.train()
-    average = 0.0
-    progress = tqdm(batches, total=part.steps, desc=name, unit="step", mininterval=5)
-    for step, rows in enumerate(progress):
-        value = training.step(rows)
-        average = value if step == 0 else 0.98 * average + 0.02 * value
-        progress.set_postfix(loss=f"{average:.3f}", refresh=False)
-    model.eval()
-
-
-def _loss(model: Qwen2ForCausalLM, rows: Sequence[Row]) -> torch.Tensor:
-    """Summed weighted cross-entropy. With right padding a causal model needs no attention mask."""
-    length = max(len(ids) for ids, _ in rows)
-    ids = torch.tensor([row + [0] * (length - len(row)) for row, _ in rows])
-    weights = torch.tensor([weight + [0.0] * (length - len(weight)) for _, weight in rows])[:, 1:]
-    logits = model(ids).logits[:, :-1]
-    losses = cross_entropy(logits.reshape(-1, logits.shape[-1]), ids[:, 1:].reshape(-1), reduction="none")
-    return (losses * weights.reshape(-1)).sum()
 
 
 def measure(

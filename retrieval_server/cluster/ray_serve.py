@@ -24,10 +24,10 @@ from typing import Any
 
 from retrieval_server.cluster.merge import merge
 from retrieval_server.cluster.ray_options import RayOptions
+from retrieval_server.cluster.replicas import QueryEncoder, Shard
 from retrieval_server.determinism import Determinism, ProbeResult, combine_probes
-from retrieval_server.encode.malloc import limit_heaps, trim_heap_regularly
 from retrieval_server.errors import IndexFolderError, RayError
-from retrieval_server.folder.manifest import EncoderSection, Manifest, check_files
+from retrieval_server.folder.manifest import Manifest, check_files
 from retrieval_server.folder.passages import Passage
 from retrieval_server.folder.shard_set import read_shards
 from retrieval_server.search.options import OpenOptions
@@ -36,51 +36,6 @@ from retrieval_server.source import ScoredPassage, SearchFailedError, SourceDesc
 log = logging.getLogger(__name__)
 #: Seconds between two calls to a dead replica: the first value, doubled each time, up to the second.
 _WAITS = (0.05, 1.0)
-
-
-class QueryEncoder:
-    """A replica of an index's encoder."""
-
-    def __init__(self, section: dict, options: OpenOptions):
-        from retrieval_server.encode.cpu_settings import set_mkl_reproducible, set_passive_wait
-
-        set_passive_wait()
-        set_mkl_reproducible()
-        limit_heaps()
-        trim_heap_regularly()
-        from retrieval_server.encode.encoder import Encoder
-        from retrieval_server.search.threads import encoder_threads, probe_encoder
-
-        found = EncoderSection.model_validate(section)
-        self._encoder = Encoder.open(found, options.encoder, options.device, options.dtype, options.openvino)
-        self._threads = encoder_threads(options)
-        self._probed = probe_encoder(self._encoder, self._threads)
-
-    def call(self, queries: list[str]) -> tuple[Any, ProbeResult]:
-        """The queries' vectors, (queries, dimension), and the result of this process's probe."""
-        self._threads.use_for(len(queries))
-        return self._encoder.encode_queries(queries), self._probed
-
-
-class Shard:
-    """A replica of one shard: an index folder without its encoder. Answers with documents, not rows."""
-
-    def __init__(self, folder: str, verify: bool | None, options: OpenOptions):
-        from retrieval_server.search.index_source import IndexSource
-
-        limit_heaps()
-        trim_heap_regularly()
-        self._index = IndexSource.open(Path(folder), verify=verify, options=options, encodes=False)
-        self._dense = self._index.manifest.dense is not None
-
-    def call(self, prepared: Any, topks: list[int]) -> list[list[tuple[str, str, str | None, float]]]:
-        """For each query (a vector, else its text) id, contents, url and score (not rounded) of its hits."""
-        if not self._dense:
-            prepared = self._index.prepare(prepared)
-        return [
-            [(hit.passage.id, hit.passage.contents, hit.passage.url, hit.score) for hit in hits]
-            for hits in self._index.find_unrounded(prepared, topks)
-        ]
 
 
 class ShardedSource(StagedSource):

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks import index_presets
-from benchmarks.index_presets import RandomVectors, folder_for, make_files
+from benchmarks import random_vectors
+from benchmarks.index_presets import folder_for, make_files
+from benchmarks.random_vectors import RandomVectors
 from retrieval_server.encode.vector_files import VectorFiles
 from retrieval_server.folder.manifest import (
     FAISS_INDEX,
@@ -27,7 +28,7 @@ from retrieval_server.folder.manifest import (
 @given(start=st.integers(0, 40), length=st.integers(0, 40))
 def test_a_random_vector_is_the_same_in_every_slice_and_has_length_one(start, length):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(index_presets, "_DRAWN_AT_ONCE", 8)
+        patch.setattr(random_vectors, "_DRAWN_AT_ONCE", 8)
         vectors = RandomVectors(37, 5)
         whole = vectors[:]
         assert whole.shape == (37, 5) and whole.dtype == np.float32 and len(np.unique(whole, axis=0)) == 37

@@ -55,7 +55,7 @@ def test_a_command_ends_with_the_process_that_measures_it(tmp_path):
         f"import os, time; open({str(pid) + '.part'!r}, 'w').write(str(os.getpid()))\n"
         f"os.rename({str(pid) + '.part'!r}, {str(pid)!r}); time.sleep(600)"
     )
-    child.write_text(f"from benchmarks.large_index import measure; measure('sleeps', {str(script)!r})")
+    child.write_text(f"from benchmarks.measured_steps import measure; measure('sleeps', {str(script)!r})")
     parent = subprocess.Popen([sys.executable, str(child)], env=os.environ | {"PYTHONPATH": str(ROOT)})
     while not pid.exists() and parent.poll() is None:
         time.sleep(0.01)

@@ -11,8 +11,10 @@ import faiss
 import numpy as np
 import pytest
 
-from benchmarks.index_presets import Opened, RandomVectors
-from benchmarks.size_and_speed import DIMENSION, main, make_index
+from benchmarks.index_presets import Opened
+from benchmarks.random_vectors import RandomVectors
+from benchmarks.repeated_block import DIMENSION, make_index
+from benchmarks.size_and_speed import main
 
 ROOT = Path(__file__).parents[2]
 

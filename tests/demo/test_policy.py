@@ -9,7 +9,7 @@ import torch
 from transformers import AutoTokenizer
 
 from rag_r1.agent import Budget, TokenizerCodec
-from rag_r1.demo import policy, traces, warm_start, world
+from rag_r1.demo import phase_trainer, policy, traces, warm_start, world
 from rag_r1.demo.search import WorldSearch
 from rag_r1.demo.simulate import run_rollouts, scores_by_kind
 
@@ -86,8 +86,8 @@ def test_prompt_and_passages_are_no_targets_of_the_warm_start(tokenizer):
 def test_the_loss_counts_weighted_targets_only_and_padding_never(tokenizer):
     model = policy.make_policy(tokenizer, 0)
     row = ([5, 6, 7, 8], [1.0, 0.0, 1.0, 0.5])
-    alone = warm_start._loss(model, [row])
-    padded = warm_start._loss(model, [row, ([5] * 9, [0.0] * 9)])
+    alone = phase_trainer._loss(model, [row])
+    padded = phase_trainer._loss(model, [row, ([5] * 9, [0.0] * 9)])
     logprobs = model(torch.tensor([row[0]])).logits[0].log_softmax(-1)
     assert alone.item() == pytest.approx(-(logprobs[1, 7] + 0.5 * logprobs[2, 8]).item(), rel=1e-5)
     assert padded.item() == pytest.approx(alone.item(), rel=1e-5)

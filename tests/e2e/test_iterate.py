@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from examples.agentic_r.run import LoopInputs
+from examples.agentic_r.loop_inputs import LoopInputs
 from examples.agentic_r.warm_start import PROTOCOL, made_of, protocol
 from examples.agentic_r.world import write_misleading_data
 from rag_r1.demo.policy import policy_path

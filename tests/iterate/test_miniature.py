@@ -10,8 +10,9 @@ import pytest
 import yaml
 
 from examples.agentic_r import run as miniature
+from examples.agentic_r.loop_inputs import LoopError, LoopInputs, runs_hash
 from examples.agentic_r.markdown import claim_lines, draw, markdown, variants_table
-from examples.agentic_r.run import LoopError, LoopInputs, finished_runs, run_arm, runs_hash
+from examples.agentic_r.run import finished_runs, run_arm
 from examples.agentic_r.warm_start import PROTOCOL, made_of
 from examples.common.small_encoder import make_encoder
 from rag_r1.demo.policy import policy_path

@@ -19,6 +19,7 @@ import torch
 from tqdm import tqdm
 from transformers import PreTrainedTokenizerBase as TokenizerBase
 
+from rag_r1.demo.phase_trainer import PhaseTrainer, TrainingPhase
 from rag_r1.demo.pipeline.pretraining_data import batch, name_tokens, pretraining_tokenizer
 from rag_r1.demo.policy import make_policy, save_policy
 from rag_r1.demo.warm_start import (
@@ -26,8 +27,6 @@ from rag_r1.demo.warm_start import (
     SECOND_KINDS,
     UNSEARCHED_FIRST,
     UNSEARCHED_SECOND,
-    PhaseTrainer,
-    TrainingPhase,
     base_weights,
 )
 from rag_r1.demo.world import KINDS

@@ -21,13 +21,14 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rag_r1.agent import Budget
-from rag_r1.demo.pipeline.arguments import SCRATCH, STEP_NAMES, PipelineArguments
+from rag_r1.demo.pipeline.arguments import SCRATCH, STEP_NAMES
+from rag_r1.demo.pipeline.artifacts import PipelineArtifacts
 from rag_r1.demo.pipeline.limits import (
     AT_A_TIME,
     BUDGET,
@@ -40,68 +41,20 @@ from rag_r1.demo.pipeline.limits import (
     grpo_overrides,
 )
 from rag_r1.demo.pipeline.pretrain import pretrain
-from rag_r1.demo.pipeline.pretraining_data import pipeline_protocol
 from rag_r1.demo.pipeline.progress import SftProgressBar
 from rag_r1.demo.pipeline.teacher import RuleTeacher, TeacherServer
 from rag_r1.demo.run import train
-from rag_r1.demo.world import Question, demo_data, write_demo
+from rag_r1.demo.world import demo_data, write_demo
 from rag_r1.options.command_line import hydra_quoted
-from rag_r1.protocols import Protocol, load_protocol
+from rag_r1.protocols import load_protocol
 from rag_r1.runs.processes import run_module
-from rag_r1.runs.steps import PipelineError, Step, fingerprint
-from rag_r1.tools.retrieval.local_server import build_index, retrieval_process
-from rag_r1.training.next_steps import finished_model
+from rag_r1.runs.steps import Step, fingerprint
+from rag_r1.tools.retrieval.local_server import build_index
 
 
 @dataclass(frozen=True)
-class Pipeline:
+class Pipeline(PipelineArtifacts):
     """The steps for some arguments in the folder `out`."""
-
-    given: PipelineArguments
-    out: Path
-
-    @property
-    def protocol(self) -> Protocol:
-        """The dialect, with the pipeline's prompt."""
-        return pipeline_protocol(self.given.protocol)
-
-    @property
-    def prompt(self) -> Path:
-        """The prompt as a file, for the commands."""
-        return self.out / "world" / "prompt.txt"
-
-    @property
-    def base(self) -> Path:
-        """The base, a Hugging Face folder."""
-        return self.out / "base" / "policy"
-
-    @property
-    def sft_model(self) -> Path:
-        """The fine-tuned model; a link to the best checkpoint's."""
-        return self.out / "sft" / "run" / "model"
-
-    def trained(self, step: str) -> Path:
-        """The model that a reinforcement learning has left. Raises PipelineError if there is none."""
-        stage = self.out / step / "stage1"
-        try:
-            return finished_model(stage)
-        except (OSError, ValueError) as error:
-            raise PipelineError(f"{stage / 'finished'} names no model ({error}): remove {stage}") from error
-
-    @property
-    def models(self) -> dict[str, Path]:
-        """The models that are compared, by the step that has made them."""
-        trained = ["grpo", *(["grpo_without_sft"] if self.given.without_sft == "yes" else [])]
-        return {"base": self.base, "sft": self.sft_model, **{step: self.trained(step) for step in trained}}
-
-    def held_out(self) -> tuple[list[Question], tuple[dict[str, str], ...]]:
-        """The held-out questions, and all passages."""
-        data = demo_data(self.given.seed, self.given.questions, self.given.held_out)
-        return data.val, data.passages
-
-    def retriever(self, step: Path) -> AbstractContextManager[str]:
-        """The retrieval server over the world, for the length of a block; its address."""
-        return retrieval_process(self.out / "world" / "index", step / "retrieval.log")
 
     def steps(self) -> list[Step]:
         """All steps that these arguments ask for, in order."""

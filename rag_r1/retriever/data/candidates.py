@@ -18,7 +18,8 @@ from rag_r1.agent.trajectory import CallRecord
 from rag_r1.inference.rate_limit import CancelToken
 from rag_r1.protocols import SEARCH, Document, Failure
 from rag_r1.retriever.data.journal import ResultJournal, fingerprint_of
-from rag_r1.retriever.data.trajectories import PlayedTrajectory, SearchRound, TrajectoryReader
+from rag_r1.retriever.data.rounds import PlayedTrajectory, SearchRound
+from rag_r1.retriever.data.trajectories import TrajectoryReader
 from rag_r1.retriever.records import CandidatesRound, PassageRecord, RoundsRecord, write_records
 from rag_r1.rollouts.concurrency import JobPool
 from rag_r1.rollouts.provenance_facts import ProvenanceError, describe_server, index_identity

@@ -27,7 +27,8 @@ from rag_r1.protocols import Document
 from rag_r1.retriever.data.candidates import CandidateStore, rounds_with_candidates
 from rag_r1.retriever.data.journal import Key, fingerprint_of
 from rag_r1.retriever.data.relevance import holds_answer
-from rag_r1.retriever.data.trajectories import SearchRound, TrajectoryReader
+from rag_r1.retriever.data.rounds import SearchRound
+from rag_r1.retriever.data.trajectories import TrajectoryReader
 from rag_r1.retriever.records import Continuation, ContinuationMetrics, CorrectnessRecord
 from rag_r1.rollouts.requests import EpisodeRequest, seeded_fraction
 from rag_r1.rollouts.session import RunSession

@@ -15,7 +15,8 @@ from rag_r1.inference.character_codec import PER_TOKEN, estimate_tokens
 from rag_r1.retriever.data.candidates import CandidateStore, rounds_with_candidates
 from rag_r1.retriever.data.judge import instructions
 from rag_r1.retriever.data.relevance import MOST_CHARS, PASSAGES_PER_REQUEST
-from rag_r1.retriever.data.trajectories import SearchRound, TrajectoryReader
+from rag_r1.retriever.data.rounds import SearchRound
+from rag_r1.retriever.data.trajectories import TrajectoryReader
 from rag_r1.retriever.selection.rules import Use
 from rag_r1.runs.response_cache import Usage
 

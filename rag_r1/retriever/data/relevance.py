@@ -37,7 +37,8 @@ from rag_r1.retriever.data.judge import (
     read_scores,
     read_texts,
 )
-from rag_r1.retriever.data.trajectories import PlayedTrajectory, SearchRound, TrajectoryReader
+from rag_r1.retriever.data.rounds import PlayedTrajectory, SearchRound
+from rag_r1.retriever.data.trajectories import TrajectoryReader
 from rag_r1.retriever.records import RelevanceRecord, SubAnswersRecord
 from rag_r1.rewards import cover_exact_match, normalise
 from rag_r1.rollouts.concurrency import JobPool

@@ -1,9 +1,4 @@
-"""Reads the agent's trajectories from a finished run and splits them into rounds.
-
-A round is one search: the query, and the turns before it, with which the episode can go on from here
-(rag_r1/agent/replay.py). A turn may hold several searches; each is a round, and the others of its turn keep
-what they found. The queries of a round's history are those of the turns before, as for the retriever
-(rag_r1/protocols/retriever_query.py).
+"""Reads the trajectories of a finished evaluation, from which the rounds are taken (rounds.py).
 
 What the policy generated is taken from the run's tape, in the very tokens, as far as the endpoint returned
 token ids; otherwise the turn's text is encoded. Left out are trajectories in which the infrastructure failed,
@@ -19,20 +14,15 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from rag_r1.agent import ReplayTurn, Trajectory, Turn, UnknownTokenError
+from rag_r1.agent import Trajectory, Turn, UnknownTokenError
 from rag_r1.agent.records import RecordError, trajectory_of
-from rag_r1.agent.trajectory import CallRecord, call_context
 from rag_r1.config.agent_setup import AgentSetup
 from rag_r1.data.rows import step_answers_of
 from rag_r1.evaluation.condition_run import TRAJECTORIES
-from rag_r1.protocols import Call, Document, Protocol
-from rag_r1.protocols.retriever_query import CallContext
-from rag_r1.retriever.data.journal import fingerprint_of
+from rag_r1.retriever.data.rounds import PlayedTrajectory, SearchRound, searches_of
 from rag_r1.runs.folder import EpisodeOutcome
 from rag_r1.runs.json_lines import RunError
 from rag_r1.runs.response_cache import Usage
@@ -44,98 +34,8 @@ REASONS = {
     "not_carried_out": "a search of it was not carried out",
     "call_failed": "a call of it failed, which cannot be played back",
 }
-
-
 #: What is raised for a line that is no record.
 _WRONG = (RecordError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
-
-
-@dataclass(frozen=True)
-class SearchRound:
-    """A search of a trajectory: the call number `call` of the turn number `turn`, both from 0."""
-
-    played: PlayedTrajectory
-    index: int
-    turn: int
-    call: int
-
-    @property
-    def key(self) -> tuple[str, int]:
-        """Names the round: the question's id, and the number of the search from 1."""
-        return self.played.id, self.index
-
-    @property
-    def record(self) -> CallRecord:
-        """The call."""
-        return self.played.turns[self.turn].calls[self.call]
-
-    @property
-    def query(self) -> str:
-        """The policy's query."""
-        return self.record.query or ""
-
-    @property
-    def history(self) -> tuple[str, ...]:
-        """The queries of the turns before."""
-        return tuple(query for turn in self.played.turns[: self.turn] for query in turn.queries)
-
-    @cached_property
-    def fingerprint(self) -> str:
-        """Of all that the round depends on: the prompt, what was generated and found before, the query."""
-        found = [_found(turn) for turn in self.played.turns[: self.turn]]
-        beside = [_call(c) for i, c in enumerate(self.played.turns[self.turn].calls) if i != self.call]
-        texts = [turn.text for turn in self.played.turns[: self.turn + 1]]
-        return fingerprint_of([self.played.messages, texts, found, beside, self.call, self.query])
-
-    def call_context(self, protocol: Protocol) -> CallContext:
-        """Question, history and thought, as the search had them."""
-        return call_context(self.played.trajectory, protocol.thought, self.turn)
-
-    def context(self, protocol: Protocol) -> str:
-        """What was written and shown up to the end of the turn that searches."""
-        return "".join(
-            turn.text + _observation(protocol, turn) if number < self.turn else turn.text
-            for number, turn in enumerate(self.played.turns[: self.turn + 1])
-        )
-
-    def past(self, found: Sequence[Document]) -> tuple[ReplayTurn, ...]:
-        """The turns up to this search, which now finds these documents."""
-        calls = list(self.played.turns[self.turn].calls)
-        calls[self.call] = CallRecord(self.record.tool, self.record.arguments, list(found))
-        before = [turn.calls for turn in self.played.turns[: self.turn]]
-        return tuple(
-            ReplayTurn.of(ids, made)
-            for ids, made in zip(self.played.token_ids, [*before, calls], strict=False)
-        )
-
-
-@dataclass(frozen=True)
-class PlayedTrajectory:
-    """A trajectory with at least one round. `token_ids`: of each turn; `step_answers`: of the steps that lead
-    to the answer, if the question's row names them."""
-
-    id: str
-    dataset: str
-    golds: tuple[str, ...]
-    messages: tuple[dict[str, Any], ...]
-    trajectory: Trajectory
-    token_ids: tuple[tuple[int, ...], ...]
-    step_answers: tuple[str, ...] = ()
-
-    @property
-    def turns(self) -> list[Turn]:
-        """The turns."""
-        return self.trajectory.turns
-
-    @property
-    def question(self) -> str:
-        """The question."""
-        return self.trajectory.question
-
-    @cached_property
-    def rounds(self) -> list[SearchRound]:
-        """Its searches, in order."""
-        return [SearchRound(self, i, *place) for i, place in enumerate(_searches(self.turns), 1)]
 
 
 class TrajectoryReader:
@@ -194,7 +94,7 @@ class TrajectoryReader:
             self.left_out["not_carried_out"] += 1
         elif any(call.status == "failed" for turn in trajectory.turns for call in turn.calls):
             self.left_out["call_failed"] += 1
-        elif not (searches := _searches(trajectory.turns)):
+        elif not (searches := searches_of(trajectory.turns)):
             self.left_out["not_searched"] += 1
         else:
             self.rounds += len(searches)
@@ -300,33 +200,8 @@ def _loaded(line: bytes) -> Any:
     return json.loads(line.decode("utf-8", "surrogatepass"))
 
 
-def _searches(turns: Sequence[Turn]) -> list[tuple[int, int]]:
-    """Turn and call of each search that was answered."""
-    return [
-        (number, place)
-        for number, turn in enumerate(turns)
-        for place, call in enumerate(turn.calls)
-        if call.query is not None and call.status == "ok"
-    ]
-
-
 def _is_cut_off(turn: Turn) -> bool:
     """Does the turn call something that was never shown to the policy?"""
     return turn.action in ("search", "call") and (
         not turn.calls or any(call.documents is None for call in turn.calls)
     )
-
-
-def _observation(protocol: Protocol, turn: Turn) -> str:
-    if not turn.calls:
-        return ""
-    words = [Call(call.tool, call.arguments).words for call in turn.calls]
-    return protocol.observation(words, [call.documents or [] for call in turn.calls])
-
-
-def _found(turn: Turn) -> list[Any]:
-    return [_call(call) for call in turn.calls]
-
-
-def _call(call: CallRecord) -> list[Any]:
-    return [call.tool, call.arguments, [[d.id, d.contents] for d in call.documents or []]]

@@ -1,14 +1,13 @@
 """The client of the retrieval server, which answers the searches of rollouts.
 
-One client serves all trajectories of a process over one pool of connections. New queries that arrive within a
-millisecond or two of each other (`gather_s`) are sent together: an engine ends many turns in one step, and a
-request takes more CPU time than the queries in it. A query that is already in flight for another trajectory
-is awaited, not sent again (single flight), and one that was answered before comes from an LRU cache, until
-the server has reloaded its index (cache.py). The trajectories of a GRPO group send the same queries,
-so both matter. Whatever can go wrong on the wire (refused connection, time-out, 5xx, 429, broken JSON, wrong
-shape) is retried with exponential back-off and jitter; after the last retry the query gets a `Failure`, never
-an exception, so a dead retriever costs one bounded error observation and not the run. Failures are not
-cached. Redirects are errors; nothing is decompressed.
+One client serves all trajectories of a process over one pool of connections. New queries that arrive almost
+together are sent together (batching.py). A query that is already in flight for another trajectory is awaited,
+not sent again (single flight), and one that was answered before comes from an LRU cache, until the server has
+reloaded its index (cache.py). The trajectories of a GRPO group send the same queries, so both matter.
+Whatever can go wrong on the wire (refused connection, time-out, 5xx, 429, broken JSON, wrong shape) is
+retried with exponential back-off and jitter; after the last retry the query gets a `Failure`, never an
+exception, so a dead retriever costs one bounded error observation and not the run. Failures are not cached.
+Redirects are errors; nothing is decompressed.
 
 With `agentic_input` the server is sent more than the query: what its encoder was trained on, e.g. the
 question beside it (rag_r1/protocols/retriever_query.py). Separator and mode are the server's own
@@ -34,6 +33,7 @@ from rag_r1.io.bounded_json import read_json
 from rag_r1.options.declare import options_from
 from rag_r1.protocols import Document, Failure
 from rag_r1.protocols.retriever_query import Context
+from rag_r1.tools.retrieval.batching import QueryBatcher
 from rag_r1.tools.retrieval.cache import QueryCache
 from rag_r1.tools.retrieval.options import RetrieverConfig
 from rag_r1.tools.retrieval.query_format import (
@@ -102,10 +102,7 @@ class RetrievalClient:
         self.stats = ClientStats()
         self._kept = QueryCache(config.cache_size)
         self._in_flight: dict[str, asyncio.Future[Result]] = {}
-        self._tasks: set[asyncio.Task] = set()
-        #: Turns whose queries wait for others, and the timer that ends their wait.
-        self._gathered: list[list[str]] = []
-        self._departure: asyncio.TimerHandle | None = None
+        self._batcher = QueryBatcher(config.gather_s, config.max_queries, self._fetch)
         self._session: aiohttp.ClientSession | None = None
         self._format = RemoteQueryFormat(config.base, self._get, self._wait, config.retries)
 
@@ -142,46 +139,18 @@ class RetrievalClient:
                 fresh.append(query)
             waiting.append(self._in_flight[query])
         if fresh:
-            self._gather(fresh)
+            self._batcher.add(fresh)
         return [await asyncio.shield(item) if isinstance(item, asyncio.Future) else item for item in waiting]
 
     async def close(self) -> None:
         """Cancel requests in flight and close the connections."""
-        for turn in self._gathered_until_now():
+        for turn in self._batcher.drain():
             self._settle(turn, [failure("cancelled")] * len(turn))
         self._format.cancel()
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._batcher.cancel()
         if self._session is not None:
             await self._session.close()
             self._session = None
-
-    def _gather(self, queries: list[str]) -> None:
-        """Send the queries together with others that are waiting already or arrive soon."""
-        waiting = sum(map(len, self._gathered))
-        if waiting + len(queries) > self.config.max_queries:
-            self._depart()
-            waiting = 0
-        self._gathered.append(queries)
-        if not self.config.gather_s or waiting + len(queries) >= self.config.max_queries:
-            self._depart()
-        elif self._departure is None:
-            self._departure = asyncio.get_running_loop().call_later(self.config.gather_s, self._depart)
-
-    def _gathered_until_now(self) -> list[list[str]]:
-        if self._departure is not None:
-            self._departure.cancel()
-            self._departure = None
-        turns, self._gathered = self._gathered, []
-        return turns
-
-    def _depart(self) -> None:
-        if turns := self._gathered_until_now():
-            # A task of its own: if a trajectory is cancelled, the others still get their answers.
-            task = asyncio.create_task(self._fetch(turns))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
 
     async def _fetch(self, turns: list[list[str]]) -> None:
         queries = [query for turn in turns for query in turn]

@@ -9,7 +9,7 @@ import faiss
 import numpy as np
 import pytest
 
-from retrieval_server.cluster.ray_serve import QueryEncoder
+from retrieval_server.cluster.replicas import QueryEncoder
 from retrieval_server.determinism import Determinism, ProbeResult
 from retrieval_server.encode.encoder import Encoder
 from retrieval_server.folder.manifest import read_manifest
@@ -100,7 +100,7 @@ def test_in_16_or_8_bits_nothing_is_promised_where_a_query_alone_has_other_threa
 def test_a_replica_of_the_encoder_on_ray_has_the_threads_of_the_command(dense_index, restored, monkeypatch):
     encoder = Encodes()
     monkeypatch.setattr(Encoder, "open", lambda *_: encoder)
-    monkeypatch.setattr("retrieval_server.cluster.ray_serve.trim_heap_regularly", lambda: None)
+    monkeypatch.setattr("retrieval_server.cluster.replicas.trim_heap_regularly", lambda: None)
     section = read_manifest(dense_index).dense.encoder.model_dump()
     replica = QueryEncoder(section, OpenOptions(encode_threads=3, encode_threads_alone=2))
     assert replica.call(["a"])[1].guarantee is Determinism.ORDER

@@ -1,0 +1,32 @@
+"""Random unit vectors that are drawn when they are read, so that millions of them take no memory."""
+
+from __future__ import annotations
+
+import numpy as np
+
+#: Vectors of one seed.
+_DRAWN_AT_ONCE = 4096
+
+
+class RandomVectors:
+    """``passages`` random unit vectors of a dimension, float32, drawn each time that a slice is read.
+
+    They are drawn in blocks, each with its own seed: a row is the same in every slice.
+    """
+
+    def __init__(self, passages: int, dimension: int):
+        self.dimension = dimension
+        self._passages = passages
+
+    def __len__(self) -> int:
+        return self._passages
+
+    def __getitem__(self, rows: slice) -> np.ndarray:
+        start, stop, _ = rows.indices(len(self))
+        blocks = range(start // _DRAWN_AT_ONCE, -(-stop // _DRAWN_AT_ONCE))
+        shape = (_DRAWN_AT_ONCE, self.dimension)
+        drawn = [np.empty((0, self.dimension), np.float32)]
+        drawn += [np.random.default_rng(block).standard_normal(shape, dtype=np.float32) for block in blocks]
+        first = blocks.start * _DRAWN_AT_ONCE
+        found = np.concatenate(drawn)[start - first : max(start, stop) - first]
+        return found / np.linalg.norm(found, axis=1, keepdims=True)

@@ -1,0 +1,90 @@
+"""The page of benchmarks/two_stages.py: its text, its table, and its picture, from the runs' figures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+PAGE = """\
+# R1-Searcher's two stages in miniature
+
+    {command}
+
+{machine}. A policy of one million parameters whose supervised data never showed a search
+(`rag_r1/demo/r1_searcher_traces.py`) is trained in the demo's invented world, through real veRL, Ray, FSDP
+and vLLM. Stage 1 rewards searching and the format; stage 2 rewards the answer's F1, with -2 for a wrong
+format.
+The control has stage 2's reward from the start, for as many steps as both stages together. Each step has 128
+trajectories; held-out are 160 questions about names that do not occur in training.
+`searched` is the share of trajectories with a well-formed search: every query opened, closed and answered,
+no documents made up. `sampled` is in training at temperature 1 (at the start: before any update), `greedy`
+on the held-out questions. `name` is the share of trajectories whose first query is one or all of the
+question's names rather than just some of its words, averaged over the six training steps before. Held-out F1
+is measured twice: greedily during the training itself, and from the finished models at temperature 1, four
+trajectories per question, in plain torch.
+
+{table}
+
+![Share of trajectories with a well-formed search, and held-out F1, by step](two_stages.png)
+"""
+#: The control's name in the table.
+CONTROL = "control, stage 2 alone"
+#: The figures given for every validation and for every training step.
+FIGURES = ("searched", "F1", "EM", "cover-EM")
+
+
+def mean(values: Sequence[float]) -> float:
+    """NaN without values."""
+    return sum(values) / len(values) if values else float("nan")
+
+
+def table(runs: Sequence[dict[str, Any]]) -> str:
+    """Figures from training (sampled) and on held-out questions (greedy): four lines for each seed."""
+    header = ["seed", "", "step", "searched, sampled", "name, sampled", "F1, sampled"]
+    header += ["searched, greedy", "F1, greedy", "EM", "cover-EM"]
+    lines = ["| " + " | ".join(header) + " |", "|---|---|" + "---:|" * (len(header) - 2)]
+    for results in runs:
+        held_out, training = results["held_out"], results["training"]
+        first = results["stage1_steps"]
+        last = max(map(int, held_out["two stages"]))
+        points = [
+            ("start", "two stages", 0),
+            ("stage 1", "two stages", first),
+            ("stage 2", "two stages", last),
+        ]
+        for name, arm, step in [
+            *points,
+            (CONTROL, "control", max(map(int, held_out["control"]))),
+        ]:
+            window = [training[arm][str(n)] for n in range(max(step - 5, 1), max(step, 1) + 1)]
+            figures = [window[-1]["searched"], mean([sampled["name"] for sampled in window])]
+            figures.append(results["sampled"][name])
+            figures += [held_out[arm][str(step)][figure] for figure in FIGURES]
+            cells = [str(results["seed"]), name, str(step), *(f"{value:.2f}" for value in figures)]
+            lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def draw(runs: Sequence[dict[str, Any]], path: Path) -> None:
+    """Share of searches (training, sampled) and F1 (held-out, greedy) by step, one line for each seed."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    plt.rcParams.update({"font.size": 10, "axes.spines.top": False, "axes.spines.right": False})
+    figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.6), layout="constrained")
+    colors = {"two stages": "#2563eb", "control": "#ea580c"}
+    for number, results in enumerate(runs):
+        for axes, kind, name in ((left, "training", "searched"), (right, "held_out", "F1")):
+            for arm, color in colors.items():
+                points = sorted((int(step), values[name]) for step, values in results[kind][arm].items())
+                label = {"two stages": "stage 1, then stage 2", "control": "stage 2 alone"}[arm]
+                axes.plot(*zip(*points, strict=True), color=color, alpha=0.8, label=None if number else label)
+            axes.axvline(results["stage1_steps"], color="#9aa5b1", linestyle=":", linewidth=1)
+    left.set(xlabel="step", ylim=(-0.02, 1.02), title="Trajectories with a well-formed search (sampled)")
+    right.set(xlabel="step", ylim=(0, 1.02), title="Held-out F1 (greedy)")
+    left.legend(frameon=False, loc="center right")
+    figure.savefig(path, dpi=150)
+    plt.close(figure)

@@ -1,0 +1,150 @@
+"""What the loops of a seed stand on: the agent's warm start, an encoder, a world and its first index.
+
+All is made once and then only read: the warm start and the untrained encoder for all seeds, the world and its
+index for each. The recipe of an arm is what `rag-r1 iterate` reads. A short hash says of which form a run is,
+so that runs of another form are not mixed with it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from examples.agentic_r.warm_start import PROTOCOL, RECIPE, made_of, protocol, warm_start
+from examples.agentic_r.world import TRAIN, MisleadingWorld, misleading_data, write_misleading_data
+from examples.common.small_encoder import make_encoder
+from rag_r1.config.recipes import RECIPES
+from rag_r1.demo.world import PROMPT_FILE
+from rag_r1.evaluation.report.report import write_text
+from rag_r1.iterate.commands import flag_words
+from rag_r1.tools.retrieval.local_server import build_index
+
+#: Questions of a world from which training data are made, and held-out ones.
+DATA_QUESTIONS, HELD_OUT = 150, 150
+#: Passages that are tried out for each search, and negatives of a row.
+CANDIDATES, NEGATIVES = 6, 4
+RETRIEVER_RECIPE = RECIPES / "agentic_r" / "retriever_demo.yaml"
+
+
+class LoopError(RuntimeError):
+    """A loop that did not end, or a folder of another form; the message says what to do."""
+
+
+def runs_hash() -> str:
+    """What a run depends on besides its seed, as a short hash: the warm start, how many questions, and the
+    recipes. Runs of another form are in no common table."""
+    sizes = [DATA_QUESTIONS, HELD_OUT, CANDIDATES, NEGATIVES, TRAIN]
+    recipes = [path.read_text(encoding="utf-8") for path in (RECIPE, RETRIEVER_RECIPE)]
+    return hashlib.sha256(json.dumps([made_of(), sizes, recipes]).encode()).hexdigest()[:8]
+
+
+@dataclass(frozen=True)
+class LoopInputs:
+    """What the loops of a seed stand on. `folder`: of the seed."""
+
+    folder: Path
+    policy: Path
+    encoder: Path
+
+    @classmethod
+    def of(cls, out: Path, seed: int) -> LoopInputs:
+        """Makes what is not there. Raises LoopError if the folder holds another form of the world."""
+        folder = (out / f"seed{seed}").resolve()
+        made, form = folder / "made_of", runs_hash()
+        if made.exists() and made.read_text(encoding="utf-8").strip() != form:
+            raise LoopError(f"{folder} holds another form of this world: choose another --out")
+        policy = warm_start(out / f"warm-{made_of()}")
+        encoder = make_encoder(out / "encoder")
+        if not made.exists():
+            write_misleading_data(folder / "data", protocol(), seed, DATA_QUESTIONS, HELD_OUT)
+            write_text(made, f"{form}\n")
+        if not (folder / "index" / "manifest.json").exists():
+            shutil.rmtree(folder / "index", ignore_errors=True)
+            options = ("--backend", "dense", "--encoder", str(encoder), "--device", "cpu")
+            build_index(folder / "data" / "corpus.jsonl", folder / "index", *options)
+        return cls(folder, policy.resolve(), encoder.resolve())
+
+    def recipe(self, arm: str, seed: int) -> Path:
+        """Write the recipe of an arm; returns its file."""
+        path = self.folder / f"{arm}.yaml"
+        write_text(path, yaml.safe_dump(self.plan(arm, seed), sort_keys=False))
+        return path
+
+    def plan(self, arm: str, seed: int) -> dict[str, Any]:
+        """The recipe of an arm, as `rag-r1 iterate` reads it."""
+        data = self.folder / "data"
+        plan: dict[str, Any] = {
+            "agent": {
+                "model": str(self.policy),
+                "recipe": str(RECIPE),
+                "start": "previous",
+                "protocol": PROTOCOL,
+                "keys": agent_keys(),
+                "overrides": [
+                    f"data.train_files={data / 'train.parquet'}",
+                    f"data.val_files={data / 'val.parquet'}",
+                    # Each round begins its trainings anew, with other questions first.
+                    f"data.seed={seed + 1}{{round}}",
+                ],
+            },
+            "index": {
+                "first": str(self.folder / "index"),
+                "corpus": [str(data / "corpus.jsonl")],
+                "options": {"device": "cpu"},
+            },
+            "server": {"options": ["--device", "cpu"]},
+            "evaluation": {"questions": [str(data / "val.parquet")], "options": limits()},
+        }
+        if arm == "loop":
+            plan["data"] = {
+                "questions": [str(data / "scored.parquet")],
+                "options": limits() | {"candidates": CANDIDATES, "negatives": NEGATIVES, "seed": seed},
+            }
+            plan["retriever"] = {
+                "recipe": str(RETRIEVER_RECIPE),
+                "options": {"model": str(self.encoder), "seed": seed},
+                "query": "agentic",
+            }
+        return plan
+
+
+def limits() -> dict[str, Any]:
+    """Options of `rag-r1 eval` and `rag-r1 retriever data`: the prompt and the limits of the recipe."""
+    data = yaml.safe_load(RECIPE.read_text(encoding="utf-8"))["data"]
+    return {
+        "prompt": str(PROMPT_FILE),
+        "max_prompt_tokens": data["max_prompt_length"],
+        "max_response_tokens": data["max_response_length"],
+        "in_flight": 32,
+    }
+
+
+def agent_keys() -> list[str]:
+    """Keys of the block rag_r1 wherever the agent plays: those of the recipe."""
+    settings = yaml.safe_load(RECIPE.read_text(encoding="utf-8"))["rag_r1"]
+    return [
+        f"rag_r1.{section}.{name}={value}"
+        for section in ("agent", "retriever")
+        for name, value in settings[section].items()
+    ]
+
+
+def eval_words() -> list[str]:
+    """Both as words of `rag-r1 eval`."""
+    return [*flag_words(limits()), *agent_keys()]
+
+
+def encoder_options(ground: LoopInputs, seed: int) -> list[str]:
+    """Words of `rag-r1 retriever train` that say which encoder is trained, and how."""
+    return ["--recipe", str(RETRIEVER_RECIPE), "--model", str(ground.encoder), "--seed", str(seed)]
+
+
+def worlds(seed: int) -> tuple[Any, MisleadingWorld, MisleadingWorld]:
+    """The data of a seed, its train and its test world."""
+    return misleading_data(seed, DATA_QUESTIONS, HELD_OUT)

@@ -1,0 +1,150 @@
+"""What the actions of the policy do: answer, call tools, rewrite the context, or nothing.
+
+Each kind of action has one coroutine, found by the table `ACTIONS`; the code never refers to a protocol by
+name. It changes the state of the episode and returns None, or the status (see trajectory.STATUSES) with which
+the episode ends. All calls of a turn are made at once (tool_executor.py), and what they find is shortened to
+the budget (truncation.py). Unless its kind is masked, a failed call is shown to the policy as a short error
+and the episode goes on.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import Any
+
+from rag_r1.agent.episode_state import EpisodeState
+from rag_r1.agent.tool_executor import ToolExecutor
+from rag_r1.agent.trajectory import CallRecord, Turn, call_context, query_key
+from rag_r1.agent.truncation import fit_observation
+from rag_r1.agent.validation import checked_ids
+from rag_r1.protocols import (
+    Action,
+    Answer,
+    Backtrack,
+    Calls,
+    Failure,
+    Invalid,
+    Plan,
+    Search,
+    Summary,
+    Think,
+)
+
+
+async def _answer(state: EpisodeState, turn: Turn, action: Answer) -> str | None:
+    """End with the answer; or, if it comes too early and there is another turn, take it for a thought."""
+    if state.turns_left and state.room >= state.budget.min_turn_tokens and _is_early(state, turn):
+        turn.action = state.memory.entries[-1].role = Think.kind
+        return None
+    state.record.answer = action.text
+    state.tell("answer", text=action.text)
+    return "answered"
+
+
+def _is_early(state: EpisodeState, turn: Turn) -> bool:
+    """Is this before `min_actions` turns, or is the state of the memory not below `max_state`? Raises
+    ValueError if the state is unknown."""
+    budget = state.budget
+    if budget.max_state is None:
+        unsure = False
+    elif (nats := state.memory.state()) is None:
+        raise ValueError("rag_r1.agent.max_state needs the log-probs of generated tokens")
+    else:
+        turn.state, unsure = nats, nats >= budget.max_state
+    actions = sum(turn.action != Invalid.kind for turn in state.record.turns[:-1])
+    return unsure or actions < budget.min_actions
+
+
+async def _call(state: EpisodeState, turn: Turn, action: Search | Calls) -> str | None:
+    """Make the calls and show their results. Returns the status with which the episode ends if a failed
+    call is to be masked, or if there is no room for an observation and another turn; else None."""
+    record, budget, failures = state.record, state.budget, state.failures
+    total = state.room - budget.min_turn_tokens
+    total = min(total, budget.max_observation_tokens or total)
+    if total < 1:
+        return "token_limit"
+    calls = action.calls
+    turn.calls = [CallRecord(call.tool, dict(call.arguments)) for call in calls]
+    turn.repeated_queries = _repeated(state.sent_queries, turn.queries)
+    if state.observer:
+        state.tell("calls", calls=[{"tool": c.tool, "arguments": c.arguments} for c in turn.calls])
+    started = time.perf_counter()
+    context = partial(call_context, record, state.protocol.thought)
+    executor = ToolExecutor(state.tools, failures, state.wait, state.called, context)
+    results = await executor.call(turn.calls)
+    turn.tool_s = time.perf_counter() - started
+    if failed := [result for result in results if isinstance(result, Failure)]:
+        turn.status = "tool_failure"
+        first = min(failed, key=lambda failure: failure.kind not in failures.mask)
+        state.failed(first.kind, first.detail)
+        if record.masked(failures.mask):
+            return "tool_failure"
+    per_query = budget.max_query_observation_tokens
+    words = [call.words for call in calls]
+    fitted = fit_observation(state.protocol, words, results, state.codec.encode, per_query, total)
+    if fitted is None:
+        return "token_limit"
+    ids, documents = fitted
+    state.observe(turn, checked_ids(ids))
+    for call, shown in zip(turn.calls, documents, strict=True):
+        call.documents = shown
+    if state.observer:
+        state.tell("documents", calls=[call.to_dict() for call in turn.calls])
+    return None
+
+
+def _repeated(sent: set[str], queries: Sequence[str]) -> int:
+    """How many of a turn's queries were sent before in this episode; they are noted for later turns."""
+    before = len(sent)
+    sent.update(map(query_key, queries))
+    return len(queries) - (len(sent) - before)
+
+
+async def _go_on(state: EpisodeState, turn: Turn, action: Action) -> None:
+    """There is no observation: the next turn follows."""
+
+
+async def _rewrite(state: EpisodeState, turn: Turn, action: Summary | Backtrack) -> str | None:
+    """Take turns out of the context, as memory.py describes. Returns the status with which the episode
+    ends if that leaves no room for another turn; else None."""
+    ledger, memory = state.ledger, state.memory
+    if isinstance(action, Backtrack):
+        removed, always = memory.backtrack(action.pops), False
+    else:
+        removed, always = memory.summarise(action.span), action.span == "everything"
+    if not removed and not always:
+        return None  # there is nothing to take out: the context grows by this turn
+    ids = [*ledger.first_prompt, *memory.ids()]
+    room = ledger.capacity.room(len(ids))
+    if room is not None and room < state.budget.min_turn_tokens:
+        return "token_limit"
+    ledger.rewrite(ids)
+    turn.removed = removed
+    state.tell("rewrite", tokens=len(ids), removed=removed)
+    return None
+
+
+async def _hint(state: EpisodeState, turn: Turn, action: Action) -> str | None:
+    """Show the protocol's hint for an invalid turn, or return the status with which the episode ends."""
+    if (hint := state.protocol.hint) is None:
+        return "token_limit" if turn.status == "truncated" else "no_action"
+    ids = checked_ids(state.codec.encode(hint))
+    if len(ids) > state.room - state.budget.min_turn_tokens:
+        return "token_limit"
+    state.observe(turn, ids)
+    return None
+
+
+#: By kind of action: what it does.
+ACTIONS: dict[str, Callable[[EpisodeState, Turn, Any], Awaitable[str | None]]] = {
+    Search.kind: _call,
+    Calls.kind: _call,
+    Answer.kind: _answer,
+    Plan.kind: _go_on,
+    Think.kind: _go_on,
+    Summary.kind: _rewrite,
+    Backtrack.kind: _rewrite,
+    Invalid.kind: _hint,
+}

@@ -1,0 +1,69 @@
+"""What the steps of a pipeline leave for each other: the prompt, the models, and the world's index.
+
+Each has one place in the pipeline's folder, under the name of the step that makes it (steps.py).
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+
+from rag_r1.demo.pipeline.arguments import PipelineArguments
+from rag_r1.demo.pipeline.pretraining_data import pipeline_protocol
+from rag_r1.demo.world import Question, demo_data
+from rag_r1.protocols import Protocol
+from rag_r1.runs.steps import PipelineError
+from rag_r1.tools.retrieval.local_server import retrieval_process
+from rag_r1.training.next_steps import finished_model
+
+
+@dataclass(frozen=True)
+class PipelineArtifacts:
+    """Those of a pipeline with some arguments in the folder `out`."""
+
+    given: PipelineArguments
+    out: Path
+
+    @property
+    def protocol(self) -> Protocol:
+        """The dialect, with the pipeline's prompt."""
+        return pipeline_protocol(self.given.protocol)
+
+    @property
+    def prompt(self) -> Path:
+        """The prompt as a file, for the commands."""
+        return self.out / "world" / "prompt.txt"
+
+    @property
+    def base(self) -> Path:
+        """The base, a Hugging Face folder."""
+        return self.out / "base" / "policy"
+
+    @property
+    def sft_model(self) -> Path:
+        """The fine-tuned model; a link to the best checkpoint's."""
+        return self.out / "sft" / "run" / "model"
+
+    def trained(self, step: str) -> Path:
+        """The model that a reinforcement learning has left. Raises PipelineError if there is none."""
+        stage = self.out / step / "stage1"
+        try:
+            return finished_model(stage)
+        except (OSError, ValueError) as error:
+            raise PipelineError(f"{stage / 'finished'} names no model ({error}): remove {stage}") from error
+
+    @property
+    def models(self) -> dict[str, Path]:
+        """The models that are compared, by the step that has made them."""
+        trained = ["grpo", *(["grpo_without_sft"] if self.given.without_sft == "yes" else [])]
+        return {"base": self.base, "sft": self.sft_model, **{step: self.trained(step) for step in trained}}
+
+    def held_out(self) -> tuple[list[Question], tuple[dict[str, str], ...]]:
+        """The held-out questions, and all passages."""
+        data = demo_data(self.given.seed, self.given.questions, self.given.held_out)
+        return data.val, data.passages
+
+    def retriever(self, step: Path) -> AbstractContextManager[str]:
+        """The retrieval server over the world, for the length of a block; its address."""
+        return retrieval_process(self.out / "world" / "index", step / "retrieval.log")

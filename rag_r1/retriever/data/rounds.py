@@ -1,0 +1,133 @@
+"""The rounds of a trajectory, each one search with what stood before it.
+
+A round is one search: the query, and the turns before it, with which the episode can go on from here
+(rag_r1/agent/replay.py). A turn may hold several searches; each is a round, and the others of its turn keep
+what they found. The queries of a round's history are those of the turns before, as for the retriever
+(rag_r1/protocols/retriever_query.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from rag_r1.agent import ReplayTurn, Trajectory, Turn
+from rag_r1.agent.trajectory import CallRecord, call_context
+from rag_r1.protocols import Call, Document, Protocol
+from rag_r1.protocols.retriever_query import CallContext
+from rag_r1.retriever.data.journal import fingerprint_of
+
+
+@dataclass(frozen=True)
+class SearchRound:
+    """A search of a trajectory: the call number `call` of the turn number `turn`, both from 0."""
+
+    played: PlayedTrajectory
+    index: int
+    turn: int
+    call: int
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """Names the round: the question's id, and the number of the search from 1."""
+        return self.played.id, self.index
+
+    @property
+    def record(self) -> CallRecord:
+        """The call."""
+        return self.played.turns[self.turn].calls[self.call]
+
+    @property
+    def query(self) -> str:
+        """The policy's query."""
+        return self.record.query or ""
+
+    @property
+    def history(self) -> tuple[str, ...]:
+        """The queries of the turns before."""
+        return tuple(query for turn in self.played.turns[: self.turn] for query in turn.queries)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Of all that the round depends on: the prompt, what was generated and found before, the query."""
+        found = [_found(turn) for turn in self.played.turns[: self.turn]]
+        beside = [_call(c) for i, c in enumerate(self.played.turns[self.turn].calls) if i != self.call]
+        texts = [turn.text for turn in self.played.turns[: self.turn + 1]]
+        return fingerprint_of([self.played.messages, texts, found, beside, self.call, self.query])
+
+    def call_context(self, protocol: Protocol) -> CallContext:
+        """Question, history and thought, as the search had them."""
+        return call_context(self.played.trajectory, protocol.thought, self.turn)
+
+    def context(self, protocol: Protocol) -> str:
+        """What was written and shown up to the end of the turn that searches."""
+        return "".join(
+            turn.text + _observation(protocol, turn) if number < self.turn else turn.text
+            for number, turn in enumerate(self.played.turns[: self.turn + 1])
+        )
+
+    def past(self, found: Sequence[Document]) -> tuple[ReplayTurn, ...]:
+        """The turns up to this search, which now finds these documents."""
+        calls = list(self.played.turns[self.turn].calls)
+        calls[self.call] = CallRecord(self.record.tool, self.record.arguments, list(found))
+        before = [turn.calls for turn in self.played.turns[: self.turn]]
+        return tuple(
+            ReplayTurn.of(ids, made)
+            for ids, made in zip(self.played.token_ids, [*before, calls], strict=False)
+        )
+
+
+@dataclass(frozen=True)
+class PlayedTrajectory:
+    """A trajectory with at least one round. `token_ids`: of each turn; `step_answers`: of the steps that lead
+    to the answer, if the question's row names them."""
+
+    id: str
+    dataset: str
+    golds: tuple[str, ...]
+    messages: tuple[dict[str, Any], ...]
+    trajectory: Trajectory
+    token_ids: tuple[tuple[int, ...], ...]
+    step_answers: tuple[str, ...] = ()
+
+    @property
+    def turns(self) -> list[Turn]:
+        """The turns."""
+        return self.trajectory.turns
+
+    @property
+    def question(self) -> str:
+        """The question."""
+        return self.trajectory.question
+
+    @cached_property
+    def rounds(self) -> list[SearchRound]:
+        """Its searches, in order."""
+        return [SearchRound(self, i, *place) for i, place in enumerate(searches_of(self.turns), 1)]
+
+
+def searches_of(turns: Sequence[Turn]) -> list[tuple[int, int]]:
+    """Turn and call of each search that was answered."""
+    return [
+        (number, place)
+        for number, turn in enumerate(turns)
+        for place, call in enumerate(turn.calls)
+        if call.query is not None and call.status == "ok"
+    ]
+
+
+def _observation(protocol: Protocol, turn: Turn) -> str:
+    if not turn.calls:
+        return ""
+    words = [Call(call.tool, call.arguments).words for call in turn.calls]
+    return protocol.observation(words, [call.documents or [] for call in turn.calls])
+
+
+def _found(turn: Turn) -> list[Any]:
+    return [_call(call) for call in turn.calls]
+
+
+def _call(call: CallRecord) -> list[Any]:
+    return [call.tool, call.arguments, [[d.id, d.contents] for d in call.documents or []]]
