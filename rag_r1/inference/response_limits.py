@@ -25,6 +25,8 @@ _TOKEN_BYTES, _LOGPROB_BYTES, _PROMPT_BYTES = 1024, 128, 16
 _TOKEN_CHARACTERS, _FEW_CHARACTERS = 128, 1024
 #: Events of a stream: servers send one for each token or for several, and some at both ends.
 _TOKEN_EVENTS, _FEW_EVENTS = 2, 1000
+#: Lines of an event: its data, its end, and what may stand beside them (a kind, an id, a comment).
+_EVENT_LINES = 4
 #: Names of the limit of tokens in a request.
 _LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
 
@@ -32,13 +34,14 @@ _LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
 @dataclass(frozen=True)
 class ResponseLimits:
     """The limits of one answer: `tokens` and characters (None: only `bytes` limits them), bytes in all and
-    in one line of a stream, and events of a stream."""
+    in one line of a stream, and events and lines of a stream."""
 
     tokens: int | None = None
     characters: int | None = None
     bytes: int = MAX_ANSWER_BYTES
     line_bytes: int = _HEAD_BYTES
     events: int | None = None
+    lines: int = 1_000_000
 
     @classmethod
     def of(cls, body: Mapping[str, Any], prompt_tokens: int) -> ResponseLimits:
@@ -55,7 +58,8 @@ class ResponseLimits:
             characters=_FEW_CHARACTERS + _TOKEN_CHARACTERS * tokens,
             bytes=min(MAX_ANSWER_BYTES, _HEAD_BYTES + prompt_bytes + per_token * tokens),
             line_bytes=_HEAD_BYTES + prompt_bytes,
-            events=_FEW_EVENTS + _TOKEN_EVENTS * tokens,
+            events=(events := _FEW_EVENTS + _TOKEN_EVENTS * tokens),
+            lines=_EVENT_LINES * events,
         )
 
     def check(self, characters: int, tokens: int) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import aiohttp
 
-from rag_r1.inference.response_limits import ResponseLimits
+from rag_r1.inference.response_limits import MAX_ANSWER_VALUES, ResponseLimits
 
 #: Called with the next piece of a generation's text.
 OnPiece = Callable[[str], None]
@@ -34,7 +34,7 @@ class StreamAssembler:
         self.on_piece = on_piece
         self.limits = limits or ResponseLimits()
         self._line = bytearray()  # of which the end has not arrived
-        self._bytes = self._events = self._characters = 0
+        self._bytes = self._lines = self._events = self._characters = 0
         self._pieces: list[str] = []
         self._ids: list[Any] | None = None
         self._logprobs: list[Any] | None = None
@@ -70,6 +70,9 @@ class StreamAssembler:
 
     def _end_line(self) -> None:
         line, self._line = bytes(self._line), bytearray()
+        self._lines += 1
+        if self._lines > self.limits.lines:
+            raise ValueError(f"it has more than {self.limits.lines} lines")
         if len(line) > self.limits.line_bytes:
             raise ValueError(f"it has a line of more than {self.limits.line_bytes} bytes")
         name, _, value = line.partition(b":")
@@ -93,17 +96,25 @@ class StreamAssembler:
         self._choice.update({key: piece[key] for key in ("finish_reason", "stop_reason") if key in piece})
         if isinstance(piece.get("token_ids"), list):
             self._ids = [] if self._ids is None else self._ids
-            self._ids.extend(piece["token_ids"])
+            self._ids.extend(_numbers(piece["token_ids"]))
         told = piece.get("logprobs")
         if isinstance(told, dict) and isinstance(told.get("token_logprobs"), list):
             self._logprobs = [] if self._logprobs is None else self._logprobs
-            self._logprobs.extend(told["token_logprobs"])
+            self._logprobs.extend(_numbers(told["token_logprobs"]))
+        if len(self._ids or ()) + len(self._logprobs or ()) > MAX_ANSWER_VALUES:
+            raise ValueError(f"it has more than {MAX_ANSWER_VALUES:,} values")
         text = piece.get("text") if isinstance(piece.get("text"), str) else ""
         self._characters += len(text)
         self.limits.check(self._characters, len(self._ids or ()))
         if text:
             self._pieces.append(text)
             self.on_piece(text)
+
+
+def _numbers(values: list[Any]) -> list[Any]:
+    """The same with null for what is no number, which whoever reads the answer refuses: it is held until the
+    end, and lists of lists take many times the bytes in which they came."""
+    return [value if isinstance(value, int | float) else None for value in values]
 
 
 async def assemble_body(

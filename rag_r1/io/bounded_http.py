@@ -22,25 +22,30 @@ MAX_BYTES = 16 << 20
 
 
 def bounded_http_client(
-    timeout_s: float, headers: Mapping[str, str] | None = None, base_url: str = "", most: int = MAX_BYTES
+    timeout_s: float,
+    headers: Mapping[str, str] | None = None,
+    base_url: str = "",
+    most: int = MAX_BYTES,
+    body_s: float | None = None,
 ) -> httpx.Client:
-    """A client whose bodies have at most `most` bytes. `timeout_s`: for each wait of a request, and for all
-    of a body; a head must be there after twice as long. It uses no proxy of the environment and follows no
-    redirect. Each request has a connection of its own."""
+    """A client whose bodies have at most `most` bytes. `timeout_s`: for each wait of a request; a head must
+    be there after twice as long. `body_s`: for all of a body (default: `timeout_s`). It uses no proxy of the
+    environment and follows no redirect. Each request has a connection of its own."""
     return httpx.Client(
         base_url=base_url,
         headers={**(headers or {}), "Accept-Encoding": "identity"},
         timeout=timeout_s,
-        transport=_BoundedTransport(timeout_s, most),
+        transport=_BoundedTransport(timeout_s, most, timeout_s if body_s is None else body_s),
         trust_env=False,
     )
 
 
 class _BoundedTransport(httpx.BaseTransport):
-    def __init__(self, timeout_s: float, most: int):
+    def __init__(self, timeout_s: float, most: int, body_s: float):
         # Connections are not used again: what is late is ended by the connection that was opened for it.
         once = httpx.Limits(max_keepalive_connections=0)
-        self._inner, self._timeout_s, self._most = httpx.HTTPTransport(limits=once), timeout_s, most
+        self._inner: httpx.BaseTransport = httpx.HTTPTransport(limits=once)
+        self._timeout_s, self._most, self._body_s = timeout_s, most, body_s
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         response = self._answer(request)
@@ -48,7 +53,7 @@ class _BoundedTransport(httpx.BaseTransport):
             response.close()
             raise httpx.RemoteProtocolError("a compressed answer, which was not asked for", request=request)
         assert isinstance(response.stream, httpx.SyncByteStream)
-        response.stream = _BoundedBody(response.stream, request, self._timeout_s, self._most)
+        response.stream = _BoundedBody(response.stream, request, self._body_s, self._most)
         return response
 
     def _answer(self, request: httpx.Request) -> httpx.Response:
@@ -59,11 +64,17 @@ class _BoundedTransport(httpx.BaseTransport):
         def trace(event: str, info: Mapping[str, Any]) -> None:
             if event in ("connection.connect_tcp.complete", "connection.start_tls.complete"):
                 opened.append(info["return_value"].get_extra_info("socket"))
+                # What was late during the handshake, when neither socket could be shut down, is late now.
+                if late.is_set():
+                    shut_down()
+
+        def shut_down() -> None:
+            with suppress(OSError, IndexError):  # it has ended, or was never there
+                opened[-1].shutdown(socket.SHUT_RDWR)
 
         def end() -> None:
             late.set()
-            with suppress(OSError, IndexError):  # it has ended, or was never there
-                opened[-1].shutdown(socket.SHUT_RDWR)
+            shut_down()
 
         request.extensions = {**request.extensions, "trace": trace}
         timer = threading.Timer(2 * self._timeout_s, end)  # as long again as the connection may take

@@ -32,6 +32,7 @@ from typing import Any
 
 import aiohttp
 
+from rag_r1.io.bounded_json import read_json
 from rag_r1.protocols.actions import well_formed
 from rag_r1.rewards.judge_cache import ReplyCache
 from rag_r1.rewards.judge_options import JudgeOptions, key_header
@@ -39,6 +40,8 @@ from rag_r1.rewards.registry import CannotJudgeError
 
 #: A larger answer than this many bytes is none.
 MAX_ANSWER_BYTES = 1 << 20
+#: Nor is one of more JSON values.
+_MAX_ANSWER_VALUES = 50_000
 _AGAIN = {408, 425, 429}
 _LONGEST_WAIT_S = 30.0
 
@@ -205,7 +208,7 @@ async def _limited(response: aiohttp.ClientResponse) -> bytes:
 def _content(raw: bytes) -> str:
     """The text in an answer of the chat API. Raises Refused if the judge declined."""
     try:
-        choice = json.loads(raw)["choices"][0]
+        choice = read_json(raw, _MAX_ANSWER_VALUES)["choices"][0]
         content, refusal = choice["message"].get("content"), choice["message"].get("refusal")
         filtered = choice.get("finish_reason") == "content_filter"
     except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError):

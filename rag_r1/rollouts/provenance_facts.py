@@ -25,10 +25,12 @@ from tqdm import tqdm
 
 import rag_r1
 from rag_r1.io.bounded_http import bounded_http_client
+from rag_r1.io.bounded_json import read_json
 from rag_r1.tools.retrieval.client import token_header
 
 #: A longer description of a server is not read.
 MAX_ANSWER_BYTES = 256 << 10
+_MAX_VALUES = 20_000
 TIMEOUT_S = 10.0
 #: Distributions whose versions can change a result.
 PACKAGES = (
@@ -122,7 +124,7 @@ def get_json(client: httpx.Client, url: str) -> tuple[int, Any]:
             if len(body) > MAX_ANSWER_BYTES:
                 return answer.status_code, None
     try:
-        return answer.status_code, json.loads(body)
+        return answer.status_code, read_json(body, _MAX_VALUES)
     except (ValueError, RecursionError):
         return answer.status_code, None
 

@@ -85,6 +85,8 @@ ENDLESS = {
     "a line without an end": b"data: " + b"x" * 4096,
     "a comment without an end": b":" * 4096,
     "choices": event(text="a", index=0, many=["b"] * 1000),
+    "short comments": b":\n" * 100,
+    "ends of events": b"\n" * 100,
     "calls of tools": event(delta={"tool_calls": [{"function": {"arguments": "{" * 100}}]}),
     "reasoning": event(reasoning_content="hm " * 50),
 }
@@ -100,6 +102,21 @@ def test_a_stream_without_an_end_is_ended_and_little_of_it_is_kept(name):
             folded.feed(ENDLESS[name])
             fed += len(ENDLESS[name])
     assert fed < 2 << 20 and len("".join(seen)) <= ASKED.characters + 1000
+
+
+def test_lists_in_place_of_numbers_are_not_held():
+    folded = StreamAssembler(lambda piece: None)
+    folded.feed(event(text="a", token_ids=[1, []], logprobs={"token_logprobs": [0.5, [[]]]}))
+    folded.feed(b"data: [DONE]\n")
+    [choice] = json.loads(folded.whole())["choices"]
+    assert choice["token_ids"] == [1, None] and choice["logprobs"]["token_logprobs"] == [0.5, None]
+
+
+def test_numbers_for_which_no_limit_was_asked_are_limited_too():
+    folded = StreamAssembler(lambda piece: None)
+    with pytest.raises(ValueError, match="more than 1,500,000 values"):
+        for _ in range(10):
+            folded.feed(event(token_ids=[1] * 250_000))
 
 
 def test_a_long_line_is_an_error_also_if_it_comes_in_one_piece_with_its_end():

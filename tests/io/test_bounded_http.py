@@ -78,6 +78,36 @@ def test_a_head_that_comes_bit_by_bit_is_given_up(line):
             client.get(url)
 
 
+def test_a_handshake_that_comes_byte_by_byte_is_given_up():
+    # The record of a server's hello that has 16,000 bytes.
+    sent = b"\x16\x03\x03\x3e\x80\x02\x00\x3e\x7c" + b"\x03" * 400
+    with (
+        answering(*[bytes([byte]) for byte in sent], pause_s=0.05) as url,
+        bounded_http_client(0.5) as client,
+    ):
+        with pytest.raises(httpx.ConnectTimeout, match="handshake"):
+            client.get(url.replace("http:", "https:"))
+
+
+def test_a_head_after_a_handshake_that_ended_late_is_given_up():
+    """The clock that ends a request may strike in the handshake, where there is no socket to shut down."""
+
+    class _Late(httpx.BaseTransport):
+        def handle_request(self, request):
+            here, there = socket.socketpair()
+            with here, there:
+                time.sleep(0.5)  # the handshake
+                stream = type("Stream", (), {"get_extra_info": lambda self, name: here})()
+                request.extensions["trace"]("connection.start_tls.complete", {"return_value": stream})
+                here.settimeout(5.0)
+                raise httpx.ReadError("it has ended" if here.recv(1) == b"" else "it goes on")
+
+    client = bounded_http_client(0.1)
+    client._transport._inner = _Late()
+    with client, pytest.raises(httpx.ReadTimeout, match="no answer within 0.2 s"):
+        client.get("https://127.0.0.1")
+
+
 def test_an_answer_in_time_is_read_though_its_body_comes_later():
     with answering(HEAD + b"Content-Length: 4\r\n\r\n", b"t", b"r", b"ue", pause_s=0.3) as url:
         with bounded_http_client(0.7) as client:

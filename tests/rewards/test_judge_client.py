@@ -92,6 +92,9 @@ def test_a_judge_that_declines_is_refused_without_its_words(answer):
     assert reason(outcome) == "the judge declined" and len(server.bodies) == 1
 
 
+MANY_VALUES = b'{"choices": [{"message": {"content": "correct"}}], "x": [' + b"[]," * 100_000 + b"[]]}"
+
+
 @pytest.mark.parametrize(
     ("said", "why"),
     [
@@ -100,6 +103,7 @@ def test_a_judge_that_declines_is_refused_without_its_words(answer):
         (b"<html>Paris</html>", "an answer that is no chat completion"),
         (b'{"choices": []}', "an answer that is no chat completion"),
         (b"[" * 100_000, "an answer that is no chat completion"),
+        (MANY_VALUES, "an answer that is no chat completion"),
         (b'"' + b"x" * (1 << 20) + b'"', "more than 1048576 bytes"),
     ],
 )

@@ -1,23 +1,29 @@
 """A client of the chat API that yields a stream's events as they arrive.
 
-The server's texts come from documents and models, so nothing here trusts them: lines and their number are
-limited while they arrive, nothing is decompressed, and what is not of the API's shape is an error.
+The server's texts come from documents and models, so nothing here trusts them: lines, their number, bytes
+and the time of an answer are limited while it arrives (rag_r1/io/bounded_http.py), nothing is decompressed,
+the values of a line are counted before objects are made of them, and what is not of the API's shape is an
+error.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import httpx
 
+from rag_r1.io.bounded_http import bounded_http_client
+from rag_r1.io.bounded_json import read_json
 from rag_r1.protocols.actions import well_formed
 
 #: A longer line, in bytes, is none of this API's; nor is an answer of more lines, or a longer refusal.
 _LONGEST_LINE, _MOST_LINES, _LONGEST_REFUSAL = 4 << 20, 100_000, 64 << 10
-#: Seconds until the server is reached, and between two pieces (it sends one at least every 15 s).
-_CONNECT_S, _PIECE_S = 10.0, 120.0
+#: Bytes of an answer, and values of a line: passages of 16 KiB for 2,000 calls, and 5,000 passages of a call.
+_MOST_BYTES, _MOST_VALUES = 64 << 20, 50_000
+#: Seconds until the server is reached, between two pieces (it sends one at least every 15 s), and of a whole
+#: answer with its time in the queue.
+_CONNECT_S, _PIECE_S, _ANSWER_S = 10.0, 120.0, 3600.0
 
 
 class ChatError(Exception):
@@ -35,14 +41,14 @@ def stream_answer(
 
     `url`: the server's, without a path. Raises ChatError. To stop an answer, close the iterator.
     """
-    headers = {"Accept-Encoding": "identity", **({"Authorization": f"Bearer {token}"} if token else {})}
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
     timeout = httpx.Timeout(_PIECE_S, connect=_CONNECT_S)
     sent = [{name: well_formed(text) for name, text in message.items()} for message in messages]
     body = {"messages": sent, "stream": True}
     try:
         with (
-            httpx.Client(headers=headers, timeout=timeout, trust_env=False) as client,
-            client.stream("POST", f"{url}/v1/chat/completions", json=body) as response,
+            bounded_http_client(_PIECE_S, headers, most=_MOST_BYTES, body_s=_ANSWER_S) as client,
+            client.stream("POST", f"{url}/v1/chat/completions", json=body, timeout=timeout) as response,
         ):
             if response.status_code != 200:
                 raise _refused(response)
@@ -72,7 +78,7 @@ def _pieces(lines: Iterator[str]) -> Iterator[tuple[str, Any]]:
         if not line.startswith("data: "):
             continue  # a comment, or the end of an event
         try:
-            chunk = json.loads(line.removeprefix("data: "))
+            chunk = read_json(line.removeprefix("data: ").encode(), _MOST_VALUES)
             yield from _of_chunk(chunk)
         except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError) as error:
             raise ChatError("the answer is not of the chat API's form") from error
@@ -102,7 +108,7 @@ def _refused(response: httpx.Response) -> ChatError:
         if len(raw) > _LONGEST_REFUSAL:
             break
     try:
-        said = str(json.loads(raw)["error"]["message"])
+        said = str(read_json(bytes(raw), _MOST_VALUES)["error"]["message"])
     except (ValueError, KeyError, TypeError, RecursionError):
         said = "no reason given"
     wait = response.headers.get("Retry-After", "")

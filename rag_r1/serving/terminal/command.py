@@ -183,7 +183,7 @@ class TerminalChat:
         """Show it. Raises ChatError for an event without the keys that it should have."""
         try:
             self._show(kind, data)
-        except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+        except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
             raise ChatError(f"an event {kind!r} of the answer is not of the chat API's form") from error
 
     def _show(self, kind: str, data: Any) -> None:

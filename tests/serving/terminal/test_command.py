@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import io
 import json
+import socket
+import threading
+import time
+from contextlib import suppress
 
 import pytest
 from aiohttp import web
@@ -128,6 +132,10 @@ def test_an_answer_of_another_form_is_an_error(answer):
         {"event": "citations", "passages": [3]},
         {"event": "queued"},
         {"event": "ended"},
+        {
+            "event": "passages",
+            "calls": [{"tool": "search", "arguments": {}, "seconds": 10**400, "documents": []}],
+        },
     ],
 )
 def test_an_event_without_its_keys_is_an_error_and_not_the_end_of_the_chat(event):
@@ -149,6 +157,64 @@ def test_what_has_no_end_is_not_kept_in_memory(monkeypatch, status):
     with Odd(b"x" * (8 << 20), status) as server, pytest.raises(ChatError):
         list(stream_answer(server.url, [{"role": "user", "content": "x"}]))
     assert sum(read) < 1 << 20
+
+
+class _Endless:
+    """The address of a server that begins an answer and then sends the same bytes for ever."""
+
+    def __init__(self, sent: bytes, pause_s: float = 0.0, head: bytes = b"\r\n"):
+        self.sent, self.pause_s, self.head = sent, pause_s, b"HTTP/1.1 200 OK\r\n" + head
+
+    def __enter__(self) -> str:
+        self.listening = socket.create_server(("127.0.0.1", 0))
+        threading.Thread(target=self._send, daemon=True).start()
+        return f"http://127.0.0.1:{self.listening.getsockname()[1]}"
+
+    def __exit__(self, *error: object) -> None:
+        self.listening.close()
+
+    def _send(self) -> None:
+        connection, _ = self.listening.accept()
+        with connection, suppress(OSError):
+            connection.recv(1 << 16)
+            connection.sendall(self.head)
+            while True:
+                connection.sendall(self.sent)
+                time.sleep(self.pause_s)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    ("sent", "pause_s", "reason"),
+    [
+        (b": " + b"x" * 65_000 + b"\n", 0.0, "more than 1,048,576 bytes"),
+        (b'data: {"choices": []}\n\n' * 100, 0.0, "longer than an answer"),
+        (b":", 0.05, "takes more than 1 s"),
+        (b": waiting\n\n", 0.05, "takes more than 1 s"),
+    ],
+)
+def test_an_answer_without_end_is_ended_here(monkeypatch, sent, pause_s, reason):
+    monkeypatch.setattr(client, "_MOST_BYTES", 1 << 20)
+    monkeypatch.setattr(client, "_MOST_LINES", 10_000)
+    monkeypatch.setattr(client, "_ANSWER_S", 1.0)
+    with _Endless(sent, pause_s) as url, pytest.raises(ChatError, match=reason):
+        list(stream_answer(url, [{"role": "user", "content": "x"}]))
+
+
+@pytest.mark.timeout(60)
+def test_a_head_without_end_is_ended_here(monkeypatch):
+    monkeypatch.setattr(client, "_PIECE_S", 0.5)
+    with _Endless(b"y", 0.05, b"X: ") as url, pytest.raises(ChatError, match="no answer within 1 s"):
+        list(stream_answer(url, [{"role": "user", "content": "x"}]))
+
+
+def test_a_line_of_empty_lists_is_refused_before_it_is_read(monkeypatch):
+    loaded = []
+    monkeypatch.setattr(json, "loads", lambda text, of=json.loads: loaded.append(text) or of(text))
+    line = b'data: {"choices": [], "x": [' + b"[]," * 500_000 + b"[]]}\n\n"
+    with Odd(line) as server, pytest.raises(ChatError, match="form"):
+        list(stream_answer(server.url, [{"role": "user", "content": "x"}]))
+    assert not [text for text in loaded if len(text) > 1_000_000]
 
 
 def test_lines_are_cut_wherever_the_pieces_end():
