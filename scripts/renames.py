@@ -31,10 +31,11 @@ class Renames:
 
     @classmethod
     def read(cls, values: Mapping[str, Any]) -> Renames:
-        """From the content of renames.json."""
+        """From the content of renames.json. Of `Class.method`, the last part is the name."""
         names = values.get("names", {})
         pairs = [(one["old"], one["new"]) for one in names] if isinstance(names, list) else names.items()
-        return cls(values.get("modules", {}), list(pairs), values.get("tests", {}))
+        words = [(old.rpartition(".")[2], new.rpartition(".")[2]) for old, new in pairs]
+        return cls(values.get("modules", {}), words, values.get("tests", {}))
 
     def name(self, name: str) -> str:
         """The word for a name."""

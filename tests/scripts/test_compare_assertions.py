@@ -125,6 +125,12 @@ def test_names_may_be_a_list_with_their_modules():
     assert len(words) == 2, "a name of two things has two new names"
 
 
+def test_a_method_may_be_named_with_its_class():
+    renames = Renames.read({"names": {"Seat.taken": "Ticket.is_seated"}})
+    before = "def test_x(one):\n    assert one.taken\n"
+    assert compare({"t.py": before}, {"t.py": before.replace("taken", "is_seated")}, renames).same
+
+
 def test_two_revisions_of_a_repository_are_compared_without_a_checkout(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     git = ["git", "-c", "user.name=x", "-c", "user.email=x@example.org"]
