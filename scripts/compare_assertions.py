@@ -27,7 +27,6 @@ import argparse
 import ast
 import io
 import json
-import re
 import subprocess
 import sys
 import tarfile
@@ -36,7 +35,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+
+from renames import Renames
 
 #: File, class (dotted, empty for a function of the module), name.
 Key = tuple[str, str, str]
@@ -55,72 +55,11 @@ class Assertion:
 Assertions = Counter[Assertion]
 
 
-@dataclass
-class Renames:
-    """Equal names: `canonical` gives each name and each dotted module path the same word as its new one."""
-
-    modules: Mapping[str, str] = field(default_factory=dict)
-    names: Mapping[str, str] = field(default_factory=dict)
-    tests: Mapping[str, str] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self._names = _classes(self.names)
-        self._modules = _classes(self.modules)
-        longest = sorted(self._modules, key=len, reverse=True)
-        self._paths = [
-            _any_of([path.replace(".", sign) for path in longest], sign) for sign in "./" if longest
-        ]
-
-    @classmethod
-    def read(cls, values: Mapping[str, Any]) -> Renames:
-        """From the content of renames.json."""
-        names = values.get("names", {})
-        if isinstance(names, list):
-            names = {one["old"]: one["new"] for one in names}
-        return cls(values.get("modules", {}), names, values.get("tests", {}))
-
-    def name(self, name: str) -> str:
-        """The word for a name."""
-        return self._names.get(name, name)
-
-    def text(self, text: str) -> str:
-        """A string, with the words for the module paths in it and for the names right behind one."""
-        for sign, path in zip("./", self._paths, strict=False):
-            text = path.sub(
-                lambda found, s=sign: self._modules[found[0].replace(s, ".")].replace(".", s), text
-            )
-        return re.sub(r"(?<=[\w])([.:])(\w+)", lambda found: found[1] + self.name(found[2]), text)
-
-    def file(self, path: str) -> str:
-        """Where the tests of a file are now."""
-        return self.tests.get(path, path)
-
-
-def _any_of(words: Sequence[str], sign: str) -> re.Pattern[str]:
-    """Finds each of these paths as a whole, or followed by a further part."""
-    return re.compile(rf"(?<![\w{re.escape(sign)}])(?:{'|'.join(map(re.escape, words))})(?!\w)")
-
-
-def _classes(pairs: Mapping[str, str]) -> dict[str, str]:
-    """Old and new names -> one of all that are connected, so that A -> B and B -> C are one."""
-    found: dict[str, str] = {}
-
-    def root(name: str) -> str:
-        while found.setdefault(name, name) != name:
-            name = found[name]
-        return name
-
-    for old, new in pairs.items():
-        first, second = sorted((root(old), root(new)))
-        found[second] = first
-    return {name: root(name) for name in found}
-
-
 class _Canonical(ast.NodeTransformer):
-    """Gives names, attributes, keywords and strings their canonical words."""
+    """Gives names, attributes, keywords and strings their canonical words. `imported`: names of modules."""
 
-    def __init__(self, renames: Renames):
-        self.renames = renames
+    def __init__(self, renames: Renames, imported: Mapping[str, str]):
+        self.renames, self.imported = renames, imported
 
     def generic_visit(self, node: ast.AST) -> ast.AST:
         super().generic_visit(node)
@@ -131,10 +70,24 @@ class _Canonical(ast.NodeTransformer):
             node.value = self.renames.text(node.value)
         return node
 
+    def visit_Name(self, node: ast.Name) -> ast.AST:
+        return ast.Constant(self.imported[node.id]) if node.id in self.imported else self.generic_visit(node)
+
     def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
         if (dotted := _dotted(node)) is not None and (known := self.renames.text(dotted)) != dotted:
             return ast.Constant(known)
         return self.generic_visit(node)
+
+
+def _imported(tree: ast.AST, renames: Renames) -> dict[str, str]:
+    """Names by which a file knows modules that are renamed -> their canonical paths."""
+    found = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            found |= {one.asname or one.name: f"{node.module}.{one.name}" for one in node.names}
+        elif isinstance(node, ast.Import):
+            found |= {one.asname: one.name for one in node.names if one.asname}
+    return {name: renames.text(path) for name, path in found.items() if renames.is_module(path)}
 
 
 def _dotted(node: ast.AST) -> str | None:
@@ -151,6 +104,7 @@ def _dotted(node: ast.AST) -> str | None:
 def assertions_of(source: str, path: str, renames: Renames) -> dict[Key, Assertions]:
     """The canonical assertions of each function of a file; those of the module itself are in `<module>`."""
     tree = ast.parse(source, path)
+    canonical = _Canonical(renames, _imported(tree, renames))
     found: dict[Key, Assertions] = {}
 
     def visit(body: Sequence[ast.stmt], inside: str) -> None:
@@ -158,9 +112,9 @@ def assertions_of(source: str, path: str, renames: Renames) -> dict[Key, Asserti
             if isinstance(node, ast.ClassDef):
                 visit(node.body, f"{inside}.{node.name}".lstrip("."))
             elif isinstance(node, _FUNCTIONS):
-                found.setdefault((path, inside, node.name), Counter()).update(_in(node, renames))
+                found.setdefault((path, inside, node.name), Counter()).update(_in(node, canonical))
             else:
-                found.setdefault((path, inside, "<module>"), Counter()).update(_in(node, renames))
+                found.setdefault((path, inside, "<module>"), Counter()).update(_in(node, canonical))
 
     visit(tree.body, "")
     return {key: several for key, several in found.items() if several or _is_test(key)}
@@ -170,19 +124,19 @@ def _is_test(key: Key) -> bool:
     return key[2].startswith("test")
 
 
-def _in(node: ast.AST, renames: Renames) -> Iterator[Assertion]:
+def _in(node: ast.AST, canonical: _Canonical) -> Iterator[Assertion]:
     for one in ast.walk(node):
         if isinstance(one, ast.Assert):
-            yield _normalised(one, renames)
+            yield _normalised(one, canonical)
         elif isinstance(one, ast.Call) and isinstance(one.func, ast.Attribute | ast.Name):
             name = one.func.attr if isinstance(one.func, ast.Attribute) else one.func.id
             if name in _RAISES or name.startswith("assert_") or name == "parametrize":
-                yield _normalised(one, renames)
+                yield _normalised(one, canonical)
 
 
-def _normalised(node: ast.AST, renames: Renames) -> Assertion:
-    canonical = _Canonical(renames).visit(deepcopy(node))
-    return Assertion(ast.dump(canonical), ast.unparse(canonical))
+def _normalised(node: ast.AST, canonical: _Canonical) -> Assertion:
+    same = canonical.visit(deepcopy(node))
+    return Assertion(ast.dump(same), ast.unparse(same))
 
 
 def sources_at(revision: str, folder: str = "tests") -> dict[str, str]:

@@ -51,7 +51,9 @@ def evaluation(place: Workplace) -> None:
     place.rag_r1("eval", "report", "agent")
     place.rag_r1("eval", "compare", "agent", "cot")  # refused: their cards differ
     differs = [
-        word for name in ("budget", "condition", "retriever", "protocol") for word in ("--differs", name)
+        word
+        for name in ("budget", "condition", "retriever", "protocol", "model")
+        for word in ("--differs", name)
     ]
     place.rag_r1("eval", "compare", "agent", "cot", "modes/after", *differs)
     place.rag_r1("eval", "sigma", "agent")

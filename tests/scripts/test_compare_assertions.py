@@ -11,7 +11,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 sys.path.append(str(ROOT / "scripts"))
-from compare_assertions import Renames, assertions_of, compare, main  # noqa: E402
+from compare_assertions import assertions_of, compare, main  # noqa: E402
+from renames import Renames  # noqa: E402
 
 OLD = """
 import pytest
@@ -37,7 +38,7 @@ def check(run):
     assert run
 """
 NEW = OLD.replace("p.tape", "p.io.store").replace("p/tape.py", "p/io/store.py").replace("Tape", "Store")
-RENAMES = Renames({"p.tape": "p.io.store"}, {"Tape": "Store"}, {"t/old.py": "t/new.py"})
+RENAMES = Renames({"p.tape": "p.io.store"}, [("Tape", "Store")], {"t/old.py": "t/new.py"})
 A, B, CHECK = ("t/old.py", "", "test_a"), ("t/old.py", "TestGroup", "test_b"), ("t/old.py", "", "check")
 
 
@@ -105,15 +106,29 @@ def test_a_lost_test_is_named_and_an_added_one_is_no_fault():
 
 
 def test_renames_in_a_chain_are_one_name():
-    renames = Renames(names={"a": "b", "b": "c"})
+    renames = Renames(names=[("a", "b"), ("b", "c")])
     before, after = "def test_x():\n    assert a + b\n", "def test_x():\n    assert b + c\n"
     assert compare({"t.py": before}, {"t.py": after}, renames).same
     assert not compare({"t.py": before}, {"t.py": after.replace("c", "d")}, renames).same
 
 
+def test_a_module_is_the_same_by_whatever_name_a_file_imports_it():
+    before = "from p import tape\n\n\ndef test_x():\n    assert tape.read() == 1\n"
+    after = "import p.io.store as kept\n\n\ndef test_x():\n    assert kept.read() == 1\n"
+    assert compare({"t.py": before}, {"t.py": after}, RENAMES).same
+    assert not compare({"t.py": before}, {"t.py": after.replace("p.io.store", "p.io.other")}, RENAMES).same
+
+
 def test_names_may_be_a_list_with_their_modules():
-    names = [{"module": "p.tape", "old": "Tape", "new": "Store"}]
-    assert Renames.read({"names": names}).name("Store") == Renames.read({"names": names}).name("Tape")
+    names = [{"module": m, "old": "Tape", "new": new} for m, new in (("p.tape", "Store"), ("p.q", "Strip"))]
+    words = {Renames.read({"names": names}).name(name) for name in ("Tape", "Store", "Strip", "Other")}
+    assert len(words) == 2, "a name of two things has two new names"
+
+
+def test_a_method_may_be_named_with_its_class():
+    renames = Renames.read({"names": {"Seat.taken": "Ticket.is_seated"}})
+    before = "def test_x(one):\n    assert one.taken\n"
+    assert compare({"t.py": before}, {"t.py": before.replace("taken", "is_seated")}, renames).same
 
 
 def test_two_revisions_of_a_repository_are_compared_without_a_checkout(tmp_path, monkeypatch, capsys):
@@ -125,7 +140,9 @@ def test_two_revisions_of_a_repository_are_compared_without_a_checkout(tmp_path,
         (tmp_path / "tests" / "test_it.py").write_text(text)
         subprocess.run(["git", "add", "."], check=True)
         subprocess.run([*git, "commit", "-qm", f"{number}"], check=True)
-    (tmp_path / "renames.json").write_text(json.dumps({"modules": RENAMES.modules, "names": RENAMES.names}))
+    (tmp_path / "renames.json").write_text(
+        json.dumps({"modules": RENAMES.modules, "names": dict(RENAMES.names)})
+    )
     assert main(["HEAD~2", "HEAD~1", "--renames", "renames.json"]) == 0
     assert "3 functions with equal assertions (6 assertions" in capsys.readouterr().out
     assert main(["HEAD~2", "HEAD", "--renames", "renames.json"]) == 1

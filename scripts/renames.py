@@ -1,0 +1,78 @@
+"""Names before and after a renaming that count as one name.
+
+A name and its new name have one canonical word, on both sides, and so have the dotted and slashed paths of
+modules, also within strings. If a name has two new ones, because two things had the same name, all three
+have one word.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass
+class Renames:
+    """Equal names: `canonical` gives each name and each dotted module path the same word as its new one."""
+
+    modules: Mapping[str, str] = field(default_factory=dict)
+    names: Sequence[tuple[str, str]] = ()
+    tests: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._names = _classes(self.names)
+        self._modules = _classes(self.modules.items())
+        longest = sorted(self._modules, key=len, reverse=True)
+        self._paths = [
+            _any_of([path.replace(".", sign) for path in longest], sign) for sign in "./" if longest
+        ]
+
+    @classmethod
+    def read(cls, values: Mapping[str, Any]) -> Renames:
+        """From the content of renames.json. Of `Class.method`, the last part is the name."""
+        names = values.get("names", {})
+        pairs = [(one["old"], one["new"]) for one in names] if isinstance(names, list) else names.items()
+        words = [(old.rpartition(".")[2], new.rpartition(".")[2]) for old, new in pairs]
+        return cls(values.get("modules", {}), words, values.get("tests", {}))
+
+    def name(self, name: str) -> str:
+        """The word for a name."""
+        return self._names.get(name, name)
+
+    def is_module(self, path: str) -> bool:
+        """Is this the old or the new path of a module?"""
+        return path in self._modules
+
+    def text(self, text: str) -> str:
+        """A string, with the words for the module paths in it and for the names right behind one."""
+        for sign, path in zip("./", self._paths, strict=False):
+            text = path.sub(
+                lambda found, s=sign: self._modules[found[0].replace(s, ".")].replace(".", s), text
+            )
+        return re.sub(r"(?<=[\w])([.:])(\w+)", lambda found: found[1] + self.name(found[2]), text)
+
+    def file(self, path: str) -> str:
+        """Where the tests of a file are now."""
+        return self.tests.get(path, path)
+
+
+def _any_of(words: Sequence[str], sign: str) -> re.Pattern[str]:
+    """Finds each of these paths as a whole, or followed by a further part."""
+    return re.compile(rf"(?<![\w{re.escape(sign)}])(?:{'|'.join(map(re.escape, words))})(?!\w)")
+
+
+def _classes(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Old and new names -> one of all that are connected, so that A -> B and B -> C are one."""
+    found: dict[str, str] = {}
+
+    def root(name: str) -> str:
+        while found.setdefault(name, name) != name:
+            name = found[name]
+        return name
+
+    for old, new in pairs:
+        first, second = sorted((root(old), root(new)))
+        found[second] = first
+    return {name: root(name) for name in found}
