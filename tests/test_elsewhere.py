@@ -14,13 +14,13 @@ import pytest
 TESTS = Path(__file__).parent
 #: What depends on the products of a processor, or on what a process inherits.
 SENSITIVE = (
-    "test_child_processes.py::test_the_server_ends_with_the_command_whatever_ends_that",
-    "evaluation/test_traces.py::test_an_interrupted_run_waits_for_what_is_under_way_and_asks_nothing_twice",
-    "pipeline/test_processes.py",
+    "system/test_child_processes.py::test_the_server_ends_with_the_command_whatever_ends_that",
+    "sft/test_traces_command.py::test_an_interrupted_run_waits_for_what_is_under_way_and_asks_nothing_twice",
+    "runs/test_processes.py",
     "retrieval_server/encode/test_encoder.py",
     "retrieval_server/encode/test_openvino_model.py",
-    "retrieval_server/test_guarantee.py",
-    "retriever/test_loss.py",
+    "retrieval_server/test_determinism.py",
+    "retriever/training/test_loss.py",
 )
 INHERITED = """
 import json, os, resource, signal, sys, tempfile
