@@ -15,7 +15,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from .normaliser import Normaliser
+from .normaliser import PROGRESS, Normaliser
 
 #: How the recording went and where it was made: seconds and statuses of each run. Not compared.
 SUMMARY = "recorded.json"
@@ -114,7 +114,8 @@ def content(path: Path) -> Any:
             return [json.loads(line) for line in text.splitlines()]
     except ValueError:
         pass
-    return text.split("\n")  # and not at \r, where a bar of progress is drawn again
+    # Not at \r, where a bar of progress is drawn again. A bar alone, or the line that it leaves, is no line.
+    return [line for line in text.split("\n") if PROGRESS.without(line).strip()]
 
 
 def compared(old: Path, new: Path, modules: Mapping[str, str], most: int) -> int:

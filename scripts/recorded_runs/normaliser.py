@@ -38,13 +38,14 @@ class Field:
         return self.pattern.sub(word, text) if self.pattern else text
 
 
+PROGRESS = Field(
+    "progress",
+    "bars are drawn again as time goes by",
+    pattern=re.compile(r"(?:^|\r)[^\r\n\[\]]{0,160}\[\d+:\d\d[<,][^\]\r\n]*\]|\r *", re.MULTILINE),
+    word="",
+)
 FIELDS = (
-    Field(
-        "progress",
-        "bars are drawn again as time goes by",
-        pattern=re.compile(r"(?:^|\r)[^\r\n\[\]]{0,160}\[\d+:\d\d[<,][^\]\r\n]*\]|\r *", re.MULTILINE),
-        word="",
-    ),
+    PROGRESS,
     Field(
         "seconds",
         "times that were measured",
@@ -65,7 +66,12 @@ FIELDS = (
         "free ports of servers on loopback",
         pattern=re.compile(r"(?<=127\.0\.0\.1:)\d+|(?<=--port )\d{4,}"),
     ),
-    Field("commit", "the recordings are of two commits", frozenset({"commit"})),
+    Field(
+        "commit",
+        "the recordings are of two commits",
+        frozenset({"commit"}),
+        re.compile(r"^\| commit\.(?:sha|changed) \|.*\|$", re.MULTILINE),
+    ),
     Field(
         "id",
         "ids that are drawn for a request",

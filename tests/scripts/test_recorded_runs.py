@@ -22,6 +22,7 @@ from recorded_runs.workplace import Workplace, flags  # noqa: E402
 RECORD = {"seconds": 0.1, "answer": "Rome", "commit": {"sha": "a"}, "url": "http://127.0.0.1:3801/v1"}
 #: For each field of the normaliser: two texts that differ in it alone, and one that differs in more.
 EXAMPLES = {
+    "commit": ("| commit.sha | 12ab |", "| commit.sha | 34cd |", "| model.sha256 | 12ab |"),
     "seconds": ("1/2 data: done in 1 s", "1/2 data: done in 12 s", "1/3 data: done in 1 s"),
     "seconds in a table": (
         "| seconds a question | 0.1 [0.0, 0.2] |",
