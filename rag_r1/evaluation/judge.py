@@ -32,8 +32,7 @@ from rag_r1.inference.episode_client import EpisodeClient, merge_body
 from rag_r1.inference.rate_limit import CancelToken, RateLimiter
 from rag_r1.options.command_line import Arguments, Positive, argument
 from rag_r1.options.server_address import Address
-from rag_r1.rewards.terms.judged import ACCURACY_PROMPT as PROMPT
-from rag_r1.rewards.terms.judged import VERDICTS
+from rag_r1.rewards.terms.judged import ACCURACY_PROMPT, VERDICTS
 from rag_r1.rollouts.arguments import Above0, From0
 from rag_r1.rollouts.concurrency import JobPool
 from rag_r1.runs.json_lines import JsonLinesFile
@@ -131,7 +130,7 @@ def description(given: JudgeArguments) -> dict[str, Any]:
     """The judge as the card has it; empty without one."""
     if given.judge_model is None:
         return {}
-    prompt = hashlib.sha256(PROMPT.encode()).hexdigest()
+    prompt = hashlib.sha256(ACCURACY_PROMPT.encode()).hexdigest()
     return {"model": given.judge_model, "prompt_sha256": prompt, "body": json.loads(given.judge_body)}
 
 
@@ -225,7 +224,7 @@ async def _ask(
     given: JudgeArguments, case: JudgeCase, endpoint: Endpoint, tape: ResponseCache, verdicts: JudgeVerdicts
 ) -> None:
     shown = {"question": case.question, "accepted_answers": case.golds, "given_answer": case.answer}
-    body, most = judge_request(given, PROMPT, shown, _MOST_TOKENS)
+    body, most = judge_request(given, ACCURACY_PROMPT, shown, _MOST_TOKENS)
     try:
         reply = await EpisodeClient(case.key, endpoint, tape).ask(PATH, body, read_chat, most)
     except EngineFailure:

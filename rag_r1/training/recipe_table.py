@@ -13,7 +13,7 @@ from omegaconf import DictConfig
 
 from rag_r1.config.recipes import Recipe, RecipeError, shipped_names
 from rag_r1.training.preflight.adapters import adapter_rank
-from rag_r1.training.preflight.cluster import gpus, needs_critic
+from rag_r1.training.preflight.cluster import gpu_count, needs_critic
 from rag_r1.training.preflight.memory import SHAPES, MemoryEstimate, memory_of, sft_memory_of
 
 _COLUMNS = (
@@ -53,7 +53,7 @@ def recipe_row(name: str, config: DictConfig, size: str) -> tuple[str, ...]:
     else:
         found = memory_of(config, shape)
         dtype, lora, rates = _trained(config)
-    count = "-" if config.trainer.device == "cpu" else str(gpus(config))
+    count = "-" if config.trainer.device == "cpu" else str(gpu_count(config))
     return name, size, dtype, lora, rates, count, *_figures(found)
 
 

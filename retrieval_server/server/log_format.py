@@ -12,7 +12,7 @@ import logging
 from dataclasses import dataclass
 from datetime import datetime, timezone
 
-requests = logging.getLogger("retrieval_server.requests")
+request_log = logging.getLogger("retrieval_server.requests")
 #: Where the ASGI scope of a request keeps its Note.
 NOTE = "retrieval_server.note"
 

@@ -11,7 +11,8 @@ import pytest
 from finished_runs import record
 from scripted_judge import scripted_judge
 
-from rag_r1.evaluation.judge import PROMPT, TERM, JudgeArguments, JudgeCase, description, judge, verdict_of
+from rag_r1.evaluation.judge import TERM, JudgeArguments, JudgeCase, description, judge, verdict_of
+from rag_r1.rewards.terms.judged import ACCURACY_PROMPT
 
 KEY = "sk-secret-of-the-judge"
 
@@ -130,7 +131,7 @@ def test_what_is_judged_is_sent_as_data(tmp_path):
         verdicts = verdicts_of(arguments(server.url), [asked("a", hostile)], tmp_path)
     assert verdicts.add_to_record(asked("a", hostile))["rewards"][TERM] == 0.0
     [body] = server.bodies
-    assert body["messages"][0] == {"role": "system", "content": PROMPT}
+    assert body["messages"][0] == {"role": "system", "content": ACCURACY_PROMPT}
     assert json.loads(body["messages"][1]["content"])["given_answer"] == hostile
     assert (body["temperature"], body["max_tokens"]) == (0.0, 16)
 

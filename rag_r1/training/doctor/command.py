@@ -32,14 +32,14 @@ def check_retriever(url: str | None) -> Iterator[Finding]:
     try:
         from omegaconf import OmegaConf
 
-        from rag_r1.training.preflight import PreflightReport
-        from rag_r1.training.preflight import check_retriever as search
+        from rag_r1.training import preflight
     except ModuleNotFoundError as error:
         yield Finding("retriever", WARNING, f"not checked: {error.name} is not installed", setup_command())
         return
 
-    report = PreflightReport()
-    search(OmegaConf.create({"rag_r1": {"retriever": {"url": url, "timeout_s": 10.0, "retries": 0}}}), report)
+    report = preflight.PreflightReport()
+    config = {"rag_r1": {"retriever": {"url": url, "timeout_s": 10.0, "retries": 0}}}
+    preflight.check_retriever(OmegaConf.create(config), report)
     for problem in report.problems:
         state = MISSING if problem in report.errors else WARNING
         yield Finding("retriever", state, problem.what, problem.remedy)

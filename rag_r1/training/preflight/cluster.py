@@ -36,18 +36,18 @@ def check_batch_sizes(config: DictConfig) -> list[Problem]:
         together = _model_parallel(config, node, fsdp)
         if together is None:
             continue
-        if gpus(config) % together:
-            what = f"{gpus(config)} GPUs cannot be divided into groups of {together} that hold one model"
+        if gpu_count(config) % together:
+            what = f"{gpu_count(config)} GPUs cannot be divided into groups of {together} that hold one model"
             remedy = "make the product of its tensor, pipeline, context and sequence sizes divide the GPUs"
             problems.append(error(role, what, remedy))
             continue
-        size = gpus(config) // together
+        size = gpu_count(config) // together
         problems += _check_update(config, role, node, size)
         problems += _check_micro_batches(config, role, node, fsdp, size)
     return problems
 
 
-def gpus(config: DictConfig) -> int:
+def gpu_count(config: DictConfig) -> int:
     """GPUs that train."""
     return int(config.trainer.nnodes) * int(config.trainer.n_gpus_per_node)
 
@@ -56,7 +56,7 @@ def _model_parallel(config: DictConfig, node: DictConfig, fsdp: str) -> int | No
     """GPUs that together process one part of a batch; None for an engine that is not known here."""
     if node.strategy == "megatron":
         if node.megatron.get("dynamic_context_parallel"):
-            return gpus(config)
+            return gpu_count(config)
         names = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size")
         return math.prod(int(node.megatron.get(name) or 1) for name in names)
     if node.strategy in ("fsdp", "fsdp2"):
@@ -74,9 +74,9 @@ def _check_replicas(config: DictConfig) -> list[Problem]:
     rollout = OmegaConf.select(config, _ROLLOUT)
     names = ("tensor_model_parallel_size", "data_parallel_size", "pipeline_model_parallel_size")
     each = math.prod(int(rollout.get(name) or 1) for name in names)
-    if gpus(config) % each == 0:
+    if gpu_count(config) % each == 0:
         return []
-    what = f"{gpus(config)} GPUs cannot be divided into replicas of {each}"
+    what = f"{gpu_count(config)} GPUs cannot be divided into replicas of {each}"
     return [error(f"{_ROLLOUT}.tensor_model_parallel_size", what, "set it to a divisor of the GPUs")]
 
 
@@ -87,7 +87,7 @@ def _check_update(config: DictConfig, role: str, node: DictConfig, size: int) ->
     step = size // math.gcd(size, n)
     what = (
         f"an update of {prompts} x {n} = {prompts * n} trajectories cannot be shared by {size} data-parallel"
-        f" ranks ({gpus(config)} GPUs)"
+        f" ranks ({gpu_count(config)} GPUs)"
     )
     lower, upper = prompts // step * step, -(-prompts // step) * step
     near = f"{lower} or {upper}" if lower else f"{upper}"

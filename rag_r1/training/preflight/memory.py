@@ -30,8 +30,7 @@ from dataclasses import dataclass
 from omegaconf import DictConfig, OmegaConf
 
 from rag_r1.training.preflight.adapters import adapter_rank
-from rag_r1.training.preflight.cluster import gpus as gpus_of
-from rag_r1.training.preflight.cluster import needs_critic, needs_reference
+from rag_r1.training.preflight.cluster import gpu_count, needs_critic, needs_reference
 
 #: Bytes of a CUDA context of the trainer, one of vLLM, and of what it keeps asleep.
 CONTEXTS = 3e9
@@ -134,7 +133,7 @@ def bytes_of(dtype: object) -> int:
 def memory_of(config: DictConfig, shape: ModelShape, gpu_bytes: float = 80e9) -> MemoryEstimate:
     """Memory of a composed recipe of `rag-r1 train`, with a model of this shape."""
     actor, rollout = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout
-    model, gpus, p = config.actor_rollout_ref.model, gpus_of(config), shape.parameters
+    model, gpus, p = config.actor_rollout_ref.model, gpu_count(config), shape.parameters
     lora, rank = model.get("lora") or {}, adapter_rank(config)
     adapters = shape.adapters(rank, model.target_modules) if rank else 0
     row = config.data.max_prompt_length + config.data.max_response_length
@@ -177,7 +176,7 @@ def memory_of(config: DictConfig, shape: ModelShape, gpu_bytes: float = 80e9) ->
 
 def sft_memory_of(config: DictConfig, shape: ModelShape) -> MemoryEstimate:
     """The same for a composed recipe of `rag-r1 sft`; nothing is offloaded, and there is no engine."""
-    gpus = gpus_of(config)
+    gpus = gpu_count(config)
     tokens = int(config.data.max_token_len_per_gpu)
     fused = bool(config.model.get("use_fused_kernels"))
     checkpointed = bool(config.model.enable_gradient_checkpointing)

@@ -17,8 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from retrieval_server.engine.metrics import Metrics
 from retrieval_server.server.error_responses import error_response
-from retrieval_server.server.log_format import NOTE, RequestNote
-from retrieval_server.server.log_format import requests as request_log
+from retrieval_server.server.log_format import NOTE, RequestNote, request_log
 
 #: Answered without the token: probes send none, and the API page holds no data.
 OPEN_PATHS = frozenset({"/health", "/ready", "/docs", "/docs/oauth2-redirect", "/redoc", "/openapi.json"})
