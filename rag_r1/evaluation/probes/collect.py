@@ -76,7 +76,9 @@ class _PassageScan:
             if len(page) < PAGE:
                 page.append(document)
         if self.size:
-            text = f"{self.seed}\n{document.id}\n{self.place}".encode("utf-8", "surrogatepass")
+            # Spelt out, so that a scan goes on, and draws the same, whatever the class is called.
+            place = "Place(file={}, offset={}, row={})".format(*self.place)
+            text = f"{self.seed}\n{document.id}\n{place}".encode("utf-8", "surrogatepass")
             entry = (-int.from_bytes(hashlib.sha256(text).digest()[:8], "big"), *_pair(document))
             if len(self.drawn) < self.size:
                 heapq.heappush(self.drawn, entry)

@@ -53,6 +53,12 @@ def test_of_a_long_page_only_the_first_passages_are_kept(tmp_path):
     assert len(found(path, tmp_path / "state.json", titled("P")).by_title["p"]) == PAGE
 
 
+def test_the_draw_is_that_of_earlier_releases(corpus, tmp_path):
+    """Scans that they have saved go on, and a search card shows the same passages again."""
+    drawn = found(corpus, tmp_path / "out.json", random=5, seed=7).pool
+    assert [one.id for one in drawn] == ["78", "102", "117", "74", "37"]
+
+
 class Killed(Corpus):
     """A corpus whose reader is killed after some rows."""
 
