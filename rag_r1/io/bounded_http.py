@@ -29,8 +29,8 @@ def bounded_http_client(
     body_s: float | None = None,
 ) -> httpx.Client:
     """A client whose bodies have at most `most` bytes. `timeout_s`: for each wait of a request; a head must
-    be there after twice as long. `body_s`: for all of a body; as long as a wait if it is not given. It uses no
-    proxy of the environment and follows no redirect. Each request has a connection of its own."""
+    be there after twice as long. `body_s`: for all of a body; as long as a wait if it is not given. It
+    uses no proxy of the environment and follows no redirect. Each request has a connection of its own."""
     return httpx.Client(
         base_url=base_url,
         headers={**(headers or {}), "Accept-Encoding": "identity"},
