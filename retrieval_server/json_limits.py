@@ -1,4 +1,4 @@
-"""Reads the JSON of somebody else's server only if it has few values.
+"""Reads the JSON of somebody else, a server or a folder, only if it has few values.
 
 A few megabytes can hold millions of empty lists, which take hundreds of megabytes and seconds of the event
 loop. So a text is looked at as bytes first: its values and its nesting are counted, in time linear in its
@@ -7,10 +7,15 @@ bytes.
 
 from __future__ import annotations
 
+import errno
 import json
+from pathlib import Path
 from typing import Any
 
 MAX_DEPTH = 64  # levels of lists and objects
+#: Of a file that is read whole (a manifest, a model's settings); values also of a line of a corpus.
+MAX_FILE_BYTES, MAX_FILE_VALUES = 16 << 20, 500_000
+_SHORT_LINE = 64 << 10
 _OPEN, _NO_BRACKETS = b"[{", bytes(set(range(256)) - set(b"[]{}"))
 
 
@@ -20,6 +25,38 @@ class JsonLimitError(ValueError):
 
 def read_json(data: bytes, most_values: int) -> Any:
     """The value of a JSON text in UTF-8. Raises ValueError for what is none, and JsonLimitError."""
+    _check(data, most_values)
+    # As text: of bytes, `json` would also read UTF-16, in which the bytes of brackets mean other things.
+    return json.loads(data.decode("utf-8-sig", "surrogatepass"))
+
+
+def json_file_bytes(path: Path) -> bytes:
+    """The bytes of a JSON file whose values have been counted. Raises OSError, also for a pipe or a device,
+    which might never end; JsonLimitError for too many bytes, values or levels."""
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EINVAL, "no ordinary file", str(path))
+    with path.open("rb") as file:
+        data = file.read(MAX_FILE_BYTES + 1)
+    if len(data) > MAX_FILE_BYTES:
+        raise JsonLimitError(f"it has more than {MAX_FILE_BYTES:,} bytes")
+    _check(data, MAX_FILE_VALUES)
+    return data
+
+
+def read_json_file(path: Path) -> Any:
+    """The value of a JSON file in UTF-8. Raises what ``json_file_bytes`` and ``json.loads`` raise."""
+    return json.loads(json_file_bytes(path).decode("utf-8-sig"))
+
+
+def read_json_line(line: bytes | str) -> Any:
+    """The value of a line of JSON. Raises what ``json.loads`` raises, and JsonLimitError. A short line is not
+    counted: it cannot hold much, and a corpus has millions."""
+    if len(line) > _SHORT_LINE:
+        _check(line.encode("utf-8", "surrogatepass") if isinstance(line, str) else line, MAX_FILE_VALUES)
+    return json.loads(line if isinstance(line, str) else line.decode("utf-8-sig", "surrogatepass"))
+
+
+def _check(data: bytes, most_values: int) -> None:
     # Without escapes, a quotation mark begins or ends a text; every other part is outside of texts.
     marked = data.replace(b"\\\\", b"").replace(b'\\"', b"")
     too_many = JsonLimitError(f"it has more than {most_values:,} values")
@@ -34,5 +71,3 @@ def read_json(data: bytes, most_values: int) -> Any:
         depth += 1 if bracket in _OPEN else -1
         if depth > MAX_DEPTH:
             raise JsonLimitError(f"it is nested more than {MAX_DEPTH} deep")
-    # As text: of bytes, `json` would also read UTF-16, in which the bytes of brackets mean other things.
-    return json.loads(data.decode("utf-8-sig", "surrogatepass"))

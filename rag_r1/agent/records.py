@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from rag_r1.agent import KINDS, Event, Trajectory
+from rag_r1.io.bounded_json import read_json_line
 
 logger = logging.getLogger(__name__)
 
@@ -192,7 +193,7 @@ def _records_of(path: Path, skip_broken: bool | BadRecords) -> Iterator[dict[str
             if not line.strip():
                 continue
             try:
-                record = json.loads(line.decode("utf-8", "surrogatepass"))
+                record = read_json_line(line)
                 if not isinstance(record, dict):
                     raise ValueError("not a JSON object")
             except (ValueError, RecursionError) as error:

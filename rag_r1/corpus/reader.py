@@ -12,7 +12,6 @@ lines have a largest size, and a row that cannot be used is a `BadPassageError` 
 from __future__ import annotations
 
 import gzip
-import json
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +19,8 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from tqdm import tqdm
+
+from rag_r1.io.bounded_json import read_json_line
 
 #: Of one line, unpacked (the same limit as the build's).
 MAX_LINE_BYTES = 16 * 2**20
@@ -184,7 +185,7 @@ def _read(line: bytes | None, first: bool, parse: Callable, ids: bool) -> Passag
 
 def _json_row(line: str, ids: bool) -> Passage:
     try:
-        row = json.loads(line)
+        row = read_json_line(line)
     except (ValueError, RecursionError) as error:
         raise BadPassageError(f"not JSON ({str(error)[:100]})") from None
     if not isinstance(row, dict):

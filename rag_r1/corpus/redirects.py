@@ -7,7 +7,6 @@ more redirects than pages, so they are read one by one, and those of other title
 from __future__ import annotations
 
 import gzip
-import json
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +16,7 @@ from tqdm import tqdm
 
 from rag_r1.corpus.reader import CorpusError
 from rag_r1.data.files.bad_rows import BadRows
+from rag_r1.io.bounded_json import read_json_line
 
 _SUFFIXES = (".tsv", ".tsv.gz", ".jsonl", ".jsonl.gz")
 _MAX_LINE = 2**16
@@ -62,7 +62,7 @@ def _pair_of_tsv(line: str) -> tuple[str, str]:
 
 def _pair_of_json(line: str) -> tuple[str, str]:
     try:
-        row = json.loads(line)
+        row = read_json_line(line)
     except RecursionError as error:
         raise ValueError(str(error)) from None
     pair = (row.get("from"), row.get("to")) if isinstance(row, dict) else (None, None)

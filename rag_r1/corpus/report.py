@@ -31,6 +31,7 @@ from rag_r1.corpus.verdict import (
     signals_of,
 )
 from rag_r1.io.atomic_files import atomic_file
+from rag_r1.io.bounded_json import read_json_file
 from rag_r1.io.terminal_text import terminal_text
 
 logger = logging.getLogger(__name__)
@@ -158,7 +159,7 @@ def read_answerable_ids(path: str | Path) -> set[tuple[str, str]]:
     path = Path(path)
     path = path / ANSWERABLE_IDS if path.is_dir() else path
     try:
-        read = json.loads(path.read_text(encoding="utf-8"))
+        read = read_json_file(path)
         return {(source, own_id) for source, ids in read.items() for own_id in ids}
     except (OSError, ValueError, RecursionError, AttributeError, TypeError) as error:
         raise ValueError(

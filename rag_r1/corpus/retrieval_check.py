@@ -18,6 +18,7 @@ from tqdm import tqdm
 from rag_r1.corpus.answer_matcher import AnswerMatcher
 from rag_r1.corpus.questions import CorpusQuestion
 from rag_r1.io.atomic_files import name_in_errors
+from rag_r1.io.bounded_json import read_json_line
 from rag_r1.protocols import Failure
 from rag_r1.tools.retrieval.client import RetrievalClient, RetrieverConfig
 
@@ -150,7 +151,7 @@ def _load(path: Path, header: str) -> dict[tuple[str, str], tuple[str, Retrieval
         if lines[-1]:  # killed while writing: what follows would be glued to it
             with path.open("r+b") as file:
                 file.truncate(sum(len(line) + 1 for line in lines[:-1]))
-        rows = [json.loads(line) for line in lines[1:-1]]
+        rows = [read_json_line(line) for line in lines[1:-1]]
         return {
             (row["source"], row["id"]): (row["of"], RetrievalResult(row["rank"], tuple(row["ids"])))
             for row in rows

@@ -21,6 +21,7 @@ from rag_r1.corpus.reader import BadPassageError, Corpus, CorpusPosition
 from rag_r1.corpus.title_index import TitleIndex
 from rag_r1.data.files.bad_rows import BadRows
 from rag_r1.io.atomic_files import atomic_file
+from rag_r1.io.bounded_json import read_json_file
 
 SAVE_EVERY = 200_000
 #: Changes whenever the same files would be found to hold something else.
@@ -138,7 +139,7 @@ def _load(path: Path, fingerprint: str, wanted: ScanTargets) -> ScanResult:
     """What an earlier, equal scan has found; nothing if there was none, or its file is broken."""
     fresh = ScanResult(probe=wanted.probe)
     try:
-        state = json.loads(path.read_text(encoding="utf-8"))
+        state = read_json_file(path, 1 << 30, 20_000_000)
         if state["fingerprint"] != fingerprint:
             return fresh
         found = ScanResult(

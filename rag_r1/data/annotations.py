@@ -19,8 +19,11 @@ from typing import Any, Generic, TypeVar
 from rag_r1.data.evidence import GoldEvidence
 from rag_r1.data.files.bad_rows import BadRows
 from rag_r1.data.rows import QuestionRow
+from rag_r1.io.bounded_json import json_file_bytes, read_json_line
 
 Value = TypeVar("Value")
+#: Largest file: a million questions with ten passages each have less.
+_MAX_BYTES, _MAX_VALUES = 256 << 20, 10_000_000
 
 
 class AnnotationError(ValueError):
@@ -109,8 +112,8 @@ def _naming(row: QuestionRow, evidence: GoldEvidence | None) -> QuestionRow:
 def _rows(path: Path, bad: BadRows) -> Iterator[tuple[int, str | None, Any]]:
     """The rows with their numbers from 1 and, if the file names it, their data source."""
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        text = json_file_bytes(path, _MAX_BYTES, _MAX_VALUES).decode("utf-8")
+    except (OSError, ValueError) as error:
         raise AnnotationError(f"cannot read {path}: {error}; correct the path, or make it again") from error
     try:
         whole = json.loads(text)
@@ -132,7 +135,7 @@ def _rows(path: Path, bad: BadRows) -> Iterator[tuple[int, str | None, Any]]:
             yield number, None, line.strip()
             continue
         try:
-            row = json.loads(line)
+            row = read_json_line(line)
         except (ValueError, RecursionError) as error:
             bad.add(f"{path}, row {number}", f"not JSON ({error})")
             continue

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ from rag_r1.inference.checkpoints import model_folder
 from rag_r1.inference.client import base_address
 from rag_r1.inference.vllm_server import vllm_server
 from rag_r1.io.bounded_http import bounded_http_client
+from rag_r1.io.bounded_json import read_json_file
 from rag_r1.rollouts.provenance_facts import TIMEOUT_S, get_json
 from rag_r1.runs.json_lines import RunError
 from rag_r1.runs.markdown import one_line_text
@@ -104,7 +104,7 @@ def _told(address: str, key_variable: str) -> Any:
 def _context_of_model(folder: Path) -> int | None:
     """The same by the model's configuration."""
     try:
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        config = read_json_file(folder / "config.json")
         longest = config.get("max_position_embeddings")
     except (OSError, ValueError, RecursionError, AttributeError) as error:
         raise RunError(f"{folder / 'config.json'} cannot be read: {error}") from error

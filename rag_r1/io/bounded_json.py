@@ -2,16 +2,26 @@
 
 A body within its limit of bytes can hold millions of empty lists: 64 MB of them take gigabytes and many
 seconds, in which an event loop does nothing else. So a text is looked at as bytes first: its values and its
-nesting are counted, in time linear in its bytes.
+nesting are counted, in time linear in its bytes. The same holds for the JSON files of a folder that somebody
+else has made (a model, an index, a run), and for lines of JSON: a line of 64 MiB can hold as many lists.
 """
 
 from __future__ import annotations
 
+import errno
 import json
-from typing import Any
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any, BinaryIO
 
 #: Most levels of lists and objects, unless a caller says otherwise.
 MAX_DEPTH = 64
+#: Largest file that is read whole, unless a caller says otherwise: a manifest, settings, a card.
+MAX_FILE_BYTES, MAX_FILE_VALUES = 16 << 20, 500_000
+#: Longest line, and most values in one. As empty lists, these take about 150 MB.
+MAX_LINE_BYTES, MAX_LINE_VALUES = 64 << 20, 2_000_000
+_SHORT_LINE = 64 << 10
 _OPEN, _NO_BRACKETS = b"[{", bytes(set(range(256)) - set(b"[]{}"))
 
 
@@ -43,3 +53,39 @@ def check_json(data: bytes, most_values: int, most_depth: int = MAX_DEPTH) -> No
         depth += 1 if bracket in _OPEN else -1
         if depth > most_depth:
             raise JsonLimitError(f"it is nested more than {most_depth} deep")
+
+
+def json_file_bytes(
+    path: Path, most_bytes: int = MAX_FILE_BYTES, most_values: int = MAX_FILE_VALUES
+) -> bytes:
+    """The bytes of a JSON file whose values have been counted. Raises OSError, also for a pipe or a device,
+    which might never end; JsonLimitError for too many bytes, values or levels."""
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EINVAL, "no ordinary file", str(path))
+    with path.open("rb") as file:
+        data = file.read(most_bytes + 1)
+    if len(data) > most_bytes:
+        raise JsonLimitError(f"it has more than {most_bytes:,} bytes")
+    check_json(data, most_values)
+    return data
+
+
+def read_json_file(path: Path, most_bytes: int = MAX_FILE_BYTES, most_values: int = MAX_FILE_VALUES) -> Any:
+    """The value of a JSON file in UTF-8. Raises what `json_file_bytes` and `json.loads` raise."""
+    return json.loads(json_file_bytes(path, most_bytes, most_values).decode("utf-8-sig"))
+
+
+def read_json_line(line: bytes | str, most_values: int = MAX_LINE_VALUES) -> Any:
+    """The value of a line of JSON. Raises what `json.loads` raises; JsonLimitError for too many values. A
+    short line is not counted: it cannot hold much, and files have many."""
+    if len(line) > _SHORT_LINE:
+        check_json(line.encode("utf-8", "surrogatepass") if isinstance(line, str) else line, most_values)
+    return json.loads(line if isinstance(line, str) else line.decode("utf-8-sig", "surrogatepass"))
+
+
+def limited_lines(file: BinaryIO, most_bytes: int = MAX_LINE_BYTES) -> Iterator[bytes]:
+    """The lines of a file with their ends. Raises JsonLimitError, with its number, for a longer one."""
+    for number, line in enumerate(iter(partial(file.readline, most_bytes + 1), b""), 1):
+        if len(line) > most_bytes:
+            raise JsonLimitError(f"line {number} has more than {most_bytes:,} bytes")
+        yield line

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from rag_r1.io.bounded_json import read_json_file
 from rag_r1.runs.json_lines import JsonLinesFile, RunError
 from rag_r1.runs.lock import PipelineError
 from rag_r1.runs.response_cache import ResponseCache, Usage
@@ -64,7 +64,7 @@ def _shown(used: Usage) -> dict[str, int]:
 
 def _read(path: Path) -> Mapping[str, Any]:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = read_json_file(path)
         if not isinstance(found, dict):
             raise ValueError("not a JSON object")
         return found

@@ -13,7 +13,6 @@ the index with which it was started.
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from contextlib import ExitStack
@@ -23,6 +22,7 @@ from typing import Any
 import httpx
 
 from rag_r1.io.bounded_http import bounded_http_client
+from rag_r1.io.bounded_json import read_json_file
 from rag_r1.iterate.plan import ServerSpec
 from rag_r1.rollouts.provenance_facts import ProvenanceError, describe_server
 from rag_r1.runs.lock import PipelineError
@@ -156,7 +156,7 @@ def facts_of(index: Path) -> dict[str, Any]:
     read."""
     path = index / "manifest.json"
     try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
+        manifest = read_json_file(path)
         encoder = (manifest.get("dense") or {}).get("encoder") or {}
         names = {"encoder": "name"}
         return {

@@ -28,6 +28,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from rag_r1.data.evidence import GoldEvidence, title_key, title_of
+from rag_r1.io.bounded_json import JsonLimitError, json_file_bytes
 from rag_r1.protocols import Document
 from rag_r1.rewards.answer_metrics import cover_exact_match
 
@@ -124,11 +125,13 @@ def read_passages(path: str | Path) -> Passages:
     """The passages of a file. Raises PassagesError if it is missing, of another shape, or of a scan that has
     not ended."""
     try:
-        file = PassagesFile.model_validate_json(Path(os.path.expanduser(path)).read_bytes())
+        file = PassagesFile.model_validate_json(json_file_bytes(Path(os.path.expanduser(path)), 256 << 20))
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
         where = "".join(f"{key}: " for key in first["loc"][:1])  # not those of the file's own titles
         raise PassagesError(f"{path} is not a file of passages ({where}{first['msg']})") from error
+    except JsonLimitError as error:
+        raise PassagesError(f"{path} is not a file of passages ({error})") from error
     except (OSError, ValueError) as error:
         raise PassagesError(f"{path} cannot be read ({error})") from error
     if not file.done:

@@ -15,6 +15,7 @@ import os
 import threading
 from pathlib import Path
 
+from rag_r1.io.bounded_json import read_json_line
 from rag_r1.rewards.registry import RewardError
 
 logger = logging.getLogger(__name__)
@@ -93,7 +94,7 @@ class ReplyCache:
 
     def _take(self, line: bytes) -> bool:
         try:
-            entry = json.loads(line)
+            entry = read_json_line(line)
             key, reply = bytes.fromhex(entry["request"]), entry["reply"]
         except (ValueError, TypeError, KeyError, RecursionError):
             return False

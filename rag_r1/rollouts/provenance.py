@@ -24,6 +24,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from rag_r1.agent import FailurePolicy
 from rag_r1.io.atomic_files import atomic_file
+from rag_r1.io.bounded_json import JsonLimitError, json_file_bytes
 from rag_r1.protocols import Protocol
 from rag_r1.rewards.normalise import NormaliserName
 from rag_r1.rollouts import provenance_facts
@@ -147,7 +148,11 @@ class Provenance(_ProvenancePart):
         if not path.is_file():
             return None
         try:
-            return cls.model_validate_json(path.read_bytes())
+            return cls.model_validate_json(json_file_bytes(path))
+        except (OSError, JsonLimitError) as error:
+            raise ProvenanceError(
+                f"{path} cannot be read: {error}; make the card again with the run"
+            ) from error
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
             where = ".".join(map(str, first["loc"])) or "the file"

@@ -25,7 +25,7 @@ from tqdm import tqdm
 
 import rag_r1
 from rag_r1.io.bounded_http import bounded_http_client
-from rag_r1.io.bounded_json import read_json
+from rag_r1.io.bounded_json import json_file_bytes, read_json
 from rag_r1.tools.retrieval.client import token_header
 
 #: A longer description of a server is not read.
@@ -133,7 +133,7 @@ def manifest_facts(index: Path) -> dict[str, Any]:
     """The fields of an index folder's `manifest.json` but for its list of files, and the file's hash."""
     path = index / "manifest.json"
     try:
-        data = path.read_bytes()
+        data = json_file_bytes(path)
         fields = json.loads(data)
     except (OSError, ValueError, RecursionError) as error:
         raise ProvenanceError(

@@ -24,6 +24,7 @@ from typing import Any
 from filelock import lock_descriptor
 
 from rag_r1.io.atomic_files import atomic_file
+from rag_r1.io.bounded_json import read_json_file
 from rag_r1.runs.json_lines import JsonLinesFile, RunError
 from rag_r1.runs.response_cache import ResponseCache
 
@@ -134,7 +135,7 @@ class RunFolder:
             write_atomic(path, json.dumps({"settings": settings, "notes": notes}, indent=2) + "\n")
             return
         try:
-            before = _flat(json.loads(path.read_text(encoding="utf-8"))["settings"])
+            before = _flat(read_json_file(path)["settings"])
         except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
             raise RunError(f"{path} cannot be read ({error!r}): choose another --out") from error
         now = _flat(settings)

@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from rag_r1.io.bounded_json import JsonLimitError, limited_lines, read_json_line
+
 logger = logging.getLogger(__name__)
 
 
@@ -61,17 +63,26 @@ class JsonLinesFile:
     def _read(self, seen: Callable[[dict[str, Any], tuple[int, int]], None]) -> None:
         with open(os.dup(self._file), "rb") as file:
             file.seek(0)
-            for number, line in enumerate(file, 1):
-                if not line.endswith(b"\n"):
-                    logger.warning("%s: line %d was cut off by a kill and is removed", self.path, number)
-                    break
-                try:
-                    value = json.loads(line.decode("utf-8", "surrogatepass"))
-                    seen(value, (self._end, len(line)))
-                except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-                    raise RunError(
-                        f"{self.path}, line {number} was not written by this command ({error!r}): remove the "
-                        "line, and what it was about is asked again"
-                    ) from error
-                self._end += len(line)
+            try:
+                for number, line in enumerate(limited_lines(file), 1):
+                    if not line.endswith(b"\n"):
+                        logger.warning("%s: line %d was cut off by a kill and is removed", self.path, number)
+                        break
+                    self._seen(line, number, seen)
+            except JsonLimitError as error:
+                raise RunError(
+                    f"{self.path}: {error}, which no line of this command has: remove it"
+                ) from error
         os.ftruncate(self._file, self._end)
+
+    def _seen(
+        self, line: bytes, number: int, seen: Callable[[dict[str, Any], tuple[int, int]], None]
+    ) -> None:
+        try:
+            seen(read_json_line(line), (self._end, len(line)))
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise RunError(
+                f"{self.path}, line {number} was not written by this command ({error!r}): remove the line, "
+                "and what it was about is asked again"
+            ) from error
+        self._end += len(line)

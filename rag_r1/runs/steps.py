@@ -31,6 +31,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rag_r1.io.bounded_json import read_json_file
 from rag_r1.runs.folder import write_atomic
 from rag_r1.runs.lock import PipelineError, hold_lock
 
@@ -196,7 +197,7 @@ def _read(path: Path) -> dict[str, Any]:
     if not path.exists():
         return {}
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = read_json_file(path)
         if not isinstance(found, dict):
             raise ValueError("not a JSON object")
         return found

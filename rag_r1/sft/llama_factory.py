@@ -16,13 +16,13 @@ provenance; all of it is context and none of it is trained.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from rag_r1.data.files.row_files import DataError, open_rows
 from rag_r1.data.sft_rows import Piece, SftRow
 from rag_r1.protocols import Answer, Document, Protocol
 from rag_r1.sft.segment import Trace, UnusableSampleError, check_text, cut_at_stop, samples_of
@@ -39,21 +39,11 @@ def read_samples(path: str | Path) -> Iterator[tuple[int, Any]]:
     """The rows of a JSON array or of JSON lines, counted from 1. A line that is no JSON is an exception in
     place of its row. Raises PublishedDataError if the file cannot be read."""
     try:
-        text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise PublishedDataError(f"{path}: cannot be read: {error}") from error
-    if text.lstrip().startswith("["):
-        try:
-            yield from enumerate(json.loads(text), 1)
-        except (ValueError, RecursionError) as error:
-            raise PublishedDataError(f"{path}: is no JSON array: {error}") from error
-        return
-    for number, line in enumerate(text.split("\n"), 1):
-        if line.strip():
-            try:
-                yield number, json.loads(line)
-            except (ValueError, RecursionError) as error:
-                yield number, PublishedDataError(f"no JSON: {error}")
+        with open_rows(Path(path), (), ()) as (_, rows):
+            for number, row in rows:
+                yield number, PublishedDataError(str(row)) if isinstance(row, ValueError) else row
+    except DataError as error:
+        raise PublishedDataError(str(error)) from error
 
 
 def sample_of(row: Any, protocol: Protocol, id: str) -> tuple[SftRow, list[Document]]:

@@ -15,10 +15,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
 from retrieval_server.errors import EncoderError
 from retrieval_server.folder.manifest import MANIFEST, FileEntry, describe_files
+from retrieval_server.json_limits import json_file_bytes
 
 log = logging.getLogger(__name__)
 
@@ -62,10 +63,10 @@ def _whole(place: Path) -> bool:
     if not place.exists():
         return False
     try:
-        kept = _ConversionManifest.model_validate_json((place / MANIFEST).read_bytes())
+        kept = _ConversionManifest.model_validate_json(json_file_bytes(place / MANIFEST))
         if kept.files == describe_files(place):
             return True
-    except (FileNotFoundError, ValidationError):
+    except (FileNotFoundError, ValueError):
         pass
     log.warning("%s: a converted encoder that is damaged; it is made again", place)
     return False

@@ -12,7 +12,6 @@ refused before anything of it is loaded: the author of an index chose its encode
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -20,6 +19,7 @@ from typing import Any
 
 from retrieval_server.errors import EncoderError
 from retrieval_server.folder.manifest import sha256_of_file
+from retrieval_server.json_limits import read_json_file
 
 log = logging.getLogger(__name__)
 EMBEDDED = "minilm"  # all-MiniLM-L6-v2 from a PyPI package: no download; for tests and the demo
@@ -175,6 +175,6 @@ def _modules(path: Path) -> list[dict[str, str]]:
 
 def _json(path: Path) -> Any:
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return read_json_file(path)
     except (OSError, ValueError, RecursionError) as error:
         raise EncoderError(f"{path}: {error}. The model folder is incomplete; fetch it again.") from error

@@ -8,10 +8,10 @@ contents, unchanged.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 
 from retrieval_server.folder.passages import Passage
+from retrieval_server.json_limits import read_json_line
 
 
 class BadRowError(ValueError):
@@ -39,7 +39,7 @@ def passage_of(row: Mapping[str, object]) -> Passage:
 def parse_jsonl_row(line: str) -> Passage:
     """One line of JSONL. Raises BadRowError."""
     try:
-        row = json.loads(line)
+        row = read_json_line(line)
     except (ValueError, RecursionError) as error:
         raise BadRowError(f"not JSON ({error})") from None
     if not isinstance(row, dict):

@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from tqdm import tqdm
 
 from retrieval_server.errors import IndexFolderError
+from retrieval_server.json_limits import read_json_file
 
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
@@ -216,7 +217,7 @@ def read_manifest(folder: Path) -> Manifest:
     if not path.is_file():
         raise IndexFolderError(f"{folder}: no {MANIFEST}, so this is no finished index. {rebuild}")
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = read_json_file(path)
     except OSError as error:
         raise IndexFolderError(f"{path}: cannot be read ({error.strerror}).") from None
     except (ValueError, RecursionError) as error:

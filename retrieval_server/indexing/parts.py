@@ -22,7 +22,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 from tqdm import tqdm
 
 from retrieval_server.encode import vector_files
@@ -34,6 +34,7 @@ from retrieval_server.folder.locks import exclusive_lock, named_lock
 from retrieval_server.folder.manifest import PASSAGES, CorpusSection, EncoderSection, sha256_of_file
 from retrieval_server.folder.passages import PassageStore
 from retrieval_server.folder.row_layout import SUFFIXES, RowType
+from retrieval_server.json_limits import json_file_bytes
 
 CORPUS = "corpus.json"
 _NAME = re.compile(r"part-(\d{5})-of-(\d{5})\.json")
@@ -260,6 +261,6 @@ def _write(path: Path, record: BaseModel) -> None:
 
 def _read(path: Path, kind):
     try:
-        return kind.model_validate_json(path.read_text(encoding="utf-8"))
-    except (OSError, ValidationError) as error:
+        return kind.model_validate_json(json_file_bytes(path))
+    except (OSError, ValueError) as error:
         raise BuildError(f"{path}: no readable record ({error}). Copy it again or make it again.") from None

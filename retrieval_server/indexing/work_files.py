@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from retrieval_server.folder.manifest import ROWS
+from retrieval_server.json_limits import read_json_file
 
 PROGRESS = "progress.json"
 #: Encoded vectors of an index that does not keep them.
@@ -32,7 +33,7 @@ def keep_if_unchanged(work: Path, name: str, origin: Mapping[str, object]) -> No
     """Keep the file ``name`` of the folder only if its recorded origin is ``origin``, and record that."""
     path = work / PROGRESS
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = read_json_file(path)
         recorded = found if isinstance(found, dict) else {}
     except (OSError, ValueError, RecursionError):
         recorded = {}

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import json
 from array import array
 from pathlib import Path
 
@@ -17,6 +16,7 @@ import numpy as np
 from tqdm import tqdm
 
 from retrieval_server.errors import CorpusError
+from retrieval_server.json_limits import read_json_line
 from retrieval_server.server.errors import RequestErrors
 
 
@@ -99,7 +99,7 @@ def _hash(url: str) -> int:
 
 def _parse(line: bytes, where: str) -> dict[str, str]:
     try:
-        row = json.loads(line)
+        row = read_json_line(line)
         page = {"url": row["url"], "contents": row["contents"]}
     except (ValueError, RecursionError, KeyError, TypeError) as error:
         raise CorpusError(

@@ -27,6 +27,7 @@ from typing import Any
 from filelock import lock_descriptor
 
 from retrieval_server.errors import RecordingError
+from retrieval_server.json_limits import read_json_line
 from retrieval_server.web.engines import WebDocument
 
 log = logging.getLogger(__name__)
@@ -179,7 +180,7 @@ def _is_same(one: Path, other: Path) -> bool:
 
 
 def _parse(line: bytes) -> dict[str, Any]:
-    row = json.loads(line)
+    row = read_json_line(line)
     for document in row["documents"]:
         if set(document) != {"url", "contents"} or not all(isinstance(v, str) for v in document.values()):
             raise ValueError("documents must be objects of url and contents")

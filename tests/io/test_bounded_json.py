@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+from pathlib import Path
 
 import pytest
 from aiohttp import web
@@ -11,9 +13,16 @@ from aiohttp.test_utils import TestServer
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rag_r1.agent.records import RecordError, read_records
+from rag_r1.data import annotations
+from rag_r1.data.files.bad_rows import BadRows
 from rag_r1.inference.client import Endpoint, EndpointOptions, EngineFailure
 from rag_r1.inference.rate_limit import CancelToken
-from rag_r1.io.bounded_json import JsonLimitError, read_json
+from rag_r1.io.bounded_json import JsonLimitError, read_json, read_json_file
+from rag_r1.retriever.training.encoder_settings import EncoderSettingsError, read_settings
+from rag_r1.rollouts.provenance import Provenance, ProvenanceError
+from rag_r1.rollouts.provenance_facts import manifest_facts
+from rag_r1.runs.json_lines import JsonLinesFile, RunError
 from rag_r1.tools.http import HttpFailure, JsonClient
 from rag_r1.tools.retrieval.client import RetrievalClient, RetrieverConfig
 
@@ -49,6 +58,73 @@ def test_too_many_values_and_levels_are_refused(data, told):
 def test_brackets_do_not_hide_in_another_encoding(encoding):
     with pytest.raises(ValueError):
         read_json(("[" + '"\u2200",' + "[]," * 2000 + "[]]").encode(encoding), 1000)
+
+
+MANY = b'{"a": [' + b"[]," * 3_000_000 + b"[]]}"
+
+
+def spoilt(path: Path) -> Path:
+    """The path, under which a JSON file of 9 MB now has three million lists."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(MANY)
+    return path
+
+
+FILES = {
+    "card.json": (lambda folder: Provenance.read(folder), ProvenanceError),
+    "manifest.json": (lambda folder: manifest_facts(folder), ProvenanceError),
+    "config.json": (lambda folder: read_json_file(folder / "config.json"), JsonLimitError),
+    "retriever.json": (lambda folder: read_settings(folder), EncoderSettingsError),
+    "journal/tape.jsonl": (
+        lambda folder: JsonLinesFile(folder / "journal/tape.jsonl", lambda value, place: None),
+        RunError,
+    ),
+    "trajectories/val/step_1-1.jsonl": (
+        lambda folder: list(read_records(folder / "trajectories")),
+        RecordError,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_files_of_a_foreign_folder_are_counted_before_objects_are_made_of_them(tmp_path, monkeypatch, name):
+    read, error = FILES[name]
+    spoilt(tmp_path / name)
+    with (tmp_path / name).open("ab") as file:
+        file.write(b"\n")
+    loaded: list[object] = []
+    monkeypatch.setattr(json, "loads", loaded.append)
+    with pytest.raises(error, match=r"more than [\d,]+ values"):
+        read(tmp_path)
+    assert not loaded
+
+
+def test_annotations_of_a_foreign_file_are_counted_too(tmp_path, monkeypatch):
+    monkeypatch.setattr(annotations, "_MAX_VALUES", 1_000_000)
+    path = spoilt(tmp_path / "questions.json")
+    with pytest.raises(annotations.AnnotationError, match="more than 1,000,000 values"):
+        annotations.read_answerable(path, BadRows())
+
+
+@pytest.mark.parametrize("kind", ["pipe", "large", "folder"])
+def test_what_is_no_small_file_is_not_read_whole(tmp_path, kind):
+    path = tmp_path / "config.json"
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    else:
+        with path.open("wb") as file:
+            file.truncate(1 << 40)  # a hole
+    with pytest.raises((OSError, JsonLimitError), match="no ordinary file|more than 16,777,216 bytes"):
+        read_json_file(path)
+
+
+def test_a_line_without_end_is_not_read_whole(tmp_path):
+    with (tmp_path / "tape.jsonl").open("wb") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(RunError, match="line 1 has more than 67,108,864 bytes"):
+        JsonLinesFile(tmp_path / "tape.jsonl", lambda value, place: None)
 
 
 async def answered(path: str) -> web.Response:

@@ -113,7 +113,7 @@ def test_an_array_and_lines_are_read_and_a_broken_line_keeps_its_place(tmp_path)
     assert list(read_samples(array)) == [(1, FIRST), (2, SECOND)]
     (first, broken, second) = read_samples(lines)
     assert (first, second) == ((1, FIRST), (4, SECOND)) and broken[0] == 3
-    with pytest.raises(PublishedDataError, match="no JSON"):
+    with pytest.raises(PublishedDataError, match="not JSON"):
         read(broken[1])
     array.write_text("[1,")
     with pytest.raises(PublishedDataError, match="a.json"):

@@ -1,7 +1,8 @@
 """Reads a JSON array element by element, in bounded memory.
 
 Python's own decoder reads a value at a given place of a text; here the text is a window of the file, which is
-moved on from element to element, and made larger as long as an element does not end in it. The values are
+moved on from element to element, and made larger as long as an element does not end in it; the values of such
+an element are counted before it is decoded again. The values are
 those of `json.load`, lone surrogates and NaN included. (ijson would change the former and refuse the latter;
 and it keeps a path for every level of nesting, so that 200 KB of brackets take all memory.)
 """
@@ -12,8 +13,12 @@ import json
 from collections.abc import Iterator
 from typing import Any, TextIO
 
+from rag_r1.io.bounded_json import check_json
+
 #: Characters that are read at a time, and the longest element.
 CHUNK, LONGEST = 1 << 20, 1 << 26
+#: Most values of an element that is longer than the first window.
+MOST_VALUES = 500_000
 #: Most characters of white space in a row.
 MOST_SPACE = 1 << 20
 #: An error this close to the end of the window may be due to the end.
@@ -85,7 +90,11 @@ class _TextWindow:
             except json.JSONDecodeError as error:
                 # A text that is not ended is reported where it begins.
                 cut = error.pos >= len(self.seen) - _NEAR_END or error.msg.startswith("Unterminated string")
-                if not cut or not self._more():
+                if not cut:
+                    raise
+                # All of the window belongs to this element, which is long: it is counted before that.
+                check_json(self.seen[self.at :].encode("utf-8", "surrogatepass"), MOST_VALUES)
+                if not self._more():
                     raise
                 continue
             if end >= len(self.seen) - _NEAR_END and self._more():

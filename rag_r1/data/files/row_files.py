@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from rag_r1.data.files.json_array import elements
+from rag_r1.io.bounded_json import read_json_line
 
 ACCEPTED = (
     ".json (an array or one object per line), .jsonl, .csv and .tsv (with a header), each also with .gz "
@@ -30,6 +31,8 @@ ACCEPTED = (
 )
 #: Longest line, in bytes or characters: a few kilobytes of gzip can unpack to gigabytes without a line's end.
 MAX_LINE = 16 << 20
+#: Most values of a row.
+MAX_VALUES = 500_000
 #: Most white space before the first row.
 _MAX_SPACE = 1 << 20
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}
@@ -135,7 +138,7 @@ def _start(file: BinaryIO) -> tuple[int, bytes]:
 def parse_json_line(line: bytes) -> Any:
     """The JSON value of a line, or a ValueError that says why there is none."""
     try:
-        return json.loads(line)
+        return read_json_line(line, MAX_VALUES)
     except (ValueError, RecursionError) as error:
         return ValueError(f"not JSON: {short_text(str(error))}")
 

@@ -27,6 +27,7 @@ from rag_r1.corpus.reader import BadPassageError, Corpus, CorpusError, CorpusPos
 from rag_r1.data.evidence import GoldEvidence, title_key, title_of
 from rag_r1.data.files.bad_rows import BadRows
 from rag_r1.io.bounded_http import bounded_http_client
+from rag_r1.io.bounded_json import json_file_bytes
 from rag_r1.probes.passages import Drawn, Passages, PassagesFile, pool_of
 from rag_r1.protocols import Document
 from rag_r1.runs.folder import write_atomic
@@ -197,7 +198,7 @@ def _save(path: Path, fingerprint: str, scan: _PassageScan) -> None:
 def _load(path: Path, fingerprint: str, scan: _PassageScan) -> None:
     """Go on with an earlier, equal scan, if there was one."""
     try:
-        state = _ScanState.model_validate_json(path.read_bytes())
+        state = _ScanState.model_validate_json(json_file_bytes(path, 256 << 20))
     except (OSError, ValueError):
         return
     if state.fingerprint == fingerprint:

@@ -21,6 +21,7 @@ from rag_r1.evaluation.condition_run import run_condition
 from rag_r1.evaluation.judge import judge_endpoint
 from rag_r1.evaluation.report.summary import stop_message
 from rag_r1.evaluation.target import serve_model
+from rag_r1.io.bounded_json import read_json_file
 from rag_r1.io.terminal_text import terminal_text
 from rag_r1.protocols import Document
 from rag_r1.retriever.data.arguments import DataArguments
@@ -81,7 +82,7 @@ class DataRun:
     def marked(self, name: str, settings: dict[str, Any]) -> dict[str, Any] | None:
         """What was noted with these settings, or None. Failures are left as they are for as many --tries."""
         try:
-            noted = json.loads(self.step(name).read_text(encoding="utf-8"))
+            noted = read_json_file(self.step(name))
             same = noted["settings"] == json_roundtrip(settings)
             return noted if same and self.given.tries <= (noted["tries"] or self.given.tries) else None
         except (OSError, ValueError, KeyError, TypeError):

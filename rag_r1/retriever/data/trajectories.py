@@ -11,7 +11,6 @@ needed.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -22,6 +21,7 @@ from rag_r1.agent.records import RecordError, trajectory_of
 from rag_r1.config.agent_setup import AgentSetup
 from rag_r1.data.rows import step_answers_of
 from rag_r1.evaluation.condition_run import TRAJECTORIES
+from rag_r1.io.bounded_json import limited_lines, read_json_line
 from rag_r1.retriever.data.rounds import PlayedTrajectory, SearchRound, searches_of
 from rag_r1.runs.folder import EpisodeOutcome
 from rag_r1.runs.json_lines import RunError
@@ -71,7 +71,7 @@ class TrajectoryReader:
         with self.path.open("rb") as file:
             for place in self._places:
                 file.seek(place)
-                yield self._played(_loaded(file.readline()))
+                yield self._played(read_json_line(file.readline()))
 
     def iter_rounds(self) -> Iterator[SearchRound]:
         """All rounds, in the order of the trajectories."""
@@ -147,7 +147,7 @@ class _CachedResponses:
             return None
         with self.path.open("rb") as file:
             file.seek(place)
-            ids = _loaded(file.readline())["answer"].get("ids")
+            ids = read_json_line(file.readline())["answer"].get("ids")
         return ids if isinstance(ids, list) and all(type(one) is int for one in ids) else None
 
     def _note(self, line: dict[str, Any], place: int) -> None:
@@ -160,19 +160,20 @@ class _CachedResponses:
 def _read(path: Path, note: Callable[[dict[str, Any], int], None]) -> None:
     """Call `note` with each object of a file and where it begins; RunError names the line for which it
     raises. A last line without an end was cut off by a kill."""
-    place = 0
+    place, number = 0, 1
     with path.open("rb") as file:
-        for number, line in enumerate(file, 1):
-            if not line.endswith(b"\n"):
-                return
-            try:
-                note(_loaded(line), place)
-            except _WRONG as error:
-                raise RunError(
-                    f"{path}, line {number} is none of an evaluation ({error!r}): give the folder of a "
-                    "finished `rag-r1 eval` of this version"
-                ) from error
-            place += len(line)
+        try:
+            for line in limited_lines(file):
+                if not line.endswith(b"\n"):
+                    return
+                note(read_json_line(line), place)
+                place += len(line)
+                number += 1
+        except _WRONG as error:
+            raise RunError(
+                f"{path}, line {number} is none of an evaluation ({error!r}): give the folder of a "
+                "finished `rag-r1 eval` of this version"
+            ) from error
 
 
 def _check(record: Mapping[str, Any], trajectory: Trajectory) -> None:
@@ -194,10 +195,6 @@ def _check(record: Mapping[str, Any], trajectory: Trajectory) -> None:
         for value in values:
             if not isinstance(value, kind):
                 raise TypeError(f"{str(value)[:40]!r} is no {kind.__name__}")
-
-
-def _loaded(line: bytes) -> Any:
-    return json.loads(line.decode("utf-8", "surrogatepass"))
 
 
 def _is_cut_off(turn: Turn) -> bool:

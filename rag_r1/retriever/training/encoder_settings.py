@@ -22,6 +22,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from rag_r1.io.bounded_json import json_file_bytes, read_json_file
 from rag_r1.protocols.retriever_query import MODES, Mode, QueryFormat
 
 FILE = "retriever.json"
@@ -68,8 +69,8 @@ def read_settings(folder: Path) -> EncoderSettings | None:
     if not path.is_file():
         return None
     try:
-        return EncoderSettings.model_validate_json(path.read_bytes())
-    except (OSError, ValidationError) as error:
+        return EncoderSettings.model_validate_json(json_file_bytes(path))
+    except (OSError, ValueError) as error:
         raise EncoderSettingsError(
             f"{path} cannot be read ({_first_line(error)}): copy the model again"
         ) from error
@@ -80,7 +81,7 @@ def settings_of_index(index: Path) -> dict[str, Any]:
     EncoderSettingsError if it has no encoder."""
     path = index / "manifest.json"
     try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
+        manifest = read_json_file(path)
         section = manifest["dense"]["encoder"]
         found = {name: section[name] for name in SHARED}
         mode = section.get("query_mode")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 from rag_r1.agent import TokenizerCodec
 from rag_r1.config.agent_setup import for_tokenizer, tool_schemas
 from rag_r1.config.schema import RagR1Config
+from rag_r1.io.bounded_json import read_json_file
 from rag_r1.options.problems import Problem, error, first_line, is_unset, plain, problem_of_fault
 from rag_r1.protocols import ChatTemplateError, Protocol
 from rag_r1.sandbox.chat_template import ChatLimitError, refuse_endless_files, refuse_endless_template
@@ -110,7 +110,7 @@ def _ends_of_sequence(model: Path, tokenizer: Any) -> set[int]:
     """Ids at which the engine ends a generation: the tokenizer's, and those that the model's own settings
     name."""
     try:
-        named = json.loads((model / "generation_config.json").read_text(encoding="utf-8"))["eos_token_id"]
+        named = read_json_file(model / "generation_config.json")["eos_token_id"]
     except (OSError, ValueError, RecursionError, KeyError, TypeError):
         named = []
     return {tokenizer.eos_token_id, *(named if isinstance(named, list) else [named])}

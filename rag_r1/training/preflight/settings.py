@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import json
 import warnings
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from rag_r1.config.schema import RagR1Config, find_faults
+from rag_r1.io.bounded_json import read_json_file
 from rag_r1.options.declare import OptionsError
 from rag_r1.options.import_path import ImportPathError
 from rag_r1.options.problems import Problem, error, is_unset, plain, problem_of_fault
@@ -159,7 +159,7 @@ def _positions(config: DictConfig) -> int | None:
     if is_unset(config, "actor_rollout_ref.model.path"):
         return None
     try:
-        settings = json.loads((Path(node.path).expanduser() / "config.json").read_text(encoding="utf-8"))
+        settings = read_json_file(Path(node.path).expanduser() / "config.json")
         value = {**settings.get("text_config", {}), **settings}.get("max_position_embeddings")
         return value if isinstance(value, int) and "rope_scaling" not in node.override_config else None
     except (OSError, ValueError, RecursionError, AttributeError, TypeError):

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
+from rag_r1.io.bounded_json import read_json_file
 from rag_r1.options.problems import Problem, error, is_unset, warning
 from rag_r1.training.preflight.adapters import adapter_rank
 
@@ -57,7 +58,7 @@ def largest_tensor(folder: Path) -> tuple[str, int] | None:
     if found:
         return max(found, key=lambda named: named[1])
     try:
-        settings = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        settings = read_json_file(folder / "config.json")
         settings = {**settings.get("text_config", {}), **settings}
         return "the embedding", int(settings["vocab_size"]) * int(settings["hidden_size"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError):

@@ -124,3 +124,12 @@ def test_what_has_been_read_is_dropped_and_an_element_without_end_is_refused(mon
         assert window.value() == 1 and window.next_character() == ","
         window.at += 1
         assert len(window.seen) <= 2 << 8
+
+
+def test_a_long_element_of_millions_of_lists_is_refused_before_it_is_decoded_whole():
+    text = io.StringIO("[1, [" + "[]," * 3_000_000 + "[]]]")
+    read = elements(text)
+    assert next(read) == 1
+    with pytest.raises(ArrayError, match="more than 500,000 values after element 1"):
+        next(read)
+    assert text.tell() < 3_000_000  # characters of nine million

@@ -82,7 +82,7 @@ BAD_ROWS = {
     "'id' is empty": b'{"id": "", "contents": "x"}',
     "half a surrogate pair": b'{"id": "2", "contents": "\\ud800"}',
     "not UTF-8": b'{"id": "2", "contents": "\xff"}',
-    "recursion": b"[" * 100_000,
+    "nested": b"[" * 100_000,
 }
 
 

@@ -1,0 +1,53 @@
+"""JSON files of a foreign index or model are counted before objects are made of them."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+
+from retrieval_server.encode import model_folder
+from retrieval_server.errors import EncoderError, IndexFolderError
+from retrieval_server.folder.corpus_rows import BadRowError, parse_jsonl_row
+from retrieval_server.folder.manifest import read_manifest
+
+MANY = '{"a": [' + "[]," * 3_000_000 + "[]]}"
+
+
+@pytest.fixture
+def loaded(monkeypatch):
+    """What was read as JSON."""
+    texts: list[object] = []
+    monkeypatch.setattr(json, "loads", texts.append)
+    return texts
+
+
+def test_a_manifest_of_millions_of_lists_is_refused(tmp_path, loaded):
+    (tmp_path / "manifest.json").write_text(MANY)
+    with pytest.raises(IndexFolderError, match="manifest.json.*more than 500,000 values"):
+        read_manifest(tmp_path)
+    assert not loaded
+
+
+def test_a_models_settings_of_millions_of_lists_are_refused(tmp_path, loaded):
+    (tmp_path / "modules.json").write_text(MANY)
+    with pytest.raises(EncoderError, match="modules.json.*more than 500,000 values"):
+        model_folder._json(tmp_path / "modules.json")
+    assert not loaded
+
+
+def test_a_file_that_is_too_large_or_a_pipe_is_not_read(tmp_path):
+    with (tmp_path / "modules.json").open("wb") as file:
+        file.truncate(1 << 40)  # a hole
+    with pytest.raises(EncoderError, match="more than 16,777,216 bytes"):
+        model_folder._json(tmp_path / "modules.json")
+    os.mkfifo(tmp_path / "config.json")
+    with pytest.raises(EncoderError, match="no ordinary file"):
+        model_folder._json(tmp_path / "config.json")
+
+
+def test_a_row_of_a_corpus_of_millions_of_lists_is_a_bad_row(loaded):
+    with pytest.raises(BadRowError, match="more than 500,000 values"):
+        parse_jsonl_row(MANY)
+    assert not loaded
