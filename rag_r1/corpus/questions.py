@@ -19,7 +19,8 @@ from rag_r1.corpus.evidence import COLUMNS, evidence_of
 from rag_r1.data.files.bad_rows import BadRows
 from rag_r1.data.files.questions import parse_row
 from rag_r1.data.files.row_files import ACCEPTED, DataError, open_rows
-from rag_r1.data.rows import QuestionRow, as_golds, read_rows, row_fault
+from rag_r1.data.rows import COLUMNS_READ, QuestionRow, as_golds, read_rows, row_fault
+from rag_r1.sandbox.parquet import ParquetLimitError, check_parquet
 
 _GOLDS = ("golden_answers", "answers", "answer")
 _READ = ("question", *_GOLDS, "id", "_id", "idx", *COLUMNS)
@@ -93,6 +94,12 @@ def has_verl_columns(path: Path) -> bool:
     import pyarrow
     import pyarrow.parquet as pq
 
+    try:
+        check_parquet(path, COLUMNS_READ)
+    except ParquetLimitError as error:
+        raise DataError(str(error)) from error
+    except OSError:
+        pass  # said below
     try:
         return {"extra_info", "reward_model"} <= set(pq.read_schema(path).names)
     except (OSError, pyarrow.ArrowException) as error:

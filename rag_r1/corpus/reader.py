@@ -21,6 +21,7 @@ from typing import Any, BinaryIO, NamedTuple
 from tqdm import tqdm
 
 from rag_r1.io.bounded_json import read_json_line
+from rag_r1.sandbox.parquet import BATCH_ROWS, ParquetLimitError, check_parquet
 
 #: Of one line, unpacked (the same limit as the build's).
 MAX_LINE_BYTES = 16 * 2**20
@@ -239,9 +240,13 @@ def _parquet_rows(path: Path, start: CorpusPosition, ids: bool, told: Callable[[
     import pyarrow.parquet as pq
 
     try:
+        check_parquet(path, _COLUMNS)
+    except (ParquetLimitError, OSError) as error:
+        raise CorpusError(str(error)) from error
+    try:
         with pq.ParquetFile(path, buffer_size=2**20, pre_buffer=False) as file:
             names = [name for name in _COLUMNS if name in file.schema_arrow.names]
-            batches = file.iter_batches(1024, columns=names, use_threads=False)
+            batches = file.iter_batches(BATCH_ROWS, columns=names, use_threads=False)
             yield from _table_rows(batches, start, ids, told, path, file.metadata.num_rows)
     except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
         raise CorpusError(f"{path}: no parquet file that can be read ({error}). Fetch it again") from error

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rag_r1.io.atomic_files import atomic_file
+from rag_r1.sandbox.parquet import BATCH_ROWS, check_parquet
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -40,7 +41,8 @@ REQUIRED_COLUMNS = (
     "extra_info.protocol",
 )
 AGENT_NAME = "search_agent"
-_READ = ("data_source", "prompt", "ability", "reward_model", "extra_info")
+#: Columns that `read_rows` reads.
+COLUMNS_READ = ("data_source", "prompt", "ability", "reward_model", "extra_info")
 _OWN_INFO = ("id", "question", "index", "split", "protocol")
 
 #: Keys of `extra_info` that a set of several sources has besides, null where a source has none, with their
@@ -240,12 +242,13 @@ class RowWriter:
 
 def read_rows(path: str | Path) -> Iterator[dict[str, Any]]:
     """The rows of a parquet file of any size, as plain values, with the columns that `row_fault` and
-    `QuestionRow.from_row` read."""
+    `QuestionRow.from_row` read. Raises ParquetLimitError for one that unpacks to too much."""
     import pyarrow.parquet as pq
 
+    check_parquet(path, COLUMNS_READ)
     with pq.ParquetFile(path) as file:
-        there = [name for name in _READ if name in file.schema_arrow.names]
-        for batch in file.iter_batches(batch_size=1024, columns=there):
+        there = [name for name in COLUMNS_READ if name in file.schema_arrow.names]
+        for batch in file.iter_batches(batch_size=BATCH_ROWS, columns=there):
             yield from batch.to_pylist()
 
 

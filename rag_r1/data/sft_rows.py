@@ -32,6 +32,7 @@ from rag_r1.config.agent_setup import AgentSetup
 from rag_r1.io.atomic_files import atomic_file
 from rag_r1.protocols import Protocol, control_tokens, load_protocol
 from rag_r1.sandbox.chat_template import ChatTemplate
+from rag_r1.sandbox.parquet import ParquetLimitError, check_parquet
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -198,6 +199,7 @@ def read_sft_rows(path: str | Path) -> Iterator[SftRow]:
 
     remedy = "make it with `rag-r1 sft-data`"
     try:
+        check_parquet(path, COLUMNS)
         with pq.ParquetFile(path) as file:
             if missing := [name for name in COLUMNS if name not in file.schema_arrow.names]:
                 raise SftRowError(f"{path}: has no column {', '.join(missing)}: {remedy}")
@@ -205,6 +207,8 @@ def read_sft_rows(path: str | Path) -> Iterator[SftRow]:
                 yield from map(SftRow.from_row, batch.to_pylist())
     except FileNotFoundError as error:
         raise SftRowError(f"{path}: there is no such file: {remedy}, or correct the path") from error
+    except ParquetLimitError as error:
+        raise SftRowError(str(error)) from error
     except pa.ArrowException as error:
         raise SftRowError(f"{path}: is no parquet file ({error}): {remedy}") from error
     except SftRowError as error:

@@ -27,8 +27,9 @@ from rag_r1.data.files.duplicates import RepeatedRow, fold_repeats
 from rag_r1.data.files.qa_parquet import make_rows
 from rag_r1.data.files.questions import QuestionFile, read_file
 from rag_r1.data.files.row_files import DataError
-from rag_r1.data.rows import QuestionRow, read_rows, row_fault
+from rag_r1.data.rows import COLUMNS_READ, QuestionRow, read_rows, row_fault
 from rag_r1.protocols import Protocol
+from rag_r1.sandbox.parquet import ParquetLimitError, check_parquet
 
 
 @dataclass(frozen=True)
@@ -116,6 +117,12 @@ def _is_data_set(path: Path) -> bool:
     import pyarrow
     import pyarrow.parquet as pq
 
+    try:
+        check_parquet(path, COLUMNS_READ)
+    except ParquetLimitError as error:
+        raise DataError(str(error)) from error
+    except OSError:
+        pass  # said below
     try:
         names = set(pq.read_schema(path).names)
     except (pyarrow.ArrowInvalid, OSError) as error:

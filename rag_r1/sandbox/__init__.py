@@ -6,6 +6,6 @@ by its import path, which takes and returns JSON values and runs in a worker (wo
 reused, and one that exceeds a limit or crashes is replaced (worker_pool.py). The jobs are here too, because a
 worker is to start at once and so imports nothing else of the package: documents.py reads HTML and PDF,
 json_schema.py checks arguments against a JSON schema, rdf.py reads RDF, torch_checkpoint.py the learning
-rates of a checkpoint, chat_renderer.py renders a model's chat template, and tokenizer_trial.py tries out a
-tokenizer.
+rates of a checkpoint, chat_renderer.py renders a model's chat template, and tokenizer_trial.py and
+parquet_trial.py try out a tokenizer and a parquet file.
 """

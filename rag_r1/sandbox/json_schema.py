@@ -28,7 +28,10 @@ def argument_fault(validator: Any, arguments: dict[str, Any]) -> str | None:
     """What is wrong with the arguments, in a sentence for the policy, or None."""
     from jsonschema.exceptions import best_match
 
-    error = best_match(validator.iter_errors(arguments))
+    try:
+        error = best_match(validator.iter_errors(arguments))
+    except (OverflowError, ValueError):  # multipleOf divides: NaN, infinity, an integer of 400 digits
+        return "Wrong arguments: a number is too large, or none."
     if error is None:
         return None
     where = "".join(f"[{part!r}]" for part in error.absolute_path)

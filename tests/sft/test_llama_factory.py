@@ -118,7 +118,7 @@ def test_an_array_and_lines_are_read_and_a_broken_line_keeps_its_place(tmp_path)
     array.write_text("[1,")
     with pytest.raises(PublishedDataError, match="a.json"):
         list(read_samples(array))
-    with pytest.raises(PublishedDataError, match="cannot be read"):
+    with pytest.raises(PublishedDataError, match="cannot read"):
         list(read_samples(tmp_path / "none.json"))
 
 

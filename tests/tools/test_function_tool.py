@@ -214,6 +214,14 @@ def test_only_what_is_small_and_plain_is_checked_on_the_event_loop(schema, argum
     assert check.is_quick(arguments) is is_quick
 
 
+@pytest.mark.parametrize("number", [10**400, float("nan"), float("inf")], ids=["long", "nan", "inf"])
+@pytest.mark.parametrize("more", [{}, {"uniqueItems": True}])  # checked here, and in a worker
+def test_a_number_that_cannot_be_divided_is_the_policys_fault(number, more):
+    validator = ArgumentValidator({"type": "object", "properties": {"x": {"multipleOf": 0.5, **more}}})
+    assert validator.is_quick({"x": number}) == (not more)
+    assert validator.fault({"x": number}) == "Wrong arguments: a number is too large, or none."
+
+
 def test_a_schema_that_is_too_large_is_refused_when_the_tool_is_made():
     with pytest.raises(SchemaError, match="more than 256 KiB"):
         tool("Large.", {f"p{i}": {"type": "string"} for i in range(20_000)})

@@ -24,6 +24,7 @@ from typing import Any, BinaryIO
 
 from rag_r1.data.files.json_array import elements
 from rag_r1.io.bounded_json import read_json_line
+from rag_r1.sandbox.parquet import BATCH_ROWS, ParquetLimitError, check_parquet
 
 ACCEPTED = (
     ".json (an array or one object per line), .jsonl, .csv and .tsv (with a header), each also with .gz "
@@ -202,11 +203,15 @@ def _parquet_rows(path: Path, columns: Collection[str]) -> tuple[list[str], Rows
 
     def rows() -> Rows:
         try:
-            batches = file.iter_batches(columns=[name for name in columns if name in names])
+            batches = file.iter_batches(BATCH_ROWS, columns=[name for name in columns if name in names])
             yield from enumerate((row for batch in batches for row in batch.to_pylist()), 1)
         except (pyarrow.ArrowException, UnicodeDecodeError) as error:
             raise DataError(f"{path} cannot be read to its end: {error}") from error
 
+    try:
+        check_parquet(path, list(columns))
+    except ParquetLimitError as error:
+        raise DataError(str(error)) from error
     try:
         file = pq.ParquetFile(path)
         names = file.schema_arrow.names

@@ -18,8 +18,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from tqdm import tqdm
 
-from rag_r1.data.rows import REQUIRED_COLUMNS, QuestionRow, read_rows, row_fault, usable_prompt
+from rag_r1.data.rows import COLUMNS_READ, REQUIRED_COLUMNS, QuestionRow, read_rows, row_fault, usable_prompt
 from rag_r1.options.problems import Problem, error, warning
+from rag_r1.sandbox.parquet import ParquetLimitError, check_parquet
 
 #: Most prompts of a file that are tokenised.
 TOKENISED = 4000
@@ -71,6 +72,11 @@ def column_problems(path: str) -> list[Problem]:
                 path, "there is no such file", "make it with a script in data_process/, or correct the path"
             )
         ]
+    try:
+        check_parquet(path, COLUMNS_READ)
+    except ParquetLimitError as fault:
+        what, _, remedy = str(fault).removeprefix(f"{path}: ").rpartition(": ")
+        return [error(path, what, remedy)]
     try:
         schema = pq.read_schema(path)
     except (pa.ArrowException, OSError) as fault:

@@ -1,0 +1,43 @@
+"""Refuses a parquet file whose rows take too much memory or time, before this process reads them.
+
+`check_parquet` has a worker try the file out (parquet_trial.py), once for each file and choice of columns.
+What has passed is read by whoever asked, at most BATCH_ROWS rows at a time.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from rag_r1.sandbox.parquet_trial import ParquetLimitError
+from rag_r1.sandbox.worker_pool import JobError, JobLimits, LimitError, WorkerPool
+
+__all__ = ["BATCH_ROWS", "ParquetLimitError", "check_parquet"]
+
+#: Rows that are read at a time.
+BATCH_ROWS = 1024
+_MEMORY = 4 << 30
+#: Seconds of processor time: so many, and one for so many bytes of the file.
+_SECONDS, _BYTES_OF_A_SECOND = 20.0, 2 << 20
+_REMEDY = "leave these rows or columns out, or take the file from its source again"
+_workers = WorkerPool(1)
+#: Files that have passed: path, size, time of the last change, columns.
+_passed: set[tuple[object, ...]] = set()
+
+
+def check_parquet(path: str | Path, columns: Sequence[str]) -> None:
+    """Raises ParquetLimitError, with file, row group, column and remedy, if columns of a file take too much
+    to read, and OSError if there is no file. A file that is no parquet passes."""
+    state = os.stat(path)
+    place = os.path.realpath(path)
+    key = (place, state.st_size, state.st_mtime_ns, *columns)
+    if key in _passed:
+        return
+    limits = JobLimits(_SECONDS + state.st_size / _BYTES_OF_A_SECOND, _MEMORY, 1 << 20)
+    job = [os.fsencode(place).decode("latin-1"), list(columns), BATCH_ROWS]
+    try:
+        _workers.call("rag_r1.sandbox.parquet_trial:try_out", job, limits)
+    except (LimitError, JobError) as error:
+        raise ParquetLimitError(f"{path}: {error}: {_REMEDY}") from None
+    _passed.add(key)

@@ -1,0 +1,83 @@
+"""A trial of a parquet file, in a worker (rag_r1/sandbox): what its rows take once they are unpacked.
+
+A kilobyte of parquet can hold one long text that a million rows refer to, or a list of a billion nulls, and
+nothing that the file says about itself need be true. So its columns are read here, each row group and column
+alone and in the batches in which they will be read, under the worker's limits.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+#: Most columns of a file, counted at the leaves of its structs.
+MAX_COLUMNS = 10_000
+#: Most bytes and values of a batch of one column. As Python's objects, the values take about 200 MB.
+MAX_BATCH_BYTES, MAX_BATCH_VALUES = 512 << 20, 2_000_000
+#: Most bytes that all batches take together: so many, and so many for each byte of the file.
+_TOTAL_BYTES, _BYTES_OF_A_BYTE = 1 << 30, 1000
+
+
+class ParquetLimitError(ValueError):
+    """A file that unpacks to too much; the message says where."""
+
+
+def try_out(path: str, columns: Sequence[str], batch_rows: int) -> None:
+    """A job: read the columns that the file has, `batch_rows` at a time. `path`: its bytes as Latin-1. Raises
+    ParquetLimitError. A file that is broken passes, as far as it can be read: its reader says what is
+    wrong."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    pa.set_cpu_count(1)
+    name = os.fsdecode(path.encode("latin-1"))
+    left = _TOTAL_BYTES + _BYTES_OF_A_BYTE * os.path.getsize(name)
+    try:
+        with pq.ParquetFile(name, buffer_size=1 << 20, pre_buffer=False) as file:
+            if (count := file.metadata.num_columns) > MAX_COLUMNS:
+                raise ParquetLimitError(f"it has {count:,} columns, more than {MAX_COLUMNS:,}")
+            there = set(file.schema_arrow.names)
+            for group in range(file.metadata.num_row_groups):
+                for column in filter(there.__contains__, columns):
+                    try:
+                        left -= _bytes_of(file, group, column, batch_rows, left)
+                    except ParquetLimitError as error:
+                        raise ParquetLimitError(f"row group {group}, column {column!r}: {error}") from None
+                    except MemoryError:
+                        what = f"a batch of {batch_rows:,} rows takes too much memory"
+                        raise ParquetLimitError(f"row group {group}, column {column!r}: {what}") from None
+                    except (pa.ArrowException, OSError):
+                        continue
+    except MemoryError:
+        raise ParquetLimitError("its description takes too much memory") from None
+    except (pa.ArrowException, OSError):
+        return
+
+
+def _bytes_of(file: Any, group: int, column: str, batch_rows: int, left: int) -> int:
+    """What the batches of a row group's column take in all. Raises ParquetLimitError, beyond `left` too."""
+    total = 0
+    batches = file.iter_batches(batch_rows, row_groups=[group], columns=[column], use_threads=False)
+    for batch in batches:
+        total += batch.nbytes
+        if batch.nbytes > MAX_BATCH_BYTES:
+            raise ParquetLimitError(f"{batch.num_rows:,} rows take more than {MAX_BATCH_BYTES >> 20} MiB")
+        if sum(map(_values_in, batch.columns)) > MAX_BATCH_VALUES:
+            raise ParquetLimitError(f"{batch.num_rows:,} rows have more than {MAX_BATCH_VALUES:,} values")
+        if total > left:
+            raise ParquetLimitError("until here its rows take more than 1 GiB and 1,000 times its size")
+    return total
+
+
+def _values_in(array: Any) -> int:
+    """Values of an Arrow array, those of its lists and structs included."""
+    import pyarrow.types as kinds
+
+    if kinds.is_struct(array.type):
+        return len(array) + sum(map(_values_in, array.flatten()))
+    if kinds.is_list(array.type) or kinds.is_large_list(array.type) or kinds.is_fixed_size_list(array.type):
+        return len(array) + _values_in(array.flatten())
+    if kinds.is_map(array.type):
+        return len(array) + _values_in(array.keys) + _values_in(array.items)
+    return len(array)

@@ -1,0 +1,93 @@
+"""A parquet file that unpacks to too much is refused before its rows are read, whoever reads them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from rag_r1.corpus.reader import Corpus, CorpusError
+from rag_r1.data.files.row_files import DataError, open_rows
+from rag_r1.data.rows import QuestionRow, read_rows, write_rows
+from rag_r1.data.sft_rows import COLUMNS, SftRowError, read_sft_rows
+from rag_r1.rollouts.requests import _is_data_set
+from rag_r1.sandbox.parquet import ParquetLimitError, check_parquet
+from rag_r1.training.preflight.parquet import column_problems
+
+#: A text of 600 KiB that every row has: parquet stores it once.
+HUGE, ROWS = "x" * (600 << 10), 1024
+NAMED = r"row group 0, column '{}': .*: leave these rows or columns out"
+
+
+def repeated(text: str) -> pa.Array:
+    return pa.DictionaryArray.from_arrays(pa.array([0] * ROWS, pa.int32()), pa.array([text]))
+
+
+def written(path: Path, **columns: pa.Array) -> Path:
+    """A file of a kilobyte, whatever it unpacks to."""
+    table = pa.table(columns)
+    pq.write_table(table, path, store_schema=False, compression="zstd", dictionary_pagesize_limit=8 << 20)
+    assert path.stat().st_size < 100_000
+    return path
+
+
+def test_a_text_that_all_rows_refer_to_is_refused_with_its_row_group_and_column(tmp_path):
+    path = written(tmp_path / "a.parquet", question=repeated(HUGE), answer=repeated("a"))
+    with pytest.raises(DataError, match=r"a\.parquet: " + NAMED.format("question")):
+        with open_rows(path, ("question", "answer"), ()) as (_, rows):
+            list(rows)
+
+
+def test_so_it_is_in_a_data_set_and_its_preflight(tmp_path):
+    info = pa.StructArray.from_arrays([repeated("id"), repeated(HUGE)], ["id", "question"])
+    model = pa.StructArray.from_arrays([repeated("rule")], ["style"])
+    path = written(tmp_path / "a.parquet", extra_info=info, reward_model=model)
+    with pytest.raises(ParquetLimitError, match=NAMED.format("extra_info")):
+        list(read_rows(path))
+    with pytest.raises(DataError, match=NAMED.format("extra_info")):
+        _is_data_set(path)
+    [problem] = column_problems(str(path))
+    assert "row group 0, column 'extra_info'" in problem.what and "leave these" in problem.remedy
+
+
+def test_so_it_is_in_sft_rows_and_in_a_corpus(tmp_path):
+    others = {name: repeated("a") for name in COLUMNS if name != "question"}
+    with pytest.raises(SftRowError, match=NAMED.format("question")):
+        list(read_sft_rows(written(tmp_path / "a.parquet", question=repeated(HUGE), **others)))
+    path = written(tmp_path / "b.parquet", id=repeated("1"), contents=repeated(HUGE))
+    with pytest.raises(CorpusError, match=NAMED.format("contents")):
+        list(Corpus([path]).rows())
+
+
+def test_a_list_of_millions_of_nulls_is_refused(tmp_path):
+    many = pa.ListArray.from_arrays(pa.array([0, 5_000_000], pa.int32()), pa.nulls(5_000_000, pa.string()))
+    path = written(tmp_path / "a.parquet", question=pa.array(["q"]), answer=many)
+    with pytest.raises(ParquetLimitError, match=r"column 'answer': 1 rows have more than 2,000,000 values"):
+        check_parquet(path, ["question", "answer"])
+    check_parquet(path, ["question"])  # a column that is not read does no harm
+
+
+def test_very_many_columns_are_refused(tmp_path):
+    pq.write_table(pa.table({f"c{i}": [0] for i in range(10_001)}), tmp_path / "a.parquet")
+    with pytest.raises(ParquetLimitError, match=r"a\.parquet: it has 10,001 columns"):
+        check_parquet(tmp_path / "a.parquet", ["question"])
+
+
+def test_what_is_no_parquet_is_left_to_its_reader(tmp_path):
+    (tmp_path / "a.parquet").write_bytes(b"PAR1 no PAR1")
+    check_parquet(tmp_path / "a.parquet", ["question"])
+    with pytest.raises(DataError, match="not a parquet file"):
+        with open_rows(tmp_path / "a.parquet", ("question",), ()):
+            pass
+
+
+def test_an_honest_file_is_read_and_a_file_in_its_place_is_checked_again(tmp_path):
+    path = tmp_path / "a.parquet"
+    row = QuestionRow("Who?", ("Ada",), ({"role": "user", "content": "Who?"},), "1", "train", "s", "p", 0)
+    write_rows(path, [row])
+    assert [QuestionRow.from_row(found) for found in read_rows(path)] == [row]
+    written(path, extra_info=repeated(HUGE))
+    with pytest.raises(ParquetLimitError):
+        list(read_rows(path))
