@@ -43,11 +43,14 @@ def n_questions(row: Row) -> Question:
         )
     if len(golds) != len(questions) or not questions:
         raise ValueError(f"{len(questions)} questions, but gold answers for {len(golds)}")
+    texts = [str(question) for question in questions]
+    if not all(text.strip() for text in texts):
+        raise ValueError(f"question {1 + [bool(text.strip()) for text in texts].index(False)} is blank")
     aliases = [[str(gold).strip() for gold in texts_of({"golds": one}, "golds")] for one in golds]
     if not all(any(one) for one in aliases):
         raise ValueError(f"question {1 + [any(one) for one in aliases].index(False)} has no answer")
     kept = [list(dict.fromkeys(filter(None, one))) for one in aliases]
-    return _joined([str(question) for question in questions], kept, id_of(row, IDS), None)
+    return _joined(texts, kept, id_of(row, IDS), None)
 
 
 def join(questions: Sequence[Question], own_id: str | None = None) -> Question:

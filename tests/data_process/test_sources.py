@@ -368,6 +368,7 @@ def test_each_published_layout_is_read(source, row, expected):
             "2 questions, but gold answers for 1",
         ),
         ("n_questions", {"questions": ["a?"], "golden_answers": [[" "]]}, "question 1 has no answer"),
+        ("n_questions", {"questions": ["a?", " "], "golden_answers": [["x"], ["y"]]}, "question 2 is blank"),
         ("n_questions", {"prompt": [], "reward_model": {"ground_truth": ["x"]}}, "`prompt` must be messages"),
         ("musique", "text", "not an object with keys but str"),
     ],
