@@ -123,7 +123,7 @@ class McpTool(FunctionTool):
 
     async def _ask(self, /, **arguments: Any) -> str | Refusal:
         """The text of the result. Raises McpFailure, and what the package mcp raises."""
-        async with (await _connections()).connection(self.options).link() as link:
+        async with (await _connections()).server_for_loop(self.options).link() as link:
             schemas = await link.schemas()
             if self.name not in schemas:
                 known = terminal_text(", ".join(sorted(schemas)), 300) or "none"
@@ -141,7 +141,7 @@ class McpTool(FunctionTool):
 
     async def close(self) -> None:
         """Close the connection of this event loop to the server."""
-        await (await _connections()).connection(self.options).close()
+        await (await _connections()).server_for_loop(self.options).close()
 
 
 async def _connections() -> Any:
