@@ -17,8 +17,8 @@ from typing import Any
 from .comparison import SUMMARY, compared
 from .workplace import ROOT, Workplace, environment
 
-#: Where the commands of every recording work: some write down absolute paths, and hashes of these. The folder of
-#: a run is moved from here into the recording.
+#: Where the commands of every recording work: some write down absolute paths, and hashes of these. The folder
+#: of a run is moved from here into the recording.
 WORKING = Path(tempfile.gettempdir()) / "rag-r1-recorded-runs"
 
 

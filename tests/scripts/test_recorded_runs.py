@@ -175,8 +175,8 @@ def test_flags_without_a_value_are_left_out():
 
 
 def run(folder: Path, *words: object) -> subprocess.CompletedProcess:
-    """The script in a process of its own: it sets the environment, and imports much. TMPDIR: another recording
-    may be under way."""
+    """The script in a process of its own: it sets the environment, and imports much. TMPDIR: another
+    recording may be under way."""
     script = [sys.executable, str(ROOT / "scripts" / "recorded_runs"), *map(str, words)]
     environment = {**os.environ, "TMPDIR": str(folder)}
     return subprocess.run(script, capture_output=True, text=True, cwd=ROOT, env=environment, check=False)
