@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from finished_runs import record, write_run
+from running_chat import QUESTION, policy_of
 from scored_world import FEW, scored_world
 from scripted_vllm import Policy
 
@@ -66,7 +67,8 @@ def goes_on_with_more_room(
             break
         failed += 1
         assert status == 1, said
-        [told] = [line for line in said.splitlines() if line.startswith("error: ")]
+        *outer, told = [line for line in said.splitlines() if line.startswith("error: ")]
+        assert all(line.endswith(" failed:") for line in outer)  # of a command that it has run
         assert str(out) in told and "No space left on device" in told and "make room" in told, told
         assert "Traceback" not in said and "Errno" not in said
     assert status == 0 and failed, (status, failed)
@@ -172,3 +174,19 @@ def test_a_copied_recipe(disk, capsys):
         lambda out: cli(["recipes", "copy", "agentic_rag/grpo", f"{out}.yaml"]),
         rooms=(0, 1, 2, 4, 8),
     )
+
+
+@pytest.mark.full  # builds an index for each size of the disk
+def test_a_chat_over_documents(disk, capsys, tmp_path):
+    """Its folder is that of `rag-r1 serve`: a corpus, an index, and the log of the retrieval server."""
+    folder = tmp_path / "documents"
+    folder.mkdir()
+    for number in range(20):
+        (folder / f"{number}.txt").write_text(f"Words of the page {number}. " * 100)
+    with policy_of() as policy:
+        words = ["chat", "--model", "policy", "--base-url", f"{policy.url}/v1", "--ask", QUESTION]
+        words += ["--tokenizer", str(policy_path("rag_r1_mq")), "--documents", str(folder)]
+        goes_on_with_more_room(
+            disk, capsys, lambda out: cli([*words, "--out", str(out)]), (0, 4, 16, 64, 512)
+        )
+    assert (disk.path / "out" / "chat-documents" / "corpus.jsonl").exists()

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from process_tree import descendants, is_there
 from running_chat import GOLD, Asked, events, policy_of, question, wait_until
 
 from rag_r1.demo.policy import policy_path
@@ -57,33 +58,6 @@ def test_sigterm_finishes_what_has_begun_and_the_token_is_never_shown(tmp_path):
     assert token not in line + rest + log and "answered, searches: 1" in log
     with pytest.raises(httpx.ConnectError):
         chat.health()
-
-
-def descendants(pid: int) -> dict[int, str]:
-    """The processes that a process has started, by whichever thread, and those that they have: with what
-    tells one from a later one of the same number."""
-    found, parents = {}, {}
-    for place in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            rest = place.read_text().rpartition(")")[2].split()
-        except OSError:  # it has ended
-            continue
-        if rest[0] != "Z":
-            parents[int(place.parent.name)] = int(rest[1]), rest[19]
-    ends = {pid}
-    while ends:
-        more = {one: started for one, (parent, started) in parents.items() if parent in ends}
-        found |= more
-        ends = set(more)
-    return found
-
-
-def is_there(pid: int, started: str) -> bool:
-    try:
-        rest = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return False
-    return rest[0] != "Z" and rest[19] == started
 
 
 @pytest.mark.full

@@ -1,12 +1,18 @@
 """`rag-r1 mcp`: the search and the agent as tools of any MCP client, and what other servers offer."""
 
 import asyncio
+import json
+import subprocess
 import sys
+import threading
+import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 import yaml
 from json_server import JsonStub
+from process_tree import descendants, is_there
 
 from rag_r1.serving import middleware
 from rag_r1.serving.command import bind_socket
@@ -303,6 +309,102 @@ def test_a_port_that_is_taken_is_named_with_its_flag(capsys):
         assert mcp_command.main(["--http", str(port)]) == 1
     told = capsys.readouterr().err
     assert f"port {port}" in told and "choose another --http" in told and "MCP at" not in told
+
+
+HANGS = "<think>a</think><search>[hang]: Ulm</search>"
+CALLS = [
+    (
+        "initialize",
+        {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}},
+    ),
+    ("tools/call", {"name": "ask", "arguments": {"question": "Ulm?"}}),
+]
+
+
+def call_over_stdio(process):
+    for number, (method, params) in enumerate(CALLS):
+        message = {"jsonrpc": "2.0", "id": number, "method": method, "params": params}
+        process.stdin.write(json.dumps(message).encode() + b"\n")
+        process.stdin.flush()
+        if method == "initialize":
+            process.stdout.readline()
+            process.stdin.write(b'{"jsonrpc": "2.0", "method": "notifications/initialized"}\n')
+
+
+def call_over_http(port):
+    import httpx
+
+    url = f"http://127.0.0.1:{port}/mcp"
+    more = {"Accept": "application/json, text/event-stream"}
+    for number, (method, params) in enumerate(CALLS):
+        message = {"jsonrpc": "2.0", "id": number, "method": method, "params": params}
+        with httpx.stream("POST", url, json=message, headers=more, timeout=120, trust_env=False) as answer:
+            if method == "initialize":
+                answer.read()
+                more["Mcp-Session-Id"] = answer.headers["Mcp-Session-Id"]
+                message = {"jsonrpc": "2.0", "method": "notifications/initialized"}
+                httpx.post(url, json=message, headers=more, timeout=120, trust_env=False)
+            else:
+                answer.read()  # until the server is killed
+
+
+@pytest.mark.full  # starts the command, which imports everything anew
+@pytest.mark.skipif(sys.platform != "linux", reason="left out: reads /proc, which only Linux has")
+@pytest.mark.parametrize("http", [False, True])
+def test_a_server_that_a_killed_command_has_started_ends_with_it(http):
+    def said(asked):
+        if not asked.path.endswith("completions"):
+            return answer(asked)
+        return {"choices": [{"message": {"content": HANGS}, "finish_reason": "stop"}]}
+
+    with bind_socket("127.0.0.1", 0) as free:
+        port = free.getsockname()[1]
+    hangs = {
+        "tool": "mcp",
+        "command": [sys.executable, "-S", str(SMALL)],
+        "call": "hang",
+        "description": "x",
+        "parameters": {"text": {"type": "string"}},
+    }
+    left = {}
+    with JsonStub(said) as model:
+        words = ["--retriever-url", model.url, "--base-url", f"{model.url}/v1", "--model", "m"]
+        words += [
+            "--engine",
+            "chat",
+            "--protocol",
+            "agentic_rag_en",
+            f"rag_r1.tools.hang={json.dumps(hangs)}",
+        ]
+        process = subprocess.Popen(
+            [sys.executable, "-m", "rag_r1.cli", "mcp", *words, *(["--http", str(port)] if http else [])],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        try:
+            if http:
+                assert b"MCP at" in process.stderr.readline()
+                threading.Thread(target=lambda: suppressed(call_over_http, port), daemon=True).start()
+            else:
+                call_over_stdio(process)
+            while not (left := descendants(process.pid)):
+                assert process.poll() is None
+                time.sleep(0.02)
+            time.sleep(0.5)  # its server reads, and would see the end of its input, too
+            left |= descendants(process.pid)
+            process.kill()
+            process.wait()
+            while any(is_there(*one) for one in left.items()):
+                time.sleep(0.02)
+        finally:
+            process.kill()
+            process.communicate()
+
+
+def suppressed(call, *arguments):
+    with suppress(Exception):  # the connection ends with the server
+        call(*arguments)
 
 
 @pytest.mark.full  # starts the command, which imports everything anew
