@@ -1,4 +1,4 @@
-"""Reads the metadata of a response: token usage, error message and Retry-After.
+"""Reads the metadata of a response: token usage and error message.
 
 All of it comes from outside and may be missing, wrong or hostile: these functions raise nothing.
 """
