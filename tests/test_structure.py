@@ -39,6 +39,11 @@ def test_a_folder_has_at_most_15_modules(folder: Path):
     assert len([path for path in folder.glob("*.py") if path.name != "__init__.py"]) <= 15
 
 
+def test_a_module_has_at_most_300_lines():
+    lines = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in MODULES}
+    assert {str(path.relative_to(ROOT)): count for path, count in lines.items() if count > 300} == {}
+
+
 def test_every_folder_with_modules_is_a_package_that_says_what_it_holds():
     inits = {path.parent / "__init__.py" for path in MODULES}
     assert [

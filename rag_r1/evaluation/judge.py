@@ -173,7 +173,7 @@ async def judge_endpoint(
     backoff_s: float = 1.0,
     trust_env: bool = False,
 ) -> AsyncIterator[Endpoint]:
-    """The judge's endpoint while the block runs. What is on the tape counts as spent. Raises RunError."""
+    """The judge's endpoint while the block runs. Cached responses count as spent. Raises RunError."""
     assert given.judge_url is not None
     stop = CancelToken()
     options = EndpointOptions(

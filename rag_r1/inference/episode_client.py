@@ -1,7 +1,7 @@
 """The exchanges of one episode with an endpoint: requests and responses, through the response cache.
 
-An engine (chat.py, completions.py) is made for each episode and asks through its
-`EpisodeClient`: first the tape, then the endpoint; what comes back is on the tape before the engine sees it.
+An engine (chat.py, completions.py) is made for each episode and asks through its `EpisodeClient`: first the
+response cache, then the endpoint; a response is in the cache before the engine sees it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Reply:
 
 
 class EpisodeClient:
-    """The requests of one episode, numbered by turn. `usage` is what the episode has used, taped or not."""
+    """The requests of one episode, numbered by turn. `usage` is what the episode has used, cached or not."""
 
     def __init__(self, ask_id: str, endpoint: Endpoint, tape: ResponseCache):
         self.ask_id, self.endpoint, self.tape = ask_id, endpoint, tape

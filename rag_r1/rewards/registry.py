@@ -59,6 +59,10 @@ class CannotJudgeError(Exception):
     says why; it is kept in the trajectory's record."""
 
 
+#: The old name, for one release: terms of a user's own import it.
+Refused = CannotJudgeError
+
+
 def register(
     name: str, check: OptionCheck | None = None, parts: CreditParts | None = None
 ) -> Callable[[TermFunction], TermFunction]:

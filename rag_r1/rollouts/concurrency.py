@@ -1,7 +1,7 @@
 """Runs jobs with a fixed concurrency until they are done or the run is cancelled.
 
 If `stop` is called, nothing more begins, what is under way at the endpoint is waited for (`idle`), so that
-its answers are taped, and the jobs that are left are given up.
+its responses are cached, and the remaining jobs are cancelled.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ class JobPool:
 
     async def run(self, jobs: Iterable[Job[T]], total: int, unit: str) -> list[T | None]:
         """The results of `total` jobs, in their order; None for those that did not end because the run was
-        stopped (`stop.reason` says why). Raises what a job raises, after the answers under way are taped."""
+        stopped (`stop.reason` says why). Raises what a job raises, after the responses under way are
+        cached."""
         results: list[T | None] = [None] * total
         waiting = enumerate(jobs)
         with tqdm(total=total, unit=unit, mininterval=1.0) as self.bar:

@@ -1,7 +1,7 @@
 """The response cache of a run: an interrupted episode resumes without repeating a request.
 
 A line is `{"ask", "turn", "sha256", "answer", "usage"}`. It is appended as soon as the answer has arrived and
-before it is used. An episode that is played again asks the tape first: an answer counts if it is of the same
+before it is used. An episode that is played again asks the cache first: an answer counts if it is of the same
 ask, the same turn and the same request, to the byte. So only requests that were in flight at the kill are
 sent again; those after a search that now finds something else are other requests. An answer that was
 useless, but has to be paid for, is a line without `answer`: it is counted and never replayed.
@@ -65,7 +65,7 @@ class ResponseCache:
             self.usage.add(usage)
 
     def seen(self, line: Mapping[str, Any], place: tuple[int, int]) -> None:
-        """Index a line. Raises KeyError or TypeError if it is none of the tape's."""
+        """Index a line. Raises KeyError or TypeError if it is no line of a cache."""
         if "answer" in line:
             self._places[_key(line["ask"], line["turn"], line["sha256"])] = place
         self.usage.add(line["usage"])

@@ -58,3 +58,9 @@ def test_an_experiment_that_was_run_by_its_module_says_where_it_is():
         [sys.executable, "-m", "rag_r1.demo.memory"], capture_output=True, text=True, timeout=60
     )
     assert done.returncode == 1 and "python -m examples.memory.run" in done.stderr
+
+
+def test_a_term_of_a_users_own_may_still_import_the_old_exception():
+    from rag_r1.rewards import CannotJudgeError, Refused
+
+    assert Refused is CannotJudgeError

@@ -1,6 +1,6 @@
 """An append-only journal of a step's results, which survives kills: `STEP/journal/results.ndjson`.
 
-A step works in a run's folder of its own (rag_r1/runs/folder.py: settings, lock, taped answers) and
+A step works in a run's folder of its own (rag_r1/runs/folder.py: settings, lock, cached responses) and
 appends the result of each piece of work as soon as it is there. A result belongs to a key, such as a round,
 and to the input that it was found for, by fingerprint: if the input has changed since, the result does not
 count, and the work is done again. A piece of work that failed leaves a line without a value, with the number

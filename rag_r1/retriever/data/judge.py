@@ -9,8 +9,8 @@ to length, and one malformed score costs a request rather than the round. A requ
 refuses, since it is too long for the judge for example, has no list either, and does not end the run. Both
 are tried again by the next start.
 
-Every reply is on the step's tape (rag_r1/runs/response_cache.py), so a start that was killed asks nothing
-twice.
+Every reply is in the step's response cache (rag_r1/runs/response_cache.py), so a start that was killed asks
+nothing twice.
 """
 
 from __future__ import annotations
