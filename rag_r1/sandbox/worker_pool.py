@@ -212,6 +212,8 @@ class _Worker:
             return f"it takes more than {limits.cpu_s:,.4g} s of processor time"
         if status == -signal.SIGKILL:
             return "its reader was killed, perhaps by the system for want of memory"
+        if status == -signal.SIGABRT:  # what a library without Python's MemoryError does
+            return f"it needs more than {limits.memory >> 20:,} MiB of memory, or its reader has a fault"
         return f"its reader crashed (status {status})"
 
 

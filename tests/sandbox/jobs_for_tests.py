@@ -1,6 +1,7 @@
 """Jobs that do what a parser of hostile data can be made to do."""
 
 import os
+import signal
 import time
 
 
@@ -26,6 +27,10 @@ def fill():
 
 
 def crash():
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+
+def abort():  # as Rust and C++ do when an allocation fails
     os.abort()
 
 

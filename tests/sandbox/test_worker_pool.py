@@ -45,7 +45,8 @@ def test_a_worker_of_a_large_process_is_used_again_too(jobs):
     [
         pytest.param("spin", "it takes more than 0.1 s of processor time", marks=pytest.mark.slow),
         ("fill", "it needs more than 1,024 MiB of memory"),
-        ("crash", r"its reader crashed \(status -6\)"),
+        ("abort", "it needs more than 1,024 MiB of memory, or its reader has a fault"),
+        ("crash", r"its reader crashed \(status -11\)"),
         ("large", "it gives more than 1 MiB"),
     ],
 )
