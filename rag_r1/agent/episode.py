@@ -175,9 +175,9 @@ class Episode:
             await state.wait(attempt)
             out, text = await self._continue(room)
         action = self.protocol.parse(text)
-        self.ledger.generated(out.token_ids, out.logprobs, len(record.turns) - 1)
+        span = self.ledger.generated(out.token_ids, out.logprobs, len(record.turns) - 1)
         role = "call" if isinstance(action, Search | Calls) else action.kind
-        self.memory.push(len(record.turns) - 1, role, out.token_ids, out.logprobs)
+        self.memory.push(role, span)
         turn.text, turn.action, turn.generated_tokens = text, action.kind, len(out.token_ids)
         turn.simulated = self.protocol.simulated(text)
         turn.generate_s = time.perf_counter() - started

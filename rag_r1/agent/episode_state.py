@@ -58,8 +58,7 @@ class EpisodeState:
         end = self.protocol.end_token
         if end and self.codec.encode(end) == ids[:1] == self.ledger.context()[-1:]:
             ids = ids[1:]
-        self.ledger.observed(ids, len(self.record.turns) - 1)
-        self.memory.observed(ids)
+        self.memory.observed(self.ledger.observed(ids, len(self.record.turns) - 1))
         turn.observed_tokens = len(ids)
 
     async def wait(self, attempt: int) -> None:

@@ -1,8 +1,8 @@
 """The memory stack: the turns in the context, each with what the environment added to it.
 
 The context is the prompt and the turns on the stack, in the very tokens in which they were generated and
-observed. A new turn is pushed; an observation belongs to the turn that called for it, so it is removed
-together with its call. Two kinds of turns remove others when they are pushed:
+observed: the stack holds the ledger's spans. A new turn is pushed; an observation belongs to the turn that
+called for it, so it is removed together with its call. Two kinds of turns remove others when they are pushed:
 
     backtrack   removes the turns from the last one of a role in `pops`; its own text, the reflection, stays
     summary     removes the span that it summarises: all turns, or those from the last call
@@ -26,8 +26,10 @@ spans by an attention mask instead.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
+from rag_r1.agent.tokens.ledger import Span
 
 #: Roles that are never removed.
 LASTING = ("plan",)
@@ -35,13 +37,16 @@ LASTING = ("plan",)
 
 @dataclass
 class MemoryEntry:
-    """A turn in the context. `number` counts the episode's turns from 0; `role`: `call`, or the kind of the
-    turn's action; `parts`: token ids of what was generated and of what was observed."""
+    """A turn in the context. `role`: `call`, or the kind of the turn's action; `spans`: the ledger's, first
+    what was generated, then what was observed."""
 
-    number: int
     role: str
-    parts: list[Sequence[int]] = field(default_factory=list)
-    surprise: float | None = None  # sum of -log p of what was generated, in nats; None: unknown
+    spans: list[Span]
+
+    @property
+    def number(self) -> int:
+        """Of the turn, from 0."""
+        return self.spans[0].turn
 
 
 class Memory:
@@ -50,14 +55,13 @@ class Memory:
     def __init__(self) -> None:
         self.entries: list[MemoryEntry] = []
 
-    def push(self, number: int, role: str, ids: Sequence[int], logprobs: Sequence[float] | None) -> None:
-        """A turn that was generated, with the log-probs of its tokens (nats) if they are known."""
-        surprise = None if logprobs is None else -sum(logprobs)
-        self.entries.append(MemoryEntry(number, role, [ids], surprise))
+    def push(self, role: str, generated: Span) -> None:
+        """A turn that was generated."""
+        self.entries.append(MemoryEntry(role, [generated]))
 
-    def observed(self, ids: Sequence[int]) -> None:
+    def observed(self, span: Span) -> None:
         """What the environment added to the turn on top."""
-        self.entries[-1].parts.append(ids)
+        self.entries[-1].spans.append(span)
 
     def backtrack(self, pops: Collection[str]) -> list[int]:
         """Remove the turns under the one on top, from the last with a role in `pops`; returns their numbers,
@@ -71,12 +75,16 @@ class Memory:
 
     def state(self) -> float | None:
         """Sum of -log p of the generated tokens of all turns on the stack, in nats; None: unknown."""
-        values = [entry.surprise for entry in self.entries]
-        return None if None in values else sum(value for value in values if value is not None)
+        total = 0.0
+        for entry in self.entries:
+            if entry.spans[0].logprobs is None:
+                return None
+            total -= sum(entry.spans[0].logprobs)
+        return total
 
     def ids(self) -> Iterator[int]:
         """Token ids of all turns."""
-        return (token for entry in self.entries for part in entry.parts for token in part)
+        return (token for entry in self.entries for span in entry.spans for token in span.ids)
 
     def _last(self, roles: Collection[str]) -> int | None:
         """Position of the last turn under the one on top that has one of these roles and may be removed."""

@@ -96,19 +96,21 @@ class Ledger:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Ledger) and self._rows == other._rows
 
-    def generated(self, ids: Sequence[int], logprobs: Sequence[float] | None = None, turn: int = 0) -> None:
+    def generated(self, ids: Sequence[int], logprobs: Sequence[float] | None = None, turn: int = 0) -> Span:
         """Append ids sampled by the policy, with their log-probs (nats) if the engine gave them. Raises
         RowFullError, and ValueError if there are more or fewer log-probs than ids."""
         if logprobs is not None and len(logprobs) != len(ids):
             raise ValueError(f"{len(ids)} generated tokens but {len(logprobs)} log-probs")
         values = None if logprobs is None else tuple(logprobs)
-        self._append(Span(tuple(ids), True, turn, values))
+        span = self._append(Span(tuple(ids), True, turn, values))
         self.generated_tokens += len(ids)
+        return span
 
-    def observed(self, ids: Sequence[int], turn: int = 0) -> None:
+    def observed(self, ids: Sequence[int], turn: int = 0) -> Span:
         """Append ids inserted by the environment. Raises RowFullError."""
-        self._append(Span(tuple(ids), False, turn))
+        span = self._append(Span(tuple(ids), False, turn))
         self.observed_tokens += len(ids)
+        return span
 
     def rewrite(self, context_ids: Sequence[int]) -> None:
         """Close the row; the next one's prompt is `context_ids`. Raises RowFullError if no token could
@@ -162,10 +164,11 @@ class Ledger:
             raise ValueError(f"the context was rewritten: there are {len(self._rows)} rows, see `rows`")
         return self._rows[0].training_row()
 
-    def _append(self, span: Span) -> None:
+    def _append(self, span: Span) -> Span:
         if self._room is not None:
             if len(span.ids) > self._room:
                 raise RowFullError(f"{len(span.ids)} tokens where the row can take {self._room}")
             self._room -= len(span.ids)
         self._rows[-1].spans.append(span)
         self._context.extend(span.ids)
+        return span
