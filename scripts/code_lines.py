@@ -1,0 +1,83 @@
+"""Counts lines of code and of documentation, by folder.
+
+    python scripts/code_lines.py              # this checkout
+    python scripts/code_lines.py ../other     # another one, for a comparison
+
+A line of code has a token that is neither a comment nor part of a docstring; blank lines count as nothing. A
+line of documentation belongs to a docstring or has a comment. tests/test_budget.py holds the totals to the
+numbers that stand there.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import sys
+import tokenize
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+#: What is counted together.
+PARTS = {"package": ("rag_r1", "data_process", "examples"), "tests": ("tests",)}
+_NOT_CODE = (tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
+_WITH_DOCSTRING = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+@dataclass
+class LineCount:
+    """Lines of some modules; `documentation`: docstrings and comments."""
+
+    code: int = 0
+    documentation: int = 0
+
+    def __add__(self, other: LineCount) -> LineCount:
+        return LineCount(self.code + other.code, self.documentation + other.documentation)
+
+
+def count_lines(source: str) -> LineCount:
+    """The lines of one module. Raises SyntaxError if it is none."""
+    docstrings: set[int] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, _WITH_DOCSTRING) and ast.get_docstring(node, clean=False) is not None:
+            docstrings.update(range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1))
+    code: set[int] = set()
+    comments: set[int] = set()
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            comments.add(token.start[0])
+        elif token.type not in _NOT_CODE:
+            code.update(range(token.start[0], token.end[0] + 1))
+    return LineCount(len(code - docstrings), len(docstrings | comments))
+
+
+def count_folder(folder: Path) -> dict[str, LineCount]:
+    """The lines of the modules below a folder, by its direct subfolders (`.` for its own modules)."""
+    counts: dict[str, LineCount] = defaultdict(LineCount)
+    for path in sorted(folder.rglob("*.py")):
+        parts = path.relative_to(folder).parts
+        counts[parts[0] if len(parts) > 1 else "."] += count_lines(path.read_text(encoding="utf-8"))
+    return dict(counts)
+
+
+def count_part(root: Path, part: str) -> LineCount:
+    """The lines of one of PARTS in a checkout."""
+    folders = [count_folder(root / name) for name in PARTS[part]]
+    return sum((count for folder in folders for count in folder.values()), LineCount())
+
+
+def main() -> None:
+    """Print the table."""
+    root = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT
+    print(f"{'':36}{'code':>8}{'documentation':>15}")
+    for part, names in PARTS.items():
+        for name in names:
+            for folder, count in count_folder(root / name).items():
+                print(f"{name + '/' + folder:36}{count.code:>8,}{count.documentation:>15,}")
+        total = count_part(root, part)
+        print(f"{part:36}{total.code:>8,}{total.documentation:>15,}\n")
+
+
+if __name__ == "__main__":
+    main()
