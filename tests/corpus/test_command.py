@@ -6,11 +6,11 @@ import json
 from pathlib import Path
 
 import pytest
-from corpus_retriever import retriever_stub
 
 from rag_r1.cli import main as cli
 from rag_r1.corpus.report import markdown, read_answerable_ids
 from rag_r1.io.terminal_text import terminal_text
+from tests.fakes.corpus_retriever import retriever_stub
 
 CORPUS = [
     {"id": "1", "contents": '"Ulm"\nUlm is a city on the Danube.'},

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 
 import pytest
-from corpus_retriever import retriever_stub
 
 from rag_r1.corpus.answer_matcher import AnswerMatcher
 from rag_r1.corpus.questions import CorpusQuestion
 from rag_r1.corpus.retrieval_check import RetrievalResult, RetrieverError, retrieve
 from rag_r1.tools.retrieval.client import RetrieverConfig
+from tests.fakes.corpus_retriever import retriever_stub
 
 PASSAGES = {"1": "Ulm is a town.", "2": "The Danube is a river.", "3": "Nothing."}
 

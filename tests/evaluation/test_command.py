@@ -11,11 +11,6 @@ from pathlib import Path
 
 import pytest
 import yaml
-from killed_runs import kill_at, lines
-from scripted_judge import scripted_judge
-from scripted_runs import untimed
-from scripted_teacher import Teacher
-from scripted_vllm import Policy
 
 from rag_r1.agent.records import read_records
 from rag_r1.cli import COMMANDS
@@ -27,6 +22,11 @@ from rag_r1.evaluation import command
 from rag_r1.evaluation.validation_limits import validation_limits
 from rag_r1.protocols import load_protocol
 from rag_r1.rollouts.requests import seeded_fraction
+from tests.evaluation.killed_runs import kill_at, lines
+from tests.evaluation.scripted_runs import untimed
+from tests.fakes.scripted_judge import scripted_judge
+from tests.fakes.scripted_teacher import Teacher
+from tests.fakes.scripted_vllm import Policy
 
 ROOT = Path(__file__).parents[2]
 MQ = load_protocol("rag_r1_mq")

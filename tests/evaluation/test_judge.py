@@ -8,11 +8,11 @@ import time
 from pathlib import Path
 
 import pytest
-from finished_runs import record
-from scripted_judge import scripted_judge
 
 from rag_r1.evaluation.judge import TERM, JudgeArguments, JudgeCase, description, judge, verdict_of
 from rag_r1.rewards.terms.judged import ACCURACY_PROMPT
+from tests.evaluation.finished_runs import record
+from tests.fakes.scripted_judge import scripted_judge
 
 KEY = "sk-secret-of-the-judge"
 

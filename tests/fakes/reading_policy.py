@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from aiohttp import web
-from scripted_vllm import Policy
 
 from rag_r1.demo.search import WorldSearch
 from rag_r1.demo.world import Question
+from tests.fakes.scripted_vllm import Policy
 
 
 @dataclass

@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from aiohttp import web
-from reading_policy import ReadingPolicy
-from scripted_judge import ScriptedJudge, scripted_judge
 
 from rag_r1.data.rows import write_rows
 from rag_r1.demo.policy import policy_path
 from rag_r1.demo.world import Question, World, demo_protocol, make_questions, make_world, to_row
 from rag_r1.rollouts.requests import seeded_fraction
+from tests.fakes.reading_policy import ReadingPolicy
+from tests.fakes.scripted_judge import ScriptedJudge, scripted_judge
 
 #: Options of `rag-r1 retriever data` for so small a world.
 FEW = ("--negatives", "3")

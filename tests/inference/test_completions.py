@@ -9,8 +9,6 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
-from scripted import Characters
-from scripted_runs import folder_at
 
 from rag_r1.agent import Generation
 from rag_r1.inference.client import Endpoint, EndpointOptions, EngineFailure
@@ -19,6 +17,8 @@ from rag_r1.inference.episode_client import EpisodeClient
 from rag_r1.inference.rate_limit import CancelToken
 from rag_r1.protocols import load_protocol
 from rag_r1.runs.response_cache import ResponseCache, Usage
+from tests.evaluation.scripted_runs import folder_at
+from tests.fakes.scripted_engine import Characters
 
 SQ = load_protocol("rag_r1_sq")
 TEXT = "<answer> Rome </answer>"

@@ -14,7 +14,6 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from finished_runs import card
 
 from rag_r1.agent import Budget, FailurePolicy
 from rag_r1.protocols import load_protocol
@@ -28,6 +27,7 @@ from rag_r1.rollouts.provenance_facts import (
 )
 from rag_r1.tools.retrieval.client import RetrieverConfig
 from rag_r1.tools.retrieval.local_server import build_index, retrieval_process
+from tests.evaluation.finished_runs import card
 
 PASSING = {"index_version": 2, "paged_in": 1}
 READY = {

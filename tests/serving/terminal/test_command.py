@@ -11,13 +11,13 @@ from contextlib import suppress
 
 import pytest
 from aiohttp import web
-from running_chat import GOLD, PASSAGES, QUESTION, arguments, chat_server, policy_of
 
 from rag_r1.demo.loopback import LoopbackServer
 from rag_r1.serving.command import main as serve_main
 from rag_r1.serving.terminal import client
 from rag_r1.serving.terminal.client import ChatError, stream_answer
 from rag_r1.serving.terminal.command import TerminalChat, main, plain_text
+from tests.serving.running_chat import GOLD, PASSAGES, QUESTION, arguments, chat_server, policy_of
 
 CONTROLS = "\x1b[2J\x07\x9b31m"
 

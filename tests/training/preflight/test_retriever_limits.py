@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from composed_recipes import composed
 from omegaconf import OmegaConf
 from safetensors.torch import save_file
 
@@ -20,6 +19,7 @@ from rag_r1.training.preflight import PreflightReport, check_retriever
 from rag_r1.training.preflight.retriever_limits import check_limits, limits_in
 from rag_r1.training.preflight.weight_transfer import check_bucket, largest_tensor
 from retrieval_server.engine.options import EngineOptions
+from tests.recipes.composed_recipes import composed
 
 pytestmark = pytest.mark.slow  # composed recipes
 
