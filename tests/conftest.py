@@ -20,19 +20,19 @@ from retrieval_server.encode.cpu_settings import set_mkl_reproducible
 
 #: A check that fails shows its values, as an assertion in a test does.
 CHECKS = (
-    "async_checks",
-    "dapo_and_lora_checks",
-    "export_checks",
-    "fault_checks",
-    "judged_checks",
-    "memory_checks",
-    "own_reward_checks",
-    "probe_checks",
-    "rewriting_checks",
-    "run_checks",
-    "sft_batch_checks",
-    "stage_checks",
-    "tool_checks",
+    "tests.chaos.async_checks",
+    "tests.chaos.fault_checks",
+    "tests.chaos.tool_checks",
+    "tests.e2e.dapo_and_lora_checks",
+    "tests.e2e.export_checks",
+    "tests.e2e.judged_checks",
+    "tests.e2e.memory_checks",
+    "tests.e2e.own_reward_checks",
+    "tests.e2e.probe_checks",
+    "tests.e2e.rewriting_checks",
+    "tests.e2e.run_checks",
+    "tests.e2e.stage_checks",
+    "tests.plugin.sft_batch_checks",
 )
 
 set_mkl_reproducible()
@@ -80,6 +80,6 @@ def pytest_collection_finish():
 @pytest.fixture(scope="session")
 def wheel(tmp_path_factory):
     """The wheel of this repository."""
-    from wheel_environments import build_wheel
+    from tests.wheel.wheel_environments import build_wheel
 
     return build_wheel(tmp_path_factory.mktemp("dist"))

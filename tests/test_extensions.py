@@ -5,7 +5,6 @@ import asyncio
 import sys
 
 import pytest
-from scripted import Characters, Engine
 
 from rag_r1.agent import Budget, Trajectory
 from rag_r1.config.agent_setup import AgentSetup
@@ -17,6 +16,7 @@ from retrieval_server.indexing.builder import build_index
 from retrieval_server.indexing.options import BuildOptions
 from retrieval_server.search.index_source import IndexSource
 from retrieval_server.search.options import OpenOptions
+from tests.fakes.scripted_engine import Characters, Engine
 
 PROTOCOL = """\
 extends: rag_r1_sq

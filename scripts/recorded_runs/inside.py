@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-import tomllib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,18 +21,7 @@ from typing import Any
 
 from .workplace import ROOT
 
-# The helpers of the tests are found as pytest finds them.
-_PYTEST = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["pytest"]["ini_options"]
-sys.path[:0] = [str(ROOT), *(str(ROOT / folder) for folder in _PYTEST["pythonpath"])]
-
-from reading_policy import ReadingPolicy  # noqa: E402
-from running_chat import QUESTION as _CHAT_QUESTION  # noqa: E402
-from running_chat import policy_of  # noqa: E402
-from scored_world import FEW, scored_world  # noqa: E402
-from scripted_judge import scripted_judge  # noqa: E402
-from scripted_teacher import Teacher  # noqa: E402
-from scripted_vllm import Policy  # noqa: E402
-from stub_loop import StubLoop, StubServer  # noqa: E402
+sys.path.insert(0, str(ROOT))  # for the fakes of the tests
 
 from rag_r1.data.rows import write_rows  # noqa: E402
 from rag_r1.demo.policy import policy_path  # noqa: E402
@@ -41,9 +29,17 @@ from rag_r1.demo.search import WorldSearch  # noqa: E402
 from rag_r1.demo.world import Question, demo_protocol, make_questions, make_world, to_row  # noqa: E402
 from rag_r1.protocols import Document, Failure, Protocol, load_protocol, protocol_names  # noqa: E402
 from rag_r1.rollouts.requests import seeded_fraction  # noqa: E402
+from tests.fakes.judge_server import JudgeServer  # noqa: E402
+from tests.fakes.reading_policy import ReadingPolicy  # noqa: E402
+from tests.fakes.scored_world import FEW, scored_world  # noqa: E402
+from tests.fakes.scripted_teacher import Teacher  # noqa: E402
+from tests.fakes.scripted_vllm import Policy  # noqa: E402
+from tests.iterate.stub_loop import StubLoop, StubServer  # noqa: E402
+from tests.serving.running_chat import QUESTION as _CHAT_QUESTION  # noqa: E402
+from tests.serving.running_chat import policy_of  # noqa: E402
 
 CHAT_QUESTION = _CHAT_QUESTION
-MCP_SERVER = ROOT / "tests" / "tools" / "small_mcp_server.py"
+MCP_SERVER = ROOT / "tests" / "fakes" / "small_mcp_server.py"
 WORLD = make_world(3, "train", people=60, places=20)
 QUESTIONS = make_questions(WORLD, 12, 3)
 DIALECT = "rag_r1_sq"
@@ -114,7 +110,7 @@ def judge() -> Iterator[Any]:
             number
         ]
 
-    with scripted_judge(reply) as made:
+    with JudgeServer.of_cases(reply) as made:
         yield made
 
 
@@ -237,9 +233,10 @@ def protocols() -> list[str]:
 def scripted_rollouts(name: str) -> list[dict[str, Any]]:
     """Each scripted episode of a protocol: the rows that veRL gets, with the record, the score, and what the
     engine was asked."""
-    from chat_templates import tokenizer_with
     from omegaconf import OmegaConf
-    from scripted_loop import config, play, score
+
+    from tests.agent.chat_templates import tokenizer_with
+    from tests.plugin.scripted_loop import config, play, score
 
     words = tokenizer_with("plain")
     script = _Script(load_protocol(name))

@@ -10,8 +10,6 @@ import asyncio
 import json
 from dataclasses import dataclass, field, replace
 
-import virtual_time
-
 from rag_r1.agent import (
     KINDS,
     STATUSES,
@@ -24,6 +22,7 @@ from rag_r1.agent import (
 )
 from rag_r1.protocols import Document, Failure, load_protocol
 from rag_r1.tools import search_tools
+from tests.fakes import virtual_time
 
 PROTOCOLS = [load_protocol(name) for name in ("rag_r1_mq", "rag_r1_sq", "r1_searcher")]
 PROTOCOL = PROTOCOLS[0]

@@ -4,11 +4,11 @@ import asyncio
 
 import pytest
 import yaml
-from scripted import ANSWER, Characters, Engine, Searcher
 
 from rag_r1.agent import Budget, Episode, FailurePolicy
 from rag_r1.protocols import load_protocol
 from rag_r1.tools import search_tools, tool
+from tests.fakes.scripted_engine import ANSWER, Characters, Engine, Searcher
 
 TEXT = {"x": {"type": "string"}}
 QUICK = FailurePolicy(wait_s=0.0, tool_timeout_s=0.05)

@@ -9,7 +9,6 @@ from dataclasses import replace
 
 import pytest
 import yaml
-from chat_templates import USABLE, tokenizer_with
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -17,6 +16,7 @@ from rag_r1.agent import Budget, Generation, TokenizerCodec
 from rag_r1.config.agent_setup import AgentSetup, chat_template, for_tokenizer
 from rag_r1.protocols import Document, load_protocol
 from rag_r1.tools import schemas, search_tools, tool
+from tests.agent.chat_templates import USABLE, tokenizer_with
 
 TOOLS = load_protocol("agentic_rag_tools")
 BUDGET = Budget(

@@ -4,11 +4,11 @@ import asyncio
 from random import Random
 
 import pytest
-from scripted import ANSWER, FOUND, OBSERVED, SEARCH, Characters, Engine, Searcher, untimed
 
 from rag_r1.agent import Budget, Episode
 from rag_r1.protocols import Document, Failure, load_protocol
 from rag_r1.tools import search_tools
+from tests.fakes.scripted_engine import ANSWER, FOUND, OBSERVED, SEARCH, Characters, Engine, Searcher, untimed
 
 SQ, MQ = load_protocol("rag_r1_sq"), load_protocol("rag_r1_mq")
 

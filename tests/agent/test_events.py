@@ -4,12 +4,12 @@ import asyncio
 import json
 
 import pytest
-from scripted import ANSWER, SEARCH, Characters, Engine, Searcher, untimed
 
 from rag_r1.agent import Budget, Episode
 from rag_r1.agent.records import EventLog, read_records, trajectory_of
 from rag_r1.protocols import Failure, load_protocol
 from rag_r1.tools import search_tools
+from tests.fakes.scripted_engine import ANSWER, SEARCH, Characters, Engine, Searcher, untimed
 
 MQ = load_protocol("rag_r1_mq")
 

@@ -7,11 +7,11 @@ from random import Random
 
 from hypothesis import given
 from hypothesis import strategies as st
-from scripted import Characters
 
 from rag_r1.agent import Budget, Episode, FailurePolicy, FailureRecord, Generation
 from rag_r1.protocols import Document, Failure, load_protocol
 from rag_r1.tools import search_tools
+from tests.fakes.scripted_engine import Characters
 
 PROTOCOL = load_protocol("rag_r1_mq")
 SEARCH, ANSWER = "<search> a, b </search>", "<answer> Rome </answer>"

@@ -6,7 +6,12 @@ import asyncio
 from dataclasses import replace
 
 import pytest
-from hostile_parts import (
+
+from rag_r1.agent import Budget, Episode, FailurePolicy, FailureRecord, TokenizerCodec, UnknownTokenError
+from rag_r1.agent.validation import NO_ANSWER, TIMED_OUT
+from rag_r1.demo.tokenizer import make_tokenizer
+from rag_r1.tools import search_tools
+from tests.agent.hostile_parts import (
     ANSWER,
     CODEC_DECODE,
     CODEC_ENCODE,
@@ -24,11 +29,6 @@ from hostile_parts import (
     play,
     raise_,
 )
-
-from rag_r1.agent import Budget, Episode, FailurePolicy, FailureRecord, TokenizerCodec, UnknownTokenError
-from rag_r1.agent.validation import NO_ANSWER, TIMED_OUT
-from rag_r1.demo.tokenizer import make_tokenizer
-from rag_r1.tools import search_tools
 
 
 @pytest.mark.parametrize("fault", sorted(ENGINE_FAULTS))

@@ -9,7 +9,10 @@ from __future__ import annotations
 from dataclasses import replace
 from random import Random
 
-from hostile_parts import (
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from tests.agent.hostile_parts import (
     ANSWER,
     CODEC_DECODE,
     CODEC_ENCODE,
@@ -22,8 +25,6 @@ from hostile_parts import (
     Parts,
     play,
 )
-from hypothesis import example, given
-from hypothesis import strategies as st
 
 
 def some(random, faults, n, share):

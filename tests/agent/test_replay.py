@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scripted import ANSWER, FOUND, Characters, Engine, Searcher, untimed
-from virtual_time import run
 
 from rag_r1.agent import Budget, Episode, FailurePolicy, ReplayTurn
 from rag_r1.agent.failures import FOR_TRAINING
 from rag_r1.protocols import Document, Refusal, load_protocol
 from rag_r1.tools import search_tools, tool
+from tests.fakes.scripted_engine import ANSWER, FOUND, Characters, Engine, Searcher, untimed
+from tests.fakes.virtual_time import run
 
 SQ = load_protocol("rag_r1_sq")
 MQ = load_protocol("rag_r1_mq")

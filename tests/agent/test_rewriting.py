@@ -6,11 +6,11 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
-from scripted import ANSWER, SEARCH, Characters, Engine, Searcher
 
 from rag_r1.agent import Budget, Episode
 from rag_r1.protocols import load_protocol
 from rag_r1.tools import search_tools
+from tests.fakes.scripted_engine import ANSWER, SEARCH, Characters, Engine, Searcher
 
 SUMMARY = "<think> enough </think> <summary> Rome is a city </summary>"
 

@@ -8,12 +8,12 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scripted import SEARCH, Characters, Engine, Searcher
 
 from rag_r1.agent import Budget, Episode, FailurePolicy, Trajectory, sample_paths
 from rag_r1.agent.self_consistency import majority_vote
 from rag_r1.protocols import Failure, load_protocol
 from rag_r1.tools import search_tools
+from tests.fakes.scripted_engine import SEARCH, Characters, Engine, Searcher
 
 SQ = load_protocol("rag_r1_sq")
 

@@ -5,11 +5,9 @@ import json
 from collections import Counter, defaultdict
 
 import pytest
-import virtual_time
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
-from scripted import ANSWER, Characters, Engine, Searcher
 
 from rag_r1.agent import Budget, Episode, FailurePolicy
 from rag_r1.agent.records import summary
@@ -18,6 +16,8 @@ from rag_r1.agent.trajectory import CallRecord
 from rag_r1.options.tool_limits import ToolLimits
 from rag_r1.protocols import Document, Failure, Refusal, load_protocol
 from rag_r1.tools import search_tools, tool
+from tests.fakes import virtual_time
+from tests.fakes.scripted_engine import ANSWER, Characters, Engine, Searcher
 
 TEXT = {"x": {"type": "string"}}
 HOUR = 3600.0

@@ -15,10 +15,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from left_behind import json_lines, step_metrics, texts_of_records, texts_of_rows
 from transformers import AutoTokenizer
 
 from rag_r1.agent.records import records_by_step
+from tests.e2e.left_behind import json_lines, step_metrics, texts_of_records, texts_of_rows
 
 Event = dict[str, Any]
 

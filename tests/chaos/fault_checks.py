@@ -15,10 +15,17 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from left_behind import generated, json_lines, question, step_metrics, texts_of_records, texts_of_rows
 from transformers import AutoTokenizer
 
 from rag_r1.agent.records import read_records, records_by_step
+from tests.e2e.left_behind import (
+    generated,
+    json_lines,
+    question,
+    step_metrics,
+    texts_of_records,
+    texts_of_rows,
+)
 
 
 @dataclass(frozen=True)

@@ -22,12 +22,12 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
-from left_behind import step_metrics
 from verl.workers.rollout.llm_server import FullyAsyncLLMServerClient
 
 from rag_r1.plugin.agent_loop import SearchAgentLoop
 from rag_r1.protocols import Document, Failure
 from rag_r1.tools import RetrievalClient, RetrieverConfig
+from tests.e2e.left_behind import step_metrics
 
 #: The events of the trajectory that is running; a tool's call runs in a copy of its context.
 _events: ContextVar[list[dict[str, Any]]] = ContextVar("events")

@@ -10,11 +10,13 @@ from __future__ import annotations
 from itertools import groupby
 from operator import itemgetter
 
-import async_checks
 import pytest
-from async_checks import CHECKS, AsyncRun
-from left_behind import json_lines
-from made_runs import (
+
+from rag_r1.demo.policy import policy_path
+from tests.chaos import async_checks
+from tests.chaos.async_checks import CHECKS, AsyncRun
+from tests.e2e.left_behind import json_lines
+from tests.e2e.made_runs import (
     edit,
     lines,
     metrics,
@@ -24,8 +26,6 @@ from made_runs import (
     write_metrics,
     write_records,
 )
-
-from rag_r1.demo.policy import policy_path
 
 STEPS, SAMPLES = 3, 4
 LOGGED = {

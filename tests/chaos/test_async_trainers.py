@@ -23,10 +23,10 @@ What a training must have left behind stands in async_checks.py.
 from __future__ import annotations
 
 import pytest
-from async_checks import CHECKS, AsyncRun
-from demo_training import GROUP, QUESTIONS, Training, hydra
 
 from rag_r1.demo.policy import policy_path
+from tests.chaos.async_checks import CHECKS, AsyncRun
+from tests.e2e.demo_training import GROUP, QUESTIONS, Training, hydra
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(2400)]
 
@@ -73,12 +73,12 @@ def trained(request, demo_index, make_module_server, make_proxy, tmp_path_factor
     out = tmp_path_factory.mktemp(request.param)
     loops, protocol = out / "agent_loops.yaml", out / "protocol.yaml"
     # By the name that the rows have for their agent loop, which takes the place of the default one.
-    loops.write_text("- {name: search_agent, _target_: journal_loop.JournalAgentLoop}\n")
+    loops.write_text("- {name: search_agent, _target_: tests.chaos.journal_loop.JournalAgentLoop}\n")
     protocol.write_text(PROTOCOL)
     server = make_module_server()
     with make_proxy(server.url, rate=0.5, delay_s=1.5, faults=["delayed"]) as proxy:
         lookup = {
-            "tool": "journal_loop:make_search",
+            "tool": "tests.chaos.journal_loop:make_search",
             "url": proxy.url,
             "metrics": str(out / "run.jsonl"),
             "at_most_s": HELD_S,

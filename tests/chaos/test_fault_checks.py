@@ -11,11 +11,13 @@ import os
 from collections import Counter
 from collections.abc import Callable
 
-import fault_checks
 import pytest
-from fault_checks import CHECKS, FaultyRun
-from left_behind import json_lines
-from made_runs import (
+
+from rag_r1.demo.policy import policy_path
+from tests.chaos import fault_checks
+from tests.chaos.fault_checks import CHECKS, FaultyRun
+from tests.e2e.left_behind import json_lines
+from tests.e2e.made_runs import (
     copied,
     fields,
     lines,
@@ -26,8 +28,6 @@ from made_runs import (
     write_metrics,
     write_records,
 )
-
-from rag_r1.demo.policy import policy_path
 
 STEPS, QUESTIONS, GROUP = 4, 2, 4
 SAMPLES = QUESTIONS * GROUP

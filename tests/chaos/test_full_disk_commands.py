@@ -12,16 +12,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from finished_runs import record, write_run
-from running_chat import QUESTION, policy_of
-from scored_world import FEW, scored_world
-from scripted_vllm import Policy
 
 from rag_r1.cli import main as cli
 from rag_r1.data.rows import write_rows
 from rag_r1.demo.policy import policy_path
 from rag_r1.demo.world import make_questions, make_world, to_row
 from rag_r1.protocols import load_protocol
+from tests.evaluation.finished_runs import record, write_run
+from tests.fakes.scored_world import FEW, scored_world
+from tests.fakes.scripted_vllm import Policy
+from tests.serving.running_chat import QUESTION, policy_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reason="mounts a tmpfs")]
 SIZE = 4 << 20

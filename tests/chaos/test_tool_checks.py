@@ -11,11 +11,20 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-import tool_checks
-from made_runs import fields, lines, metrics, play, proofs, write_lines, write_metrics, write_records
-from tool_checks import BROKEN, CHECKS, HANGING, OF_MCP, SEARCH, ToolRun, calls
 
 from rag_r1.demo.policy import policy_path
+from tests.chaos import tool_checks
+from tests.chaos.tool_checks import BROKEN, CHECKS, HANGING, OF_MCP, SEARCH, ToolRun, calls
+from tests.e2e.made_runs import (
+    fields,
+    lines,
+    metrics,
+    play,
+    proofs,
+    write_lines,
+    write_metrics,
+    write_records,
+)
 
 STEPS, QUESTIONS, GROUP = 3, 2, 4
 SAMPLES = QUESTIONS * GROUP

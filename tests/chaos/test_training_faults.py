@@ -13,12 +13,12 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
-import fault_checks
 import pytest
-from demo_training import GROUP, QUESTIONS, Training
-from fault_checks import FaultyRun
 
 from rag_r1.demo.policy import policy_path
+from tests.chaos import fault_checks
+from tests.chaos.fault_checks import FaultyRun
+from tests.e2e.demo_training import GROUP, QUESTIONS, Training
 
 # Bounded in time; generous, for a busy machine takes several times what a quiet one does.
 pytestmark = [pytest.mark.e2e, pytest.mark.full, pytest.mark.timeout(2400)]
@@ -45,7 +45,7 @@ def trained(demo_index, make_module_server, make_proxy, tmp_path_factory) -> Fau
     out = tmp_path_factory.mktemp("training")
     loops = out / "agent_loops.yaml"
     # By the name that the rows have for their agent loop, which takes the place of the default one.
-    loops.write_text("- {name: search_agent, _target_: faulty_loop.FaultySearchAgentLoop}\n")
+    loops.write_text("- {name: search_agent, _target_: tests.chaos.faulty_loop.FaultySearchAgentLoop}\n")
     overrides = (*OVERRIDES, f"actor_rollout_ref.rollout.agent.agent_loop_config_path={loops}")
     server = make_module_server()
     checkpoints = []

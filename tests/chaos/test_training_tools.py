@@ -16,11 +16,11 @@ import threading
 from pathlib import Path
 
 import pytest
-from demo_training import GROUP, QUESTIONS, Training, hydra
-from tool_checks import BROKEN, CHECKS, HANGING, OF_MCP, ToolRun
 
 from rag_r1.demo.policy import policy_path
 from rag_r1.tools.mcp.tool import has_mcp
+from tests.chaos.tool_checks import BROKEN, CHECKS, HANGING, OF_MCP, ToolRun
+from tests.e2e.demo_training import GROUP, QUESTIONS, Training, hydra
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -73,10 +73,10 @@ def trained(demo_index, make_module_server, tmp_path_factory) -> ToolRun:
     out = tmp_path_factory.mktemp("tools")
     protocol, held = out / "protocol.yaml", out / "held"
     protocol.write_text(PROTOCOL)
-    server = ROOT / "tests" / "tools" / "small_mcp_server.py"
+    server = ROOT / "tests" / "fakes" / "small_mcp_server.py"
     entries = {
-        BROKEN: f"failing_tools:{BROKEN}",
-        HANGING: f"failing_tools:{HANGING}",
+        BROKEN: f"tests.chaos.failing_tools:{BROKEN}",
+        HANGING: f"tests.chaos.failing_tools:{HANGING}",
         OF_MCP: {
             "tool": "mcp",
             "command": [sys.executable, "-S", str(server), "hold", str(held)],

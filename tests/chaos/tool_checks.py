@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fault_checks import usable
-from left_behind import generated, json_lines, step_metrics, texts_of_records, texts_of_rows
 from transformers import AutoTokenizer
 
 from rag_r1.agent.records import records_by_step
+from tests.chaos.fault_checks import usable
+from tests.e2e.left_behind import generated, json_lines, step_metrics, texts_of_records, texts_of_rows
 
 SEARCH, BROKEN, HANGING, OF_MCP = "search", "broken", "hanging", "echo"
 #: What a record says about a failed call of each tool.

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from contacts import Scan
-from table import Table
-from verl_source import Sources, installed
+
+from tests.contract.contacts import Scan
+from tests.contract.table import Table
+from tests.contract.verl_source import Sources, installed
 
 
 @pytest.fixture(scope="session")

@@ -26,8 +26,8 @@ from functools import cached_property
 from itertools import groupby
 from pathlib import Path
 
-from syntax import FUNCTIONS, imports, is_text, names_of, outside_definitions
-from verl_source import MODULE_LEVEL, ROOT, THEIRS, Definition, Sources
+from tests.contract.syntax import FUNCTIONS, imports, is_text, names_of, outside_definitions
+from tests.contract.verl_source import MODULE_LEVEL, ROOT, THEIRS, Definition, Sources
 
 _LOSSES = ("vanilla", "dppo_tv", "dppo_kl", "gpg", "dro", "cispo")
 #: Where it matters, module, names, and what is relied on.

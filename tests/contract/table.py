@@ -17,21 +17,22 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from contacts import Scan
-from verl_source import Definition, Sources
+
+from tests.contract.contacts import Scan
+from tests.contract.verl_source import Definition, Sources
 
 HERE = Path(__file__).parent
 NAMES, LINES = "names.yaml", "lines.json"
 _HEAD = """\
 # What this project uses of veRL and its store, by module and name: the files that use it, by kinds (see
-# contacts.py), its signature, the hash of its syntax tree. Written by `python tests/contract/update.py`.
+# contacts.py), its signature, the hash of its syntax tree. Written by `python -m tests.contract.update`.
 """
 _ADVICE = """\
 {count} of the names that this project uses of veRL are no longer those of veRL {pinned} (installed: {now}).
 What to do is told in docs/upgrading_verl.md. The whole difference:
   pip download verl=={pinned} --no-deps -d old
-  python tests/contract/update.py --diff old/verl-{pinned}-py3-none-any.whl
-When each change has been read, and what it asks for is done: python tests/contract/update.py"""
+  python -m tests.contract.update --diff old/verl-{pinned}-py3-none-any.whl
+When each change has been read, and what it asks for is done: python -m tests.contract.update"""
 _DIGITS = 6
 #: Unchanged lines that are shown before changed ones.
 _BEFORE = 2

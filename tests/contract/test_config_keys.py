@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from verl_source import ROOT
+
+from tests.contract.verl_source import ROOT
 
 #: Keys that veRL's YAML does not have: its classes do, it passes them on, or our data sets read them.
 MORE_KEYS = (

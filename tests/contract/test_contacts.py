@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from contacts import Scan
-from verl_source import Sources
+
+from tests.contract.contacts import Scan
+from tests.contract.verl_source import Sources
 
 VERL = {
     "verl/__init__.py": "from .core import Base as Base\n",

@@ -5,9 +5,10 @@ from __future__ import annotations
 from zipfile import ZipFile
 
 import pytest
-from table import Table
-from update import diff
-from verl_source import Sources, in_wheel, installed
+
+from tests.contract.table import Table
+from tests.contract.update import diff
+from tests.contract.verl_source import Sources, in_wheel, installed
 
 BUFFER = "verl.trainer.ppo.v1.replay_buffer"
 
@@ -27,7 +28,7 @@ def test_the_table_has_every_contact_with_verl_and_no_other(table, scan):
     }
     differing = {key for key in found.keys() | pinned.keys() if found.get(key) != pinned.get(key)}
     told = [f"{key}: pinned {pinned.get(key)}, found {found.get(key)}" for key in sorted(differing)]
-    assert not told, "\n".join([*told, "look at each, then run: python tests/contract/update.py"])
+    assert not told, "\n".join([*told, "look at each, then run: python -m tests.contract.update"])
 
 
 @pytest.fixture
@@ -54,7 +55,7 @@ def test_another_signature_is_reported_with_both(report):
     assert "its signature was (self, partition_id: str, uids: set[str]) -> None\n" in said
     assert "is (self, partition_id: str, uids: set[str], reason: str='') -> None\n" in said
     assert said.count("has changed") == 1
-    assert "pip download verl==0.9.1" in said and "tests/contract/update.py --diff" in said
+    assert "pip download verl==0.9.1" in said and "tests.contract.update --diff" in said
 
 
 def test_another_body_is_reported_with_the_new_line_and_its_number(report):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
-from verl_source import ROOT
+from tests.contract.verl_source import ROOT
 
 #: Outside of rag_r1/plugin -> why there. A new line here is a decision: most contacts belong into the plugin.
 PLACES = {

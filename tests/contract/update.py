@@ -1,8 +1,8 @@
 """Writes the table of pinned names from the installed veRL, or shows what a new veRL has changed.
 
-    python tests/contract/update.py                  write names.yaml and lines.json
-    python tests/contract/update.py --check          print what differs from the table, and write nothing
-    python tests/contract/update.py --diff OLD.whl   print the changed names as a diff from that wheel of veRL
+    python -m tests.contract.update                  write names.yaml and lines.json
+    python -m tests.contract.update --check          print what differs from the table, and write nothing
+    python -m tests.contract.update --diff OLD.whl   print the changed names as a diff from that wheel of veRL
 
 Before a new table is committed, each change in it has been read: docs/upgrading_verl.md.
 """
@@ -14,9 +14,9 @@ import sys
 from difflib import unified_diff
 from pathlib import Path
 
-from contacts import Scan
-from table import Table, members_apart
-from verl_source import Sources, in_wheel, installed
+from tests.contract.contacts import Scan
+from tests.contract.table import Table, members_apart
+from tests.contract.verl_source import Sources, in_wheel, installed
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -24,7 +24,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from zipfile import Path as ZipPath
 
-from syntax import (
+from tests.contract.syntax import (
     DEFINITIONS,
     FUNCTIONS,
     arguments_of,

@@ -12,10 +12,10 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from composed_recipes import compose_quickly
 from omegaconf import DictConfig, OmegaConf
 
 from rag_r1.training.preflight.memory import CONTEXTS, SHAPES, training_bytes
+from tests.recipes.composed_recipes import compose_quickly
 
 pytestmark = pytest.mark.slow  # each guide's keys are composed, and each command is asked for its help
 

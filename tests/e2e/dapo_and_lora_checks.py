@@ -13,10 +13,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from left_behind import json_lines, question, step_metrics, texts_of_records, texts_of_rows
 from transformers import AutoTokenizer
 
 from rag_r1.agent.records import records_by_step
+from tests.e2e.left_behind import json_lines, question, step_metrics, texts_of_records, texts_of_rows
 
 Groups = dict[str, list[dict[str, Any]]]
 

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from left_behind import step_metrics
 
 from rag_r1.config.recipes import Recipe
 from rag_r1.demo.policy import policy_path
+from tests.e2e.left_behind import step_metrics
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -25,7 +25,7 @@ SMALL = (
     f"data.train_batch_size={QUESTIONS}",
     f"actor_rollout_ref.actor.ppo_mini_batch_size={QUESTIONS}",
     f"actor_rollout_ref.rollout.n={GROUP}",
-    "actor_rollout_ref.model.external_lib=recording_engine",
+    "actor_rollout_ref.model.external_lib=tests.e2e.recording_engine",
     "trainer.val_before_train=false",
     "trainer.test_freq=-1",
     "data.val_max_samples=4",
@@ -53,8 +53,7 @@ class Training:
             *overrides,
         ]
         self._command = Recipe.find("demo/grpo").command(changes)
-        here = Path(__file__).parent
-        path = os.pathsep.join([str(here), str(here.parent / "chaos"), os.environ.get("PYTHONPATH", "")])
+        path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
         self._environment = {
             **os.environ,
             "PYTHONPATH": path,

@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from left_behind import json_lines, step_metrics
 
 from rag_r1.agent.records import read_records, records_by_step
+from tests.e2e.left_behind import json_lines, step_metrics
 
 JUDGED, BOUNDED = "judged", "bounded"
 #: What becomes of a question and an answer, and the reason that the record then has.

@@ -20,12 +20,12 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from left_behind import json_lines
 from transformers import AutoTokenizer
 
 from rag_r1.agent import Turn
 from rag_r1.demo import policy, traces, world
 from rag_r1.demo.search import WorldSearch
+from tests.e2e.left_behind import json_lines
 
 PROTOCOL = world.demo_protocol("rag_r1_mq")
 #: How a check fails. A metric that is not there is a KeyError.

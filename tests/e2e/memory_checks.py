@@ -15,9 +15,10 @@ from statistics import fmean, pstdev, stdev
 from typing import Any
 
 import pytest
-import rewriting_checks
-from left_behind import generated
-from rewriting_checks import RewritingRun, sessions
+
+from tests.e2e import rewriting_checks
+from tests.e2e.left_behind import generated
+from tests.e2e.rewriting_checks import RewritingRun, sessions
 
 Row = dict[str, Any]
 

@@ -1,7 +1,8 @@
 """veRL's FSDP engine for a CPU, which writes down every batch that the actor is trained on.
 
-Chosen through veRL's own registry: `actor_rollout_ref.model.external_lib=recording_engine` loads this module
-and `VERL_ENGINE_VENDOR=recording` picks this class. The rows go to `$RAG_R1_RECORD/actor.jsonl`.
+Chosen through veRL's own registry: `actor_rollout_ref.model.external_lib=tests.e2e.recording_engine`
+loads this module and `VERL_ENGINE_VENDOR=recording` picks this class. The rows go to
+`$RAG_R1_RECORD/actor.jsonl`.
 """
 
 from __future__ import annotations

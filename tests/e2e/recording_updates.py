@@ -1,7 +1,7 @@
 """veRL's FSDP engine for a CPU, which writes down of every update of the actor which rows it was made of.
 
-Chosen through veRL's own registry: `actor_rollout_ref.model.external_lib=recording_updates` loads this module
-and `VERL_ENGINE_VENDOR=recording_updates` picks this class. A line for each update goes to
+Chosen through veRL's own registry: `actor_rollout_ref.model.external_lib=tests.e2e.recording_updates`
+loads this module and `VERL_ENGINE_VENDOR=recording_updates` picks this class. A line for each update goes to
 `$RAG_R1_RECORD/updates.jsonl`: a list of its rows.
 """
 

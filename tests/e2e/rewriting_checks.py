@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from left_behind import json_lines, step_metrics, texts_of_rows
 from transformers import AutoTokenizer
+
+from tests.e2e.left_behind import json_lines, step_metrics, texts_of_rows
 
 
 @dataclass(frozen=True)

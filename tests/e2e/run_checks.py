@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from left_behind import json_lines
 from transformers import AutoTokenizer
 
 from rag_r1.agent.records import read_records, records_by_step
 from rag_r1.protocols import load_protocol
+from tests.e2e.left_behind import json_lines
 
 
 @dataclass(frozen=True)

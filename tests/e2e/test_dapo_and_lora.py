@@ -12,16 +12,15 @@ import subprocess
 import sys
 from pathlib import Path
 
-import own_reward_checks
-import probe_checks
 import pytest
-from dapo_and_lora_checks import DAPO_CHECKS, LORA_CHECKS, GroupedRun
-from own_reward_checks import OwnRewardRun
-from probe_checks import ProbedRun
 
 from rag_r1.demo.policy import policy_path
 from rag_r1.demo.world import demo_protocol, write_demo
 from rag_r1.evaluation.probes import command as passages_command
+from tests.e2e import own_reward_checks, probe_checks
+from tests.e2e.dapo_and_lora_checks import DAPO_CHECKS, LORA_CHECKS, GroupedRun
+from tests.e2e.own_reward_checks import OwnRewardRun
+from tests.e2e.probe_checks import ProbedRun
 
 pytestmark = [pytest.mark.e2e, pytest.mark.full]
 
@@ -38,7 +37,7 @@ OVERRIDES = [
     f"data.train_batch_size={QUESTIONS}",
     f"actor_rollout_ref.actor.ppo_mini_batch_size={QUESTIONS}",
     f"actor_rollout_ref.rollout.n={GROUP}",
-    "actor_rollout_ref.model.external_lib=recording_engine",
+    "actor_rollout_ref.model.external_lib=tests.e2e.recording_engine",
     "algorithm.filter_groups.enable=true",
     "algorithm.filter_groups.metric=em",
     "algorithm.filter_groups.max_num_gen_batches=8",
@@ -76,7 +75,7 @@ def trained(tmp_path_factory) -> GroupedRun:
         f"rag_r1.probe_passages={passages}",
     ]
     environment = {
-        "PYTHONPATH": os.pathsep.join([str(ROOT), str(Path(__file__).parent)]),
+        "PYTHONPATH": str(ROOT),
         "VERL_ENGINE_VENDOR": "recording",
         "RAG_R1_RECORD": str(out),
     }

@@ -6,10 +6,12 @@ one reward each and were refilled by three; of the three left, one was not neede
 
 from __future__ import annotations
 
-import dapo_and_lora_checks
 import pytest
-from dapo_and_lora_checks import DAPO_CHECKS, LORA_CHECKS, GroupedRun
-from made_runs import (
+
+from rag_r1.demo.policy import policy_path
+from tests.e2e import dapo_and_lora_checks
+from tests.e2e.dapo_and_lora_checks import DAPO_CHECKS, LORA_CHECKS, GroupedRun
+from tests.e2e.made_runs import (
     lines,
     metrics,
     play,
@@ -18,8 +20,6 @@ from made_runs import (
     write_metrics,
     write_records,
 )
-
-from rag_r1.demo.policy import policy_path
 
 STEPS, QUESTIONS, GROUP = 2, 2, 4
 CHECKS = tuple(dict.fromkeys([*DAPO_CHECKS, *LORA_CHECKS]))

@@ -10,11 +10,11 @@ import shutil
 
 import pytest
 import torch
-from export_checks import it_is_the_same_model
-from export_command import export
 from transformers import AutoModelForCausalLM
 
 from rag_r1.demo.policy import policy_path
+from tests.e2e.export_checks import it_is_the_same_model
+from tests.e2e.export_command import export
 
 
 @pytest.mark.slow

@@ -9,15 +9,15 @@ import json
 import shutil
 from pathlib import Path
 
-import export_checks
 import pytest
 import torch
-from export_checks import a_step_changed_the_policy, it_is_the_same_model
-from made_runs import checks_of, never_failing
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from rag_r1.demo.policy import policy_path
+from tests.e2e import export_checks
+from tests.e2e.export_checks import a_step_changed_the_policy, it_is_the_same_model
+from tests.e2e.made_runs import checks_of, never_failing
 
 POLICY = policy_path("rag_r1_mq")
 LAST = "model.layers.3.mlp.down_proj.weight"

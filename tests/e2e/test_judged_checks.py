@@ -10,10 +10,20 @@ from itertools import count
 from statistics import mean
 from typing import Any
 
-import judged_checks
 import pytest
-from judged_checks import BOUNDED, CHECKS, FAILURES, JUDGED, JudgedRun, behaviour
-from made_runs import fields, lines, metrics, play, proofs, write_lines, write_metrics, write_records
+
+from tests.e2e import judged_checks
+from tests.e2e.judged_checks import BOUNDED, CHECKS, FAILURES, JUDGED, JudgedRun, behaviour
+from tests.e2e.made_runs import (
+    fields,
+    lines,
+    metrics,
+    play,
+    proofs,
+    write_lines,
+    write_metrics,
+    write_records,
+)
 
 WEIGHTS = {"em": 1.0, JUDGED: 0.5, BOUNDED: 0.25}
 STEPS, SAMPLES, MOST = 2, 10, 4

@@ -11,12 +11,13 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import judged_checks
 import pytest
-from judge_server import JudgeServer, chat
-from judged_checks import BOUNDED, JUDGED, JudgedRun, behaviour
 
 from rag_r1.demo.run import run_demo
+from tests.e2e import judged_checks
+from tests.e2e.judged_checks import BOUNDED, JUDGED, JudgedRun, behaviour
+from tests.fakes.judge_server import JudgeServer
+from tests.fakes.openai_server import chat
 
 pytestmark = [pytest.mark.e2e, pytest.mark.full]
 
@@ -35,7 +36,7 @@ OVERRIDES = (
     f"data.train_batch_size={QUESTIONS}",
     f"actor_rollout_ref.actor.ppo_mini_batch_size={QUESTIONS}",
     f"actor_rollout_ref.rollout.n={GROUP}",
-    "actor_rollout_ref.model.external_lib=recording_engine",
+    "actor_rollout_ref.model.external_lib=tests.e2e.recording_engine",
     # Without `judge`: such trajectories are trained on.
     "rag_r1.failures.mask=[retriever,tool,engine,row,error]",
 )
@@ -58,7 +59,7 @@ def finished(tmp_path_factory) -> JudgedRun:
     with JudgeServer(reply) as server, pytest.MonkeyPatch.context() as patch:
         patch.setenv("VERL_ENGINE_VENDOR", "recording")
         patch.setenv("RAG_R1_RECORD", str(out))
-        patch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
+        patch.setenv("PYTHONPATH", str(Path(__file__).parents[2]), prepend=os.pathsep)
         terms = ["{term: em}", f"{{term: turn_cost, weight: {WEIGHTS['turn_cost']}}}"]
         for name, most in ((JUDGED, 100_000), (BOUNDED, MOST)):
             terms.append(TERM.format(name=name, weight=WEIGHTS[name], url=server.base, most=most))

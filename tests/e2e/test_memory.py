@@ -14,13 +14,13 @@ import os
 from pathlib import Path
 
 import pytest
-from memory_checks import CHECKS, SHARED, MemoryRun
 
 from rag_r1.demo.policy import policy_path
 from rag_r1.demo.run import TrainingInputs, run_demo
 from rag_r1.demo.world import PROMPT
 from rag_r1.protocols import load_protocol
 from rag_r1.training.command import SESSION_TRAINERS
+from tests.e2e.memory_checks import CHECKS, SHARED, MemoryRun
 
 pytestmark = [pytest.mark.e2e, pytest.mark.full]
 
@@ -59,7 +59,7 @@ def finished(request, tmp_path_factory) -> MemoryRun:
         f"data.train_batch_size={questions}",
         f"actor_rollout_ref.actor.ppo_mini_batch_size={questions // UPDATES}",
         f"actor_rollout_ref.rollout.n={group}",
-        "actor_rollout_ref.model.external_lib=recording_updates",
+        "actor_rollout_ref.model.external_lib=tests.e2e.recording_updates",
         # The actor's own log-probs are taken before the step's first update, and compared with vLLM's.
         "algorithm.rollout_correction.bypass_mode=false",
         "actor_rollout_ref.rollout.calculate_log_probs=true",
@@ -68,7 +68,7 @@ def finished(request, tmp_path_factory) -> MemoryRun:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("VERL_ENGINE_VENDOR", "recording_updates")
         patch.setenv("RAG_R1_RECORD", str(out))
-        patch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
+        patch.setenv("PYTHONPATH", str(Path(__file__).parents[2]), prepend=os.pathsep)
         run_demo(recipe, out, seed=1, overrides=overrides, timeout_s=1100, ground=ground)
     return MemoryRun(
         out,

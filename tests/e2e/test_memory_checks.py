@@ -14,10 +14,7 @@ from functools import partial
 from statistics import fmean, pstdev, stdev
 from typing import Any
 
-import memory_checks
 import pytest
-from made_runs import copied, expect_failure, lines, never_failing, proofs, write_lines, write_records
-from memory_checks import CHECKS, MemoryRun
 
 from examples.memory.traces import ScriptedMemory
 from examples.memory.warm_start import add_memory_tokens, memory_protocol, memory_setup
@@ -25,6 +22,17 @@ from examples.memory.world import KINDS, fresh_pages
 from rag_r1.demo.search import WorldSearch
 from rag_r1.demo.world import make_questions
 from rag_r1.tools import search_tools
+from tests.e2e import memory_checks
+from tests.e2e.made_runs import (
+    copied,
+    expect_failure,
+    lines,
+    never_failing,
+    proofs,
+    write_lines,
+    write_records,
+)
+from tests.e2e.memory_checks import CHECKS, MemoryRun
 
 pytestmark = pytest.mark.slow  # a policy is loaded, and episodes are played
 

@@ -5,10 +5,11 @@ The trajectories here are the demo's traces. One has no answer; one is masked.
 
 from __future__ import annotations
 
-import own_reward_checks
 import pytest
-from made_runs import lines, play, proofs, write_records
-from own_reward_checks import CHECKS, OwnRewardRun
+
+from tests.e2e import own_reward_checks
+from tests.e2e.made_runs import lines, play, proofs, write_records
+from tests.e2e.own_reward_checks import CHECKS, OwnRewardRun
 
 WEIGHT, LIMIT = 0.1, 2
 

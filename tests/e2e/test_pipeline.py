@@ -15,13 +15,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from export_checks import a_step_changed_the_policy, it_is_the_same_model
-from export_command import export
 from transformers import AutoModelForCausalLM
 
 from rag_r1.demo.pipeline.arguments import STEP_NAMES
 from rag_r1.demo.policy import policy_path
 from rag_r1.runs.processes import find_leftovers
+from tests.e2e.export_checks import a_step_changed_the_policy, it_is_the_same_model
+from tests.e2e.export_command import export
 
 pytestmark = [pytest.mark.e2e, pytest.mark.full, pytest.mark.timeout(4000)]
 

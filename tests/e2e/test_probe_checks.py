@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
-from probe_checks import CHECKS, PLAYED, ProbedRun
 
 from rag_r1.data.evidence import GoldEvidence
+from tests.e2e.probe_checks import CHECKS, PLAYED, ProbedRun
 
 GOLD, OTHER = ('"Oslo"\nOslo is a town.', '"Rome"\nRome is a town.')
 EVIDENCE = {"Which?": GoldEvidence.of({"supporting_titles": ["oslo"]})}

@@ -12,12 +12,12 @@ import os
 from pathlib import Path
 
 import pytest
-import rewriting_checks
-from rewriting_checks import RewritingRun
 
 from rag_r1.demo.policy import policy_path
 from rag_r1.demo.run import run_demo
 from rag_r1.training.command import SESSION_TRAINERS
+from tests.e2e import rewriting_checks
+from tests.e2e.rewriting_checks import RewritingRun
 
 pytestmark = [pytest.mark.e2e, pytest.mark.full]
 
@@ -41,7 +41,7 @@ OVERRIDES = (
     f"data.train_batch_size={QUESTIONS}",
     f"actor_rollout_ref.actor.ppo_mini_batch_size={QUESTIONS // UPDATES}",
     f"actor_rollout_ref.rollout.n={GROUP}",
-    "actor_rollout_ref.model.external_lib=recording_updates",
+    "actor_rollout_ref.model.external_lib=tests.e2e.recording_updates",
     # The actor's own probabilities are taken before the step's first update, and compared with vLLM's.
     "algorithm.rollout_correction.bypass_mode=false",
     "actor_rollout_ref.rollout.calculate_log_probs=true",
@@ -56,7 +56,7 @@ def finished(tmp_path_factory) -> RewritingRun:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("VERL_ENGINE_VENDOR", "recording_updates")
         patch.setenv("RAG_R1_RECORD", str(out))
-        patch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
+        patch.setenv("PYTHONPATH", str(Path(__file__).parents[2]), prepend=os.pathsep)
         overrides = [*OVERRIDES, f"rag_r1.protocol={out / 'forgetful.yaml'}"]
         run_demo("grpo", out, seed=1, overrides=overrides, timeout_s=900)
     return RewritingRun(

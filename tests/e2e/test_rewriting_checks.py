@@ -10,8 +10,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-import rewriting_checks
-from made_runs import (
+from transformers import AutoTokenizer
+
+from rag_r1.demo.policy import policy_path
+from tests.e2e import rewriting_checks
+from tests.e2e.made_runs import (
     lines,
     metrics,
     proofs,
@@ -19,10 +22,7 @@ from made_runs import (
     write_metrics,
     write_records,
 )
-from rewriting_checks import CHECKS, RewritingRun
-from transformers import AutoTokenizer
-
-from rag_r1.demo.policy import policy_path
+from tests.e2e.rewriting_checks import CHECKS, RewritingRun
 
 STEPS, QUESTIONS, GROUP, UPDATES, TURNS, VALIDATED = 2, 2, 4, 2, 4, 3
 POLICY = policy_path("rag_r1_mq")

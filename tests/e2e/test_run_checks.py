@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-import run_checks
-from made_runs import copied, expect_failure, lines, never_failing, play, write_lines
-from run_checks import CHECKS, Run
 
 from rag_r1.demo import policy
+from tests.e2e import run_checks
+from tests.e2e.made_runs import copied, expect_failure, lines, never_failing, play, write_lines
+from tests.e2e.run_checks import CHECKS, Run
 
 STEPS, SAMPLES, VALIDATED = 2, 8, 4
 

@@ -12,14 +12,23 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import stage_checks
-from made_runs import checks_of, copied, expect_failure, fields, lines, never_failing, play, write_lines
 from safetensors.torch import load_file, save_file
-from stage_checks import CHECKS, TwoStages, the_first_stage_is_finished_and_the_second_is_not
 from transformers import AutoModelForCausalLM
 
 from rag_r1.demo.policy import policy_path
 from rag_r1.demo.r1_searcher_traces import NAME
+from tests.e2e import stage_checks
+from tests.e2e.made_runs import (
+    checks_of,
+    copied,
+    expect_failure,
+    fields,
+    lines,
+    never_failing,
+    play,
+    write_lines,
+)
+from tests.e2e.stage_checks import CHECKS, TwoStages, the_first_stage_is_finished_and_the_second_is_not
 
 STEPS, SAMPLES, FINISHED_NS = {1: 1, 2: 3}, 4, 10**18
 

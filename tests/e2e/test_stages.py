@@ -15,13 +15,13 @@ from pathlib import Path
 
 import psutil
 import pytest
-import stage_checks
-from stage_checks import TwoStages
 
 from rag_r1.demo.policy import POLICIES, make_policy, save_policy
 from rag_r1.demo.r1_searcher_traces import NAME, no_search_tokenizer
 from rag_r1.demo.world import demo_protocol, write_demo
 from rag_r1.tools.retrieval.local_server import build_index, retrieval_process
+from tests.e2e import stage_checks
+from tests.e2e.stage_checks import TwoStages
 
 ROOT = Path(__file__).resolve().parents[2]
 

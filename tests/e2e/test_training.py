@@ -11,11 +11,11 @@ import os
 from pathlib import Path
 
 import pytest
-from run_checks import CHECKS, Run
-from smoke_recipe import smoke_run, with_passages
 
 from rag_r1.demo.policy import policy_path
 from rag_r1.demo.run import run_demo
+from tests.e2e.run_checks import CHECKS, Run
+from tests.recipes.smoke_recipe import smoke_run, with_passages
 
 pytestmark = pytest.mark.e2e
 
@@ -24,7 +24,7 @@ SMALL = [
     f"trainer.total_training_steps={STEPS}",
     f"trainer.test_freq={STEPS}",
     f"data.val_max_samples={VALIDATION}",
-    "actor_rollout_ref.model.external_lib=recording_engine",
+    "actor_rollout_ref.model.external_lib=tests.e2e.recording_engine",
 ]
 DEMO = {
     "grpo": [*SMALL, "data.train_batch_size=4", "actor_rollout_ref.actor.ppo_mini_batch_size=4"],
@@ -71,7 +71,7 @@ def finished(request, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("VERL_ENGINE_VENDOR", "recording")
         patch.setenv("RAG_R1_RECORD", str(out))
-        patch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
+        patch.setenv("PYTHONPATH", str(Path(__file__).parents[2]), prepend=os.pathsep)
         if kind == "grpo" and real_data_is_there():
             return run_on_real_data(out)
         return run_the_demo(kind.removeprefix("demo_"), out)

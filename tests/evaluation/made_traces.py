@@ -10,7 +10,6 @@ from functools import cache
 from pathlib import Path
 
 from hypothesis import strategies as st
-from quick_draws import joined
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
@@ -18,6 +17,7 @@ from rag_r1.agent import Budget, Generation, Ledger, TokenizerCodec, Trajectory
 from rag_r1.config.agent_setup import AgentSetup, chat_template
 from rag_r1.protocols import Document, Protocol, control_tokens, load_protocol
 from rag_r1.tools import search_tools
+from tests.agent.quick_draws import joined
 
 CHATML = (
     "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"

@@ -6,8 +6,6 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from scripted import SEARCH, Searcher
-
 from rag_r1.agent import Budget, FailurePolicy, Generation
 from rag_r1.agent.failures import FOR_TRAINING
 from rag_r1.config.agent_setup import AgentSetup
@@ -19,6 +17,7 @@ from rag_r1.rollouts.requests import EpisodeRequest
 from rag_r1.rollouts.runner import EpisodeRunner
 from rag_r1.runs.folder import RunFolder
 from rag_r1.tools import search_tools
+from tests.fakes.scripted_engine import SEARCH, Searcher
 
 SQ = load_protocol("rag_r1_sq")
 RIGHT, WRONG, FAILS = "right", "wrong", "fails"

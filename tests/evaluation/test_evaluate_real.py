@@ -7,7 +7,6 @@ import os
 from pathlib import Path
 
 import pytest
-from scripted_teacher import Teacher
 
 from rag_r1.agent.records import read_records
 from rag_r1.data.rows import write_rows
@@ -16,6 +15,7 @@ from rag_r1.demo.world import demo_protocol, to_row
 from rag_r1.evaluation import command
 from rag_r1.inference.vllm_server import vllm_server
 from rag_r1.tools.retrieval.local_server import build_index, retrieval_process
+from tests.fakes.scripted_teacher import Teacher
 
 ROOT = Path(__file__).parents[2]
 DATA = Path(os.environ.get("RAG_R1_DATA") or Path(__file__).parents[3] / "shared" / "data")

@@ -8,8 +8,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from reading_policy import ReadingPolicy
-from scripted_runs import row_of, setup_of
 
 from rag_r1.data.rows import write_rows
 from rag_r1.demo.policy import policy_path
@@ -17,6 +15,8 @@ from rag_r1.demo.world import demo_protocol, make_questions, make_world, to_row
 from rag_r1.evaluation import command
 from rag_r1.evaluation.modes import alone_condition
 from rag_r1.runs.json_lines import RunError
+from tests.evaluation.scripted_runs import row_of, setup_of
+from tests.fakes.reading_policy import ReadingPolicy
 
 SQ = demo_protocol("rag_r1_sq")
 PROMPT = Path(__file__).parents[2] / "rag_r1" / "demo" / "prompt.txt"

@@ -12,7 +12,6 @@ import pytest
 from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
-from reading_policy import ReadingPolicy
 
 from rag_r1.agent import Trajectory, Turn
 from rag_r1.agent.records import read_records
@@ -28,6 +27,7 @@ from rag_r1.evaluation.state_threshold import (
     states_of,
     thresholds_of,
 )
+from tests.fakes.reading_policy import ReadingPolicy
 
 PROMPT = Path(__file__).parents[2] / "rag_r1" / "demo" / "prompt.txt"
 

@@ -6,12 +6,12 @@ import json
 from pathlib import Path
 
 import pytest
-from scripted_vllm import Policy
 
 from rag_r1.demo.policy import policy_path
 from rag_r1.evaluation.eval_arguments import EvalArguments
 from rag_r1.evaluation.target import resolve_model, serve_model, vllm_version
 from rag_r1.runs.json_lines import RunError
+from tests.fakes.scripted_vllm import Policy
 
 
 def arguments(**given) -> EvalArguments:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from golden_tables import Case, protocol
+from tests.golden.golden_tables import Case, protocol
 
 _PROMPT = "Write <answer> Beijing </answer>.<|im_start|>assistant\n"
 _HINT = protocol("search_r1").invalid_hint or ""

@@ -15,8 +15,12 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from golden_tables import TABLES, Case, found, played, protocol, rag_r1_action
-from published_readings import (
+from rag_r1.protocols import Action, Invalid
+from rag_r1.rewards import normalise
+from rag_r1.rewards.normalise import normalise_r1_searcher
+from rag_r1.rewards.terms.r1_searcher import r1_searcher_blocks
+from tests.golden.golden_tables import TABLES, Case, found, played, protocol, rag_r1_action
+from tests.golden.published_readings import (
     answer_in_the_text,
     block,
     figures,
@@ -27,11 +31,6 @@ from published_readings import (
     reads_a_later_answer,
     reads_another_answer,
 )
-
-from rag_r1.protocols import Action, Invalid
-from rag_r1.rewards import normalise
-from rag_r1.rewards.normalise import normalise_r1_searcher
-from rag_r1.rewards.terms.r1_searcher import r1_searcher_blocks
 
 SCORES = ("em", "score", "score_retrieval", "stage1_llama", "stage2_llama", "qwen_zero", "cover_em", "f1")
 SEARCH_R1 = ("search_r1_em", "search_r1_format")

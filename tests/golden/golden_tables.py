@@ -5,7 +5,7 @@ is `golden` in $RAG_R1_DATA, whose README tells how the tables were made. `TABLE
 published value and ours of each column that is compared. Rewards are computed from a Trajectory that is built
 by parsing the case's turns; queries and observations come from the Protocol.
 
-    python tests/golden/golden_tables.py        # how many cases agree, and why the others do not
+    python -m tests.golden.golden_tables        # how many cases agree, and why the others do not
 """
 
 from __future__ import annotations
@@ -197,7 +197,7 @@ TABLES: dict[str, dict[str, Column]] = {
 
 def report() -> Iterator[str]:
     """Lines for people: agreeing cases by column, then the cases of each difference."""
-    from differences import explaining
+    from tests.golden.differences import explaining
 
     for name, columns in TABLES.items():
         cases = read_table(name)

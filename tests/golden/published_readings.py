@@ -11,11 +11,10 @@ import re
 from dataclasses import replace
 from typing import Any
 
-from golden_tables import Case, played, protocol, recipe_reward
-
 from rag_r1.rewards import cover_exact_match, exact_match, normalise, token_f1
 from rag_r1.rewards.normalise import normalise_r1_searcher
 from rag_r1.rewards.terms.search_r1 import found_gold, is_valid
+from tests.golden.golden_tables import Case, played, protocol, recipe_reward
 
 
 def block(text: str) -> tuple[str | None, int]:

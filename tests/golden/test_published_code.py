@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from difference_examples import EXAMPLES
-from differences import DIFFERENCES, Difference, explaining
-from golden_tables import FOLDER, ROOT, TABLES, Case, differing, read_table
+
+from tests.golden.difference_examples import EXAMPLES
+from tests.golden.differences import DIFFERENCES, Difference, explaining
+from tests.golden.golden_tables import FOLDER, ROOT, TABLES, Case, differing, read_table
 
 
 def cases_of(table: str) -> list[Case]:

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scripted import ANSWER, FOUND, OBSERVED, SEARCH, Searcher
 
 from rag_r1.agent import Budget, Episode, ReplayTurn, UnknownTokenError
 from rag_r1.inference.character_codec import PER_TOKEN, CharacterCodec, character_budget
@@ -17,6 +16,7 @@ from rag_r1.inference.client import EngineFailure
 from rag_r1.inference.episode_client import Reply
 from rag_r1.protocols import load_protocol
 from rag_r1.tools import search_tools
+from tests.fakes.scripted_engine import ANSWER, FOUND, OBSERVED, SEARCH, Searcher
 
 SQ, MQ, R1S = (load_protocol(name) for name in ("rag_r1_sq", "rag_r1_mq", "r1_searcher"))
 SAMPLING = {"model": "m", "temperature": 0.7}

@@ -111,7 +111,7 @@ def sharded(folder: Path) -> tuple[Path, dict]:
 @pytest.mark.slow
 def test_shards_are_merged_once_and_again_if_they_have_changed(tmp_path):
     pytest.importorskip("verl")
-    from export_checks import it_is_the_same_model
+    from tests.e2e.export_checks import it_is_the_same_model
 
     checkpoint, weights = sharded(tmp_path / "run")
     found = model_folder(checkpoint, tmp_path / "into")

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-import virtual_time
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rag_r1.inference.cost_limit import CostTracker
 from rag_r1.inference.rate_limit import CancelToken, RateLimiter
 from rag_r1.runs.response_cache import Usage
+from tests.fakes import virtual_time
 
 
 def sent_at(pace: RateLimiter, tokens: list[int], corrections: dict[int, int] | None = None) -> list[float]:

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from stub_loop import StubLoop, StubServer
 
 from rag_r1.runs.processes import MARK
+from tests.iterate.stub_loop import StubLoop, StubServer
 
 
 @pytest.fixture

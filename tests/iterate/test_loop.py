@@ -7,9 +7,9 @@ import random
 import time
 
 import pytest
-from stub_loop import artefacts, facts
 
 from rag_r1.runs.processes import find_leftovers
+from tests.iterate.stub_loop import artefacts, facts
 
 ROUND = ("agent", "agent_evaluation", "data", "retriever", "index", "reload", "evaluation")
 STEPS = [

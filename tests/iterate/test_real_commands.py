@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 import yaml
-from scored_world import scored_world
-from small_training import tiny_bert
 
 from rag_r1.demo.policy import policy_path
 from rag_r1.iterate.command import main
 from rag_r1.tools.retrieval.local_server import build_index
+from tests.fakes.scored_world import scored_world
+from tests.retriever.small_training import tiny_bert
 
 pytestmark = [pytest.mark.slow, pytest.mark.full]
 

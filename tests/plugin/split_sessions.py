@@ -18,13 +18,13 @@ from typing import Any
 
 import torch
 from omegaconf import OmegaConf
-from store_in_memory import Store, make_buffer
 from tensordict import NonTensorStack, TensorDict
 from verl.trainer.ppo import padding_utils
 from verl.trainer.ppo.v1 import PPOTrainer, PPOTrainerSync, trainer_base
 
 from rag_r1.plugin.sample_store import KVBatchMeta
 from rag_r1.plugin.session_trainer import SessionTrainerSync
+from tests.plugin.store_in_memory import Store, make_buffer
 
 VOCABULARY, EOS = 50, 1
 

@@ -6,12 +6,12 @@ import json
 import pickle
 
 import pytest
-from chat_templates import tokenizer_with
-from scripted_loop import PROMPT_LENGTH, RESPONSE_LENGTH, ScriptedClient, config, play, score
 
 from rag_r1.config.agent_setup import AgentSetup, RowLimits
 from rag_r1.config.schema import RagR1Config
 from rag_r1.protocols import load_protocol
+from tests.agent.chat_templates import tokenizer_with
+from tests.plugin.scripted_loop import PROMPT_LENGTH, RESPONSE_LENGTH, ScriptedClient, config, play, score
 
 
 def test_a_row_is_played_and_its_tokens_mask_and_log_probs_line_up(tokenizer):
@@ -56,7 +56,7 @@ def test_a_chat_prompt_is_opened_behind_the_template(tokenizer):
 @pytest.mark.parametrize(("split", "shown"), [("train", 1), ("test", 2), ("val", 2)])
 def test_validation_rows_may_be_answered_by_another_number_of_documents(tokenizer, split, shown):
     cfg = config(
-        retriever={"tool": "scripted_loop:Many", "topk": 1},
+        retriever={"tool": "tests.plugin.scripted_loop:Many", "topk": 1},
         validation_retriever={"topk": 2},
         protocol="rag_r1_sq",
     )
@@ -80,7 +80,7 @@ def test_validation_rows_may_have_other_limits(tokenizer, split, searches):
 def test_what_the_trainer_fetches_in_every_step_is_without_the_record(tokenizer):
     turns = ["<search> a </search>"] * 2 + ["<answer> x </answer>"]
     limits = {"max_turns": 2, "max_turn_tokens": 100, "max_query_observation_tokens": 3000}
-    cfg = config(retriever={"tool": "scripted_loop:Long"}, agent=limits)
+    cfg = config(retriever={"tool": "tests.plugin.scripted_loop:Long"}, agent=limits)
     cfg.actor_rollout_ref.rollout.response_length = cfg.actor_rollout_ref.rollout.max_model_len = 10_000
     output, _ = play(tokenizer, turns, cfg)
     # As veRL's agent-loop worker does: it scores, then stores.

@@ -7,8 +7,9 @@ from itertools import chain, cycle, repeat
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from store_in_memory import make_buffer, rewards_of, sample
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
+
+from tests.plugin.store_in_memory import make_buffer, rewards_of, sample
 
 MIXED, RIGHT, WRONG = [1.0, 0.0], [1.0, 1.0], [0.0, 0.0]
 BROKEN, HALF = [None, None], [1.0, None]
@@ -151,7 +152,7 @@ def test_the_recipes_tell_the_sampler_what_verl_does_not(model_config):
 
 @pytest.fixture(scope="module")
 def model_config():
-    from composed_recipes import composed
+    from tests.recipes.composed_recipes import composed
 
     return lambda *overrides: composed("recipes/rag_r1/grpo", *overrides)
 

@@ -6,10 +6,10 @@ import copy
 
 import numpy as np
 import pytest
-from scripted_loop import config, play
 from tokenizers import AddedToken
 
 from rag_r1.protocols import Document
+from tests.plugin.scripted_loop import config, play
 
 
 def with_tokens(tokenizer, *tokens):

@@ -7,8 +7,9 @@ from inspect import getmembers, isclass
 from types import FunctionType
 
 import pytest
-from contacts import Scan
-from verl_source import installed
+
+from tests.contract.contacts import Scan
+from tests.contract.verl_source import installed
 
 pytestmark = pytest.mark.slow  # imports the trainers, vLLM's worker extension, and the SFT trainer
 

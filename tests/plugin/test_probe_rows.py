@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 from omegaconf import OmegaConf
-from scripted_loop import config, play, score
 from verl.utils.dataset.rl_dataset import collate_fn, get_dataset_class
 
 from rag_r1.data.rows import QuestionRow, write_rows
 from rag_r1.plugin.probe_rows import COLUMN
 from rag_r1.probes.passages import PassagesError
+from tests.plugin.scripted_loop import config, play, score
 
 SEARCH, ANSWER = "<search> a </search>", "<answer> x </answer>"
 pytestmark = pytest.mark.usefixtures("datasets_cache")
@@ -172,7 +172,7 @@ def test_a_closed_book_has_one_turn_without_a_search(tokenizer):
 def test_what_ranks_next_takes_the_place_of_a_withheld_passage(tokenizer):
     cfg = config(
         probes=["withheld"],
-        retriever={"tool": "scripted_loop:Many", "topk": 1},
+        retriever={"tool": "tests.plugin.scripted_loop:Many", "topk": 1},
         validation_retriever={"topk": 2},
         protocol="rag_r1_sq",
     )
@@ -184,7 +184,7 @@ def test_gold_passages_stand_before_what_the_search_finds(tokenizer, tmp_path: P
     cfg = config(
         probes=["gold"],
         probe_passages=passages(tmp_path),
-        retriever={"tool": "scripted_loop:Many", "topk": 4},
+        retriever={"tool": "tests.plugin.scripted_loop:Many", "topk": 4},
         protocol="rag_r1_sq",
     )
     info = {"supporting_titles": ["Tiber", "Rome"]}
@@ -201,7 +201,7 @@ def test_random_passages_are_those_of_the_file_without_the_gold_ones(tokenizer, 
     cfg = config(
         probes=["random"],
         probe_passages=passages(tmp_path, drawn=drawn),
-        retriever={"tool": "scripted_loop:OneFact", "topk": 4},
+        retriever={"tool": "tests.plugin.scripted_loop:OneFact", "topk": 4},
         protocol="rag_r1_sq",
     )
     info = {"supporting_titles": ["Rome"]}

@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
-from scripted_loop import PROMPT_LENGTH, RESPONSE_LENGTH, config
 
 from rag_r1.config.agent_setup import AgentSetup, RowLimits
 from rag_r1.config.schema import RagR1Config
@@ -29,6 +28,7 @@ from rag_r1.probes.probes import PROBES
 from rag_r1.protocols import SEARCH, Document
 from rag_r1.rollouts.requests import QuestionSet
 from rag_r1.rollouts.session import RunSetup
+from tests.plugin.scripted_loop import PROMPT_LENGTH, RESPONSE_LENGTH, config
 
 PAGES, TOPK = 12, 2
 TEXTS = {str(i): f'"Page {i // 3}"\ntext {i} of {i % 5}' for i in range(3 * PAGES)}

@@ -9,12 +9,12 @@ import types
 from types import SimpleNamespace
 
 import pytest
-import virtual_time
 from omegaconf import OmegaConf
 
 from rag_r1.agent import Trajectory, Turn
 from rag_r1.agent.records import read_records, trajectory_of
 from rag_r1.plugin.reward_manager import SearchRewardManager
+from tests.fakes import virtual_time
 
 REWARD = [
     {"term": "em", "weight": 1.0},

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 import yaml
-from scripted_loop import config, play, score
+
+from tests.plugin.scripted_loop import config, play, score
 
 SEARCH, ANSWER = "<search> a </search>", "<answer> x </answer>"
 SUMMARY = "<summary> a is a fact </summary>"

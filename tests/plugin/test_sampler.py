@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from store_in_memory import make_buffer, rewards_of, row, sample
+
+from tests.plugin.store_in_memory import make_buffer, rewards_of, row, sample
 
 
 @pytest.fixture

@@ -6,10 +6,10 @@ import asyncio
 import json
 
 import numpy as np
-from scripted_loop import config, play, score
 from verl import DataProto
 
 from rag_r1.plugin.reward_manager import SearchRewardManager, golds_of
+from tests.plugin.scripted_loop import config, play, score
 
 
 def test_the_reward_is_logged_term_by_term_with_how_the_episode_went(tokenizer):

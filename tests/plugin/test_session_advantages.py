@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from split_sessions import Session, laid_out, make_sessions
 from verl.trainer.ppo import core_algos
 
 from rag_r1.plugin import sampler
 from rag_r1.plugin.session_trainer import SessionTrainerSync
 from rag_r1.training.preflight.sessions import EXACT_ESTIMATORS
+from tests.plugin.split_sessions import Session, laid_out, make_sessions
 
 GROUPS = {"prompts": 2, "group": 4}
 

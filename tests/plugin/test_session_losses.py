@@ -6,13 +6,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from split_sessions import Laid, Session, laid_out, make_sessions
 from verl.utils import tensordict_utils as tu
 from verl.workers.config import CriticConfig, FSDPActorConfig, PolicyLossConfig
 from verl.workers.utils.losses import ppo_loss, value_loss
 
 from rag_r1.plugin.session_trainer import SessionTrainerSync
 from rag_r1.training.preflight.sessions import EXACT_AGGREGATIONS, EXACT_LOSSES
+from tests.plugin.split_sessions import Laid, Session, laid_out, make_sessions
 
 GROUPS = {"prompts": 1, "group": 4}
 #: Loss of each update, and all gradients as one vector.

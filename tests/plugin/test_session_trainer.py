@@ -13,9 +13,7 @@ if torch.cuda.is_available():
     pytest.skip("updates on this machine's own platform are veRL's", allow_module_level=True)
 
 import verl  # noqa: F401  (loads the plugin)
-from composed_recipes import composed
 from omegaconf import OmegaConf
-from split_sessions import VOCABULARY, Laid, configuration, laid_out, make_sessions, make_trainer
 from transformers import Qwen2Config, Qwen2ForCausalLM
 from verl.trainer.ppo.v1 import PPOTrainerSync, get_trainer_cls
 from verl.utils import tensordict_utils as tu
@@ -32,6 +30,8 @@ from verl.workers.utils.losses import ppo_loss, value_loss
 
 from rag_r1.plugin.sampler import SearchReplayBuffer, SearchReplayBufferAsync
 from rag_r1.plugin.session_trainer import SessionTrainerSync
+from tests.plugin.split_sessions import VOCABULARY, Laid, configuration, laid_out, make_sessions, make_trainer
+from tests.recipes.composed_recipes import composed
 
 GROUPS = {"prompts": 2, "group": 4}
 

@@ -8,7 +8,6 @@ from itertools import product
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from quick_draws import choices
 
 from rag_r1.plugin.sessions import (
     group_by_session,
@@ -21,6 +20,7 @@ from rag_r1.plugin.sessions import (
     session_of,
     trained_rows,
 )
+from tests.agent.quick_draws import choices
 
 #: Rows of each trajectory, in the order in which the trajectories arrive.
 COUNTS = choices([1, 2, 3, 4], least=1, most=30)

@@ -14,9 +14,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from made_traces import ANSWER, SEARCH, episodes, played, tokenizer
 from omegaconf import OmegaConf
-from sft_batch_checks import only_the_policys_tokens_have_loss_weight
 from verl.utils.dataset.dataset_utils import SFTTensorCollator
 
 from rag_r1.agent import Ledger, TrainingRow, Trajectory
@@ -24,6 +22,8 @@ from rag_r1.data.sft_rows import SftRowError, SftTokens, write_sft_rows
 from rag_r1.plugin.sft_dataset import SftDataset
 from rag_r1.protocols import Protocol, load_protocol
 from rag_r1.sft.segment import samples_of, trace_of
+from tests.evaluation.made_traces import ANSWER, SEARCH, episodes, played, tokenizer
+from tests.plugin.sft_batch_checks import only_the_policys_tokens_have_loss_weight
 
 Made = list[tuple[Trajectory, Ledger]]
 CONFIG = {"max_length": 1 << 16, "truncation": "error", "pad_mode": "no_padding"}

@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 
 import pytest
-from store_in_memory import make_buffer, rewards_of, row, sample
 from verl.trainer.ppo.metric_utils import process_validation_metrics
+
+from tests.plugin.store_in_memory import make_buffer, rewards_of, row, sample
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ from functools import partial
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scripted import ANSWER, SEARCH, Characters, Engine, untimed
 
 from rag_r1.agent import Budget
 from rag_r1.config.agent_setup import AgentSetup
@@ -28,6 +27,7 @@ from rag_r1.probes.probes import (
 from rag_r1.protocols import SEARCH as SEARCH_TOOL
 from rag_r1.protocols import Document, Failure, load_protocol
 from rag_r1.tools import search_tools
+from tests.fakes.scripted_engine import ANSWER, SEARCH, Characters, Engine, untimed
 
 TOPK = 2
 GOLD = (Document("1", '"Rome"\nRome is a city.'), Document("2", '"Tiber"\nA river.'))

@@ -6,7 +6,6 @@ import json
 
 import pytest
 import yaml
-from chat_templates import PLAIN, QUOTING, USABLE, tokenizer_with
 
 from rag_r1.config.agent_setup import for_tokenizer
 from rag_r1.protocols import (
@@ -21,6 +20,7 @@ from rag_r1.protocols import (
     load_protocol,
 )
 from rag_r1.tools import schemas
+from tests.agent.chat_templates import PLAIN, QUOTING, USABLE, tokenizer_with
 
 TOOLS = load_protocol("agentic_rag_tools")
 SCHEMAS = schemas({})

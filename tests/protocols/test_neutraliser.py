@@ -8,11 +8,11 @@ from functools import cache
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from quick_draws import mixed
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from rag_r1.protocols import Document, Failure, control_tokens, load_protocol
+from tests.agent.quick_draws import mixed
 
 SPECIAL = [
     "<|im_start|>",

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from composed_recipes import composed, given
 from omegaconf import OmegaConf
 
 from rag_r1.config.recipes import RECIPES
 from rag_r1.iterate.plan import read_plan
 from rag_r1.training.preflight.settings import check_lengths, check_required_keys, check_verl
+from tests.recipes.composed_recipes import composed, given
 
 pytestmark = pytest.mark.slow  # a composed recipe takes most of a second
 

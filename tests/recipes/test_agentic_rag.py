@@ -5,7 +5,6 @@ from __future__ import annotations
 from copy import deepcopy
 
 import pytest
-from composed_recipes import compose_quickly, composed, given
 from omegaconf import OmegaConf, open_dict
 
 from rag_r1.config.recipes import RecipeError
@@ -14,6 +13,7 @@ from rag_r1.training.preflight.model import check_quantisation
 from rag_r1.training.preflight.sampler import check_filtering, check_sampler
 from rag_r1.training.preflight.sessions import check_sessions
 from rag_r1.training.preflight.settings import check_lengths, check_log_probs, check_rag_r1_keys, check_verl
+from tests.recipes.composed_recipes import compose_quickly, composed, given
 
 pytestmark = pytest.mark.slow  # composed recipes
 

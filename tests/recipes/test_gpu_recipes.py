@@ -7,7 +7,6 @@ from copy import deepcopy
 from pathlib import Path
 
 import pytest
-from composed_recipes import composed, given
 from omegaconf import OmegaConf
 
 from rag_r1.config.recipes import RECIPES, Recipe, RecipeError, shipped_names
@@ -20,6 +19,7 @@ from rag_r1.training.preflight.settings import (
     check_required_keys,
     check_verl,
 )
+from tests.recipes.composed_recipes import composed, given
 
 pytestmark = pytest.mark.slow  # a composed recipe takes most of a second, and there are forty
 

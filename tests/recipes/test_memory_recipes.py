@@ -6,12 +6,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from composed_recipes import composed, given
 from omegaconf import OmegaConf
 
 from examples.memory.warm_start import memory_budget
 from rag_r1.training.preflight.sessions import check_sessions
 from rag_r1.training.preflight.settings import check_lengths, check_rag_r1_keys
+from tests.recipes.composed_recipes import composed, given
 
 pytestmark = pytest.mark.slow  # composed recipes
 

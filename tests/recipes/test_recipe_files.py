@@ -12,12 +12,12 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from composed_recipes import compose_quickly, given
 from omegaconf import OmegaConf
 
 from rag_r1.config import recipes as recipe_files
 from rag_r1.config.recipes import RECIPES, Recipe, RecipeError, find_file, kind_of, shipped_names
 from rag_r1.training.command import main as train
+from tests.recipes.composed_recipes import compose_quickly, given
 
 README = RECIPES / "README.md"
 

@@ -6,7 +6,6 @@ import re
 from pathlib import Path
 
 import pytest
-from composed_recipes import composed
 from omegaconf import OmegaConf
 
 from rag_r1.config.recipes import RECIPES, Recipe
@@ -19,6 +18,7 @@ from rag_r1.training.preflight.settings import (
     check_verl,
 )
 from retrieval_server.encode.encoder_settings import find_family
+from tests.recipes.composed_recipes import composed
 
 PRESETS = sorted(path.stem for path in (RECIPES / "checkpoints" / "released").glob("[!_]*.yaml"))
 #: One of each kind; Search-R1's others differ from it in name and model only.

@@ -10,7 +10,6 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from smoke_recipe import cached_index, real_inputs, smoke_run
 
 from rag_r1.agent import Budget, Episode, Generation, Trajectory
 from rag_r1.config.recipes import Recipe
@@ -24,6 +23,7 @@ from rag_r1.training.preflight.settings import (
     check_required_keys,
     check_verl,
 )
+from tests.recipes.smoke_recipe import cached_index, real_inputs, smoke_run
 
 
 def record(status: str = "answered", documents: int = 3) -> dict[str, Any]:

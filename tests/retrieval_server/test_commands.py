@@ -9,10 +9,10 @@ import subprocess
 
 import httpx
 import pytest
-from wheel_environments import Environment, names
 
 from retrieval_server import commands
 from retrieval_server.extras import SERVER, WORDS
+from tests.wheel.wheel_environments import Environment, names
 
 pytestmark = pytest.mark.slow  # each starts processes in an environment of their own
 COMMANDS = sorted(commands.COMMANDS)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from scored_world import FEW, scored_world
 
 from rag_r1.demo.policy import policy_path
 from rag_r1.retriever.data import command
+from tests.fakes.scored_world import FEW, scored_world
 
 
 @pytest.fixture(scope="session")

@@ -10,12 +10,12 @@ import json
 from pathlib import Path
 
 import pytest
-from judge_server import JudgeServer
 
 from rag_r1.agent import Trajectory, Turn
 from rag_r1.protocols import Document
 from rag_r1.rewards import RewardSum
 from rag_r1.rewards.terms.judged import RELEVANCE_PROMPTS
+from tests.fakes.judge_server import JudgeServer
 
 TABLE = json.loads((Path(__file__).parents[1] / "golden" / "ragas_context_relevance.json").read_text("utf-8"))
 CASES = TABLE["cases"]

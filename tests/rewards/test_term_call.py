@@ -9,11 +9,11 @@ import types
 from functools import partial
 
 import pytest
-import virtual_time
 
 from rag_r1.agent import Trajectory, Turn
 from rag_r1.protocols import load_protocol
 from rag_r1.rewards import CannotJudgeError, RewardError, RewardResult, RewardSum
+from tests.fakes import virtual_time
 
 PLAYED = Trajectory(
     "t1", "?", "rag_r1_mq", turns=[Turn("", "search"), Turn("", "answer")], answer="Paris", status="answered"

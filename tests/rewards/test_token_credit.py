@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from judge_server import JudgeServer
 
 from rag_r1.agent import Trajectory, Turn
 from rag_r1.protocols import Document, load_protocol
@@ -19,6 +18,7 @@ from rag_r1.rewards import RewardResult, RewardSum
 from rag_r1.rewards.spans import SpanValue
 from rag_r1.rewards.term_call import Term
 from rag_r1.rewards.token_credit import token_scores
+from tests.fakes.judge_server import JudgeServer
 
 PIECES = (
     "<reasoning>",

@@ -8,9 +8,6 @@ import json
 from dataclasses import replace
 
 import pytest
-from chat_templates import PLAIN, tokenizer_with
-from scripted import Searcher
-from scripted_vllm import Policy
 
 from rag_r1.config.agent_setup import RowLimits
 from rag_r1.config.schema import RagR1Config
@@ -26,6 +23,9 @@ from rag_r1.rollouts.session import open_session, prepare
 from rag_r1.runs.json_lines import RunError
 from rag_r1.sft.data import SftDataArguments, SftDataError, _protocol
 from rag_r1.tools import search_tools
+from tests.agent.chat_templates import PLAIN, tokenizer_with
+from tests.fakes.scripted_engine import Searcher
+from tests.fakes.scripted_vllm import Policy
 
 CONFIG = RagR1Config.from_config({"protocol": "agentic_rag_tools"})
 LIMITS = RowLimits(2000, 2000)

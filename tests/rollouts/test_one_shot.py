@@ -9,8 +9,6 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scripted import Searcher
-from scripted_runs import RIGHT, folder_at, row_of, runner_of, setup_of
 
 from rag_r1.agent.records import trajectory_of
 from rag_r1.evaluation.baselines import baseline
@@ -19,6 +17,8 @@ from rag_r1.inference.character_codec import CharacterCodec
 from rag_r1.protocols import Document, Failure
 from rag_r1.rollouts.one_shot import make_one_shot
 from rag_r1.rollouts.requests import EpisodeRequest, make_request
+from tests.evaluation.scripted_runs import RIGHT, folder_at, row_of, runner_of, setup_of
+from tests.fakes.scripted_engine import Searcher
 
 PASSAGES = (Document("1", '"Rome"\nRome is a city.'), Document("2", '"Tiber"\nA river.'))
 

@@ -9,8 +9,6 @@ from pathlib import Path
 
 import httpx
 import pytest
-from scripted import Searcher
-from scripted_teacher import Teacher
 
 from rag_r1.agent import Budget, Episode, Generation
 from rag_r1.agent.tokens.codec import TokenizerCodec
@@ -21,6 +19,8 @@ from rag_r1.inference.vllm_server import vllm_server
 from rag_r1.protocols import load_protocol
 from rag_r1.sft import filter_command as command
 from rag_r1.tools import search_tools
+from tests.fakes.scripted_engine import Searcher
+from tests.fakes.scripted_teacher import Teacher
 
 ROOT = Path(__file__).parents[2]
 #: Room for all at once: vLLM on a CPU crashes if it splits the prefill of a seeded request.

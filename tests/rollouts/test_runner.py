@@ -7,11 +7,8 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-import virtual_time
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scripted import Searcher
-from scripted_runs import FAILS, RIGHT, SQ, WRONG, folder_at, row_of, runner_of, setup_of, untimed
 
 from rag_r1.agent.records import trajectory_of
 from rag_r1.inference.rate_limit import CancelToken
@@ -20,6 +17,19 @@ from rag_r1.rewards import RewardError, RewardSum
 from rag_r1.rollouts.requests import make_request
 from rag_r1.rollouts.runner import CorrectnessRule, EpisodeRunner
 from rag_r1.runs.json_lines import RunError
+from tests.evaluation.scripted_runs import (
+    FAILS,
+    RIGHT,
+    SQ,
+    WRONG,
+    folder_at,
+    row_of,
+    runner_of,
+    setup_of,
+    untimed,
+)
+from tests.fakes import virtual_time
+from tests.fakes.scripted_engine import Searcher
 
 SCRIPT = {"a": [RIGHT], "b": [WRONG], "c": [FAILS], "d": [RIGHT], "e": [WRONG], "f": [RIGHT]}
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-import virtual_time
-from scripted_runs import FAILS, RIGHT, SQ, WRONG, ScriptedEngine, folder_at, row_of, setup_of
 
 from rag_r1.agent.records import trajectory_of
 from rag_r1.config.schema import RagR1Config
@@ -17,6 +15,17 @@ from rag_r1.rollouts.requests import make_request
 from rag_r1.rollouts.runner import EpisodeRunner
 from rag_r1.rollouts.session import prepare
 from rag_r1.runs.json_lines import RunError
+from tests.evaluation.scripted_runs import (
+    FAILS,
+    RIGHT,
+    SQ,
+    WRONG,
+    ScriptedEngine,
+    folder_at,
+    row_of,
+    setup_of,
+)
+from tests.fakes import virtual_time
 
 
 def play(path, fates, tries=3):

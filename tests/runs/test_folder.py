@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scripted_runs import folder_at
 
 from rag_r1.runs.folder import RunFolder, write_lines
 from rag_r1.runs.json_lines import JsonLinesFile, RunError
 from rag_r1.runs.response_cache import Usage
+from tests.evaluation.scripted_runs import folder_at
 
 #: Anything that Python's text can hold: half characters, and what other readers take for the end of a line.
 TEXTS = st.text(st.characters() | st.sampled_from('\ud800\u2028\x85\n\r\\"é'), max_size=8)

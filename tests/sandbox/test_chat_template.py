@@ -9,7 +9,6 @@ import shutil
 from pathlib import Path
 
 import pytest
-from chat_templates import USABLE, tokenizer_with
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,6 +20,7 @@ from rag_r1.sandbox.chat_template import ChatLimitError, ChatRenderError, ChatTe
 from rag_r1.sandbox.worker_pool import JobLimits
 from rag_r1.serving.agent import _prompt_ids
 from rag_r1.tools import schemas
+from tests.agent.chat_templates import USABLE, tokenizer_with
 
 pytestmark = pytest.mark.slow  # imports transformers
 

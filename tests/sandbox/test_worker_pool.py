@@ -13,18 +13,16 @@ import pytest
 from rag_r1.sandbox import worker_pool as module
 from rag_r1.sandbox.worker_pool import JobError, JobLimits, LimitError, WorkerPool
 
+JOBS = "tests.sandbox.jobs_for_tests"
 LIMITS = JobLimits(cpu_s=5.0)
 SHORT = JobLimits(cpu_s=0.1, memory=1 << 30, answer=1 << 20)
 
 
 @pytest.fixture(scope="module")
 def jobs():
-    """Workers that find the jobs beside this file."""
-    sys.path.insert(0, str(Path(__file__).parent))
     pool = WorkerPool(2)
-    yield lambda name, *arguments, limits=LIMITS: pool.call(f"jobs_for_tests:{name}", arguments, limits)
+    yield lambda name, *arguments, limits=LIMITS: pool.call(f"{JOBS}:{name}", arguments, limits)
     pool.close()
-    sys.path.remove(str(Path(__file__).parent))
 
 
 def test_a_worker_is_used_again(jobs):
@@ -35,7 +33,7 @@ def test_a_worker_is_used_again(jobs):
 @pytest.mark.slow
 def test_a_worker_of_a_large_process_is_used_again_too(jobs):
     pool, held = WorkerPool(1), bytearray(b"x") * (600 << 20)
-    assert pool.call("jobs_for_tests:process", [], LIMITS) == pool.call("jobs_for_tests:process", [], LIMITS)
+    assert pool.call(f"{JOBS}:process", [], LIMITS) == pool.call(f"{JOBS}:process", [], LIMITS)
     pool.close()
     assert len(held) == 600 << 20
 
@@ -76,7 +74,7 @@ def test_what_a_job_raises_is_told_and_its_worker_goes_on(jobs, kind):
 def test_a_worker_has_no_keys_and_what_it_prints_is_no_answer(jobs, monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "secret")
     fresh = WorkerPool(1)
-    assert "OPENAI_API_KEY" not in fresh.call("jobs_for_tests:environment", [], LIMITS)
+    assert "OPENAI_API_KEY" not in fresh.call(f"{JOBS}:environment", [], LIMITS)
     fresh.close()
     assert jobs("chatter") == "\ud800 ok"
 
@@ -84,13 +82,13 @@ def test_a_worker_has_no_keys_and_what_it_prints_is_no_answer(jobs, monkeypatch)
 @pytest.mark.slow
 def test_a_worker_that_was_killed_or_has_grown_is_replaced(jobs):
     pool = WorkerPool(1)
-    first = pool.call("jobs_for_tests:process", [], LIMITS)
+    first = pool.call(f"{JOBS}:process", [], LIMITS)
     os.kill(first, signal.SIGKILL)
     while Path(f"/proc/{first}/stat").read_text().split()[2] != "Z":
         time.sleep(0.01)
-    second = pool.call("jobs_for_tests:process", [], LIMITS)
-    assert pool.call("jobs_for_tests:grow", [], LIMITS) == 600 << 20
-    assert len({first, second, pool.call("jobs_for_tests:process", [], LIMITS)}) == 3
+    second = pool.call(f"{JOBS}:process", [], LIMITS)
+    assert pool.call(f"{JOBS}:grow", [], LIMITS) == 600 << 20
+    assert len({first, second, pool.call(f"{JOBS}:process", [], LIMITS)}) == 3
     pool.close()
 
 
@@ -103,20 +101,20 @@ def test_calls_of_many_threads_share_the_workers(jobs):
 
 def test_a_job_can_be_begun_and_given_up(jobs):
     pool = WorkerPool(1)
-    begun = pool.start("jobs_for_tests:spin", [], LIMITS)
-    assert pool.start("jobs_for_tests:process", [], LIMITS, wait=False) is None, "the only worker is busy"
+    begun = pool.start(f"{JOBS}:spin", [], LIMITS)
+    assert pool.start(f"{JOBS}:process", [], LIMITS, wait=False) is None, "the only worker is busy"
     begun.give_up()
-    assert pool.call("jobs_for_tests:add", [1, 2], LIMITS) == 3
+    assert pool.call(f"{JOBS}:add", [1, 2], LIMITS) == 3
     pool.close()
 
 
 def test_a_worker_ends_with_its_parent_however_that_ends():
     program = (
         "import sys, threading; from rag_r1.sandbox.worker_pool import JobLimits, WorkerPool\n"
-        f"sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
+        f"sys.path.insert(0, {str(Path(__file__).parents[2])!r})\n"
         "pool = WorkerPool(1)\n"
-        "print(pool.call('jobs_for_tests:process', [], JobLimits(5.0)), flush=True)\n"
-        "pool.call('jobs_for_tests:wait', [], JobLimits(600.0))\n"
+        f"print(pool.call('{JOBS}:process', [], JobLimits(5.0)), flush=True)\n"
+        f"pool.call('{JOBS}:wait', [], JobLimits(600.0))\n"
     )
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as parent:
         worker = int(parent.stdout.readline())
@@ -132,14 +130,14 @@ def test_a_worker_ends_with_its_parent_however_that_ends():
 
 def test_a_process_that_forks_has_workers_of_its_own(jobs):
     pool = WorkerPool(1)
-    here = pool.call("jobs_for_tests:process", [], LIMITS)
+    here = pool.call(f"{JOBS}:process", [], LIMITS)
     read, write = os.pipe()
     if not (child := os.fork()):
         try:
-            os.write(write, str(pool.call("jobs_for_tests:process", [], LIMITS)).encode())
+            os.write(write, str(pool.call(f"{JOBS}:process", [], LIMITS)).encode())
         finally:
             os._exit(0)
     os.waitpid(child, 0)
-    assert int(os.read(read, 100)) != here == pool.call("jobs_for_tests:process", [], LIMITS)
+    assert int(os.read(read, 100)) != here == pool.call(f"{JOBS}:process", [], LIMITS)
     os.close(read), os.close(write)
     pool.close()

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
-from test_gpu_lock import extra
+
+from tests.scripts.test_gpu_lock import extra
 
 ROOT = Path(__file__).resolve().parents[2]
 

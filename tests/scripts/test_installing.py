@@ -14,7 +14,8 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from stub_index import StubIndex, wheel
+
+from tests.scripts.stub_index import StubIndex, wheel
 
 ROOT = Path(__file__).resolve().parents[2]
 UV = shutil.which("uv", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from running_chat import GOLD, QUESTION, arguments, policy_of
 
 from rag_r1.runs.json_lines import RunError
 from rag_r1.serving.agent import open_agent
 from rag_r1.serving.arguments import to_eval_arguments
+from tests.serving.running_chat import GOLD, QUESTION, arguments, policy_of
 
 pytestmark = pytest.mark.slow  # loads a tokenizer
 STATES = ["rag_r1.agent.max_state=1000000"]

@@ -12,7 +12,13 @@ from dataclasses import dataclass
 import httpx
 import pytest
 from aiohttp import web
-from running_chat import (
+
+from rag_r1.data.rows import QuestionRow, write_rows
+from rag_r1.evaluation import command
+from rag_r1.protocols import load_protocol
+from tests.fakes.scripted_teacher import Teacher
+from tests.fakes.scripted_vllm import Policy
+from tests.serving.running_chat import (
     GOLD,
     PASSAGES,
     QUESTION,
@@ -25,12 +31,6 @@ from running_chat import (
     tokenizer,
     wait_until,
 )
-from scripted_teacher import Teacher
-from scripted_vllm import Policy
-
-from rag_r1.data.rows import QuestionRow, write_rows
-from rag_r1.evaluation import command
-from rag_r1.protocols import load_protocol
 
 MQ = load_protocol("rag_r1_mq")
 

@@ -11,12 +11,21 @@ from typing import Any
 import httpx
 import pytest
 from aiohttp import web
-from running_chat import GOLD, QUESTION, always_right, arguments, chat_server_at, events, question, tokenizer
-from scripted_vllm import Policy
 
 from rag_r1.serving.app import PageInfo
 from rag_r1.serving.arguments import to_eval_arguments
 from rag_r1.serving.launch import LaunchedAgent
+from tests.fakes.scripted_vllm import Policy
+from tests.serving.running_chat import (
+    GOLD,
+    QUESTION,
+    always_right,
+    arguments,
+    chat_server_at,
+    events,
+    question,
+    tokenizer,
+)
 
 pytestmark = pytest.mark.slow  # loads a tokenizer
 

@@ -8,10 +8,10 @@ import socket
 
 import httpx
 import pytest
-from running_chat import GOLD, arguments, chat_server, policy_of, question
 
 from rag_r1.serving.idle_timeout import IdleTimeoutProtocol
 from rag_r1.serving.middleware import HEADERS, MAX_BODY_BYTES
+from tests.serving.running_chat import GOLD, arguments, chat_server, policy_of, question
 
 TOKEN = "s3cret"
 

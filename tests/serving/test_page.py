@@ -7,10 +7,10 @@ import json
 from collections.abc import Iterator
 
 import pytest
-from browser import CHROMIUM, Tab, chromium, tab
-from running_chat import GOLD, QUESTION, arguments, chat_server, policy_of
 
 from rag_r1.serving.app import PageInfo
+from tests.serving.browser import CHROMIUM, Tab, chromium, tab
+from tests.serving.running_chat import GOLD, QUESTION, arguments, chat_server, policy_of
 
 pytestmark = [
     pytest.mark.slow,

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 from aiohttp import web
-from running_chat import chat_server_at, question
 
 from rag_r1.data.rows import write_rows
 from rag_r1.demo.eval_spec import eval_words
@@ -20,6 +19,7 @@ from rag_r1.evaluation import command
 from rag_r1.inference.streaming import CONTENT_TYPE, StreamAssembler
 from rag_r1.serving.arguments import ServeArguments
 from rag_r1.serving.launch import LaunchedAgent, launch_agent
+from tests.serving.running_chat import chat_server_at, question
 
 pytestmark = [pytest.mark.slow, pytest.mark.full, pytest.mark.timeout(900)]
 

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import httpx
 import pytest
-from process_tree import descendants, is_there
-from running_chat import GOLD, Asked, events, policy_of, question, wait_until
 
 from rag_r1.demo.policy import policy_path
+from tests.serving.process_tree import descendants, is_there
+from tests.serving.running_chat import GOLD, Asked, events, policy_of, question, wait_until
 
 ROOT = Path(__file__).parents[2]
 

@@ -7,13 +7,13 @@ import asyncio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scripted import Characters, Engine, Searcher
 
 from rag_r1.agent import Budget, Episode, Event, Trajectory, Turn
 from rag_r1.protocols import Document, load_protocol
 from rag_r1.serving.citations import citations
 from rag_r1.serving.stream_events import EventStreamer, StreamingReasoning, episode_searches, turn_reasoning
 from rag_r1.tools import search_tools
+from tests.fakes.scripted_engine import Characters, Engine, Searcher
 
 MQ = load_protocol("rag_r1_mq")
 ROME = Document("1", '"Rome"\nRome is the capital of Italy.', 0.5)

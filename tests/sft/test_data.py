@@ -6,12 +6,12 @@ import json
 from pathlib import Path
 
 import pytest
-from made_traces import ANSWER, SEARCH, as_record, played, tokenizer, write_records
 
 from rag_r1.data.sft_rows import SftTokens, read_sft_rows
 from rag_r1.protocols import load_protocol
 from rag_r1.sft import data
 from rag_r1.sft.segment import KINDS
+from tests.evaluation.made_traces import ANSWER, SEARCH, as_record, played, tokenizer, write_records
 
 PUBLISHED = {
     "instruction": "Search with <search> query </search>. Question: Where is Ulm?\n",

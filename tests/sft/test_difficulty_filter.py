@@ -9,10 +9,8 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-import virtual_time
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scripted_runs import FAILS, RIGHT, SQ, WRONG, folder_at, row_of, runner_of
 
 from data_process.difficulty import read_difficulties
 from rag_r1.data.files.questions import Question
@@ -21,6 +19,8 @@ from rag_r1.rollouts.requests import make_request, seeded_fraction
 from rag_r1.sft.difficulty_filter import QuestionRollouts, filter_counts, is_kept, rollout_lines, split
 from rag_r1.sft.filter_command import replay_question
 from rag_r1.sft.plots import as_text, draw
+from tests.evaluation.scripted_runs import FAILS, RIGHT, SQ, WRONG, folder_at, row_of, runner_of
+from tests.fakes import virtual_time
 
 SEED, REPLAYS = 0, 10
 #: What each question's samples come to; the first is the first try.

@@ -10,8 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from killed_runs import kill_at
-from scripted_vllm import Policy
 
 from data_process.difficulty import read_difficulties
 from rag_r1.data.rows import QuestionRow, read_rows, write_rows
@@ -21,6 +19,8 @@ from rag_r1.inference.chat import turn_seed
 from rag_r1.protocols import load_protocol
 from rag_r1.rollouts.requests import make_request, seeded_fraction
 from rag_r1.sft import filter_command as command
+from tests.evaluation.killed_runs import kill_at
+from tests.fakes.scripted_vllm import Policy
 
 MQ = load_protocol("rag_r1_mq")
 SEED = 11

@@ -7,12 +7,12 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from made_traces import ANSWER, SEARCH, TOWN, played, tokenizer
 
 from rag_r1.data.sft_rows import SftTokens
 from rag_r1.protocols import load_protocol
 from rag_r1.sft.llama_factory import PublishedDataError, read_samples, sample_of
 from rag_r1.sft.segment import KINDS, UnusableSampleError, samples_of, trace_of
+from tests.evaluation.made_traces import ANSWER, SEARCH, TOWN, played, tokenizer
 
 TOKENS = SftTokens(tokenizer(), load_protocol("rag_r1_sq"))
 QUESTION = "Which river flows through Ulm?"

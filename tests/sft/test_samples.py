@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from made_traces import ANSWER, SEARCH, TOWN, as_record, episodes, played, tokenizer
 
 from rag_r1.data.sft_rows import SftTokens
 from rag_r1.protocols import Document, load_protocol
 from rag_r1.sft.samples import SampleRules, SampleSelection, split_rows
 from rag_r1.sft.segment import KINDS, REASONS
+from tests.evaluation.made_traces import ANSWER, SEARCH, TOWN, as_record, episodes, played, tokenizer
 
 TOKENS = SftTokens(tokenizer(), load_protocol("rag_r1_mq"))
 

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
-from made_traces import ANSWER, SEARCH, TOWN, episodes, played, tokenizer
 
 from rag_r1.data.sft_rows import Piece, SftRow, SftRowError, SftTokens
 from rag_r1.protocols import Document, load_protocol
@@ -21,6 +20,7 @@ from rag_r1.sft.segment import (
     samples_of,
     trace_of,
 )
+from tests.evaluation.made_traces import ANSWER, SEARCH, TOWN, episodes, played, tokenizer
 
 MQ = SftTokens(tokenizer(), load_protocol("rag_r1_mq"))
 LONG = Document("2", '"Long"\n' + " ".join(f"word{number}" for number in range(20)))

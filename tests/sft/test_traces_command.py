@@ -12,15 +12,15 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from killed_runs import kill_at, lines, signal_at
-from scripted_runs import untimed
-from scripted_teacher import Teacher
 
 from rag_r1.agent.records import read_records, trajectory_of
 from rag_r1.data.rows import write_rows
 from rag_r1.demo.world import to_row
 from rag_r1.protocols import load_protocol
 from rag_r1.sft import traces_command
+from tests.evaluation.killed_runs import kill_at, lines, signal_at
+from tests.evaluation.scripted_runs import untimed
+from tests.fakes.scripted_teacher import Teacher
 
 ROOT = Path(__file__).parents[2]
 MQ = load_protocol("rag_r1_mq")

@@ -149,7 +149,7 @@ def test_a_killed_command_leaves_no_server_behind_and_none_has_its_keys(tmp_path
             "-c",
             SERVES,
             str(tmp_path / "index"),
-            str(ROOT / "tests/tools/small_mcp_server.py"),
+            str(ROOT / "tests/fakes/small_mcp_server.py"),
         ],
         env={**os.environ, **KEYS, "RETRIEVAL_TOKEN": "of-its-clients", "PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 import yaml
-from json_server import JsonStub
 
 from rag_r1.options.declare import OptionsError
 from rag_r1.options.tool_limits import ToolLimits
 from rag_r1.protocols import Document, Failure
 from rag_r1.tools import close_tools, make_tool, tool
 from rag_r1.tools.config import SHIPPED
+from tests.fakes.json_server import JsonStub
 
 ASKED = []
 TOWN = {"town": {"type": "string", "minLength": 2}}

@@ -1,12 +1,12 @@
 """Elasticsearch, in ArtSearch's shape; its answers are recorded ones."""
 
 import pytest
-from json_server import JsonStub
 
 from rag_r1.protocols import Failure
 from rag_r1.tools import make_tool
 from rag_r1.tools.elasticsearch import WikiSearcher
 from rag_r1.tools.http import HttpFailure
+from tests.fakes.json_server import JsonStub
 
 #: What Elasticsearch 8 answers to a search.
 RECORDED = {

@@ -4,12 +4,12 @@ import importlib.util
 import json
 
 import pytest
-from json_server import JsonStub
 
 from rag_r1.protocols import Failure, Refusal
 from rag_r1.tools import graph, make_tool
 from rag_r1.tools.graph import FactGraph, GraphError
 from rag_r1.tools.sparql import literal
+from tests.fakes.json_server import JsonStub
 
 TURTLE = """\
 @prefix : <http://example.org/> . @prefix rdfs: <http://www.w3.org/2000/01/rdf-schema#> .

@@ -1,10 +1,10 @@
 """Pages are opened by their address, from the retrieval server's store."""
 
 import pytest
-from json_server import JsonStub
 
 from rag_r1.protocols import Failure, Refusal
 from rag_r1.tools import make_tool
+from tests.fakes.json_server import JsonStub
 
 PAGES = {"https://a.org/": "short", "https://b.org/": "0123456789" * 3}
 

@@ -1,11 +1,10 @@
 """Shipped tools in an episode, by the names that a protocol gives them."""
 
-from made_documents import folder_of_documents
-from scripted import Characters, Engine, Searcher
-
 from rag_r1.agent import Budget, Episode, FailurePolicy
 from rag_r1.protocols import load_protocol
 from rag_r1.tools import search_tools, shared_tools
+from tests.fakes.scripted_engine import Characters, Engine, Searcher
+from tests.tools.made_documents import folder_of_documents
 
 TURNS = [
     "<reasoning>r</reasoning><search> [Document_RAG]: When does the ferry leave? </search>",

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
-from composed_recipes import compose_quickly, composed
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 from rag_r1.config.recipes import RECIPES
 from rag_r1.training import recipes_command
 from rag_r1.training.preflight.memory import CONTEXTS, SHAPES, memory_of, training_bytes
 from rag_r1.training.recipe_table import folder_of, recipe_tables, training_recipes
+from tests.recipes.composed_recipes import compose_quickly, composed
 
 FOLDERS = sorted({folder_of(name) for name in training_recipes()})
 #: Millions of parameters, from the models' cards.

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from wheel_environments import Environment
+
+from tests.wheel.wheel_environments import Environment
 
 
 @pytest.fixture(scope="session")

@@ -11,10 +11,10 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
-from wheel_environments import ROOT, Environment
 
 from rag_r1.cli import COMMANDS
 from rag_r1.config.recipes import RECIPES
+from tests.wheel.wheel_environments import ROOT, Environment
 
 pytestmark = pytest.mark.slow
 

@@ -15,7 +15,8 @@ from pathlib import Path
 
 import httpx
 import pytest
-from wheel_environments import Environment
+
+from tests.wheel.wheel_environments import Environment
 
 pytestmark = [pytest.mark.slow, pytest.mark.full, pytest.mark.e2e, pytest.mark.timeout(900)]
 

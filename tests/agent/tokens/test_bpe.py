@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 from hypothesis import given
-from quick_draws import mixed
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 from transformers.models.qwen2.tokenization_qwen2 import PRETOKENIZE_REGEX
@@ -15,6 +14,7 @@ from transformers.models.qwen2.tokenization_qwen2 import PRETOKENIZE_REGEX
 from rag_r1.agent.tokens.bpe import FastBpe
 from rag_r1.demo.tokenizer import make_tokenizer
 from rag_r1.demo.world import make_world
+from tests.agent.quick_draws import mixed
 
 pytest.importorskip("tiktoken")
 

@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from reading_policy import ReadingPolicy
 
 from rag_r1.agent.records import read_records
 from rag_r1.data.rows import QuestionRow, write_rows
@@ -16,6 +15,7 @@ from rag_r1.demo.world import demo_protocol, make_questions, make_world, to_row
 from rag_r1.evaluation import command
 from rag_r1.evaluation.probes.collect import POOL
 from rag_r1.probes.probes import SPARE
+from tests.fakes.reading_policy import ReadingPolicy
 
 SQ = demo_protocol("rag_r1_sq")
 PROMPT = Path(__file__).parents[3] / "rag_r1" / "demo" / "prompt.txt"

@@ -6,12 +6,12 @@ import json
 from pathlib import Path
 
 import pytest
-from finished_runs import card, record, write_run
 
 from rag_r1.cli import COMMANDS
 from rag_r1.evaluation.report.bootstrap import Bootstrap
 from rag_r1.evaluation.report.compare_command import CompareError, compare, main, run_names
 from rag_r1.evaluation.report.comparison_markdown import markdown
+from tests.evaluation.finished_runs import card, record, write_run
 
 FEW = Bootstrap(resamples=200)
 CARD = card()

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from finished_runs import card, dumped_run, record, write_run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -19,6 +18,7 @@ from rag_r1.evaluation.report.report import ReportOptions, make_report, report_o
 from rag_r1.evaluation.report.report_markdown import markdown
 from rag_r1.evaluation.report.run_table import RunTable, TableError, read_run
 from rag_r1.protocols import Document
+from tests.evaluation.finished_runs import card, dumped_run, record, write_run
 
 FEW = Bootstrap(resamples=20)
 

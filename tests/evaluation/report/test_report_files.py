@@ -8,12 +8,12 @@ import os
 from pathlib import Path
 
 import pytest
-from finished_runs import card, record, write_run
 
 from rag_r1.data.annotations import AnnotationError
 from rag_r1.evaluation.report.report import main
 from rag_r1.evaluation.report.run_table import TableError, read_run
 from rag_r1.protocols import Document
+from tests.evaluation.finished_runs import card, record, write_run
 
 DATA = Path(os.environ.get("RAG_R1_DATA") or Path(__file__).parents[4] / "shared" / "data")
 REAL = DATA / "qa" / "hotpotqa.jsonl"

@@ -6,11 +6,11 @@ import json
 from pathlib import Path
 
 import pytest
-from finished_runs import record, write_run
 
 from examples.sq_mq import run as sq_mq
 from examples.sq_mq.markdown import criteria_met, markdown
 from examples.sq_mq.run import ALL, TWO_FACTS, ComparisonError, GroupFigures, read_figures
+from tests.evaluation.finished_runs import record, write_run
 
 
 def run_of(folder: Path, **given) -> Path:

@@ -8,7 +8,6 @@ import re
 from dataclasses import replace
 
 import pytest
-from scored_world import FEW, ScoredWorld, lines, scored_world, texts_of
 
 from rag_r1.data.rows import QuestionRow, read_rows, write_rows
 from rag_r1.demo.search import WorldSearch
@@ -17,6 +16,7 @@ from rag_r1.retriever.data import command as data
 from rag_r1.retriever.records import read_training_rows
 from rag_r1.retriever.training.dataset import load
 from rag_r1.retriever.training.encoder_settings import EncoderSettings
+from tests.fakes.scored_world import FEW, ScoredWorld, lines, scored_world, texts_of
 
 pytestmark = pytest.mark.slow
 

@@ -7,9 +7,9 @@ import json
 import shutil
 
 import pytest
-from scored_world import FEW, scored_world
 
 from rag_r1.retriever.data import command
+from tests.fakes.scored_world import FEW, scored_world
 
 pytestmark = pytest.mark.slow
 

@@ -11,10 +11,10 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from killed_runs import lines
-from scored_world import ScoredWorld, scored_world
 
 from rag_r1.retriever.data import command
+from tests.evaluation.killed_runs import lines
+from tests.fakes.scored_world import ScoredWorld, scored_world
 
 ROOT = Path(__file__).parents[3]
 ARTEFACTS = (

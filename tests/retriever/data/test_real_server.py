@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 
 import pytest
-from scored_world import lines, texts_of
 
 from rag_r1.data.rows import write_rows
 from rag_r1.demo.eval_spec import eval_words
@@ -14,6 +13,7 @@ from rag_r1.demo.world import demo_protocol, make_questions, make_world, to_row
 from rag_r1.retriever.data import command
 from rag_r1.retriever.records import read_training_rows
 from rag_r1.tools.retrieval.local_server import build_index, retrieval_process
+from tests.fakes.scored_world import lines, texts_of
 
 pytestmark = pytest.mark.slow
 
@@ -21,7 +21,7 @@ DIALECT, QUESTIONS = "rag_r1_sq", 12
 
 
 def test_the_embedded_policy_goes_on_with_each_passage_and_those_with_the_answer_help(tmp_path):
-    from torch_policy import TorchPolicy
+    from tests.retriever.torch_policy import TorchPolicy
 
     world = make_world(5, "test", people=60, places=20)
     questions = make_questions(world, QUESTIONS, 5, kinds=("one_hop",))

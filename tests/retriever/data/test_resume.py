@@ -6,9 +6,9 @@ from __future__ import annotations
 import json
 
 import pytest
-from scored_world import FEW, lines, scored_world, texts_of
 
 from rag_r1.retriever.data import command, steps
+from tests.fakes.scored_world import FEW, lines, scored_world, texts_of
 
 pytestmark = pytest.mark.slow
 

@@ -8,12 +8,12 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from small_training import PASSAGES, files, row
 
 from rag_r1.retriever.records import RecordsError, TrainingRow
 from rag_r1.retriever.training.dataset import assemble, load
 from rag_r1.retriever.training.encoder_settings import EncoderSettings
 from rag_r1.retriever.training.loss import NO_PASSAGE
+from tests.retriever.small_training import PASSAGES, files, row
 
 
 def settings(**changed) -> EncoderSettings:

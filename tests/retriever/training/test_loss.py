@@ -13,9 +13,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from two_devices import Lookup, columns
 
 from rag_r1.retriever.training.loss import NO_PASSAGE, BatchTable, RetrieverLoss, cosines, info_nce, rank_loss
+from tests.retriever.two_devices import Lookup, columns
 
 
 def by_hand(queries, passages, numbers, own, positives, temperature):

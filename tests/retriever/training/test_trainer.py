@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from small_training import PASSAGES, files, row, tiny_bert
 
 from rag_r1.retriever.command import main as command
 from rag_r1.retriever.training.command import main
 from rag_r1.retriever.training.encoder_settings import SHARED, read_settings, settings_of_index
 from rag_r1.retriever.training.trainer import last_checkpoint
+from tests.retriever.small_training import PASSAGES, files, row, tiny_bert
 
 pytestmark = pytest.mark.slow  # models are loaded and trained
 

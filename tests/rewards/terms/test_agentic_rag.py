@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 import yaml
-from judge_server import JudgeServer
 
 from rag_r1.agent import Trajectory, Turn
 from rag_r1.protocols import Document
 from rag_r1.rewards import RewardError, RewardResult, RewardSum
 from rag_r1.rewards.terms.judged import QUERY_PROMPT
+from tests.fakes.judge_server import JudgeServer
 
 THOUGHT, BACKTRACK, SUMMARY = (f"<{name}> x </{name}>" for name in ("reasoning", "backtrack", "summary"))
 SEARCH, ANSWER = "<search> [Wiki_RAG]: x </search>", "<answer> x </answer>"

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 import yaml
-from judge_server import JudgeServer
 
 from rag_r1.agent import CallRecord, Trajectory, Turn
 from rag_r1.protocols import Document
 from rag_r1.rewards import RewardResult, RewardSum
 from rag_r1.rewards.terms.judged import ACCURACY_PROMPT, RELEVANCE_PROMPTS
+from tests.fakes.judge_server import JudgeServer
 
 PAGE = (Path(__file__).parents[3] / "docs" / "rewards.md").read_text(encoding="utf-8")
 SECRET = "the river is the Danube"

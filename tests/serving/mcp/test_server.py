@@ -11,8 +11,6 @@ from pathlib import Path
 
 import pytest
 import yaml
-from json_server import JsonStub
-from process_tree import descendants, is_there
 
 from rag_r1.serving import middleware
 from rag_r1.serving.command import bind_socket
@@ -20,12 +18,14 @@ from rag_r1.serving.idle_timeout import IdleTimeoutProtocol
 from rag_r1.serving.mcp import command as mcp_command
 from rag_r1.tools import make_tool
 from rag_r1.tools.mcp.tool import has_mcp
+from tests.fakes.json_server import JsonStub
+from tests.serving.process_tree import descendants, is_there
 
 pytestmark = [
     pytest.mark.slow,  # importing mcp takes seconds
     pytest.mark.skipif(not has_mcp(), reason="mcp 2 is not installed: pip install 'rag-r1[mcp]'"),
 ]
-SMALL = Path(__file__).parents[2] / "tools" / "small_mcp_server.py"
+SMALL = Path(__file__).parents[2] / "fakes" / "small_mcp_server.py"
 PASSAGE = {"document": {"id": "7", "contents": '"Ulm"\nUlm lies on the Danube.'}, "score": 2.5}
 TURNS = ["<think>a</think><search>Ulm river</search>", "<think>b</think><answer>the Danube</answer>"]
 

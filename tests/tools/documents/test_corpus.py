@@ -7,12 +7,12 @@ import os
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from made_documents import folder_of_documents, pdf
 
 from rag_r1.tools.documents.command import main
 from rag_r1.tools.documents.corpus import DocumentsError, index_folder, split_words
 from rag_r1.tools.documents.parsers import FileReadError, html_text, read_document
 from retrieval_server.folder.corpus import CorpusReader
+from tests.tools.made_documents import folder_of_documents, pdf
 
 needs_pypdf = pytest.mark.skipif(
     importlib.util.find_spec("pypdf") is None,

@@ -5,12 +5,12 @@ import json
 import zlib
 
 import pytest
-from made_documents import folder_of_documents
 
 from rag_r1.tools.documents import parsers
 from rag_r1.tools.documents.command import main
 from rag_r1.tools.documents.corpus import DocumentsError, index_folder
 from rag_r1.tools.documents.parsers import FileReadError, ReadLimitError, read_document
+from tests.tools.made_documents import folder_of_documents
 
 needs_pypdf = pytest.mark.skipif(
     importlib.util.find_spec("pypdf") is None,

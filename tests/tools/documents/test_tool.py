@@ -3,13 +3,13 @@
 import asyncio
 
 import pytest
-from made_documents import folder_of_documents
 
 from rag_r1.protocols import Document
 from rag_r1.tools import make_tool
 from rag_r1.tools.documents.corpus import DocumentsError
 from rag_r1.tools.documents.tool import PassageIndex
 from rag_r1.tools.lazy import LazyValue
+from tests.tools.made_documents import folder_of_documents
 
 ROWS = [
     {"id": "1", "title": "Ferry", "text": "The ferry leaves at nine."},

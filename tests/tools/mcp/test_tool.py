@@ -8,13 +8,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from scripted import ANSWER, Characters, Engine, Searcher
 
 from rag_r1.agent import Budget, Episode, FailurePolicy
 from rag_r1.agent.records import summary
 from rag_r1.protocols import Failure, Refusal, load_protocol
 from rag_r1.tools import close_tools, make_tool, search_tools, shared_tools
 from rag_r1.tools.mcp.tool import content_text, has_mcp
+from tests.fakes.scripted_engine import ANSWER, Characters, Engine, Searcher
 
 pytestmark = [
     pytest.mark.slow,  # importing mcp takes seconds
@@ -23,7 +23,7 @@ pytestmark = [
 HERE = Path(__file__).parents[1]
 #: The protocol's own reference server (modelcontextprotocol/servers), if it is installed somewhere in PATH.
 TIME_SERVER = shutil.which("mcp-server-time")
-COMMAND = [sys.executable, "-S", str(HERE / "small_mcp_server.py")]
+COMMAND = [sys.executable, "-S", str(HERE.parent / "fakes" / "small_mcp_server.py")]
 
 
 def entry(**more):

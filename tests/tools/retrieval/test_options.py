@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from misbehaving_server import run
 
 from rag_r1.protocols import Document
 from rag_r1.tools import RetrieverConfig, make_searcher, shared_searcher
+from tests.fakes.retriever import run
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,6 @@ import asyncio
 from types import SimpleNamespace
 
 import pytest
-from json_server import Asked, JsonStub
-from scripted import ANSWER, Characters, Engine
 
 from rag_r1.agent import Budget, Episode, FailurePolicy, Trajectory
 from rag_r1.data.evidence import GoldEvidence
@@ -18,6 +16,8 @@ from rag_r1.protocols.retriever_query import CallContext
 from rag_r1.rollouts.session import try_search
 from rag_r1.runs.json_lines import RunError
 from rag_r1.tools import RetrievalClient, RetrieverConfig, close_tools, make_tool, search_tools, shared_tools
+from tests.fakes.json_server import Asked, JsonStub
+from tests.fakes.scripted_engine import ANSWER, Characters, Engine
 
 QUESTION = "Who directed the film?"
 TURNS = [

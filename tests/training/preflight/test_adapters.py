@@ -7,10 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from composed_recipes import composed
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from rag_r1.training.preflight.adapters import check_adapters
+from tests.recipes.composed_recipes import composed
 
 pytestmark = pytest.mark.slow  # composed recipes, and veRL's engine
 

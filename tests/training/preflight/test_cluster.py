@@ -8,7 +8,6 @@ import os
 from copy import deepcopy
 
 import pytest
-from composed_recipes import composed
 from hypothesis import given
 from hypothesis import strategies as st
 from omegaconf import OmegaConf, open_dict
@@ -23,6 +22,7 @@ from rag_r1.training.preflight.cluster import (
 )
 from rag_r1.training.preflight.sampler import check_filtering, check_sampler_options
 from rag_r1.training.preflight.settings import check_lengths
+from tests.recipes.composed_recipes import composed
 
 pytestmark = pytest.mark.slow  # composed recipes
 

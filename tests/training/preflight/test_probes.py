@@ -7,12 +7,12 @@ from copy import deepcopy
 from pathlib import Path
 
 import pytest
-from composed_recipes import composed
 from omegaconf import OmegaConf, open_dict
 
 from rag_r1.data.rows import QuestionRow, write_rows
 from rag_r1.training.preflight.probes import check_probes
 from rag_r1.training.preflight.settings import check_rag_r1_keys
+from tests.recipes.composed_recipes import composed
 
 pytestmark = pytest.mark.slow  # a composed recipe takes most of a second
 

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from composed_recipes import composed
 from omegaconf import OmegaConf
 
 from rag_r1.sandbox.torch_checkpoint import plain_values
 from rag_r1.training.preflight.resume import check_resumed_rates, check_resumed_sft_rate, resumed_from
+from tests.recipes.composed_recipes import composed
 
 ACTOR, CRITIC = "actor_rollout_ref.actor.optim.lr", "critic.optim.lr"
 

@@ -6,7 +6,6 @@ from copy import deepcopy
 from types import SimpleNamespace
 
 import pytest
-from composed_recipes import composed
 from omegaconf import OmegaConf, open_dict
 
 from rag_r1.config.schema import RagR1Config
@@ -14,6 +13,7 @@ from rag_r1.training.command import session_overrides
 from rag_r1.training.preflight.cluster import check_reachability
 from rag_r1.training.preflight.sampler import check_sampler
 from rag_r1.training.preflight.sessions import check_sessions, splits_sessions, verls_mode
+from tests.recipes.composed_recipes import composed
 
 pytestmark = pytest.mark.slow  # composed recipes
 

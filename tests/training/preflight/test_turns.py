@@ -6,11 +6,11 @@ import json
 from copy import deepcopy
 
 import pytest
-from chat_templates import PLAIN, tokenizer_with
 from omegaconf import OmegaConf
 
 from rag_r1.config.schema import RagR1Config
 from rag_r1.training.preflight.model import check_turns
+from tests.agent.chat_templates import PLAIN, tokenizer_with
 
 NO_TOOLS = PLAIN.replace("{% if tools %}", "{% if false %}")
 

@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from json_server import JsonStub
 from omegaconf import OmegaConf
 
 from rag_r1.config.recipes import Recipe, RecipeError
@@ -16,6 +15,7 @@ from rag_r1.demo.run import train
 from rag_r1.tools.retrieval.local_server import build_index, retrieval_process
 from rag_r1.training.command import compose_recipe, compose_valid, main, whole_paths
 from rag_r1.training.preflight import PreflightReport, check_retriever, preflight
+from tests.fakes.json_server import JsonStub
 
 SECRET = "correct-horse-battery-staple"
 RECIPE = "recipes/rag_r1/ppo_mq"
