@@ -2,8 +2,7 @@
 
 Who only wants to see a generation grow reads it in this way, and everything behind stays as it is: the same
 checks, the same token ids. `StreamAssembler` takes the bytes as they arrive, looks at each of them once, and
-ends a stream that is more than its request allowed (response_limits.py). streamed_endpoint.py asks for
-streams.
+ends a stream that is more than its request allowed (response_limits.py). `Endpoint.post` asks for streams.
 """
 
 from __future__ import annotations
