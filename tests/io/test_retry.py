@@ -1,10 +1,13 @@
-"""The retry policy of all HTTP clients."""
+"""The retry policy of all HTTP clients, and that there is no second one."""
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import time
+from collections.abc import Iterator
 from email.utils import formatdate
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -13,6 +16,7 @@ from hypothesis import strategies as st
 from rag_r1.io import retry as module
 from rag_r1.io.retry import RetryPolicy, TransientError, backoff, is_transient, retry_after, with_retries
 
+ROOT = Path(__file__).parents[2]
 POLICY = RetryPolicy(retries=2, backoff_s=1.0, longest_wait_s=30.0)
 
 
@@ -96,3 +100,66 @@ def test_retry_after_is_read_as_seconds_or_as_a_date():
 @given(st.text())
 def test_no_retry_after_raises(value):
     assert after(value) >= 0
+
+
+#: Where random pauses are drawn that are no back-off.
+PAUSES = {"rag_r1/inference/rate_limit.py": "requests that were held back together do not go on together"}
+
+
+def second_policies(path: str, source: str) -> Iterator[str]:
+    """What in a module is a parser of Retry-After, or a formula of back-off, of its own."""
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Call(func=ast.Attribute(attr="get"), args=[ast.Constant(value=str(name)), *_]):
+                if name.lower() == "retry-after":
+                    yield f"{path}:{node.lineno}: reads Retry-After"
+            case ast.Subscript(slice=ast.Constant(value=str(name)), ctx=ast.Load()):
+                if name.lower() == "retry-after":
+                    yield f"{path}:{node.lineno}: reads Retry-After"
+            case ast.alias(name="parsedate_to_datetime"):
+                yield f"{path}: reads a date of HTTP"
+            case ast.BinOp(op=ast.Mult()):
+                for power in (node.left, node.right):
+                    match power:
+                        case ast.BinOp(right=ast.Constant()):  # a size, 64 * 2**20
+                            pass
+                        case ast.BinOp(op=ast.Pow(), left=ast.Constant(value=2 | 2.0)):
+                            yield f"{path}:{node.lineno}: doubles"
+                        case ast.BinOp(op=ast.LShift(), left=ast.Constant(value=1)):
+                            yield f"{path}:{node.lineno}: doubles"
+            case ast.Call(func=ast.Attribute(attr="uniform") | ast.Name(id="uniform")):
+                if path not in PAUSES:
+                    yield f"{path}:{node.lineno}: has jitter"
+
+
+def test_no_other_module_has_a_retry_policy():
+    modules = {str(path.relative_to(ROOT)): path for path in (ROOT / "rag_r1").rglob("*.py")}
+    policy = modules.pop("rag_r1/io/retry.py")
+    faults = [
+        fault
+        for name, path in modules.items()
+        for fault in second_policies(name, path.read_text(encoding="utf-8"))
+    ]
+    assert faults == []
+    kinds = {fault.split(": ")[1] for fault in second_policies("x", policy.read_text(encoding="utf-8"))}
+    assert kinds == {"reads Retry-After", "reads a date of HTTP", "doubles", "has jitter"}
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "wait = headers['Retry-After']",
+        "wait = response.headers.get('retry-after')",
+        "from email.utils import parsedate_to_datetime",
+        "await asyncio.sleep(wait_s * 2**attempt)",
+        "time.sleep(2**attempt * 0.5)",
+        "time.sleep(wait_s * (1 << attempt))",
+        "wait = base * random.uniform(0.5, 1.5)",
+    ],
+)
+def test_a_second_policy_is_recognised(source):
+    assert len(list(second_policies("x", source))) == 1
+
+
+def test_what_only_sends_the_header_is_no_parser():
+    assert list(second_policies("x", "headers = {'Retry-After': '5'}; 2**bits")) == []
