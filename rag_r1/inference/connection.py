@@ -15,6 +15,7 @@ import aiohttp
 
 from rag_r1.inference.response_limits import ResponseLimits
 from rag_r1.inference.streaming import OnText, assemble_body
+from rag_r1.io.bounded_aiohttp import bounded_session
 from rag_r1.io.retry import TransientError
 
 
@@ -82,13 +83,11 @@ class ModelServer:
         """With aiohttp, since the pool of httpx looks through all its connections for each request: with 250
         in flight that took longer than vLLM's work for them."""
         if self._session is None:
-            self._session = aiohttp.ClientSession(
-                # No compression: a few bytes could expand to gigabytes.
-                headers={"Content-Type": "application/json", "Accept-Encoding": "identity", **self._headers},
-                auto_decompress=False,
+            self._session = bounded_session(
+                {"Content-Type": "application/json", **self._headers},
+                None,  # `post` has a time-out
                 # Who asks limits the requests. uvicorn closes a connection that was idle for 5 s.
                 connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=4.0),
-                timeout=aiohttp.ClientTimeout(total=None),  # `post` has one
                 trust_env=self._trust_env,
             )
         return self._session

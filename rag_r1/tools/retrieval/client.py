@@ -28,6 +28,7 @@ from typing import Any
 
 import aiohttp
 
+from rag_r1.io.bounded_aiohttp import BodyTooLargeError, bounded_session, read_body
 from rag_r1.io.bounded_json import read_json
 from rag_r1.io.retry import RetryPolicy, is_transient, retry_after
 from rag_r1.options.declare import options_from
@@ -215,18 +216,16 @@ class RetrievalClient:
 
     def _connected(self) -> aiohttp.ClientSession:
         if self._session is None:
-            self._session = aiohttp.ClientSession(
-                # No compression: a few bytes could expand to gigabytes.
-                headers={"Accept-Encoding": "identity", **token_header()},
-                auto_decompress=False,
-                connector=aiohttp.TCPConnector(limit=self.config.max_connections),
-                timeout=aiohttp.ClientTimeout(total=self.config.timeout_s),
-            )
+            connector = aiohttp.TCPConnector(limit=self.config.max_connections)
+            self._session = bounded_session(token_header(), self.config.timeout_s, connector=connector)
         return self._session
 
     async def _get(self, address: str) -> tuple[int, bytes]:
         async with self._connected().get(address, allow_redirects=False) as response:
-            return response.status, await _body(response, MAX_READY_BYTES)
+            try:
+                return response.status, await read_body(response, MAX_READY_BYTES)
+            except BodyTooLargeError:
+                return response.status, b""  # it describes no server
 
     async def _ask(self, queries: list[str]) -> list[list[Document] | str]:
         """For each query its documents, or what is wrong with them."""
@@ -241,9 +240,10 @@ class RetrievalClient:
             version = response.headers.get(VERSION_HEADER)
             self._format.seen(version)
             self._kept.seen(version, sent_at)
-            body = await _body(response, MAX_RESPONSE_BYTES)
-        if len(body) > MAX_RESPONSE_BYTES:
-            raise _BadResponse(f"more than {MAX_RESPONSE_BYTES} bytes")
+            try:
+                body = await read_body(response, MAX_RESPONSE_BYTES)
+            except BodyTooLargeError as error:
+                raise _BadResponse(str(error)) from error
         most_values = _FEW_VALUES + _VALUES_OF_A_DOCUMENT * len(queries) * self.config.topk
         try:
             return self.config.wire_format.parse_each(
@@ -251,14 +251,6 @@ class RetrievalClient:
             )
         except (ValueError, RecursionError) as error:
             raise _BadResponse(str(error)) from error
-
-
-async def _body(response: aiohttp.ClientResponse, most: int) -> bytes:
-    """The body of a response; of a longer one, a few more than `most` bytes."""
-    body = await response.content.read(most + 1)
-    while not response.content.at_eof() and len(body) <= most:
-        body += await response.content.read(most + 1 - len(body))
-    return body
 
 
 def _without_answer(turns: list[list[str]], found: Sequence[list[Document] | str]) -> list[list[str]]:
