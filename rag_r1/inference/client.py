@@ -26,7 +26,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
-from urllib.parse import urlsplit, urlunsplit
 
 from rag_r1.inference.character_codec import estimate_tokens
 from rag_r1.inference.connection import HttpResponse, ModelServer
@@ -37,7 +36,7 @@ from rag_r1.inference.response_metadata import error_message, usage_of
 from rag_r1.inference.streaming import OnText
 from rag_r1.io.bounded_json import JsonLimitError, read_json
 from rag_r1.io.retry import RetryPolicy, TransientError, is_transient, retry_after, with_retries
-from rag_r1.options.server_address import server_address
+from rag_r1.options.server_address import model_server_base
 from rag_r1.runs.json_lines import RunError
 from rag_r1.runs.response_cache import Usage
 
@@ -223,13 +222,9 @@ def base_address(url: str) -> str:
     """The address before `/chat/completions`; `/v1` if none is given. Raises RunError if it is no address, or
     may have a key in it (rag_r1/options/server_address.py)."""
     try:
-        parts = urlsplit(server_address(url))
+        return model_server_base(url)
     except ValueError as error:
         raise RunError(f"the address of the endpoint {error}; the key's is named by --api-key-env") from None
-    path = parts.path.rstrip("/")
-    for end in ("/chat/completions", "/completions"):
-        path = path.removesuffix(end)
-    return urlunsplit((parts.scheme, parts.netloc, path or "/v1", "", ""))
 
 
 def _key(variable: str) -> str:
