@@ -64,7 +64,7 @@ class EpisodeState:
     async def wait(self, attempt: int) -> None:
         """Count a retry and wait before it; `attempt` counts from 0."""
         self.record.retries += 1
-        await asyncio.sleep(self.failures.wait_s * 2**attempt)
+        await asyncio.sleep(self.failures.delay(attempt))
 
     def failed(self, kind: str, detail: str) -> None:
         """Record a failure that persisted, of a kind of failures.py."""

@@ -19,6 +19,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BeforeValidator, Strict
 
+from rag_r1.io.retry import backoff
 from rag_r1.options.declare import Constraint, Count, PositiveSeconds, Seconds, options, options_from
 
 #: retriever: the retrieval server did not answer; tool: another tool failed; engine: a generation was
@@ -64,6 +65,10 @@ class FailurePolicy:
     engine_timeout_s: PositiveSeconds | None = 86_400.0
     #: Kinds of failure that exclude a trajectory from training.
     mask: Kinds = ()
+
+    def delay(self, attempt: int) -> float:
+        """Seconds before the next attempt, after `attempt` (from 0) has failed."""
+        return backoff(self.wait_s, attempt)
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> FailurePolicy:

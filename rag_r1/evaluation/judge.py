@@ -29,6 +29,7 @@ from rag_r1.inference.chat import PATH, read_chat
 from rag_r1.inference.client import Endpoint, EndpointOptions, EngineFailure
 from rag_r1.inference.cost_limit import CostTracker
 from rag_r1.inference.episode_client import EpisodeClient, merge_body
+from rag_r1.inference.judging import judge_messages, verdict_word
 from rag_r1.inference.rate_limit import CancelToken, RateLimiter
 from rag_r1.options.command_line import Arguments, Positive, argument
 from rag_r1.options.server_address import Address
@@ -202,10 +203,7 @@ def judge_request(
     --judge-body says otherwise. `more`: further keys."""
     body = {
         "model": given.judge_model,
-        "messages": [
-            {"role": "system", "content": instructions},
-            {"role": "user", "content": json.dumps(dict(case), ensure_ascii=False)},
-        ],
+        "messages": judge_messages(instructions, case),
         "temperature": 0.0,
         "max_tokens": most_tokens,
         **more,
@@ -217,7 +215,7 @@ def judge_request(
 
 def verdict_of(reply: str) -> float | None:
     """1 or 0 for a reply of one of the two words, with or without a full stop; None for any other."""
-    return VERDICTS.get(reply.strip().removesuffix(".").casefold())
+    return VERDICTS.get(verdict_word(reply))
 
 
 async def _ask(

@@ -22,7 +22,8 @@ from typing import Any
 from rag_r1.agent import Codec, Generation
 from rag_r1.inference.character_codec import PER_TOKEN, CharacterCodec
 from rag_r1.inference.client import EngineFailure
-from rag_r1.inference.episode_client import EpisodeClient, Reply, finish_fields, first_choice, merge_body
+from rag_r1.inference.episode_client import EpisodeClient, Reply, finish_fields, merge_body
+from rag_r1.inference.response_metadata import first_choice, message_text
 from rag_r1.protocols import Protocol
 from rag_r1.protocols.actions import well_formed
 
@@ -110,14 +111,10 @@ def turn_seed(seed: int, turn: int) -> int:
 def read_chat(data: Any) -> Reply:
     """The reply in an answer of the chat API. Raises ValueError if there is none, or an empty one."""
     choice = first_choice(data)
-    message = choice.get("message")
-    content = message.get("content") if isinstance(message, dict) else None
-    if isinstance(content, list):  # parts, as some endpoints return them
-        parts = [part.get("text") for part in content if isinstance(part, dict)]
-        content = "".join(part for part in parts if isinstance(part, str))
+    content = message_text(choice)
     if content is None and choice.get("finish_reason") == "content_filter":
         content = "-"
-    if not isinstance(content, str):
+    if content is None:
         raise ValueError("its message has no content")
     if not content.strip():
         raise ValueError("its message is empty")

@@ -7,8 +7,14 @@ refuses this request, `EngineFailure` is raised, and the agent core ends the epi
 engine. What concerns all requests (the key, the address, an empty account, a long Retry-After) ends the run,
 which can be resumed.
 
-The key is read from an environment variable, is sent to this address only (redirects are errors) and is cut
-out of every message. Answers are data: they are limited in size and checked by the function that reads them.
+    async def attempt() -> str:
+        async with endpoint.post("/chat/completions", body, most_tokens=16) as response:
+            return read_chat(response.data).text  # a ValueError: not what was asked for
+
+    text = await endpoint.retried(attempt)
+
+The key is read from an environment variable, is sent to this address only (connection.py) and is cut out of
+every message.
 """
 
 from __future__ import annotations
@@ -16,28 +22,26 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
-from urllib.parse import urlsplit, urlunsplit
-
-import aiohttp
 
 from rag_r1.inference.character_codec import estimate_tokens
+from rag_r1.inference.connection import HttpResponse, ModelServer
 from rag_r1.inference.cost_limit import CostTracker
 from rag_r1.inference.rate_limit import CancelToken, RateLimiter
 from rag_r1.inference.response_limits import MAX_ANSWER_VALUES, ResponseLimits
 from rag_r1.inference.response_metadata import error_message, usage_of
-from rag_r1.inference.retry import retry_after, retry_delay
-from rag_r1.inference.streaming import OnText, assemble_body
+from rag_r1.inference.streaming import OnText
 from rag_r1.io.bounded_json import JsonLimitError, read_json
-from rag_r1.options.server_address import server_address
+from rag_r1.io.retry import RetryPolicy, TransientError, is_transient, retry_after, with_retries
+from rag_r1.options.server_address import model_server_base
 from rag_r1.runs.json_lines import RunError
 from rag_r1.runs.response_cache import Usage
 
-Answer = TypeVar("Answer")
+Result = TypeVar("Result")
 
-_AGAIN = {408, 409, 425, 429}
 #: For the account, not for a request: a wrong key, no money.
 _ACCOUNT = {401, 402}
 #: The same, unless the endpoint has answered before: then it is about this request (moderation, for example).
@@ -52,12 +56,12 @@ class RequestRejectedError(EngineFailure):
     """A request that the endpoint refuses for what it says, such as one longer than the model's context."""
 
 
-class _TransientError(Exception):
-    """What may pass. `wait_s`: what the endpoint has asked for; `usage`: of a useless answer."""
+@dataclass(frozen=True)
+class Response:
+    """An answer's JSON, and its tokens."""
 
-    def __init__(self, what: str, wait_s: float = 0.0, usage: Usage | None = None):
-        super().__init__(what)
-        self.wait_s, self.usage = wait_s, usage
+    data: Any
+    usage: Usage
 
 
 @dataclass(frozen=True)
@@ -95,42 +99,51 @@ class Endpoint:
         self.base = base_address(options.url)
         self.spending, self.pace = spending or CostTracker(stop), pace or RateLimiter()
         self._key = _key(options.key_variable)
+        self._retry = RetryPolicy(options.retries, options.backoff_s, options.longest_wait_s)
+        headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
+        self._server = ModelServer(self.base, headers, options.timeout_s, trust_env=options.trust_env)
         self._slots = asyncio.Semaphore(options.in_flight)
         self._under_way = 0
         self._answered = 0
-        self._session: aiohttp.ClientSession | None = None
 
+    async def retried(self, attempt: Callable[[], Awaitable[Result]]) -> Result:
+        """What an attempt returns, which is repeated for what may pass: a `post`, and the reading of the
+        answer within its block. Raises EngineFailure after the last."""
+        try:
+            return await with_retries(self._retry, attempt)
+        except TransientError as error:
+            raise EngineFailure(self._scrub(str(error))) from None
+
+    @asynccontextmanager
     async def post(
-        self,
-        path: str,
-        body: Mapping[str, Any],
-        read: Callable[[Any], Answer],
-        useless: Callable[[Usage], None] = lambda usage: None,
-        most_tokens: int = 0,
-        on_text: OnText | None = None,
-    ) -> tuple[Answer, Usage]:
-        """What `read` makes of the endpoint's answer, and the tokens. `read` raises ValueError for an answer
-        that is not what was asked for; if its tokens have to be paid for, they are passed to `useless`.
-        `most_tokens`: what may be generated; `on_text`: sees a streamed answer grow (streaming.py). Raises
-        EngineFailure after the last attempt."""
-        content = request_bytes(body)
+        self, path: str, body: Mapping[str, Any], most_tokens: int = 0, on_text: OnText | None = None
+    ) -> AsyncIterator[Response]:
+        """The answer to a request that is sent once, to be read in an `async with`. A ValueError within the
+        block says that it is not what was asked for, and becomes a TransientError; otherwise it counts as
+        good.
+
+        `most_tokens`: what may be generated; `on_text`: the answer is streamed, and this sees it grow
+        (streaming.py). Raises TransientError for what may pass, and RequestRejectedError.
+        """
+        if on_text is not None:
+            body = {**body, "stream": True, "stream_options": {"include_usage": True}}
         prompt_tokens = _prompt_tokens(body)
-        limits = ResponseLimits.of(body, prompt_tokens)
-        problem = "no attempt"
-        for attempt in range(self.options.retries + 1):
-            await self.stop.passed()
+        estimated = prompt_tokens + most_tokens
+        await self.stop.passed()
+        async with self.spending.reserved(prompt_tokens, most_tokens):
+            await self.pace.turn(estimated)
+            raw = await self._send(path, body, ResponseLimits.of(body, prompt_tokens), on_text)
+            response = _parsed(raw, prompt_tokens)
+            usage = response.usage
             try:
-                async with self.spending.reserved(prompt_tokens, most_tokens):
-                    return await self._attempt(
-                        path, content, read, prompt_tokens, most_tokens, limits, on_text
-                    )
-            except _TransientError as again:
-                problem = self._scrub(str(again))
-                if again.usage is not None:
-                    useless(again.usage)
-                if attempt < self.options.retries:
-                    await self._wait(attempt, again)
-        raise EngineFailure(f"{problem} (attempt {self.options.retries + 1}, the last)")
+                yield response
+            except ValueError as error:
+                if not usage.estimated:  # it has to be paid for
+                    self.spending.add(usage)
+                raise TransientError(f"a useless answer: {error}") from error
+            self._answered += 1
+            self.spending.add(usage)
+            self.pace.correct(estimated, usage.prompt_tokens + usage.completion_tokens)
 
     async def idle(self) -> None:
         """Wait until no request is under way."""
@@ -139,109 +152,58 @@ class Endpoint:
 
     async def close(self) -> None:
         """Close the connections."""
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
+        await self._server.close()
 
-    async def _attempt(
-        self,
-        path: str,
-        content: bytes,
-        read: Callable[[Any], Answer],
-        prompt_tokens: int,
-        most_tokens: int,
-        limits: ResponseLimits,
-        on_text: OnText | None,
-    ) -> tuple[Answer, Usage]:
-        estimated = prompt_tokens + most_tokens
-        await self.pace.turn(estimated)
+    async def _send(
+        self, path: str, body: Mapping[str, Any], limits: ResponseLimits, on_text: OnText | None
+    ) -> bytes:
+        """The body of an answer with status 200."""
+        content = request_bytes(body)
         async with self._slots:
             await self.stop.passed()
             self._under_way += 1
             try:
-                status, headers, raw = await asyncio.wait_for(
-                    self._send(path, content, limits, on_text), self.options.timeout_s
-                )
-            # The first, because from Python 3.11 on a TimeoutError is an OSError.
-            except (asyncio.TimeoutError, TimeoutError) as error:
-                raise _TransientError(f"no answer within {self.options.timeout_s:g} s") from error
-            except (aiohttp.ClientError, OSError) as error:
-                raise _TransientError(f"no answer: {type(error).__name__}: {error}") from error
+                response = await self._server.post(path, content, limits, on_text)
             finally:
                 self._under_way -= 1
-        if status != 200:
-            await self._refused(status, headers, raw)
-        try:
-            data = read_json(raw, MAX_ANSWER_VALUES)
-        except JsonLimitError as error:
-            raise _TransientError(f"a useless answer: {error}") from error
-        except (ValueError, RecursionError) as error:
-            raise _TransientError("the answer is not JSON") from error
-        usage = usage_of(data, prompt_tokens, estimate_tokens(raw.decode("utf-8", "replace")))
-        try:
-            answer = read(data)
-        except ValueError as error:
-            if usage.estimated:
-                raise _TransientError(f"a useless answer: {error}") from error
-            self.spending.add(usage)
-            raise _TransientError(f"a useless answer: {error}", usage=usage) from error
-        self._answered += 1
-        self.spending.add(usage)
-        self.pace.correct(estimated, usage.prompt_tokens + usage.completion_tokens)
-        return answer, usage
+        if response.status != 200:
+            await self._refused(response)
+        return response.body
 
-    async def _send(
-        self, path: str, content: bytes, limits: ResponseLimits, on_text: OnText | None
-    ) -> tuple[int, Mapping[str, str], bytes]:
-        """Status, headers and body. With aiohttp, since the pool of httpx looks through all its connections
-        for each request: with 250 in flight that took longer than vLLM's work for them."""
-        if self._session is None:
-            key = {"Authorization": f"Bearer {self._key}"} if self._key else {}
-            self._session = aiohttp.ClientSession(
-                # No compression: a few bytes could expand to gigabytes.
-                headers={"Content-Type": "application/json", "Accept-Encoding": "identity", **key},
-                auto_decompress=False,
-                # `_slots` limits the requests. uvicorn closes a connection that was idle for 5 s.
-                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=4.0),
-                timeout=aiohttp.ClientTimeout(total=None),  # `_attempt` has one
-                trust_env=self.options.trust_env,
-            )
-        # A redirect would carry texts and key to an address that nobody has given.
-        async with self._session.post(self.base + path, data=content, allow_redirects=False) as response:
-            try:
-                whole = await assemble_body(response, limits, on_text)
-            except (ValueError, RecursionError) as error:
-                response.close()
-                raise _TransientError(f"a useless answer: {error}") from error
-            return response.status, response.headers, whole
-
-    async def _refused(self, status: int, headers: Mapping[str, str], raw: bytes) -> None:
+    async def _refused(self, response: HttpResponse) -> None:
         """Raise what a status other than 200 means, or end the run."""
-        said = self._scrub(f"HTTP {status}{error_message(raw)}")
+        status = response.status
+        said = self._scrub(f"HTTP {status}{error_message(response.body)}")
         first = not self._answered
-        if status in _ACCOUNT or (first and status in _ADDRESS) or b'"insufficient_quota"' in raw:
+        if status in _ACCOUNT or (first and status in _ADDRESS) or b'"insufficient_quota"' in response.body:
             remedy = f"check the key in ${self.options.key_variable}, the address, the model and the account"
             self.stop(f"{self.base} refuses requests: {said}; {remedy}")
             await self.stop.passed()
         if 300 <= status < 400:
             self.stop(f"{self.base} redirects ({said}), which is not followed: give the address itself")
             await self.stop.passed()
-        if status in _AGAIN or status >= 500:
-            wait_s = retry_after(headers.get("Retry-After", ""))
+        if is_transient(status):
+            wait_s = retry_after(response.headers)
             if wait_s > self.options.longest_wait_s:
                 self.stop(f"{self.base} wants to be asked again in {wait_s:.0f} s ({said})")
                 await self.stop.passed()
             if wait_s:
                 self.pace.pause(wait_s)
-            raise _TransientError(said, wait_s)
+            raise TransientError(said, wait_s)
         raise RequestRejectedError(f"refused: {said}")
-
-    async def _wait(self, attempt: int, again: _TransientError) -> None:
-        options = self.options
-        await asyncio.sleep(retry_delay(attempt, options.backoff_s, again.wait_s, options.longest_wait_s))
 
     def _scrub(self, text: str) -> str:
         return text.replace(self._key, "[key]") if self._key else text
+
+
+def _parsed(raw: bytes, prompt_tokens: int) -> Response:
+    try:
+        data = read_json(raw, MAX_ANSWER_VALUES)
+    except JsonLimitError as error:
+        raise TransientError(f"a useless answer: {error}") from error
+    except (ValueError, RecursionError) as error:
+        raise TransientError("the answer is not JSON") from error
+    return Response(data, usage_of(data, prompt_tokens, estimate_tokens(raw.decode("utf-8", "replace"))))
 
 
 def request_bytes(body: Mapping[str, Any]) -> bytes:
@@ -260,13 +222,9 @@ def base_address(url: str) -> str:
     """The address before `/chat/completions`; `/v1` if none is given. Raises RunError if it is no address, or
     may have a key in it (rag_r1/options/server_address.py)."""
     try:
-        parts = urlsplit(server_address(url))
+        return model_server_base(url)
     except ValueError as error:
         raise RunError(f"the address of the endpoint {error}; the key's is named by --api-key-env") from None
-    path = parts.path.rstrip("/")
-    for end in ("/chat/completions", "/completions"):
-        path = path.removesuffix(end)
-    return urlunsplit((parts.scheme, parts.netloc, path or "/v1", "", ""))
 
 
 def _key(variable: str) -> str:

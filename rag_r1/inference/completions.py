@@ -15,7 +15,8 @@ from typing import Any
 from rag_r1.agent import Codec, Generation
 from rag_r1.inference.chat import close_at_stop, turn_seed
 from rag_r1.inference.client import Endpoint
-from rag_r1.inference.episode_client import EpisodeClient, Reply, finish_fields, first_choice, merge_body
+from rag_r1.inference.episode_client import EpisodeClient, Reply, finish_fields, merge_body
+from rag_r1.inference.response_metadata import first_choice
 from rag_r1.protocols import Protocol
 from rag_r1.protocols.actions import well_formed
 
@@ -112,9 +113,9 @@ async def returns_token_ids(
     body = {"model": model, "prompt": list(prompt), "max_tokens": 1, "temperature": 0.0}
     body["return_token_ids"] = True
 
-    def read(data: Any) -> Reply:
-        choice = first_choice(data)
-        return read_ids(data) if "token_ids" in choice and choice["token_ids"] else Reply("")
+    async def attempt() -> bool:
+        async with endpoint.post(PATH, merge_body(body, more), most_tokens=1) as response:
+            has_ids = bool(first_choice(response.data).get("token_ids"))
+            return has_ids and bool(read_ids(response.data).ids)
 
-    reply, _ = await endpoint.post(PATH, merge_body(body, more), read, most_tokens=1)
-    return reply.ids is not None
+    return await endpoint.retried(attempt)

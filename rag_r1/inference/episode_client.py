@@ -12,6 +12,7 @@ from typing import Any
 
 from rag_r1.inference.client import Endpoint, request_bytes
 from rag_r1.inference.response_limits import ResponseLimits
+from rag_r1.inference.streaming import OnText
 from rag_r1.protocols.actions import well_formed
 from rag_r1.runs.response_cache import ResponseCache, Usage
 
@@ -30,10 +31,11 @@ class Reply:
 
 
 class EpisodeClient:
-    """The requests of one episode, numbered by turn. `usage` is what the episode has used, cached or not."""
+    """The requests of one episode, numbered by turn. `usage` is what the episode has used, cached or not;
+    `on_text` sees its completions grow (streaming.py)."""
 
-    def __init__(self, ask_id: str, endpoint: Endpoint, tape: ResponseCache):
-        self.ask_id, self.endpoint, self.tape = ask_id, endpoint, tape
+    def __init__(self, ask_id: str, endpoint: Endpoint, tape: ResponseCache, on_text: OnText | None = None):
+        self.ask_id, self.endpoint, self.tape, self.on_text = ask_id, endpoint, tape, on_text
         self.usage = Usage()
         self._turn = 0
 
@@ -46,33 +48,24 @@ class EpisodeClient:
             self.usage.add(known["usage"])
             self._turn += 1
             return Reply(**known["answer"])
-
-        def useless(usage: Usage) -> None:
-            self.tape.put(self.ask_id, turn, request, None, usage)
-
         limits = ResponseLimits.of(body, 0)
 
-        def read_within(data: Any) -> Reply:
-            reply = read(data)
-            limits.check(len(reply.text), len(reply.ids or ()))
-            return reply
+        async def attempt() -> tuple[Reply, Usage]:
+            async with self.endpoint.post(path, body, most_tokens, self.on_text) as response:
+                try:
+                    reply = read(response.data)
+                    limits.check(len(reply.text), len(reply.ids or ()))
+                except ValueError:
+                    if not response.usage.estimated:  # it has to be paid for
+                        self.tape.put(self.ask_id, turn, request, None, response.usage)
+                    raise
+                return reply, response.usage
 
-        reply, usage = await self.endpoint.post(path, body, read_within, useless, most_tokens)
+        reply, usage = await self.endpoint.retried(attempt)
         self.tape.put(self.ask_id, turn, request, asdict(reply), usage)
         self.usage.add(usage)
         self._turn += 1
         return reply
-
-
-def first_choice(data: Any) -> dict[str, Any]:
-    """The first choice of an answer. Raises ValueError if there is none, or if its generation was broken
-    off."""
-    choices = data.get("choices") if isinstance(data, dict) else None
-    if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
-        raise ValueError("it has no choices")
-    if choices[0].get("finish_reason") in ("abort", "error"):
-        raise ValueError("its generation was broken off")
-    return choices[0]
 
 
 def finish_fields(choice: Mapping[str, Any]) -> dict[str, Any]:

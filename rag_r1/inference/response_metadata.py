@@ -1,10 +1,11 @@
-"""Reads the metadata of a response: token usage and error message.
+"""Reads a response of a model server: its choice, the text of a message, token usage and error message.
 
-All of it comes from outside and may be missing, wrong or hostile: these functions raise nothing.
+All of it comes from outside and may be missing, wrong or hostile.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from rag_r1.io.bounded_json import read_json
@@ -12,6 +13,27 @@ from rag_r1.runs.response_cache import Usage
 
 #: Most JSON values in the body of an error.
 _REFUSAL_VALUES = 10_000
+
+
+def first_choice(data: Any) -> dict[str, Any]:
+    """The first choice of an answer. Raises ValueError if there is none, or if its generation was broken
+    off."""
+    choices = data.get("choices") if isinstance(data, dict) else None
+    if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
+        raise ValueError("it has no choices")
+    if choices[0].get("finish_reason") in ("abort", "error"):
+        raise ValueError("its generation was broken off")
+    return choices[0]
+
+
+def message_text(choice: Mapping[str, Any]) -> str | None:
+    """The text of a chat completion's message, from its parts if it has some; None without one."""
+    message = choice.get("message")
+    content = message.get("content") if isinstance(message, dict) else None
+    if isinstance(content, list):  # parts, as some endpoints return them
+        parts = [part.get("text") for part in content if isinstance(part, dict)]
+        content = "".join(part for part in parts if isinstance(part, str))
+    return content if isinstance(content, str) else None
 
 
 def usage_of(data: Any, prompt_tokens: int, completion_tokens: int) -> Usage:

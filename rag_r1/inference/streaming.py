@@ -2,8 +2,7 @@
 
 Who only wants to see a generation grow reads it in this way, and everything behind stays as it is: the same
 checks, the same token ids. `StreamAssembler` takes the bytes as they arrive, looks at each of them once, and
-ends a stream that is more than its request allowed (response_limits.py). streamed_endpoint.py asks for
-streams.
+ends a stream that is more than its request allowed (response_limits.py). `Endpoint.post` asks for streams.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ from typing import Any
 import aiohttp
 
 from rag_r1.inference.response_limits import MAX_ANSWER_VALUES, ResponseLimits
+from rag_r1.io.bounded_aiohttp import read_body
 
 #: Called with the next piece of a generation's text.
 OnPiece = Callable[[str], None]
@@ -124,12 +124,7 @@ async def assemble_body(
     limits, or is no stream."""
     kind = response.headers.get("Content-Type", "")
     if on_text is None or response.status != 200 or not kind.startswith(CONTENT_TYPE):
-        raw = bytearray()
-        async for part in response.content.iter_any():
-            raw += part
-            if len(raw) > limits.bytes:
-                raise ValueError(f"it has more than {limits.bytes} bytes")
-        return bytes(raw)
+        return await read_body(response, limits.bytes)
     folded = StreamAssembler(on_text(), limits)
     async for part in response.content.iter_any():
         for start in range(0, len(part), _SLICE_BYTES):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from typing import Annotated
-from urllib.parse import urlsplit
+from urllib.parse import urlsplit, urlunsplit
 
 from pydantic import AfterValidator
 
@@ -44,6 +44,16 @@ def server_address(url: str) -> str:
     if not is_address:
         raise ValueError(f"must be {AN_ADDRESS}")
     return url
+
+
+def model_server_base(url: str) -> str:
+    """The address of an OpenAI-compatible server up to its routes, of which one may stand behind it; with
+    `/v1` if it has no path. Raises ValueError as `server_address`."""
+    parts = urlsplit(server_address(url))
+    path = parts.path.rstrip("/")
+    for route in ("/chat/completions", "/completions"):
+        path = path.removesuffix(route)
+    return urlunsplit((parts.scheme, parts.netloc, path or "/v1", "", ""))
 
 
 def is_server_address(url: object) -> bool:

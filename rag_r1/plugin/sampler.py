@@ -41,6 +41,7 @@ from omegaconf import OmegaConf
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer, ReplayBufferAsync
 
 from rag_r1.config.schema import SamplerOptions
+from rag_r1.io.retry import backoff
 from rag_r1.plugin.group_filter import GroupFilter, reward_info
 from rag_r1.plugin.sample_store import KVBatchMeta, read_rows, remove_rows, write_rows
 from rag_r1.plugin.sessions import group_by_session, last_rows, move_rewards, session_of, trained_rows
@@ -87,7 +88,7 @@ class _SearchSamplerMixin(GroupFilter):
             failures.update(n for info in infos for n in info if n.startswith("failed_") and info[n])
             logger.error("no trajectory of a batch is usable: %s", dict(failures))
             if attempt < self.refills:
-                time.sleep(self.refill_wait_s * 2**attempt)
+                time.sleep(backoff(self.refill_wait_s, attempt))
                 self._verl_refill(batch_size)
         raise RuntimeError(
             f"every trajectory of {self.refills + 1} batches ended with a failure that rag_r1.failures.mask "

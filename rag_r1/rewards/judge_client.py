@@ -23,17 +23,19 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-import random
 import threading
 from collections import Counter
 from collections.abc import AsyncGenerator, Collection, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-import aiohttp
-
+from rag_r1.inference.connection import ModelServer
+from rag_r1.inference.judging import judge_messages, verdict_word
+from rag_r1.inference.response_limits import ResponseLimits
+from rag_r1.inference.response_metadata import first_choice, message_text
 from rag_r1.io.bounded_json import read_json
-from rag_r1.protocols.actions import well_formed
+from rag_r1.io.retry import RetryPolicy, TransientError, is_transient, retry_after, with_retries
 from rag_r1.rewards.judge_cache import ReplyCache
 from rag_r1.rewards.judge_options import JudgeOptions, key_header
 from rag_r1.rewards.registry import CannotJudgeError
@@ -42,29 +44,21 @@ from rag_r1.rewards.registry import CannotJudgeError
 MAX_ANSWER_BYTES = 1 << 20
 #: Nor is one of more JSON values.
 _MAX_ANSWER_VALUES = 50_000
-_AGAIN = {408, 425, 429}
+_LIMITS = ResponseLimits(bytes=MAX_ANSWER_BYTES)
 _LONGEST_WAIT_S = 30.0
 
 
 async def ask_judge(
     asked: JudgeOptions, instructions: str, case: Mapping[str, Any], allowed: Collection[str]
 ) -> str:
-    """The judge's reply about a case, one of the `allowed` words (in lower case). Raises Refused without one,
-    and RewardError if the key is missing or the cache cannot be opened."""
+    """The judge's reply about a case, one of the `allowed` words (in lower case). Raises CannotJudgeError
+    without one, and RewardError if the key is missing or the cache cannot be opened."""
     place = asyncio.get_running_loop(), asked
     if place not in _clients:
         # Nothing is awaited before its yield, so no one else can be here meanwhile.
         holder = _held_client(asked)
         _clients[place] = await anext(holder), holder
     return await _clients[place][0].ask(instructions, case, allowed)
-
-
-class _TransientError(Exception):
-    """What may pass. `wait_s`: what the endpoint has asked for."""
-
-    def __init__(self, what: str, wait_s: float = 0.0):
-        super().__init__(what)
-        self.wait_s = wait_s
 
 
 @dataclass
@@ -78,10 +72,11 @@ class _PendingRequest:
 class JudgeClient:
     """See the top of the module; belongs to one event loop."""
 
-    def __init__(self, asked: JudgeOptions, replies: ReplyCache, session: aiohttp.ClientSession):
+    def __init__(self, asked: JudgeOptions, replies: ReplyCache, server: ModelServer):
         self.options = asked
         self._replies = replies
-        self._session = session
+        self._server = server
+        self._retry = RetryPolicy(asked.retries, asked.backoff_s, _LONGEST_WAIT_S)
         self._slots = asyncio.Semaphore(asked.concurrency)
         self._under_way: dict[str, _PendingRequest] = {}
 
@@ -107,55 +102,36 @@ class JudgeClient:
                 del self._under_way[key]
 
     def _body(self, instructions: str, case: Mapping[str, Any]) -> bytes:
-        shown = well_formed(json.dumps(dict(case), ensure_ascii=False))
-        messages = [{"role": "system", "content": instructions}, {"role": "user", "content": shown}]
-        asked = self.options
-        body = {"model": asked.model, "messages": messages, "temperature": 0, "max_tokens": asked.max_tokens}
+        body = {
+            "model": self.options.model,
+            "messages": judge_messages(instructions, case),
+            "temperature": 0,
+            "max_tokens": self.options.max_tokens,
+        }
         return json.dumps(body, sort_keys=True).encode()
 
     async def _reply(self, key: str, body: bytes, allowed: Collection[str]) -> str:
-        said = await self._with_retries(body)
-        word = said.strip().removesuffix(".").casefold()
+        try:
+            word = verdict_word(await with_retries(self._retry, partial(self._post, body)))
+        except TransientError as error:
+            raise CannotJudgeError(f"the judge failed: {error}") from None
         if word not in allowed:
             raise CannotJudgeError(f"the judge's reply is none of: {', '.join(allowed)}")
         self._replies.put(key, word)
         return word
 
-    async def _with_retries(self, body: bytes) -> str:
-        attempt = 0
-        while True:
-            try:
-                async with self._slots:
-                    _count(self.options)
-                    return await self._post(body)
-            except _TransientError as again:
-                if attempt >= self.options.retries:
-                    told = f"{again} (attempt {attempt + 1}, the last)"
-                    raise CannotJudgeError(f"no answer of the judge: {told}") from None
-                backoff = self.options.backoff_s * 2 ** min(attempt, 10) * random.uniform(0.5, 1.5)
-                wait_s = min(max(again.wait_s, backoff), _LONGEST_WAIT_S)
-            attempt += 1
-            await asyncio.sleep(wait_s)
-
     async def _post(self, body: bytes) -> str:
-        """The text of the judge's message. Errors are named by their type: their texts may show a request."""
-        url = self.options.endpoint
-        try:
-            # A redirect would carry texts and key to an address that nobody has configured.
-            async with self._session.post(url, data=body, allow_redirects=False) as response:
-                raw = await _limited(response)
-        except (asyncio.TimeoutError, TimeoutError):
-            raise _TransientError(f"nothing within {self.options.timeout_s:g} s") from None
-        except (aiohttp.ClientError, OSError) as error:
-            raise _TransientError(type(error).__name__) from None
-        if response.status == 200:
-            return _content(raw)
-        if response.status in _AGAIN or response.status >= 500:
-            raise _TransientError(
-                f"HTTP {response.status}", _retry_after(response.headers.get("Retry-After", ""))
-            )
-        hint = "; check the key that api_key_env names" if response.status in (401, 403) else ""
-        raise CannotJudgeError(f"the judge's endpoint refused the request: HTTP {response.status}{hint}")
+        """The text of the judge's message."""
+        async with self._slots:
+            _count(self.options)
+            response = await self._server.post("", body, _LIMITS)
+        status = response.status
+        if status == 200:
+            return _content(response.body)
+        if is_transient(status):
+            raise TransientError(f"HTTP {status}", retry_after(response.headers))
+        hint = "; check the key that api_key_env names" if status in (401, 403) else ""
+        raise CannotJudgeError(f"the judge's endpoint refused the request: HTTP {status}{hint}")
 
 
 _clients: dict[
@@ -166,7 +142,7 @@ _sent_lock = threading.Lock()  # event loops may run in several threads
 
 
 def _count(asked: JudgeOptions) -> None:
-    """Count a request that is about to be sent. Raises Refused if there were enough."""
+    """Count a request that is about to be sent. Raises CannotJudgeError if there were enough."""
     with _sent_lock:
         if _sent[asked] >= asked.max_requests:
             raise CannotJudgeError(
@@ -178,45 +154,25 @@ def _count(asked: JudgeOptions) -> None:
 async def _held_client(asked: JudgeOptions) -> AsyncGenerator[JudgeClient, None]:
     """Yields the client and closes it with the event loop, whose shutdown ends all async generators."""
     place = asyncio.get_running_loop(), asked
-    headers = {"Content-Type": "application/json", **key_header(asked.api_key_env)}
+    # Errors are named by their type: their texts may show a request.
+    key = key_header(asked.api_key_env)
+    server = ModelServer(asked.endpoint, key, asked.timeout_s, quotes=False)
     replies = ReplyCache(asked.cache)
     try:
-        async with aiohttp.ClientSession(
-            # No compression: a few bytes could expand to gigabytes.
-            headers={"Accept-Encoding": "identity", **headers},
-            auto_decompress=False,
-            # `_slots` limits instead: a wait there costs no attempt its time.
-            connector=aiohttp.TCPConnector(limit=0),
-            timeout=aiohttp.ClientTimeout(total=asked.timeout_s),
-        ) as session:
-            yield JudgeClient(asked, replies, session)
+        yield JudgeClient(asked, replies, server)
     finally:
         _clients.pop(place, None)
         replies.close()
-
-
-async def _limited(response: aiohttp.ClientResponse) -> bytes:
-    raw = bytearray()
-    async for part in response.content.iter_any():
-        raw += part
-        if len(raw) > MAX_ANSWER_BYTES:
-            response.close()
-            raise _TransientError(f"more than {MAX_ANSWER_BYTES} bytes")
-    return bytes(raw)
+        await server.close()
 
 
 def _content(raw: bytes) -> str:
-    """The text in an answer of the chat API. Raises Refused if the judge declined."""
+    """The text in an answer of the chat API. Raises CannotJudgeError if the judge declined."""
     try:
-        choice = read_json(raw, _MAX_ANSWER_VALUES)["choices"][0]
-        content, refusal = choice["message"].get("content"), choice["message"].get("refusal")
-        filtered = choice.get("finish_reason") == "content_filter"
-    except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError):
-        raise _TransientError("an answer that is no chat completion") from None
-    if refusal or filtered:
+        choice = first_choice(read_json(raw, _MAX_ANSWER_VALUES))
+        refusal = choice["message"].get("refusal")
+    except (ValueError, KeyError, AttributeError, RecursionError):
+        raise TransientError("an answer that is no chat completion") from None
+    if refusal or choice.get("finish_reason") == "content_filter":
         raise CannotJudgeError("the judge declined")
-    return content if isinstance(content, str) else ""
-
-
-def _retry_after(value: str) -> float:
-    return float(value) if value.isascii() and value.isdigit() and len(value) < 6 else 0.0
+    return message_text(choice) or ""

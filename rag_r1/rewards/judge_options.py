@@ -10,12 +10,11 @@ import os
 import re
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
 
 from pydantic import model_validator
 
 from rag_r1.options.declare import Count, OptionsError, PositiveCount, PositiveSeconds, Seconds, Text, options
-from rag_r1.options.server_address import AN_ADDRESS, is_server_address
+from rag_r1.options.server_address import AN_ADDRESS, is_server_address, model_server_base
 from rag_r1.rewards.registry import RewardError
 from rag_r1.rewards.term_call import DEFAULT_TIMEOUT_S
 
@@ -59,9 +58,7 @@ class JudgeOptions:
     @property
     def endpoint(self) -> str:
         """The full address to which requests are sent."""
-        parts = urlsplit(self.url)
-        path = parts.path.rstrip("/").removesuffix("/chat/completions") or "/v1"
-        return urlunsplit((parts.scheme, parts.netloc, f"{path}/chat/completions", "", ""))
+        return f"{model_server_base(self.url)}/chat/completions"
 
 
 def option_faults(given: Mapping[str, Any], key: str) -> list[str]:

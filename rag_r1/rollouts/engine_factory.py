@@ -24,6 +24,7 @@ from rag_r1.inference.chat import ChatEngine
 from rag_r1.inference.client import Endpoint, EngineFailure
 from rag_r1.inference.completions import CompletionEngine, returns_token_ids
 from rag_r1.inference.episode_client import EpisodeClient
+from rag_r1.inference.streaming import OnText
 from rag_r1.inference.tokenizer import load_tokenizer
 from rag_r1.protocols import ChatTemplateError
 from rag_r1.rollouts.requests import EpisodeRequest
@@ -125,12 +126,13 @@ def engine_maker(
     more: Mapping[str, Any],
     *,
     logprobs: bool = False,
+    on_text: OnText | None = None,
 ) -> Callable[[EpisodeRequest], Engine]:
     """Makes the engine of each ask. `sampling`: keys of every request, besides the ask's temperature and
-    seed; `more`: the user's own."""
+    seed; `more`: the user's own; `on_text`: sees completions grow (rag_r1/inference/streaming.py)."""
 
     def make(ask: EpisodeRequest) -> Engine:
-        exchanges = EpisodeClient(ask.id, endpoint, tape)
+        exchanges = EpisodeClient(ask.id, endpoint, tape, on_text)
         own = {**sampling, "temperature": ask.temperature}
         agent = ask.setup or setup
         if answers == CHAT:

@@ -80,7 +80,7 @@ async def make_one_shot(ask: EpisodeRequest, setup: AgentSetup) -> OneShotReques
     async def wait(attempt: int) -> None:
         nonlocal retries
         retries += 1
-        await asyncio.sleep(setup.failures.wait_s * 2**attempt)
+        await asyncio.sleep(setup.failures.delay(attempt))
 
     call = CallRecord(SEARCH, {"query": ask.question})
     turn = Turn("", Search.kind, [call])

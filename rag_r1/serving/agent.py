@@ -15,7 +15,6 @@ import logging
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
 
 from rag_r1.agent import Observer, Trajectory
 from rag_r1.config.agent_setup import AgentSetup
@@ -23,7 +22,6 @@ from rag_r1.evaluation.eval_arguments import EvalArguments
 from rag_r1.evaluation.validation_limits import validation_limits
 from rag_r1.inference.client import Endpoint, EndpointOptions
 from rag_r1.inference.rate_limit import CancelToken
-from rag_r1.inference.streamed_endpoint import StreamingEndpoint
 from rag_r1.inference.streaming import OnText
 from rag_r1.options.import_path import add_working_directory
 from rag_r1.rollouts.engine_factory import IDS, TokenUnit, engine_maker
@@ -76,17 +74,15 @@ class ChatAgent:
         turns."""
         endpoint = await self._current()
         ask = EpisodeRequest(uuid.uuid4().hex, question, (), seed=seed, temperature=temperature)
-        asked: Any = (
-            endpoint if on_text is None or self.answers != IDS else StreamingEndpoint(endpoint, on_text)
-        )
         make = engine_maker(
             self.answers,
             self.setup,
-            asked,
+            endpoint,
             ResponseCache(),
             self.sampling,
             self.body,
             logprobs=self.setup.budget.max_state is not None,
+            on_text=on_text if self.answers == IDS else None,
         )
         episode = self.setup.episode(make(ask), observer)
         try:

@@ -15,6 +15,7 @@ from typing import Annotated, Any
 
 import aiohttp
 
+from rag_r1.io.bounded_aiohttp import BodyTooLargeError, bounded_session, read_body
 from rag_r1.io.bounded_json import JsonLimitError, read_json
 from rag_r1.options.declare import Constraint, Text
 
@@ -57,15 +58,14 @@ class JsonClient:
         """The answer to a request (aiohttp's `json`, `data`, `params`, `headers`). Raises HttpFailure and
         HttpRefusal."""
         if self._session is None or self._session.closed:
-            self._session = aiohttp.ClientSession(
-                headers={"Accept-Encoding": "identity", "Accept": "application/json", **self._headers},
-                auto_decompress=False,
-                cookie_jar=aiohttp.DummyCookieJar(),
-                timeout=aiohttp.ClientTimeout(total=self._timeout_s),
-            )
+            headers = {"Accept": "application/json", **self._headers}
+            jar = aiohttp.DummyCookieJar()
+            self._session = bounded_session(headers, self._timeout_s, cookie_jar=jar)
         try:
             async with self._session.request(method, url, allow_redirects=False, **request) as response:
-                status, body = response.status, await _read(response)
+                status, body = response.status, await read_body(response, MAX_ANSWER_BYTES)
+        except BodyTooLargeError:
+            raise HttpFailure(f"its answer has more than {MAX_ANSWER_BYTES >> 20} MiB") from None
         except (aiohttp.ClientError, asyncio.TimeoutError, OSError, ValueError) as error:
             raise HttpFailure(f"no answer ({type(error).__name__})") from None
         if status in (400, 422):
@@ -83,12 +83,3 @@ class JsonClient:
         """Close the connections."""
         if self._session is not None:
             await self._session.close()
-
-
-async def _read(response: aiohttp.ClientResponse) -> bytes:
-    body = bytearray()
-    async for chunk in response.content.iter_chunked(1 << 16):
-        body += chunk
-        if len(body) > MAX_ANSWER_BYTES:
-            raise HttpFailure(f"its answer has more than {MAX_ANSWER_BYTES >> 20} MiB")
-    return bytes(body)

@@ -29,7 +29,7 @@ WEIGHTS = {"em": 1.0, JUDGED: 0.5, BOUNDED: 0.25}
 STEPS, SAMPLES, MOST = 2, 10, 4
 BEHAVIOURS = ("correct", "incorrect", *FAILURES)
 REASONS = {
-    "silence": "no answer of the judge: nothing within 8 s (attempt 1, the last)",
+    "silence": "the judge failed: no answer within 8 s (attempt 1, the last)",
     "refusal": "the judge declined",
     "garbage": "the judge's reply is none of: correct, incorrect",
 }

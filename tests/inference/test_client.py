@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from collections.abc import Callable
 from contextlib import asynccontextmanager
-from email.utils import formatdate
 
 import pytest
 from aiohttp import web
@@ -26,8 +24,6 @@ from rag_r1.inference.client import (
 from rag_r1.inference.episode_client import EpisodeClient
 from rag_r1.inference.rate_limit import CancelToken
 from rag_r1.inference.response_metadata import usage_of
-from rag_r1.inference.retry import retry_after
-from rag_r1.inference.streamed_endpoint import StreamingEndpoint
 from rag_r1.runs.json_lines import RunError
 from rag_r1.runs.response_cache import ResponseCache, Usage
 from tests.fakes.openai_server import OpenAIServer, Reply
@@ -62,8 +58,12 @@ def run(coroutine):
     return asyncio.run(asyncio.wait_for(coroutine, 30))
 
 
-async def ask(endpoint: Endpoint, useless=lambda usage: None):
-    return await endpoint.post("/chat/completions", BODY, read_chat, useless)
+async def ask(endpoint: Endpoint, body=BODY):
+    async def attempt():
+        async with endpoint.post("/chat/completions", body) as response:
+            return read_chat(response.data), response.usage
+
+    return await endpoint.retried(attempt)
 
 
 async def until_stopped(endpoint: Endpoint) -> str:
@@ -171,10 +171,11 @@ def test_a_request_that_is_refused_is_not_repeated():
 
 def test_the_tokens_of_a_useless_answer_are_told_and_counted():
     async def main():
-        told: list[Usage] = []
         async with endpoint_of(lambda: says(""), lambda: says()) as (endpoint, _):
-            await ask(endpoint, told.append)
-            assert told == [Usage(1, 11, 3)] and endpoint.spending.usage == Usage(2, 22, 6)
+            exchanges = EpisodeClient("a", endpoint, tape := ResponseCache())
+            await exchanges.ask("/chat/completions", BODY, read_chat, 0)
+            assert exchanges.usage == Usage(1, 11, 3) and tape.usage == Usage(2, 22, 6)
+            assert endpoint.spending.usage == Usage(2, 22, 6)
 
     run(main())
 
@@ -263,7 +264,7 @@ def test_without_a_key_none_is_sent_and_a_broken_one_is_refused_without_being_to
 def test_an_answer_larger_than_its_request_allows_is_none_and_is_asked_for_again():
     async def main():
         async with endpoint_of(lambda: says("x" * (2 << 20)), lambda: says()) as (endpoint, server):
-            reply, _ = await endpoint.post("/chat/completions", {**BODY, "max_tokens": 100}, read_chat)
+            reply, _ = await ask(endpoint, {**BODY, "max_tokens": 100})
             assert reply.text == "Rome" and len(server.bodies) == 2
 
     run(main())
@@ -296,10 +297,10 @@ def test_an_answer_that_drips_has_the_time_of_one_answer():
         async with TestServer(app) as server:
             options = EndpointOptions(str(server.make_url("/")), retries=1, timeout_s=0.3, backoff_s=0.0)
             endpoint = Endpoint(options, CancelToken())
-            asked = StreamingEndpoint(endpoint, lambda: lambda piece: None)
-            for end in (endpoint, asked):
+            for on_text in (None, lambda: lambda piece: None):
+                exchanges = EpisodeClient("a", endpoint, ResponseCache(), on_text)
                 with pytest.raises(EngineFailure, match="no answer within 0.3 s"):
-                    await end.post("/completions", {"max_tokens": 5}, read_chat)
+                    await exchanges.ask("/completions", {"max_tokens": 5}, read_chat, 5)
             await endpoint.close()
 
     run(main())
@@ -352,25 +353,6 @@ def test_an_address_that_is_none_or_has_a_key_in_it_is_refused(url):
     with pytest.raises(RunError) as error:
         base_address(url)
     assert "sk-1" not in str(error.value)
-
-
-def test_retry_after_is_read_as_seconds_or_as_a_date():
-    assert [retry_after(value) for value in ("7", " 0.5 ", "", "soon", "-3", "9" * 30)] == [
-        7,
-        0.5,
-        0,
-        0,
-        0,
-        0,
-    ]
-    assert retry_after(formatdate(time.time() + 60, usegmt=True)) == pytest.approx(60, abs=5)
-    assert retry_after(formatdate(time.time() - 60, usegmt=True)) == 0
-
-
-@settings(max_examples=50)
-@given(st.text())
-def test_no_retry_after_raises(value):
-    assert retry_after(value) >= 0
 
 
 JSON = st.recursive(

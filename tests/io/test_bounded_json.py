@@ -142,8 +142,13 @@ def test_clients_make_no_objects_of_millions_of_empty_lists():
                 await tool.ask("GET", url)
             await tool.close()
             endpoint = Endpoint(EndpointOptions(url, retries=0), CancelToken())
+
+            async def attempt() -> None:
+                async with endpoint.post("/completions", {"prompt": "q", "max_tokens": 8192}):
+                    pass
+
             with pytest.raises(EngineFailure, match="more than 1,500,000 values"):
-                await endpoint.post("/completions", {"prompt": "q", "max_tokens": 8192}, lambda data: data)
+                await endpoint.retried(attempt)
             await endpoint.close()
             search = RetrievalClient(RetrieverConfig(url=url, retries=0))
             [found] = await search.search(["q"])

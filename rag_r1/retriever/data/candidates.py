@@ -118,7 +118,7 @@ class CandidateStore:
         setup = self.ready.setup
 
         async def wait(attempt: int) -> None:
-            await asyncio.sleep(setup.failures.wait_s * 2**attempt)
+            await asyncio.sleep(setup.failures.delay(attempt))
 
         context = partial(one.call_context, setup.protocol)
         [found] = await ToolExecutor(tools, setup.failures, wait, context=context).call([call])

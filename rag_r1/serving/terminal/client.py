@@ -15,6 +15,7 @@ import httpx
 
 from rag_r1.io.bounded_http import bounded_http_client
 from rag_r1.io.bounded_json import read_json
+from rag_r1.io.retry import retry_after
 from rag_r1.protocols.actions import well_formed
 
 #: A longer line, in bytes, is none of this API's; nor is an answer of more lines, or a longer refusal.
@@ -27,11 +28,11 @@ _CONNECT_S, _PIECE_S, _ANSWER_S = 10.0, 120.0, 3600.0
 
 
 class ChatError(Exception):
-    """No answer, for the reason in the message; `retry_after` in seconds if the server is full."""
+    """No answer, for the reason in the message; `wait_s`: when a full server wants to be asked again."""
 
-    def __init__(self, reason: str, retry_after: float | None = None):
+    def __init__(self, reason: str, wait_s: float = 0.0):
         super().__init__(reason)
-        self.retry_after = retry_after
+        self.wait_s = wait_s
 
 
 def stream_answer(
@@ -111,7 +112,4 @@ def _refused(response: httpx.Response) -> ChatError:
         said = str(read_json(bytes(raw), _MOST_VALUES)["error"]["message"])
     except (ValueError, KeyError, TypeError, RecursionError):
         said = "no reason given"
-    wait = response.headers.get("Retry-After", "")
-    return ChatError(
-        f"HTTP {response.status_code}: {said}", float(wait) if wait.isascii() and wait.isdigit() else None
-    )
+    return ChatError(f"HTTP {response.status_code}: {said}", retry_after(response.headers))

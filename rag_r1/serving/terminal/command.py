@@ -172,7 +172,7 @@ class TerminalChat:
             self._line("stopped", _DIM)
             return False
         except ChatError as error:
-            wait = "" if error.retry_after is None else f" (try again in {error.retry_after:g} s)"
+            wait = f" (try again in {error.wait_s:.0f} s)" if error.wait_s else ""
             self._line(f"error: {error}{wait}", _BOLD)
             return False
         if text:

@@ -22,14 +22,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
 
+from rag_r1.io.bounded_aiohttp import BodyTooLargeError, bounded_session, read_body
 from rag_r1.io.bounded_json import read_json
+from rag_r1.io.retry import RetryPolicy, is_transient, retry_after
 from rag_r1.options.declare import options_from
 from rag_r1.protocols import Document, Failure
 from rag_r1.protocols.retriever_query import Context
@@ -54,7 +55,6 @@ MAX_RESPONSE_BYTES = 64 << 20
 _FEW_VALUES, _VALUES_OF_A_DOCUMENT = 50_000, 200
 #: The environment variable with the server's bearer token.
 TOKEN_VARIABLE = "RETRIEVAL_TOKEN"
-_RETRIED_STATUSES = {408, 425, 429}
 _LONGEST_WAIT_S = 20.0
 
 Result = list[Document] | Failure
@@ -104,7 +104,8 @@ class RetrievalClient:
         self._in_flight: dict[str, asyncio.Future[Result]] = {}
         self._batcher = QueryBatcher(config.gather_s, config.max_queries, self._fetch)
         self._session: aiohttp.ClientSession | None = None
-        self._format = RemoteQueryFormat(config.base, self._get, self._wait, config.retries)
+        self._retry = RetryPolicy(config.retries, config.backoff_s, _LONGEST_WAIT_S)
+        self._format = RemoteQueryFormat(config.base, self._get, self._retry)
 
     async def in_context(self, queries: Sequence[str], context: Context) -> Sequence[str] | Failure:
         """What to search for instead of these queries of a turn: see `agentic_input`. A Failure if the server
@@ -189,8 +190,8 @@ class RetrievalClient:
         except aiohttp.ClientResponseError as error:
             found = [f"HTTP {error.status}"] * len(queries)
             # Otherwise the server understood the request, and would refuse it again.
-            refused = error.status < 500 and error.status not in _RETRIED_STATUSES
-            wait = _retry_after(error.headers)
+            refused = not is_transient(error.status)
+            wait = retry_after(error.headers)
         except (aiohttp.ClientError, asyncio.TimeoutError, OSError, _BadResponse) as error:
             found = [f"{type(error).__name__}: {error}"] * len(queries)
         problems = [one for one in found if isinstance(one, str)]
@@ -198,21 +199,16 @@ class RetrievalClient:
             return [one for one in found if not isinstance(one, str)]
         if refused and len(turns) > 1:
             return await self._ask_each(turns, attempt)
-        if refused or attempt >= self.config.retries:
+        if refused or attempt >= self._retry.retries:
             logger.warning(
                 "search failed at %s (%s), %d queries", self.config.endpoint, problems[0][:200], len(problems)
             )
             return [failure(one) if isinstance(one, str) else one for one in found]
         left = _without_answer(turns, found)
         self.stats.retried += len(left)
-        await self._wait(attempt, wait)
+        await asyncio.sleep(self._retry.delay(attempt, wait))
         again = iter(await self._ask_each(left, attempt + 1))
         return [next(again) if isinstance(one, str) else one for one in found]
-
-    async def _wait(self, attempt: int, least: float = 0.0) -> None:
-        """Wait before the next attempt."""
-        backoff = self.config.backoff_s * 2**attempt * random.uniform(0.5, 1.5)
-        await asyncio.sleep(min(max(least, backoff), _LONGEST_WAIT_S))
 
     async def _ask_each(self, turns: list[list[str]], attempt: int) -> list[Result]:
         found = await asyncio.gather(*(self._ask_with_retries([turn], attempt) for turn in turns))
@@ -220,18 +216,16 @@ class RetrievalClient:
 
     def _connected(self) -> aiohttp.ClientSession:
         if self._session is None:
-            self._session = aiohttp.ClientSession(
-                # No compression: a few bytes could expand to gigabytes.
-                headers={"Accept-Encoding": "identity", **token_header()},
-                auto_decompress=False,
-                connector=aiohttp.TCPConnector(limit=self.config.max_connections),
-                timeout=aiohttp.ClientTimeout(total=self.config.timeout_s),
-            )
+            connector = aiohttp.TCPConnector(limit=self.config.max_connections)
+            self._session = bounded_session(token_header(), self.config.timeout_s, connector=connector)
         return self._session
 
     async def _get(self, address: str) -> tuple[int, bytes]:
         async with self._connected().get(address, allow_redirects=False) as response:
-            return response.status, await _body(response, MAX_READY_BYTES)
+            try:
+                return response.status, await read_body(response, MAX_READY_BYTES)
+            except BodyTooLargeError:
+                return response.status, b""  # it describes no server
 
     async def _ask(self, queries: list[str]) -> list[list[Document] | str]:
         """For each query its documents, or what is wrong with them."""
@@ -246,9 +240,10 @@ class RetrievalClient:
             version = response.headers.get(VERSION_HEADER)
             self._format.seen(version)
             self._kept.seen(version, sent_at)
-            body = await _body(response, MAX_RESPONSE_BYTES)
-        if len(body) > MAX_RESPONSE_BYTES:
-            raise _BadResponse(f"more than {MAX_RESPONSE_BYTES} bytes")
+            try:
+                body = await read_body(response, MAX_RESPONSE_BYTES)
+            except BodyTooLargeError as error:
+                raise _BadResponse(str(error)) from error
         most_values = _FEW_VALUES + _VALUES_OF_A_DOCUMENT * len(queries) * self.config.topk
         try:
             return self.config.wire_format.parse_each(
@@ -258,21 +253,8 @@ class RetrievalClient:
             raise _BadResponse(str(error)) from error
 
 
-async def _body(response: aiohttp.ClientResponse, most: int) -> bytes:
-    """The body of a response; of a longer one, a few more than `most` bytes."""
-    body = await response.content.read(most + 1)
-    while not response.content.at_eof() and len(body) <= most:
-        body += await response.content.read(most + 1 - len(body))
-    return body
-
-
 def _without_answer(turns: list[list[str]], found: Sequence[list[Document] | str]) -> list[list[str]]:
     """The turns without the queries that have an answer; turns that are then empty are left out."""
     results = iter(found)
     left = [[query for query in turn if isinstance(next(results), str)] for turn in turns]
     return [turn for turn in left if turn]
-
-
-def _retry_after(headers: Any) -> float:
-    value = (headers or {}).get("Retry-After", "")
-    return float(value) if value.isascii() and value.isdigit() and len(value) < 6 else 0.0

@@ -18,6 +18,7 @@ from collections.abc import Awaitable, Callable
 
 import aiohttp
 
+from rag_r1.io.retry import RetryPolicy, TransientError, is_transient, with_retries
 from rag_r1.protocols.retriever_query import Mode, QueryFormat
 
 #: A longer answer is no description of a server.
@@ -56,7 +57,7 @@ def ready_address(base: str) -> tuple[str, str | None]:
 def read_format(address: str, index: str | None, status: int, body: bytes) -> QueryFormat:
     """The format in an answer to `GET /ready`. Raises QueryFormatError, whose text names key and remedy."""
     if status != 200:
-        raise QueryFormatError(f"{address} answers HTTP {status}", again=status >= 500 or status == 429)
+        raise QueryFormatError(f"{address} answers HTTP {status}", again=is_transient(status))
     try:
         ready = json.loads(body) if len(body) <= MAX_READY_BYTES else None
     except (ValueError, RecursionError):
@@ -81,9 +82,9 @@ class RemoteQueryFormat:
     Queries that arrive meanwhile wait for the same answer. What failed is asked again by the next query, and
     what was about an earlier version of the index."""
 
-    def __init__(self, base: str, get: Get, wait: Callable[[int], Awaitable[None]], retries: int):
+    def __init__(self, base: str, get: Get, retry: RetryPolicy):
         self._address, self._index = ready_address(base)
-        self._get, self._wait, self._retries = get, wait, retries
+        self._get, self._retry = get, retry
         self._asked: asyncio.Task[QueryFormat] | None = None
 
     async def format(self) -> QueryFormat:
@@ -114,18 +115,20 @@ class RemoteQueryFormat:
             self._asked.cancel()
 
     async def _ask(self) -> QueryFormat:
-        for attempt in range(self._retries + 1):
-            try:
-                status, body = await self._get(self._address)
-                return read_format(self._address, self._index, status, body)
-            except QueryFormatError as error:
-                if attempt == self._retries or not error.again:
-                    raise
-            except (aiohttp.ClientError, asyncio.TimeoutError, OSError):
-                if attempt == self._retries:
-                    raise
-            await self._wait(attempt)
-        raise AssertionError("the last attempt returns or raises")
+        try:
+            return await with_retries(self._retry, self._ask_once)
+        except TransientError as error:
+            assert error.__cause__ is not None  # by _ask_once
+            raise error.__cause__ from None
+
+    async def _ask_once(self) -> QueryFormat:
+        try:
+            status, body = await self._get(self._address)
+            return read_format(self._address, self._index, status, body)
+        except (QueryFormatError, aiohttp.ClientError, asyncio.TimeoutError, OSError) as error:
+            if isinstance(error, QueryFormatError) and not error.again:
+                raise
+            raise TransientError(str(error)) from error
 
 
 def _failed(task: asyncio.Task[QueryFormat]) -> bool:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import types
+from contextlib import asynccontextmanager
 from functools import partial
 
 import pytest
 
 from rag_r1.evaluation.judge import JudgeArguments
-from rag_r1.inference.episode_client import Reply
+from rag_r1.inference.client import Response
 from rag_r1.protocols import Document
 from rag_r1.retriever.data.judge import ATTEMPTS, RelevanceJudge, read_scores
 from rag_r1.retriever.data.relevance import RelevanceScorer, holds_answer, rule_records
@@ -25,10 +26,15 @@ class Endpoint:
         self.replies, self.asked = replies, []
         self.stop = types.SimpleNamespace(reason=None)
 
+    async def retried(self, attempt):
+        return await attempt()
+
+    @asynccontextmanager
     async def post(self, path, body, *unused):
         part = json.loads(body["messages"][-1]["content"])["part"]
         self.asked.append(part)
-        return Reply(self.replies[part]), Usage(1, 1, 1)
+        choice = {"message": {"content": self.replies[part]}}
+        yield Response({"choices": [choice]}, Usage(1, 1, 1))
 
 
 async def scores(folder, endpoint: Endpoint) -> list[int] | None:
