@@ -36,6 +36,7 @@ from rag_r1.options.command_line import Arguments, CheckedOverrides, argument, r
 from rag_r1.options.import_path import add_working_directory
 from rag_r1.protocols import Protocol
 from rag_r1.runs.processes import stop_session
+from rag_r1.system.child_processes import last_lines, start
 from rag_r1.system.concurrent_trainings import warn_of_other_trainings
 from rag_r1.system.installation import require
 from rag_r1.tools.retrieval.local_server import build_index, retrieval_process
@@ -125,22 +126,17 @@ def train(command: Sequence[str], out: Path, timeout_s: float) -> None:
     warn_of_other_trainings()
     environment.pop("RAY_ADDRESS", None)  # use a separate cluster: veRL's actor names are global to a cluster
     with log.open("w") as output:
-        process = subprocess.Popen(
-            command,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            env=environment,
-            start_new_session=True,
-            close_fds=False,  # keeps the lock that `rag-r1 stages` holds on the folder during training
-        )
+        # It keeps the lock that `rag-r1 stages` holds on the folder during training.
+        process = start(command, output, environment, inherits_files=True)
         try:
             for _ in _watch(process, metrics, timeout_s):
                 pass
         finally:
             stop_session(process)
     if process.returncode:
-        ending = "\n".join(log.read_text(errors="replace").strip().splitlines()[-25:])
-        raise DemoError(f"the training ended with code {process.returncode}; the end of {log}:\n{ending}")
+        raise DemoError(
+            f"the training ended with code {process.returncode}; the end of {log}:\n{last_lines(log)}"
+        )
 
 
 def _watch(process: subprocess.Popen, metrics: Path, timeout_s: float) -> Iterator[None]:
