@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -31,7 +30,7 @@ from rag_r1.demo.eval_spec import eval_words
 from rag_r1.demo.policy import POLICIES, policy_path
 from rag_r1.demo.report import make_report, markdown
 from rag_r1.demo.world import demo_protocol, write_demo
-from rag_r1.io.terminal_text import print_error
+from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, CheckedOverrides, argument, read_arguments
 from rag_r1.options.import_path import add_working_directory
 from rag_r1.protocols import Protocol
@@ -193,6 +192,7 @@ class DemoArguments(Arguments):
     overrides: CheckedOverrides = argument("Hydra overrides", "key=value", default=[])
 
 
+@command_main(RuntimeError)
 def main(argv: Sequence[str] | None = None) -> int:
     args = read_arguments(
         DemoArguments,
@@ -203,14 +203,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     require("verl", "vllm", "bm25s")
     add_working_directory()
-    # On SIGTERM, stop the server and the training too.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     out = (args.out or OUTPUTS / args.recipe).resolve()
-    try:
-        results = run_demo(args.recipe, out, args.seed, [*KEEP_POLICY, *args.overrides], args.timeout)
-    except RuntimeError as error:
-        print_error(error)
-        return 1
+    results = run_demo(args.recipe, out, args.seed, [*KEEP_POLICY, *args.overrides], args.timeout)
     print(f"\n{markdown(results)}\n\n{results['seconds']:.0f} s in total. Picture: {out / 'report.png'}")
     model = newest_checkpoint(out / "checkpoints")
     protocol = protocol_of(args.recipe)
