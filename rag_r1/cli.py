@@ -80,7 +80,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "chat": ("rag_r1.serving.terminal.command", "the same chat in the terminal"),
 }
 """Command -> the module with its `main`, and what it does."""
-_ABOUT = "RAG-R1 trains a language model to search, as an extension of veRL."
+_ABOUT = "RAG-R1 trains a language model to search, as an extension of veRL. --version: what is installed."
 #: The entry points of commands that other distributions add.
 ENTRY_POINTS = "rag_r1.commands"
 #: Whose versions `--version` tells; vLLM's build for CPUs is a distribution of its own.
