@@ -35,7 +35,7 @@ from rag_r1.data.files.bad_rows import HELP, BadRows
 from rag_r1.data.files.qa_parquet import REPEATED, refuse_leftovers
 from rag_r1.data.files.questions import DataError, Question
 from rag_r1.io.atomic_files import atomic_file
-from rag_r1.io.terminal_text import print_error
+from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, argument, read_arguments
 from rag_r1.options.declare import Constraint
 from rag_r1.protocols import protocol_names
@@ -80,19 +80,16 @@ class BuildArguments(Arguments):
     skip_bad_rows: bool = argument(HELP, default=False)
 
 
+@command_main(sqlite3.Error, DataError, OSError)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit status."""
     given = read_arguments(BuildArguments, arguments, prog="rag-r1 data", description=__doc__, epilog=EPILOG)
     try:
         _print(given.out, build(given))
     except sqlite3.Error as error:
-        is_full = error.sqlite_errorcode == sqlite3.SQLITE_FULL
-        full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(given.out / _POOL))
-        print_error(full if is_full else error)
-        return 1
-    except (DataError, OSError) as error:
-        print_error(error)
-        return 1
+        if error.sqlite_errorcode == sqlite3.SQLITE_FULL:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(given.out / _POOL)) from error
+        raise
     return 0
 
 

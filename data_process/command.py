@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from rag_r1.data.files.bad_rows import HELP, BadRows
 from rag_r1.data.files.qa_parquet import REPEATED, Split, make_splits, write_splits
 from rag_r1.data.files.questions import DataError, QuestionFile, read_file, read_hub
-from rag_r1.io.terminal_text import print_error
+from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, argument, read_arguments, with_defaults
 from rag_r1.protocols import Protocol, ProtocolError, load_protocol, protocol_names
 
@@ -75,21 +75,18 @@ def main(
     return run(given, lambda given: (make_splits(*_sources(given)), {}))
 
 
+@command_main(DataError, OSError)
 def run(given: Given, read: Callable[[Given], tuple[list[Split], dict[str, Any]]]) -> int:
     """Write what `read` returns (the splits, and further entries of the summary) and print the counts;
     returns the exit status."""
-    try:
-        if not re.fullmatch(r"[\w.-]+", given.source_name):
-            raise DataError(f"--source-name {given.source_name!r}: use letters, digits, `_`, `.` and `-`")
-        dialect = read_protocol(given.protocol, given.prompt)
-        splits, more = read(given)
-        bad = sum((split.source.bad for split in splits), more.pop(BAD_ROWS, BadRows()))
-        if bad.count and not given.skip_bad_rows:
-            raise DataError(f"nothing was written, because of {bad.refusal()}")
-        summary = write_splits(splits, dialect, given.source_name, given.out, more)
-    except (DataError, OSError) as error:
-        print_error(error)
-        return 1
+    if not re.fullmatch(r"[\w.-]+", given.source_name):
+        raise DataError(f"--source-name {given.source_name!r}: use letters, digits, `_`, `.` and `-`")
+    dialect = read_protocol(given.protocol, given.prompt)
+    splits, more = read(given)
+    bad = sum((split.source.bad for split in splits), more.pop(BAD_ROWS, BadRows()))
+    if bad.count and not given.skip_bad_rows:
+        raise DataError(f"nothing was written, because of {bad.refusal()}")
+    summary = write_splits(splits, dialect, given.source_name, given.out, more)
     for name, told in summary["splits"].items():
         overlap = f", {told['overlap_with_test']} removed that are in test" if name == "train" else ""
         print(

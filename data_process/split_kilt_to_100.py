@@ -31,7 +31,7 @@ from tqdm import tqdm
 sys.path.insert(0, str(Path(__file__).parent.parent))  # so that the script also runs without installation
 
 from rag_r1.data.files.bad_rows import HELP, BadRows  # noqa: E402
-from rag_r1.io.terminal_text import print_error
+from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, argument, read_arguments  # noqa: E402
 
 WORDS = 100
@@ -185,13 +185,10 @@ class KiltArguments(Arguments):
         return self
 
 
+@command_main(KiltError, OSError, EOFError)
 def main(arguments: list[str] | None = None) -> int:
     given = read_arguments(KiltArguments, arguments, description=__doc__)
-    try:
-        done = split(given.input, given.out, words=given.words, skip_bad_rows=given.skip_bad_rows)
-    except (KiltError, OSError, EOFError) as error:
-        print_error(error)
-        return 1
+    done = split(given.input, given.out, words=given.words, skip_bad_rows=given.skip_bad_rows)
     for line in done.bad.left_out():
         print(line, file=sys.stderr)
     print(f"{given.out}: {done.passages} passages of {done.lines} lines")

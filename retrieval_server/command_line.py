@@ -28,7 +28,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Literal, NoReturn, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.fields import FieldInfo
@@ -107,6 +107,13 @@ class _Option:
         return get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
 
 
+class _Parser(argparse.ArgumentParser):
+    """A parser whose errors are one line, and where to read more."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: error: {message}\nsee {self.prog} --help\n")
+
+
 def parse(
     model: type[Model],
     description: str | None,
@@ -119,9 +126,7 @@ def parse(
     ``prog`` is how the user has called the command. Fields in ``settled`` have these values, and no flags.
     Ends the process with status 2 if the options are not valid, and with 0 after ``--help``.
     """
-    parser = argparse.ArgumentParser(
-        prog=prog, description=description, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = _Parser(prog=prog, description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     options = [option for option in _options(model) if option.path[0] not in settled]
     groups: dict[Group | None, Any] = {None: parser}
     for option in options:

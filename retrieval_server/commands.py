@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from difflib import get_close_matches
 from importlib import import_module
 
 #: Command -> the module with its `main`, and what it does.
@@ -46,6 +47,8 @@ def main(argv: Sequence[str] | None = None, prog: str = "rag-r1 index") -> int:
         return 0 if argv else 2
     command, *rest = argv
     if command not in COMMANDS:
-        print(f"{prog}: there is no command {command!r}\n\n{usage(prog)}", file=sys.stderr)
+        near = get_close_matches(command, COMMANDS, n=1)
+        more = f"; did you mean {near[0]}?\nsee {prog} --help" if near else f"\n\n{usage(prog)}"
+        print(f"{prog}: there is no command {command!r}{more}", file=sys.stderr)
         return 2
     return import_module(COMMANDS[command][0]).main(rest, f"{prog} {command}")

@@ -21,8 +21,8 @@ MODULES = sorted(
 DOTTED = re.compile(rf"(?<![\w./\-@])((?:{'|'.join((*TOPS, 'tests'))})(?:\.(?!md\b)[a-z_]\w*)+)(?::(\w+))?")
 #: The keys of our configuration stand under the name of the package.
 KEYS = ROOT / "recipes" / "rag_r1_defaults.yaml"
-#: Names of loggers, and a key of a chat's answer.
-NOT_MODULES = {"retrieval_server.requests", "retrieval_server.note", "rag_r1.ignored"}
+#: Names of loggers, a key of a chat's answer, and a group of entry points.
+NOT_MODULES = {"rag_r1.commands", "retrieval_server.requests", "retrieval_server.note", "rag_r1.ignored"}
 TEXTS = ("*.md", "*.toml", "*.yaml", "*.yml", "*.sh")
 
 
@@ -140,3 +140,44 @@ def test_a_name_of_no_module_is_found():
     assert list(named("python -m rag_r1.no_such_module")) == ["rag_r1.no_such_module"]
     assert list(named("rag_r1.agent.episode:NoSuchName")) == ["rag_r1.agent.episode:NoSuchName"]
     assert list(named("rag_r1.agent.episode:Episode, rag_r1.retriever.url, rag_r1.agent.max_turns=3")) == []
+
+
+#: Where a process is started, a handler of signals set or a process group ended, and why not by
+#: rag_r1/system/child_processes.py and rag_r1/options/command_exit.py.
+SUPERVISORS = {
+    "rag_r1/system/child_processes.py": "the one place",
+    "rag_r1/runs/processes.py": "ends what an earlier start has left: no children of this process",
+    "rag_r1/sandbox/worker.py": "the worker itself: limits, and Ctrl-C is its parent's",
+    "rag_r1/sandbox/worker_pool.py": "workers that are spoken to over pipes, and killed within a job",
+    "rag_r1/serving/http_server.py": "uvicorn stops orderly, and raises the signal again",
+    "rag_r1/serving/mcp/command.py": "an exception would wait for the thread that reads stdin",
+    "rag_r1/tools/mcp/streams.py": "asynchronous, and a server is first asked by closing its stdin",
+    "retrieval_server/start_retrieval.py": "a program of its own, which stops orderly",
+}
+SUPERVISING = {
+    "asyncio.create_subprocess_exec",
+    "os.fork",
+    "os.kill",
+    "os.killpg",
+    "signal.signal",
+    "subprocess.Popen",
+    "anyio.open_process",
+}
+
+
+def supervising(text: str) -> set[str]:
+    """The calls with which a module starts and ends processes, or handles signals."""
+    calls = (node.func for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call))
+    return {ast.unparse(call) for call in calls} & {*SUPERVISING, "Popen"}
+
+
+def test_children_and_signals_are_handled_in_one_place_and_by_those_that_cannot_use_it():
+    modules = [*MODULES, *(ROOT / "recipes").rglob("*.py")]
+    found = {str(path.relative_to(ROOT)) for path in modules if supervising(path.read_text(encoding="utf-8"))}
+    assert found == set(SUPERVISORS)
+
+
+def test_a_process_of_ones_own_is_found():
+    assert supervising("import subprocess\nwith subprocess.Popen(['true']) as it:\n    it.wait()") != set()
+    assert supervising("signal.signal(signal.SIGTERM, stop)") == {"signal.signal"}
+    assert supervising("def wait(it: subprocess.Popen) -> None: ...") == set()

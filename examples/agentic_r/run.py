@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -38,7 +37,7 @@ from examples.agentic_r.markdown import draw, markdown
 from examples.agentic_r.recall import recall_of
 from rag_r1.demo.run import OUTPUTS
 from rag_r1.evaluation.report.report import write_text
-from rag_r1.io.terminal_text import print_error
+from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, Positive, argument, read_arguments
 from rag_r1.runs.lock import hold_lock
 from rag_r1.tools.retrieval.local_server import RetrievalProcessError
@@ -146,6 +145,7 @@ def finished_runs(out: Path) -> list[dict[str, Any]]:
     return sorted(runs, key=lambda run: (run["seed"], ARMS.index(run["arm"])))
 
 
+@command_main(LoopError, RetrievalProcessError)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns 0 when the page is written, 1 with the reason if not."""
     given = read_arguments(
@@ -154,18 +154,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prog="python -m examples.agentic_r.run",
         description=_DESCRIPTION,
     )
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    try:
-        with hold_folder(given.out):
-            for seed in given.seeds:
-                ground = LoopInputs.of(given.out, seed)
-                for arm in sorted(given.arms, key=ARMS.index):
-                    run_arm(ground, arm, seed, given.rounds)
-                if (ground.folder / "loop" / FINISHED).exists():
-                    measure_recall(ground, seed, given.rounds)
-    except (LoopError, RetrievalProcessError) as error:
-        print_error(error)
-        return 1
+    with hold_folder(given.out):
+        for seed in given.seeds:
+            ground = LoopInputs.of(given.out, seed)
+            for arm in sorted(given.arms, key=ARMS.index):
+                run_arm(ground, arm, seed, given.rounds)
+            if (ground.folder / "loop" / FINISHED).exists():
+                measure_recall(ground, seed, given.rounds)
     runs = finished_runs(given.out)
     text = markdown(runs)
     write_text(given.out / "agentic_r.md", text + "\n")

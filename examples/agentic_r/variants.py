@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -45,10 +44,10 @@ from examples.agentic_r.warm_start import PROTOCOL
 from rag_r1.evaluation.command import main as evaluate
 from rag_r1.evaluation.report.report import write_text
 from rag_r1.inference.vllm_server import vllm_server
-from rag_r1.io.terminal_text import print_error
 from rag_r1.iterate.commands import query_keys
 from rag_r1.iterate.plan import Query
 from rag_r1.iterate.results import evaluation_facts
+from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, argument, read_arguments
 from rag_r1.retriever.selection.command import main as select_rows
 from rag_r1.retriever.training.command import main as train_retriever
@@ -184,6 +183,7 @@ def _run(command: Callable[[Sequence[str]], int], words: Sequence[object]) -> No
         raise LoopError(f"a command ended with status {status} (see above); start again")
 
 
+@command_main(LoopError, PipelineError, RetrievalProcessError, RunError)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns 0 when the table is written, 1 with the reason if not."""
     given = read_arguments(
@@ -192,14 +192,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prog="python -m examples.agentic_r.variants",
         description=_DESCRIPTION,
     )
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    try:
-        with hold_folder(given.out):
-            for seed in given.seeds:
-                _play(given.out, seed)
-    except (LoopError, PipelineError, RetrievalProcessError, RunError) as error:
-        print_error(error)
-        return 1
+    with hold_folder(given.out):
+        for seed in given.seeds:
+            _play(given.out, seed)
     text = variants_table(finished_variants(given.out))
     write_text(given.out / "variants.md", text + "\n")
     print(f"\n{text}\n\nwritten: {given.out / 'variants.md'}")

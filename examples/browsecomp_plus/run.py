@@ -29,7 +29,7 @@ from rag_r1.agent import Trajectory
 from rag_r1.agent.records import RecordError, read_records, trajectory_of
 from rag_r1.io.atomic_files import atomic_file
 from rag_r1.io.bounded_http import bounded_http_client
-from rag_r1.io.terminal_text import print_error
+from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, argument, read_arguments
 from rag_r1.tools.retrieval.client import RetrieverConfig, token_header
 
@@ -171,6 +171,7 @@ class RunArguments(Arguments):
     model: str = argument("name of the model, for the benchmark's summary", "NAME", default="")
 
 
+@command_main(RecordError, OSError)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns 0, or 1 with the reason."""
     given = read_arguments(
@@ -179,11 +180,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prog="python -m examples.browsecomp_plus.run",
         description="Turn trajectory records into the run files of BrowseComp-Plus.",
     )
-    try:
-        number = write_runs(read_records(*given.records), given.out, given.model)
-    except (RecordError, OSError) as error:
-        print_error(error)
-        return 1
+    number = write_runs(read_records(*given.records), given.out, given.model)
     print(f"{given.out}: {number} runs; in the benchmark's folder, judge them with")
     print(f"  python scripts_evaluation/evaluate_run.py --input_dir {given.out.resolve()}")
     return 0

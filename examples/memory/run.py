@@ -24,7 +24,6 @@ no Ray and less than a minute.
 from __future__ import annotations
 
 import json
-import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -47,7 +46,7 @@ from rag_r1.agent.records import records_by_step
 from rag_r1.demo.report import summarise
 from rag_r1.demo.run import OUTPUTS, DemoError, TrainingInputs, protocol_of, run_demo
 from rag_r1.evaluation.report.report import write_text
-from rag_r1.io.terminal_text import print_error
+from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import (
     Arguments,
     CheckedOverrides,
@@ -168,6 +167,7 @@ def check_folder(out: Path, overrides: Sequence[str]) -> None:
             raise FolderError(f"{which} was trained in another form of this world: choose another --out")
 
 
+@command_main(DemoError, RetrievalProcessError, FolderError)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns 0 when the page is written, 1 with the reason if not."""
     given = read_arguments(
@@ -177,18 +177,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description="A memory in a context that holds one page: with summaries and backtracks, and without.",
         epilog="key=value arguments change the trainings, for example trainer.total_training_steps=6",
     )
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     arms = [MemoryArm(name, given.out) for name in given.arms]
     if given.measure:
         return _measure(arms, given.seeds, given.measure)
-    try:
-        check_folder(given.out, given.overrides)
-        for seed in given.seeds:
-            for arm in arms:
-                arm.trained(seed, given.overrides, given.timeout)
-    except (DemoError, RetrievalProcessError, FolderError) as error:
-        print_error(error)
-        return 1
+    check_folder(given.out, given.overrides)
+    for seed in given.seeds:
+        for arm in arms:
+            arm.trained(seed, given.overrides, given.timeout)
     runs = finished_runs(given.out)
     text = markdown(runs)
     write_text(given.out / "memory.md", text + "\n")

@@ -19,7 +19,6 @@ evaluates policies that were trained before, `--untrained` the embedded warm sta
 from __future__ import annotations
 
 import json
-import signal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -38,7 +37,7 @@ from rag_r1.demo.world import INDEPENDENT, KINDS, demo_protocol, write_demo
 from rag_r1.evaluation import command
 from rag_r1.evaluation.report.report import write_text
 from rag_r1.evaluation.report.run_table import read_run
-from rag_r1.io.terminal_text import print_error
+from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, CheckedOverrides, Positive, argument, read_arguments
 from rag_r1.options.declare import Constraint
 from rag_r1.tools.retrieval.local_server import RetrievalProcessError, build_index, retrieval_process
@@ -88,6 +87,11 @@ class GroupFigures:
     seconds: float
 
 
+class ComparisonError(RuntimeError):
+    """An evaluation that did not end, or a folder of other settings; the message says what to do."""
+
+
+@command_main(DemoError, RetrievalProcessError, ComparisonError)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns 0 when the comparison is written, 1 with the reason if not."""
     given = read_arguments(
@@ -97,22 +101,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description="Several queries in a turn against one: RAG-R1's claim in miniature, on this machine.",
         epilog="key=value arguments change both trainings, for example trainer.total_training_steps=6",
     )
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    try:
-        runs = [compare_seed(given, seed) for seed in given.seeds]
-    except (DemoError, RetrievalProcessError, ComparisonError) as error:
-        print_error(error)
-        return 1
+    runs = [compare_seed(given, seed) for seed in given.seeds]
     told = {"settings": settings_of(given), "runs": runs}
     text = markdown(told)
     write_text(given.out / "sq_mq.json", json.dumps(told, indent=2) + "\n")
     write_text(given.out / "sq_mq.md", text + "\n")
     print(f"\n{text}\n\nwritten: {given.out / 'sq_mq.md'}")
     return 0
-
-
-class ComparisonError(RuntimeError):
-    """An evaluation that did not end, or a folder of other settings; the message says what to do."""
 
 
 def settings_of(given: SqMqArguments) -> dict[str, Any]:

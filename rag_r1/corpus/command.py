@@ -36,7 +36,8 @@ from rag_r1.corpus.title_index import TitleIndex
 from rag_r1.corpus.verdict import CorpusFindings, foreign_sources
 from rag_r1.data.files.bad_rows import HELP, BadRows
 from rag_r1.data.files.row_files import DataError
-from rag_r1.io.terminal_text import print_error, terminal_text
+from rag_r1.io.terminal_text import terminal_text
+from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, Positive, argument, read_arguments
 from rag_r1.options.server_address import Address
 from rag_r1.tools.retrieval.client import RetrieverConfig
@@ -260,6 +261,7 @@ def _why(one: QuestionVerdict) -> str:
     return "no gold answer in the corpus"
 
 
+@command_main(DataError, CorpusError, RetrieverError, OSError)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit status."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
@@ -272,11 +274,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = read_arguments(
         CheckArguments, arguments[1:], prog="rag-r1 corpus check", description=_DESCRIPTION, epilog=_EPILOG
     )
-    try:
-        done = check_corpus(given)
-    except (DataError, CorpusError, RetrieverError, OSError) as error:
-        print_error(error)
-        return 1
+    done = check_corpus(given)
     print("\n".join(summary_lines(done, given)))
     for line in done.bad.left_out():
         print(terminal_text(line, 1000), file=sys.stderr)

@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -31,11 +30,12 @@ from rag_r1.demo.eval_spec import eval_words
 from rag_r1.demo.policy import POLICIES, policy_path
 from rag_r1.demo.report import make_report, markdown
 from rag_r1.demo.world import demo_protocol, write_demo
-from rag_r1.io.terminal_text import print_error
+from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, CheckedOverrides, argument, read_arguments
 from rag_r1.options.import_path import add_working_directory
 from rag_r1.protocols import Protocol
 from rag_r1.runs.processes import stop_session
+from rag_r1.system.child_processes import last_lines, start
 from rag_r1.system.concurrent_trainings import warn_of_other_trainings
 from rag_r1.system.installation import require
 from rag_r1.tools.retrieval.local_server import build_index, retrieval_process
@@ -125,22 +125,17 @@ def train(command: Sequence[str], out: Path, timeout_s: float) -> None:
     warn_of_other_trainings()
     environment.pop("RAY_ADDRESS", None)  # use a separate cluster: veRL's actor names are global to a cluster
     with log.open("w") as output:
-        process = subprocess.Popen(
-            command,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            env=environment,
-            start_new_session=True,
-            close_fds=False,  # keeps the lock that `rag-r1 stages` holds on the folder during training
-        )
+        # It keeps the lock that `rag-r1 stages` holds on the folder during training.
+        process = start(command, output, environment, inherits_files=True)
         try:
             for _ in _watch(process, metrics, timeout_s):
                 pass
         finally:
             stop_session(process)
     if process.returncode:
-        ending = "\n".join(log.read_text(errors="replace").strip().splitlines()[-25:])
-        raise DemoError(f"the training ended with code {process.returncode}; the end of {log}:\n{ending}")
+        raise DemoError(
+            f"the training ended with code {process.returncode}; the end of {log}:\n{last_lines(log)}"
+        )
 
 
 def _watch(process: subprocess.Popen, metrics: Path, timeout_s: float) -> Iterator[None]:
@@ -197,6 +192,7 @@ class DemoArguments(Arguments):
     overrides: CheckedOverrides = argument("Hydra overrides", "key=value", default=[])
 
 
+@command_main(RuntimeError)
 def main(argv: Sequence[str] | None = None) -> int:
     args = read_arguments(
         DemoArguments,
@@ -207,14 +203,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     require("verl", "vllm", "bm25s")
     add_working_directory()
-    # On SIGTERM, stop the server and the training too.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     out = (args.out or OUTPUTS / args.recipe).resolve()
-    try:
-        results = run_demo(args.recipe, out, args.seed, [*KEEP_POLICY, *args.overrides], args.timeout)
-    except RuntimeError as error:
-        print_error(error)
-        return 1
+    results = run_demo(args.recipe, out, args.seed, [*KEEP_POLICY, *args.overrides], args.timeout)
     print(f"\n{markdown(results)}\n\n{results['seconds']:.0f} s in total. Picture: {out / 'report.png'}")
     model = newest_checkpoint(out / "checkpoints")
     protocol = protocol_of(args.recipe)

@@ -34,7 +34,7 @@ from pydantic import Field
 from pydantic_settings import CliPositionalArg
 
 from rag_r1.agent.records import RecordError, read_records, trajectory_of
-from rag_r1.io.terminal_text import print_error
+from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, argument, read_arguments
 from rag_r1.options.declare import Constraint
 from rag_r1.rollouts.arguments import Above0
@@ -173,6 +173,7 @@ class SigmaArguments(Arguments):
     )
 
 
+@command_main(RecordError, OSError)
 def main(arguments: Sequence[str] | None = None, prog: str = "rag-r1 eval sigma") -> int:
     """Print the distributions and the proposals; returns the exit status."""
     given = read_arguments(
@@ -187,11 +188,7 @@ def main(arguments: Sequence[str] | None = None, prog: str = "rag-r1 eval sigma"
         "  rag-r1 eval sigma evals/states",
     )
     folders = [run / "trajectories" if (run / "trajectories").is_dir() else run for run in given.runs]
-    try:
-        states = states_of(read_records(*folders), given.term, given.right_from)
-    except (RecordError, OSError) as error:
-        print_error(error)
-        return 1
+    states = states_of(read_records(*folders), given.term, given.right_from)
     print("\n".join(report(states, given.accept)))
     return 0
 

@@ -12,9 +12,6 @@ which gives the reasons; variables of the environment take precedence.
 
 from __future__ import annotations
 
-import socket
-import subprocess
-import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import metadata
@@ -24,7 +21,13 @@ import httpx
 
 from rag_r1.io.bounded_http import bounded_http_client
 from rag_r1.runs.json_lines import RunError
-from rag_r1.system.child_processes import child_process, environment_without_secrets
+from rag_r1.system.child_processes import (
+    NotReadyError,
+    child_process,
+    environment_without_secrets,
+    free_port,
+    wait_until_ready,
+)
 from rag_r1.system.installation import setup_command
 
 _MODULE = "vllm.entrypoints.openai.api_server"
@@ -37,8 +40,6 @@ _CPU = {
 _CPU_OPTIONS = ("--dtype", "float32", "--enforce-eager")
 #: Secrets that vLLM may need: a model or its tokenizer on the Hub.
 _HUB = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
-#: Lines of the log in an error.
-_SHOWN = 25
 
 
 @contextmanager
@@ -59,14 +60,23 @@ def vllm_server(
     SIGTERM of this process is not handled here, and the server ends with the thread.
     """
     on_cpu = _built_for_cpus()
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     arguments = ["-m", _MODULE, "--model", str(model), "--served-model-name", name]
     arguments += ["--host", "127.0.0.1", "--port", str(port), *(_CPU_OPTIONS if on_cpu else ()), *options]
     environment = {**(_CPU if on_cpu else {}), **environment_without_secrets(_HUB, without)}
     with child_process(arguments, environment, log) as process:
-        _wait_until_healthy(process, f"http://127.0.0.1:{port}/health", log, start_s)
+        with bounded_http_client(2.0) as client:
+
+            def is_healthy() -> bool:
+                try:
+                    return client.get(f"http://127.0.0.1:{port}/health").status_code == 200
+                except httpx.HTTPError:
+                    return False
+
+            try:
+                wait_until_ready(process, is_healthy, start_s, name="vLLM", log=log, every_s=0.5)
+            except NotReadyError as error:
+                raise RunError(str(error)) from error
         yield f"http://127.0.0.1:{port}/v1"
 
 
@@ -85,23 +95,3 @@ def _built_for_cpus() -> bool:
             "and give the server's address with --base-url"
         ) from None
     return True
-
-
-def _wait_until_healthy(process: subprocess.Popen, url: str, log: Path, start_s: float) -> None:
-    deadline = time.monotonic() + start_s
-    with bounded_http_client(2.0) as client:
-        while process.poll() is None:
-            try:
-                if client.get(url).status_code == 200:
-                    return
-            except httpx.HTTPError:
-                pass
-            if time.monotonic() > deadline:
-                raise RunError(f"vLLM was not ready after {start_s:g} s; the end of {log}:\n{_tail(log)}")
-            time.sleep(0.5)
-    raise RunError(f"vLLM ended with status {process.returncode}; the end of {log}:\n{_tail(log)}")
-
-
-def _tail(log: Path) -> str:
-    text = log.read_text(encoding="utf-8", errors="replace")
-    return "\n".join(text.strip().splitlines()[-_SHOWN:])

@@ -138,4 +138,4 @@ def _read(declared: Callable[..., Any], words: Sequence[str]) -> tuple[Any, str 
         with redirect_stderr(said):
             return read_arguments(declared, words, prog="rag-r1", description=""), None
     except SystemExit:
-        return None, said.getvalue().strip().rpartition("error: ")[2]
+        return None, said.getvalue().partition("error: ")[2].rpartition("\nsee ")[0]

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import json
 import shlex
-import signal
 import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -29,6 +28,7 @@ from rag_r1.iterate.plan import PlanError, read_plan
 from rag_r1.iterate.server import UNKNOWN, LoopServer
 from rag_r1.iterate.steps import Loop, LoopStep
 from rag_r1.iterate.table import MARKDOWN, rows_of, write_table
+from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, CheckedOverrides, Positive, argument, read_arguments
 from rag_r1.runs.folder import write_atomic
 from rag_r1.runs.lock import PipelineError
@@ -70,11 +70,10 @@ def _file(recipe: Path) -> Path:
         raise PlanError([str(error)]) from error
 
 
+@command_main(PipelineError, resumable=True)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns 0 when all steps are done, 1 with the reason if not, 130 after Ctrl-C."""
     given = read_arguments(IterateArguments, arguments, prog="rag-r1 iterate", description=_DESCRIPTION)
-    # On SIGTERM, end everything that was started.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         plan = read_plan(_file(given.recipe), given.overrides)
         if problems := find_problems(plan):
@@ -91,12 +90,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print_error(problem)
         print(f"{len(error.problems)} error(s): nothing was started", file=sys.stderr)
         return 1
-    except PipelineError as error:
-        print_error(error)
-        return 1
-    except KeyboardInterrupt:
-        print("interrupted: run the same command again to go on", file=sys.stderr)
-        return 130
     return 0
 
 

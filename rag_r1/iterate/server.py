@@ -95,7 +95,7 @@ class LoopServer:
             started = retrieval_process(index, log, *options, wait_s=_LOADING_S)
             self.url = self._started.enter_context(started)
         except RetrievalProcessError as error:
-            raise PipelineError(f"{error}\nlog of the retrieval server: {log}") from error
+            raise PipelineError(str(error)) from error
 
     def _order(self, index: Path) -> None:
         address, name = ready_address(self.url)

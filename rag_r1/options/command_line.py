@@ -12,7 +12,7 @@ pydantic-settings makes the parser, and pydantic checks the values. Of the sourc
 the command line is used, not environment variables or files. This module adds three things. Lists are kept
 item by item: pydantic-settings would split them at commas, which Hydra's overrides may contain. The help has
 a line for each argument, without Python's type names. And a wrong value ends the command like a wrong flag,
-with status 2 and a message that names the flag, the value and what it must be.
+with status 2 and a line that names the flag, the value and what it must be, without the usage.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import sys
 from collections.abc import Sequence
 from copy import copy
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
+from typing import Annotated, Any, Literal, NoReturn, TypeVar, get_args, get_origin
 
 from pydantic import AfterValidator, Field, ValidationError, create_model
 from pydantic.fields import FieldInfo
@@ -97,6 +97,14 @@ def with_defaults(cls: type[Given], **defaults: Any) -> type[Given]:
     return create_model(cls.__name__, __base__=cls, **changed)
 
 
+class CommandParser(argparse.ArgumentParser):
+    """A parser whose errors are one line, and where to read more."""
+
+    def error(self, message: str) -> NoReturn:
+        """End the process with status 2."""
+        self.exit(2, f"{self.prog}: error: {message}\nsee {self.prog} --help\n")
+
+
 def read_arguments(
     cls: type[Given],
     arguments: Sequence[str] | None,
@@ -107,7 +115,7 @@ def read_arguments(
 ) -> Given:
     """The parsed arguments; None: those of the process. Ends the process after `--help` (status 0) and, with
     a message, if an argument is wrong (status 2)."""
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog=prog,
         description=description,
         epilog=epilog,

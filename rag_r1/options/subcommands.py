@@ -8,13 +8,12 @@ that names the extra's pip command.
 
 from __future__ import annotations
 
-import io
 import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 
-from rag_r1.io.atomic_files import is_disk_error
-from rag_r1.io.terminal_text import print_error
+from rag_r1.options.command_exit import CommandError, command_main
+from rag_r1.options.suggestions import did_you_mean
 from rag_r1.system.installation import remedy_for
 
 #: Subcommand -> the module with its `main` (or `module:function`), and what it does.
@@ -28,18 +27,19 @@ def usage(prog: str, about: str, commands: Commands) -> str:
     return "\n".join([*first, *lines, "", f"{prog} COMMAND --help describes each command."])
 
 
+@command_main()
 def run(prog: str, about: str, commands: Commands, arguments: Sequence[str] | None = None) -> int:
-    """Run a subcommand; returns its exit status, 2 for one that does not exist, 1 with a sentence for a disk
-    that is full or not to be written. `arguments`: None for those of the process."""
+    """Run a subcommand; returns its exit status, 2 for one that does not exist. `arguments`: None for those
+    of the process."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # a terminal that is not UTF-8 gets escapes
     if not arguments or arguments[0] in ("-h", "--help"):
         print(usage(prog, about, commands))
         return 0 if arguments else 2
     command, *rest = arguments
     if command not in commands:
-        print(f"{prog}: there is no command {command!r}\n\n{usage(prog, about, commands)}", file=sys.stderr)
+        near = did_you_mean(command, commands)
+        more = f"; {near}\nsee {prog} --help" if near else f"\n\n{usage(prog, about, commands)}"
+        print(f"{prog}: there is no command {command!r}{more}", file=sys.stderr)
         return 2
     module, _, function = commands[command][0].partition(":")
     try:
@@ -48,10 +48,6 @@ def run(prog: str, about: str, commands: Commands, arguments: Sequence[str] | No
         remedy = remedy_for(error.name or "", f"{prog} {command}")
         if remedy is None:
             raise
-        print_error(f"{prog} {command} needs {error.name}, which is not installed: {remedy}")
-        return 1
-    except OSError as error:
-        if not is_disk_error(error):
-            raise
-        print_error(error)
-        return 1
+        raise CommandError(
+            f"{prog} {command} needs {error.name}, which is not installed: {remedy}"
+        ) from error

@@ -12,7 +12,6 @@ import asyncio
 import dataclasses
 import hashlib
 import json
-import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -24,7 +23,7 @@ from rag_r1.config.schema import RagR1Config
 from rag_r1.inference.client import Endpoint, EndpointOptions, base_address
 from rag_r1.inference.cost_limit import CostTracker
 from rag_r1.inference.rate_limit import CancelToken, RateLimiter
-from rag_r1.io.terminal_text import print_error
+from rag_r1.options.command_exit import command_main
 from rag_r1.options.import_path import add_working_directory
 from rag_r1.protocols import Failure
 from rag_r1.protocols.retriever_query import CallContext
@@ -215,16 +214,10 @@ async def open_session(
         await close_tools(ready.setup.tools())
 
 
+@command_main(RunError, RewardError, OSError, resumable=True)
 def run_command(work: Callable[[], Awaitable[int]]) -> int:
     """Run a command's coroutine; returns its exit status, 1 with a message for what the user can mend."""
-    try:
-        return asyncio.run(work())  # type: ignore[arg-type]
-    except (RunError, RewardError, OSError) as error:
-        print_error(error)
-        return 1
-    except KeyboardInterrupt:
-        print("interrupted: run the same command again to go on", file=sys.stderr)
-        return 130
+    return asyncio.run(work())  # type: ignore[arg-type]
 
 
 def sampling_of(given: RolloutArguments) -> dict[str, Any]:

@@ -17,15 +17,13 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import BinaryIO
 
 from rag_r1.runs.lock import PipelineError
+from rag_r1.system.child_processes import SAME_GROUP, SESSION, end, last_lines, start
 
 MARK = "RAG_R1_PIPELINE"
 #: Seconds that a process is given to end by itself.
 _END_S = 20.0
-#: Lines of a log in an error.
-_SHOWN = 25
 
 
 def mark_children(out: Path) -> None:
@@ -56,7 +54,10 @@ def run_and_wait(
     sys.stdout.flush()
     output = None if log is None else log.open("ab")
     try:
-        process = start_process(command, output, environment)
+        try:
+            process = start(command, output, {**os.environ, **(environment or {})})
+        except OSError as error:
+            raise PipelineError(f"{command[0]} cannot be started: {error.strerror}") from error
         try:
             while True:
                 try:
@@ -71,62 +72,28 @@ def run_and_wait(
         if output is not None:
             output.close()
     if process.returncode:
-        told = "" if log is None else f"; the end of {log}:\n{log_tail(log)}\n"
+        told = "" if log is None else f"; the end of {log}:\n{last_lines(log)}\n"
         raise PipelineError(
             f"{named} ended with status {process.returncode}{told}; the same command of the pipeline, given "
             "again, goes on"
         )
 
 
-def start_process(
-    command: Sequence[str], output: BinaryIO | None, environment: Mapping[str, str] | None = None
-) -> subprocess.Popen:
-    """Start a command in a session of its own, whose output goes to `output`. Raises PipelineError if there
-    is no such program."""
-    try:
-        return subprocess.Popen(
-            command,
-            stdout=output,
-            stderr=None if output is None else subprocess.STDOUT,
-            env={**os.environ, **(environment or {})},
-            start_new_session=True,
-        )
-    except OSError as error:
-        raise PipelineError(f"{command[0]} cannot be started: {error.strerror}") from error
-
-
 def run_child(command: Sequence[str], environment: Mapping[str, str] | None = None) -> int:
     """Run a training's command in a process that ends with this one; it inherits the folder's lock. Returns
     its exit status."""
-    process = subprocess.Popen(command, close_fds=False, env=environment)
+    process = start(command, environment=environment, own_session=False, inherits_files=True)
     try:
         return process.wait()
     finally:
-        if process.poll() is None:
-            process.send_signal(signal.SIGINT)
-            try:
-                process.wait(60)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+        end(process, SAME_GROUP)
 
 
 def stop_session(process: subprocess.Popen) -> None:
-    """Stop a process that leads a session, and all processes of that session, with SIGINT first."""
+    """Stop a process that leads a session, and all processes of that session, with SIGINT first; of one that
+    has ended by itself, the others are left to end."""
     if process.poll() is None:
-        for sign, wait_s in ((signal.SIGINT, 20), (signal.SIGTERM, 10), (signal.SIGKILL, 10)):
-            os.killpg(process.pid, sign)
-            try:
-                process.wait(wait_s)
-                break
-            except subprocess.TimeoutExpired:
-                continue
-
-
-def log_tail(log: Path) -> str:
-    """The last lines of a log."""
-    lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-    return "\n".join(lines[-_SHOWN:])
+        end(process, SESSION)
 
 
 def stop_leftovers(out: Path) -> int:

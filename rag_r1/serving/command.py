@@ -14,12 +14,11 @@ import asyncio
 import ipaddress
 import logging
 import os
-import signal
 import socket
 import sys
 from collections.abc import Sequence
 
-from rag_r1.io.terminal_text import print_error
+from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import read_arguments
 from rag_r1.runs.json_lines import RunError
 from rag_r1.serving.arguments import ChatAgentArguments, ServeArguments
@@ -44,6 +43,7 @@ TOKEN_VARIABLE = "CHAT_TOKEN"
 _NO_TOKEN = "warning: {host} can be reached by others, and no token is required: set {variable}"
 
 
+@command_main(RunError, OSError)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns 0 after an orderly stop, 1 with a message if the server could not start."""
     given = read_arguments(
@@ -55,36 +55,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from rag_r1.serving.launch import launch_agent
 
     set_up_logs(logging.INFO)
-    try:
-        token = take_token()
-    except RunError as error:
-        print_error(error)
-        return 1
+    token = take_token()
     if token is None and not _is_loopback(given.host):
         print(_NO_TOKEN.format(host=given.host, variable=TOKEN_VARIABLE), file=sys.stderr, flush=True)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # until the server runs: end what was started
 
     def ready(running: RunningServer) -> None:
         print(f"chat at {running.url}", flush=True)
 
-    try:
-        with bind_socket(given.host, given.port) as listener, launch_agent(given) as place:
-            asyncio.run(
-                serve(
-                    given,
-                    place,
-                    listener,
-                    ready,
-                    allowed=given.allowed_host,
-                    token=token,
-                    drain_s=given.drain_s,
-                )
+    with bind_socket(given.host, given.port) as listener, launch_agent(given) as place:
+        asyncio.run(
+            serve(
+                given,
+                place,
+                listener,
+                ready,
+                allowed=given.allowed_host,
+                token=token,
+                drain_s=given.drain_s,
             )
-    except (RunError, OSError) as error:
-        print_error(error)
-        return 1
-    except KeyboardInterrupt:
-        return 130
+        )
     return 0
 
 

@@ -21,7 +21,7 @@ from rag_r1.agent.records import RecordError, read_records
 from rag_r1.data.files.bad_rows import HELP
 from rag_r1.data.sft_rows import SftRow, SftTokens
 from rag_r1.inference.tokenizer import load_tokenizer
-from rag_r1.io.terminal_text import print_error
+from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, Positive, argument, read_arguments
 from rag_r1.options.declare import Constraint
 from rag_r1.protocols import Protocol, ProtocolError, load_protocol, protocol_names
@@ -90,14 +90,11 @@ class SftDataError(ValueError):
     """The data cannot be made; the message says why."""
 
 
+@command_main(SftDataError, PublishedDataError, RecordError, OSError)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns 1, with nothing written, if the data cannot be made."""
     given = read_arguments(SftDataArguments, arguments, prog="rag-r1 sft-data", description=_DESCRIPTION)
-    try:
-        make(given)
-    except (SftDataError, PublishedDataError, RecordError, OSError) as error:
-        print_error(error)
-        return 1
+    make(given)
     return 0
 
 

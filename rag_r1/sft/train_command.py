@@ -15,14 +15,13 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from rag_r1.config.recipes import Recipe, RecipeError
-from rag_r1.io.terminal_text import print_error
+from rag_r1.options.command_exit import CommandError, command_main
 from rag_r1.options.command_line import Arguments, Overrides, argument, hydra_quoted, read_arguments
 from rag_r1.options.import_path import add_working_directory
 from rag_r1.runs.processes import run_child
@@ -64,20 +63,16 @@ class SftArguments(Arguments):
     overrides: Overrides = argument("any key of veRL's sft_trainer_engine", "key=value", default=[])
 
 
+@command_main(RecipeError, StageError)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns 1 if the preflight found an error, else the exit status of the training."""
     given = read_arguments(SftArguments, arguments, prog="rag-r1 sft", description=_DESCRIPTION)
     add_working_directory()
     overrides = [*data_overrides(given.data), *given.overrides]
-    try:
-        recipe = Recipe.find(given.recipe)
-        config, faults = compose_valid(recipe, overrides)
-    except RecipeError as fault:
-        print_error(fault)
-        return 1
+    recipe = Recipe.find(given.recipe)
+    config, faults = compose_valid(recipe, overrides)
     if "optim" not in config or "engine" not in config:
-        print_error(f"{given.recipe}: {_NO_SFT}")
-        return 1
+        raise CommandError(f"{given.recipe}: {_NO_SFT}")
     if config.trainer.device == "cpu":
         os.environ["VERL_PLATFORM"] = "cpu"  # on a machine with GPUs veRL would choose cuda
     command = launch_words(config.trainer.device, int(config.trainer.n_gpus_per_node), recipe, overrides)
@@ -85,12 +80,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     if given.check_only:
         return 0
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    try:
-        return run(command, Path(config.trainer.default_local_dir).expanduser(), config)
-    except StageError as error:  # the folder's lock
-        print_error(error)
-        return 1
+    run(command, Path(config.trainer.default_local_dir).expanduser(), config)
+    return 0
 
 
 def _checked(config: Any, faults: list[tuple[str, str, str]], command: Sequence[str]) -> bool:
@@ -147,9 +138,9 @@ def _on_every_node(nodes: int, command: Sequence[str]) -> tuple[str, str, str]:
     return "trainer.nnodes", f"is {nodes}, and `rag-r1 sft` starts one machine", remedy
 
 
-def run(command: Sequence[str], folder: Path, config: Any) -> int:
-    """Train into `folder`; prints and links the model at the end. Returns the exit status. Raises StageError
-    if a training is running there."""
+def run(command: Sequence[str], folder: Path, config: Any) -> None:
+    """Train into `folder`; prints and links the model at the end. Raises StageError if a training is running
+    there, CommandError with the training's exit status if it fails."""
     with lock_folder(folder):
         begin_next_epoch(folder, config)
         metrics = folder / METRICS
@@ -158,18 +149,16 @@ def run(command: Sequence[str], folder: Path, config: Any) -> int:
         sys.stdout.flush()
         status = run_child(command, {"VERL_FILE_LOGGER_PATH": str(metrics.absolute()), **os.environ})
     if status:
-        print_error(f"the training ended with status {status}; the same command resumes it")
-        return status
+        raise CommandError(f"the training ended with status {status}; the same command resumes it", status)
     try:
         model, told = best_model(folder)
     except FileNotFoundError as error:
         print(f"warning: {error}", file=sys.stderr)
-        return 0
+        return
     link = folder / MODEL
     link.unlink(missing_ok=True)
     link.symlink_to(model.relative_to(folder), target_is_directory=True)
     print(f"model: {link} -> {model} ({told})", *after_sft(link), sep="\n")
-    return 0
 
 
 def best_model(folder: Path) -> tuple[Path, str]:

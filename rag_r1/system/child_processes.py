@@ -1,9 +1,12 @@
-"""Starts child processes that end with their parent and do not get its secrets.
+"""Supervises child processes: they are started, awaited and ended here, and get no secrets.
 
-`child_process` keeps a child for as long as a block runs: it ends with the block, also through an error,
+`child_process` keeps a server for as long as a block runs: it ends with the block, also through an error,
 Ctrl-C or SIGTERM of this process. If this process is killed (SIGKILL), Linux ends the child
 (PR_SET_PDEATHSIG), so a port, the memory of a GPU and an index in memory are free for the next start.
 `bind_to_parent` gives a command that ends in the same way, for children that something else starts.
+
+`start` and `end` are for children with another life, such as trainings: `end` asks with the signals of an
+`Ending`, then kills. `wait_until_ready` waits for a server, and `last_lines` is what an error shows of a log.
 
 `server_environment` has what our own servers need; `environment_without_secrets` has all but what is secret
 by its name, or is an address with a password, for programs whose variables we do not know (vLLM).
@@ -15,14 +18,16 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 #: Makes Linux send SIGTERM to this process when its parent ends, then becomes the command.
 _ENDS_WITH_PARENT = """\
@@ -33,8 +38,8 @@ if sys.platform == "linux":
         sys.exit("the command that started this server has ended")
 os.execvp(sys.argv[2], sys.argv[2:])
 """
-#: Seconds for an orderly end of a child.
-_END_S = 30.0
+#: The status of a process that ends itself at SIGTERM.
+TERMINATED = 143
 #: What our servers need of the environment: where things are, and how much of the machine they use.
 _NEEDED = re.compile(
     r"PATH|HOME|USER|LOGNAME|SHELL|LANG|LANGUAGE|TZ|TERM|TMPDIR|TEMP|TMP|HOSTNAME|VIRTUAL_ENV|CI"
@@ -87,6 +92,51 @@ def bind_to_parent(command: Sequence[str], folder: Path | str | None = None) -> 
     return [sys.executable, "-I", "-S", "-c", _ENDS_WITH_PARENT, str(os.getpid()), *command]
 
 
+class NotReadyError(RuntimeError):
+    """A server ended before it was ready, or was not ready in time; the message has the end of its log."""
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a child is ended: the signals that ask it to, in turn, each with the seconds it is given; SIGKILL
+    follows."""
+
+    signals: tuple[tuple[int, float], ...]
+    #: The signals go to all processes of its group, not to the child alone.
+    asks_group: bool = False
+    #: SIGKILL does, also if the child itself has ended.
+    kills_group: bool = True
+
+
+#: Of a server, which ends its own workers.
+SERVER = Ending(((signal.SIGTERM, 30.0),))
+#: Of a command in a session of its own, as by Ctrl-C.
+SESSION = Ending(((signal.SIGINT, 20.0), (signal.SIGTERM, 10.0)), asks_group=True)
+#: Of a child in this process's own group.
+SAME_GROUP = Ending(((signal.SIGINT, 60.0),), kills_group=False)
+
+
+def start(
+    command: Sequence[str],
+    output: IO[Any] | None = None,
+    environment: Mapping[str, str] | None = None,
+    *,
+    own_session: bool = True,
+    inherits_files: bool = False,
+) -> subprocess.Popen:
+    """Start a command, by default in a session of its own. `output`: gets what it prints; None: where this
+    process prints. `environment`: None for this process's. `inherits_files`: it keeps the open files that
+    are inheritable, such as a folder's lock. Raises OSError if it cannot be started."""
+    return subprocess.Popen(
+        command,
+        env=environment,
+        stdout=output,
+        stderr=None if output is None else subprocess.STDOUT,
+        start_new_session=own_session,
+        close_fds=not inherits_files,
+    )
+
+
 @contextmanager
 def child_process(
     arguments: Sequence[str], environment: Mapping[str, str], log: Path
@@ -95,53 +145,91 @@ def child_process(
     prints. Call it from the main thread: otherwise SIGTERM of this process is not handled here, and the child
     ends with the thread."""
     log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("w", encoding="utf-8") as output, _exit_on_sigterm():
-        process = subprocess.Popen(
-            bind_to_parent([sys.executable, *arguments]),
-            env=environment,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+    with log.open("w", encoding="utf-8") as output, exit_on_sigterm():
+        process = start(bind_to_parent([sys.executable, *arguments]), output, environment)
         try:
             yield process
         finally:
-            _end(process)
+            end(process, SERVER)
 
 
-def _end(process: subprocess.Popen) -> None:
-    """End the child, and then whatever is left of its group, before the group's number can be another's."""
-    if process.poll() is None:
-        process.terminate()
-        deadline = time.monotonic() + _END_S
-        while not _has_exited(process.pid) and time.monotonic() < deadline:
+def end(process: subprocess.Popen, ending: Ending) -> None:
+    """End a child, and with `kills_group` whatever is left of the group it leads, before the group's number
+    can be another's."""
+    for number, seconds in ending.signals:
+        if _has_exited(process):
+            break
+        os.kill(-process.pid if ending.asks_group else process.pid, number)
+        deadline = time.monotonic() + seconds
+        while not _has_exited(process) and time.monotonic() < deadline:
             time.sleep(0.05)
-    try:
-        os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
+    if ending.kills_group:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    else:
+        process.kill()
     process.wait()
 
 
-def _has_exited(pid: int) -> bool:
-    """Whether a child has ended; it remains a zombie, which keeps its number."""
-    return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+def _has_exited(process: subprocess.Popen) -> bool:
+    """Whether a child has ended; until it is waited for it remains a zombie, which keeps its number."""
+    if process.returncode is not None:
+        return True
+    return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
+
+def wait_until_ready(
+    process: subprocess.Popen,
+    is_ready: Callable[[], bool],
+    limit_s: float,
+    *,
+    name: str,
+    log: Path,
+    every_s: float = 0.2,
+) -> None:
+    """Wait until a server is ready. `name`: the server in an error. Raises NotReadyError if it ends before,
+    or is not ready after `limit_s` seconds."""
+    deadline = time.monotonic() + limit_s
+    while process.poll() is None:
+        if is_ready():
+            return
+        if time.monotonic() > deadline:
+            raise NotReadyError(
+                f"{name} was not ready after {limit_s:g} s; the end of {log}:\n{last_lines(log)}"
+            )
+        time.sleep(every_s)
+    raise NotReadyError(
+        f"{name} ended with status {process.returncode}; the end of {log}:\n{last_lines(log)}"
+    )
+
+
+def last_lines(log: Path | str, count: int = 25) -> str:
+    """The last lines of a file, or of a text."""
+    text = log if isinstance(log, str) else log.read_text(encoding="utf-8", errors="replace")
+    return "\n".join(text.strip().splitlines()[-count:])
+
+
+def free_port() -> int:
+    """A port of the loopback interface on which nothing listens."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
 
 
 @contextmanager
-def _exit_on_sigterm() -> Iterator[None]:
-    """While the block runs, SIGTERM raises SystemExit, so that what must be closed is closed; a handler of
-    the caller's own goes first, and may raise something else."""
+def exit_on_sigterm() -> Iterator[None]:
+    """While the block runs, SIGTERM raises SystemExit (143), so that what must be closed is closed; a handler
+    of the caller's own goes first, and may raise something else. Without effect outside the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
-    def end(number: int, frame: Any) -> None:
+    def leave(number: int, frame: Any) -> None:
         if callable(before):
             before(number, frame)
-        sys.exit(143)
+        sys.exit(TERMINATED)
 
-    before = signal.signal(signal.SIGTERM, end)
+    before = signal.signal(signal.SIGTERM, leave)
     try:
         yield
     finally:

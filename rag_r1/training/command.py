@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from rag_r1.config.recipes import Recipe, RecipeError, kind_of
-from rag_r1.io.terminal_text import print_error
+from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, Overrides, argument, hydra_quoted, read_arguments
 from rag_r1.options.import_path import add_working_directory
 
@@ -187,17 +187,14 @@ class TrainArguments(Arguments):
     overrides: Overrides = argument("any key of veRL or of `rag_r1:`", "key=value", default=[])
 
 
+@command_main(RecipeError)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns 1 if the preflight found an error; otherwise launch.py takes this process over."""
     given = read_arguments(TrainArguments, arguments, prog="rag-r1 train", description=_DESCRIPTION)
     add_working_directory()
-    try:
-        recipe = Recipe.find(given.recipe)
-        config, faults = compose_valid(recipe, given.overrides)
-        check_training(recipe, config)
-    except RecipeError as fault:
-        print_error(fault)
-        return 1
+    recipe = Recipe.find(given.recipe)
+    config, faults = compose_valid(recipe, given.overrides)
+    check_training(recipe, config)
 
     if config.trainer.device == "cpu":
         # veRL checks for nvidia-smi: on a machine with GPUs it would choose cuda.

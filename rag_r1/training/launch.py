@@ -8,29 +8,26 @@ for the length of the training there is nothing in it but a wait. Interrupted, i
 
 from __future__ import annotations
 
-import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from rag_r1.config.recipes import Recipe, RecipeError
 from rag_r1.io.atomic_files import error_text
+from rag_r1.options.command_exit import command_main
 from rag_r1.runs.processes import run_child
 from rag_r1.system.concurrent_trainings import warn_of_other_trainings
 from rag_r1.training.command import compose_recipe
 from rag_r1.training.next_steps import after_training
 
 
+@command_main()
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns the exit status of the training."""
     folder, name, *overrides = sys.argv[1:] if arguments is None else arguments
     recipe = Recipe(Path(folder), name)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     warn_of_other_trainings()
-    try:
-        status = run_child(recipe.command(overrides))
-    except KeyboardInterrupt:
-        return 130
+    status = run_child(recipe.command(overrides))
     if status == 0:
         try:
             lines = after_training(compose_recipe(recipe, overrides))

@@ -24,7 +24,7 @@ from rag_r1.config.recipes import (
     text_of,
 )
 from rag_r1.io.atomic_files import atomic_file, error_text
-from rag_r1.io.terminal_text import print_error
+from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, CheckedOverrides, argument, read_arguments
 from rag_r1.options.subcommands import run
 from rag_r1.system.installation import version
@@ -53,14 +53,11 @@ _ABOUT = "The recipes that come with this project. Without a command: list them.
 _SENTENCE = re.compile(r"(?<=[.!?])\s")
 
 
+@command_main(RecipeError)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a subcommand, by default `list`. Returns its exit status; 2 for one that does not exist."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
-    try:
-        return run("rag-r1 recipes", _ABOUT, COMMANDS, arguments or ["list"])
-    except RecipeError as error:
-        print_error(error)
-        return 1
+    return run("rag-r1 recipes", _ABOUT, COMMANDS, arguments or ["list"])
 
 
 class ListArguments(Arguments):

@@ -14,14 +14,13 @@ command then ends at once with an error: two trainings in one folder would destr
 from __future__ import annotations
 
 import re
-import signal
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
 from rag_r1.io.atomic_files import atomic_file
-from rag_r1.io.terminal_text import print_error
+from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, Overrides, argument, hydra_quoted, read_arguments
 from rag_r1.runs.lock import PipelineError, hold_lock
 from rag_r1.runs.processes import run_child
@@ -167,22 +166,18 @@ class StagesArguments(Arguments):
     overrides: Overrides = argument("any key of veRL or of `rag_r1:`", "key=value", default=[])
 
 
+@command_main(StageError)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns 0 when all stages are finished, 1 with the reason if not."""
     given = read_arguments(StagesArguments, arguments, prog="rag-r1 stages", description=_DESCRIPTION)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    try:
-        check_overrides(given.overrides, len(given.recipe))
-        if given.check_only:  # later stages are checked with the first stage's initial model
-            folders = [given.out.resolve() / f"stage{i}" for i in range(1, len(given.recipe) + 1)]
-            return max(
-                run_training(recipe, stage_overrides(given.overrides, i, folder, None), check_only=True)
-                for i, (recipe, folder) in enumerate(zip(given.recipe, folders, strict=True), 1)
-            )
-        run_stages(given.recipe, given.out, given.overrides, run_training)
-    except StageError as error:
-        print_error(error)
-        return 1
+    check_overrides(given.overrides, len(given.recipe))
+    if given.check_only:  # later stages are checked with the first stage's initial model
+        folders = [given.out.resolve() / f"stage{i}" for i in range(1, len(given.recipe) + 1)]
+        return max(
+            run_training(recipe, stage_overrides(given.overrides, i, folder, None), check_only=True)
+            for i, (recipe, folder) in enumerate(zip(given.recipe, folders, strict=True), 1)
+        )
+    run_stages(given.recipe, given.out, given.overrides, run_training)
     return 0
 
 

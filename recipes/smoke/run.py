@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import subprocess
 import sys
 from collections import Counter
@@ -25,6 +24,7 @@ from rag_r1.config.recipes import Recipe
 from rag_r1.demo.policy import policy_path
 from rag_r1.demo.run import train
 from rag_r1.demo.world import PROMPT_FILE
+from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, Overrides, argument, read_arguments
 from rag_r1.tools.retrieval.local_server import build_index, retrieval_process
 
@@ -172,6 +172,7 @@ class SmokeArguments(Arguments):
     overrides: Overrides = argument("Hydra overrides of the recipe smoke/hotpotqa", "key=value", default=[])
 
 
+@command_main(RuntimeError)
 def main(argv: Sequence[str] | None = None) -> int:
     """Returns 0 if everything ran, 1 with the reason if not."""
     options = read_arguments(
@@ -181,14 +182,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         description="Data processing, index, retrieval server and two GRPO steps on real data, on this CPU.",
     )
     out = (options.out or Path("outputs", "smoke") / options.backend).resolve()
-    # On SIGTERM, stop the server and the training too.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    try:
-        inputs = Inputs.find((options.data or data_folder()).resolve())
-        counts = smoke(inputs, options.backend, out, options.overrides, options.timeout)
-    except RuntimeError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+    inputs = Inputs.find((options.data or data_folder()).resolve())
+    counts = smoke(inputs, options.backend, out, options.overrides, options.timeout)
     print(f"smoke run with {options.backend}: everything ran. {counts}")
     return 0
 

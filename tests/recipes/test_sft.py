@@ -14,6 +14,7 @@ from omegaconf import OmegaConf
 
 from rag_r1.config.recipes import Recipe
 from rag_r1.data.sft_rows import Piece, SftRow, write_sft_rows
+from rag_r1.options.command_exit import CommandError
 from rag_r1.sft import train_command
 from rag_r1.training.command import compose_recipe
 from rag_r1.training.preflight import preflight_sft
@@ -174,7 +175,7 @@ def test_a_run_without_an_exported_model_is_told(tmp_path):
 NEW = OmegaConf.create({"trainer": {"resume_mode": "disable"}})
 
 
-def test_a_training_links_its_model_and_keeps_earlier_logs(tmp_path, capfd):
+def test_a_training_links_its_model_and_keeps_earlier_logs(tmp_path):
     """The command that stands in for veRL's leaves what veRL leaves."""
     script = """
         mkdir -p "$1/global_step_$2/huggingface"
@@ -183,11 +184,12 @@ def test_a_training_links_its_model_and_keeps_earlier_logs(tmp_path, capfd):
     """
     for step in ("2", "3"):
         command = ["bash", "-c", script, "-", str(tmp_path / "run"), step]
-        assert train_command.run(command, tmp_path / "run", NEW) == 0
+        train_command.run(command, tmp_path / "run", NEW)
     assert (tmp_path / "run" / "model").resolve() == tmp_path / "run" / "global_step_2" / "huggingface"
     assert (tmp_path / "run" / "metrics-1.jsonl").exists()
-    assert train_command.run(["false"], tmp_path / "run", NEW) == 1
-    assert "the same command resumes it" in capfd.readouterr().err
+    with pytest.raises(CommandError, match="the same command resumes it") as failed:
+        train_command.run(["sh", "-c", "exit 7"], tmp_path / "run", NEW)
+    assert failed.value.status == 7
 
 
 @pytest.fixture

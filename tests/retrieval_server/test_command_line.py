@@ -60,7 +60,9 @@ def refused(capsys, *argv: Any) -> str:
     with pytest.raises(SystemExit) as ended:
         parsed(*argv)
     assert ended.value.code == 2
-    return capsys.readouterr().err.splitlines()[-1]
+    told, where = capsys.readouterr().err.splitlines()
+    assert where.startswith("see ") and where.endswith(" --help")
+    return told
 
 
 def test_without_flags_every_field_has_its_own_default():
@@ -173,10 +175,16 @@ def test_import_is_that_step_of_a_build():
 
 
 def test_a_command_that_does_not_exist_is_refused_with_those_that_do(capsys):
-    assert commands.main(["serv"], "prog") == 2 and commands.main([], "prog") == 2
+    assert commands.main(["query"], "prog") == 2 and commands.main([], "prog") == 2
     shown = capsys.readouterr()
-    assert shown.err.startswith("prog: there is no command 'serv'\n\nusage: prog COMMAND")
+    assert shown.err.startswith("prog: there is no command 'query'\n\nusage: prog COMMAND")
     assert all(f"\n  {name} " in shown.err and f"\n  {name} " in shown.out for name in commands.COMMANDS)
+
+
+def test_a_command_that_is_nearly_right_is_suggested(capsys):
+    assert commands.main(["serv"], "prog") == 2
+    told = "prog: there is no command 'serv'; did you mean serve?\nsee prog --help\n"
+    assert capsys.readouterr() == ("", told)
 
 
 def test_the_older_names_of_parts_are_taken_too():

@@ -13,10 +13,17 @@ import pytest
 
 from rag_r1.system.child_processes import (
     _ENDS_WITH_PARENT,
+    SAME_GROUP,
+    Ending,
+    NotReadyError,
     bind_to_parent,
     child_process,
+    end,
     environment_without_secrets,
+    last_lines,
     server_environment,
+    start,
+    wait_until_ready,
 )
 from rag_r1.tools.retrieval.local_server import build_index
 
@@ -241,3 +248,56 @@ def test_a_handler_of_the_callers_own_goes_first(tmp_path):
         assert process.returncode == -signal.SIGTERM and signal.getsignal(signal.SIGTERM) is tell
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+#: Ignores the polite signals, and has a child of its own; says when both are there.
+STUBBORN = """
+import signal, subprocess, sys, time
+for number in (signal.SIGINT, signal.SIGTERM):
+    signal.signal(number, signal.SIG_IGN)
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+print(child.pid, flush=True)
+time.sleep(600)
+"""
+
+
+@linux
+@pytest.mark.parametrize("asks_group", [False, True])
+def test_a_child_that_does_not_end_when_asked_is_killed_with_its_group(tmp_path, asks_group):
+    log = tmp_path / "log"
+    with log.open("w") as output:
+        process = start([sys.executable, "-c", STUBBORN], output)
+    while not (said := log.read_text()).endswith("\n"):
+        time.sleep(0.01)
+    end(process, Ending(((signal.SIGINT, 0.1), (signal.SIGTERM, 0.1)), asks_group))
+    assert process.returncode == -signal.SIGKILL and gone(int(said))
+
+
+@pytest.mark.usefixtures("interruptible")
+def test_a_child_of_the_same_group_is_ended_alone():
+    process = start(["sleep", "600"], own_session=False)
+    assert os.getpgid(process.pid) == os.getpgid(0)
+    end(process, SAME_GROUP)
+    assert process.returncode == -signal.SIGINT
+    end(process, SAME_GROUP)  # one that has ended
+
+
+def test_a_server_is_awaited_until_it_is_ready_ends_or_is_late(tmp_path):
+    log, asked = tmp_path / "log", iter([False, False, True])
+    with child_process(
+        ["-c", "import time; print('up', flush=True); time.sleep(600)"], os.environ, log
+    ) as it:
+        wait_until_ready(it, lambda: next(asked), 60, name="it", log=log, every_s=0.01)
+        while not log.read_text():
+            time.sleep(0.01)
+        with pytest.raises(NotReadyError, match=r"it was not ready after 0.05 s; the end of .*log:\nup$"):
+            wait_until_ready(it, lambda: False, 0.05, name="it", log=log, every_s=0.01)
+    with child_process(["-c", "import sys; sys.exit('the reason')"], os.environ, log) as it:
+        with pytest.raises(NotReadyError, match=r"it ended with status 1; the end of .*log:\nthe reason$"):
+            wait_until_ready(it, lambda: False, 60, name="it", log=log, every_s=0.01)
+
+
+def test_the_last_lines_of_a_log_that_is_no_text(tmp_path):
+    (tmp_path / "log").write_bytes(b"one\ntwo\n\xff three\n\n")
+    assert last_lines(tmp_path / "log", 2) == "two\n\ufffd three"
+    assert last_lines("a\nb\n", 1) == "b"

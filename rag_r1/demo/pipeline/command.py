@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 from collections.abc import Sequence
 
 from rag_r1.demo.pipeline.arguments import STEP_NAMES, PipelineArguments
-from rag_r1.io.terminal_text import print_error
+from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import read_arguments
 from rag_r1.runs.processes import mark_children, stop_leftovers
 from rag_r1.runs.steps import PipelineFolder
@@ -22,19 +21,11 @@ example:
 """
 
 
+@command_main(RuntimeError, OSError, ValueError, resumable=True)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns 0 when all steps are done, 1 with the reason if not, 130 after Ctrl-C."""
     given = read_arguments(PipelineArguments, arguments, prog="rag-r1 pipeline", description=_DESCRIPTION)
-    # On SIGTERM, end everything that was started.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    try:
-        run(given)
-    except (RuntimeError, OSError, ValueError) as error:
-        print_error(error)
-        return 1
-    except KeyboardInterrupt:
-        print("interrupted: run the same command again to go on", file=sys.stderr)
-        return 130
+    run(given)
     return 0
 
 

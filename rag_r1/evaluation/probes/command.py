@@ -19,7 +19,8 @@ from rag_r1.data.evidence import GoldEvidence
 from rag_r1.data.files.bad_rows import HELP, BadRows
 from rag_r1.data.files.row_files import DataError
 from rag_r1.evaluation.probes.collect import POOL, SAVE_EVERY, find_passages
-from rag_r1.io.terminal_text import print_error, terminal_text
+from rag_r1.io.terminal_text import terminal_text
+from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, Positive, argument, read_arguments
 from rag_r1.probes.passages import Passages
 
@@ -60,6 +61,7 @@ class PassagesArguments(Arguments):
         return self
 
 
+@command_main(DataError, CorpusError, OSError)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit status."""
     given = read_arguments(
@@ -69,11 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description=_DESCRIPTION,
         epilog=_EPILOG,
     )
-    try:
-        lines, bad = gather(given)
-    except (DataError, CorpusError, OSError) as error:
-        print_error(error)
-        return 1
+    lines, bad = gather(given)
     print("\n".join(lines))
     for line in bad.left_out():
         print(terminal_text(line, 1000), file=sys.stderr)

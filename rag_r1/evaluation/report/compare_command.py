@@ -22,7 +22,7 @@ from rag_r1.evaluation.report.bootstrap import Bootstrap
 from rag_r1.evaluation.report.comparison import compare_tables, shared_questions
 from rag_r1.evaluation.report.report import WRONG_RUN, write_text
 from rag_r1.evaluation.report.run_table import read_run
-from rag_r1.io.terminal_text import print_error
+from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, Positive, argument, read_arguments
 from rag_r1.options.suggestions import did_you_mean
 from rag_r1.rewards.normalise import NormaliserName
@@ -170,18 +170,15 @@ class CompareArguments(Arguments):
         return self
 
 
+@command_main(CompareError, *WRONG_RUN)
 def main(arguments: Sequence[str] | None = None, prog: str = "rag-r1 eval compare") -> int:
     """Compare runs and print the tables; returns the exit status."""
     given = read_arguments(
         CompareArguments, arguments, prog=prog, description=__doc__.split("\n\n")[0], epilog=_EPILOG
     )
     bootstrap = Bootstrap(resamples=given.resamples, seed=given.seed)
-    try:
-        comparison = compare(given.runs, given.differs, given.normaliser, bootstrap, given.skip_bad_rows)
-        print(write_comparison(comparison, given.out))
-    except (CompareError, *WRONG_RUN) as error:
-        print_error(error)
-        return 1
+    comparison = compare(given.runs, given.differs, given.normaliser, bootstrap, given.skip_bad_rows)
+    print(write_comparison(comparison, given.out))
     return 0
 
 

@@ -31,7 +31,7 @@ from rag_r1.evaluation.report.measures import Measure, by_source, measures_of
 from rag_r1.evaluation.report.published_results import in_paper_order
 from rag_r1.evaluation.report.run_table import RunTable, TableError, read_run
 from rag_r1.io.atomic_files import atomic_file
-from rag_r1.io.terminal_text import print_error
+from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, Positive, argument, read_arguments
 from rag_r1.rollouts.provenance import Provenance
 from rag_r1.rollouts.provenance_facts import ProvenanceError
@@ -187,6 +187,7 @@ class ReportArguments(Arguments):
     skip_bad_rows: bool = argument(HELP, default=False)
 
 
+@command_main(*WRONG_RUN)
 def main(arguments: Sequence[str] | None = None, prog: str = "rag-r1 eval report") -> int:
     """Make a report and print it; returns the exit status."""
     given = read_arguments(ReportArguments, arguments, prog=prog, description=__doc__.split("\n\n")[0])
@@ -197,11 +198,7 @@ def main(arguments: Sequence[str] | None = None, prog: str = "rag-r1 eval report
         skip_bad_rows=given.skip_bad_rows,
         bootstrap=Bootstrap(resamples=given.resamples, seed=given.seed),
     )
-    try:
-        make_report(given.run, options, given.out)
-    except WRONG_RUN as error:
-        print_error(error)
-        return 1
+    make_report(given.run, options, given.out)
     print(((given.out or given.run) / REPORT_MD).read_text(encoding="utf-8"))
     return 0
 

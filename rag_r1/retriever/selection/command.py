@@ -8,7 +8,7 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from rag_r1.io.terminal_text import print_error
+from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, Positive, argument, read_arguments
 from rag_r1.options.declare import Constraint
 from rag_r1.retriever.records import RecordsError, write_records
@@ -78,18 +78,15 @@ class SelectArguments(SelectionArguments):
         return self
 
 
+@command_main(RecordsError, RunError, OSError)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns 0 when the rows are written, else 1."""
     given = read_arguments(
         SelectArguments, arguments, prog="rag-r1 retriever select", description=_DESCRIPTION
     )
     files = ScoreFiles(given.candidates, given.relevance, given.correctness, given.dataset or "")
-    try:
-        given.out.parent.mkdir(parents=True, exist_ok=True)
-        selection = write_rows(files, given.rule(given.seed), given.out)
-    except (RecordsError, RunError, OSError) as error:
-        print_error(error)
-        return 1
+    given.out.parent.mkdir(parents=True, exist_ok=True)
+    selection = write_rows(files, given.rule(given.seed), given.out)
     for line in (*selection.told(), f"training rows: {given.out}"):
         print(line)
     return 0

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from rag_r1.config.recipes import RecipeError
 from rag_r1.corpus.reader import CorpusError
-from rag_r1.io.terminal_text import print_error
+from rag_r1.options.command_exit import CommandError, command_main
 from rag_r1.options.command_line import read_arguments
 from rag_r1.retriever.records import RecordsError
 from rag_r1.retriever.training.encoder_settings import EncoderSettingsError
@@ -32,14 +32,14 @@ gets the same settings, and serve that with rag_r1.retriever.agentic_input=true:
 """
 
 
+@command_main(EncoderSettingsError, RecordsError, CorpusError, RunError, OSError)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit status."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     try:
         arguments = with_recipe(arguments)
     except RecipeError as error:
-        print_error(error)
-        return 2
+        raise CommandError(error, status=2) from error
     given = read_arguments(
         TrainOptions,
         arguments,
@@ -51,9 +51,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     try:
         folder = train(given)
-    except (TrainingError, EncoderSettingsError, RecordsError, CorpusError, RunError, OSError) as error:
-        print_error(error)
-        return 1
+    except TrainingError as error:
+        raise CommandError(error) from error
     print(f"model: {folder}")
     return 0
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -19,12 +20,13 @@ from typing import Annotated, Any
 import yaml
 from pydantic import Field, model_validator
 
-from rag_r1.io.atomic_files import error_text
-from rag_r1.io.terminal_text import has_control_characters, print_error
+from rag_r1.io.terminal_text import has_control_characters
+from rag_r1.options.command_exit import CommandError, command_main
 from rag_r1.options.command_line import Arguments, Positive, argument, read_arguments
 from rag_r1.options.declare import Constraint, options_from
 from rag_r1.options.server_address import Address
 from rag_r1.rollouts.agent_arguments import AgentSelection, shared_arguments
+from rag_r1.runs.json_lines import RunError
 from rag_r1.system.installation import pip_command
 from rag_r1.tools.mcp.tool import McpFailure, McpOptions, has_mcp, prefixed_entries
 
@@ -77,6 +79,7 @@ class McpArguments(AgentSelection, _ModelArguments):
         return self
 
 
+@command_main(RunError, McpFailure, ValueError, OSError)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit status."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
@@ -84,13 +87,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _list(arguments[1:])
     given = read_arguments(McpArguments, arguments, prog="rag-r1 mcp", description=_DESCRIPTION)
     if not has_mcp():
-        return _error(f"rag-r1 mcp needs the package mcp, 2.0 or later: {pip_command('mcp')}")
-    from rag_r1.runs.json_lines import RunError
-
+        raise CommandError(f"rag-r1 mcp needs the package mcp, 2.0 or later: {pip_command('mcp')}")
+    if given.http is None:  # an exception would wait for the thread that reads stdin
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
     try:
         asyncio.run(serve(given))
-    except (RunError, ValueError, OSError) as error:
-        return _error(error_text(error))
     except KeyboardInterrupt:
         pass
     return 0
@@ -162,22 +163,19 @@ def _list(server: Sequence[str]) -> int:
     elif server and server[0].startswith("--token-env="):
         where, server = {"token_env": server[0].partition("=")[2]}, server[1:]
     if server and server[0].startswith("-"):
-        return _error(f"rag-r1 mcp --tools: unknown flag {server[0].partition('=')[0]}; {_ORDER}")
+        raise CommandError(f"rag-r1 mcp --tools: unknown flag {server[0].partition('=')[0]}; {_ORDER}")
     is_address = bool(server) and "://" in server[0]
     if is_address and any(word.split("=")[0] == "--token-env" for word in server[1:]):
-        return _error(f"rag-r1 mcp --tools: --token-env comes before the address: {_ORDER}")
+        raise CommandError(f"rag-r1 mcp --tools: --token-env comes before the address: {_ORDER}")
     if is_address and len(server) > 1:
-        return _error(f"rag-r1 mcp --tools: nothing may follow the address: {_ORDER}")
+        raise CommandError(f"rag-r1 mcp --tools: nothing may follow the address: {_ORDER}")
     if not server or (where and not is_address):
         what = " of an MCP server, after --token-env NAME" if where else " or the command of an MCP server"
-        return _error(f"rag-r1 mcp --tools needs the address{what}")
+        raise CommandError(f"rag-r1 mcp --tools needs the address{what}")
     if not has_mcp():
-        return _error(f"rag-r1 mcp needs the package mcp, 2.0 or later: {pip_command('mcp')}")
+        raise CommandError(f"rag-r1 mcp needs the package mcp, 2.0 or later: {pip_command('mcp')}")
     where |= {"url": server[0]} if is_address else {"command": list(server)}
-    try:
-        tools = asyncio.run(_tools_of(options_from(McpOptions, where, "rag_r1.tools.NAME")))
-    except (McpFailure, ValueError) as error:
-        return _error(str(error))
+    tools = asyncio.run(_tools_of(options_from(McpOptions, where, "rag_r1.tools.NAME")))
     # Copies: YAML would write what several entries share only once, and an entry is to stand by itself.
     entries = {name: {"tool": "mcp", **deepcopy(where), **told} for name, told in tools.items()}
     print(_as_yaml({"rag_r1": {"tools": entries}}))
@@ -204,11 +202,6 @@ async def _tools_of(options: McpOptions) -> dict[str, dict[str, Any]]:
         raise McpFailure(f"the server does not list its tools: {error}") from error
     finally:
         await server.close()
-
-
-def _error(what: str) -> int:
-    print_error(what)
-    return 1
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -20,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from pydantic import model_validator
 
-from rag_r1.io.terminal_text import print_error
+from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import argument, read_arguments
 from rag_r1.options.server_address import Address
 from rag_r1.runs.json_lines import RunError
@@ -70,23 +69,17 @@ class ChatArguments(ChatAgentArguments):
         return self
 
 
+@command_main(RunError, OSError)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns 0 at the end of the chat; 1 with a message if it could not begin, or if a question of --ask got
     no answer."""
     given = read_arguments(ChatArguments, arguments, prog="rag-r1 chat", description=_DESCRIPTION)
     set_up_logs(logging.WARNING)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # end what was started
-    try:
-        token = take_token()
-        if given.url is not None:
-            return TerminalChat(given.url.rstrip("/"), token).chat(given.ask)
-        with _own_server(given) as running:
-            return TerminalChat(running.url, None).chat(given.ask)
-    except (RunError, OSError) as error:
-        print_error(error)
-        return 1
-    except KeyboardInterrupt:
-        return 130
+    token = take_token()
+    if given.url is not None:
+        return TerminalChat(given.url.rstrip("/"), token).chat(given.ask)
+    with _own_server(given) as running:
+        return TerminalChat(running.url, None).chat(given.ask)
 
 
 @contextmanager

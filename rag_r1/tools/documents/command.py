@@ -6,7 +6,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from rag_r1.io.terminal_text import print_error, terminal_text
+from rag_r1.io.terminal_text import terminal_text
+from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, argument, read_arguments
 from rag_r1.tools.documents.corpus import DocumentsError, index_folder
 from rag_r1.tools.documents.parsers import READERS
@@ -33,16 +34,11 @@ class DocumentsArguments(Arguments):
     no_progress: bool = argument("show no progress bar", default=False)
 
 
+@command_main(DocumentsError, OSError)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit status."""
     given = read_arguments(DocumentsArguments, arguments, prog="rag-r1 documents", description=_DESCRIPTION)
-    try:
-        corpus = index_folder(
-            given.folder, given.out, not given.no_progress, skip_bad_files=given.skip_bad_files
-        )
-    except (DocumentsError, OSError) as error:
-        print_error(error)
-        return 1
+    corpus = index_folder(given.folder, given.out, not given.no_progress, skip_bad_files=given.skip_bad_files)
     with corpus.open("rb") as lines:
         print(f"{sum(1 for _ in lines):,} passages: {terminal_text(str(corpus), 4000)}")
     return 0

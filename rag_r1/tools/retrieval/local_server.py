@@ -7,17 +7,22 @@ ends with what started it, and of the secrets in the environment it gets the tok
 
 from __future__ import annotations
 
-import socket
 import subprocess
 import sys
-import time
-import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from rag_r1.system.child_processes import bind_to_parent, child_process, server_environment
+from rag_r1.system.child_processes import (
+    NotReadyError,
+    bind_to_parent,
+    child_process,
+    free_port,
+    last_lines,
+    server_environment,
+    wait_until_ready,
+)
 from rag_r1.tools.retrieval.client import TOKEN_VARIABLE
 
 
@@ -46,7 +51,7 @@ def build_index(corpus: Path, out: Path, *options: str, timeout_s: float = 600) 
     )
     if done.returncode:
         raise RetrievalProcessError(
-            f"building the index of {corpus} failed:\n{_tail(done.stdout + done.stderr)}"
+            f"building the index of {corpus} failed:\n{last_lines(done.stdout + done.stderr, 15)}"
         )
     return out
 
@@ -54,38 +59,22 @@ def build_index(corpus: Path, out: Path, *options: str, timeout_s: float = 600) 
 @contextmanager
 def retrieval_process(index: Path, log: Path, *options: str, wait_s: float = 300) -> Iterator[str]:
     """Serve `index` on a free loopback port for the length of the block; yields the address."""
-    port = _free_port()
+    port = free_port()
     url = f"http://127.0.0.1:{port}"
     server = ("-m", "retrieval_server.start_retrieval")
     arguments = [*server, "--index", str(index), "--port", str(port), *options]
     # A session of its own: Ctrl-C is for the caller, who may have searches to finish.
     with child_process(arguments, server_environment(TOKEN_VARIABLE), log) as process:
-        _wait_until_ready(process, url, log, wait_s)
+        try:
+            wait_until_ready(process, lambda: _is_ready(url), wait_s, name="the retrieval server", log=log)
+        except NotReadyError as error:
+            raise RetrievalProcessError(str(error)) from error
         yield url
 
 
-def _wait_until_ready(process: subprocess.Popen, url: str, log: Path, wait_s: float) -> None:
-    deadline = time.monotonic() + wait_s
-    while time.monotonic() < deadline:
-        if process.poll() is not None:
-            raise RetrievalProcessError(
-                f"the retrieval server ended with code {process.returncode}:\n{_tail(log.read_text())}"
-            )
-        try:
-            with urllib.request.urlopen(f"{url}/ready", timeout=2):
-                return
-        except (urllib.error.URLError, OSError):
-            time.sleep(0.2)
-    raise RetrievalProcessError(
-        f"the retrieval server was not ready after {wait_s:.0f} s:\n{_tail(log.read_text())}"
-    )
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-def _tail(text: str, lines: int = 15) -> str:
-    return "\n".join(text.strip().splitlines()[-lines:])
+def _is_ready(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"{url}/ready", timeout=2):
+            return True
+    except OSError:  # also urllib's URLError
+        return False

@@ -7,12 +7,13 @@ warnings; anything missing prevents it, and makes the exit status 1. The root sc
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 from collections.abc import Iterator, Sequence
 
 from rag_r1.io.terminal_text import terminal_lines
+from rag_r1.options.command_exit import command_main
+from rag_r1.options.command_line import CommandParser
 from rag_r1.options.server_address import AN_ADDRESS, is_server_address
 from rag_r1.system.installation import setup_command
 from rag_r1.training.doctor.findings import MISSING, WARNING, Finding, ok, version_of
@@ -61,9 +62,10 @@ def find_all(retriever: str | None) -> Iterator[Finding]:
     yield from check_retriever(retriever)
 
 
+@command_main()
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the findings. Returns 1 if something is missing, else 0."""
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="rag-r1 doctor",
         description="Check the installation: versions, the platform, what is registered with veRL, memory and"
         " the retrieval server. If something is missing, the status is 1, and the output says what to do.",
