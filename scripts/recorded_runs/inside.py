@@ -29,9 +29,9 @@ from rag_r1.demo.search import WorldSearch  # noqa: E402
 from rag_r1.demo.world import Question, demo_protocol, make_questions, make_world, to_row  # noqa: E402
 from rag_r1.protocols import Document, Failure, Protocol, load_protocol, protocol_names  # noqa: E402
 from rag_r1.rollouts.requests import seeded_fraction  # noqa: E402
+from tests.fakes.judge_server import JudgeServer  # noqa: E402
 from tests.fakes.reading_policy import ReadingPolicy  # noqa: E402
 from tests.fakes.scored_world import FEW, scored_world  # noqa: E402
-from tests.fakes.scripted_judge import scripted_judge  # noqa: E402
 from tests.fakes.scripted_teacher import Teacher  # noqa: E402
 from tests.fakes.scripted_vllm import Policy  # noqa: E402
 from tests.iterate.stub_loop import StubLoop, StubServer  # noqa: E402
@@ -110,7 +110,7 @@ def judge() -> Iterator[Any]:
             number
         ]
 
-    with scripted_judge(reply) as made:
+    with JudgeServer.of_cases(reply) as made:
         yield made
 
 

@@ -68,7 +68,7 @@ def evaluation_by_chat(place: Workplace) -> None:
             "model": "rules",
             "engine": "chat",
             "retriever_url": teacher.url,
-            "judge_url": judge.url,
+            "judge_url": judge.base,
             "judge_model": "judge",
             "judge_in_flight": 1,
             "out": "out",

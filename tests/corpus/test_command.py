@@ -10,7 +10,7 @@ import pytest
 from rag_r1.cli import main as cli
 from rag_r1.corpus.report import markdown, read_answerable_ids
 from rag_r1.io.terminal_text import terminal_text
-from tests.fakes.corpus_retriever import retriever_stub
+from tests.fakes.retriever import Retriever
 
 CORPUS = [
     {"id": "1", "contents": '"Ulm"\nUlm is a city on the Danube.'},
@@ -122,11 +122,11 @@ def test_a_repaired_corpus_makes_its_questions_answerable(run, tmp_path):
 
 
 def test_the_answer_of_a_server_decides_where_no_evidence_is_named(run, tmp_path):
-    with retriever_stub({"3": "The city has 12,000,000 people."}) as stub:
+    with Retriever({"3": "The city has 12,000,000 people."}) as stub:
         status, _, _ = run("--retriever-url", stub.url, "--bm25-url", f"{stub.url}/retrieve", "--topk", "5")
-        assert status == 0 and len(stub.asked) == 14
+        assert status == 0 and len(stub.queries) == 14
         run("--retriever-url", stub.url, "--bm25-url", f"{stub.url}/retrieve", "--topk", "5")
-        assert len(stub.asked) == 14
+        assert len(stub.queries) == 14
     verdicts = {row["id"]: row for row in lines(tmp_path / "out" / "verdicts.jsonl")}
     assert verdicts["people"]["reason"] == "in_top_k"
     assert verdicts["people"]["signals"]["retriever_rank"] == verdicts["people"]["signals"]["bm25_rank"] == 1
@@ -136,7 +136,7 @@ def test_the_answer_of_a_server_decides_where_no_evidence_is_named(run, tmp_path
 
 
 def test_a_server_of_another_corpus_or_one_that_fails_is_noted(run, tmp_path):
-    with retriever_stub({"77": "another"}) as stub:
+    with Retriever({"77": "another"}) as stub:
         stub.refuse = "river"
         _, shown, _ = run("--retriever-url", stub.url)
     assert "1 of 1 passages that the servers returned first are not in this corpus" in shown

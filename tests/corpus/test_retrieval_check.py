@@ -10,7 +10,7 @@ from rag_r1.corpus.answer_matcher import AnswerMatcher
 from rag_r1.corpus.questions import CorpusQuestion
 from rag_r1.corpus.retrieval_check import RetrievalResult, RetrieverError, retrieve
 from rag_r1.tools.retrieval.client import RetrieverConfig
-from tests.fakes.corpus_retriever import retriever_stub
+from tests.fakes.retriever import Retriever
 
 PASSAGES = {"1": "Ulm is a town.", "2": "The Danube is a river.", "3": "Nothing."}
 
@@ -27,7 +27,7 @@ def ask(questions, url, store, topk=3):
 
 @pytest.fixture
 def stub():
-    with retriever_stub(PASSAGES) as served:
+    with Retriever(PASSAGES) as served:
         yield served
 
 
@@ -50,7 +50,7 @@ def test_a_question_of_parts_is_asked_part_by_part(stub, tmp_path):
     other = CorpusQuestion("s", "m", (("First?", ("town",)), ("Third?", ("sea",))))
     found = ask([one, other], stub.url, tmp_path / "r.jsonl")
     assert found["s", "n"].rank == 2 and found["s", "m"].rank is None
-    assert set(stub.asked) == {"First?", "Second?", "Third?"}
+    assert set(stub.queries) == {"First?", "Second?", "Third?"}
 
 
 def test_what_is_known_is_not_asked_again_and_what_failed_is(stub, tmp_path):
@@ -58,10 +58,10 @@ def test_what_is_known_is_not_asked_again_and_what_failed_is(stub, tmp_path):
     asked = [question(name, "river") for name in ("a", "b", "c")]
     stub.refuse = "b?"
     assert set(ask(asked[:2], stub.url, store)) == {("s", "a")}
-    stub.refuse, stub.asked[:] = None, []
+    stub.refuse, stub.queries[:] = None, []
     assert set(ask(asked, stub.url, store)) == {("s", "a"), ("s", "b"), ("s", "c")}
-    assert sorted(stub.asked) == ["What is b?", "What is c?"]
-    assert len(ask(asked, stub.url, store)) == 3 and len(stub.asked) == 2
+    assert sorted(stub.queries) == ["What is b?", "What is c?"]
+    assert len(ask(asked, stub.url, store)) == 3 and len(stub.queries) == 2
 
 
 def test_a_file_that_was_cut_off_in_a_line_loses_only_this_line(stub, tmp_path):
@@ -69,9 +69,9 @@ def test_a_file_that_was_cut_off_in_a_line_loses_only_this_line(stub, tmp_path):
     asked = [question(name, "river") for name in "abc"]
     ask(asked, stub.url, store)
     store.write_bytes(store.read_bytes()[:-9])
-    stub.asked.clear()
+    stub.queries.clear()
     found = ask(asked, stub.url, store)
-    assert len(found) == 3 and len(stub.asked) == 1
+    assert len(found) == 3 and len(stub.queries) == 1
     lines = store.read_text().splitlines()
     assert len([json.loads(line) for line in lines]) == 4
 
@@ -81,12 +81,12 @@ def test_another_k_or_another_question_of_the_same_id_is_asked(stub, tmp_path):
     ask([question("a", "river")], stub.url, store)
     assert ask([question("a", "town")], stub.url, store)["s", "a"].rank == 1
     assert ask([question("a", "river")], stub.url, store, topk=1)["s", "a"].rank is None
-    assert len(stub.asked) == 3
+    assert len(stub.queries) == 3
 
 
 @pytest.mark.slow
 def test_a_server_that_answers_nothing_is_an_error_that_comes_soon(stub, tmp_path):
-    with retriever_stub(PASSAGES) as stopped:
+    with Retriever(PASSAGES) as stopped:
         url = stopped.url
     with pytest.raises(RetrieverError, match="answered none of the first 1 questions"):
         ask([question("a", "river")], url, tmp_path / "r.jsonl")

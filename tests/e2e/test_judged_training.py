@@ -16,7 +16,8 @@ import pytest
 from rag_r1.demo.run import run_demo
 from tests.e2e import judged_checks
 from tests.e2e.judged_checks import BOUNDED, JUDGED, JudgedRun, behaviour
-from tests.fakes.judge_server import JudgeServer, chat
+from tests.fakes.judge_server import JudgeServer
+from tests.fakes.openai_server import chat
 
 pytestmark = [pytest.mark.e2e, pytest.mark.full]
 

@@ -24,7 +24,7 @@ from rag_r1.protocols import load_protocol
 from rag_r1.rollouts.requests import seeded_fraction
 from tests.evaluation.killed_runs import kill_at, lines
 from tests.evaluation.scripted_runs import untimed
-from tests.fakes.scripted_judge import scripted_judge
+from tests.fakes.judge_server import JudgeServer
 from tests.fakes.scripted_teacher import Teacher
 from tests.fakes.scripted_vllm import Policy
 
@@ -247,8 +247,8 @@ def test_a_judge_is_one_more_term_and_can_be_added_to_a_finished_run(tmp_path, t
         assert command.main(given) == 0
         asked = len(policy.bodies)
         assert "term:judge" not in report_of(tmp_path / "out")["figures"]
-        with scripted_judge(lambda case: "correct") as judge:
-            judging = ["--judge-url", judge.url, "--judge-model", "grader"]
+        with JudgeServer.of_cases(lambda case: "correct") as judge:
+            judging = ["--judge-url", judge.base, "--judge-model", "grader"]
             assert command.main([*given, *judging]) == 0
             assert command.main([*given, *judging]) == 0
         assert len(policy.bodies) == asked

@@ -14,8 +14,9 @@ from rag_r1.demo.loopback import LoopbackServer
 
 @dataclass
 class Asked:
-    """A request: its path, its JSON body or form, and its headers."""
+    """A request: its method and path, its JSON body or form, and its headers."""
 
+    method: str
     path: str
     body: Any
     headers: dict[str, str]
@@ -35,7 +36,7 @@ class JsonStub(LoopbackServer):
     async def _handle(self, request: web.Request) -> web.Response:
         is_json = request.content_type == "application/json"
         body = await request.json() if is_json else dict(await request.post())
-        asked = Asked(request.path, body, dict(request.headers))
+        asked = Asked(request.method, request.path, body, dict(request.headers))
         self.asked.append(asked)
         answer = self.answer(asked)
         status, text = answer if isinstance(answer, tuple) else (200, json.dumps(answer))

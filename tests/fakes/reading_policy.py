@@ -16,6 +16,7 @@ from aiohttp import web
 
 from rag_r1.demo.search import WorldSearch
 from rag_r1.demo.world import Question
+from tests.fakes.retriever import results
 from tests.fakes.scripted_vllm import Policy
 
 
@@ -37,8 +38,7 @@ class ReadingPolicy(Policy):
         asked = await request.json()
         self.topks.append(asked["topk"])
         found = WorldSearch(self.passages, asked["topk"]).results(asked["queries"])
-        shown = [[{"document": {"id": d.id, "contents": d.contents}} for d in one] for one in found]
-        return web.json_response({"result": shown})
+        return web.json_response(results([(d.id, d.contents) for d in one] for one in found))
 
     async def _complete(self, request: web.Request) -> web.Response:
         body = await request.json()

@@ -20,8 +20,8 @@ from rag_r1.data.rows import write_rows
 from rag_r1.demo.policy import policy_path
 from rag_r1.demo.world import Question, World, demo_protocol, make_questions, make_world, to_row
 from rag_r1.rollouts.requests import seeded_fraction
+from tests.fakes.judge_server import JudgeServer, case_of
 from tests.fakes.reading_policy import ReadingPolicy
-from tests.fakes.scripted_judge import ScriptedJudge, scripted_judge
 
 #: Options of `rag-r1 retriever data` for so small a world.
 FEW = ("--negatives", "3")
@@ -64,7 +64,7 @@ class ScoredWorld:
     """What runs, and the words that a command needs for it."""
 
     policy: ReadingPolicy
-    judge: ScriptedJudge
+    judge: JudgeServer
     world: World
     questions: Sequence[Question]
     data: Path
@@ -78,7 +78,7 @@ class ScoredWorld:
             "tokenizer": policy_path("rag_r1_sq"),
             "protocol": "rag_r1_sq",
             "retriever_url": self.policy.url,
-            "judge_url": self.judge.url if judged else None,
+            "judge_url": self.judge.base if judged else None,
             "judge_model": "judge" if judged else None,
             "out": out,
             "in_flight": 8,
@@ -103,11 +103,11 @@ def scored_world(
     write_rows(data, [to_row(question, i, "test", protocol) for i, question in enumerate(questions)])
 
     def reply(case: dict[str, Any]) -> str | None:
-        asked = (b for b in reversed(judge.bodies) if json.loads(b["messages"][-1]["content"]) == case)
+        asked = (body for body in reversed(judge.bodies) if case_of(body) == case)
         return _said(case) if mood is None else mood(case, _said(case), next(asked)["seed"])
 
     policy = DescribedPolicy.of(tokenizer, questions, world.passages, separator=separator)
-    with policy, scripted_judge(reply) as judge:
+    with policy, JudgeServer.of_cases(reply) as judge:
         yield ScoredWorld(policy, judge, world, questions, data)
 
 

@@ -26,6 +26,7 @@ from rag_r1.demo.pipeline.teacher import RuleTeacher, completion
 from rag_r1.demo.search import WorldSearch
 from rag_r1.demo.world import Question, make_questions, make_world
 from rag_r1.rollouts.requests import seeded_fraction
+from tests.fakes.retriever import results
 
 DEAD_RATE, FAULT_RATE = 0.02, 0.25
 FAULTS = (
@@ -95,14 +96,8 @@ class Teacher(LoopbackServer):
 
     async def _retrieve(self, request: web.Request) -> web.Response:
         asked = await request.json()
-        return web.json_response(
-            {
-                "result": [
-                    [{"document": {"id": d.id, "contents": d.contents}, "score": 1.0} for d in found]
-                    for found in self._search(asked["queries"])
-                ]
-            }
-        )
+        found = self._search(asked["queries"])
+        return web.json_response(results(([(d.id, d.contents) for d in one] for one in found), score=1.0))
 
     async def _complete(self, request: web.Request) -> web.StreamResponse:
         raw = await request.read()

@@ -16,6 +16,7 @@ from typing import Any
 from aiohttp import web
 
 from rag_r1.demo.loopback import LoopbackServer
+from tests.fakes.retriever import results
 
 
 @dataclass
@@ -46,11 +47,8 @@ class Policy(LoopbackServer):
         app.router.add_get("/version", self._version)
 
     async def _retrieve(self, request: web.Request) -> web.Response:
-        found = [
-            {"document": {"id": own_id, "contents": contents}, "score": 1.0}
-            for own_id, contents in self.passages
-        ]
-        return web.json_response({"result": [found for _ in (await request.json())["queries"]]})
+        queries = (await request.json())["queries"]
+        return web.json_response(results([self.passages] * len(queries), score=1.0))
 
     async def _ready(self, request: web.Request) -> web.Response:
         told = {"corpus_sha256": self.corpus, **self.described}

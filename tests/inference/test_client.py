@@ -30,6 +30,7 @@ from rag_r1.inference.retry import retry_after
 from rag_r1.inference.streamed_endpoint import StreamingEndpoint
 from rag_r1.runs.json_lines import RunError
 from rag_r1.runs.response_cache import ResponseCache, Usage
+from tests.fakes.openai_server import OpenAIServer, Reply
 
 BODY = {"model": "m", "messages": [{"role": "user", "content": "Who?"}]}
 USAGE = {"prompt_tokens": 11, "completion_tokens": 3}
@@ -41,37 +42,18 @@ def says(content="Rome", **more) -> web.Response:
 
 
 @asynccontextmanager
-async def endpoint_of(*answers: Callable[[], web.Response] | web.Response, **options):
-    """An endpoint whose server gives these answers in turn, the last for ever, and the requests it got."""
-    requests: list[web.Request] = []
-    bodies: list[dict] = []
+async def endpoint_of(*answers: Callable[[], Reply] | Reply, **options):
+    """An endpoint, and its server, which gives these answers in turn, the last for ever."""
 
-    async def complete(request: web.Request) -> web.Response:
-        requests.append(request)
-        bodies.append(await request.json())
-        answer = answers[min(len(requests), len(answers)) - 1]
-        if callable(answer):
-            answer = answer()
-        if answer == "hang":
-            await asyncio.sleep(30)
-        if answer == "disconnect":
-            request.transport.close()
-            return web.Response()
-        return answer
+    def reply(body: dict) -> Reply:
+        answer = answers[min(len(server.bodies), len(answers)) - 1]
+        return answer() if callable(answer) else answer
 
-    app = web.Application()
-    app.router.add_post("/v1/chat/completions", complete)
-    async with TestServer(app) as server:
-        given = {
-            "url": str(server.make_url("/")),
-            "backoff_s": 0.0,
-            "retries": 2,
-            "timeout_s": 5.0,
-            **options,
-        }
+    with OpenAIServer(reply) as server:
+        given = {"url": server.url, "backoff_s": 0.0, "retries": 2, "timeout_s": 5.0, **options}
         endpoint = Endpoint(EndpointOptions(**given), CancelToken())
         try:
-            yield endpoint, requests, bodies
+            yield endpoint, server
         finally:
             await endpoint.close()
 
@@ -96,11 +78,11 @@ async def until_stopped(endpoint: Endpoint) -> str:
 
 def test_a_request_is_answered_and_counted():
     async def main():
-        async with endpoint_of(lambda: says()) as (endpoint, requests, bodies):
+        async with endpoint_of(lambda: says()) as (endpoint, server):
             reply, usage = await ask(endpoint)
             assert (reply.text, reply.finish, usage) == ("Rome", "stop", Usage(1, 11, 3))
-            assert bodies == [BODY] and endpoint.spending.usage == Usage(1, 11, 3)
-            assert requests[0].headers["Accept-Encoding"] == "identity"
+            assert server.bodies == [BODY] and endpoint.spending.usage == Usage(1, 11, 3)
+            assert server.headers[0]["Accept-Encoding"] == "identity"
 
     run(main())
 
@@ -127,7 +109,7 @@ MALFORMED = {
     "503": lambda: web.json_response({"error": {"message": "busy"}}, status=503),
     "408": lambda: web.Response(status=408),
     "429": lambda: web.Response(status=429, headers={"Retry-After": "0"}),
-    "disconnect": lambda: "disconnect",
+    "disconnect": lambda: ConnectionError,
 }
 
 
@@ -135,10 +117,10 @@ def test_what_may_pass_is_asked_again():
     answers = [answer for fault in MALFORMED.values() for answer in (fault, fault, lambda: says())]
 
     async def main():
-        async with endpoint_of(*answers) as (endpoint, requests, _):
+        async with endpoint_of(*answers) as (endpoint, server):
             for number, name in enumerate(MALFORMED, 1):
                 reply, _ = await ask(endpoint)
-                assert (reply.text, len(requests)) == ("Rome", 3 * number), name
+                assert (reply.text, len(server.bodies)) == ("Rome", 3 * number), name
 
     run(main())
 
@@ -146,20 +128,20 @@ def test_what_may_pass_is_asked_again():
 @pytest.mark.parametrize("fault", ["no choices", "503", "half JSON", "disconnect"])
 def test_after_the_last_attempt_it_is_a_failure_of_the_engine(fault):
     async def main():
-        async with endpoint_of(MALFORMED[fault], retries=1) as (endpoint, requests, _):
+        async with endpoint_of(MALFORMED[fault], retries=1) as (endpoint, server):
             with pytest.raises(EngineFailure, match=r"\(attempt 2, the last\)"):
                 await ask(endpoint)
-            assert len(requests) == 2
+            assert len(server.bodies) == 2
 
     run(main())
 
 
 def test_an_answer_that_does_not_come_is_asked_for_again():
     async def main():
-        async with endpoint_of(lambda: "hang", lambda: says(), timeout_s=0.5) as (endpoint, requests, _):
+        async with endpoint_of(lambda: None, lambda: says(), timeout_s=0.5) as (endpoint, server):
             reply, _ = await ask(endpoint)
-            assert reply.text == "Rome" and len(requests) == 2
-        async with endpoint_of(lambda: "hang", timeout_s=0.2, retries=0) as (endpoint, _, _):
+            assert reply.text == "Rome" and len(server.bodies) == 2
+        async with endpoint_of(lambda: None, timeout_s=0.2, retries=0) as (endpoint, _):
             with pytest.raises(EngineFailure, match=r"^no answer within 0\.2 s"):
                 await ask(endpoint)
 
@@ -179,10 +161,10 @@ def test_a_closed_port_is_a_failure_with_a_reason():
 def test_a_request_that_is_refused_is_not_repeated():
     async def main():
         error = web.json_response({"error": {"message": "too \x1b[31mlong\n"}}, status=400)
-        async with endpoint_of(error) as (endpoint, requests, _):
+        async with endpoint_of(error) as (endpoint, server):
             with pytest.raises(EngineFailure, match=r"refused: HTTP 400: too \[31mlong$"):
                 await ask(endpoint)
-            assert len(requests) == 1
+            assert len(server.bodies) == 1
 
     run(main())
 
@@ -190,7 +172,7 @@ def test_a_request_that_is_refused_is_not_repeated():
 def test_the_tokens_of_a_useless_answer_are_told_and_counted():
     async def main():
         told: list[Usage] = []
-        async with endpoint_of(lambda: says(""), lambda: says()) as (endpoint, _, _):
+        async with endpoint_of(lambda: says(""), lambda: says()) as (endpoint, _):
             await ask(endpoint, told.append)
             assert told == [Usage(1, 11, 3)] and endpoint.spending.usage == Usage(2, 22, 6)
 
@@ -200,13 +182,13 @@ def test_the_tokens_of_a_useless_answer_are_told_and_counted():
 def test_retry_after_holds_back_the_other_requests_too():
     async def main():
         limited = web.Response(status=429, headers={"Retry-After": "200"})
-        async with endpoint_of(limited, lambda: says()) as (endpoint, requests, _):
+        async with endpoint_of(limited, lambda: says()) as (endpoint, server):
             first = asyncio.create_task(ask(endpoint))
             while endpoint.pace._paused_until == 0:
                 await asyncio.sleep(0.01)
             second = asyncio.create_task(ask(endpoint))
             await asyncio.sleep(0.1)
-            assert len(requests) == 1 and not first.done() and not second.done()
+            assert len(server.bodies) == 1 and not first.done() and not second.done()
             first.cancel()
             second.cancel()
 
@@ -229,16 +211,16 @@ def test_retry_after_holds_back_the_other_requests_too():
 )
 def test_what_concerns_all_requests_ends_the_run(answer, reason):
     async def main():
-        async with endpoint_of(answer) as (endpoint, requests, _):
+        async with endpoint_of(answer) as (endpoint, server):
             assert reason in await until_stopped(endpoint)
-            assert len(requests) == 1
+            assert len(server.bodies) == 1
 
     run(main())
 
 
 def test_once_it_has_answered_a_403_is_about_one_request():
     async def main():
-        async with endpoint_of(lambda: says(), web.Response(status=403, text="flagged")) as (endpoint, _, _):
+        async with endpoint_of(lambda: says(), web.Response(status=403, text="flagged")) as (endpoint, _):
             await ask(endpoint)
             with pytest.raises(EngineFailure, match="HTTP 403: flagged"):
                 await ask(endpoint)
@@ -252,10 +234,10 @@ def test_the_key_is_sent_and_never_told(monkeypatch, caplog):
 
     async def main():
         refusal = web.json_response({"error": {"message": "no: sk-secret"}}, status=400)
-        async with endpoint_of(refusal, key_variable="TEACHER_KEY") as (endpoint, requests, _):
+        async with endpoint_of(refusal, key_variable="TEACHER_KEY") as (endpoint, server):
             with pytest.raises(EngineFailure) as error:
                 await ask(endpoint)
-            assert requests[0].headers["Authorization"] == "Bearer sk-secret"
+            assert server.headers[0]["Authorization"] == "Bearer sk-secret"
             return str(error.value)
 
     with caplog.at_level("DEBUG"):
@@ -267,9 +249,9 @@ def test_without_a_key_none_is_sent_and_a_broken_one_is_refused_without_being_to
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
 
     async def main():
-        async with endpoint_of(lambda: says()) as (endpoint, requests, _):
+        async with endpoint_of(lambda: says()) as (endpoint, server):
             await ask(endpoint)
-            assert "Authorization" not in requests[0].headers
+            assert "Authorization" not in server.headers[0]
 
     run(main())
     monkeypatch.setenv("OPENAI_API_KEY", "sk-a\nsk-b")
@@ -280,16 +262,16 @@ def test_without_a_key_none_is_sent_and_a_broken_one_is_refused_without_being_to
 
 def test_an_answer_larger_than_its_request_allows_is_none_and_is_asked_for_again():
     async def main():
-        async with endpoint_of(lambda: says("x" * (2 << 20)), lambda: says()) as (endpoint, requests, _):
+        async with endpoint_of(lambda: says("x" * (2 << 20)), lambda: says()) as (endpoint, server):
             reply, _ = await endpoint.post("/chat/completions", {**BODY, "max_tokens": 100}, read_chat)
-            assert reply.text == "Rome" and len(requests) == 2
+            assert reply.text == "Rome" and len(server.bodies) == 2
 
     run(main())
 
 
 def test_a_text_that_max_tokens_does_not_allow_is_a_useless_answer():
     async def main():
-        async with endpoint_of(lambda: says("x " * 10_000), lambda: says()) as (endpoint, _, _):
+        async with endpoint_of(lambda: says("x " * 10_000), lambda: says()) as (endpoint, _):
             exchanges = EpisodeClient("a", endpoint, ResponseCache())
             reply = await exchanges.ask("/chat/completions", {**BODY, "max_tokens": 100}, read_chat, 100)
             assert reply.text == "Rome"

@@ -7,8 +7,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from aiohttp import web
-from aiohttp.test_utils import TestServer
 
 from rag_r1.agent import Generation
 from rag_r1.inference.client import Endpoint, EndpointOptions, EngineFailure
@@ -18,6 +16,7 @@ from rag_r1.inference.rate_limit import CancelToken
 from rag_r1.protocols import load_protocol
 from rag_r1.runs.response_cache import ResponseCache, Usage
 from tests.evaluation.scripted_runs import folder_at
+from tests.fakes.openai_server import OpenAIServer
 from tests.fakes.scripted_engine import Characters
 
 SQ = load_protocol("rag_r1_sq")
@@ -48,19 +47,10 @@ def others(body: dict) -> dict:
 
 @asynccontextmanager
 async def endpoint_of(answer):
-    bodies: list[dict] = []
-
-    async def complete(request: web.Request) -> web.Response:
-        bodies.append(await request.json())
-        return web.json_response(answer(bodies[-1]))
-
-    app = web.Application()
-    app.router.add_post("/v1/completions", complete)
-    async with TestServer(app) as server:
-        options = EndpointOptions(str(server.make_url("/")), retries=1, backoff_s=0.0)
-        endpoint = Endpoint(options, CancelToken())
+    with OpenAIServer(answer) as server:
+        endpoint = Endpoint(EndpointOptions(server.url, retries=1, backoff_s=0.0), CancelToken())
         try:
-            yield endpoint, bodies
+            yield endpoint, server.bodies
         finally:
             await endpoint.close()
 

@@ -9,15 +9,14 @@ import shutil
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import yaml
 
 from rag_r1.iterate import command
 from rag_r1.iterate.server import facts_of
+from tests.fakes.json_server import Asked, JsonStub
 
 ROOT = Path(__file__).parents[2]
 STUB = Path(__file__).with_name("stub_python.py")
@@ -54,35 +53,15 @@ class StubServer:
     @contextmanager
     def run(self) -> Iterator[str]:
         """Its address, for the length of a block."""
-        stub = self
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                self._answer(200, stub.ready())
+        def answer(asked: Asked) -> Any:
+            if asked.method == "GET":
+                return self.ready()
+            status, value = self.reload(asked.body["path"])
+            return status, json.dumps(value)
 
-            def do_POST(self) -> None:
-                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                self._answer(*stub.reload(body["path"]))
-
-            def _answer(self, status: int, value: Any) -> None:
-                data = json.dumps(value).encode()
-                self.send_response(status)
-                self.send_header("Content-Length", str(len(data)))
-                self.end_headers()
-                self.wfile.write(data)
-
-            def log_message(self, *unused: object) -> None:
-                pass
-
-        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        thread = Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}"
-        finally:
-            server.shutdown()
-            server.server_close()
-            thread.join()
+        with JsonStub(answer) as server:
+            yield server.url
 
 
 class StubLoop:

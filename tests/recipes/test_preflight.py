@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +27,8 @@ from rag_r1.training.preflight.settings import (
     check_rag_r1_keys,
     check_verl,
 )
+from tests.fakes.json_server import JsonStub
+from tests.fakes.retriever import results
 
 PROTOCOL = load_protocol("rag_r1_mq")
 
@@ -258,42 +256,14 @@ def test_epochs_that_end_before_the_steps_are_warned_of(base_config):
 # --- retrieval server
 
 
-@contextmanager
-def server(answer: Any, ready: int = 200, status: int = 200) -> Iterator[str]:
+def server(answer: Any, ready: int = 200, status: int = 200) -> JsonStub:
     """A server that speaks (or breaks) the wire."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def _send(self, code: int, body: Any) -> None:
-            self.send_response(code)
-            self.end_headers()
-            self.wfile.write(json.dumps(body).encode())
-
-        def do_GET(self) -> None:
-            self._send(ready, {"reason": "the index is still loading"})
-
-        def do_POST(self) -> None:
-            self.rfile.read(int(self.headers["Content-Length"]))
-            self._send(status, answer)
-
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    listener = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=listener.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{listener.server_port}"
-    finally:
-        listener.shutdown()
-        listener.server_close()
+    loading = json.dumps({"reason": "the index is still loading"})
+    return JsonStub(lambda asked: (ready, loading) if asked.method == "GET" else (status, json.dumps(answer)))
 
 
 def documents(count: int) -> dict[str, Any]:
-    return {
-        "result": [
-            [{"document": {"id": str(i), "contents": f"text {i}"}, "score": 0.5} for i in range(count)]
-        ]
-    }
+    return results([[(str(i), f"text {i}") for i in range(count)]], score=0.5)
 
 
 @pytest.fixture
@@ -311,16 +281,18 @@ def right_config(base_config, tmp_path: Path):
 
 @pytest.mark.slow
 def test_a_run_with_everything_in_place_has_no_problem(right_config):
-    with server(documents(3)) as url:
-        report = preflight(changed(right_config, rag_r1__retriever__url=url))
+    with server(documents(3)) as served:
+        report = preflight(changed(right_config, rag_r1__retriever__url=served.url))
     assert report.problems == []
     assert any("answered a test search with 3 documents" in note for note in report.notes)
 
 
 @pytest.mark.slow
 def test_search_r1s_server_without_health_addresses_is_good_enough(right_config):
-    with server(documents(3), ready=404) as url:
-        assert preflight(changed(right_config, rag_r1__retriever__url=f"{url}/retrieve")).problems == []
+    with server(documents(3), ready=404) as served:
+        assert (
+            preflight(changed(right_config, rag_r1__retriever__url=f"{served.url}/retrieve")).problems == []
+        )
 
 
 @pytest.mark.slow
@@ -334,8 +306,8 @@ def test_search_r1s_server_without_health_addresses_is_good_enough(right_config)
     ],
 )
 def test_a_server_that_is_not_right_is_named(right_config, options: dict, level: str, words: str):
-    with server(**options) as url:
-        [problem] = preflight(changed(right_config, rag_r1__retriever__url=url)).problems
+    with server(**options) as served:
+        [problem] = preflight(changed(right_config, rag_r1__retriever__url=served.url)).problems
     assert problem.level == level and words in problem.what
 
 

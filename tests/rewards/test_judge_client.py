@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 from rag_r1.rewards import CannotJudgeError, RewardError, RewardSum
 from rag_r1.rewards.judge_client import ask_judge
 from rag_r1.rewards.judge_options import JudgeOptions
-from tests.fakes.judge_server import JudgeServer, chat
+from tests.fakes.judge_server import JudgeServer
+from tests.fakes.openai_server import chat
 
 KEY = "sk-secret-of-the-judge"
 WORDS = ("correct", "incorrect")

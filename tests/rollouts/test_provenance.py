@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pyarrow as pa
@@ -28,6 +24,7 @@ from rag_r1.rollouts.provenance_facts import (
 from rag_r1.tools.retrieval.client import RetrieverConfig
 from rag_r1.tools.retrieval.local_server import build_index, retrieval_process
 from tests.evaluation.finished_runs import card
+from tests.fakes.json_server import JsonStub
 
 PASSING = {"index_version": 2, "paged_in": 1}
 READY = {
@@ -45,32 +42,9 @@ READY = {
 }
 
 
-@contextmanager
-def server(answers: dict[str, tuple[int, bytes]]) -> Iterator[tuple[str, list[str]]]:
-    """An HTTP server with these answers, by path, and the tokens that it was sent; 404 for other paths."""
-    tokens: list[str] = []
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self):
-            tokens.append(self.headers.get("Authorization", ""))
-            status, body = answers.get(self.path, (404, b"{}"))
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *unused):
-            """Nothing."""
-
-    made = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=made.serve_forever, args=[0.01])
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{made.server_address[1]}", tokens
-    finally:
-        made.shutdown()
-        thread.join()
-        made.server_close()
+def server(answers: dict[str, tuple[int, str]]) -> JsonStub:
+    """An HTTP server with these answers, by path; 404 for other paths."""
+    return JsonStub(lambda request: answers.get(request.path, (404, "{}")))
 
 
 def made(**given) -> Provenance:
@@ -144,11 +118,12 @@ def test_the_prompts_hash_is_of_the_prompt_alone():
 
 def test_the_server_describes_itself(monkeypatch):
     monkeypatch.setenv("RETRIEVAL_TOKEN", "hush")
-    with server({"/ready": (200, json.dumps(READY).encode()), "/health": (200, b"{}")}) as (url, tokens):
-        told = made(retriever=RetrieverConfig(url=f"{url}/retrieve", topk=5))
-    assert tokens == ["Bearer hush"] * 2 and "hush" not in told.model_dump_json()
+    with server({"/ready": (200, json.dumps(READY)), "/health": (200, "{}")}) as served:
+        told = made(retriever=RetrieverConfig(url=f"{served.url}/retrieve", topk=5))
+    assert [request.headers["Authorization"] for request in served.asked] == ["Bearer hush"] * 2
+    assert "hush" not in told.model_dump_json()
     part = told.retriever
-    assert (part.url, part.wire, part.topk, part.healthy) == (url, "retrieve", 5, True)
+    assert (part.url, part.wire, part.topk, part.healthy) == (served.url, "retrieve", 5, True)
     assert part.ready == {k: v for k, v in READY.items() if k not in ("status", "topk", "indexes")}
     assert told.corpus_sha256 == "c" * 64
 
@@ -157,16 +132,16 @@ def test_the_server_describes_itself(monkeypatch):
     ("answers", "healthy"),
     [
         ({}, None),  # Search-R1's server has neither route
-        ({"/health": (200, b"ok"), "/ready": (200, b"no JSON")}, True),
-        ({"/health": (200, b"ok"), "/ready": (200, b"[1]")}, True),
-        ({"/health": (500, b""), "/ready": (503, b"{}")}, False),
-        ({"/health": (200, b"ok"), "/ready": (200, b'{"x": "' + b"y" * MAX_ANSWER_BYTES + b'"}')}, True),
-        ({"/health": (200, b"ok"), "/ready": (200, b"[" * 100_000)}, True),
+        ({"/health": (200, "ok"), "/ready": (200, "no JSON")}, True),
+        ({"/health": (200, "ok"), "/ready": (200, "[1]")}, True),
+        ({"/health": (500, ""), "/ready": (503, "{}")}, False),
+        ({"/health": (200, "ok"), "/ready": (200, '{"x": "' + "y" * MAX_ANSWER_BYTES + '"}')}, True),
+        ({"/health": (200, "ok"), "/ready": (200, "[" * 100_000)}, True),
     ],
 )
 def test_a_server_that_does_not_describe_itself_leaves_the_card_without(answers, healthy):
-    with server(answers) as (url, _):
-        told = made(retriever=RetrieverConfig(url=url)).retriever
+    with server(answers) as served:
+        told = made(retriever=RetrieverConfig(url=served.url)).retriever
     assert told.ready is None and told.healthy is healthy
 
 
@@ -208,9 +183,9 @@ def test_what_identifies_an_index_is_the_same_after_a_reload_and_not_for_another
 
 def test_an_index_of_another_corpus_than_the_servers_is_refused(tmp_path):
     (tmp_path / "manifest.json").write_text('{"backend": "bm25", "corpus": {"sha256": "other"}, "files": {}}')
-    with server({"/ready": (200, json.dumps(READY).encode())}) as (url, _):
+    with server({"/ready": (200, json.dumps(READY))}) as served:
         with pytest.raises(ProvenanceError, match="serves the corpus ccc.* is of other"):
-            made(retriever=RetrieverConfig(url=url), index=tmp_path)
+            made(retriever=RetrieverConfig(url=served.url), index=tmp_path)
     told = made(index=tmp_path)
     assert told.corpus_sha256 == "other" and set(told.index) == {"backend", "corpus", "sha256"}
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -17,6 +15,7 @@ from rag_r1.evaluation.probes.collect import PAGE, find_passages, served_passage
 from rag_r1.probes.passages import Passages, PassagesError, read_passages
 from rag_r1.protocols import Document
 from rag_r1.runs.json_lines import RunError
+from tests.fakes.json_server import Asked, JsonStub
 
 ROWS = [{"id": str(i), "contents": f'"Page {i // 3}"\ntext {i}'} for i in range(120)]
 
@@ -119,51 +118,26 @@ def test_random_passages_are_different_ones_and_depend_on_the_seed_alone(
     assert more[:size] == drawn
 
 
-class Server:
-    """A retrieval server that serves documents by id, or answers what it is told to."""
-
-    def __init__(self, answer=None, status: int = 200):
-        texts = {one["id"]: one["contents"] for one in ROWS}
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self):
-                ids = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["ids"]
-                assert len(ids) <= 64
-                shown = [{"id": i, "contents": texts[i]} if i in texts else None for i in ids]
-                body = json.dumps({"result": shown} if answer is None else answer).encode()
-                self.send_response(status)
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, *unused):
-                pass
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_port}"
-
-    def __enter__(self):
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
-        return self.url
-
-    def __exit__(self, *unused):
-        self.server.shutdown()
-        self.server.server_close()
+def server_of_documents(asked: Asked):
+    """The answer of a retrieval server to documents by id."""
+    texts, ids = {one["id"]: one["contents"] for one in ROWS}, asked.body["ids"]
+    assert len(ids) <= 64
+    return {"result": [{"id": i, "contents": texts[i]} if i in texts else None for i in ids]}
 
 
 def test_a_server_gives_the_passages_that_are_named_by_id():
     named = GoldEvidence.of({"supporting_ids": [one["id"] for one in ROWS] + ["no such"]})
-    with Server() as url:
-        passages = served_passages(url, [named, titled("Page 1")])
+    with JsonStub(server_of_documents) as server:
+        passages = served_passages(server.url, [named, titled("Page 1")])
     assert len(passages.by_id) == len(ROWS) and passages.by_id["7"] == Document("7", '"Page 2"\ntext 7')
 
 
 @pytest.mark.slow
 def test_a_server_without_documents_has_none_and_a_wrong_answer_is_an_error():
     named = GoldEvidence.of({"supporting_ids": ["7"]})
-    with Server(status=404) as url:
-        assert served_passages(url, [named]) == Passages()
-    with Server(answer={"result": "?"}) as url, pytest.raises(RunError, match="--corpus"):
-        served_passages(url, [named])
+    with JsonStub(lambda asked: (404, "{}")) as server:
+        assert served_passages(server.url, [named]) == Passages()
+    with JsonStub(lambda asked: {"result": "?"}) as server, pytest.raises(RunError, match="--corpus"):
+        served_passages(server.url, [named])
     with pytest.raises(RunError, match="--corpus"):
         served_passages("http://127.0.0.1:9", [named])

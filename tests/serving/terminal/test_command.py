@@ -12,11 +12,11 @@ from contextlib import suppress
 import pytest
 from aiohttp import web
 
-from rag_r1.demo.loopback import LoopbackServer
 from rag_r1.serving.command import main as serve_main
 from rag_r1.serving.terminal import client
 from rag_r1.serving.terminal.client import ChatError, stream_answer
 from rag_r1.serving.terminal.command import TerminalChat, main, plain_text
+from tests.fakes.openai_server import OpenAIServer
 from tests.serving.running_chat import GOLD, PASSAGES, QUESTION, arguments, chat_server, policy_of
 
 CONTROLS = "\x1b[2J\x07\x9b31m"
@@ -92,19 +92,11 @@ def test_a_server_that_is_away_is_an_error_with_its_address(capsys):
     assert "error: no answer from http://127.0.0.1:9" in capsys.readouterr().out
 
 
-class Odd(LoopbackServer):
-    """Answers every question with these bytes, and notes the questions."""
-
-    def __init__(self, answer: bytes, status: int = 200):
-        super().__init__()
-        self.answer, self.status, self.asked = answer, status, []
-
-    def add_routes(self, app):
-        async def reply(request):
-            self.asked.append(await request.json())
-            return web.Response(body=self.answer, status=self.status, content_type="text/event-stream")
-
-        app.router.add_post("/v1/chat/completions", reply)
+def odd(answer: bytes, status: int = 200) -> OpenAIServer:
+    """Answers every question with these bytes."""
+    return OpenAIServer(
+        lambda body: web.Response(body=answer, status=status, content_type="text/event-stream")
+    )
 
 
 @pytest.mark.parametrize(
@@ -120,7 +112,7 @@ class Odd(LoopbackServer):
     ],
 )
 def test_an_answer_of_another_form_is_an_error(answer):
-    with Odd(answer) as server, pytest.raises(ChatError):
+    with odd(answer) as server, pytest.raises(ChatError):
         list(stream_answer(server.url, [{"role": "user", "content": "x"}]))
 
 
@@ -139,10 +131,10 @@ def test_an_answer_of_another_form_is_an_error(answer):
     ],
 )
 def test_an_event_without_its_keys_is_an_error_and_not_the_end_of_the_chat(event):
-    with Odd(b"data: " + json.dumps({"rag_r1": event, "choices": []}).encode() + b"\n\n") as server:
+    with odd(b"data: " + json.dumps({"rag_r1": event, "choices": []}).encode() + b"\n\n") as server:
         asking, out = terminal(server.url, "one", "two")
         assert asking.chat() == 0
-    assert out.getvalue().count("not of the chat API's form") == 2 == len(server.asked)
+    assert out.getvalue().count("not of the chat API's form") == 2 == len(server.bodies)
 
 
 @pytest.mark.parametrize("status", [200, 400])
@@ -154,7 +146,7 @@ def test_what_has_no_end_is_not_kept_in_memory(monkeypatch, status):
         return of(read.append(len(piece)) or piece for piece in pieces)
 
     monkeypatch.setattr(client, "_lines", counted)
-    with Odd(b"x" * (8 << 20), status) as server, pytest.raises(ChatError):
+    with odd(b"x" * (8 << 20), status) as server, pytest.raises(ChatError):
         list(stream_answer(server.url, [{"role": "user", "content": "x"}]))
     assert sum(read) < 1 << 20
 
@@ -212,7 +204,7 @@ def test_a_line_of_empty_lists_is_refused_before_it_is_read(monkeypatch):
     loaded = []
     monkeypatch.setattr(json, "loads", lambda text, of=json.loads: loaded.append(text) or of(text))
     line = b'data: {"choices": [], "x": [' + b"[]," * 500_000 + b"[]]}\n\n"
-    with Odd(line) as server, pytest.raises(ChatError, match="form"):
+    with odd(line) as server, pytest.raises(ChatError, match="form"):
         list(stream_answer(server.url, [{"role": "user", "content": "x"}]))
     assert not [text for text in loaded if len(text) > 1_000_000]
 
@@ -227,10 +219,10 @@ def test_lines_are_cut_wherever_the_pieces_end():
 
 
 def test_a_question_that_is_no_unicode_is_asked_without_what_is_none():
-    with Odd(b"") as server:
+    with odd(b"") as server:
         asking, _ = terminal(server.url)
         assert asking.chat(["who\udcff?"]) == 1
-    assert [body["messages"][-1]["content"] for body in server.asked] == ["who??"]
+    assert [body["messages"][-1]["content"] for body in server.bodies] == ["who??"]
 
 
 def test_a_terminal_that_cannot_show_a_letter_shows_a_question_mark():

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from rag_r1.protocols import Document
 from rag_r1.tools.retrieval.cache import QueryCache
 from rag_r1.tools.retrieval.query_format import VERSION_HEADER
-from tests.fakes.misbehaving_server import client_of, run
+from tests.fakes.retriever import client_of, run
 
 
 def answer(queries: list[str], version: int | None) -> web.Response:

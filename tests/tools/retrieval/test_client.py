@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from rag_r1.protocols import Document, Failure
 from rag_r1.tools.retrieval.client import FAILURE_TEXT
-from tests.fakes.misbehaving_server import answer, client_of, right, run
+from tests.fakes.retriever import answer, client_of, right, run
 
 
 def test_queries_of_a_turn_go_out_in_one_request_and_come_back_in_order():

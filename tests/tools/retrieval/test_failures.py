@@ -13,7 +13,7 @@ from aiohttp.test_utils import TestServer
 from rag_r1.protocols import Document, Failure
 from rag_r1.tools import RetrievalClient, RetrieverConfig
 from rag_r1.tools.retrieval.client import FAILURE_TEXT
-from tests.fakes.misbehaving_server import answer, client_of, run
+from tests.fakes.retriever import answer, client_of, run
 
 
 @pytest.mark.parametrize("token, sent", [(" a-secret\n", "Bearer a-secret"), ("", None), (None, None)])

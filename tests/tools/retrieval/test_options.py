@@ -8,7 +8,7 @@ import pytest
 
 from rag_r1.protocols import Document
 from rag_r1.tools import RetrieverConfig, make_searcher, shared_searcher
-from tests.fakes.misbehaving_server import run
+from tests.fakes.retriever import run
 
 
 @pytest.mark.parametrize(

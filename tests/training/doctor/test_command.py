@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import subprocess
 import sys
-import threading
-from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
@@ -16,39 +13,22 @@ from rag_r1 import cli
 from rag_r1.training.doctor import command as doctor
 from rag_r1.training.doctor import hardware, packages
 from rag_r1.training.doctor.findings import MISSING, OK, WARNING, Finding
-
-
-class Searcher(BaseHTTPRequestHandler):
-    """Answers every search with as many documents as are asked for."""
-
-    def log_message(self, *args) -> None:
-        pass
-
-    def reply(self, value) -> None:
-        body = json.dumps(value).encode()
-        self.send_response(200)
-        self.send_header("content-type", "application/json")
-        self.send_header("content-length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def do_GET(self) -> None:
-        self.reply({"status": "ok"})
-
-    def do_POST(self) -> None:
-        asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
-        hit = {"document": {"id": "1", "contents": "Paris\nThe Seine flows through Paris."}, "score": 1.0}
-        self.reply({"result": [[hit] * asked["topk"] for _ in asked["queries"]]})
+from tests.fakes.json_server import Asked, JsonStub
+from tests.fakes.retriever import results
 
 
 @pytest.fixture
 def server():
-    with HTTPServer(("127.0.0.1", 0), Searcher) as http:
-        thread = threading.Thread(target=http.serve_forever)
-        thread.start()
-        yield f"http://127.0.0.1:{http.server_port}"
-        http.shutdown()
-        thread.join()
+    """The address of a server that answers every search with as many documents as are asked for."""
+    hit = ("1", "Paris\nThe Seine flows through Paris.")
+
+    def answer(asked: Asked):
+        if asked.method == "GET":
+            return {"status": "ok"}
+        return results([[hit] * asked.body["topk"]] * len(asked.body["queries"]), score=1.0)
+
+    with JsonStub(answer) as http:
+        yield http.url
 
 
 def dead_url() -> str:

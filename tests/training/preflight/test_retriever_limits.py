@@ -6,7 +6,6 @@ import json
 import struct
 import threading
 from copy import deepcopy
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -19,6 +18,8 @@ from rag_r1.training.preflight import PreflightReport, check_retriever
 from rag_r1.training.preflight.retriever_limits import check_limits, limits_in
 from rag_r1.training.preflight.weight_transfer import check_bucket, largest_tensor
 from retrieval_server.engine.options import EngineOptions
+from tests.fakes.json_server import Asked, JsonStub
+from tests.fakes.retriever import results
 from tests.recipes.composed_recipes import composed
 
 pytestmark = pytest.mark.slow  # composed recipes
@@ -89,45 +90,26 @@ def test_what_a_server_does_not_tell_is_not_compared(health):
     )
 
 
-class _Server(BaseHTTPRequestHandler):
-    """Our server's answers, with the `health` that a test gives."""
+def report_of(health: str, *overrides: str) -> PreflightReport:
+    """What is reported of a retrieval server with this answer at /health."""
+    found = results([[(str(n), "text") for n in range(3)]], score=1.0)
 
-    def do_GET(self) -> None:
-        body = self.server.health if self.path == "/health" else b"{}"
-        self.answer(body)
+    def answer(asked: Asked):
+        return (200, health) if asked.path == "/health" else {} if asked.method == "GET" else found
 
-    def do_POST(self) -> None:
-        self.rfile.read(int(self.headers["Content-Length"]))
-        hits = [{"document": {"id": str(n), "contents": "text"}, "score": 1.0} for n in range(3)]
-        self.answer(json.dumps({"result": [hits]}).encode())
-
-    def answer(self, body: bytes) -> None:
-        self.send_response(200)
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_) -> None:
-        pass
-
-
-def report_of(health: bytes, *overrides: str) -> PreflightReport:
-    with ThreadingHTTPServer(("127.0.0.1", 0), _Server) as server:
-        server.health = health
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        url = f"rag_r1.retriever.url=http://127.0.0.1:{server.server_port}"
-        report = PreflightReport()
-        check_retriever(composed(RECIPE, url, *overrides), report)
-        server.shutdown()
+    report = PreflightReport()
+    with JsonStub(answer) as server:
+        check_retriever(composed(RECIPE, f"rag_r1.retriever.url={server.url}", *overrides), report)
     return report
 
 
 def test_the_limits_are_those_that_the_server_tells():
-    health = json.dumps({"status": "ok", "limits": limits_of_our_server(deadline_s=90.0)}).encode()
+    health = json.dumps({"status": "ok", "limits": limits_of_our_server(deadline_s=90.0)})
     (problem,) = report_of(health).problems
     assert problem.where == "rag_r1.retriever.timeout_s" and "90 s" in problem.what
 
 
-@pytest.mark.parametrize("health", [b'{"status": "ok"}', b"all is well", b"[" * 100_000])
+@pytest.mark.parametrize("health", ['{"status": "ok"}', "all is well", "[" * 100_000])
 def test_a_server_without_limits_is_noted_and_good_enough(health):
     report = report_of(health, "rag_r1.retriever.timeout_s=5")
     assert report.problems == [] and any("tells no limits" in note for note in report.notes)
