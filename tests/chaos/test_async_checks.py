@@ -7,6 +7,7 @@ one.
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import groupby
 from operator import itemgetter
 
@@ -17,14 +18,17 @@ from tests.chaos import async_checks
 from tests.chaos.async_checks import CHECKS, AsyncRun
 from tests.e2e.left_behind import json_lines
 from tests.e2e.made_runs import (
+    by_step,
     edit,
     lines,
     metrics,
     play,
     proofs,
+    rows_spoilt,
+    searched,
+    unmask,
     write_lines,
-    write_metrics,
-    write_records,
+    write_run,
 )
 
 STEPS, SAMPLES = 3, 4
@@ -46,18 +50,15 @@ LOGGED = {
 def written(tmp_path_factory) -> AsyncRun:
     out = tmp_path_factory.mktemp("async")
     played = play(STEPS * SAMPLES + 2)
-    write_lines(out / ACTOR, played.rows[:-2])
     journal = list(map(events_of, played.rows, played.records))
     searching = next(line["events"] for line in journal if len(line["events"]) > 1)
     searching[1].update(held=True, updated=True)
     for event in searching[2:]:
         event.update(first=1, last=1)
     write_lines(out / JOURNAL, journal)
-    for step in range(1, STEPS + 1):
-        write_records(out, played.records[(step - 1) * SAMPLES : step * SAMPLES], step)
-    write_records(out, played.records[-2:], STEPS + 1)
     spanning = {**LOGGED, "training/off_policy/trajectory_spans/max": 2}
-    write_metrics(out / METRICS, {1: LOGGED, 2: LOGGED, 3: spanning})
+    logged = {1: LOGGED, 2: LOGGED, 3: spanning}
+    write_run(out, played.rows[:-2], by_step(played.records, SAMPLES), logged, "run")
     return AsyncRun(out, policy_path("rag_r1_mq"), STEPS, SAMPLES)
 
 
@@ -86,13 +87,8 @@ def other_token(rows: list[dict]) -> None:
     rows[0]["responses"][1] += 1
 
 
-def unmask(rows: list[dict]) -> None:
-    (row, *_) = (row for row in rows if not all(row["response_mask"]))
-    row["response_mask"] = [1] * len(row["response_mask"])
-
-
 def other_observed_token(rows: list[dict]) -> None:
-    (row, *_) = (row for row in rows if not all(row["response_mask"]))
+    row = searched(rows)
     row["responses"][row["response_mask"].index(0)] += 1
 
 
@@ -122,10 +118,6 @@ def without_the_held_row(run: AsyncRun) -> None:
     lines(ACTOR, lambda rows: rows.pop(held_row(rows, journal)))(run)
 
 
-def retry(records: list[dict]) -> None:
-    records[0]["retries"] = 1
-
-
 def failed_call(run: AsyncRun) -> None:
     ((name, _),) = run.held
     for path in run.out.glob("trajectories/train/*.jsonl"):
@@ -136,14 +128,13 @@ def _fail(record: dict) -> None:
     next(turn for turn in record["turns"] if turn["calls"])["calls"][-1]["status"] = "failed"
 
 
-def logged(step: int, **values: float | None):
-    return metrics(METRICS, step, **values)
+logged = partial(metrics, METRICS)
 
 
 ALL, SAME, SPANS, WRITTEN, UNDER_WAY, VERSIONS, ONCE, GOES_ON, TOKENS = CHECKS
 #: What goes wrong, and the check that must notice it.
 SPOILINGS = {
-    "a step is missing": (lines(METRICS, lambda entries: entries.pop()), ALL),
+    "a step is missing": (lines(METRICS, list.pop), ALL),
     "a step too many": (
         lines(METRICS, lambda entries: entries.append({"step": 4, "data": LOGGED})), ALL,
     ),
@@ -161,12 +152,10 @@ SPOILINGS = {
     "a trajectory is of weights that are still to come": (logged(2, **{"staleness/min": -1}), SPANS),
     "the versions are not logged": (logged(2, **{"spans/max": None}), SPANS),
     "the staleness is not logged": (logged(2, **{"staleness/min": None}), SPANS),
-    "a row is not trained on": (lines(ACTOR, lambda rows: rows.pop()), WRITTEN),
-    "a row is trained on twice": (lines(ACTOR, lambda rows: rows.append(rows[0])), WRITTEN),
-    "one row in the place of another": (lines(ACTOR, lambda rows: rows.__setitem__(1, rows[0])), WRITTEN),
+    **rows_spoilt(WRITTEN),
     "the actor gets another token": (lines(ACTOR, other_token), WRITTEN),
-    "an observation is trained on": (lines(ACTOR, unmask), WRITTEN),
-    "a record is lost": (lines(STEP2, lambda records: records.pop()), WRITTEN),
+    "an observation is trained on": (lines(ACTOR, lambda rows: unmask(searched(rows))), WRITTEN),
+    "a record is lost": (lines(STEP2, list.pop), WRITTEN),
     "a record in the place of another": (
         lines(STEP2, lambda records: records.__setitem__(1, {**records[0], "id": "q5#0"})), WRITTEN,
     ),
@@ -191,7 +180,7 @@ SPOILINGS = {
     "the turn before the call is of the new weights": (
         around_the_held_call(lambda events, i: events[i - 1].update(last=1)), VERSIONS,
     ),
-    "a trajectory is not in the journal": (lines(JOURNAL, lambda journal: journal.pop()), ONCE),
+    "a trajectory is not in the journal": (lines(JOURNAL, list.pop), ONCE),
     "the call was made twice": (around_the_held_call(lambda events, i: events.insert(i, events[i])), ONCE),
     "the call was not made": (around_the_held_call(lambda events, i: events.pop(i)), ONCE),
     "the turn before it was generated twice": (
@@ -200,7 +189,7 @@ SPOILINGS = {
     "it was called with other words": (
         around_the_held_call(lambda events, i: events[i].update(queries=["else"])), ONCE,
     ),
-    "something was tried again": (lines(STEP2, retry), ONCE),
+    "something was tried again": (lines(STEP2, lambda records: records[0].update(retries=1)), ONCE),
     "a token before the call is lost": (
         around_the_held_call(lambda events, i: events[i + 1]["context"].pop(0)), GOES_ON,
     ),
@@ -215,9 +204,4 @@ SPOILINGS = {
 }  # fmt: skip
 
 
-(
-    test_a_run_in_order_passes,
-    test_what_is_wrong_is_noticed,
-    test_every_assertion_of_a_check_fails_at_some_spoiling,
-    test_every_check_has_a_spoiling_and_no_check_is_left_out,
-) = proofs(async_checks, CHECKS, SPOILINGS)
+globals().update(proofs(async_checks, CHECKS, SPOILINGS))

@@ -18,6 +18,7 @@ from tests.chaos import fault_checks
 from tests.chaos.fault_checks import CHECKS, FaultyRun
 from tests.e2e.left_behind import json_lines
 from tests.e2e.made_runs import (
+    by_step,
     copied,
     fields,
     lines,
@@ -53,9 +54,7 @@ MASKED = {
 def written(tmp_path_factory) -> FaultyRun:
     out = tmp_path_factory.mktemp("faulty")
     played = play(STEPS * QUESTIONS, GROUP)
-    steps = {s: slice((s - 1) * SAMPLES, s * SAMPLES) for s in range(1, STEPS + 1)}
-    records = {step: played.records[part] for step, part in steps.items()}
-    rows = {step: played.rows[part] for step, part in steps.items()}
+    records, rows = by_step(played.records, SAMPLES), by_step(played.rows, SAMPLES)
     for record, kind in zip(records[3], ("retriever", "engine"), strict=False):
         failure = {"kind": kind, "turn": 0, "detail": ""}
         record |= {"failures": [failure], "retries": int(kind == "retriever"), "rewards": {"score": None}}
@@ -134,8 +133,14 @@ def every(kind: str):
     return lines("trajectories/train/*.jsonl", change)
 
 
-def not_failed(records: list[dict]) -> None:
-    records[0]["failures"] = []
+def one_more(kind: str):
+    failures = [{"kind": kind, "turn": 0, "detail": ""}]
+    return lines(STEP1, lambda records: records[0].update(failures=failures))
+
+
+def refilled(batches: float):
+    data = {"search/refilled_batches": batches}
+    return lines(FIRST, lambda entries: entries[0]["data"].update(data))
 
 
 GOES_ON, AGAIN_CHECK, FAILED, FLAGGED, COUNTED, TRAINED, DISK = CHECKS
@@ -161,14 +166,10 @@ SPOILINGS = {
     **{
         f"no answer was {fault}": (fields(answers=Counter({*FAULTS} - {fault})), FAILED) for fault in FAULTS
     },
-    "no search failed for good": (lines(STEP3, not_failed), FAILED),
+    "no search failed for good": (lines(STEP3, lambda records: records[0]["failures"].clear()), FAILED),
     "nothing was tried again": (lines(STEP3, lambda records: records[0].update(retries=0)), FAILED),
-    "a failure is a bug of ours": (
-        lines(STEP1, lambda r: r[0].update(failures=[{"kind": "error", "turn": 0, "detail": ""}])), FAILED,
-    ),
-    "a judge failed": (
-        lines(STEP1, lambda r: r[0].update(failures=[{"kind": "judge", "turn": 0, "detail": ""}])), FAILED,
-    ),
+    "a failure is a bug of ours": (one_more("error"), FAILED),
+    "a judge failed": (one_more("judge"), FAILED),
     "no search failed, but something else": (every("engine"), FAILED),
     "no generation failed, but something else": (every("retriever"), FAILED),
     "a step has no metrics": (lines(THIRD, lambda entries: entries.pop(0)), FLAGGED),
@@ -178,9 +179,7 @@ SPOILINGS = {
     "a masked sample stays in the batch": (metrics(THIRD, 3, left_out=0.0), FLAGGED),
     "more left out than masked and their siblings": (metrics(THIRD, 3, left_out=5.0), FLAGGED),
     "a batch with nothing in it": (metrics(THIRD, 3, left_out=8.0, masked=1.0), FLAGGED),
-    "seven batches are asked for": (
-        lines(FIRST, lambda entries: entries[0]["data"].update({"search/refilled_batches": 6.0})), FLAGGED,
-    ),
+    "seven batches are asked for": (refilled(6.0), FLAGGED),
     "a failure is not counted": (metrics(THIRD, 3, failed_retriever=0.0), COUNTED),
     "a failure is counted as another": (every("engine"), COUNTED),
     "a failure is counted that is not recorded": (metrics(FIRST, 1, failed_engine=1 / SAMPLES), COUNTED),
@@ -203,12 +202,10 @@ SPOILINGS = {
     "the full disk is not counted": (metrics(THIRD, 4, undumped=0.0), DISK),
     "records are not dumped though there is space": (metrics(THIRD, 3, undumped=1 / SAMPLES), DISK),
     "the full disk is not full": (step_4_is_dumped, DISK),
-    "a record is lost": (lines(STEP1, lambda records: records.pop()), DISK),
-    "a record is lost of the step played again": (lines(AGAIN, lambda records: records.pop()), DISK),
+    "a record is lost": (lines(STEP1, list.pop), DISK),
+    "a record is lost of the step played again": (lines(AGAIN, list.pop), DISK),
     "a record is dumped twice": (lines(STEP1, lambda records: records.append(records[0])), DISK),
-    "a batch was refilled that left no records": (
-        lines(FIRST, lambda entries: entries[0]["data"].update({"search/refilled_batches": 1.0})), DISK,
-    ),
+    "a batch was refilled that left no records": (refilled(1.0), DISK),
 }  # fmt: skip
 
 
@@ -219,9 +216,4 @@ def test_a_life_that_is_killed_before_it_wrote_its_metrics_passes(written, tmp_p
     check(run)
 
 
-(
-    test_a_run_in_order_passes,
-    test_what_is_wrong_is_noticed,
-    test_every_assertion_of_a_check_fails_at_some_spoiling,
-    test_every_check_has_a_spoiling_and_no_check_is_left_out,
-) = proofs(fault_checks, CHECKS, SPOILINGS)
+globals().update(proofs(fault_checks, CHECKS, SPOILINGS))

@@ -18,16 +18,7 @@ from transformers import AutoModelForCausalLM
 from rag_r1.demo.policy import policy_path
 from rag_r1.demo.r1_searcher_traces import NAME
 from tests.e2e import stage_checks
-from tests.e2e.made_runs import (
-    checks_of,
-    copied,
-    expect_failure,
-    fields,
-    lines,
-    never_failing,
-    play,
-    write_lines,
-)
+from tests.e2e.made_runs import copied, fields, lines, play, proofs, write_lines
 from tests.e2e.stage_checks import CHECKS, TwoStages, the_first_stage_is_finished_and_the_second_is_not
 
 STEPS, SAMPLES, FINISHED_NS = {1: 1, 2: 3}, 4, 10**18
@@ -159,17 +150,6 @@ SPOILINGS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-def test_stages_in_order_pass(written, check):
-    check(written)
-
-
-@pytest.mark.parametrize("what", SPOILINGS)
-def test_what_is_wrong_is_noticed(written, tmp_path, what):
-    spoil, check = SPOILINGS[what]
-    expect_failure(check, spoil, own_copy(written, tmp_path))
-
-
 def test_the_first_stage_is_finished_and_the_second_is_not_when_it_is_killed(written, tmp_path):
     run = own_copy(written, tmp_path)
     run.finished(2).unlink()
@@ -185,17 +165,11 @@ def test_a_kill_at_another_moment_is_noticed(written, tmp_path, unfinished):
         the_first_stage_is_finished_and_the_second_is_not(run)
 
 
-@pytest.mark.full  # the spoilings once more
-def test_every_assertion_of_a_check_fails_at_some_spoiling(written, tmp_path):
-    failures = [
-        expect_failure(check, spoil, own_copy(written, tmp_path / str(i)))
-        for i, (spoil, check) in enumerate(SPOILINGS.values())
-    ]
-    with pytest.raises(AssertionError) as too_late:
-        the_first_stage_is_finished_and_the_second_is_not(written)
-    assert not never_failing(stage_checks, [*failures, too_late.value])
+def killed_too_late(run: TwoStages, folder: Path) -> list[BaseException]:
+    with pytest.raises(AssertionError) as failure:
+        the_first_stage_is_finished_and_the_second_is_not(run)
+    return [failure.value]
 
 
-def test_every_check_has_a_spoiling_and_no_check_is_left_out():
-    assert {check for _, check in SPOILINGS.values()} == set(CHECKS)
-    assert checks_of(stage_checks) == {*CHECKS, the_first_stage_is_finished_and_the_second_is_not}
+alone = {the_first_stage_is_finished_and_the_second_is_not: killed_too_late}
+globals().update(proofs(stage_checks, CHECKS, SPOILINGS, own_copy, alone=alone))
