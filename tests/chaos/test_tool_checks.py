@@ -84,7 +84,8 @@ def metrics_of(records: list[dict]) -> dict[str, float]:
 
 
 ACTOR, METRICS = "actor.jsonl", "run.jsonl"
-EVERY, STEP2 = "trajectories/train/*.jsonl", "trajectories/train/step_000002-1.jsonl"
+EVERY = "trajectories/train/*.jsonl"
+step2, logged = partial(lines, "trajectories/train/step_000002-1.jsonl"), partial(metrics, METRICS)
 
 
 def every_call(of: str, **values: Any) -> Callable[[Any], None]:
@@ -100,25 +101,22 @@ def every_call(of: str, **values: Any) -> Callable[[Any], None]:
 
 def first(change: Callable[[dict], Any]) -> Callable[[Any], None]:
     """Changes the first record of step 2, whose call of the broken tool failed."""
-    return lines(STEP2, lambda records: change(records[0]))
-
-
-logged = partial(metrics, METRICS)
+    return step2(lambda records: change(records[0]))
 
 
 STEPS_DONE, WAYS, MCP, REASONS, COUNTED, ROWS = CHECKS
 #: What goes wrong, and the check that must notice it.
 SPOILINGS = {
     "a step is missing": (lines(METRICS, list.pop), STEPS_DONE),
-    "a record is lost": (lines(STEP2, list.pop), STEPS_DONE),
+    "a record is lost": (step2(list.pop), STEPS_DONE),
     "a trajectory is lost": (logged(2, **{"search/lost": 1.0}), STEPS_DONE),
     "nothing is left of a step": (logged(3, left_out=float(SAMPLES)), STEPS_DONE),
     "an episode failed by a bug": (logged(1, failed_error=0.125), STEPS_DONE),
     "the engine failed": (logged(1, failed_engine=0.125), STEPS_DONE),
-    "the broken tool answered": (lines(STEP2, lambda r: _answered(r, BROKEN)), WAYS),
-    "the hanging tool answered": (lines(STEP2, lambda r: _answered(r, HANGING)), WAYS),
+    "the broken tool answered": (step2(lambda r: _answered(r, BROKEN)), WAYS),
+    "the hanging tool answered": (step2(lambda r: _answered(r, HANGING)), WAYS),
     "the broken tool was not called": (every_call(BROKEN, tool=HANGING), WAYS),
-    "a search failed": (lines(STEP2, lambda r: next(calls(r[-2])).update(status="failed")), WAYS),
+    "a search failed": (step2(lambda r: next(calls(r[-2])).update(status="failed")), WAYS),
     "the server was not killed": (fields(kills=0), MCP),
     "the server's death cost no call": (every_call(OF_MCP, status="ok"), MCP),
     "the server did not answer again": (every_call(OF_MCP, status="failed"), MCP),
@@ -129,14 +127,12 @@ SPOILINGS = {
         first(lambda r: r["failures"][0].update(detail=FAILING[HANGING])), REASONS,
     ),
     "a failure is recorded without a failed call": (
-        lines(STEP2, lambda r: r[-1].update(failures=[{"kind": "tool", "turn": 0, "detail": ""}])), REASONS,
+        step2(lambda r: r[-1].update(failures=[{"kind": "tool", "turn": 0, "detail": ""}])), REASONS,
     ),
     "a masked trajectory has a score": (first(lambda r: r["rewards"].update(score=0.0)), REASONS),
-    "a finished trajectory has no score": (
-        lines(STEP2, lambda r: r[-1]["rewards"].update(score=None)), REASONS,
-    ),
+    "a finished trajectory has no score": (step2(lambda r: r[-1]["rewards"].update(score=None)), REASONS),
     "a call was not tried again": (first(lambda r: r.update(retries=0)), REASONS),
-    "a call of the hanging tool was tried again": (lines(STEP2, lambda r: r[1].update(retries=1)), REASONS),
+    "a call of the hanging tool was tried again": (step2(lambda r: r[1].update(retries=1)), REASONS),
     "a call counts for another tool": (logged(2, **{"search/calls/broken": 0.0}), COUNTED),
     "the calls of the search are not counted": (logged(2, **{"search/calls/search": None}), COUNTED),
     "a failure is not counted": (logged(2, **{"failed_calls/hanging": 0.0}), COUNTED),

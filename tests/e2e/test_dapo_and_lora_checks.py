@@ -78,7 +78,7 @@ SPOILINGS = {
     "a refilled group is not counted": (logged(2, refilled_groups=2.0), COUNTS),
     "a trajectory of a dropped group is not counted": (logged(2, samples=19.0), COUNTS),
     "a record is lost": (lines(STEP2, list.pop), COUNTS),
-    "a group is not whole": (lines(STEP2, lambda records: records[0].update(id="q3#9")), COUNTS),
+    "a group is not whole": (lines(STEP2, lambda r: r[0].update(id="q3#9")), COUNTS),
     "a batch is short of a group": (logged(2, short_groups=1.0), COUNTS),
     "a group is lost to failures": (logged(2, unusable_groups=1.0), COUNTS),
     "filtered groups are not logged": (logged(1, filtered_groups=None), COUNTS),

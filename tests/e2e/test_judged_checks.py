@@ -6,6 +6,7 @@ asked four times; the last trajectory has no answer.
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import count
 from statistics import mean
 from typing import Any
@@ -74,14 +75,15 @@ def written(tmp_path_factory) -> JudgedRun:
     return JudgedRun(out, WEIGHTS, STEPS, SAMPLES, {JUDGED: 5, BOUNDED: MOST}, MOST)
 
 
-STEP, ANY, METRICS = "trajectories/train/step_000001-1.jsonl", "trajectories/train/*.jsonl", "metrics.jsonl"
+ANY, METRICS = "trajectories/train/*.jsonl", "metrics.jsonl"
+step1 = partial(lines, "trajectories/train/step_000001-1.jsonl")
 #: Positions of BEHAVIOURS.
 CORRECT, SILENCE, REFUSAL, GARBAGE = 0, 2, 3, 4
 
 
 def rewards(number: int, **values: float | None):
     """Another value in the record of a trajectory of step 1."""
-    return lines(STEP, lambda records: records[number]["rewards"].update(values))
+    return step1(lambda records: records[number]["rewards"].update(values))
 
 
 def never(kind: str):
@@ -104,7 +106,7 @@ def all_bounded(value: float | None):
 
 
 def with_detail(number: int, detail: str):
-    return lines(STEP, lambda records: records[number]["failures"][0].update(detail=detail))
+    return step1(lambda records: records[number]["failures"][0].update(detail=detail))
 
 
 MET, VALUES, SPENT, SUM, FLAGGED, LOGGED, TRAINED = CHECKS
@@ -121,15 +123,9 @@ SPOILINGS = {
     "an answer is judged without a request": (rewards(GARBAGE, bounded=1.0), SPENT),
     "the score is without a term": (rewards(CORRECT, score=0.25), SUM),
     "a term that is left out costs something": (rewards(REFUSAL, score=0.75), SUM),
-    "the turns do not sum to the score": (
-        lines(STEP, lambda records: records[CORRECT]["turn_scores"].append(0.5)),
-        SUM,
-    ),
+    "the turns do not sum to the score": (step1(lambda r: r[CORRECT]["turn_scores"].append(0.5)), SUM),
     "a term that is left out is not counted": (rewards(SILENCE, missing_terms=0.0), FLAGGED),
-    "a term that is left out is not flagged": (
-        lines(STEP, lambda records: records[GARBAGE]["failures"].clear()),
-        FLAGGED,
-    ),
+    "a term that is left out is not flagged": (step1(lambda r: r[GARBAGE]["failures"].clear()), FLAGGED),
     "only one of two terms is named": (with_detail(GARBAGE, f"judged ({REASONS['garbage']})"), FLAGGED),
     "the reason is another": (with_detail(SILENCE, f"judged ({REASONS['refusal']})"), FLAGGED),
     "a step is not logged": (lines(METRICS, list.pop), LOGGED),
@@ -138,7 +134,7 @@ SPOILINGS = {
     "the failures are counted wrongly": (metrics(METRICS, 1, failed_judge=0.1), LOGGED),
     "a trajectory is masked": (metrics(METRICS, 1, masked=0.1), LOGGED),
     "veRL trains on another score": (metrics(METRICS, 1, **{"critic/score/mean": 0.1}), LOGGED),
-    "a record is lost": (lines(STEP, list.pop), TRAINED),
+    "a record is lost": (step1(list.pop), TRAINED),
     "a trajectory is not trained on": (lines("actor.jsonl", list.pop), TRAINED),
 }
 

@@ -52,14 +52,14 @@ STEP = "trajectories/train/step_000001-1.jsonl"
 PRESENT, COUNTED = CHECKS
 SPOILINGS = {
     "there are no records": (list.clear, PRESENT),
-    "one trajectory lacks the reward": (lambda records: records[2]["rewards"].pop("brevity"), PRESENT),
+    "one trajectory lacks the reward": (lambda r: r[2]["rewards"].pop("brevity"), PRESENT),
     "no trajectory is judged": (every(score=None), COUNTED),
     "the reward has no value": (one(brevity=None), COUNTED),
     "the reward is 0 for a short search": (one(brevity=0.0, score=0.0), COUNTED),
     "the reward is always 1": (every(brevity=1.0), COUNTED),
     "the reward is not part of the score": (without_score, COUNTED),
     "a search more than was made": (
-        lambda records: records[2]["turns"][0]["calls"].extend(records[2]["turns"][0]["calls"] * LIMIT),
+        lambda r: r[2]["turns"][0]["calls"].extend(r[2]["turns"][0]["calls"] * LIMIT),
         COUNTED,
     ),
 }

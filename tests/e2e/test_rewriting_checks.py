@@ -104,8 +104,8 @@ def written(tmp_path_factory) -> RewritingRun:
     return RewritingRun(out, POLICY, STEPS, QUESTIONS, GROUP, UPDATES, TURNS, VALIDATED)
 
 
-METRICS, STEP2 = "metrics.jsonl", "trajectories/train/step_000002-1.jsonl"
-EVERY_STEP, VALIDATION = "trajectories/train/*.jsonl", "trajectories/val/step_000002-1.jsonl"
+METRICS, EVERY_STEP = "metrics.jsonl", "trajectories/train/*.jsonl"
+step2, validation = (partial(lines, f"trajectories/{part}/step_000002-1.jsonl") for part in ("train", "val"))
 Updates = list[list[dict[str, Any]]]
 
 
@@ -194,7 +194,7 @@ DIFFERENT, UPDATED, TOGETHER, WRITTEN, BEGINS, AGREE, COUNT = CHECKS
 SPOILINGS = {
     "trajectories have one row each": (lines(EVERY_STEP, one_row_for_each), DIFFERENT),
     "all trajectories have three rows": (lines(EVERY_STEP, three_rows_for_each), DIFFERENT),
-    "a trajectory has more rows than turns": (lines(STEP2, six_rows), DIFFERENT),
+    "a trajectory has more rows than turns": (step2(six_rows), DIFFERENT),
     "an update is missing": (updates(list.pop), UPDATED),
     "an update too many": (updates(lambda cut: cut.append(cut[0])), UPDATED),
     "an update lacks a trajectory": (updates(lambda cut: cut[0].pop(0)), UPDATED),
@@ -209,14 +209,10 @@ SPOILINGS = {
     "a row is trained on twice": (updates(lambda cut: cut[0].append(cut[0][1])), WRITTEN),
     "the actor gets another token": (updates(other_token), WRITTEN),
     "an observation is trained on": (updates(unmask_observation), WRITTEN),
-    "the loss has another mask": (
-        updates(lambda cut: cut[0][0]["loss_mask"].__setitem__(-1, 0)), WRITTEN,
-    ),
+    "the loss has another mask": (updates(lambda cut: cut[0][0]["loss_mask"].__setitem__(-1, 0)), WRITTEN),
     "padding is trained on": (updates(lambda cut: unmask(cut[0][-1])), WRITTEN),
-    "a record is lost": (lines(STEP2, list.pop), WRITTEN),
-    "a turn is recorded in another row": (
-        lines(STEP2, lambda records: records[1]["turns"][1].update(row=0)), WRITTEN,
-    ),
+    "a record is lost": (step2(list.pop), WRITTEN),
+    "a turn is recorded in another row": (step2(lambda r: r[1]["turns"][1].update(row=0)), WRITTEN),
     "no context is rewritten": (updates(not_rewritten), BEGINS),
     "a rewritten context keeps more than the thought": (updates(more_than_the_thought), BEGINS),
     "a rewritten context begins with another prompt": (updates(another_prompt), BEGINS),
@@ -231,11 +227,9 @@ SPOILINGS = {
     "a trajectory is lost": (logged(2, lost=1.0), COUNT),
     "a trajectory is masked": (logged(2, masked=1 / 8), COUNT),
     "no step is logged": (lines(METRICS, list.clear), COUNT),
-    "a record is that of another step": (lines(STEP2, lambda records: records[0].update(step=1)), COUNT),
-    "a validated trajectory is recorded twice": (
-        lines(VALIDATION, lambda records: records.append(records[0])), COUNT,
-    ),
-    "a validated trajectory is lost": (lines(VALIDATION, list.pop), COUNT),
+    "a record is that of another step": (step2(lambda r: r[0].update(step=1)), COUNT),
+    "a validated trajectory is recorded twice": (validation(lambda r: r.append(r[0])), COUNT),
+    "a validated trajectory is lost": (validation(list.pop), COUNT),
 }  # fmt: skip
 
 
