@@ -173,6 +173,22 @@ def rows_spoilt(
     }
 
 
+def change_tensors(model: Path, change: Callable[[dict[str, Any]], Any]) -> None:
+    """Change the weights of a model's folder."""
+    from safetensors.torch import load_file, save_file
+
+    path = model / "model.safetensors"
+    tensors = load_file(path)
+    change(tensors)
+    save_file(tensors, path, {"format": "pt"})
+
+
+def copy_tokenizer(of: str, model: Path) -> None:
+    """Put the tokenizer of another embedded policy into a model's folder."""
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(policy.policy_path(of) / name, model)
+
+
 def fields(**values: Any) -> Callable[[Any], Any]:
     """Another value of what the run was handed over."""
     return lambda run: replace(run, **values)

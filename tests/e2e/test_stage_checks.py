@@ -12,13 +12,21 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from rag_r1.demo.policy import policy_path
 from rag_r1.demo.r1_searcher_traces import NAME
 from tests.e2e import stage_checks
-from tests.e2e.made_runs import copied, fields, lines, play, proofs, write_lines
+from tests.e2e.made_runs import (
+    change_tensors,
+    copied,
+    copy_tokenizer,
+    fields,
+    lines,
+    play,
+    proofs,
+    write_lines,
+)
 from tests.e2e.stage_checks import CHECKS, TwoStages, the_first_stage_is_finished_and_the_second_is_not
 
 STEPS, SAMPLES, FINISHED_NS = {1: 1, 2: 3}, 4, 10**18
@@ -91,11 +99,7 @@ def played_again(same_questions: bool) -> Callable[[TwoStages], None]:
 
 
 def another_tokenizer(stage: int) -> Callable[[TwoStages], None]:
-    def spoil(run: TwoStages) -> None:
-        for name in ("tokenizer.json", "tokenizer_config.json"):
-            shutil.copy(policy_path("rag_r1_mq") / name, run.model(stage))
-
-    return spoil
+    return lambda run: copy_tokenizer("rag_r1_mq", run.model(stage))
 
 
 def another_vocabulary(run: TwoStages) -> None:
@@ -104,20 +108,15 @@ def another_vocabulary(run: TwoStages) -> None:
     model.save_pretrained(run.model(2))
 
 
-def change_tensors(run: TwoStages, change: Callable[[dict], object]) -> None:
-    path = run.model(2) / "model.safetensors"
-    tensors = load_file(path)
-    change(tensors)
-    save_file(tensors, path, {"format": "pt"})
-
-
 def without_a_tensor(run: TwoStages) -> None:
-    change_tensors(run, lambda tensors: tensors.pop("model.norm.weight"))
+    change_tensors(run.model(2), lambda tensors: tensors.pop("model.norm.weight"))
 
 
 def untied(run: TwoStages) -> None:
     head = "lm_head.weight"
-    change_tensors(run, lambda tensors: tensors.update({head: tensors["model.embed_tokens.weight"].clone()}))
+    change_tensors(
+        run.model(2), lambda tensors: tensors.update({head: tensors["model.embed_tokens.weight"].clone()})
+    )
     path = run.model(2) / "config.json"
     text = path.read_text()
     path.write_text(text.replace('"tie_word_embeddings": true', '"tie_word_embeddings": false'))
