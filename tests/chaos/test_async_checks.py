@@ -7,6 +7,7 @@ one.
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import groupby
 from operator import itemgetter
 
@@ -17,14 +18,17 @@ from tests.chaos import async_checks
 from tests.chaos.async_checks import CHECKS, AsyncRun
 from tests.e2e.left_behind import json_lines
 from tests.e2e.made_runs import (
+    by_step,
     edit,
     lines,
     metrics,
     play,
     proofs,
+    rows_spoilt,
+    searched,
+    unmask,
     write_lines,
-    write_metrics,
-    write_records,
+    write_run,
 )
 
 STEPS, SAMPLES = 3, 4
@@ -46,18 +50,15 @@ LOGGED = {
 def written(tmp_path_factory) -> AsyncRun:
     out = tmp_path_factory.mktemp("async")
     played = play(STEPS * SAMPLES + 2)
-    write_lines(out / ACTOR, played.rows[:-2])
     journal = list(map(events_of, played.rows, played.records))
     searching = next(line["events"] for line in journal if len(line["events"]) > 1)
     searching[1].update(held=True, updated=True)
     for event in searching[2:]:
         event.update(first=1, last=1)
     write_lines(out / JOURNAL, journal)
-    for step in range(1, STEPS + 1):
-        write_records(out, played.records[(step - 1) * SAMPLES : step * SAMPLES], step)
-    write_records(out, played.records[-2:], STEPS + 1)
     spanning = {**LOGGED, "training/off_policy/trajectory_spans/max": 2}
-    write_metrics(out / METRICS, {1: LOGGED, 2: LOGGED, 3: spanning})
+    logged = {1: LOGGED, 2: LOGGED, 3: spanning}
+    write_run(out, played.rows[:-2], by_step(played.records, SAMPLES), logged, "run")
     return AsyncRun(out, policy_path("rag_r1_mq"), STEPS, SAMPLES)
 
 
@@ -79,24 +80,20 @@ def events_of(row: dict, record: dict) -> dict:
 
 
 ACTOR, METRICS, JOURNAL = "actor.jsonl", "run.jsonl", "journal.jsonl"
-STEP2 = "trajectories/train/step_000002-1.jsonl"
+actor, step2 = partial(lines, ACTOR), partial(lines, "trajectories/train/step_000002-1.jsonl")
+logged = partial(metrics, METRICS)
 
 
 def other_token(rows: list[dict]) -> None:
     rows[0]["responses"][1] += 1
 
 
-def unmask(rows: list[dict]) -> None:
-    (row, *_) = (row for row in rows if not all(row["response_mask"]))
-    row["response_mask"] = [1] * len(row["response_mask"])
-
-
 def other_observed_token(rows: list[dict]) -> None:
-    (row, *_) = (row for row in rows if not all(row["response_mask"]))
+    row = searched(rows)
     row["responses"][row["response_mask"].index(0)] += 1
 
 
-def around_the_held_call(change):
+def at_call(change):
     """Changes the list of events of the trajectory whose call was held; `change` is given it, and the place
     of the call."""
 
@@ -119,11 +116,7 @@ def held_row(rows: list[dict], journal: list[dict]) -> int:
 
 def without_the_held_row(run: AsyncRun) -> None:
     journal = json_lines(run.out / JOURNAL)
-    lines(ACTOR, lambda rows: rows.pop(held_row(rows, journal)))(run)
-
-
-def retry(records: list[dict]) -> None:
-    records[0]["retries"] = 1
+    actor(lambda rows: rows.pop(held_row(rows, journal)))(run)
 
 
 def failed_call(run: AsyncRun) -> None:
@@ -136,17 +129,11 @@ def _fail(record: dict) -> None:
     next(turn for turn in record["turns"] if turn["calls"])["calls"][-1]["status"] = "failed"
 
 
-def logged(step: int, **values: float | None):
-    return metrics(METRICS, step, **values)
-
-
 ALL, SAME, SPANS, WRITTEN, UNDER_WAY, VERSIONS, ONCE, GOES_ON, TOKENS = CHECKS
 #: What goes wrong, and the check that must notice it.
 SPOILINGS = {
-    "a step is missing": (lines(METRICS, lambda entries: entries.pop()), ALL),
-    "a step too many": (
-        lines(METRICS, lambda entries: entries.append({"step": 4, "data": LOGGED})), ALL,
-    ),
+    "a step is missing": (lines(METRICS, list.pop), ALL),
+    "a step too many": (lines(METRICS, lambda e: e.append({"step": 4, "data": LOGGED})), ALL),
     "a trajectory is lost": (logged(2, lost=1.0), ALL),
     "a trajectory is left out": (logged(2, left_out=1.0), ALL),
     "the engine failed": (logged(3, failed_engine=0.25), ALL),
@@ -161,63 +148,38 @@ SPOILINGS = {
     "a trajectory is of weights that are still to come": (logged(2, **{"staleness/min": -1}), SPANS),
     "the versions are not logged": (logged(2, **{"spans/max": None}), SPANS),
     "the staleness is not logged": (logged(2, **{"staleness/min": None}), SPANS),
-    "a row is not trained on": (lines(ACTOR, lambda rows: rows.pop()), WRITTEN),
-    "a row is trained on twice": (lines(ACTOR, lambda rows: rows.append(rows[0])), WRITTEN),
-    "one row in the place of another": (lines(ACTOR, lambda rows: rows.__setitem__(1, rows[0])), WRITTEN),
-    "the actor gets another token": (lines(ACTOR, other_token), WRITTEN),
-    "an observation is trained on": (lines(ACTOR, unmask), WRITTEN),
-    "a record is lost": (lines(STEP2, lambda records: records.pop()), WRITTEN),
-    "a record in the place of another": (
-        lines(STEP2, lambda records: records.__setitem__(1, {**records[0], "id": "q5#0"})), WRITTEN,
-    ),
-    "a record holds another text": (lines(STEP2, lambda r: r[0]["turns"][0].update(text="else")), WRITTEN),
-    "no call was held back": (
-        around_the_held_call(lambda events, i: events[i].update(held=False)), UNDER_WAY,
-    ),
+    **rows_spoilt(WRITTEN),
+    "the actor gets another token": (actor(other_token), WRITTEN),
+    "an observation is trained on": (actor(lambda r: unmask(searched(r))), WRITTEN),
+    "a record is lost": (step2(list.pop), WRITTEN),
+    "a record in the place of another": (step2(lambda r: r.__setitem__(1, {**r[0], "id": "q5#0"})), WRITTEN),
+    "a record holds another text": (step2(lambda r: r[0]["turns"][0].update(text="else")), WRITTEN),
+    "no call was held back": (at_call(lambda e, i: e[i].update(held=False)), UNDER_WAY),
     "two calls were held back": (
         lines(JOURNAL, lambda journal: journal.append({**journal[0], "id": "x", "events": [{"held": True}]})),
         UNDER_WAY,
     ),
-    "the call was let go before the update": (
-        around_the_held_call(lambda events, i: events[i].update(updated=False)), UNDER_WAY,
-    ),
-    "the call did not end": (
-        around_the_held_call(lambda events, i: events[i].update(ended=False)), UNDER_WAY,
-    ),
+    "the call was let go before the update": (at_call(lambda e, i: e[i].update(updated=False)), UNDER_WAY),
+    "the call did not end": (at_call(lambda e, i: e[i].update(ended=False)), UNDER_WAY),
     "the call failed": (failed_call, UNDER_WAY),
     "the turn after the call is of the old weights": (
-        around_the_held_call(lambda events, i: events[i + 1].update(first=0)), VERSIONS,
+        at_call(lambda e, i: e[i + 1].update(first=0)), VERSIONS,
     ),
     "the turn before the call is of the new weights": (
-        around_the_held_call(lambda events, i: events[i - 1].update(last=1)), VERSIONS,
+        at_call(lambda e, i: e[i - 1].update(last=1)), VERSIONS,
     ),
-    "a trajectory is not in the journal": (lines(JOURNAL, lambda journal: journal.pop()), ONCE),
-    "the call was made twice": (around_the_held_call(lambda events, i: events.insert(i, events[i])), ONCE),
-    "the call was not made": (around_the_held_call(lambda events, i: events.pop(i)), ONCE),
-    "the turn before it was generated twice": (
-        around_the_held_call(lambda events, i: events.insert(i, events[i - 1])), ONCE,
-    ),
-    "it was called with other words": (
-        around_the_held_call(lambda events, i: events[i].update(queries=["else"])), ONCE,
-    ),
-    "something was tried again": (lines(STEP2, retry), ONCE),
-    "a token before the call is lost": (
-        around_the_held_call(lambda events, i: events[i + 1]["context"].pop(0)), GOES_ON,
-    ),
-    "another token before the call": (
-        around_the_held_call(lambda events, i: events[i + 1]["context"].__setitem__(0, -1)), GOES_ON,
-    ),
-    "the observation is there twice": (
-        around_the_held_call(lambda events, i: events[i + 1]["context"].append(7)), GOES_ON,
-    ),
-    "the actor gets another token of an observation": (lines(ACTOR, other_observed_token), TOKENS),
+    "a trajectory is not in the journal": (lines(JOURNAL, list.pop), ONCE),
+    "the call was made twice": (at_call(lambda e, i: e.insert(i, e[i])), ONCE),
+    "the call was not made": (at_call(lambda e, i: e.pop(i)), ONCE),
+    "the turn before it was generated twice": (at_call(lambda e, i: e.insert(i, e[i - 1])), ONCE),
+    "it was called with other words": (at_call(lambda e, i: e[i].update(queries=["else"])), ONCE),
+    "something was tried again": (step2(lambda r: r[0].update(retries=1)), ONCE),
+    "a token before the call is lost": (at_call(lambda e, i: e[i + 1]["context"].pop(0)), GOES_ON),
+    "another token before the call": (at_call(lambda e, i: e[i + 1]["context"].__setitem__(0, -1)), GOES_ON),
+    "the observation is there twice": (at_call(lambda e, i: e[i + 1]["context"].append(7)), GOES_ON),
+    "the actor gets another token of an observation": (actor(other_observed_token), TOKENS),
     "that trajectory is not trained on": (without_the_held_row, TOKENS),
 }  # fmt: skip
 
 
-(
-    test_a_run_in_order_passes,
-    test_what_is_wrong_is_noticed,
-    test_every_assertion_of_a_check_fails_at_some_spoiling,
-    test_every_check_has_a_spoiling_and_no_check_is_left_out,
-) = proofs(async_checks, CHECKS, SPOILINGS)
+globals().update(proofs(async_checks, CHECKS, SPOILINGS))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
@@ -18,6 +19,7 @@ from tests.chaos import fault_checks
 from tests.chaos.fault_checks import CHECKS, FaultyRun
 from tests.e2e.left_behind import json_lines
 from tests.e2e.made_runs import (
+    by_step,
     copied,
     fields,
     lines,
@@ -53,9 +55,7 @@ MASKED = {
 def written(tmp_path_factory) -> FaultyRun:
     out = tmp_path_factory.mktemp("faulty")
     played = play(STEPS * QUESTIONS, GROUP)
-    steps = {s: slice((s - 1) * SAMPLES, s * SAMPLES) for s in range(1, STEPS + 1)}
-    records = {step: played.records[part] for step, part in steps.items()}
-    rows = {step: played.rows[part] for step, part in steps.items()}
+    records, rows = by_step(played.records, SAMPLES), by_step(played.rows, SAMPLES)
     for record, kind in zip(records[3], ("retriever", "engine"), strict=False):
         failure = {"kind": kind, "turn": 0, "detail": ""}
         record |= {"failures": [failure], "retries": int(kind == "retriever"), "rewards": {"score": None}}
@@ -90,6 +90,8 @@ ACTOR, FIRST, SECOND, THIRD = "actor.jsonl", "first.jsonl", "second.jsonl", "thi
 STEP1, CUT_OFF, AGAIN, STEP3 = (
     f"trajectories/train/step_{name}.jsonl" for name in ("000001-1", "000002-1", "000002-2", "000003-3")
 )
+first, third, step1, step3, actor = (partial(lines, name) for name in (FIRST, THIRD, STEP1, STEP3, ACTOR))
+logged = partial(metrics, THIRD, 3)
 
 
 def checkpoint_of_step_3(run: FaultyRun) -> None:
@@ -104,14 +106,14 @@ def without_metrics_of_life_2(run: FaultyRun) -> None:
 def missing_without_metrics(rows_missing: slice) -> Callable[[FaultyRun], None]:
     def spoil(run: FaultyRun) -> None:
         without_metrics_of_life_2(run)
-        lines(ACTOR, lambda rows: rows.__delitem__(rows_missing))(run)
+        actor(lambda rows: rows.__delitem__(rows_missing))(run)
 
     return spoil
 
 
 def doubled_without_metrics(run: FaultyRun) -> None:
     without_metrics_of_life_2(run)
-    lines(ACTOR, lambda rows: rows.append(rows[8]))(run)
+    actor(lambda rows: rows.append(rows[8]))(run)
 
 
 def unmask(rows: list[dict]) -> None:
@@ -134,66 +136,62 @@ def every(kind: str):
     return lines("trajectories/train/*.jsonl", change)
 
 
-def not_failed(records: list[dict]) -> None:
-    records[0]["failures"] = []
+def one_more(kind: str):
+    failures = [{"kind": kind, "turn": 0, "detail": ""}]
+    return step1(lambda records: records[0].update(failures=failures))
+
+
+def refilled(batches: float):
+    data = {"search/refilled_batches": batches}
+    return first(lambda entries: entries[0]["data"].update(data))
 
 
 GOES_ON, AGAIN_CHECK, FAILED, FLAGGED, COUNTED, TRAINED, DISK = CHECKS
 #: What goes wrong, and the check that must notice it.
 SPOILINGS = {
-    "step 1 leaves no metrics": (lines(FIRST, list.clear), GOES_ON),
+    "step 1 leaves no metrics": (first(list.clear), GOES_ON),
     "a step that was done is done again": (
-        lines(THIRD, lambda entries: entries.insert(0, {"step": 2, "data": LOGGED})), GOES_ON,
+        third(lambda e: e.insert(0, {"step": 2, "data": LOGGED})), GOES_ON,
     ),
-    "a step is left out after a life": (lines(THIRD, lambda entries: entries.pop(0)), GOES_ON),
+    "a step is left out after a life": (third(lambda e: e.pop(0)), GOES_ON),
     "the second life goes beyond its step": (
-        lines(SECOND, lambda entries: entries.append({"step": 3, "data": LOGGED})), GOES_ON,
+        lines(SECOND, lambda e: e.append({"step": 3, "data": LOGGED})), GOES_ON,
     ),
     "a life begins from an older checkpoint": (fields(checkpoints=[0, 1, 1]), GOES_ON),
     "the last checkpoint is not that of the last step": (checkpoint_of_step_3, GOES_ON),
     "the step that was cut off has other questions when played again": (
-        lines(CUT_OFF, lambda records: records[0].update(id="q9#0")), AGAIN_CHECK,
+        lines(CUT_OFF, lambda r: r[0].update(id="q9#0")), AGAIN_CHECK,
     ),
-    "a question of step 1 is asked in step 3": (
-        lines(STEP3, lambda records: records[1].update(id="q0#0")), AGAIN_CHECK,
-    ),
+    "a question of step 1 is asked in step 3": (step3(lambda r: r[1].update(id="q0#0")), AGAIN_CHECK),
     "the server was killed twice only": (fields(kills=2), FAILED),
     **{
         f"no answer was {fault}": (fields(answers=Counter({*FAULTS} - {fault})), FAILED) for fault in FAULTS
     },
-    "no search failed for good": (lines(STEP3, not_failed), FAILED),
-    "nothing was tried again": (lines(STEP3, lambda records: records[0].update(retries=0)), FAILED),
-    "a failure is a bug of ours": (
-        lines(STEP1, lambda r: r[0].update(failures=[{"kind": "error", "turn": 0, "detail": ""}])), FAILED,
-    ),
-    "a judge failed": (
-        lines(STEP1, lambda r: r[0].update(failures=[{"kind": "judge", "turn": 0, "detail": ""}])), FAILED,
-    ),
+    "no search failed for good": (step3(lambda r: r[0]["failures"].clear()), FAILED),
+    "nothing was tried again": (step3(lambda r: r[0].update(retries=0)), FAILED),
+    "a failure is a bug of ours": (one_more("error"), FAILED),
+    "a judge failed": (one_more("judge"), FAILED),
     "no search failed, but something else": (every("engine"), FAILED),
     "no generation failed, but something else": (every("retriever"), FAILED),
-    "a step has no metrics": (lines(THIRD, lambda entries: entries.pop(0)), FLAGGED),
-    "a sample is lost": (metrics(THIRD, 3, lost=1.0), FLAGGED),
-    "a sample is not counted": (metrics(THIRD, 3, samples=SAMPLES - 1.0), FLAGGED),
-    "the count of lost samples is not logged": (metrics(THIRD, 3, lost=None), FLAGGED),
-    "a masked sample stays in the batch": (metrics(THIRD, 3, left_out=0.0), FLAGGED),
-    "more left out than masked and their siblings": (metrics(THIRD, 3, left_out=5.0), FLAGGED),
-    "a batch with nothing in it": (metrics(THIRD, 3, left_out=8.0, masked=1.0), FLAGGED),
-    "seven batches are asked for": (
-        lines(FIRST, lambda entries: entries[0]["data"].update({"search/refilled_batches": 6.0})), FLAGGED,
-    ),
-    "a failure is not counted": (metrics(THIRD, 3, failed_retriever=0.0), COUNTED),
+    "a step has no metrics": (third(lambda e: e.pop(0)), FLAGGED),
+    "a sample is lost": (logged(lost=1.0), FLAGGED),
+    "a sample is not counted": (logged(samples=SAMPLES - 1.0), FLAGGED),
+    "the count of lost samples is not logged": (logged(lost=None), FLAGGED),
+    "a masked sample stays in the batch": (logged(left_out=0.0), FLAGGED),
+    "more left out than masked and their siblings": (logged(left_out=5.0), FLAGGED),
+    "a batch with nothing in it": (logged(left_out=8.0, masked=1.0), FLAGGED),
+    "seven batches are asked for": (refilled(6.0), FLAGGED),
+    "a failure is not counted": (logged(failed_retriever=0.0), COUNTED),
     "a failure is counted as another": (every("engine"), COUNTED),
     "a failure is counted that is not recorded": (metrics(FIRST, 1, failed_engine=1 / SAMPLES), COUNTED),
-    "a masked trajectory is not counted": (metrics(THIRD, 3, masked=0.0), COUNTED),
-    "a masked trajectory has a score": (
-        lines(STEP3, lambda records: records[0].update(rewards={"score": 0.0})), COUNTED,
-    ),
-    "a trajectory is trained on twice": (lines(ACTOR, lambda rows: rows.append(rows[0])), TRAINED),
-    "a resumed step is trained on twice": (lines(ACTOR, lambda rows: rows.extend(rows[8:16])), TRAINED),
-    "a trajectory is not trained on": (lines(ACTOR, lambda rows: rows.pop(0)), TRAINED),
-    "a masked trajectory is trained on in the place of another": (lines(ACTOR, unmask), TRAINED),
+    "a masked trajectory is not counted": (logged(masked=0.0), COUNTED),
+    "a masked trajectory has a score": (step3(lambda r: r[0].update(rewards={"score": 0.0})), COUNTED),
+    "a trajectory is trained on twice": (actor(lambda r: r.append(r[0])), TRAINED),
+    "a resumed step is trained on twice": (actor(lambda r: r.extend(r[8:16])), TRAINED),
+    "a trajectory is not trained on": (actor(lambda r: r.pop(0)), TRAINED),
+    "a masked trajectory is trained on in the place of another": (actor(unmask), TRAINED),
     "one trajectory is trained on in the place of another": (
-        lines(ACTOR, lambda rows: rows.__setitem__(1, rows[0])), TRAINED,
+        actor(lambda r: r.__setitem__(1, r[0])), TRAINED,
     ),
     "a row is missing, and nothing tells how many there must be": (
         missing_without_metrics(slice(8, 9)), TRAINED,
@@ -201,14 +199,12 @@ SPOILINGS = {
     "two steps are not trained on": (missing_without_metrics(slice(0, 2 * SAMPLES + 1)), TRAINED),
     "a row is twice there, and nothing tells how many there must be": (doubled_without_metrics, TRAINED),
     "the full disk is not counted": (metrics(THIRD, 4, undumped=0.0), DISK),
-    "records are not dumped though there is space": (metrics(THIRD, 3, undumped=1 / SAMPLES), DISK),
+    "records are not dumped though there is space": (logged(undumped=1 / SAMPLES), DISK),
     "the full disk is not full": (step_4_is_dumped, DISK),
-    "a record is lost": (lines(STEP1, lambda records: records.pop()), DISK),
-    "a record is lost of the step played again": (lines(AGAIN, lambda records: records.pop()), DISK),
-    "a record is dumped twice": (lines(STEP1, lambda records: records.append(records[0])), DISK),
-    "a batch was refilled that left no records": (
-        lines(FIRST, lambda entries: entries[0]["data"].update({"search/refilled_batches": 1.0})), DISK,
-    ),
+    "a record is lost": (step1(list.pop), DISK),
+    "a record is lost of the step played again": (lines(AGAIN, list.pop), DISK),
+    "a record is dumped twice": (step1(lambda r: r.append(r[0])), DISK),
+    "a batch was refilled that left no records": (refilled(1.0), DISK),
 }  # fmt: skip
 
 
@@ -219,9 +215,4 @@ def test_a_life_that_is_killed_before_it_wrote_its_metrics_passes(written, tmp_p
     check(run)
 
 
-(
-    test_a_run_in_order_passes,
-    test_what_is_wrong_is_noticed,
-    test_every_assertion_of_a_check_fails_at_some_spoiling,
-    test_every_check_has_a_spoiling_and_no_check_is_left_out,
-) = proofs(fault_checks, CHECKS, SPOILINGS)
+globals().update(proofs(fault_checks, CHECKS, SPOILINGS))

@@ -8,6 +8,7 @@ of the MCP server was answered in the second.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,16 +16,7 @@ import pytest
 from rag_r1.demo.policy import policy_path
 from tests.chaos import tool_checks
 from tests.chaos.tool_checks import BROKEN, CHECKS, HANGING, OF_MCP, SEARCH, ToolRun, calls
-from tests.e2e.made_runs import (
-    fields,
-    lines,
-    metrics,
-    play,
-    proofs,
-    write_lines,
-    write_metrics,
-    write_records,
-)
+from tests.e2e.made_runs import by_step, fields, lines, metrics, play, proofs, rows_spoilt, write_run
 
 STEPS, QUESTIONS, GROUP = 3, 2, 4
 SAMPLES = QUESTIONS * GROUP
@@ -39,18 +31,16 @@ FAILING = {
 def written(tmp_path_factory) -> ToolRun:
     out = tmp_path_factory.mktemp("tools")
     rows, records = of_searching(play(STEPS * QUESTIONS * 2, GROUP))
-    logged = {}
-    for step in range(1, STEPS + 1):
-        played = records[(step - 1) * SAMPLES : step * SAMPLES]
+    steps = by_step(records, SAMPLES)
+    for played in steps.values():
         for record, tool in zip(played, FAILING, strict=False):
             fail(record, tool)
         for call in calls(played[-1]):
             call["tool"] = OF_MCP
-        write_records(out, played, step)
-        logged[step] = metrics_of(played)
-    write_metrics(out / "run.jsonl", logged)
+    logged = {step: metrics_of(played) for step, played in steps.items()}
     # Of the first group one trajectory is left, which has nothing to be compared with.
-    write_lines(out / ACTOR, [row for i, row in enumerate(rows) if i % SAMPLES >= GROUP])
+    left = [row for i, row in enumerate(rows) if i % SAMPLES >= GROUP]
+    write_run(out, left, steps, logged, "run")
     return ToolRun(out, policy_path("rag_r1_mq"), 1, STEPS, SAMPLES)
 
 
@@ -94,7 +84,8 @@ def metrics_of(records: list[dict]) -> dict[str, float]:
 
 
 ACTOR, METRICS = "actor.jsonl", "run.jsonl"
-EVERY, STEP2 = "trajectories/train/*.jsonl", "trajectories/train/step_000002-1.jsonl"
+EVERY = "trajectories/train/*.jsonl"
+step2, logged = partial(lines, "trajectories/train/step_000002-1.jsonl"), partial(metrics, METRICS)
 
 
 def every_call(of: str, **values: Any) -> Callable[[Any], None]:
@@ -110,26 +101,22 @@ def every_call(of: str, **values: Any) -> Callable[[Any], None]:
 
 def first(change: Callable[[dict], Any]) -> Callable[[Any], None]:
     """Changes the first record of step 2, whose call of the broken tool failed."""
-    return lines(STEP2, lambda records: change(records[0]))
-
-
-def logged(step: int, **values: float | None) -> Callable[[Any], None]:
-    return metrics(METRICS, step, **values)
+    return step2(lambda records: change(records[0]))
 
 
 STEPS_DONE, WAYS, MCP, REASONS, COUNTED, ROWS = CHECKS
 #: What goes wrong, and the check that must notice it.
 SPOILINGS = {
-    "a step is missing": (lines(METRICS, lambda entries: entries.pop()), STEPS_DONE),
-    "a record is lost": (lines(STEP2, lambda records: records.pop()), STEPS_DONE),
+    "a step is missing": (lines(METRICS, list.pop), STEPS_DONE),
+    "a record is lost": (step2(list.pop), STEPS_DONE),
     "a trajectory is lost": (logged(2, **{"search/lost": 1.0}), STEPS_DONE),
     "nothing is left of a step": (logged(3, left_out=float(SAMPLES)), STEPS_DONE),
     "an episode failed by a bug": (logged(1, failed_error=0.125), STEPS_DONE),
     "the engine failed": (logged(1, failed_engine=0.125), STEPS_DONE),
-    "the broken tool answered": (lines(STEP2, lambda r: _answered(r, BROKEN)), WAYS),
-    "the hanging tool answered": (lines(STEP2, lambda r: _answered(r, HANGING)), WAYS),
+    "the broken tool answered": (step2(lambda r: _answered(r, BROKEN)), WAYS),
+    "the hanging tool answered": (step2(lambda r: _answered(r, HANGING)), WAYS),
     "the broken tool was not called": (every_call(BROKEN, tool=HANGING), WAYS),
-    "a search failed": (lines(STEP2, lambda r: next(calls(r[-2])).update(status="failed")), WAYS),
+    "a search failed": (step2(lambda r: next(calls(r[-2])).update(status="failed")), WAYS),
     "the server was not killed": (fields(kills=0), MCP),
     "the server's death cost no call": (every_call(OF_MCP, status="ok"), MCP),
     "the server did not answer again": (every_call(OF_MCP, status="failed"), MCP),
@@ -140,14 +127,12 @@ SPOILINGS = {
         first(lambda r: r["failures"][0].update(detail=FAILING[HANGING])), REASONS,
     ),
     "a failure is recorded without a failed call": (
-        lines(STEP2, lambda r: r[-1].update(failures=[{"kind": "tool", "turn": 0, "detail": ""}])), REASONS,
+        step2(lambda r: r[-1].update(failures=[{"kind": "tool", "turn": 0, "detail": ""}])), REASONS,
     ),
     "a masked trajectory has a score": (first(lambda r: r["rewards"].update(score=0.0)), REASONS),
-    "a finished trajectory has no score": (
-        lines(STEP2, lambda r: r[-1]["rewards"].update(score=None)), REASONS,
-    ),
+    "a finished trajectory has no score": (step2(lambda r: r[-1]["rewards"].update(score=None)), REASONS),
     "a call was not tried again": (first(lambda r: r.update(retries=0)), REASONS),
-    "a call of the hanging tool was tried again": (lines(STEP2, lambda r: r[1].update(retries=1)), REASONS),
+    "a call of the hanging tool was tried again": (step2(lambda r: r[1].update(retries=1)), REASONS),
     "a call counts for another tool": (logged(2, **{"search/calls/broken": 0.0}), COUNTED),
     "the calls of the search are not counted": (logged(2, **{"search/calls/search": None}), COUNTED),
     "a failure is not counted": (logged(2, **{"failed_calls/hanging": 0.0}), COUNTED),
@@ -155,9 +140,7 @@ SPOILINGS = {
     "a tool is not counted": (logged(2, **{"failed_calls/echo": None}), COUNTED),
     "the kind of failure is not counted": (logged(2, failed_tool=0.0), COUNTED),
     "what is masked is not counted": (logged(2, **{"search/masked": 0.0}), COUNTED),
-    "a row is not trained on": (lines(ACTOR, lambda rows: rows.pop()), ROWS),
-    "a row is trained on twice": (lines(ACTOR, lambda rows: rows.append(rows[0])), ROWS),
-    "one row in the place of another": (lines(ACTOR, lambda rows: rows.__setitem__(0, rows[1])), ROWS),
+    **rows_spoilt(ROWS),
     "a masked trajectory is trained on": (first(lambda r: r["rewards"].update(score=0.0)), ROWS),
 }  # fmt: skip
 
@@ -166,9 +149,4 @@ def _answered(records: list[dict], tool: str) -> None:
     next(call for record in records for call in calls(record) if call["tool"] == tool).update(status="ok")
 
 
-(
-    test_a_run_in_order_passes,
-    test_what_is_wrong_is_noticed,
-    test_every_assertion_of_a_check_fails_at_some_spoiling,
-    test_every_check_has_a_spoiling_and_no_check_is_left_out,
-) = proofs(tool_checks, CHECKS, SPOILINGS)
+globals().update(proofs(tool_checks, CHECKS, SPOILINGS))

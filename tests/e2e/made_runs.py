@@ -13,8 +13,9 @@ import os
 import random
 import shutil
 import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -74,15 +75,36 @@ def write_lines(path: Path, rows: Iterable[Any]) -> None:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 
 
-def write_metrics(path: Path, steps: dict[int, dict[str, float]]) -> None:
+def write_metrics(path: Path, steps: Mapping[int, Mapping[str, float]]) -> None:
     """As veRL's file logger writes them."""
     write_lines(path, [{"step": step, "data": data} for step, data in steps.items()])
 
 
-def write_records(out: Path, records: Iterable[dict[str, Any]], step: int, process: int = 1) -> None:
-    """The records of a step, as a process of this number dumps them in the split `train`."""
-    path = out / "trajectories" / "train" / f"step_{step:06d}-{process}.jsonl"
+def write_records(
+    out: Path, records: Iterable[dict[str, Any]], step: int, process: int = 1, split: str = "train"
+) -> None:
+    """The records of a step, as a process of this number dumps them in the split."""
+    path = out / "trajectories" / split / f"step_{step:06d}-{process}.jsonl"
     write_lines(path, [{**record, "step": step} for record in records])
+
+
+def by_step(items: Sequence[Any], size: int) -> dict[int, Sequence[Any]]:
+    """`size` of them in each step, from step 1."""
+    return {1 + start // size: items[start : start + size] for start in range(0, len(items), size)}
+
+
+def write_run(
+    out: Path,
+    rows: Iterable[dict[str, Any]],
+    records: Mapping[int, Iterable[dict[str, Any]]],
+    logged: Mapping[int, Mapping[str, float]],
+    name: str = "metrics",
+) -> None:
+    """What a training leaves behind: what the actor was trained on, the records and the metrics by step."""
+    write_lines(out / "actor.jsonl", rows)
+    for step, of_step in records.items():
+        write_records(out, of_step, step)
+    write_metrics(out / f"{name}.jsonl", logged)
 
 
 def copied(run: Any, folder: Path, **changes: Any) -> Any:
@@ -124,6 +146,47 @@ def metrics(name: str, step: int, **values: float | None) -> Callable[[Any], Non
                 data[key] = value
 
     return lines(name, change)
+
+
+def unmask(row: dict[str, Any]) -> None:
+    """All of the row's response is trained on, observations too."""
+    row["response_mask"] = [1] * len(row["responses"])
+
+
+def searched(rows: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """The first of these rows with an observation."""
+    return next(row for row in rows if not all(row["response_mask"]))
+
+
+def rows_spoilt(
+    lost: Callable, doubled: Callable | None = None, replaced: Callable | None = None
+) -> dict[str, tuple[Callable, Callable]]:
+    """What can go wrong with rows of the actor, and the checks that must notice it; by default one does."""
+    actor = partial(lines, "actor.jsonl")
+    return {
+        "a row is not trained on": (actor(list.pop), lost),
+        "a row is trained on twice": (actor(lambda rows: rows.append(rows[0])), doubled or lost),
+        "one row in the place of another": (
+            actor(lambda rows: rows.__setitem__(1, rows[0])),
+            replaced or lost,
+        ),
+    }
+
+
+def change_tensors(model: Path, change: Callable[[dict[str, Any]], Any]) -> None:
+    """Change the weights of a model's folder."""
+    from safetensors.torch import load_file, save_file
+
+    path = model / "model.safetensors"
+    tensors = load_file(path)
+    change(tensors)
+    save_file(tensors, path, {"format": "pt"})
+
+
+def copy_tokenizer(of: str, model: Path) -> None:
+    """Put the tokenizer of another embedded policy into a model's folder."""
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(policy.policy_path(of) / name, model)
 
 
 def fields(**values: Any) -> Callable[[Any], Any]:
@@ -169,10 +232,19 @@ def checks_of(module: ModuleType) -> set[Callable]:
 
 
 def proofs(
-    module: ModuleType, checks: Sequence[Callable], spoilings: dict[str, tuple[Callable, Callable]]
-) -> tuple[Callable, ...]:
-    """The tests of a module of checks: a run in order passes, each spoiling is noticed, every assertion fails
-    at one of them, every check has one. They use the fixture `written`, a run in order."""
+    module: ModuleType,
+    checks: Sequence[Callable],
+    spoilings: dict[str, tuple[Callable, Callable]],
+    copy: Callable[[Any, Path], Any] = copied,
+    fails: Any = FAILS,
+    alone: Mapping[Callable, Callable[[Any, Path], Iterable[BaseException]]] | None = None,
+) -> dict[str, Callable]:
+    """The tests of a module of checks, by name, for `globals().update`: a run in order passes, each spoiling
+    is noticed, every assertion fails at one of them, every check has one. They use the fixture `written`, a
+    run in order, and spoil what `copy` makes of it in a folder. `fails`: how a check must fail. `alone`:
+    checks that need a run of another kind, and so have tests of their own; each with a function from a copy
+    and a folder to its failures."""
+    alone = alone or {}
 
     @pytest.mark.parametrize("check", checks, ids=lambda check: check.__name__)
     def test_a_run_in_order_passes(written, check):
@@ -181,22 +253,19 @@ def proofs(
     @pytest.mark.parametrize("what", spoilings)
     def test_what_is_wrong_is_noticed(written, tmp_path, what):
         spoil, check = spoilings[what]
-        expect_failure(check, spoil, copied(written, tmp_path))
+        expect_failure(check, spoil, copy(written, tmp_path), fails)
 
-    @pytest.mark.full  # the spoilings once more
     def test_every_assertion_of_a_check_fails_at_some_spoiling(written, tmp_path):
         failures = [
-            expect_failure(check, spoil, copied(written, tmp_path / str(i)))
+            expect_failure(check, spoil, copy(written, tmp_path / str(i)), fails)
             for i, (spoil, check) in enumerate(spoilings.values())
         ]
+        for fail in alone.values():
+            failures += fail(copy(written, tmp_path / fail.__name__), tmp_path)
         assert not never_failing(module, failures)
 
     def test_every_check_has_a_spoiling_and_no_check_is_left_out():
-        assert {check for _, check in spoilings.values()} == set(checks) == checks_of(module)
+        assert {check for _, check in spoilings.values()} == set(checks)
+        assert {*checks, *alone} == checks_of(module)
 
-    return (
-        test_a_run_in_order_passes,
-        test_what_is_wrong_is_noticed,
-        test_every_assertion_of_a_check_fails_at_some_spoiling,
-        test_every_check_has_a_spoiling_and_no_check_is_left_out,
-    )
+    return {name: test for name, test in locals().items() if name.startswith("test_")}

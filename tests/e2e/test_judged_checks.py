@@ -6,6 +6,7 @@ asked four times; the last trajectory has no answer.
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import count
 from statistics import mean
 from typing import Any
@@ -14,16 +15,7 @@ import pytest
 
 from tests.e2e import judged_checks
 from tests.e2e.judged_checks import BOUNDED, CHECKS, FAILURES, JUDGED, JudgedRun, behaviour
-from tests.e2e.made_runs import (
-    fields,
-    lines,
-    metrics,
-    play,
-    proofs,
-    write_lines,
-    write_metrics,
-    write_records,
-)
+from tests.e2e.made_runs import by_step, fields, lines, metrics, play, proofs, write_run
 
 WEIGHTS = {"em": 1.0, JUDGED: 0.5, BOUNDED: 0.25}
 STEPS, SAMPLES, MOST = 2, 10, 4
@@ -78,22 +70,20 @@ def written(tmp_path_factory) -> JudgedRun:
     played = play(STEPS * SAMPLES)
     for number, record in enumerate(played.records):
         put_rewards(record, number)
-    steps = {step + 1: played.records[step * SAMPLES :][:SAMPLES] for step in range(STEPS)}
-    for step, records in steps.items():
-        write_records(out, records, step)
-    write_metrics(out / "metrics.jsonl", {step: logged(records) for step, records in steps.items()})
-    write_lines(out / "actor.jsonl", played.rows)
+    steps = by_step(played.records, SAMPLES)
+    write_run(out, played.rows, steps, {step: logged(records) for step, records in steps.items()})
     return JudgedRun(out, WEIGHTS, STEPS, SAMPLES, {JUDGED: 5, BOUNDED: MOST}, MOST)
 
 
-STEP, ANY, METRICS = "trajectories/train/step_000001-1.jsonl", "trajectories/train/*.jsonl", "metrics.jsonl"
+ANY, METRICS = "trajectories/train/*.jsonl", "metrics.jsonl"
+step1 = partial(lines, "trajectories/train/step_000001-1.jsonl")
 #: Positions of BEHAVIOURS.
 CORRECT, SILENCE, REFUSAL, GARBAGE = 0, 2, 3, 4
 
 
 def rewards(number: int, **values: float | None):
     """Another value in the record of a trajectory of step 1."""
-    return lines(STEP, lambda records: records[number]["rewards"].update(values))
+    return step1(lambda records: records[number]["rewards"].update(values))
 
 
 def never(kind: str):
@@ -115,12 +105,8 @@ def all_bounded(value: float | None):
     return lines(ANY, change)
 
 
-def without_flag(records: list[dict]) -> None:
-    records[GARBAGE]["failures"] = []
-
-
 def with_detail(number: int, detail: str):
-    return lines(STEP, lambda records: records[number]["failures"][0].update(detail=detail))
+    return step1(lambda records: records[number]["failures"][0].update(detail=detail))
 
 
 MET, VALUES, SPENT, SUM, FLAGGED, LOGGED, TRAINED = CHECKS
@@ -137,27 +123,19 @@ SPOILINGS = {
     "an answer is judged without a request": (rewards(GARBAGE, bounded=1.0), SPENT),
     "the score is without a term": (rewards(CORRECT, score=0.25), SUM),
     "a term that is left out costs something": (rewards(REFUSAL, score=0.75), SUM),
-    "the turns do not sum to the score": (
-        lines(STEP, lambda records: records[CORRECT]["turn_scores"].append(0.5)),
-        SUM,
-    ),
+    "the turns do not sum to the score": (step1(lambda r: r[CORRECT]["turn_scores"].append(0.5)), SUM),
     "a term that is left out is not counted": (rewards(SILENCE, missing_terms=0.0), FLAGGED),
-    "a term that is left out is not flagged": (lines(STEP, without_flag), FLAGGED),
+    "a term that is left out is not flagged": (step1(lambda r: r[GARBAGE]["failures"].clear()), FLAGGED),
     "only one of two terms is named": (with_detail(GARBAGE, f"judged ({REASONS['garbage']})"), FLAGGED),
     "the reason is another": (with_detail(SILENCE, f"judged ({REASONS['refusal']})"), FLAGGED),
-    "a step is not logged": (lines(METRICS, lambda entries: entries.pop()), LOGGED),
+    "a step is not logged": (lines(METRICS, list.pop), LOGGED),
     "a term that is left out is 0 in the mean": (metrics(METRICS, 1, judged=0.2), LOGGED),
     "the failures are not logged": (metrics(METRICS, 1, failed_judge=None), LOGGED),
     "the failures are counted wrongly": (metrics(METRICS, 1, failed_judge=0.1), LOGGED),
     "a trajectory is masked": (metrics(METRICS, 1, masked=0.1), LOGGED),
     "veRL trains on another score": (metrics(METRICS, 1, **{"critic/score/mean": 0.1}), LOGGED),
-    "a record is lost": (lines(STEP, lambda records: records.pop()), TRAINED),
-    "a trajectory is not trained on": (lines("actor.jsonl", lambda rows: rows.pop()), TRAINED),
+    "a record is lost": (step1(list.pop), TRAINED),
+    "a trajectory is not trained on": (lines("actor.jsonl", list.pop), TRAINED),
 }
 
-(
-    test_a_run_in_order_passes,
-    test_what_is_wrong_is_noticed,
-    test_every_assertion_of_a_check_fails_at_some_spoiling,
-    test_every_check_has_a_spoiling_and_no_check_is_left_out,
-) = proofs(judged_checks, CHECKS, SPOILINGS)
+globals().update(proofs(judged_checks, CHECKS, SPOILINGS))

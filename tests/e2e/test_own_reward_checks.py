@@ -52,26 +52,23 @@ STEP = "trajectories/train/step_000001-1.jsonl"
 PRESENT, COUNTED = CHECKS
 SPOILINGS = {
     "there are no records": (list.clear, PRESENT),
-    "one trajectory lacks the reward": (lambda records: records[2]["rewards"].pop("brevity"), PRESENT),
+    "one trajectory lacks the reward": (lambda r: r[2]["rewards"].pop("brevity"), PRESENT),
     "no trajectory is judged": (every(score=None), COUNTED),
     "the reward has no value": (one(brevity=None), COUNTED),
     "the reward is 0 for a short search": (one(brevity=0.0, score=0.0), COUNTED),
     "the reward is always 1": (every(brevity=1.0), COUNTED),
     "the reward is not part of the score": (without_score, COUNTED),
     "a search more than was made": (
-        lambda records: records[2]["turns"][0]["calls"].extend(records[2]["turns"][0]["calls"] * LIMIT),
+        lambda r: r[2]["turns"][0]["calls"].extend(r[2]["turns"][0]["calls"] * LIMIT),
         COUNTED,
     ),
 }
 
 
-(
-    test_a_run_in_order_passes,
-    test_what_is_wrong_is_noticed,
-    test_every_assertion_of_a_check_fails_at_some_spoiling,
-    test_every_check_has_a_spoiling_and_no_check_is_left_out,
-) = proofs(
-    own_reward_checks,
-    CHECKS,
-    {what: (lines(STEP, change), check) for what, (change, check) in SPOILINGS.items()},
+globals().update(
+    proofs(
+        own_reward_checks,
+        CHECKS,
+        {what: (lines(STEP, change), check) for what, (change, check) in SPOILINGS.items()},
+    )
 )

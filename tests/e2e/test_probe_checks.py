@@ -1,13 +1,14 @@
-"""The checks of probe_checks.py pass for what such a training leaves behind, and each notices its fault."""
+"""The checks of a validation with all probes notice when something is wrong. The run has one question."""
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
+from typing import Any
 
 import pytest
 
 from rag_r1.data.evidence import GoldEvidence
+from tests.e2e import probe_checks
+from tests.e2e.made_runs import fields, lines, proofs, write_records
 from tests.e2e.probe_checks import CHECKS, PLAYED, ProbedRun
 
 GOLD, OTHER = ('"Oslo"\nOslo is a town.', '"Rome"\nRome is a town.')
@@ -15,62 +16,40 @@ EVIDENCE = {"Which?": GoldEvidence.of({"supporting_titles": ["oslo"]})}
 SHOWN = {"real": [GOLD], "empty": [], "random": [OTHER], "gold": [GOLD, OTHER], "withheld": [OTHER]}
 
 
-def record(probe: str, documents: list[str] | None) -> dict:
-    calls = [
-        {"status": "ok", "documents": [{"id": str(i), "contents": text} for i, text in enumerate(found)]}
-        for found in ([documents] if documents is not None else [])
-    ]
-    return {
-        "question": "Which?",
-        "id": "q#0",
-        "step": 3,
-        "turns": [{"calls": calls}, {"calls": []}],
-        "data_source": "demo",
-    }
+def calls(documents: list[str]) -> list[dict[str, Any]]:
+    found = [{"id": str(i), "contents": text} for i, text in enumerate(documents)]
+    return [{"status": "ok", "documents": found}]
 
 
-def made_run(out: Path, **other: list[str] | None) -> ProbedRun:
-    """A run of one question, with other documents for some probes."""
+@pytest.fixture(scope="module")
+def written(tmp_path_factory) -> ProbedRun:
+    out = tmp_path_factory.mktemp("probes")
     for probe in ("real", *PLAYED):
-        folder = out / "trajectories" / ("val" if probe == "real" else f"val_{probe}")
-        folder.mkdir(parents=True)
-        line = json.dumps(record(probe, {**SHOWN, **other}.get(probe)))
-        (folder / "step_000003-1.jsonl").write_text(line + "\n")
+        turns = [{"calls": calls(SHOWN[probe]) if probe in SHOWN else []}, {"calls": []}]
+        record = {"question": "Which?", "id": "q#0", "turns": turns, "data_source": "demo"}
+        write_records(out, [record], 3, split="val" if probe == "real" else f"val_{probe}")
     return ProbedRun(out, 3, {f"val-aux/demo/probe_{probe}/em/mean@1": 0.0 for probe in PLAYED}, EVIDENCE, 1)
 
 
-def check(run: ProbedRun) -> None:
-    for one in CHECKS:
-        one(run)
+def searched(probe: str, documents: list[str] | None):
+    """The search of a probe found these documents; None: there was no search."""
+    turn = {"calls": [] if documents is None else calls(documents)}
+    return lines(f"trajectories/val_{probe}/*.jsonl", lambda records: records[0]["turns"][0].update(turn))
 
 
-def test_a_sound_run_passes(tmp_path):
-    check(made_run(tmp_path))
+PLAYED_ONCE, LOGGED, CLOSED, SEARCHES = CHECKS
+SPOILINGS = {
+    "a validation without a question": (lines("trajectories/val/*.jsonl", list.pop), PLAYED_ONCE),
+    "a probe is missing": (lines("trajectories/val_random/*.jsonl", list.pop), PLAYED_ONCE),
+    "nothing is logged": (fields(metrics={}), LOGGED),
+    "a closed book is searched": (searched("closed_book", [GOLD]), CLOSED),
+    "an empty search finds something": (searched("empty", [OTHER]), SEARCHES),
+    "a random passage is gold": (searched("random", [GOLD]), SEARCHES),
+    "gold is not withheld": (searched("withheld", [OTHER, GOLD]), SEARCHES),
+    "with gold withheld nothing is left": (searched("withheld", []), SEARCHES),
+    "gold comes second": (searched("gold", [OTHER, GOLD]), SEARCHES),
+    "gold is not searched for": (searched("gold", None), SEARCHES),
+}
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"closed_book": [GOLD]},
-        {"empty": [OTHER]},
-        {"random": [GOLD]},
-        {"withheld": [OTHER, GOLD]},
-        {"withheld": []},
-        {"gold": [OTHER, GOLD]},
-        {"gold": None},
-    ],
-    ids=str,
-)
-def test_a_search_that_is_not_the_probes_is_noticed(tmp_path, wrong):
-    with pytest.raises(AssertionError):
-        check(made_run(tmp_path, **wrong))
-
-
-def test_a_probe_that_is_missing_is_noticed(tmp_path):
-    run = made_run(tmp_path)
-    for name in ("trajectories/val_random/step_000003-1.jsonl",):
-        (tmp_path / name).unlink()
-    with pytest.raises(AssertionError):
-        check(run)
-    with pytest.raises(AssertionError):
-        check(ProbedRun(made_run(tmp_path / "other").out, 3, {}, EVIDENCE, 1))
+globals().update(proofs(probe_checks, CHECKS, SPOILINGS, fails=AssertionError))

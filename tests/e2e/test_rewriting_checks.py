@@ -6,7 +6,7 @@ one answers at once, one thinks first and is two rows, and two think twice and a
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -18,6 +18,8 @@ from tests.e2e.made_runs import (
     lines,
     metrics,
     proofs,
+    searched,
+    unmask,
     write_lines,
     write_metrics,
     write_records,
@@ -97,23 +99,18 @@ def written(tmp_path_factory) -> RewritingRun:
         write_records(out, records, step)
     write_lines(out / "updates.jsonl", updates)
     for step in (0, STEPS):
-        validated = [{"id": f"v{i}", "step": step, "turns": []} for i in range(VALIDATED)]
-        write_lines(out / "trajectories" / "val" / f"step_{step:06d}-1.jsonl", validated)
+        write_records(out, [{"id": f"v{i}", "turns": []} for i in range(VALIDATED)], step, split="val")
     write_metrics(out / "metrics.jsonl", {0: {"val": 1.0}, 1: LOGGED, 2: LOGGED})
     return RewritingRun(out, POLICY, STEPS, QUESTIONS, GROUP, UPDATES, TURNS, VALIDATED)
 
 
-METRICS, STEP2 = "metrics.jsonl", "trajectories/train/step_000002-1.jsonl"
-EVERY_STEP, VALIDATION = "trajectories/train/*.jsonl", "trajectories/val/step_000002-1.jsonl"
+METRICS, EVERY_STEP = "metrics.jsonl", "trajectories/train/*.jsonl"
+step2, validation = (partial(lines, f"trajectories/{part}/step_000002-1.jsonl") for part in ("train", "val"))
 Updates = list[list[dict[str, Any]]]
 
 
-def updates(change: Callable[[Updates], Any]):
-    return lines("updates.jsonl", change)
-
-
-def logged(step: int, **values: float | None):
-    return metrics(METRICS, step, **values)
+updates = partial(lines, "updates.jsonl")
+logged = partial(metrics, METRICS)
 
 
 def never_learning(run: RewritingRun) -> None:
@@ -168,17 +165,13 @@ def other_token(cut: Updates) -> None:
 
 
 def searched_row(cut: Updates) -> dict[str, Any]:
-    return next(row for row in cut[0] if row["uid"] != "pad" and not all(row["response_mask"]))
+    return searched(row for row in cut[0] if row["uid"] != "pad")
 
 
-def unmask(cut: Updates) -> None:
+def unmask_observation(cut: Updates) -> None:
     row = searched_row(cut)
-    row["response_mask"] = [1] * len(row["responses"])
+    unmask(row)
     row["loss_mask"][-len(row["responses"]) :] = row["response_mask"]
-
-
-def train_on_padding(cut: Updates) -> None:
-    cut[0][-1]["response_mask"] = [1] * len(cut[0][-1]["responses"])
 
 
 def not_rewritten(cut: Updates) -> None:
@@ -201,8 +194,8 @@ DIFFERENT, UPDATED, TOGETHER, WRITTEN, BEGINS, AGREE, COUNT = CHECKS
 SPOILINGS = {
     "trajectories have one row each": (lines(EVERY_STEP, one_row_for_each), DIFFERENT),
     "all trajectories have three rows": (lines(EVERY_STEP, three_rows_for_each), DIFFERENT),
-    "a trajectory has more rows than turns": (lines(STEP2, six_rows), DIFFERENT),
-    "an update is missing": (updates(lambda cut: cut.pop()), UPDATED),
+    "a trajectory has more rows than turns": (step2(six_rows), DIFFERENT),
+    "an update is missing": (updates(list.pop), UPDATED),
     "an update too many": (updates(lambda cut: cut.append(cut[0])), UPDATED),
     "an update lacks a trajectory": (updates(lambda cut: cut[0].pop(0)), UPDATED),
     "rows count as trajectories": (updates(own_sessions), UPDATED),
@@ -215,22 +208,18 @@ SPOILINGS = {
     "a row is not trained on": (updates(lambda cut: cut[0].pop(1)), WRITTEN),
     "a row is trained on twice": (updates(lambda cut: cut[0].append(cut[0][1])), WRITTEN),
     "the actor gets another token": (updates(other_token), WRITTEN),
-    "an observation is trained on": (updates(unmask), WRITTEN),
-    "the loss has another mask": (
-        updates(lambda cut: cut[0][0]["loss_mask"].__setitem__(-1, 0)), WRITTEN,
-    ),
-    "padding is trained on": (updates(train_on_padding), WRITTEN),
-    "a record is lost": (lines(STEP2, lambda records: records.pop()), WRITTEN),
-    "a turn is recorded in another row": (
-        lines(STEP2, lambda records: records[1]["turns"][1].update(row=0)), WRITTEN,
-    ),
+    "an observation is trained on": (updates(unmask_observation), WRITTEN),
+    "the loss has another mask": (updates(lambda cut: cut[0][0]["loss_mask"].__setitem__(-1, 0)), WRITTEN),
+    "padding is trained on": (updates(lambda cut: unmask(cut[0][-1])), WRITTEN),
+    "a record is lost": (step2(list.pop), WRITTEN),
+    "a turn is recorded in another row": (step2(lambda r: r[1]["turns"][1].update(row=0)), WRITTEN),
     "no context is rewritten": (updates(not_rewritten), BEGINS),
     "a rewritten context keeps more than the thought": (updates(more_than_the_thought), BEGINS),
     "a rewritten context begins with another prompt": (updates(another_prompt), BEGINS),
     "engine and actor disagree": (logged(2, diff_max=0.1), AGREE),
     "the probabilities were not compared": (logged(2, diff_max=None), AGREE),
     "nothing is learned": (never_learning, AGREE),
-    "a step is missing": (lines(METRICS, lambda entries: entries.pop()), AGREE),
+    "a step is missing": (lines(METRICS, list.pop), AGREE),
     "metrics count rows": (logged(2, samples=18.0), COUNT),
     "a metric is a mean over rows": (logged(2, em=2 / 18), COUNT),
     "the number of rows is another": (logged(2, **{"sessions/rows": 1.0}), COUNT),
@@ -238,17 +227,10 @@ SPOILINGS = {
     "a trajectory is lost": (logged(2, lost=1.0), COUNT),
     "a trajectory is masked": (logged(2, masked=1 / 8), COUNT),
     "no step is logged": (lines(METRICS, list.clear), COUNT),
-    "a record is that of another step": (lines(STEP2, lambda records: records[0].update(step=1)), COUNT),
-    "a validated trajectory is recorded twice": (
-        lines(VALIDATION, lambda records: records.append(records[0])), COUNT,
-    ),
-    "a validated trajectory is lost": (lines(VALIDATION, lambda records: records.pop()), COUNT),
+    "a record is that of another step": (step2(lambda r: r[0].update(step=1)), COUNT),
+    "a validated trajectory is recorded twice": (validation(lambda r: r.append(r[0])), COUNT),
+    "a validated trajectory is lost": (validation(list.pop), COUNT),
 }  # fmt: skip
 
 
-(
-    test_a_run_in_order_passes,
-    test_what_is_wrong_is_noticed,
-    test_every_assertion_of_a_check_fails_at_some_spoiling,
-    test_every_check_has_a_spoiling_and_no_check_is_left_out,
-) = proofs(rewriting_checks, CHECKS, SPOILINGS)
+globals().update(proofs(rewriting_checks, CHECKS, SPOILINGS))

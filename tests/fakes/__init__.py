@@ -7,7 +7,7 @@ The servers are real ones, on loopback and in a thread of the test; each is a co
 - `scripted_vllm`, `reading_policy`: completions in vLLM's form; the second answers from what it read
 - `scripted_teacher`: a chat API whose faults follow from a seed
 - `scored_world`: a reading policy and a judge over one world
-- `retriever`: searches in a few passages, or answered by a test, with a client for it; `results` is the wire
+- `retriever`: searches in a few passages, or as a test answers; `results` is an answer on the wire
 - `json_server`: answers every request with the JSON that a test returns
 - `small_mcp_server`: an MCP server over stdio, run as a program
 
