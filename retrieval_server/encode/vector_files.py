@@ -16,9 +16,9 @@ import numpy as np
 from tqdm import tqdm
 
 from retrieval_server.encode.encoder import Encoder
-from retrieval_server.errors import EncoderError
+from retrieval_server.errors import EncoderError, ValueTooLargeError
 from retrieval_server.folder.passages import PassageStore
-from retrieval_server.folder.row_layout import RowLayout, RowType, ValueTooLargeError
+from retrieval_server.folder.row_layout import RowLayout, RowType
 
 BLOCK = 1024  # passages encoded and written at once
 

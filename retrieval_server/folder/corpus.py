@@ -24,9 +24,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from tqdm import tqdm
 
-from retrieval_server.errors import CorpusError
+from retrieval_server.errors import BadRowError, CorpusError
 from retrieval_server.folder.bad_rows import NAMED, BadRows
-from retrieval_server.folder.corpus_rows import BadRowError, parse_jsonl_row, parse_tsv_row, passage_of
+from retrieval_server.folder.corpus_rows import parse_jsonl_row, parse_tsv_row, passage_of
 from retrieval_server.folder.manifest import CorpusSection
 from retrieval_server.folder.passages import Passage, PassageWriter
 

@@ -214,7 +214,7 @@ def finish_index(
 
 def open_encoder(options: BuildOptions):
     """The encoder of a new index, loaded. Raises EncoderError, BuildError for a factory that does not fit,
-    MissingExtraError."""
+    SetupError."""
     require_packages("A dense index", "retrieval", DENSE)
     from retrieval_server.encode.encoder import Encoder
     from retrieval_server.indexing.dense_build import check_options

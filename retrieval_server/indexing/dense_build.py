@@ -14,7 +14,7 @@ from tqdm import tqdm
 
 from retrieval_server.encode.encoder import Encoder
 from retrieval_server.encode.vector_files import VectorFiles
-from retrieval_server.errors import BuildError
+from retrieval_server.errors import BuildError, ValueTooLargeError
 from retrieval_server.folder.manifest import (
     FAISS_INDEX,
     ROWS,
@@ -24,7 +24,7 @@ from retrieval_server.folder.manifest import (
     SearchSection,
 )
 from retrieval_server.folder.passages import PassageStore
-from retrieval_server.folder.row_layout import RowLayout, RowType, ValueTooLargeError
+from retrieval_server.folder.row_layout import RowLayout, RowType
 from retrieval_server.indexing.faiss_build import make_index, write_faiss_index
 from retrieval_server.indexing.faiss_recall import (
     GOOD,

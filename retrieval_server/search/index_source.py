@@ -126,7 +126,7 @@ class IndexSource(StagedSource):
 
 
 def need_libraries(manifest: Manifest, options: OpenOptions, encodes: bool = True) -> None:
-    """Raises MissingExtraError if the libraries that search this index are not installed."""
+    """Raises SetupError if the libraries that search this index are not installed."""
     if options.backend:
         return
     if manifest.dense is not None:  # that of a hybrid index is its member's

@@ -17,7 +17,7 @@ from tqdm import tqdm
 
 from retrieval_server.errors import CorpusError
 from retrieval_server.json_limits import read_json_line
-from retrieval_server.server.errors import RequestErrors
+from retrieval_server.server.request_errors import RequestErrors
 
 
 class PageStore:
@@ -83,7 +83,7 @@ class ServedPages:
             self._store = await asyncio.to_thread(PageStore, self._path)
 
     def require(self) -> PageStore:
-        """The pages. Raises Refused where there are none, or not yet."""
+        """The pages. Raises RequestError where there are none, or not yet."""
         if self._path is None:
             reason = "this server has no pages; it is started with --pages FILE"
             raise self._refusals.refused(404, "no_pages", reason)

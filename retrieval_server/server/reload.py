@@ -15,17 +15,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from retrieval_server.errors import IndexFolderError, RetrievalServerError
+from retrieval_server.errors import IndexFolderError, OutsideRootError, RetrievalServerError
 from retrieval_server.folder.manifest import read_manifest
-from retrieval_server.server.errors import RequestErrors
 from retrieval_server.server.indexes import Indexes, LoadedIndex, Loader, ServedIndex
+from retrieval_server.server.request_errors import RequestErrors
 from retrieval_server.source import Source
 
 log = logging.getLogger(__name__)
-
-
-class OutsideRootError(Exception):
-    """A folder that ``/reload`` may not open; the message says which it may."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +100,8 @@ class ReloadService:
     ) -> tuple[str, LoadedIndex]:
         """Replace an index (None: the default) by the one at ``path``; its name and what it serves now.
 
-        Raises Refused; the index then serves what it served before. A caller that goes away does not stop it.
+        Raises RequestError; the index then serves what it served before. A caller that goes away does not
+        stop it.
         """
         index, _ = self._indexes.require(name)
         refused = self._refusals.refused

@@ -13,8 +13,8 @@ from fastapi import Path as InPath
 from fastapi.responses import JSONResponse, PlainTextResponse
 
 from retrieval_server.engine.metrics import CONTENT_TYPE
+from retrieval_server.errors import RequestError
 from retrieval_server.folder.passages import Passage
-from retrieval_server.server.errors import RequestError
 from retrieval_server.server.indexes import LoadedIndex
 from retrieval_server.server.search_service import DocumentResult, SearchResult
 from retrieval_server.server.services import Services

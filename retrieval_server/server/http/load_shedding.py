@@ -18,7 +18,7 @@ from functools import partial
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from retrieval_server.server.errors import RequestError
+from retrieval_server.errors import RequestError
 from retrieval_server.server.services import Services
 
 #: How often the delay of the event loop is measured, and which delay is too long, in seconds.
