@@ -9,8 +9,6 @@ error.
 from __future__ import annotations
 
 import hashlib
-import json
-import os
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from typing import Literal
@@ -19,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from tqdm import tqdm
 
 from retrieval_server.errors import IndexFolderError
+from retrieval_server.folder.atomic import write_json
 from retrieval_server.json_limits import read_json_file
 
 FORMAT_VERSION = 1
@@ -201,11 +200,7 @@ def describe_files(folder: Path, progress: bool = False) -> dict[str, FileEntry]
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
-    with (folder / MANIFEST).open("w", encoding="utf-8") as stream:
-        json.dump(manifest.model_dump(exclude_none=True), stream, indent=2, ensure_ascii=False)
-        stream.write("\n")
-        stream.flush()
-        os.fsync(stream.fileno())
+    write_json(folder / MANIFEST, manifest.model_dump(exclude_none=True))
 
 
 def read_manifest(folder: Path) -> Manifest:
