@@ -129,5 +129,5 @@ def disk_errors(folder: Path) -> Iterator[None]:
 
 
 def _is_full(folder: Path) -> bool:
-    there = next((path for path in (folder, *folder.absolute().parents) if path.exists()), Path("/"))
-    return shutil.disk_usage(there).free < _NO_ROOM
+    existing = next((path for path in (folder, *folder.absolute().parents) if path.exists()), Path("/"))
+    return shutil.disk_usage(existing).free < _NO_ROOM

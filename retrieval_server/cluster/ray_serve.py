@@ -157,10 +157,10 @@ class RayServe:
             os.environ["PYTHONPATH"] = os.pathsep.join(
                 [here, *(path for path in known if path and path != here)]
             )
-            wanted = sum(self._most_replicas(folder) for folder in folders) * options.replica_cpus
+            cpus = sum(self._most_replicas(folder) for folder in folders) * options.replica_cpus
             # Twice: during a reload, old and new replicas run side by side.
             settings |= {
-                "num_cpus": max(os.cpu_count() or 1, 1 + int(2 * wanted)),
+                "num_cpus": max(os.cpu_count() or 1, 1 + int(2 * cpus)),
                 "include_dashboard": False,
             }
         try:

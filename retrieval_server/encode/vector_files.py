@@ -43,8 +43,8 @@ def encode_rows(
     stop = len(store) if stop is None else stop
     layout = RowLayout(encoder.section.dimension, kind)
     row_bytes = layout.row_bytes
-    there = path.stat().st_size // row_bytes if path.exists() else 0
-    done = min(there, stop - start) // BLOCK * BLOCK
+    stored = path.stat().st_size // row_bytes if path.exists() else 0
+    done = min(stored, stop - start) // BLOCK * BLOCK
     texts = store.iter_contents(start + done, stop)
     with (
         path.open("ab") as stream,

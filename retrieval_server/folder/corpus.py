@@ -104,12 +104,12 @@ class CorpusReader:
             for number, path in enumerate(self.files):
                 self._before.append(place)
                 rows = _parquet_rows if path.name.lower().endswith(".parquet") else _line_rows
-                for found in rows(path, bar):
+                for row in rows(path, bar):
                     place += 1
-                    if isinstance(found, BadRowError):
-                        self._bad(place, str(found))
-                    elif found is not None:
-                        yield place, found
+                    if isinstance(row, BadRowError):
+                        self._bad(place, str(row))
+                    elif row is not None:
+                        yield place, row
                 bar.update(sum(sizes[: number + 1]) - bar.n)
         if self.bad.count > NAMED:
             log.warning("%d bad rows in all", self.bad.count)

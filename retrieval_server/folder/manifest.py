@@ -235,10 +235,10 @@ def read_manifest(folder: Path) -> Manifest:
     return manifest
 
 
-def require_equal(what: str, in_manifest: object, found: object, remedy: str) -> None:
+def require_equal(what: str, in_manifest: object, actual: object, remedy: str) -> None:
     """Refuse a mismatch, with both values and the remedy."""
-    if in_manifest != found:
-        raise IndexFolderError(f"{what}: the manifest says {in_manifest!r}, found {found!r}. {remedy}")
+    if in_manifest != actual:
+        raise IndexFolderError(f"{what}: the manifest says {in_manifest!r}, found {actual!r}. {remedy}")
 
 
 def check_files(folder: Path, manifest: Manifest, verify: bool | None = None) -> None:

@@ -52,15 +52,15 @@ class PageStore:
 
     def get(self, url: str) -> dict[str, str] | None:
         """``{"url", "contents"}`` of the page, or None. MediaWiki's two forms of an address are equal."""
-        found = self._find(url)
-        if found is None and "/index.php/" in url:
-            found = self._find(url.replace("/index.php/", "/index.php?title=", 1))
-        return found
+        row = self._find(url)
+        if row is None and "/index.php/" in url:
+            row = self._find(url.replace("/index.php/", "/index.php?title=", 1))
+        return row
 
     def _find(self, url: str) -> dict[str, str] | None:
-        wanted = np.uint64(_hash(url))
+        key = np.uint64(_hash(url))
         for position in range(
-            np.searchsorted(self._hashes, wanted), np.searchsorted(self._hashes, wanted, side="right")
+            np.searchsorted(self._hashes, key), np.searchsorted(self._hashes, key, side="right")
         ):
             with self._path.open("rb") as stream:
                 stream.seek(int(self._offsets[position]))

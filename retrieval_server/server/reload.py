@@ -61,26 +61,26 @@ class Reloader:
         """
         now = self.places[index]
         kept = now.encoder if path is None else None
-        found = None if path is None else self._inside(index, "path", path)
-        for member in _members(found):
+        folder = None if path is None else self._inside(index, "path", path)
+        for member in _members(folder):
             self._inside(index, "path", str(member))
         return IndexLocation(
-            path=found or now.path,
+            path=folder or now.path,
             encoder=kept if encoder is None else str(self._inside(index, "encoder", encoder)),
         )
 
     def _inside(self, index: str, key: str, name: str) -> Path:
         root = self._roots[index]
         try:
-            found = (root / name).resolve()
-            found.exists()  # raises for a name that is too long for the file system
+            folder = (root / name).resolve()
+            folder.exists()  # raises for a name that is too long for the file system
         except (OSError, ValueError, RuntimeError):  # a loop of links, a NUL
             raise OutsideRootError(f"{key}: not a path") from None
-        if not found.is_relative_to(root):
+        if not folder.is_relative_to(root):
             raise OutsideRootError(
                 f"{key}: outside {root}, the only folder that /reload opens (--reload-root)"
             )
-        return found
+        return folder
 
 
 class ReloadService:
