@@ -146,9 +146,9 @@ class BuildCommand(Options):
             return self
         if self.hybrid.of:
             raise ValueError("--of belongs to --backend hybrid")
-        given = {**dict(self), "encoder": self.dense.encoder}
+        values = {**dict(self), "encoder": self.dense.encoder}
         for name in _NEEDED[self.step]:
-            if given[name] is None:
+            if values[name] is None:
                 raise ValueError(f"{'a build' if self.step == 'all' else self.step} needs --{name}")
         if self.step != "all" and self.backend not in (None, "dense"):
             raise ValueError(f"{self.step} is a step of a dense index; {self.backend} is built in one go")

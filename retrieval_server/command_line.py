@@ -135,10 +135,10 @@ def parse(
             below = textwrap.fill(option.group.description, 90) if option.group.description else None
             groups[option.group] = parser.add_argument_group(option.group.title, below)
         _add(groups[option.group], option)
-    given = vars(parser.parse_args(argv))
+    args = vars(parser.parse_args(argv))
     values = _empty(model) | dict(settled)
     for option in options:
-        if (value := given[option.dest]) is not None:
+        if (value := args[option.dest]) is not None:
             at = values
             for step in option.path[:-1]:
                 at = at[step]

@@ -84,10 +84,10 @@ class ProbeResult:
 def combine_probes(probes: Iterable[ProbeResult]) -> Determinism:
     """The guarantee of several processes, any of which may get a query: the weakest, and ``bits`` only if
     all of them multiply alike."""
-    found = set(probes)
-    if len(found) > 1:
-        found = {probe.without_bits() for probe in found}
-    return weakest_determinism(probe.guarantee for probe in found)
+    distinct = set(probes)
+    if len(distinct) > 1:
+        distinct = {probe.without_bits() for probe in distinct}
+    return weakest_determinism(probe.guarantee for probe in distinct)
 
 
 def probe_model(model: torch.nn.Module) -> ProbeResult:

@@ -1,6 +1,8 @@
-"""The errors of building or opening an index; every message ends with the remedy.
+"""The exceptions of the package.
 
-The scripts print the message without a traceback and exit with status 2. Any other exception is a bug.
+A command prints the message of a ``RetrievalServerError``, which ends with the remedy, without a traceback
+and exits with status 2. The others end a request, or one row of a corpus, and are caught in the package. Any
+other exception is a bug.
 """
 
 from __future__ import annotations
@@ -62,6 +64,53 @@ class DiskError(RetrievalServerError):
     """A folder cannot be written: no room, or no right."""
 
 
+class SetupError(RetrievalServerError):
+    """This machine lacks what a command needs: a package, or the address to listen on."""
+
+
+class BadRowError(ValueError):
+    """What is wrong with one row of a corpus, in words."""
+
+
+class ValueTooLargeError(ValueError):
+    """A value of a vector is finite, and more than the type of the rows can hold."""
+
+
+class OverloadedError(Exception):
+    """The request was refused; ``retry_after`` is in whole seconds, ``reason`` a metrics label."""
+
+    def __init__(self, reason: str, message: str, retry_after: int):
+        super().__init__(message)
+        self.reason, self.retry_after = reason, retry_after
+
+
+class SearchFailedError(Exception):
+    """A source cannot answer a query now, for a reason that the client should be told.
+
+    ``status`` is the HTTP status of the answer, ``error`` its fixed word, ``retry_after`` in whole seconds.
+    The text goes to clients and into logs: no key, no credentials.
+    """
+
+    def __init__(self, status: int, error: str, reason: str, retry_after: int | None = None):
+        super().__init__(reason)
+        self.status, self.error, self.reason, self.retry_after = status, error, reason, retry_after
+
+
+class OutsideRootError(Exception):
+    """A folder that ``/reload`` may not open; the message says which it may."""
+
+
+class RequestError(Exception):
+    """A request that is answered with this status, a fixed word to branch on and a sentence for people."""
+
+    def __init__(self, status: int, error: str, reason: str, headers: dict[str, str] | None = None):
+        self.status, self.error, self.reason, self.headers = status, error, reason, headers
+
+
+class ClientDisconnectedError(Exception):
+    """The client closed its connection: there is nobody to answer."""
+
+
 @contextmanager
 def disk_errors(folder: Path) -> Iterator[None]:
     """Raises DiskError, which names the file or else the folder, for what the block cannot write there."""
@@ -80,5 +129,5 @@ def disk_errors(folder: Path) -> Iterator[None]:
 
 
 def _is_full(folder: Path) -> bool:
-    there = next((path for path in (folder, *folder.absolute().parents) if path.exists()), Path("/"))
-    return shutil.disk_usage(there).free < _NO_ROOM
+    existing = next((path for path in (folder, *folder.absolute().parents) if path.exists()), Path("/"))
+    return shutil.disk_usage(existing).free < _NO_ROOM

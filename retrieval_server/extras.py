@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
-from retrieval_server.errors import RetrievalServerError
+from retrieval_server.errors import SetupError
 
 #: The modules of the extra `bm25` that every server needs, and those that the search for words needs.
 SERVER = ("fastapi", "httptools", "prometheus_client", "uvicorn")
@@ -19,15 +19,11 @@ MODEL = ("sentence_transformers", "torch")
 DENSE = (*INDEX, *MODEL)
 
 
-class MissingExtraError(RetrievalServerError):
-    """A package is not installed; the message names the extra that brings it."""
-
-
 def require_packages(what: str, extra: str, modules: tuple[str, ...]) -> None:
-    """Raises MissingExtraError if one of these top-level modules is not installed; ``what`` needs them."""
+    """Raises SetupError if one of these top-level modules is not installed; ``what`` needs them."""
     missing = [module for module in modules if not _is_installed(module)]
     if missing:
-        raise MissingExtraError(missing_message(what, extra, missing))
+        raise SetupError(missing_message(what, extra, missing))
 
 
 def missing_message(what: str, extra: str, missing: list[str]) -> str:

@@ -19,12 +19,8 @@ _SHORT_LINE = 64 << 10
 _OPEN, _NO_BRACKETS = b"[{", bytes(set(range(256)) - set(b"[]{}"))
 
 
-class JsonLimitError(ValueError):
-    """It has too many values or levels; the message says which."""
-
-
 def read_json(data: bytes, most_values: int) -> Any:
-    """The value of a JSON text in UTF-8. Raises ValueError for what is none, and JsonLimitError."""
+    """The value of a JSON text in UTF-8. Raises ValueError for what is none, and beyond the limits."""
     _check(data, most_values)
     # As text: of bytes, `json` would also read UTF-16, in which the bytes of brackets mean other things.
     return json.loads(data.decode("utf-8-sig", "surrogatepass"))
@@ -32,13 +28,13 @@ def read_json(data: bytes, most_values: int) -> Any:
 
 def json_file_bytes(path: Path) -> bytes:
     """The bytes of a JSON file whose values have been counted. Raises OSError, also for a pipe or a device,
-    which might never end; JsonLimitError for too many bytes, values or levels."""
+    which might never end; ValueError for too many bytes, values or levels."""
     if path.exists() and not path.is_file():
         raise OSError(errno.EINVAL, "no ordinary file", str(path))
     with path.open("rb") as file:
         data = file.read(MAX_FILE_BYTES + 1)
     if len(data) > MAX_FILE_BYTES:
-        raise JsonLimitError(f"it has more than {MAX_FILE_BYTES:,} bytes")
+        raise ValueError(f"it has more than {MAX_FILE_BYTES:,} bytes")
     _check(data, MAX_FILE_VALUES)
     return data
 
@@ -49,8 +45,8 @@ def read_json_file(path: Path) -> Any:
 
 
 def read_json_line(line: bytes | str) -> Any:
-    """The value of a line of JSON. Raises what ``json.loads`` raises, and JsonLimitError. A short line is not
-    counted: it cannot hold much, and a corpus has millions."""
+    """The value of a line of JSON. Raises ValueError, as ``json.loads`` does, and for a line of too many
+    values or levels. A short line is not counted: it cannot hold much, and a corpus has millions."""
     if len(line) > _SHORT_LINE:
         _check(line.encode("utf-8", "surrogatepass") if isinstance(line, str) else line, MAX_FILE_VALUES)
     return json.loads(line if isinstance(line, str) else line.decode("utf-8-sig", "surrogatepass"))
@@ -59,7 +55,7 @@ def read_json_line(line: bytes | str) -> Any:
 def _check(data: bytes, most_values: int) -> None:
     # Without escapes, a quotation mark begins or ends a text; every other part is outside of texts.
     marked = data.replace(b"\\\\", b"").replace(b'\\"', b"")
-    too_many = JsonLimitError(f"it has more than {most_values:,} values")
+    too_many = ValueError(f"it has more than {most_values:,} values")
     if marked.count(b'"') > 4 * most_values + 4:  # a text for each value, and one for its key
         raise too_many
     outside = b"".join(marked.split(b'"')[::2])
@@ -70,4 +66,4 @@ def _check(data: bytes, most_values: int) -> None:
     for bracket in outside.translate(None, _NO_BRACKETS):
         depth += 1 if bracket in _OPEN else -1
         if depth > MAX_DEPTH:
-            raise JsonLimitError(f"it is nested more than {MAX_DEPTH} deep")
+            raise ValueError(f"it is nested more than {MAX_DEPTH} deep")

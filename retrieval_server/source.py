@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from retrieval_server.determinism import Determinism
+from retrieval_server.errors import SearchFailedError
 from retrieval_server.folder.passages import Passage
 
 
@@ -50,18 +51,6 @@ class SourceDescription:
     guarantee: Determinism | None = None
     #: The share, 0 to 1, of a mapped index that was read ahead; None where nothing is read ahead.
     paged_in: float | None = None
-
-
-class SearchFailedError(Exception):
-    """A source cannot answer a query now, for a reason that the client should be told.
-
-    ``status`` is the HTTP status of the answer, ``error`` its fixed word, ``retry_after`` in whole seconds.
-    The text goes to clients and into logs: no key, no credentials.
-    """
-
-    def __init__(self, status: int, error: str, reason: str, retry_after: int | None = None):
-        super().__init__(reason)
-        self.status, self.error, self.reason, self.retry_after = status, error, reason, retry_after
 
 
 class Source(ABC):

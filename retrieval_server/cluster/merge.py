@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from retrieval_server.source import ScoredPassage, round_score
 
 
-def merge(found: Sequence[Sequence[ScoredPassage]], topk: int) -> tuple[ScoredPassage, ...]:
+def merge(lists: Sequence[Sequence[ScoredPassage]], topk: int) -> tuple[ScoredPassage, ...]:
     """The ``topk`` best of one query's hits from all shards.
 
-    ``found`` has a list for each shard, in row order; lists are best first, with unrounded scores. The sort
+    ``lists`` has a list for each shard, in row order; lists are best first, with unrounded scores. The sort
     is stable, so equal scores stay in corpus order.
     """
-    every = [hit for hits in found for hit in hits]
+    every = [hit for hits in lists for hit in hits]
     return tuple(round_score(hit) for hit in sorted(every, key=lambda hit: -hit.score)[:topk])

@@ -9,8 +9,8 @@ from retrieval_server.command_line import Flag, Group, Options
 
 
 def _replicas(text: str) -> tuple[int, int]:
-    found = re.fullmatch(r"([0-9]+)(?::([0-9]+))?", text)
-    least, most = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
+    match = re.fullmatch(r"([0-9]+)(?::([0-9]+))?", text)
+    least, most = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
     if not 1 <= least <= most:
         raise ValueError(f"{text!r} is neither a number from 1 on, nor a range such as 1:4")
     return least, most

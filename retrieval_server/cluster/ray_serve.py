@@ -26,12 +26,12 @@ from retrieval_server.cluster.merge import merge
 from retrieval_server.cluster.ray_options import RayOptions
 from retrieval_server.cluster.replicas import QueryEncoder, Shard
 from retrieval_server.determinism import Determinism, ProbeResult, combine_probes
-from retrieval_server.errors import IndexFolderError, RayError
+from retrieval_server.errors import IndexFolderError, RayError, SearchFailedError
 from retrieval_server.folder.manifest import Manifest, check_files
 from retrieval_server.folder.passages import Passage
 from retrieval_server.folder.shard_set import read_shards
 from retrieval_server.search.options import OpenOptions
-from retrieval_server.source import ScoredPassage, SearchFailedError, SourceDescription, StagedSource
+from retrieval_server.source import ScoredPassage, SourceDescription, StagedSource
 
 log = logging.getLogger(__name__)
 #: Seconds between two calls to a dead replica: the first value, doubled each time, up to the second.
@@ -157,10 +157,10 @@ class RayServe:
             os.environ["PYTHONPATH"] = os.pathsep.join(
                 [here, *(path for path in known if path and path != here)]
             )
-            wanted = sum(self._most_replicas(folder) for folder in folders) * options.replica_cpus
+            cpus = sum(self._most_replicas(folder) for folder in folders) * options.replica_cpus
             # Twice: during a reload, old and new replicas run side by side.
             settings |= {
-                "num_cpus": max(os.cpu_count() or 1, 1 + int(2 * wanted)),
+                "num_cpus": max(os.cpu_count() or 1, 1 + int(2 * cpus)),
                 "include_dashboard": False,
             }
         try:

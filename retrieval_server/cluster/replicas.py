@@ -28,8 +28,10 @@ class QueryEncoder:
         from retrieval_server.encode.encoder import Encoder
         from retrieval_server.search.threads import encoder_threads, probe_encoder
 
-        found = EncoderSection.model_validate(section)
-        self._encoder = Encoder.open(found, options.encoder, options.device, options.dtype, options.openvino)
+        encoder = EncoderSection.model_validate(section)
+        self._encoder = Encoder.open(
+            encoder, options.encoder, options.device, options.dtype, options.openvino
+        )
         self._threads = encoder_threads(options)
         self._probed = probe_encoder(self._encoder, self._threads)
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict
 
 from retrieval_server.errors import EncoderError
+from retrieval_server.folder.atomic import write_json
 from retrieval_server.folder.manifest import MANIFEST, FileEntry, describe_files
 from retrieval_server.json_limits import json_file_bytes
 
@@ -75,7 +76,7 @@ def _whole(place: Path) -> bool:
 def _publish(work: Path, place: Path) -> None:
     """Give a finished conversion its name, unless another process was faster."""
     kept = _ConversionManifest(files=describe_files(work))
-    (work / MANIFEST).write_text(kept.model_dump_json(indent=2) + "\n", encoding="utf-8")
+    write_json(work / MANIFEST, kept.model_dump(mode="json"))
     try:
         os.rename(work, place)  # fails where there is a folder that is not empty
         return

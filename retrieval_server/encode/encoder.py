@@ -131,11 +131,11 @@ class Encoder:
     @cached_property
     def probed(self) -> ProbeResult:
         """What ``encode_queries`` guarantees in this process; found out on first use."""
-        found = self._converted.probe() if self._converted else probe_model(self._model)
+        result = self._converted.probe() if self._converted else probe_model(self._model)
         if self._plain:
-            return found
+            return result
         # Padded to the longest of the batch: the last digits of a vector depend on the others' lengths.
-        return found.without_bits()
+        return result.without_bits()
 
     @property
     def on_gpu(self) -> bool:
@@ -176,12 +176,12 @@ class Encoder:
                 )
                 with torch.inference_mode():
                     features = {key: value.to(self._model.device) for key, value in features.items()}
-                    found = self._model(features)["sentence_embedding"].float()
+                    embeddings = self._model(features)["sentence_embedding"].float()
                     if self.section.normalize:
-                        found = torch.nn.functional.normalize(found, dim=-1)
+                        embeddings = torch.nn.functional.normalize(embeddings, dim=-1)
                 if vectors is None:
-                    vectors = np.empty((len(texts), found.shape[1]), dtype=np.float32)
-                vectors[chunk] = found.cpu().numpy()
+                    vectors = np.empty((len(texts), embeddings.shape[1]), dtype=np.float32)
+                vectors[chunk] = embeddings.cpu().numpy()
         return vectors
 
     def encode_batch(self, texts: list[str], batch_size: int = 64) -> np.ndarray:

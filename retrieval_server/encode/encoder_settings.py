@@ -69,20 +69,20 @@ def choose_pooling(
         "its sentence-transformers configuration": own.pooling,
         f"the {family.name} family" if family else "": family.pooling if family else None,
     }
-    said = {source: pooling for source, pooling in sources.items() if pooling is not None}
-    if not said:
+    poolings = {source: pooling for source, pooling in sources.items() if pooling is not None}
+    if not poolings:
         raise EncoderError(
             f"{name}: a bare transformers folder of no known family, so its pooling is unknown. "
             f"Say it with --pooling {'|'.join(POOLINGS)} (the model's card tells)."
         )
-    if len(set(said.values())) > 1:
-        both = ", ".join(f"{source} says {pooling!r}" for source, pooling in said.items())
+    if len(set(poolings.values())) > 1:
+        both = ", ".join(f"{source} says {pooling!r}" for source, pooling in poolings.items())
         raise EncoderError(
             f"{name}: pooling is contradictory: {both}. A model answers badly under another pooling than it "
             "was trained with: correct 1_Pooling/config.json in the folder, rename a folder that only looks "
             "like that family, or drop the flag."
         )
-    return next(iter(said.values()))
+    return next(iter(poolings.values()))
 
 
 def check_length(folder: Path, own: FolderSettings, *, special: int, positions: int | None) -> None:

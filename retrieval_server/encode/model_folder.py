@@ -53,14 +53,16 @@ def _from_hub(name: str) -> Path:
     from huggingface_hub import snapshot_download
 
     log.warning("%s is no folder on this machine: fetching it from the Hugging Face Hub", name)
-    wanted = [f"*{suffix}" for suffix in _SETTINGS]
+    patterns = [f"*{suffix}" for suffix in _SETTINGS]
     ignored = ["onnx/*", "openvino/*", "coreml/*"]
     try:
         folder = Path(
-            snapshot_download(name, allow_patterns=[*wanted, "*.safetensors"], ignore_patterns=ignored)
+            snapshot_download(name, allow_patterns=[*patterns, "*.safetensors"], ignore_patterns=ignored)
         )
         if not any(folder.rglob("*.safetensors")):
-            folder = Path(snapshot_download(name, allow_patterns=[*wanted, "*.bin"], ignore_patterns=ignored))
+            folder = Path(
+                snapshot_download(name, allow_patterns=[*patterns, "*.bin"], ignore_patterns=ignored)
+            )
     except Exception as error:  # the Hub client raises many types, for the network, the name and the licence
         raise EncoderError(
             f"{name}: neither a local folder nor to be had from the Hugging Face Hub "

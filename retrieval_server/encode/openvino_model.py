@@ -61,9 +61,9 @@ class OpenVinoTransformer(torch.nn.Module):
         self._request, self._busy = compiled.create_infer_request(), threading.Lock()
 
     def forward(self, **features: Any) -> BaseModelOutput:
-        given = [features[name].numpy() for name in self._inputs]
+        inputs = [features[name].numpy() for name in self._inputs]
         with self._busy:  # a request computes one batch at a time; Ray Serve encodes in several threads
-            states = self._request.infer(given)[0]
+            states = self._request.infer(inputs)[0]
         return BaseModelOutput(last_hidden_state=torch.from_numpy(states))
 
     def probe(self) -> ProbeResult:
@@ -105,8 +105,8 @@ def use_openvino(
             f"--runtime openvino: the model begins with {type(transformer).__name__}, which is no "
             "transformer. Encode it with --runtime torch."
         )
-    accepted, given = inspect.signature(transformer.model.forward).parameters, model.tokenizer(["probe"])
-    inputs = [name for name in _INPUTS if name in accepted and name in given]
+    accepted, features = inspect.signature(transformer.model.forward).parameters, model.tokenizer(["probe"])
+    inputs = [name for name in _INPUTS if name in accepted and name in features]
     weights = "int8" if dtype == "int8" else "float32"
     with _one_at_a_time:
         folder = _conversion(transformer.model, inputs, sha256, weights, settings)
@@ -148,8 +148,8 @@ def openvino_core() -> Any:
 
 def openvino_dtypes() -> tuple[str, ...]:
     """What OpenVINO computes in on this processor, as it says itself; not each has products in bfloat16."""
-    told = openvino_core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
-    return ("float32", "bfloat16", "int8") if "BF16" in told else ("float32", "int8")
+    capabilities = openvino_core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+    return ("float32", "bfloat16", "int8") if "BF16" in capabilities else ("float32", "int8")
 
 
 def _compile(core: Any, graph: Any, dtype: str, threads: int | None) -> Any:
@@ -203,7 +203,7 @@ def _convert(transformer: torch.nn.Module, inputs: list[str], weights: str, work
             _quantise(graph)
         openvino.save_model(graph, work / _GRAPH, compress_to_fp16=False)
         compiled = _compile(openvino_core(), openvino_core().read_model(work / _GRAPH), weights, None)
-        found = OpenVinoTransformer(compiled, inputs, transformer.config, weights)(
+        converted = OpenVinoTransformer(compiled, inputs, transformer.config, weights)(
             **example
         ).last_hidden_state
     except (EncoderError, OSError):  # told as they are: a model without matrices, a disk that is full
@@ -214,7 +214,7 @@ def _convert(transformer: torch.nn.Module, inputs: list[str], weights: str, work
             "--runtime torch."
         ) from error
     kept = mask[..., None]
-    cosines = torch.nn.functional.cosine_similarity((found * kept).sum(1), (reference * kept).sum(1))
+    cosines = torch.nn.functional.cosine_similarity((converted * kept).sum(1), (reference * kept).sum(1))
     if not cosines.min() >= _LEAST_COSINE[weights]:
         raise EncoderError(
             f"OpenVINO computes other vectors than torch: a cosine of {cosines.min():.4f} in {weights}, "

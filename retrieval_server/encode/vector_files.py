@@ -16,9 +16,9 @@ import numpy as np
 from tqdm import tqdm
 
 from retrieval_server.encode.encoder import Encoder
-from retrieval_server.errors import EncoderError
+from retrieval_server.errors import EncoderError, ValueTooLargeError
 from retrieval_server.folder.passages import PassageStore
-from retrieval_server.folder.row_layout import RowLayout, RowType, ValueTooLargeError
+from retrieval_server.folder.row_layout import RowLayout, RowType
 
 BLOCK = 1024  # passages encoded and written at once
 
@@ -43,8 +43,8 @@ def encode_rows(
     stop = len(store) if stop is None else stop
     layout = RowLayout(encoder.section.dimension, kind)
     row_bytes = layout.row_bytes
-    there = path.stat().st_size // row_bytes if path.exists() else 0
-    done = min(there, stop - start) // BLOCK * BLOCK
+    stored = path.stat().st_size // row_bytes if path.exists() else 0
+    done = min(stored, stop - start) // BLOCK * BLOCK
     texts = store.iter_contents(start + done, stop)
     with (
         path.open("ab") as stream,

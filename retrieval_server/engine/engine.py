@@ -25,6 +25,7 @@ from retrieval_server.engine.latency_model import LatencyModel
 from retrieval_server.engine.metrics import IndexMetrics
 from retrieval_server.engine.options import EngineOptions
 from retrieval_server.engine.runners import RemoteRunner, StagedRunner, StageThreads
+from retrieval_server.errors import OverloadedError
 from retrieval_server.source import RemoteSource, Source, StagedSource
 
 log = logging.getLogger(__name__)
@@ -32,63 +33,59 @@ log = logging.getLogger(__name__)
 _LOOK_AGAIN_S = 0.02
 
 
-class OverloadedError(Exception):
-    """The request was refused; ``retry_after`` is in whole seconds, ``reason`` a metrics label."""
-
-    def __init__(self, reason: str, message: str, retry_after: int):
-        super().__init__(message)
-        self.reason, self.retry_after = reason, retry_after
-
-
 class Engine:
-    """Answers queries from a source that it loads itself. Belongs to the event loop that runs ``load``."""
+    """Answers queries from a source. Belongs to the event loop that runs ``start``, which makes it."""
 
-    def __init__(self, options: EngineOptions, metrics: IndexMetrics):
-        self.options = options
-        self.source: Source | None = None
-        self._metrics = metrics
-        self._queue: JobQueue | None = None  # made by load: the size of a batch depends on the source
-        self._pace: LatencyModel | None = None
+    def __init__(self, source: Source, stages: StageThreads, options: EngineOptions, metrics: IndexMetrics):
+        self.source = source
+        self._stages, self._options, self._metrics = stages, options, metrics
         self._cache: LRUCache[tuple[str, int], Answer] = LRUCache(options.cache_size)
         self._in_flight: dict[tuple[str, int], QueryJob] = {}
-        self._stages = StageThreads()
-        self._tasks: list[asyncio.Task] = []
         self._searches = 0
-
-    @property
-    def queue_length(self) -> int:
-        """Queries that wait for the encoder."""
-        return len(self._queue) if self._queue is not None else 0
-
-    @property
-    def outstanding(self) -> int:
-        """Queries accepted and not yet answered."""
-        return self._queue.unanswered if self._queue is not None else 0
-
-    @property
-    def cache_entries(self) -> int:
-        return len(self._cache)
-
-    async def load(self, load: Callable[[], Source]) -> None:
-        """Load and warm up in the thread that will encode, and start to work on the queue."""
-        options = self.options
-        source = await self._stages.load(load)
         runner: RemoteRunner | StagedRunner
         if isinstance(source, RemoteSource):  # batches would make fast queries wait for slow ones
             self._queue, self._pace = JobQueue(max_batch=1, max_wait_s=0.0), LatencyModel(max_batch=1)
             runner = RemoteRunner(source, self._queue.next_batch, self._deliver)
         else:
-            try:
-                await self._stages.load(source.warm_up)
-            except Exception:
-                source.close()
-                raise
             self._queue = JobQueue(options.max_batch, options.max_wait_ms / 1000)
             self._pace = LatencyModel(options.max_batch)
             overlap = source.overlaps if options.overlap is None else options.overlap
-            runner = StagedRunner(source, self._stages, self._queue.next_batch, self._deliver, overlap)
+            runner = StagedRunner(source, stages, self._queue.next_batch, self._deliver, overlap)
         self._tasks = [asyncio.create_task(coroutine) for coroutine in runner.work()]
-        self.source = source
+
+    @classmethod
+    async def start(cls, load: Callable[[], Source], options: EngineOptions, metrics: IndexMetrics) -> Engine:
+        """Load a source and warm it up in the thread that will encode, and start to work on the queue.
+
+        Raises what ``load`` and ``warm_up`` raise; then no thread is left.
+        """
+        stages = StageThreads()
+        try:
+            source = await stages.load(load)
+            if isinstance(source, StagedSource):
+                try:
+                    await stages.load(source.warm_up)
+                except Exception:
+                    source.close()
+                    raise
+        except BaseException:
+            stages.end()
+            raise
+        return cls(source, stages, options, metrics)
+
+    @property
+    def queue_length(self) -> int:
+        """Queries that wait for the encoder."""
+        return len(self._queue)
+
+    @property
+    def outstanding(self) -> int:
+        """Queries accepted and not yet answered."""
+        return self._queue.unanswered
+
+    @property
+    def cache_entries(self) -> int:
+        return len(self._cache)
 
     async def drain(self) -> None:
         """Returns when all queries have been answered; the caller sends no more."""
@@ -109,8 +106,8 @@ class Engine:
     async def search(self, queries: Sequence[str], topk: int) -> list[Answer]:
         """At most ``topk`` documents a query, in the queries' order; a blank query finds none.
 
-        Raises Overloaded at once if the queue is full or too slow, and what the source raised. Cancelling
-        takes back the queries that no other request waits for.
+        Raises OverloadedError at once if the queue is full or too slow, and what the source raised.
+        Cancelling takes back the queries that no other request waits for.
         """
         self._searches += 1
         try:
@@ -122,13 +119,13 @@ class Engine:
         waits: list[Answer | QueryJob] = []
         joined: set[QueryJob] = set()
         fresh: list[QueryJob] = []
-        asked = cached = 0
+        searched = cached = 0
         loop = asyncio.get_running_loop()
         for query in queries:
             if not query.strip():
                 waits.append(())
                 continue
-            asked += 1
+            searched += 1
             key = (query, topk)
             if (answer := self._cache.get(key)) is not None:
                 cached += 1
@@ -138,25 +135,22 @@ class Engine:
             if job is None:
                 job = QueryJob(query, topk, loop.create_future())
                 fresh.append(job)
-                if self.options.single_flight:
+                if self._options.single_flight:
                     self._in_flight[key] = job
             joined.add(job)
             waits.append(job)
-        try:
-            self._admit(len(fresh))
-        except OverloadedError:
+        if (refusal := self.refusal(len(fresh))) is not None:
             for job in fresh:
                 self._forget(job)
-            raise
-        self._metrics.queries.inc(asked)
+            raise refusal
+        self._metrics.queries.inc(searched)
         self._metrics.cache_hits.inc(cached)
-        self._metrics.joined.inc(asked - cached - len(fresh))
+        self._metrics.joined.inc(searched - cached - len(fresh))
         await self._answered(fresh, joined)
         return [wait.future.result() if isinstance(wait, QueryJob) else wait for wait in waits]
 
     async def _answered(self, fresh: list[QueryJob], jobs: set[QueryJob]) -> None:
         """Returns when all ``jobs`` are answered; the ``fresh`` ones among them enter the queue."""
-        assert self._queue is not None
         self._queue.add(fresh)
         for job in jobs:
             job.askers += 1
@@ -170,34 +164,27 @@ class Engine:
                     self._metrics.dropped.inc()
                     self._forget(job)
 
-    def refuses(self) -> OverloadedError | None:
-        """Why one more query would be refused at this moment, or None."""
-        try:
-            self._admit(1)
-        except OverloadedError as error:
-            return error
-        return None
-
-    def _admit(self, queries: int) -> None:
+    def refusal(self, queries: int = 1) -> OverloadedError | None:
+        """Why so many more queries would be refused at this moment, or None."""
         if not queries:
-            return
-        assert self._pace is not None
-        outstanding, options = self.outstanding, self.options
+            return None
+        outstanding, options = self.outstanding, self._options
         total = outstanding + queries
         retry_after = max(1, math.ceil(self._pace.expected(outstanding)))
         if total > options.max_queue:
             message = f"{outstanding} queries under way, at most {options.max_queue}"
-            raise OverloadedError("queue_full", message, retry_after)
+            return OverloadedError("queue_full", message, retry_after)
         if not outstanding:
-            return  # an idle server accepts a request however long it may take
+            return None  # an idle server accepts a request however long it may take
         seconds = self._pace.upper_bound(total)
         if seconds > options.deadline_s:
             message = f"the answer could take {seconds:.0f} s; the deadline is {options.deadline_s:g} s"
-            raise OverloadedError("deadline", message, retry_after)
+            return OverloadedError("deadline", message, retry_after)
         most = options.max_delay_s
         if most is not None and seconds > most:
             message = f"the answer could take {seconds:.2f} s; --max-delay is {most:g} s"
-            raise OverloadedError("delay", message, retry_after)
+            return OverloadedError("delay", message, retry_after)
+        return None
 
     def _deliver(self, batch: JobBatch) -> None:
         """Give the jobs of a finished batch their answers, or their error."""
@@ -213,7 +200,6 @@ class Engine:
             self._fail(batch, batch.error)
 
     def _succeed(self, batch: JobBatch, answers: Sequence[Answer]) -> None:
-        assert self._queue is not None and self._pace is not None
         self._pace.batch_done(len(batch.jobs), batch.started, now())
         self._queue.batch_done()
         for job, answer in zip(batch.jobs, answers, strict=True):
@@ -224,7 +210,6 @@ class Engine:
             job.future.set_result(answer)
 
     def _fail(self, batch: JobBatch, error: Exception) -> None:
-        assert self._queue is not None
         if len(batch.jobs) > 1:
             log.warning("a batch of %d queries failed; trying each alone", len(batch.jobs), exc_info=error)
             self._queue.retry_alone(batch.jobs)

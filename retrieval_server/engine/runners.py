@@ -128,9 +128,9 @@ async def _timed(
     batch: JobBatch, stage: str, threads: ThreadPoolExecutor, work: Callable[..., Made], *arguments: Any
 ) -> Made:
     started = now()
-    made = await asyncio.get_running_loop().run_in_executor(threads, work, *arguments)
+    result = await asyncio.get_running_loop().run_in_executor(threads, work, *arguments)
     batch.seconds[stage] = now() - started
-    return made
+    return result
 
 
 class RemoteRunner:

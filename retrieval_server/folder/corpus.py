@@ -24,9 +24,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from tqdm import tqdm
 
-from retrieval_server.errors import CorpusError
+from retrieval_server.errors import BadRowError, CorpusError
 from retrieval_server.folder.bad_rows import NAMED, BadRows
-from retrieval_server.folder.corpus_rows import BadRowError, parse_jsonl_row, parse_tsv_row, passage_of
+from retrieval_server.folder.corpus_rows import parse_jsonl_row, parse_tsv_row, passage_of
 from retrieval_server.folder.manifest import CorpusSection
 from retrieval_server.folder.passages import Passage, PassageWriter
 
@@ -104,12 +104,12 @@ class CorpusReader:
             for number, path in enumerate(self.files):
                 self._before.append(place)
                 rows = _parquet_rows if path.name.lower().endswith(".parquet") else _line_rows
-                for found in rows(path, bar):
+                for row in rows(path, bar):
                     place += 1
-                    if isinstance(found, BadRowError):
-                        self._bad(place, str(found))
-                    elif found is not None:
-                        yield place, found
+                    if isinstance(row, BadRowError):
+                        self._bad(place, str(row))
+                    elif row is not None:
+                        yield place, row
                 bar.update(sum(sizes[: number + 1]) - bar.n)
         if self.bad.count > NAMED:
             log.warning("%d bad rows in all", self.bad.count)

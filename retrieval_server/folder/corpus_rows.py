@@ -10,12 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from retrieval_server.errors import BadRowError
 from retrieval_server.folder.passages import Passage
 from retrieval_server.json_limits import read_json_line
-
-
-class BadRowError(ValueError):
-    """What is wrong with one row, in words."""
 
 
 def passage_of(row: Mapping[str, object]) -> Passage:

@@ -9,8 +9,6 @@ error.
 from __future__ import annotations
 
 import hashlib
-import json
-import os
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from typing import Literal
@@ -19,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from tqdm import tqdm
 
 from retrieval_server.errors import IndexFolderError
+from retrieval_server.folder.atomic import write_json
 from retrieval_server.json_limits import read_json_file
 
 FORMAT_VERSION = 1
@@ -201,11 +200,7 @@ def describe_files(folder: Path, progress: bool = False) -> dict[str, FileEntry]
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
-    with (folder / MANIFEST).open("w", encoding="utf-8") as stream:
-        json.dump(manifest.model_dump(exclude_none=True), stream, indent=2, ensure_ascii=False)
-        stream.write("\n")
-        stream.flush()
-        os.fsync(stream.fileno())
+    write_json(folder / MANIFEST, manifest.model_dump(exclude_none=True))
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -240,10 +235,10 @@ def read_manifest(folder: Path) -> Manifest:
     return manifest
 
 
-def require_equal(what: str, in_manifest: object, found: object, remedy: str) -> None:
+def require_equal(what: str, in_manifest: object, actual: object, remedy: str) -> None:
     """Refuse a mismatch, with both values and the remedy."""
-    if in_manifest != found:
-        raise IndexFolderError(f"{what}: the manifest says {in_manifest!r}, found {found!r}. {remedy}")
+    if in_manifest != actual:
+        raise IndexFolderError(f"{what}: the manifest says {in_manifest!r}, found {actual!r}. {remedy}")
 
 
 def check_files(folder: Path, manifest: Manifest, verify: bool | None = None) -> None:

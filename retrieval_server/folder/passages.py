@@ -177,15 +177,15 @@ class PassageStore(Sequence[Passage]):
         Reads the column of ids from end to end: about a tenth of a second for each ten million passages, and
         no memory. An index of ids would cost a gigabyte for the few documents that an agent opens.
         """
-        wanted = pa.array(ids, pa.string())
-        found: dict[str, Passage] = {}
+        keys = pa.array(ids, pa.string())
+        passages: dict[str, Passage] = {}
         for number, columns in enumerate(self._columns):
-            for offset in pc.indices_nonzero(pc.is_in(columns[0], value_set=wanted)).to_pylist():
+            for offset in pc.indices_nonzero(pc.is_in(columns[0], value_set=keys)).to_pylist():
                 passage = Passage(*(column[offset].as_py() for column in columns))
-                found[passage.id] = passage
+                passages[passage.id] = passage
             if number % _OPEN_AT_ONCE == 0:
                 self.release()
-        return [found.get(key) for key in ids]
+        return [passages.get(key) for key in ids]
 
     def release(self) -> None:
         """Unmap the pages that were read; reading them again, in any thread, gives the same."""

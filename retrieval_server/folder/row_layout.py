@@ -19,6 +19,8 @@ from typing import Literal
 
 import numpy as np
 
+from retrieval_server.errors import ValueTooLargeError
+
 RowType = Literal["float32", "float16", "int8"]
 #: How a file of such rows is named.
 SUFFIXES: dict[RowType, str] = {"float32": ".f32", "float16": ".f16", "int8": ".i8"}
@@ -29,10 +31,6 @@ _LARGEST: dict[RowType, float] = {
     "float16": float(np.finfo(np.float16).max),
     "int8": float(np.finfo(np.float32).max),
 }
-
-
-class ValueTooLargeError(ValueError):
-    """A value is finite, and more than the type can hold."""
 
 
 @dataclass(frozen=True)

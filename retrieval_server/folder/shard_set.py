@@ -23,12 +23,12 @@ def read_shards(folder: Path) -> list[tuple[Path, Manifest]]:
     """
     if (folder / MANIFEST).is_file() or not folder.is_dir():
         return [(folder, read_manifest(folder))]
-    found = [(path, read_manifest(path)) for path in sorted(folder.glob("shard-*-of-*"))]
-    if not found:
+    shards = [(path, read_manifest(path)) for path in sorted(folder.glob("shard-*-of-*"))]
+    if not shards:
         return [(folder, read_manifest(folder))]  # which says what is missing
     remedy = "Split the index again with `rag-r1 index split`."
     sections = []
-    for path, manifest in found:
+    for path, manifest in shards:
         if manifest.shard is None:
             raise IndexFolderError(f"{path}: no shard, but an index of its own. {remedy}")
         sections.append((manifest.shard, path, manifest))

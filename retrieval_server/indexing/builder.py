@@ -214,7 +214,7 @@ def finish_index(
 
 def open_encoder(options: BuildOptions):
     """The encoder of a new index, loaded. Raises EncoderError, BuildError for a factory that does not fit,
-    MissingExtraError."""
+    SetupError."""
     require_packages("A dense index", "retrieval", DENSE)
     from retrieval_server.encode.encoder import Encoder
     from retrieval_server.indexing.dense_build import check_options
@@ -244,8 +244,8 @@ def print_resources(
         needs = estimate_times(preset, store, dimension, encoder, options.batch_size, encodes=encodes)
         work = options.out.with_name(options.out.name + ".building")
         files = [work / name for name in KEPT if name != PROGRESS]
-        there = sum(path.stat().st_size for path in files if path.exists())
-        print_estimate(preset, len(store), dimension, needs, options.out.parent, there)
+        stored = sum(path.stat().st_size for path in files if path.exists())
+        print_estimate(preset, len(store), dimension, needs, options.out.parent, stored)
 
 
 def origin_of_rows(
@@ -261,10 +261,10 @@ def origin_of_rows(
 
 
 def _versions(backend: str, *more: str) -> dict[str, str]:
-    found = {"python": platform.python_version()}
+    versions = {"python": platform.python_version()}
     for name in ("pyarrow", *_LIBRARIES.get(backend, ()), *more):
         try:
-            found[name] = version(name)
+            versions[name] = version(name)
         except ImportError:  # faiss comes under several names
             continue
-    return found
+    return versions

@@ -14,7 +14,7 @@ from tqdm import tqdm
 
 from retrieval_server.encode.encoder import Encoder
 from retrieval_server.encode.vector_files import VectorFiles
-from retrieval_server.errors import BuildError
+from retrieval_server.errors import BuildError, ValueTooLargeError
 from retrieval_server.folder.manifest import (
     FAISS_INDEX,
     ROWS,
@@ -24,7 +24,7 @@ from retrieval_server.folder.manifest import (
     SearchSection,
 )
 from retrieval_server.folder.passages import PassageStore
-from retrieval_server.folder.row_layout import RowLayout, RowType, ValueTooLargeError
+from retrieval_server.folder.row_layout import RowLayout, RowType
 from retrieval_server.indexing.faiss_build import make_index, write_faiss_index
 from retrieval_server.indexing.faiss_recall import (
     GOOD,
@@ -114,21 +114,21 @@ def make_dense(
         queries, source = sample_queries(store), "first sentences of passages"
     else:
         queries, source = read_queries(options.recall_queries), options.recall_queries.name
-    asked = SearchParameters(options.nprobe, options.ef_search)
+    requested = SearchParameters(options.nprobe, options.ef_search)
     scoring = None
     if rescoring is not None:
         stored = StoredRows(work / ROWS, RowLayout(vectors.dimension, rescoring.rows), len(vectors))
         scoring = RescoringRows(stored, rescoring.candidates)
-    found = measure_recall(path, vectors, loaded.encode_queries(queries), source, asked, scoring)
-    print(recall_table(found))
+    recall = measure_recall(path, vectors, loaded.encode_queries(queries), source, requested, scoring)
+    print(recall_table(recall))
     good = preset.good if preset else GOOD
-    best = asked
-    if asked == SearchParameters():
-        best = choose_default(found.rows, good)
-        if warning := recall_warning(found.rows, good):
+    best = requested
+    if requested == SearchParameters():
+        best = choose_default(recall.rows, good)
+        if warning := recall_warning(recall.rows, good):
             print(warning)
     search = SearchSection(nprobe=best.nprobe, ef_search=best.ef_search)
-    return section.model_copy(update={"search": search, "recall": found})
+    return section.model_copy(update={"search": search, "recall": recall})
 
 
 def _empty(options: BuildOptions, dimension: int) -> faiss.Index:

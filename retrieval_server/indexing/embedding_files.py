@@ -40,15 +40,15 @@ class Embeddings:
 
     def settle(self, rows: int) -> None:
         """Decide whether bare files have 16 or 32 bits. Raises BuildError if neither gives ``rows``."""
-        found = len(self)
-        if found == rows:
+        count = len(self)
+        if count == rows:
             return
         if any(path.suffix.lower() in _BARE for path in self._files):
             self._open(np.float16)
             if len(self) == rows:
                 return
         raise BuildError(
-            f"--embeddings: {found} vectors of {self.dimension} dimensions, but the corpus has {rows} "
+            f"--embeddings: {count} vectors of {self.dimension} dimensions, but the corpus has {rows} "
             "passages. Row i must be passage i: give all files, in their order, and the corpus of these."
         )
 
@@ -66,11 +66,11 @@ class Embeddings:
             if low < high:
                 pieces.append(np.asarray(array[low:high], np.float32))
             first += len(array)
-        found = np.concatenate(pieces)
-        if not np.isfinite(found).all():
-            bad = start + int(np.flatnonzero(~np.isfinite(found).all(axis=1))[0])
+        vectors = np.concatenate(pieces)
+        if not np.isfinite(vectors).all():
+            bad = start + int(np.flatnonzero(~np.isfinite(vectors).all(axis=1))[0])
             raise BuildError(f"--embeddings: row {bad} holds a value that is not a number. Encode it again.")
-        return found
+        return vectors
 
     def take(self, rows: np.ndarray) -> np.ndarray:
         """Single rows, (rows, dimension)."""

@@ -10,7 +10,6 @@ finished, so that a build that was killed continues there.
 from __future__ import annotations
 
 import logging
-import os
 from pathlib import Path
 
 import faiss
@@ -19,6 +18,7 @@ from tqdm import tqdm
 
 from retrieval_server.encode.vector_files import VectorFiles
 from retrieval_server.errors import BuildError
+from retrieval_server.folder.atomic import replacing
 from retrieval_server.folder.publication import link_or_copy
 from retrieval_server.search.vectors.faiss_search import cell_count, widen_cell_search
 
@@ -105,11 +105,8 @@ def sample_size(cells: int) -> int:
 
 def _save(index: faiss.Index, path: Path | None) -> None:
     if path is not None:
-        unfinished = path.with_name(path.name + ".part")
-        faiss.write_index(index, str(unfinished))
-        with unfinished.open("rb") as written:
-            os.fsync(written.fileno())
-        unfinished.replace(path)
+        with replacing(path) as unfinished:
+            faiss.write_index(index, str(unfinished))
 
 
 def _half_built(path: Path | None, vectors: VectorFiles) -> faiss.Index | None:

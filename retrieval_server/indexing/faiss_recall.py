@@ -74,12 +74,12 @@ def measure_recall(
     vectors: VectorFiles,
     queries: np.ndarray,
     source: str,
-    asked: SearchParameters,
+    chosen: SearchParameters,
     rescoring: RescoringRows | None = None,
 ) -> RecallSection:
     """The table of the index in ``path`` of ``vectors``, for (queries, dimension).
 
-    ``source`` says where the queries are from. If ``asked`` names a setting, it is measured as well. With
+    ``source`` says where the queries are from. If ``chosen`` names a setting, it is measured as well. With
     ``rescoring`` candidates are scored from those rows, as a server does, and the index is mapped.
     """
     index = open_index(path, mapped=rescoring is not None)
@@ -91,12 +91,12 @@ def measure_recall(
     )
     _, best = exact_best(vectors, queries, K)
     rows = []
-    for parameters in _settings(index, asked):
+    for parameters in _settings(index, chosen):
         parameters.apply(index, compressed=rescoring is not None)
         started = time.perf_counter()
-        found = [search.find(query[None], K)[0] for query in queries]
+        results = [search.find(query[None], K)[0] for query in queries]
         seconds = time.perf_counter() - started
-        pairs = zip(found, best.tolist(), strict=True)
+        pairs = zip(results, best.tolist(), strict=True)
         shared = sum(len({hit.row for hit in hits} & set(exact)) for hits, exact in pairs)
         rows.append(
             RecallRow(
@@ -125,12 +125,12 @@ def recall_warning(rows: Sequence[RecallRow], good: float = GOOD) -> str | None:
     if best.recall >= good:
         return None
     flags = {"--nprobe": best.nprobe, "--ef-search": best.ef_search}
-    given = " ".join(f"{flag} {value}" for flag, value in flags.items() if value is not None)
-    if not given:
+    setting = " ".join(f"{flag} {value}" for flag, value in flags.items() if value is not None)
+    if not setting:
         return f"warning: the index finds {best.recall:.1%} of what exact search finds, less than {good:.1%}."
     return (
         f"warning: no setting that was tried finds {good:.1%} of what exact search finds; the default is the "
-        f"best of them, {given}, with {best.recall:.1%}. Higher numbers may find more."
+        f"best of them, {setting}, with {best.recall:.1%}. Higher numbers may find more."
     )
 
 
@@ -146,13 +146,13 @@ def recall_table(section: RecallSection) -> str:
     return "\n".join(lines)
 
 
-def _settings(index: faiss.Index, asked: SearchParameters) -> list[SearchParameters]:
+def _settings(index: faiss.Index, chosen: SearchParameters) -> list[SearchParameters]:
     """The settings that the index has, in the order of rising cost."""
     if ivf := cell_count(index):
-        probes = {n for n in _NPROBES if n <= ivf} | ({asked.nprobe} if asked.nprobe else set())
-        return [SearchParameters(n, asked.ef_search) for n in sorted(probes)]
+        probes = {n for n in _NPROBES if n <= ivf} | ({chosen.nprobe} if chosen.nprobe else set())
+        return [SearchParameters(n, chosen.ef_search) for n in sorted(probes)]
     if _takes(index, SearchParameters(ef_search=64)):
-        efs = set(_EF_SEARCHES) | ({asked.ef_search} if asked.ef_search else set())
+        efs = set(_EF_SEARCHES) | ({chosen.ef_search} if chosen.ef_search else set())
         return [SearchParameters(None, ef) for ef in sorted(efs)]
     return [SearchParameters()]
 
@@ -178,8 +178,8 @@ def exact_best(
     rows = np.empty((len(queries), 0), np.int64)
     for first in range(0, len(vectors), _BLOCK):
         block = vectors[first : first + _BLOCK]
-        found, at = faiss.knn(queries, block, min(k, len(block)), metric=faiss.METRIC_INNER_PRODUCT)
-        scores = np.concatenate([scores, found], axis=1)
+        block_scores, at = faiss.knn(queries, block, min(k, len(block)), metric=faiss.METRIC_INNER_PRODUCT)
+        scores = np.concatenate([scores, block_scores], axis=1)
         rows = np.concatenate([rows, at + first], axis=1)
         best = np.argsort(-scores, axis=1, kind="stable")[:, :k]
         scores, rows = (np.take_along_axis(array, best, axis=1) for array in (scores, rows))

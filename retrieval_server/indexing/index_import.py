@@ -195,10 +195,10 @@ def _probe(
     """Compare some rows, ``stored(rows)``, with their passages encoded again. Raises BuildError."""
     rows = np.random.default_rng(_SEED).permutation(len(store))[:_PROBED].astype(np.int64)
     fresh = encoder.encode_passages([store[row].contents for row in rows.tolist()])
-    there = stored(rows)
-    lengths = np.linalg.norm(there, axis=1)
+    imported = stored(rows)
+    lengths = np.linalg.norm(imported, axis=1)
     fresh /= np.linalg.norm(fresh, axis=1, keepdims=True)
-    cosines = fresh @ (there / np.maximum(lengths, 1e-9)[:, None]).T
+    cosines = fresh @ (imported / np.maximum(lengths, 1e-9)[:, None]).T
     own = np.diagonal(cosines)
     at_home = int((own >= cosines.max(axis=1) - 1e-3).sum())
     near = float(np.median(own))

@@ -16,8 +16,6 @@ Rows are divided at the borders of blocks, so that n parts together have the byt
 
 from __future__ import annotations
 
-import json
-import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +27,7 @@ from retrieval_server.encode import vector_files
 from retrieval_server.encode.encoder import Encoder
 from retrieval_server.encode.vector_files import encode_rows
 from retrieval_server.errors import BuildError
+from retrieval_server.folder.atomic import write_json
 from retrieval_server.folder.corpus import CorpusReader, write_passages
 from retrieval_server.folder.locks import exclusive_lock, named_lock
 from retrieval_server.folder.manifest import PASSAGES, CorpusSection, EncoderSection, sha256_of_file
@@ -144,27 +143,27 @@ def encode_part(
     ``rows`` is the type in which vectors are stored. Raises BuildError if the part has vectors of another
     type, encoder or corpus (``overwrite`` starts over), or if another process is encoding it.
     """
-    record, store = open_corpus(folder)
-    start, stop = part.rows(record.count)
-    wanted = PartRecord(
-        corpus_sha256=record.corpus.sha256, encoder=encoder.section, start=start, stop=stop, rows=rows
+    corpus, store = open_corpus(folder)
+    start, stop = part.rows(corpus.count)
+    expected = PartRecord(
+        corpus_sha256=corpus.corpus.sha256, encoder=encoder.section, start=start, stop=stop, rows=rows
     )
-    path = part.vectors(folder, rows)
     # One lock whatever the type: with --overwrite the files of the other types are removed.
     with named_lock(part.lock(folder), f"part {part}: another process is encoding it in {folder}."):
         if part.record(folder).exists() and not overwrite:
-            there = _read(part.record(folder), PartRecord)
-            if difference := _difference(there, wanted):
+            record = _read(part.record(folder), PartRecord)
+            if difference := _difference(record, expected):
                 raise BuildError(
                     f"part {part}: its vectors are of another {difference}. "
                     "Start it over with --overwrite, or choose another --parts."
                 )
-            if there.sha256 is not None:
-                return there
+            if record.sha256 is not None:
+                return record
         else:
             for kind in SUFFIXES:
                 part.vectors(folder, kind).unlink(missing_ok=True)
-            _write(part.record(folder), wanted)
+            _write(part.record(folder), expected)
+        path = part.vectors(folder, rows)
         encode_rows(
             store,
             encoder,
@@ -176,7 +175,7 @@ def encode_part(
             progress=progress,
             label=f"encoding part {part}",
         )
-        finished = wanted.model_copy(update={"sha256": sha256_of_file(path)})
+        finished = expected.model_copy(update={"sha256": sha256_of_file(path)})
         _write(part.record(folder), finished)
     return finished
 
@@ -188,75 +187,60 @@ def check_parts(folder: Path, *, progress: bool = True) -> tuple[EncoderSection,
 
     Raises BuildError naming the part that is missing, unfinished, damaged, or of another corpus or encoder.
     """
-    record, _ = open_corpus(folder)
-    found = [
-        EncodingPart(*map(int, m.groups()))
-        for p in sorted(folder.iterdir())
-        if (m := _NAME.fullmatch(p.name))
-    ]
-    again = f"rag-r1 index build encode --parts {folder} --part"
-    if not found:
-        raise BuildError(f"{folder}: no part in this folder. Make them with: {again} 1/N --encoder NAME")
-    divisions = sorted({part.of for part in found})
+    corpus, _ = open_corpus(folder)
+    matches = filter(None, (_NAME.fullmatch(path.name) for path in sorted(folder.iterdir())))
+    present = [EncodingPart(*map(int, match.groups())) for match in matches]
+    command = f"rag-r1 index build encode --parts {folder} --part"
+
+    def refused(part: EncodingPart, problem: str, flag: str = "") -> BuildError:
+        return BuildError(f"part {part} {problem}. Encode it: {command} {part}{flag} --encoder NAME")
+
+    if not present:
+        raise BuildError(f"{folder}: no part in this folder. Make them with: {command} 1/N --encoder NAME")
+    divisions = sorted({part.of for part in present})
     if len(divisions) > 1:
-        example = ", ".join(str(next(s for s in found if s.of == of)) for of in divisions)
+        example = ", ".join(str(next(part for part in present if part.of == of)) for of in divisions)
         raise BuildError(f"{folder}: parts of different divisions ({example}). Remove all but one division.")
-    reference: PartRecord | None = None
+    records: list[PartRecord] = []
     files = []
     parts = [EncodingPart(number, divisions[0]) for number in range(1, divisions[0] + 1)]
     for part in tqdm(parts, desc="checking parts", unit="part", disable=not progress):
-        if part not in found:
-            raise BuildError(f"part {part} is missing in {folder}: {again} {part} --encoder NAME")
-        there = _read(part.record(folder), PartRecord)
-        if there.sha256 is None:
-            raise BuildError(f"part {part} is not finished. Continue it with: {again} {part} ...")
-        start, stop = part.rows(record.count)
-        wanted = PartRecord(
-            corpus_sha256=record.corpus.sha256,
-            encoder=reference.encoder if reference else there.encoder,
-            start=start,
-            stop=stop,
-            rows=reference.rows if reference else there.rows,
+        if part not in present:
+            raise refused(part, "is missing")
+        record = _read(part.record(folder), PartRecord)
+        if record.sha256 is None:
+            raise refused(part, "is not finished")
+        start, stop = part.rows(corpus.count)
+        expected = (records or [record])[0].model_copy(
+            update={"corpus_sha256": corpus.corpus.sha256, "start": start, "stop": stop}
         )
-        if difference := _difference(there, wanted):
-            raise BuildError(
-                f"part {part}: its vectors are of another {difference}. Encode it again: "
-                f"{again} {part} --overwrite --encoder NAME"
-            )
-        path = part.vectors(folder, there.rows)
-        if not path.is_file() or sha256_of_file(path) != there.sha256:
-            raise BuildError(
-                f"part {part}: {path} is not the file that was encoded: its hash differs. "
-                f"Copy it again, or encode it again: {again} {part} --overwrite --encoder NAME"
-            )
-        reference = reference or there
+        if difference := _difference(record, expected):
+            raise refused(part, f"has vectors of another {difference}", " --overwrite")
+        path = part.vectors(folder, record.rows)
+        if not path.is_file() or sha256_of_file(path) != record.sha256:
+            raise refused(part, f"is damaged: {path} is absent, or its hash differs", " --overwrite")
+        records.append(record)
         files.append(path)
-    assert reference is not None
-    return reference.encoder, files, reference.rows
+    return records[0].encoder, files, records[0].rows
 
 
-def _difference(there: PartRecord, wanted: PartRecord) -> str | None:
+def _difference(record: PartRecord, expected: PartRecord) -> str | None:
     """What two parts differ in, with both values. An encoder is identified by its hash, not by its path."""
-    if there.corpus_sha256 != wanted.corpus_sha256:
-        return f"corpus (sha256 {there.corpus_sha256} instead of {wanted.corpus_sha256})"
-    if (there.start, there.stop) != (wanted.start, wanted.stop):
-        return f"range (rows {there.start}-{there.stop} instead of {wanted.start}-{wanted.stop})"
-    if there.rows != wanted.rows:
-        return f"type ({there.rows} instead of {wanted.rows})"
-    one, other = there.encoder.model_dump(exclude={"name"}), wanted.encoder.model_dump(exclude={"name"})
-    return next(
-        (f"encoder ({key} {one[key]!r} instead of {other[key]!r})" for key in one if one[key] != other[key]),
-        None,
-    )
+    if record.corpus_sha256 != expected.corpus_sha256:
+        return f"corpus (sha256 {record.corpus_sha256} instead of {expected.corpus_sha256})"
+    if (record.start, record.stop) != (expected.start, expected.stop):
+        return f"range (rows {record.start}-{record.stop} instead of {expected.start}-{expected.stop})"
+    if record.rows != expected.rows:
+        return f"type ({record.rows} instead of {expected.rows})"
+    ours, theirs = (one.encoder.model_dump(exclude={"name"}) for one in (record, expected))
+    for key, value in ours.items():
+        if value != theirs[key]:
+            return f"encoder ({key} {value!r} instead of {theirs[key]!r})"
+    return None
 
 
 def _write(path: Path, record: BaseModel) -> None:
-    temporary = path.with_name(path.name + ".part")
-    with temporary.open("w", encoding="utf-8") as stream:
-        json.dump(record.model_dump(exclude_none=True), stream, indent=2, ensure_ascii=False)
-        stream.flush()
-        os.fsync(stream.fileno())
-    temporary.replace(path)
+    write_json(path, record.model_dump(exclude_none=True))
 
 
 def _read(path: Path, kind):

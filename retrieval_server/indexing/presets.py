@@ -62,8 +62,8 @@ PRESETS: dict[PresetName, Preset] = {
 
 def cells_for(passages: int) -> int:
     """The power of two at or below four times the root, with enough passages to train each; at least 1."""
-    wanted = min(4 * math.sqrt(passages), passages / TRAIN_PER_CELL, MOST_CELLS)
-    return 2 ** math.floor(math.log2(wanted)) if wanted >= 1 else 1
+    cells = min(4 * math.sqrt(passages), passages / TRAIN_PER_CELL, MOST_CELLS)
+    return 2 ** math.floor(math.log2(cells)) if cells >= 1 else 1
 
 
 def chosen_preset(options: DenseOptions) -> Preset | None:

@@ -117,13 +117,13 @@ def estimate_times(
 
 
 def print_estimate(
-    preset: Preset, passages: int, dimension: int, needs: ResourceEstimate, folder: Path, there: int = 0
+    preset: Preset, passages: int, dimension: int, needs: ResourceEstimate, folder: Path, stored: int = 0
 ) -> None:
     """Print what the build will need. Raises BuildError if the disk of ``folder`` has less than that free.
 
-    ``there``: bytes that an interrupted build has left, which are continued or removed.
+    ``stored``: bytes that an interrupted build has left, which are continued or removed.
     """
-    free = shutil.disk_usage(folder).free + there
+    free = shutil.disk_usage(folder).free + stored
     lines = [
         f"{passages} passages of {dimension} dimensions, preset {preset.name}: "
         f"{preset.factory(passages, dimension)}",
@@ -187,8 +187,8 @@ def _index_seconds(preset: Preset, passages: int, dimension: int) -> float:
         graph.quantizer.add(vectors)  # only the graph over the centres is wanted
         # A search in a graph grows with the logarithm of its size.
         longer = math.log2(many) / math.log2(_PROBED_VECTORS)
-        asked: Sequence[np.ndarray] = vectors[:256]
-        assign = longer * _seconds(lambda: graph.quantizer.search(asked, 1)) / len(asked)
+        queries: Sequence[np.ndarray] = vectors[:256]
+        assign = longer * _seconds(lambda: graph.quantizer.search(queries, 1)) / len(queries)
     return train + passages * (code + assign)
 
 

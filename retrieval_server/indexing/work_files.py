@@ -6,10 +6,10 @@ file only if it would make the same, and removes it otherwise.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
+from retrieval_server.folder.atomic import write_json
 from retrieval_server.folder.manifest import ROWS
 from retrieval_server.json_limits import read_json_file
 
@@ -33,14 +33,14 @@ def keep_if_unchanged(work: Path, name: str, origin: Mapping[str, object]) -> No
     """Keep the file ``name`` of the folder only if its recorded origin is ``origin``, and record that."""
     path = work / PROGRESS
     try:
-        found = read_json_file(path)
-        recorded = found if isinstance(found, dict) else {}
+        progress = read_json_file(path)
+        recorded = progress if isinstance(progress, dict) else {}
     except (OSError, ValueError, RecursionError):
         recorded = {}
     # What is not set counts as what is not there: a setting that is new does not discard older builds' work.
     if _without_none(recorded.get(name)) != _without_none(origin):
         (work / name).unlink(missing_ok=True)
-    path.write_text(json.dumps({**recorded, name: origin}), encoding="utf-8")
+    write_json(path, {**recorded, name: origin})
 
 
 def _without_none(value: object) -> object:

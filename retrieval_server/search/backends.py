@@ -37,9 +37,9 @@ def search_nested(search: Callable[[int], list[Hit]], topk: int, total: int, fir
     hits: dict[int, Hit] = {}
     depth = first
     while True:
-        found = search(min(depth, total))
-        last = len(found) < depth or depth >= total
-        for hit in found if last else found[: depth - _BORDER]:
+        best = search(min(depth, total))
+        last = len(best) < depth or depth >= total
+        for hit in best if last else best[: depth - _BORDER]:
             hits.setdefault(hit.row, hit)
         if last or len(hits) >= topk:
             return list(hits.values())[:topk]

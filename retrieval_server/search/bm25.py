@@ -14,8 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
-from retrieval_server.errors import BuildError, IndexFolderError
-from retrieval_server.extras import MissingExtraError, missing_message
+from retrieval_server.errors import BuildError, IndexFolderError, SetupError
+from retrieval_server.extras import missing_message
 from retrieval_server.folder.manifest import BM25Section, require_equal
 from retrieval_server.search.backends import Backend, Hit
 from retrieval_server.search.bm25s_import import bm25s
@@ -38,7 +38,7 @@ class Analyzer:
             try:
                 import Stemmer
             except ImportError:
-                raise MissingExtraError(missing_message("Stemming", "bm25", ["PyStemmer"])) from None
+                raise SetupError(missing_message("Stemming", "bm25", ["PyStemmer"])) from None
             self._stem = Stemmer.Stemmer("english").stemWord
 
     def terms(self, text: str) -> list[str]:

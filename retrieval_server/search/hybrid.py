@@ -61,8 +61,8 @@ class HybridBackend(Backend):
 
     def find(self, prepared: list[Any], topk: int) -> list[list[Hit]]:
         depth, k = self._section.depth, self._section.k
-        found = [member.find(asked, depth) for member, asked in zip(self._members, prepared, strict=True)]
-        return [fuse(lists, k, topk) for lists in zip(*found, strict=True)]
+        results = [member.find(query, depth) for member, query in zip(self._members, prepared, strict=True)]
+        return [fuse(lists, k, topk) for lists in zip(*results, strict=True)]
 
     def close(self) -> None:
         for member in self._members:
@@ -77,12 +77,12 @@ def open_members(
     members = []
     for name in manifest.hybrid.of:
         member = folder / name
-        found = read_manifest(member)
+        part = read_manifest(member)
         remedy = f"{folder} is a hybrid of it: build both of the same corpus again."
-        require_equal(f"{member}: corpus sha256", manifest.corpus.sha256, found.corpus.sha256, remedy)
-        require_equal(f"{member}: is itself a hybrid", False, found.backend == "hybrid", remedy)
-        check_files(member, found, verify)
-        members.append(open_member(member, found))
+        require_equal(f"{member}: corpus sha256", manifest.corpus.sha256, part.corpus.sha256, remedy)
+        require_equal(f"{member}: is itself a hybrid", False, part.backend == "hybrid", remedy)
+        check_files(member, part, verify)
+        members.append(open_member(member, part))
     return HybridBackend(members, manifest.hybrid)
 
 

@@ -97,19 +97,19 @@ class IndexSource(StagedSource):
 
     def find_unrounded(self, prepared: Any, topks: Sequence[int]) -> list[list[ScoredPassage]]:
         """The second stage with unrounded scores, for merging the hits of several shards."""
-        found = self._backend.find(prepared, max(topks))
+        results = self._backend.find(prepared, max(topks))
         return [
             [ScoredPassage(self._passages[hit.row], hit.score) for hit in hits[:topk]]
-            for hits, topk in zip(found, topks, strict=True)
+            for hits, topk in zip(results, topks, strict=True)
         ]
 
     def search(self, queries: Sequence[str], topk: int) -> list[list[ScoredPassage]]:
         """At most ``topk`` documents a query, best first, in the queries' order; a blank query finds none."""
-        asked = [position for position, query in enumerate(queries) if query.strip()]
+        positions = [position for position, query in enumerate(queries) if query.strip()]
         results: list[list[ScoredPassage]] = [[] for _ in queries]
-        if asked:
-            found = self.find(self.prepare([queries[position] for position in asked]), [topk] * len(asked))
-            for position, hits in zip(asked, found, strict=True):
+        if positions:
+            lists = self.find(self.prepare([queries[i] for i in positions]), [topk] * len(positions))
+            for position, hits in zip(positions, lists, strict=True):
                 results[position] = list(hits)
         return results
 
@@ -126,7 +126,7 @@ class IndexSource(StagedSource):
 
 
 def need_libraries(manifest: Manifest, options: OpenOptions, encodes: bool = True) -> None:
-    """Raises MissingExtraError if the libraries that search this index are not installed."""
+    """Raises SetupError if the libraries that search this index are not installed."""
     if options.backend:
         return
     if manifest.dense is not None:  # that of a hybrid index is its member's
@@ -147,8 +147,8 @@ def open_backend(
     if manifest.backend == "hybrid":
         from retrieval_server.search.hybrid import open_members
 
-        def open_member(member: Path, found: Manifest) -> Backend:
-            return open_backend(member, found, options, encodes)
+        def open_member(member: Path, manifest: Manifest) -> Backend:
+            return open_backend(member, manifest, options, encodes)
 
         return open_members(folder, manifest, verify, open_member)
     if manifest.backend == "lucene":

@@ -61,10 +61,10 @@ def java() -> SimpleNamespace:
         autoclass = _start()
         logger = autoclass("java.util.logging.Logger").getLogger("org.apache.lucene")
         logger.setLevel(autoclass("java.util.logging.Level").SEVERE)
-        found = {name: autoclass(f"org.apache.lucene.{path}") for name, path in _LUCENE.items()}
-        found["IndexSearcher"].setMaxClauseCount(_MOST_WORDS)
+        classes = {name: autoclass(f"org.apache.lucene.{path}") for name, path in _LUCENE.items()}
+        classes["IndexSearcher"].setMaxClauseCount(_MOST_WORDS)
         # The logger is kept: Java drops an unreferenced logger, and its level with it.
-        _java = SimpleNamespace(File=autoclass("java.io.File"), logger=logger, **found)
+        _java = SimpleNamespace(File=autoclass("java.io.File"), logger=logger, **classes)
     return _java
 
 
@@ -170,8 +170,8 @@ class LuceneBackend(Backend):
             query = self._queries.createBooleanQuery(_FIELD, words)
 
             def search(depth: int) -> list[Hit]:
-                found = self._searcher.search(query, depth).scoreDocs
-                return [Hit(hit.doc, hit.score) for hit in found]
+                hits = self._searcher.search(query, depth).scoreDocs
+                return [Hit(hit.doc, hit.score) for hit in hits]
 
             return search_nested(search, topk, self._count)
 

@@ -95,13 +95,13 @@ class Reranker:
         self._load()
         scores = [0.0] * len(pairs)
         for members in self._groups(pairs):
-            found = self._model.predict(
+            logits = self._model.predict(
                 [pairs[i] for i in members],
                 batch_size=_BATCH,
                 show_progress_bar=False,
                 convert_to_tensor=True,
             ).cpu()
-            for i, logit in zip(members, found.split(1), strict=True):
+            for i, logit in zip(members, logits.split(1), strict=True):
                 scores[i] = self._activation(logit).item()
         return scores
 
@@ -142,11 +142,11 @@ class RerankedSource(StagedSource):
     def find(self, prepared: tuple[list[str], Any], topks: Sequence[int]) -> list[tuple[ScoredPassage, ...]]:
         queries, inner = prepared
         with self._searching:  # no more of them at once than the source allows
-            found = self._source.find(inner, [self._depth] * len(queries))
-        pairs = [(q, hit.passage.contents) for q, hits in zip(queries, found, strict=True) for hit in hits]
+            results = self._source.find(inner, [self._depth] * len(queries))
+        pairs = [(q, hit.passage.contents) for q, hits in zip(queries, results, strict=True) for hit in hits]
         scores = iter(self._reranker.score(pairs))
         answers = []
-        for hits, topk in zip(found, topks, strict=True):
+        for hits, topk in zip(results, topks, strict=True):
             ranked = _best_first([next(scores) for _ in hits])[:topk]
             answers.append(tuple(ScoredPassage(hits[i].passage, score) for i, score in ranked))
         return answers

@@ -76,10 +76,10 @@ def probe_encoder(encoder: Encoder, threads: ThreadCount) -> ProbeResult:
     """What the encoder guarantees with these threads. The number for a batch is the one that is probed; if a
     query alone has another, bits are not promised: the order is, and in 16 or 8 bits nothing."""
     threads.use_for(2)
-    found = encoder.probed
+    probe = encoder.probed
     if not threads.differ:
-        return found
-    return found.without_bits()
+        return probe
+    return probe.without_bits()
 
 
 def _set_torch_threads(number: int) -> None:

@@ -7,7 +7,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from retrieval_server.server.errors import ClientDisconnectedError, RequestError
+from retrieval_server.errors import ClientDisconnectedError, RequestError
 from retrieval_server.server.wire import Error
 
 

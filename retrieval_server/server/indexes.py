@@ -17,7 +17,7 @@ from retrieval_server.determinism import Determinism
 from retrieval_server.engine.engine import Engine
 from retrieval_server.engine.metrics import IndexMetrics, Metrics
 from retrieval_server.engine.options import EngineOptions
-from retrieval_server.server.errors import RequestErrors
+from retrieval_server.server.request_errors import RequestErrors
 from retrieval_server.source import Source
 
 log = logging.getLogger(__name__)
@@ -34,7 +34,6 @@ class LoadedIndex:
 
     @property
     def source(self) -> Source:
-        assert self.engine.source is not None
         return self.engine.source
 
 
@@ -47,7 +46,7 @@ class ServedIndex:
         self.serving: LoadedIndex | None = None
         self.reloading = False
         self._options = options
-        self._engines: set[Engine] = set()  # all that have threads: loading, serving or draining
+        self._engines: set[Engine] = set()  # serving or draining
         self._retiring: set[asyncio.Task] = set()
         metrics.watch("queue_length", lambda: sum(engine.queue_length for engine in list(self._engines)))
         metrics.watch("outstanding", lambda: sum(engine.outstanding for engine in list(self._engines)))
@@ -61,13 +60,8 @@ class ServedIndex:
 
     async def load(self, load: Loader) -> LoadedIndex:
         """Load an index and switch to it. Raises what ``load`` raises; then nothing has changed."""
-        engine = Engine(self._options, self.metrics)
+        engine = await Engine.start(load, self._options, self.metrics)
         self._engines.add(engine)
-        try:
-            await engine.load(load)
-        except Exception:
-            await self._end(engine)
-            raise
         old = self.serving
         self.serving = LoadedIndex(engine, old.version + 1 if old else 1)
         if self.guarantee is not None:
@@ -118,7 +112,7 @@ class Indexes:
             await index.stop()
 
     def require(self, name: str | None = None) -> tuple[ServedIndex, LoadedIndex]:
-        """The index of that name (None: the default) and what it serves now. Raises Refused."""
+        """The index of that name (None: the default) and what it serves now. Raises RequestError."""
         index = self.by_name.get(self.default if name is None else name)
         refused = self._refusals.refused
         if index is None:

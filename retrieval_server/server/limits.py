@@ -24,10 +24,10 @@ class RequestLimits(Options):
     max_body_bytes: int = 16 * 2**20
 
 
-def connection_limit(wanted: int) -> int:
+def connection_limit(connections: int) -> int:
     """``wanted``, or as many as the process may have files open (``ulimit -n``)."""
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    return wanted if files == resource.RLIM_INFINITY else max(16, min(wanted, files - _OTHER_FILES))
+    return connections if files == resource.RLIM_INFINITY else max(16, min(connections, files - _OTHER_FILES))
 
 
 class ConnectionLimits(Options):

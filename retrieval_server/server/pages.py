@@ -17,7 +17,7 @@ from tqdm import tqdm
 
 from retrieval_server.errors import CorpusError
 from retrieval_server.json_limits import read_json_line
-from retrieval_server.server.errors import RequestErrors
+from retrieval_server.server.request_errors import RequestErrors
 
 
 class PageStore:
@@ -52,15 +52,15 @@ class PageStore:
 
     def get(self, url: str) -> dict[str, str] | None:
         """``{"url", "contents"}`` of the page, or None. MediaWiki's two forms of an address are equal."""
-        found = self._find(url)
-        if found is None and "/index.php/" in url:
-            found = self._find(url.replace("/index.php/", "/index.php?title=", 1))
-        return found
+        row = self._find(url)
+        if row is None and "/index.php/" in url:
+            row = self._find(url.replace("/index.php/", "/index.php?title=", 1))
+        return row
 
     def _find(self, url: str) -> dict[str, str] | None:
-        wanted = np.uint64(_hash(url))
+        key = np.uint64(_hash(url))
         for position in range(
-            np.searchsorted(self._hashes, wanted), np.searchsorted(self._hashes, wanted, side="right")
+            np.searchsorted(self._hashes, key), np.searchsorted(self._hashes, key, side="right")
         ):
             with self._path.open("rb") as stream:
                 stream.seek(int(self._offsets[position]))
@@ -83,7 +83,7 @@ class ServedPages:
             self._store = await asyncio.to_thread(PageStore, self._path)
 
     def require(self) -> PageStore:
-        """The pages. Raises Refused where there are none, or not yet."""
+        """The pages. Raises RequestError where there are none, or not yet."""
         if self._path is None:
             reason = "this server has no pages; it is started with --pages FILE"
             raise self._refusals.refused(404, "no_pages", reason)

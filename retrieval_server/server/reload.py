@@ -15,17 +15,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from retrieval_server.errors import IndexFolderError, RetrievalServerError
+from retrieval_server.errors import IndexFolderError, OutsideRootError, RetrievalServerError
 from retrieval_server.folder.manifest import read_manifest
-from retrieval_server.server.errors import RequestErrors
 from retrieval_server.server.indexes import Indexes, LoadedIndex, Loader, ServedIndex
+from retrieval_server.server.request_errors import RequestErrors
 from retrieval_server.source import Source
 
 log = logging.getLogger(__name__)
-
-
-class OutsideRootError(Exception):
-    """A folder that ``/reload`` may not open; the message says which it may."""
 
 
 @dataclass(frozen=True)
@@ -65,26 +61,26 @@ class Reloader:
         """
         now = self.places[index]
         kept = now.encoder if path is None else None
-        found = None if path is None else self._inside(index, "path", path)
-        for member in _members(found):
+        folder = None if path is None else self._inside(index, "path", path)
+        for member in _members(folder):
             self._inside(index, "path", str(member))
         return IndexLocation(
-            path=found or now.path,
+            path=folder or now.path,
             encoder=kept if encoder is None else str(self._inside(index, "encoder", encoder)),
         )
 
     def _inside(self, index: str, key: str, name: str) -> Path:
         root = self._roots[index]
         try:
-            found = (root / name).resolve()
-            found.exists()  # raises for a name that is too long for the file system
+            folder = (root / name).resolve()
+            folder.exists()  # raises for a name that is too long for the file system
         except (OSError, ValueError, RuntimeError):  # a loop of links, a NUL
             raise OutsideRootError(f"{key}: not a path") from None
-        if not found.is_relative_to(root):
+        if not folder.is_relative_to(root):
             raise OutsideRootError(
                 f"{key}: outside {root}, the only folder that /reload opens (--reload-root)"
             )
-        return found
+        return folder
 
 
 class ReloadService:
@@ -104,7 +100,8 @@ class ReloadService:
     ) -> tuple[str, LoadedIndex]:
         """Replace an index (None: the default) by the one at ``path``; its name and what it serves now.
 
-        Raises Refused; the index then serves what it served before. A caller that goes away does not stop it.
+        Raises RequestError; the index then serves what it served before. A caller that goes away does not
+        stop it.
         """
         index, _ = self._indexes.require(name)
         refused = self._refusals.refused

@@ -120,7 +120,7 @@ def add_rerank_route(app: APIRouter, services: Services, reranker: Reranker, err
             reason = f"{waiting} rerank requests under way, at most {MAX_WAITING}"
             raise services.refusals.refused(503, "overloaded", reason, retry_after=1)
         waiting += 1
-        pairs = [(query, _text(given)) for query, documents in lists for given in documents]
+        pairs = [(query, _text(document)) for query, documents in lists for document in documents]
         work = asyncio.get_running_loop().run_in_executor(thread, reranker.score, pairs)
         try:
             scores = iter(
@@ -128,7 +128,7 @@ def add_rerank_route(app: APIRouter, services: Services, reranker: Reranker, err
             )  # cancelled if it has not begun
         finally:
             waiting -= 1
-        result = [_ranked([(given, next(scores)) for given in given_list], body) for _, given_list in lists]
+        result = [_ranked([(one, next(scores)) for one in documents], body) for _, documents in lists]
         return JSONResponse({"result": result} if body.queries is not None else {"results": result[0]})
 
 
@@ -143,16 +143,16 @@ def _check(lists: list[tuple[str, list[RerankInput]]], services: Services) -> No
         raise refused(413, "too_large", f"a query of more than {most} characters")
 
 
-def _text(given: RerankInput) -> str:
-    if isinstance(given, GivenScored):
-        given = given.document
-    return given if isinstance(given, str) else given.contents
+def _text(document: RerankInput) -> str:
+    if isinstance(document, GivenScored):
+        document = document.document
+    return document if isinstance(document, str) else document.contents
 
 
-def _as_sent(given: RerankInput) -> Any:
-    if isinstance(given, GivenScored):
-        given = given.document
-    return given if isinstance(given, str) else given.model_dump()
+def _as_sent(document: RerankInput) -> Any:
+    if isinstance(document, GivenScored):
+        document = document.document
+    return document if isinstance(document, str) else document.model_dump()
 
 
 def _ranked(scored: list[tuple[RerankInput, float]], body: RerankRequest) -> list[Any]:

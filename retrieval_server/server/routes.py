@@ -13,8 +13,8 @@ from fastapi import Path as InPath
 from fastapi.responses import JSONResponse, PlainTextResponse
 
 from retrieval_server.engine.metrics import CONTENT_TYPE
+from retrieval_server.errors import RequestError
 from retrieval_server.folder.passages import Passage
-from retrieval_server.server.errors import RequestError
 from retrieval_server.server.indexes import LoadedIndex
 from retrieval_server.server.search_service import DocumentResult, SearchResult
 from retrieval_server.server.services import Services
@@ -94,9 +94,9 @@ def add_document_routes(app: APIRouter, services: Services) -> None:
         responses=ERRORS,
     )
     async def documents(body: DocumentsRequest, request: Request):
-        found = await services.search.documents(request, body.ids, body.index)
-        result = [passage and _document(passage) for passage in found.passages]
-        return JSONResponse({"result": result}, headers=_source(found))
+        result = await services.search.documents(request, body.ids, body.index)
+        documents = [passage and _document(passage) for passage in result.passages]
+        return JSONResponse({"result": documents}, headers=_source(result))
 
     @app.post(
         "/access",
@@ -153,21 +153,21 @@ async def _answer_retrieve(
     services: Services, body: RetrieveRequest, request: Request, index: str | None
 ) -> JSONResponse:
     topk = body.top_k if body.topk is None else body.topk
-    found = await services.search.search(request, body.asked(), topk, index)
+    result = await services.search.search(request, body.query_list(), topk, index)
     # Built as plain types: validating thousands of documents again would cost more than finding them.
     shape = _scored if body.return_scores else _bare
-    answer: dict = {"result": [[shape(hit) for hit in hits] for hits in found.answers]}
+    answer: dict = {"result": [[shape(hit) for hit in hits] for hits in result.answers]}
     if body.query is not None:
-        answer |= {"query": body.query, "results": [_flat(hit) for hit in found.answers[0]]}
-    return JSONResponse(answer, headers=_source(found))
+        answer |= {"query": body.query, "results": [_flat(hit) for hit in result.answers[0]]}
+    return JSONResponse(answer, headers=_source(result))
 
 
 async def _answer_queries(
     services: Services, body: QueriesRequest, request: Request, index: str | None
 ) -> JSONResponse:
-    found = await services.search.search(request, body.queries, body.k, index)
-    answers = [[f"{hit.passage.id}\t{hit.passage.contents}" for hit in hits] for hits in found.answers]
-    return JSONResponse({"queries": body.queries, "answers": answers}, headers=_source(found))
+    result = await services.search.search(request, body.queries, body.k, index)
+    answers = [[f"{hit.passage.id}\t{hit.passage.contents}" for hit in hits] for hits in result.answers]
+    return JSONResponse({"queries": body.queries, "answers": answers}, headers=_source(result))
 
 
 def _one_name(in_path: str, in_body: str | None) -> str:
@@ -180,8 +180,8 @@ def _status(serving: LoadedIndex) -> IndexStatus:
     return IndexStatus(index_version=serving.version, **asdict(serving.source.description))
 
 
-def _source(found: SearchResult | DocumentResult) -> dict[str, str]:
-    return {"X-Index": found.index, "X-Index-Version": str(found.version)}
+def _source(result: SearchResult | DocumentResult) -> dict[str, str]:
+    return {"X-Index": result.index, "X-Index-Version": str(result.version)}
 
 
 def _document(passage: Passage) -> dict[str, str]:

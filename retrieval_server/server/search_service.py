@@ -8,14 +8,13 @@ from typing import NamedTuple, TypeVar
 
 from starlette.requests import Request
 
-from retrieval_server.engine.engine import OverloadedError
 from retrieval_server.engine.jobs import Answer
+from retrieval_server.errors import ClientDisconnectedError, OverloadedError, RequestError, SearchFailedError
 from retrieval_server.folder.passages import Passage
-from retrieval_server.server.errors import ClientDisconnectedError, RequestError, RequestErrors
 from retrieval_server.server.indexes import Indexes
 from retrieval_server.server.limits import RequestLimits
 from retrieval_server.server.log_format import NOTE, RequestNote
-from retrieval_server.source import SearchFailedError
+from retrieval_server.server.request_errors import RequestErrors
 
 Made = TypeVar("Made")
 
@@ -60,7 +59,7 @@ class SearchService:
     async def search(
         self, request: Request, queries: Sequence[str], topk: int | None, name: str | None = None
     ) -> SearchResult:
-        """Documents for each query. Raises Refused, or ClientDisconnectedError with the work taken back."""
+        """Documents for each query. Raises RequestError, or ClientDisconnectedError, its work taken back."""
         note: RequestNote | None = request.scope.get(NOTE)
         if note is not None:
             note.queries = len(queries)
@@ -68,9 +67,9 @@ class SearchService:
         index, serving = self._indexes.require(name)
         if note is not None:
             note.index = index.name
-        wanted = self._check(queries, topk, index.name)
+        topk = self._check(queries, topk, index.name)
         try:
-            searching = serving.engine.search(queries, wanted)
+            searching = serving.engine.search(queries, topk)
             answers = await self.until_disconnected(request, searching, index.name)
             return SearchResult(answers, index.name, serving.version)
         except OverloadedError as error:
@@ -81,7 +80,7 @@ class SearchService:
     async def documents(
         self, request: Request, ids: Sequence[str], name: str | None = None
     ) -> DocumentResult:
-        """The documents with these ids. Raises Refused, or ClientDisconnectedError."""
+        """The documents with these ids. Raises RequestError, or ClientDisconnectedError."""
         index, serving = self._indexes.require(name)
 
         async def look_up() -> list[Passage | None]:
@@ -98,7 +97,7 @@ class SearchService:
         self, request: Request, work: Awaitable[Made], index: str | None = None
     ) -> Made:
         """What ``work`` gives. It is cancelled if its client goes away first (ClientDisconnectedError) or the
-        deadline passes (Refused)."""
+        deadline passes (RequestError)."""
         working = asyncio.ensure_future(work)
         leaving = asyncio.ensure_future(_disconnected(request))
         try:
@@ -118,7 +117,7 @@ class SearchService:
     def overload(self, name: str | None) -> OverloadedError | None:
         """Why the index of that name (None: the default) would refuse one more query now, or None."""
         index = self._indexes.by_name.get(name or self._indexes.default)
-        return index.serving.engine.refuses() if index and index.serving else None
+        return index.serving.engine.refusal() if index and index.serving else None
 
     def refuse_overload(self, name: str | None, overload: OverloadedError) -> RequestError:
         """The refusal of a request that has not been read; counted."""
@@ -135,7 +134,7 @@ class SearchService:
         )
 
     def _check(self, queries: Sequence[str], topk: int | None, index: str) -> int:
-        """The topk to use. Raises Refused (413) for a request beyond the limits."""
+        """The topk to use. Raises RequestError (413) for a request beyond the limits."""
         limits = self.limits
         reason = None
         if len(queries) > limits.max_queries:

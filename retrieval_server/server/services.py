@@ -8,11 +8,11 @@ from pathlib import Path
 
 from retrieval_server.engine.metrics import Metrics
 from retrieval_server.engine.options import EngineOptions
-from retrieval_server.server.errors import RequestErrors
 from retrieval_server.server.indexes import Indexes, Loader
 from retrieval_server.server.limits import RequestLimits
 from retrieval_server.server.pages import ServedPages
 from retrieval_server.server.reload import Reloader, ReloadService
+from retrieval_server.server.request_errors import RequestErrors
 from retrieval_server.server.search_service import SearchService
 
 

@@ -76,7 +76,7 @@ class RetrieveRequest(BaseModel):
             raise PydanticCustomError("topk", "topk and top_k are two names of one thing and differ")
         return self
 
-    def asked(self) -> list[str]:
+    def query_list(self) -> list[str]:
         """The queries, in whichever form they came."""
         return [self.query] if self.queries is None else self.queries
 

@@ -1,7 +1,7 @@
 """Web search engines as sources, behind the same wire format as an index.
 
     WebSource (source.py) --> Tape (recordings.py): is the answer recorded?
-                          --> WebClient (client.py): send; retry, wait, or fail at once (circuit_breaker.py)
+                          --> WebClient (client.py): send; retry, wait, fail (retry.py, circuit_breaker.py)
                                   --> WebEngine (engines.py): the requests and answers of this engine
                                           --> plain_text.py: removes markup, formats documents like corpora
 

@@ -12,18 +12,15 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import math
-import random
 import time
 import unicodedata
 import zlib
-from collections.abc import Mapping
-from email.utils import parsedate_to_datetime
 
 import aiohttp
 
+from retrieval_server.errors import SearchFailedError
 from retrieval_server.json_limits import read_json
-from retrieval_server.source import SearchFailedError
+from retrieval_server.web import retry
 from retrieval_server.web.circuit_breaker import CircuitBreaker
 from retrieval_server.web.engines import WebDocument, WebEngine
 from retrieval_server.web.options import WebOptions
@@ -31,7 +28,6 @@ from retrieval_server.web.options import WebOptions
 log = logging.getLogger(__name__)
 MAX_ANSWER_BYTES = 8 * 2**20  # also of what a compressed answer unpacks to
 MAX_ANSWER_VALUES = 200_000  # a page of results has some hundreds
-_LONGEST_BACKOFF_S = 8.0
 _HIDDEN = ("Cc", "Cf", "Co", "Cs")  # control and formatting characters
 _now = time.monotonic
 
@@ -79,10 +75,9 @@ class WebClient:
             if self.breaker.is_down:
                 break
             if attempt < self.options.retries:
-                backoff = min(self.options.backoff_s * 2**attempt, _LONGEST_BACKOFF_S)
-                await asyncio.sleep(backoff * random.uniform(0.5, 1.5))
+                await asyncio.sleep(retry.backoff_seconds(self.options.backoff_s, attempt))
         word = "web_limited" if failure.limited else "web_unavailable"
-        raise self._failed(503, word, str(failure), max(1, math.ceil(failure.after or 1)))
+        raise self._failed(503, word, str(failure), retry.whole_seconds(failure.after))
 
     async def close(self) -> None:
         if self._session is not None:
@@ -90,13 +85,13 @@ class WebClient:
 
     async def _admission(self) -> None:
         while (hold := self.breaker.hold(_now())) is not None:
-            seconds = max(1, math.ceil(hold.seconds))
+            seconds = retry.whole_seconds(hold.seconds)
             if hold.down:
                 reason = f"not asked: its last requests all failed, the latest with: {self._problem}"
                 raise self._failed(503, "web_unavailable", reason, seconds)
             if hold.seconds > self.options.timeout_s:
                 raise self._failed(503, "web_limited", f"it asked for a pause of {seconds} s", seconds)
-            await asyncio.sleep(hold.seconds + random.uniform(0, self.options.backoff_s))
+            await asyncio.sleep(hold.seconds + retry.jitter(self.options.backoff_s))
 
     def _note(self, error: _TransientError) -> None:
         self._problem = str(error)
@@ -124,7 +119,7 @@ class WebClient:
             raise _TransientError(f"no answer ({_root(error)})") from None
         if status == 429 or status >= 500:
             limited = status == 429
-            raise _TransientError(f"HTTP {status}{_said(body)}", _retry_after(headers), limited)
+            raise _TransientError(f"HTTP {status}{_said(body)}", retry.retry_after(headers), limited)
         if status in self.engine.refusals or status in (401, 403):
             reason = f"HTTP {status}{_said(body)}; {self._remedy()}"
             raise self._failed(502, "web_refused", reason)
@@ -219,14 +214,3 @@ def _shown(text: str) -> str:
     """Words of a server for a log: on one line, without control and formatting characters."""
     line = " ".join(text[:800].split())[:200]
     return "".join("\ufffd" if unicodedata.category(one) in _HIDDEN else one for one in line)
-
-
-def _retry_after(headers: Mapping[str, str]) -> float | None:
-    """Seconds of a Retry-After header, in either of its forms; None without a valid one."""
-    value = headers.get("Retry-After", "").strip()
-    if value.isdecimal() and len(value) < 7:
-        return float(value)
-    try:
-        return max(0.0, parsedate_to_datetime(value).timestamp() - time.time())
-    except (ValueError, TypeError, OverflowError):
-        return None

@@ -93,7 +93,7 @@ class WebEngine:
                 return []
         if not isinstance(at, list):
             raise ValueError(f"{'.'.join(self.results)} should be a list, got {type(at).__name__}")
-        found: dict[str, WebDocument] = {}
+        documents: dict[str, WebDocument] = {}
         for item in at:
             if not isinstance(item, dict):
                 raise ValueError(f"{'.'.join(self.results)} should hold objects, got {type(item).__name__}")
@@ -101,8 +101,8 @@ class WebEngine:
             if self.short_snippet and not snippet.strip():
                 snippet = _text(item, self.short_snippet)
             if _is_address(link) and (title.strip() or snippet.strip()):
-                found.setdefault(link, WebDocument(link, contents(title, snippet)))
-        return list(found.values())
+                documents.setdefault(link, WebDocument(link, contents(title, snippet)))
+        return list(documents.values())
 
 
 def _text(item: dict, name: str) -> str:

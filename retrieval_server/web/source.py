@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from retrieval_server.errors import RecordingError, WebEngineError
+from retrieval_server.errors import RecordingError, SearchFailedError, WebEngineError
 from retrieval_server.folder.passages import Passage
-from retrieval_server.source import RemoteSource, ScoredPassage, SearchFailedError, SourceDescription
+from retrieval_server.source import RemoteSource, ScoredPassage, SourceDescription
 from retrieval_server.web.client import WebClient
 from retrieval_server.web.engines import ENGINES, WebEngine
 from retrieval_server.web.options import WebOptions, WebSelection

@@ -1,15 +1,8 @@
 """The share of repeated observations is that of the trajectories of one step."""
 
-import importlib.util
-import sys
-from pathlib import Path
-
 import pytest
 
-_PATH = Path(__file__).parents[2] / "benchmarks" / "agent_overhead.py"
-_spec = importlib.util.spec_from_file_location("agent_overhead", _PATH)
-agent_overhead = sys.modules[_spec.name] = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(agent_overhead)
+from benchmarks import agent_overhead
 
 
 def turn(query, *documents, observed=9):

@@ -2,17 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import sys
-from pathlib import Path
 
-import pytest
-
-_PATH = Path(__file__).parents[2] / "benchmarks" / "demo_seeds.py"
-_spec = importlib.util.spec_from_file_location("demo_seeds", _PATH)
-demo_seeds = sys.modules[_spec.name] = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(demo_seeds)
+from benchmarks import demo_seeds
 
 RESULTS = {
     "recipe": "grpo",
@@ -33,11 +25,11 @@ def test_random_seeds_differ_and_are_kept_for_a_run_that_goes_on(tmp_path):
     assert demo_seeds.drawn(3, tmp_path / "other") != first
 
 
-def test_a_finished_run_is_read_and_not_repeated(tmp_path):
-    folder = tmp_path / "grpo-seed7"
-    folder.mkdir()
-    (folder / "results.json").write_text(json.dumps(RESULTS))
-    assert demo_seeds.run("grpo", 7, tmp_path, []) == RESULTS
+def test_the_table_is_made_from_finished_runs_without_a_training(tmp_path, capsys):
+    (tmp_path / "grpo-seed7").mkdir()
+    (tmp_path / "grpo-seed7" / "results.json").write_text(json.dumps(RESULTS))
+    demo_seeds.main(["--recipes", "grpo", "--seeds", "7", "--out", str(tmp_path)])
+    assert demo_seeds.row(RESULTS) in capsys.readouterr().out
 
 
 def test_a_line_tells_before_and_after_of_every_kind_and_the_rise():
@@ -45,9 +37,3 @@ def test_a_line_tells_before_and_after_of_every_kind_and_the_rise():
         "| grpo | 7 | 0.00 → 0.80 | 0.25 → 0.75 | +0.50 | 1.0 → 1.8 | 2.0 → 2.2 | 18 | 4.2 |"
     )
     assert demo_seeds.header(RESULTS).splitlines()[0].count("|") == demo_seeds.row(RESULTS).count("|")
-
-
-def test_seeds_are_given_or_drawn_but_not_both(capsys):
-    with pytest.raises(SystemExit):
-        demo_seeds.main(["--seeds", "1", "--random", "2"])
-    assert "not allowed with" in capsys.readouterr().err

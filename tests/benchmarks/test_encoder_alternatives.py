@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import gzip
 import importlib.util
-import json
 
 import pytest
 import torch
 
 from benchmarks.encoder_alternatives import main, mean_states, moved_by_others
 from retrieval_server.encode.openvino_model import openvino_dtypes
-
-TOWNS = ["Ulm lies on the Danube.", "Trier lies on the Mosel.", "Kassel lies on the Fulda."]
 
 
 def texts(number: int) -> dict:
@@ -52,13 +48,8 @@ def left_out(lines: dict[str, str], printed: str, way: str) -> bool:
 
 
 @pytest.mark.slow
-def test_a_small_run_prints_a_line_for_each_way(tmp_path, capsys):
-    questions, corpus = tmp_path / "questions.jsonl", tmp_path / "corpus.jsonl.gz"
-    with questions.open("w") as asked, gzip.open(corpus, "wt") as passages:
-        for key, text in enumerate(TOWNS):
-            print(json.dumps({"question": f"Where is {text.split()[0]}?"}), file=asked)
-            print(json.dumps({"id": str(key), "contents": text}), file=passages)
-    assert main(["--questions", str(questions), "--corpus", str(corpus), "--rounds", "1"]) == 0
+def test_a_small_run_prints_a_line_for_each_way(towns, capsys):
+    assert main([*towns, "--rounds", "1"]) == 0
     printed = capsys.readouterr().out
     lines = {line.split("|")[1].strip(): line for line in printed.splitlines() if line.startswith("| ")}
     assert lines["torch float32"].count(" 1.00 ") == 4 and " 1.00000 (1.00000) " in lines["torch float32"]

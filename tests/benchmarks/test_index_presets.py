@@ -14,15 +14,9 @@ from benchmarks import random_vectors
 from benchmarks.index_presets import folder_for, make_files
 from benchmarks.random_vectors import RandomVectors
 from retrieval_server.encode.vector_files import VectorFiles
-from retrieval_server.folder.manifest import (
-    FAISS_INDEX,
-    FORMAT_VERSION,
-    ROWS,
-    CorpusSection,
-    DenseSection,
-    EncoderSection,
-    Manifest,
-)
+from retrieval_server.folder.manifest import FAISS_INDEX, ROWS
+
+from .conftest import dense_manifest
 
 
 @given(start=st.integers(0, 40), length=st.integers(0, 40))
@@ -37,15 +31,8 @@ def test_a_random_vector_is_the_same_in_every_slice_and_has_length_one(start, le
 
 
 def test_another_corpus_or_encoder_has_another_folder(tmp_path):
-    section = {"sha256": "c", "pooling": "mean", "query_prefix": "", "passage_prefix": "", "separator": " "}
-    section |= {"name": "here", "normalize": True, "max_length": 16, "dimension": 8}
-
-    def folder(preset="small", corpus="a", **changed):
-        encoder = EncoderSection(**{**section, **changed})
-        dense = DenseSection(encoder=encoder, metric="inner_product", factory="Flat")
-        made = {"format_version": FORMAT_VERSION, "backend": "dense", "files": {}, "built_with": {}}
-        manifest = Manifest(**made, count=1, corpus=CorpusSection(source="c", sha256=corpus), dense=dense)
-        return folder_for(tmp_path, preset, manifest)
+    def folder(preset="small", corpus="a", **encoder):
+        return folder_for(tmp_path, preset, dense_manifest(corpus, encoder))
 
     others = [folder("balanced"), folder(corpus="b"), folder(sha256="d"), folder(max_length=17)]
     assert len({folder(), *others}) == 5

@@ -16,7 +16,7 @@ from benchmarks.large_preset import SyntheticEncoder, Work, identity, main, pars
 from benchmarks.large_report import report
 from benchmarks.large_search import one_by_one, recall
 
-ROOT = Path(__file__).parents[2]
+from .conftest import ROOT, run_script, write_jsonl
 
 
 def test_a_step_that_is_done_is_not_repeated_and_one_that_failed_adds_to_its_seconds(tmp_path):
@@ -139,30 +139,21 @@ def test_an_index_is_built_split_searched_and_served_and_nothing_of_it_twice(tmp
     texts = [f'"Town {row}"\nTown {row} lies on river {row % 7}.' for row in range(60)]
     towns = [{"id": str(row), "contents": text} for row, text in enumerate(texts)]
     asked = [{"question": f"Where does town {row} lie?", "supporting_ids": [str(row)]} for row in range(60)]
-    for name, lines in (("corpus.jsonl", towns), ("questions.jsonl", asked)):
-        (tmp_path / name).write_text("".join(json.dumps(line) + "\n" for line in lines))
-
-    def run(script: str, *arguments: object) -> str:
-        command = [sys.executable, script, *map(str, arguments)]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    run(
-        "retrieval_server/build_index.py", "--corpus", tmp_path / "corpus.jsonl", "--out", tmp_path / "exact",
-        "--backend", "dense", "--encoder", "minilm",
-    )  # fmt: skip
-    given = ("--real", tmp_path / "exact", "--questions", tmp_path / "questions.jsonl", "--passages", 3000)
-    given += ("--work", tmp_path / "work", "--queries", 20)
-    told = run("benchmarks/large_preset.py", *given)
+    write_jsonl(tmp_path / "corpus.jsonl", towns)
+    write_jsonl(tmp_path / "questions.jsonl", asked)
+    build = ["--corpus", tmp_path / "corpus.jsonl", "--out", tmp_path / "exact", "--backend", "dense"]
+    run_script("retrieval_server/build_index.py", *build, "--encoder", "minilm")
+    flags = ["--real", tmp_path / "exact", "--questions", tmp_path / "questions.jsonl", "--passages", 3000]
+    flags += ["--work", tmp_path / "work", "--queries", 20]
+    shown = run_script("benchmarks/large_preset.py", *flags)
     for line in (
-        "| part 4 of 4 |",
-        "| 2 shards, merged |",
-        "| index, all a second time |",
-        "| start to ready, files",
+        "part 4 of 4 |",
+        "2 shards, merged |",
+        "index, all a second time |",
+        "start to ready, files",
     ):
-        assert line in told
-    assert "20,000,000 passages, these steps at these rates" in told
+        assert f"| {line}" in shown
+    assert "20,000,000 passages, these steps at these rates" in shown
     before = (tmp_path / "work" / "results.json").read_text()
-    run("benchmarks/large_preset.py", *given)
+    run_script("benchmarks/large_preset.py", *flags)
     assert (tmp_path / "work" / "results.json").read_text() == before

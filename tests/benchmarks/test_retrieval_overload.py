@@ -4,26 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import importlib.util
 import itertools
-import os
-import signal
-import socket
-import subprocess
-import sys
-import time
-from pathlib import Path
 
-import httpx
 import pytest
 
+from benchmarks import retrieval_overload as overload
 from retrieval_server.indexing.builder import build_index
 from retrieval_server.indexing.options import BuildOptions
 
-ROOT = Path(__file__).parents[2]
-spec = importlib.util.spec_from_file_location("overload", ROOT / "benchmarks" / "retrieval_overload.py")
-overload = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(overload)
+from .conftest import server_process
 
 
 def of(p95, errors=()):
@@ -87,33 +76,10 @@ def test_a_real_server_is_overloaded_and_judged(tmp_path, capsys, monkeypatch):
     (tmp_path / "q.txt").write_text("Where is Ulm?\n")
     out = tmp_path / "index"
     build_index(BuildOptions(corpus=tmp_path / "c.jsonl", out=out, backend="bm25", progress=False))
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = [
-        sys.executable,
-        "retrieval_server/start_retrieval.py",
-        "--index",
-        str(out),
-        "--port",
-        str(port),
-    ]
-    process = subprocess.Popen(command, cwd=ROOT, env=dict(os.environ))
-    url = f"http://127.0.0.1:{port}"
     monkeypatch.setattr(overload.load, "WARM_UP_S", 0.2)
-    try:
-        while True:
-            assert process.poll() is None, "the server ended"
-            try:
-                if httpx.get(url + "/ready").status_code == 200:
-                    break
-            except httpx.TransportError:
-                time.sleep(0.1)
+    with server_process("retrieval_server/start_retrieval.py", "--index", out) as server:
         flags = ["--clients", "2", "--capacity-seconds", "1", "--factor", "2", "--seconds", "3"]
-        overload.main(["--url", url, "--questions", str(tmp_path / "q.txt"), *flags])
-    finally:
-        process.send_signal(signal.SIGTERM)
-        process.wait(60)
+        overload.main(["--url", server.url, "--questions", str(tmp_path / "q.txt"), *flags])
     printed = capsys.readouterr().out
     assert "capacity, 2 clients" in printed and "the server is alive and answers: yes" in printed
-    assert "MB at the end" in printed and process.returncode == 0
+    assert "MB at the end" in printed and server.process.returncode == 0

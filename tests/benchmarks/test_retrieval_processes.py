@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import contextmanager
 from io import StringIO
 from types import SimpleNamespace
@@ -10,41 +9,17 @@ from types import SimpleNamespace
 import pytest
 
 from benchmarks import retrieval_processes, search_r1_server
-from retrieval_server.folder.manifest import (
-    FORMAT_VERSION,
-    CorpusSection,
-    DenseSection,
-    EncoderSection,
-    Manifest,
-    RescoringSection,
-    write_manifest,
-)
+from retrieval_server.folder.manifest import write_manifest
+
+from .conftest import dense_manifest
 
 
 @pytest.fixture
 def compressed(tmp_path):
     """The manifest of an index with the preset small."""
-    encoder = EncoderSection(
-        name="none",
-        sha256="0",
-        pooling="mean",
-        query_prefix="",
-        passage_prefix="",
-        normalize=True,
-        separator=" ",
-        max_length=16,
-        dimension=8,
-    )
-    dense = DenseSection(
-        encoder=encoder,
-        metric="inner_product",
-        factory="RR8,IVF1,RaBitQ",
-        preset="small",
-        rescoring=RescoringSection(rows="int8", candidates=200),
-    )
-    corpus = CorpusSection(source="c.jsonl", sha256="0")
-    made = {"format_version": FORMAT_VERSION, "backend": "dense", "files": {}, "built_with": {}}
-    write_manifest(tmp_path, Manifest(**made, count=1, corpus=corpus, dense=dense))
+    rescoring = {"rows": "int8", "candidates": 200}
+    preset = {"factory": "RR8,IVF1,RaBitQ", "preset": "small", "rescoring": rescoring}
+    write_manifest(tmp_path, dense_manifest(**preset))
     return tmp_path
 
 
@@ -63,10 +38,7 @@ def test_the_stages_of_the_ceiling_get_the_device_and_an_exact_index_is_also_sea
         yield SimpleNamespace(stdout=StringIO("ready\n"))
 
     if factory == "Flat":
-        manifest = compressed / "manifest.json"
-        known = json.loads(manifest.read_text())
-        known["dense"].update(factory=factory, rescoring=None)
-        manifest.write_text(json.dumps(known))
+        write_manifest(compressed, dense_manifest())
     monkeypatch.setattr(retrieval_processes, "running", running)
     with retrieval_processes.stages(compressed, ["Where?"], 4, 3, compressed, device) as found:
         assert len(found) == len(searches)

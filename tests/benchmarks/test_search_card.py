@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import sys
-from pathlib import Path
 
 import pytest
 
+from benchmarks import search_card as benchmark
 from rag_r1.demo.world import KINDS
 from rag_r1.probes.probes import PROBES
-
-_PATH = Path(__file__).parents[2] / "benchmarks" / "search_card.py"
-_spec = importlib.util.spec_from_file_location("search_card_benchmark", _PATH)
-benchmark = sys.modules[_spec.name] = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(benchmark)
 
 RIGHT = {"real": 0.9, "closed_book": 0.0, "empty": 0.1, "random": 0.1, "gold": 0.95, "withheld": 0.2}
 

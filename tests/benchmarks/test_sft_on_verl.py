@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
-import sys
-from pathlib import Path
 
 import pytest
 
+from benchmarks import sft_on_verl
 from rag_r1.data.sft_rows import read_sft_rows
 from rag_r1.demo.policy import policy_path
 from rag_r1.demo.trace_records import BATCH
-
-_PATH = Path(__file__).parents[2] / "benchmarks" / "sft_on_verl.py"
-_spec = importlib.util.spec_from_file_location("sft_on_verl", _PATH)
-sft_on_verl = sys.modules[_spec.name] = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(sft_on_verl)
 
 
 def test_the_table_has_a_row_for_each_policy():

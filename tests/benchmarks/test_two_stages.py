@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import sys
 from pathlib import Path
 
 import pytest
 
-_PATH = Path(__file__).parents[2] / "benchmarks" / "two_stages.py"
-_spec = importlib.util.spec_from_file_location("two_stages", _PATH)
-two_stages = sys.modules[_spec.name] = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(two_stages)
+from benchmarks import two_stages
 
 SEARCH = " I look. <|begin_of_query|> Ulm <|end_of_query|>"
 ANSWER = " So. </think> <answer> x </answer>"
@@ -114,7 +109,7 @@ def test_the_page_goes_beside_the_runs_and_elsewhere_only_if_told_so(tmp_path, p
         (folder / "results.json").write_text(json.dumps(results))
     policy.mkdir()
     (policy / "config.json").write_text("{}")
-    pages = _PATH.parents[1] / "docs" / "results"
+    pages = Path(__file__).parents[2] / "docs" / "results"
     before = {path: path.stat().st_mtime_ns for path in pages.rglob("*")}
     given = ["--results", str(elsewhere)] if published else []
     two_stages.main(["--seeds", "0", "1", "--out", str(out), "--policy", str(policy), *given])

@@ -68,11 +68,11 @@ class FlatSearch:
 
     def find(self, queries: np.ndarray, topk: int) -> list[list[Hit]]:
         """At most ``topk`` hits for each query, best first."""
-        wanted = min(topk, self._index.ntotal)
-        among = min(wanted + _SPARE, self._index.ntotal)
+        depth = min(topk, self._index.ntotal)
+        among = min(depth + _SPARE, self._index.ntotal)
         if not among:
             return [[] for _ in queries]
-        return self._ranked(queries, *self._candidates(queries, among), wanted)
+        return self._ranked(queries, *self._candidates(queries, among), depth)
 
     def close(self) -> None:
         self._threads.shutdown()
@@ -80,10 +80,10 @@ class FlatSearch:
     def _candidates(self, queries: np.ndarray, depth: int) -> tuple[np.ndarray, np.ndarray]:
         """FAISS's scores and rows, each (queries, depth), best first; row -1 where there are fewer."""
         parts = self._alone if len(queries) == 1 else self._together
-        found = list(self._threads.map(lambda part: self._index.search(queries, depth, params=part), parts))
-        if len(found) == 1:
-            return found[0]
-        scores, rows = (np.hstack(each) for each in zip(*found, strict=True))
+        results = list(self._threads.map(lambda part: self._index.search(queries, depth, params=part), parts))
+        if len(results) == 1:
+            return results[0]
+        scores, rows = (np.hstack(each) for each in zip(*results, strict=True))
         best = np.argsort(-scores, axis=1, kind="stable")[:, :depth]
         return np.take_along_axis(scores, best, axis=1), np.take_along_axis(rows, best, axis=1)
 
@@ -95,14 +95,14 @@ class FlatSearch:
         ``scores`` and ``rows`` are (queries, candidates). If a passage that FAISS left out could belong to a
         query's best, more candidates than near-ties are fetched for it.
         """
-        there = rows >= 0
-        vectors = self._index.reconstruct_batch(np.where(there, rows, 0).ravel())
+        valid = rows >= 0
+        vectors = self._index.reconstruct_batch(np.where(valid, rows, 0).ravel())
         vectors = vectors.reshape(*rows.shape, -1).astype(np.float64)
-        exact = np.where(there, (vectors * queries[:, None]).sum(axis=2), -np.inf)
+        exact = np.where(valid, (vectors * queries[:, None]).sum(axis=2), -np.inf)
         best = np.lexsort((rows, -exact))[:, :topk]
-        best_rows, best_scores = (np.take_along_axis(found, best, axis=1) for found in (rows, exact))
+        best_rows, best_scores = (np.take_along_axis(column, best, axis=1) for column in (rows, exact))
         slack = _ROUNDING * np.linalg.norm(queries, axis=1) * np.linalg.norm(vectors, axis=2).max(axis=1)
-        open_ends = there.all(axis=1) & (best_scores[:, -1] <= scores[:, -1] + slack)
+        open_ends = valid.all(axis=1) & (best_scores[:, -1] <= scores[:, -1] + slack)
         more = min(4 * rows.shape[1], self._index.ntotal)
         return [
             self._ranked(queries[i : i + 1], *self._candidates(queries[i : i + 1], more), topk)[0]

@@ -145,5 +145,5 @@ _lock = threading.Lock()
 def _sizes(files: Sequence[Path]) -> Iterator[tuple[tuple[int, int], int]]:
     """Each file's identity on this machine, and its bytes."""
     for path in files:
-        found = path.stat()
-        yield (found.st_dev, found.st_ino), found.st_size
+        status = path.stat()
+        yield (status.st_dev, status.st_ino), status.st_size

@@ -54,11 +54,11 @@ class StoredRows:
             first = row * self._layout.row_bytes
             page = first - first % mmap.PAGESIZE
             self._advise("MADV_WILLNEED", page, first + self._layout.row_bytes - page)
-        found = self._layout.decode(self._rows[numbers])
+        vectors = self._layout.decode(self._rows[numbers])
         self._read += len(numbers)
         if self._read >= RELEASE_AFTER:
             self.release()
-        return found
+        return vectors
 
     def release(self) -> None:
         """Unmap the pages that were read; reading them again, in any thread, gives the same."""

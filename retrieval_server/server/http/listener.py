@@ -5,11 +5,7 @@ from __future__ import annotations
 import errno
 import socket
 
-from retrieval_server.errors import RetrievalServerError
-
-
-class ListenError(RetrievalServerError):
-    """The port or the address cannot be had; the message names both and the remedy."""
+from retrieval_server.errors import SetupError
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -24,7 +20,7 @@ def listen(host: str, port: int) -> socket.socket:
         listener.listen(2048)
     except OSError as error:
         listener.close()
-        raise ListenError(_sentence(host, port, error)) from None
+        raise SetupError(_sentence(host, port, error)) from None
     return listener
 
 

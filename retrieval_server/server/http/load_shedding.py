@@ -18,7 +18,7 @@ from functools import partial
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from retrieval_server.server.errors import RequestError
+from retrieval_server.errors import RequestError
 from retrieval_server.server.services import Services
 
 #: How often the delay of the event loop is measured, and which delay is too long, in seconds.
@@ -57,11 +57,11 @@ def refusal_at(services: Services, path: str) -> Callable[[], RequestError] | No
 
     Call it if the request is refused: that counts.
     """
-    found = _SEARCH.fullmatch(path)
-    if found is None or (found[1] is None and len(services.indexes.by_name) > 1):
+    match = _SEARCH.fullmatch(path)
+    if match is None or (match[1] is None and len(services.indexes.by_name) > 1):
         return None  # no search, or its body may name another index
-    overload = services.search.overload(found[1])
-    return overload and partial(services.search.refuse_overload, found[1], overload)
+    overload = services.search.overload(match[1])
+    return overload and partial(services.search.refuse_overload, match[1], overload)
 
 
 class LoadSheddingMiddleware:

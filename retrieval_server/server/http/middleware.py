@@ -40,9 +40,9 @@ class MetricsMiddleware:
         if scope["type"] != "http":
             return await self._app(scope, receive, send)
         started, status = time.monotonic(), 500  # the status of an exception
-        given = next((value for name, value in scope["headers"] if name == b"x-request-id"), b"")
-        good = _GOOD_ID.fullmatch(given)
-        note = scope[NOTE] = RequestNote(given.decode() if good else next(self._ids))
+        request_id = next((value for name, value in scope["headers"] if name == b"x-request-id"), b"")
+        good = _GOOD_ID.fullmatch(request_id)
+        note = scope[NOTE] = RequestNote(request_id.decode() if good else next(self._ids))
 
         async def noted(message: Message) -> None:
             nonlocal status

@@ -92,13 +92,13 @@ class OriginMiddleware:
 
     def _is_own(self, origin: str, hosts: list[str]) -> bool:
         try:
-            there = urlsplit(origin).netloc
+            netloc = urlsplit(origin).netloc
         except ValueError:
             return False
-        name = _name_of(there)
+        name = _name_of(netloc)
         # A proxy may have replaced the browser's Host.
         listed = name is not None and self._hosts is not None and self._hosts.lists(name)
-        return bool(there) and (listed or there in hosts)
+        return bool(netloc) and (listed or netloc in hosts)
 
 
 class JsonMiddleware:
@@ -109,8 +109,8 @@ class JsonMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["method"] == "POST":
-            given = _values(scope, b"content-type")
-            if len(given) != 1 or not _JSON.fullmatch(given[0].partition(";")[0].strip()):
+            types = _values(scope, b"content-type")
+            if len(types) != 1 or not _JSON.fullmatch(types[0].partition(";")[0].strip()):
                 self._metrics.rejections.labels("", "unsupported_media_type").inc()
                 reason = "send the body as JSON, with the header 'Content-Type: application/json'"
                 return await error_response(415, "unsupported_media_type", reason)(scope, receive, send)
@@ -123,8 +123,8 @@ def _values(scope: Scope, name: bytes) -> list[str]:
 
 def _name_of(host: str) -> str | None:
     """The name or address without the port; None if it is neither."""
-    found = _HOST.fullmatch(host)
-    return found[1].strip("[]").rstrip(".") if found else None
+    match = _HOST.fullmatch(host)
+    return match[1].strip("[]").rstrip(".") if match else None
 
 
 def _is_address(name: str) -> bool:

@@ -22,10 +22,11 @@ import pytest
 from retrieval_server.cluster.ray_options import RayOptions
 from retrieval_server.cluster.ray_serve import ShardedSource
 from retrieval_server.determinism import Determinism, ProbeResult
+from retrieval_server.errors import SearchFailedError
 from retrieval_server.folder.passages import Passage
 from retrieval_server.indexing.split_index import split_index
 from retrieval_server.search.reranker import RerankedSource, Reranker
-from retrieval_server.source import ScoredPassage, SearchFailedError, SourceDescription
+from retrieval_server.source import ScoredPassage, SourceDescription
 
 from ..conftest import RIVERS, TOWNS
 from ..same_answers import assert_same_answers, wired

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from retrieval_server.engine.engine import Engine, OverloadedError
+from retrieval_server.engine.engine import Engine
 from retrieval_server.engine.metrics import Metrics
 from retrieval_server.engine.options import EngineOptions
+from retrieval_server.errors import OverloadedError
 from retrieval_server.search.index_source import IndexSource
 from retrieval_server.source import SourceDescription, StagedSource
 
@@ -61,8 +62,7 @@ def run(conversation, retriever=None, **options):
         return float(next(line for line in lines if line.startswith(wanted)).split()[-1])
 
     async def main():
-        engine = Engine(EngineOptions(**options), metrics.of("towns"))
-        await engine.load(lambda: stepped)
+        engine = await Engine.start(lambda: stepped, EngineOptions(**options), metrics.of("towns"))
         try:
             await asyncio.wait_for(conversation(engine, stepped, metric), 30)
         finally:

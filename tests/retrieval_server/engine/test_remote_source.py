@@ -9,8 +9,9 @@ import pytest
 from retrieval_server.engine.engine import Engine
 from retrieval_server.engine.metrics import Metrics
 from retrieval_server.engine.options import EngineOptions
+from retrieval_server.errors import SearchFailedError
 from retrieval_server.folder.passages import Passage
-from retrieval_server.source import RemoteSource, ScoredPassage, SearchFailedError, SourceDescription
+from retrieval_server.source import RemoteSource, ScoredPassage, SourceDescription
 
 
 class Gated(RemoteSource):
@@ -38,9 +39,8 @@ class Gated(RemoteSource):
 
 def run(conversation, concurrency=4):
     async def main():
-        engine = Engine(EngineOptions(), Metrics().of("web"))
         source = Gated(concurrency)
-        await engine.load(lambda: source)
+        engine = await Engine.start(lambda: source, EngineOptions(), Metrics().of("web"))
 
         async def ask(*queries):
             task = asyncio.create_task(engine.search(queries, 1))

@@ -129,8 +129,7 @@ def run(source, conversation):
 
     async def main():
         options = EngineOptions(max_batch=1, max_wait_ms=0, cache_size=0)
-        engine = Engine(options, Metrics().of("towns"))
-        await engine.load(lambda: source)
+        engine = await Engine.start(lambda: source, options, Metrics().of("towns"))
         try:
             return await asyncio.wait_for(conversation(engine), 2 * WAIT)
         finally:

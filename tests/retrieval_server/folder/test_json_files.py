@@ -8,8 +8,8 @@ import os
 import pytest
 
 from retrieval_server.encode import model_folder
-from retrieval_server.errors import EncoderError, IndexFolderError
-from retrieval_server.folder.corpus_rows import BadRowError, parse_jsonl_row
+from retrieval_server.errors import BadRowError, EncoderError, IndexFolderError
+from retrieval_server.folder.corpus_rows import parse_jsonl_row
 from retrieval_server.folder.manifest import read_manifest
 
 MANY = '{"a": [' + "[]," * 3_000_000 + "[]]}"

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from retrieval_server.folder.row_layout import RowLayout, ValueTooLargeError
+from retrieval_server.errors import ValueTooLargeError
+from retrieval_server.folder.row_layout import RowLayout
 
 KINDS = ("float32", "float16", "int8")
 VALUES = st.floats(-1e4, 1e4, width=32)

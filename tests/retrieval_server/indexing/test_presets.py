@@ -131,7 +131,7 @@ def test_a_disk_that_is_too_small_is_refused_before_the_build_with_both_sizes(tm
 
 def test_what_an_interrupted_build_has_written_is_not_asked_for_again(tmp_path):
     needs = ResourceEstimate(memory=1, process=1, build_memory=1, disk=10**18, index_s=0.0)
-    print_estimate(PRESETS["small"], 2000, 768, needs, tmp_path, there=10**18)
+    print_estimate(PRESETS["small"], 2000, 768, needs, tmp_path, stored=10**18)
 
 
 def test_sizes_and_durations_are_in_units_that_people_read():

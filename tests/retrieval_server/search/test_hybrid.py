@@ -9,13 +9,13 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from retrieval_server.errors import BuildError, IndexFolderError
+from retrieval_server.errors import BuildError, IndexFolderError, OutsideRootError
 from retrieval_server.indexing.builder import build_hybrid, build_index
 from retrieval_server.indexing.options import BuildOptions
 from retrieval_server.search.backends import Hit
 from retrieval_server.search.hybrid import fuse
 from retrieval_server.search.index_source import IndexSource
-from retrieval_server.server.reload import IndexLocation, OutsideRootError, Reloader
+from retrieval_server.server.reload import IndexLocation, Reloader
 
 from ..same_answers import assert_same_answers, plain
 

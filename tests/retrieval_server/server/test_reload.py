@@ -10,11 +10,12 @@ import httpx
 import pytest
 
 from retrieval_server.engine.options import EngineOptions
+from retrieval_server.errors import OutsideRootError
 from retrieval_server.indexing.builder import build_index
 from retrieval_server.indexing.options import BuildOptions
 from retrieval_server.search.index_source import IndexSource
 from retrieval_server.server.app import create_app
-from retrieval_server.server.reload import IndexLocation, OutsideRootError, Reloader
+from retrieval_server.server.reload import IndexLocation, Reloader
 
 from ..conftest import PASSAGES, write_jsonl
 

@@ -12,7 +12,7 @@ from email.utils import formatdate
 
 import pytest
 
-from retrieval_server.source import SearchFailedError
+from retrieval_server.errors import SearchFailedError
 from retrieval_server.web.circuit_breaker import CircuitBreaker
 from retrieval_server.web.client import WebClient
 from retrieval_server.web.engines import ENGINES

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from retrieval_server.engine.options import EngineOptions
+from retrieval_server.errors import SearchFailedError
 from retrieval_server.web.engines import ENGINES
 from retrieval_server.web.options import WebOptions
 from retrieval_server.web.source import WebSource
@@ -107,8 +108,6 @@ def test_an_engine_that_fails_is_503_with_retry_after_and_the_reason(stub, open_
 def test_what_cannot_be_recorded_is_not_answered(open_source, tmp_path, monkeypatch):
     """A run that goes on without its recording would look reproducible and not be."""
     import os
-
-    from retrieval_server.source import SearchFailedError
 
     async def main():
         source = open_source(record=tmp_path / "run.jsonl")

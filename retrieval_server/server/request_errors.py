@@ -3,17 +3,7 @@
 from __future__ import annotations
 
 from retrieval_server.engine.metrics import Metrics
-
-
-class RequestError(Exception):
-    """A request that is answered with this status, a fixed word to branch on and a sentence for people."""
-
-    def __init__(self, status: int, error: str, reason: str, headers: dict[str, str] | None = None):
-        self.status, self.error, self.reason, self.headers = status, error, reason, headers
-
-
-class ClientDisconnectedError(Exception):
-    """The client closed its connection: there is nobody to answer."""
+from retrieval_server.errors import RequestError
 
 
 class RequestErrors:

@@ -1,0 +1,37 @@
+"""When a failed request may be repeated: a doubling back-off with jitter, or the engine's ``Retry-After``."""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from collections.abc import Mapping
+from email.utils import parsedate_to_datetime
+
+_LONGEST_BACKOFF_S = 8.0
+
+
+def backoff_seconds(first_s: float, attempt: int) -> float:
+    """How long to wait after failed attempt number ``attempt``, from 0: about ``first_s``, then doubled."""
+    return min(first_s * 2**attempt, _LONGEST_BACKOFF_S) * random.uniform(0.5, 1.5)
+
+
+def jitter(most_s: float) -> float:
+    """Seconds added to a pause that all requests were given, so that they do not end it at once."""
+    return random.uniform(0, most_s)
+
+
+def retry_after(headers: Mapping[str, str]) -> float | None:
+    """Seconds of a Retry-After header, in either of its forms; None without a valid one."""
+    value = headers.get("Retry-After", "").strip()
+    if value.isdecimal() and len(value) < 7:
+        return float(value)
+    try:
+        return max(0.0, parsedate_to_datetime(value).timestamp() - time.time())
+    except (ValueError, TypeError, OverflowError):
+        return None
+
+
+def whole_seconds(seconds: float | None) -> int:
+    """What a Retry-After header says for this time: rounded up, at least 1, which is also for no time."""
+    return max(1, math.ceil(seconds or 1))
