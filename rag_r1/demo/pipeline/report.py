@@ -26,7 +26,7 @@ from rag_r1.demo.report import summarise
 from rag_r1.demo.world import KINDS
 from rag_r1.evaluation.report.significance import mcnemar
 from rag_r1.runs.folder import write_atomic
-from rag_r1.runs.markdown import number, p_value, table
+from rag_r1.runs.markdown import Page, number, p_value
 from rag_r1.runs.steps import PipelineFolder
 
 #: The models by the step that has made them, as they are called in the report.
@@ -126,27 +126,16 @@ def markdown(report: Mapping[str, Any]) -> str:
         [LABELS[name], *(number(model[key], 2) for key in ("em", *kinds, "searches", "format"))]
         for name, model in models.items()
     ]
-    return "\n".join(
-        [
-            f"# RAG-R1 in miniature, {settings['protocol']}, seed {settings['seed']}",
-            "",
-            f"{questions} held-out questions, greedy: exact match over all and by question kind, queries for "
-            "each question, and the share of episodes that keep to the format and answer.",
-            "",
-            *table(head, rows),
-            "",
-            "## Claims",
-            "",
-            "Exact match on the same questions; McNemar's exact test. A claim holds if p < 0.05. This is one "
-            "seed.",
-            "",
-            *table(["claim", "EM", "difference", "right in one only", "p", "verdict"], _claim_rows(report)),
-            "",
-            "## Steps",
-            "",
-            *_step_lines(report),
-        ]
-    )
+    page = Page(f"RAG-R1 in miniature, {settings['protocol']}, seed {settings['seed']}")
+    page.text(
+        f"{questions} held-out questions, greedy: exact match over all and by question kind, queries for "
+        "each question, and the share of episodes that keep to the format and answer."
+    ).table(head, rows)
+    page.heading("Claims").text(
+        "Exact match on the same questions; McNemar's exact test. A claim holds if p < 0.05. This is one "
+        "seed."
+    ).table(["claim", "EM", "difference", "right in one only", "p", "verdict"], _claim_rows(report))
+    return str(page.heading("Steps").bullets(_step_items(report)))
 
 
 def _claim_rows(report: Mapping[str, Any]) -> list[list[str]]:
@@ -163,7 +152,7 @@ def _claim_rows(report: Mapping[str, Any]) -> list[list[str]]:
     ]
 
 
-def _step_lines(report: Mapping[str, Any]) -> list[str]:
+def _step_items(report: Mapping[str, Any]) -> list[str]:
     """What each step has left, as far as it is known, and how long it took."""
     facts = report["steps"]
     traces, data, sft, kept = (facts.get(name, {}) for name in ("traces", "sft_data", "sft", "filter"))
@@ -187,7 +176,7 @@ def _step_lines(report: Mapping[str, Any]) -> list[str]:
     for name, curve in report["curves"].items():
         points = [f"{number(em, 2)} (step {step})" for step, em in curve["held_out_em"].items()]
         told[name] = "held-out exact match in its own validations: " + ", ".join(points)
-    return [f"- **{name}**{_minutes(report['seconds'].get(name))}: {words}" for name, words in told.items()]
+    return [f"**{name}**{_minutes(report['seconds'].get(name))}: {words}" for name, words in told.items()]
 
 
 def _minutes(seconds: float | None) -> str:
