@@ -65,6 +65,13 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], align: str | None 
     return [table_row(head), f"|{rule}", *map(table_row, rows)]
 
 
+def print_table(head: Sequence[str], rows: Iterable[Sequence[str]], align: str | None = None) -> None:
+    """Print a table (see `table`), each row as soon as there is one."""
+    print(*table(head, (), align), sep="\n", flush=True)
+    for row in rows:
+        print(table_row(row), flush=True)
+
+
 @dataclass(frozen=True)
 class Claim:
     """A claim and whether it held; with `of`, in how many of as many seeds."""
