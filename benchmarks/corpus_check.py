@@ -264,43 +264,27 @@ def main(argv: list[str] | None = None) -> int:
     setting = prepare(args.corpus, args.questions, args.work, args.deleted, args.seed)
     n_affected = len(setting.affected)
     print(f"{len(setting.questions)} questions, {n_affected} affected by {args.deleted} deleted passages\n")
-    print_table(
-        ["evidence", "affected, found", "of these by a similar title only", "others, flagged"],
-        (
-            [name, f"{found} ({found / n_affected:.1%})", str(similar), str(others)]
-            for name, found, similar, others in evidence_rows(setting, args.work)
-        ),
+    rows = (
+        (name, f"{found} ({found / n_affected:.1%})", *others)
+        for name, found, *others in evidence_rows(setting, args.work)
     )
+    head = ["evidence", "affected, found", "of these by a similar title only", "others, flagged"]
+    print_table(head, rows)
     if not args.no_server:
         recalls, strings = recall_table(setting, args.work, args.k)
+        signals = string_rows(setting, strings)
+        rows = ((name, flagged, f"{one:.1%}", f"{other:.1%}") for name, flagged, one, other in signals)
         print()
-        print_table(
-            ["signal", "flagged", "precision", "recall"],
-            (
-                [name, str(flagged), f"{precision:.1%}", f"{recall:.1%}"]
-                for name, flagged, precision, recall in string_rows(setting, strings)
-            ),
-        )
+        print_table(["signal", "flagged", "precision", "recall"], rows)
+        rows = ((name, f"{count:,}", f"{one:.1%}", f"{other:.1%}") for name, count, one, other in recalls)
         print()
-        print_table(
-            ["corpus", "passages", f"recall@{args.k} of supporting passages", "answerable"],
-            (
-                [name, f"{passages:,}", f"{recall:.1%}", f"{share:.1%}"]
-                for name, passages, recall, share in recalls
-            ),
-        )
+        print_table(["corpus", "passages", f"recall@{args.k} of supporting passages", "answerable"], rows)
     print(f"\n{passages_a_second(setting, args.work):,.0f} passages scanned in a second of processor time")
     if args.invented:
         print()
         found = ((n, *measured(setting, args.work, n)) for n in args.invented)
-        print_table(
-            ["invented passages", "size", "processor s", "peak resident"],
-            (
-                [f"{n:,}", f"{size:.2f} GB", f"{seconds:,.1f}", f"{peak:,.0f} MB"]
-                for n, size, seconds, peak in found
-            ),
-            "rrrr",
-        )
+        rows = ((f"{n:,}", f"{size:.2f} GB", f"{s:,.1f}", f"{peak:,.0f} MB") for n, size, s, peak in found)
+        print_table(["invented passages", "size", "processor s", "peak resident"], rows, "rrrr")
     return 0
 
 

@@ -235,7 +235,7 @@ def table(results: Mapping[int, Mapping[str, Any]], ks: Sequence[int]) -> list[s
         for k in map(str, ks):
             before, after = one["untrained"][k], one["trained"][k]
             cells += [f"{before:.1%}", f"{after:.1%}", f"{100 * (after - before):+.1f}"]
-        rows.append([str(number), *cells])
+        rows.append([number, *cells])
     lines = markdown.table(["split", *heads], rows)
     for k in map(str, ks):
         gains = [100 * (one["trained"][k] - one["untrained"][k]) for one in results.values()]

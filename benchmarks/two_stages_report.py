@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from rag_r1.demo.report import mean
 from rag_r1.runs import markdown, pictures
 
 PAGE = """\
@@ -36,11 +37,6 @@ CONTROL = "control, stage 2 alone"
 FIGURES = ("searched", "F1", "EM", "cover-EM")
 
 
-def mean(values: Sequence[float]) -> float:
-    """NaN without values."""
-    return sum(values) / len(values) if values else float("nan")
-
-
 def table(runs: Sequence[dict[str, Any]]) -> str:
     """Figures from training (sampled) and on held-out questions (greedy): four lines for each seed."""
     header = ["seed", "", "step", "searched, sampled", "name, sampled", "F1, sampled"]
@@ -63,7 +59,7 @@ def table(runs: Sequence[dict[str, Any]]) -> str:
             figures = [window[-1]["searched"], mean([sampled["name"] for sampled in window])]
             figures.append(results["sampled"][name])
             figures += [held_out[arm][str(step)][figure] for figure in FIGURES]
-            cells = [str(results["seed"]), name, str(step), *(f"{value:.2f}" for value in figures)]
+            cells = [results["seed"], name, step, *(f"{value:.2f}" for value in figures)]
             rows.append(cells)
     return "\n".join(markdown.table(header, rows, "ll" + "r" * (len(header) - 2)))
 

@@ -45,7 +45,7 @@ def markdown(runs: Sequence[Mapping[str, Any]]) -> str:
             recall = run["recall"].get(served, {})
             rows.append(
                 [
-                    str(run["seed"]),
+                    run["seed"],
                     run["arm"],
                     row["after"],
                     number(row["em"]["value"]),
@@ -67,9 +67,9 @@ def variants_table(found: Mapping[int, Mapping[str, Mapping[str, Any]]]) -> str:
     """The page of variants.py; `found`: seed -> variant -> figures."""
     rows = [
         [
-            str(seed),
+            seed,
             name,
-            str(one["rows"]),
+            one["rows"],
             *(number(one[figure]) for figure in ("recall@1", "recall@3", "em", "searches")),
         ]
         for seed, variants in found.items()

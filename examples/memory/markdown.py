@@ -52,7 +52,7 @@ def markdown(runs: Sequence[Mapping[str, Any]]) -> str:
         before, after = first_and_last(run)
         steps = max(map(int, run["held_out"]))
         cells = [f"{before[name]:.2f} → {after[name]:.2f}" for name in _COLUMNS]
-        rows.append([_LABELS[run["arm"]], str(run["seed"]), *cells, str(steps), f"{run['seconds'] / 60:.1f}"])
+        rows.append([_LABELS[run["arm"]], run["seed"], *cells, steps, f"{run['seconds'] / 60:.1f}"])
     page = Page("The memory in miniature").text(
         "Held-out questions, greedy, before and after training. `with a summary` and `with a backtrack`: "
         "shares of the episodes; `no room`: share that ended because the context was full; `rows`: training "

@@ -132,7 +132,7 @@ def rule_of(signals: QuestionSignals) -> VerdictRule:
 
 def rule_table() -> str:
     """The rules as Markdown."""
-    rows = [[str(n), f"`{rule.name}`", rule.when, rule.verdict] for n, rule in enumerate(RULES, 1)]
+    rows = [[n, f"`{rule.name}`", rule.when, rule.verdict] for n, rule in enumerate(RULES, 1)]
     return "\n".join(table(["", "reason", "if", "verdict"], rows, "rlll"))
 
 

@@ -29,10 +29,10 @@ def summarise(records: Sequence[dict[str, Any]]) -> dict[str, float]:
     by_kind: dict[str, list[float]] = defaultdict(list)
     for record in records:
         by_kind[record["data_source"].rpartition("/")[2]].append(record["rewards"]["em"])
-    table = {f"EM {kind}": _mean(values) for kind, values in sorted(by_kind.items(), key=_order)}
-    table["EM all"] = _mean([record["rewards"]["em"] for record in records])
+    table = {f"EM {kind}": mean(values) for kind, values in sorted(by_kind.items(), key=_order)}
+    table["EM all"] = mean([record["rewards"]["em"] for record in records])
     figures = [summary(trajectory_of(record)) for record in records]
-    table |= {label: _mean([of[name] for of in figures]) for label, name in _MEASURES.items()}
+    table |= {label: mean([of[name] for of in figures]) for label, name in _MEASURES.items()}
     return table
 
 
@@ -57,7 +57,7 @@ def make_report(run: Path, facts: dict[str, Any]) -> dict[str, Any]:
         "trajectories": sum(len(records) for records in training.values()),
         "held_out": held_out,
         "reward": {
-            step: _mean([r["rewards"]["score"] for r in records]) for step, records in training.items()
+            step: mean([r["rewards"]["score"] for r in records]) for step, records in training.items()
         },
     }
     (run / "results.json").write_text(json.dumps(results, indent=2) + "\n")
@@ -113,7 +113,7 @@ def _order(item: tuple[str, Any]) -> tuple[int, str]:
     return (KINDS.index(item[0]) if item[0] in KINDS else len(KINDS), item[0])
 
 
-def _mean(values: Sequence[float | None]) -> float:
+def mean(values: Sequence[float | None]) -> float:
     """The mean over the known values: a trajectory that ended with a failure has no reward."""
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if known else float("nan")

@@ -52,12 +52,12 @@ def p_value(p: float | None) -> str:
     return "<0.001" if p < 0.001 else f"{p:.3f}"
 
 
-def table_row(cells: Sequence[str]) -> str:
+def table_row(cells: Iterable[object]) -> str:
     """A line of a table."""
-    return f"| {' | '.join(cells)} |"
+    return f"| {' | '.join(map(str, cells))} |"
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[str]], align: str | None = None) -> list[str]:
+def table(head: Sequence[str], rows: Iterable[Iterable[object]], align: str | None = None) -> list[str]:
     """The lines of a table, whose cells are Markdown. `align`: `l` for text or `r` for numbers, for each
     column; by default the first column is text and the others are numbers."""
     align = align or "l" + "r" * (len(head) - 1)
@@ -65,7 +65,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], align: str | None 
     return [table_row(head), f"|{rule}", *map(table_row, rows)]
 
 
-def print_table(head: Sequence[str], rows: Iterable[Sequence[str]], align: str | None = None) -> None:
+def print_table(head: Sequence[str], rows: Iterable[Iterable[object]], align: str | None = None) -> None:
     """Print a table (see `table`), each row as soon as there is one."""
     print(*table(head, (), align), sep="\n", flush=True)
     for row in rows:
@@ -111,7 +111,7 @@ class Page:
         """Add the heading of a section."""
         return self.text(f"## {title}")
 
-    def table(self, head: Sequence[str], rows: Iterable[Sequence[str]], align: str | None = None) -> Self:
+    def table(self, head: Sequence[str], rows: Iterable[Iterable[object]], align: str | None = None) -> Self:
         """Add a table (see `table`)."""
         return self.text("\n".join(table(head, rows, align)))
 
