@@ -125,6 +125,6 @@ class Page:
         return self.text(*(f"![{caption or path.stem}]({path.name})" for path in paths))
 
 
-def integer(count: int) -> str:
-    """A count with commas."""
-    return f"{count:,}"
+def integer(count: int | None) -> str:
+    """A count with commas; a dash if there is none."""
+    return "–" if count is None else f"{count:,}"

@@ -117,8 +117,8 @@ def _differences(page: Page, comparison: Comparison, figure: Mapping[str, Any]) 
                     place,
                     integer(told["questions"]),
                     with_interval(told, figure["decimals"], signed=True),
-                    _count(told.get("only_first")),
-                    _count(told.get("only_second")),
+                    integer(told.get("only_first")),
+                    integer(told.get("only_second")),
                     p_value(told["p"]),
                     p_value(told.get("p_holm")),
                     p_value(told["p_bootstrap"]),
@@ -149,10 +149,6 @@ def _mean(row: PublishedResult, names: Sequence[str]) -> str:
     values = [row.values.get(name) for name in names]
     known = [value for value in values if value is not None]
     return number(sum(known) / len(known) if len(known) == len(values) else None)
-
-
-def _count(value: int | None) -> str:
-    return "–" if value is None else integer(value)
 
 
 def _shown(value: Any) -> str:
