@@ -34,6 +34,7 @@ from typing import Any
 _here = Path(__file__).resolve().parent
 sys.path[:] = [str(_here.parent)] + [entry for entry in sys.path if Path(entry).resolve() != _here]
 
+from rag_r1.runs import markdown  # noqa: E402
 from rag_r1.tools.retrieval.local_server import build_index, retrieval_process  # noqa: E402
 
 #: Name -> flags of build_index.py.
@@ -144,10 +145,7 @@ def table(out: Path, seeds: Sequence[int]) -> str:
         name: {seed: figures(out / f"seed{seed}" / name) for seed in seeds if _done(out, seed, name)}
         for name in INDEXES
     }
-    lines = [
-        "| index | bytes a passage, memory | and disk | same first | recall@3 | found | EM | searches |",
-        "|---|---:|---:|---:|---:|---:|---:|---:|",
-    ]
+    rows = []
     for name, of in known.items():
         if not of:
             continue
@@ -159,8 +157,18 @@ def table(out: Path, seeds: Sequence[int]) -> str:
         one = next(iter(of.values()))
         row = [name, f"{one['memory']:.0f}", f"{one['disk']:.0f}", cell("same", 2), cell("recall", 2)]
         row += [cell("found", 2), cell("em", 3), cell("searches", 2)]
-        lines.append(f"| {' | '.join(row)} |")
-    return "\n".join(lines)
+        rows.append(row)
+    head = [
+        "index",
+        "bytes a passage, memory",
+        "and disk",
+        "same first",
+        "recall@3",
+        "found",
+        "EM",
+        "searches",
+    ]
+    return "\n".join(markdown.table(head, rows))
 
 
 def _done(out: Path, seed: int, name: str) -> bool:

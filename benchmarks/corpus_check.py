@@ -36,6 +36,7 @@ from rag_r1.corpus.command import CheckArguments, CheckResult, check_corpus  # n
 from rag_r1.corpus.reader import Corpus, Passage  # noqa: E402
 from rag_r1.corpus.scan import ScanTargets, scan_corpus  # noqa: E402
 from rag_r1.corpus.title_index import TitleIndex  # noqa: E402
+from rag_r1.runs.markdown import print_table  # noqa: E402
 
 #: Rules (verdict.py) by which evidence flags a question.
 FLAGS = ("ids_missing", "titles_missing", "titles_similar")
@@ -263,27 +264,27 @@ def main(argv: list[str] | None = None) -> int:
     setting = prepare(args.corpus, args.questions, args.work, args.deleted, args.seed)
     n_affected = len(setting.affected)
     print(f"{len(setting.questions)} questions, {n_affected} affected by {args.deleted} deleted passages\n")
-    print("| evidence | affected, found | of these by a similar title only | others, flagged |")
-    print("|---|---:|---:|---:|")
-    for name, found, similar, others in evidence_rows(setting, args.work):
-        print(f"| {name} | {found} ({found / n_affected:.1%}) | {similar} | {others} |")
+    rows = (
+        (name, f"{found} ({found / n_affected:.1%})", *others)
+        for name, found, *others in evidence_rows(setting, args.work)
+    )
+    head = ["evidence", "affected, found", "of these by a similar title only", "others, flagged"]
+    print_table(head, rows)
     if not args.no_server:
         recalls, strings = recall_table(setting, args.work, args.k)
-        print("\n| signal | flagged | precision | recall |")
-        print("|---|---:|---:|---:|")
-        for name, flagged, precision, recall in string_rows(setting, strings):
-            print(f"| {name} | {flagged} | {precision:.1%} | {recall:.1%} |")
-        print(f"\n| corpus | passages | recall@{args.k} of supporting passages | answerable |")
-        print("|---|---:|---:|---:|")
-        for name, passages, recall, share in recalls:
-            print(f"| {name} | {passages:,} | {recall:.1%} | {share:.1%} |")
+        signals = string_rows(setting, strings)
+        rows = ((name, flagged, f"{one:.1%}", f"{other:.1%}") for name, flagged, one, other in signals)
+        print()
+        print_table(["signal", "flagged", "precision", "recall"], rows)
+        rows = ((name, f"{count:,}", f"{one:.1%}", f"{other:.1%}") for name, count, one, other in recalls)
+        print()
+        print_table(["corpus", "passages", f"recall@{args.k} of supporting passages", "answerable"], rows)
     print(f"\n{passages_a_second(setting, args.work):,.0f} passages scanned in a second of processor time")
     if args.invented:
-        print("\n| invented passages | size | processor s | peak resident |")
-        print("|---:|---:|---:|---:|")
-        for n in args.invented:
-            size, seconds, peak = measured(setting, args.work, n)
-            print(f"| {n:,} | {size:.2f} GB | {seconds:,.1f} | {peak:,.0f} MB |")
+        print()
+        found = ((n, *measured(setting, args.work, n)) for n in args.invented)
+        rows = ((f"{n:,}", f"{size:.2f} GB", f"{s:,.1f}", f"{peak:,.0f} MB") for n, size, s, peak in found)
+        print_table(["invented passages", "size", "processor s", "peak resident"], rows, "rrrr")
     return 0
 
 

@@ -22,6 +22,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from rag_r1.runs.markdown import print_table
+
 ROOT = Path(__file__).resolve().parents[1]
 _WORDS = [
     "".join(random.Random(number).choices("aeioustrnlmdkp", k=3 + number % 7)) for number in range(20_000)
@@ -104,15 +106,15 @@ def main() -> None:
     )
     parser.add_argument("--near-duplicates", type=float, default=0.8, help="as in rag-r1 data; 0: no search")
     given = parser.parse_args()
-    print("| rows | files, MB | seconds | rows written | peak memory, MB |")
-    print("|---:|---:|---:|---:|---:|")
-    for rows in given.rows:
-        with tempfile.TemporaryDirectory() as folder:
-            found = measure(rows, given.near_duplicates, Path(folder))
-        told = (
-            f"{found['megabytes']:.0f} | {found['seconds']:.0f} | {found['written']:,} | {found['peak']:.0f}"
-        )
-        print(f"| {rows:,} | {told} |", flush=True)
+
+    def rows() -> Iterator[list[str]]:
+        for count in given.rows:
+            with tempfile.TemporaryDirectory() as folder:
+                found = measure(count, given.near_duplicates, Path(folder))
+            whole = [f"{found[name]:.0f}" for name in ("megabytes", "seconds", "peak")]
+            yield [f"{count:,}", *whole[:2], f"{found['written']:,}", whole[2]]
+
+    print_table(["rows", "files, MB", "seconds", "rows written", "peak memory, MB"], rows(), "rrrrr")
 
 
 if __name__ == "__main__":

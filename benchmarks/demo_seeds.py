@@ -22,6 +22,8 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+from rag_r1.runs.markdown import print_table
+
 ROOT = Path(__file__).resolve().parents[1]
 
 
@@ -48,7 +50,7 @@ def drawn(count: int, folder: Path) -> list[int]:
     return seeds[:count]
 
 
-def row(results: dict[str, Any]) -> str:
+def row(results: dict[str, Any]) -> list[str]:
     """One line of the table."""
     steps = sorted(results["held_out"], key=int)
     before, after = (results["held_out"][step] for step in (steps[0], steps[-1]))
@@ -57,16 +59,13 @@ def row(results: dict[str, Any]) -> str:
     rise = after["EM all"] - before["EM all"]
     habits = [f"{before[key]:.1f} → {after[key]:.1f}" for key in ("searches a question", "turns a question")]
     minutes = f"{results['seconds'] / 60:.1f}"
-    return " | ".join(
-        ["", results["recipe"], str(results["seed"]), *cells, f"{rise:+.2f}", *habits, steps[-1], minutes, ""]
-    ).strip()
+    return [results["recipe"], str(results["seed"]), *cells, f"{rise:+.2f}", *habits, steps[-1], minutes]
 
 
-def header(results: dict[str, Any]) -> str:
-    """The table's first two lines."""
+def header(results: dict[str, Any]) -> list[str]:
+    """The names of the table's columns."""
     kinds = [key for key in next(iter(results["held_out"].values())) if key.startswith("EM ")]
-    columns = ["recipe", "seed", *kinds, "rise", "searches", "turns", "steps", "minutes"]
-    return "| " + " | ".join(columns) + " |\n" + "|---" * len(columns) + "|"
+    return ["recipe", "seed", *kinds, "rise", "searches", "turns", "steps", "minutes"]
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -87,8 +86,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     seeds = args.seeds if args.random is None else drawn(args.random, args.out)
     runs = [run(recipe, seed, args.out, args.set) for recipe in args.recipes for seed in seeds]
     print(f"\n{platform.machine()}, {platform.processor() or 'CPU'}, {date.today()}\n")
-    print(header(runs[0]))
-    print("\n".join(row(results) for results in runs))
+    head = header(runs[0])
+    print_table(head, map(row, runs), "l" * len(head))
 
 
 if __name__ == "__main__":

@@ -32,6 +32,7 @@ from typing import Annotated, Any
 _here = Path(__file__).resolve().parent
 sys.path[:] = [str(_here.parent)] + [entry for entry in sys.path if Path(entry).resolve() != _here]
 
+from rag_r1.runs.markdown import table  # noqa: E402
 from retrieval_server.command_line import AtLeastOne, Flag, Options, parse  # noqa: E402
 from retrieval_server.encode.cpu_settings import set_mkl_reproducible  # noqa: E402
 
@@ -204,8 +205,7 @@ def compare(ways: dict[str, Way], batches: dict[str, Features], rounds: int) -> 
                     times.setdefault((what, name), []).append(time.process_time() - started)
     questions = batches["64 questions"]
     expected = mean_states(ways[_FIRST], questions)
-    lines = ["| | " + " | ".join(batches) + " | cosine, mean (least) | moved by others |"]
-    lines.append("|---|" + "---:|" * (len(batches) + 2))
+    rows = []
     for name, way in ways.items():
         cells = []
         for what in batches:
@@ -214,8 +214,8 @@ def compare(ways: dict[str, Way], batches: dict[str, Features], rounds: int) -> 
         cosines = (mean_states(way, questions) * expected).sum(1)
         moved = moved_by_others(way, batches["8 questions"])
         cells += [f"{cosines.mean():.5f} ({cosines.min():.5f})", f"{moved:.3g}"]
-        lines.append(f"| {name} | " + " | ".join(cells) + " |")
-    return lines
+        rows.append([name, *cells])
+    return table(["", *batches, "cosine, mean (least)", "moved by others"], rows)
 
 
 def mean_states(way: Way, features: Features) -> Any:

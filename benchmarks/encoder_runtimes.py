@@ -32,6 +32,7 @@ sys.path[:] = [str(_here.parent)] + [entry for entry in sys.path if Path(entry).
 
 import numpy as np  # noqa: E402
 
+from rag_r1.runs.markdown import print_table  # noqa: E402
 from retrieval_server.command_line import AtLeastOne, Flag, Options, parse  # noqa: E402
 from retrieval_server.encode.cpu_settings import set_mkl_reproducible  # noqa: E402
 
@@ -100,15 +101,15 @@ def speed(encoders: dict[str, object], questions: list[str], passages: list[str]
                 if number:
                     spent = 1000 * (time.process_time() - started) / texts
                     times.setdefault((what, name), []).append(spent)
-    print("| | " + " | ".join(encoders) + " |")
-    print("|---|" + "---:|" * len(encoders))
+    rows = []
     for what in works:
         cells = []
         for name in encoders:
             pairs = zip(times[what, next(iter(encoders))], times[what, name], strict=True)
             ratio = statistics.median(first / this for first, this in pairs)
             cells.append(f"{statistics.median(times[what, name]):.2f} ms, {ratio:.2f} x")
-        print(f"| {what} at once | " + " | ".join(cells) + " |")
+        rows.append([f"{what} at once", *cells])
+    print_table(["", *encoders], rows)
 
 
 def in_batches(encoder, texts: list[str], size: int) -> np.ndarray:
@@ -147,8 +148,7 @@ def recall(encoders: dict[str, object], rows: list[dict], corpus: dict[str, str]
     reference = first_ids(asked[first], stored[first])
     columns = [*(f"recall@{k}" for k in _KS), "the same first 3", "ids that change with the batch"]
     print(f"{len(questions)} questions, {len(corpus)} passages")
-    print("| questions in | passages in | " + " | ".join(columns) + " |")
-    print("|---|---|" + "---:|" * len(columns))
+    rows = []
     pairs = [(one, one) for one in stored] + [(one, first) for one in encoders if one != first]
     for of_questions, of_passages in pairs:
         found = first_ids(asked[of_questions], stored[of_passages])
@@ -159,7 +159,8 @@ def recall(encoders: dict[str, object], rows: list[dict], corpus: dict[str, str]
         same = (found[:, :3] == reference[:, :3]).all(axis=1).mean()
         changed = (found != first_ids(alone[of_questions], stored[of_passages])).any(axis=1).sum()
         cells = [*(f"{share:.1%}" for share in shares), f"{same:.1%}", f"{changed} of {len(questions)}"]
-        print(f"| {of_questions} | {of_passages} | " + " | ".join(cells) + " |")
+        rows.append([of_questions, of_passages, *cells])
+    print_table(["questions in", "passages in", *columns], rows, "ll" + "r" * len(columns))
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -37,6 +37,7 @@ _here = Path(__file__).resolve().parent
 sys.path[:] = [str(_here.parent)] + [entry for entry in sys.path if Path(entry).resolve() != _here]
 
 from benchmarks.random_vectors import RandomVectors  # noqa: E402
+from rag_r1.runs.markdown import print_table, table_row  # noqa: E402
 
 if TYPE_CHECKING:
     from retrieval_server.folder.manifest import Manifest
@@ -141,8 +142,7 @@ def measure_recall(args: argparse.Namespace) -> None:
     faiss.rev_swig_ptr(whole.get_xb(), whole.ntotal * whole.d).tofile(raw)
     vectors = VectorFiles([raw], whole.d)
     print(f"{whole.ntotal} passages of {whole.d} dimensions, {len(questions)} questions")
-    print("| preset | nprobe | candidates | recall@10 | the same first three |")
-    print("|---|---:|---:|---:|---:|")
+    print_table(["preset", "nprobe", "candidates", "recall@10", "the same first three"], ())
     for name in compressed():
         preset, folder = PRESETS[name], folder_for(args.work, name, manifest)
         make_files(name, vectors, folder)
@@ -165,7 +165,8 @@ def measure_recall(args: argparse.Namespace) -> None:
             pairs = list(zip(found, exact, strict=True))
             recall = sum(len(set(ours) & set(best)) for ours, best in pairs) / sum(map(len, exact))
             same = sum(ours[:3] == best[:3] for ours, best in pairs) / len(pairs)
-            print(f"| {name}{note} | {nprobe} of {many} | {candidates} | {recall:.2%} | {same:.2%} |")
+            cells = [f"{nprobe} of {many}", str(candidates), f"{recall:.2%}", f"{same:.2%}"]
+            print(table_row([name + note, *cells]))
 
 
 def resident(of: str = "") -> int:
@@ -228,13 +229,13 @@ def measure_memory(args: argparse.Namespace) -> None:
             folder = args.work / f"{name}-{passages}x{args.dimension}"
             make_files(name, RandomVectors(passages, args.dimension), folder, _TRAINED_ON)
     print(f"{args.passages} random vectors of {args.dimension} dimensions")
-    print("| preset | index | bytes of memory a vector | rows on disk, resident at most |")
-    print("|---|---|---:|---:|")
+    head = ["preset", "index", "bytes of memory a vector", "rows on disk, resident at most"]
+    print_table(head, (), "llrr")
     for name in names:
         for way, flags in (("mapped", ["--mapped"]), ("read", [])):
             found = process("--only", name, *flags)
             each = found["index"] / args.passages
-            print(f"| {name} | {way} | {each:.1f} | {found['rows'] / 1e6:.0f} MB |", flush=True)
+            print(table_row([name, way, f"{each:.1f}", f"{found['rows'] / 1e6:.0f} MB"]), flush=True)
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:

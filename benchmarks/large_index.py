@@ -31,6 +31,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.measured_steps import measure, processor_seconds  # noqa: E402
+from rag_r1.runs.markdown import print_table  # noqa: E402
 
 FILES = 4  # the corpus has this many files; the first is the quarter
 WORDS = 100
@@ -161,29 +162,28 @@ def serve(index: Path) -> list[str]:
             except OSError:
                 time.sleep(0.02)
         ready = time.perf_counter() - began
-        lines = [
-            f"| start to ready, files in cache | {ready:.1f} s |",
-            f"| start to ready: processor | {processor_seconds(process.pid):.1f} s |",
+        rows = [
+            ("start to ready, files in cache", f"{ready:.1f} s"),
+            ("start to ready: processor", f"{processor_seconds(process.pid):.1f} s"),
+            *_resident_rows("ready", process.pid),
         ]
-        lines += _resident_lines("ready", process.pid)
         draw = random.Random(1)
         sent = most = 0
         for _ in range(QUERIES // 32):
             sent += ask(url, ["".join(draw.choices("abcdefghij ", k=40)) + "x" for _ in range(32)])
             most = max(most, resident(process.pid, "passages.arrow")[1])
-        lines += _resident_lines(f"after {sent:,} passages sent", process.pid)
-        lines.append(f"| text, maximum meanwhile | {most:.0f} MB |")
-        return lines
+        rows += _resident_rows(f"after {sent:,} passages sent", process.pid)
+        return [*rows, ("text, maximum meanwhile", f"{most:.0f} MB")]
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait(60)
 
 
-def _resident_lines(moment: str, pid: int) -> list[str]:
+def _resident_rows(moment: str, pid: int) -> list[tuple[str, str]]:
     whole, text = resident(pid, "passages.arrow")
     return [
-        f"| {moment}: process, resident | {whole:.0f} MB |",
-        f"| {moment}: text, resident | {text:.0f} MB |",
+        (f"{moment}: process, resident", f"{whole:.0f} MB"),
+        (f"{moment}: text, resident", f"{text:.0f} MB"),
     ]
 
 
@@ -229,12 +229,11 @@ def main() -> int:
         steps.append(
             measure(f"merge, {args.passages:,}", build, "merge", "--parts", args.work / "all", "--out", index)
         )
-        print("| step | wall s | processor s | peak MB |\n|---|---|---|---|")
-        print("\n".join(step.row() for step in steps))
+        print_table(["step", "wall s", "processor s", "peak MB"], (step.row() for step in steps), "llll")
         sizes = {path.name: path.stat().st_size / MB for path in index.iterdir() if path.is_file()}
-        print("\n| server | |\n|---|---|")
-        print("\n".join(f"| {name}, on disk | {size:.0f} MB |" for name, size in sorted(sizes.items())))
-        print("\n".join(serve(index)))
+        print()
+        files = [(f"{name}, on disk", f"{size:.0f} MB") for name, size in sorted(sizes.items())]
+        print_table(["server", ""], [*files, *serve(index)], "ll")
     finally:
         if not args.keep:
             shutil.rmtree(args.work, ignore_errors=True)

@@ -6,6 +6,7 @@ import math
 from pathlib import Path
 
 from benchmarks.large_search import COLD, WAYS
+from rag_r1.runs.markdown import Page
 
 MB = 1e6
 #: What questions find: nothing in the page cache; the index in memory and rows on disk; both in memory.
@@ -19,28 +20,29 @@ STATES = {
 def report(results: dict, index: Path, dimension: int, estimate: int) -> str:
     """Steps, sizes, search and server of a run; then what ``estimate`` passages would take."""
     run = results["run"]
-    lines = [f"{run['passages']:,} passages of {dimension} dimensions, preset {run['preset']}"]
-    others = [f"{name} {value}" for name, value in run.items() if name not in ("passages", "preset")]
-    lines += ["", *([", ".join(others), ""] if others else [])]
-    lines += ["| step | wall s | processor s | peak resident MB |", "|---|---:|---:|---:|"]
+    page = Page().text(f"{run['passages']:,} passages of {dimension} dimensions, preset {run['preset']}")
+    if others := [f"{name} {value}" for name, value in run.items() if name not in ("passages", "preset")]:
+        page.text(", ".join(others))
     steps = {name: found for name, found in results.items() if "wall" in found}
-    for name, found in steps.items():
-        if not found.get("measured", True):
-            lines.append(f"| {name} (not measured: its result was there without a record) | | | |")
-            continue
-        state = "" if found["done"] else " (not finished)"
-        lines.append(f"| {name}{state} | {found['wall']:.0f} | {found['cpu']:.0f} | {found['peak']:.0f} |")
+    rows = [_step(name, found) for name, found in steps.items()]
+    page.table(["step", "wall s", "processor s", "peak resident MB"], rows)
     if index.exists():
-        lines += ["", "| | |", "|---|---:|"]
         sizes = {path.name: path.stat().st_size for path in sorted(index.iterdir()) if path.is_file()}
-        lines += [f"| {name}, on disk | {size / MB:,.1f} MB |" for name, size in sizes.items()]
-    lines += _search(results, run["passages"])
+        page.table(["", ""], [[f"{name}, on disk", f"{size / MB:,.1f} MB"] for name, size in sizes.items()])
+    _search(page, results, run["passages"])
     if "merge" in results and results["merge"]["done"]:
         if all(found.get("measured", True) for found in steps.values()):
-            lines += ["", *_estimate(steps, run, dimension, estimate)]
+            page.text(_estimate(steps, run, dimension, estimate))
         else:
-            lines += ["", f"What {estimate:,} passages would take is not told: a step was not measured."]
-    return "\n".join(lines)
+            page.text(f"What {estimate:,} passages would take is not told: a step was not measured.")
+    return str(page)
+
+
+def _step(name: str, found: dict) -> list[str]:
+    if not found.get("measured", True):
+        return [f"{name} (not measured: its result was there without a record)", "", "", ""]
+    state = "" if found["done"] else " (not finished)"
+    return [name + state, *(f"{found[figure]:.0f}" for figure in ("wall", "cpu", "peak"))]
 
 
 def milliseconds(found: dict) -> str:
@@ -48,53 +50,53 @@ def milliseconds(found: dict) -> str:
     return f"{found['p50']:.1f}, {found['p95']:.1f} ms"
 
 
-def _times(found: dict) -> str:
-    return f"{found['p50']:.1f} | {found['p95']:.1f}"
+def _times(found: dict) -> list[str]:
+    return [f"{found['p50']:.1f}", f"{found['p95']:.1f}"]
 
 
-def _settings(found: dict) -> str:
+def _settings(found: dict) -> list[str]:
     """Cells and candidates; older records have no candidates."""
-    return f"{found['cells']} | {found.get('candidates', '')}"
+    return [str(found["cells"]), str(found.get("candidates", ""))]
 
 
-def _search(results: dict, passages: int) -> list[str]:
-    lines: list[str] = []
+def _search(page: Page, results: dict, passages: int) -> None:
     rows = []
     if cold := results.get("cold"):
         for state, name in STATES.items():
             if state in cold:
-                found = f"{cold['recall']:.2%} | {_times(cold[state])}"
-                rows.append(f"| index, {name} | {_settings(cold)} | {found} |")
+                found = [f"{cold['recall']:.2%}", *_times(cold[state])]
+                rows.append([f"index, {name}", *_settings(cold), *found])
     if found := results.get("rows cold"):
-        told = f"{_settings(found)} | | {_times(found['all'])}"
-        rows.append(f"| index, rows dropped from the page cache each time | {told} |")
+        name = "index, rows dropped from the page cache each time"
+        rows.append([name, *_settings(found), "", *_times(found["all"])])
     for way in ("cells", "candidates"):
         for found in results.get(way, {}).get(way, []):
-            rows.append(f"| index | {_settings(found)} | {found['recall']:.2%} | {_times(found)} |")
+            rows.append(["index", *_settings(found), f"{found['recall']:.2%}", *_times(found)])
     if found := results.get("shards"):
         name = f"{found['shards']} shards, merged"
-        rows.append(f"| {name} | | | {found['recall']:.2%} | {_times(found['all'])} |")
+        rows.append([name, "", "", f"{found['recall']:.2%}", *_times(found["all"])])
     if rows:
-        lines += ["", "| searched | cells | candidates | recall@10 | p50 ms | p95 ms |"]
-        lines += ["|---|---:|---:|---:|---:|---:|"]
-        lines += rows
+        page.table(["searched", "cells", "candidates", "recall@10", "p50 ms", "p95 ms"], rows)
         searches = {way: results[way] for way in WAYS if way in results}
-        lines += ["", *(f"Limit of memory, {way}: {limit_held(found)}." for way, found in searches.items())]
+        held = [f"Limit of memory, {way}: {limit_held(found)}." for way, found in searches.items()]
+        page.text("\n".join(held))
     if cold:
         each = cold["resident"] / passages
-        lines += ["", f"Memory of the index, mapped and searched: {cold['resident'] / MB:,.1f} MB, "]
-        lines[-1] += f"{each:.1f} bytes a vector; opened in {cold['opened']:.2f} s."
+        page.text(
+            f"Memory of the index, mapped and searched: {cold['resident'] / MB:,.1f} MB, {each:.1f} bytes a "
+            f"vector; opened in {cold['opened']:.2f} s."
+        )
     if served := results.get("serve"):
-        lines += ["", "| server | |", "|---|---:|"]
-        lines.append(f"| start to ready, files cold: wall | {served['ready']:.1f} s |")
-        lines.append(f"| start to ready: processor | {served['processor']:.1f} s |")
-        for state, name in STATES.items():
-            if state in served:
-                lines.append(f"| one question, {name}: p50, p95 | {milliseconds(served[state])} |")
-        lines.append(f"| resident, with encoder | {served['resident']:.0f} MB |")
-        lines.append(f"| ... of which mapped index | {served['index resident']:.0f} MB |")
-        lines.append(f"| limit of memory | {limit_held(served)} |")
-    return lines
+        named = {f"one question, {name}": state for state, name in STATES.items() if state in served}
+        rows = {
+            "start to ready, files cold: wall": f"{served['ready']:.1f} s",
+            "start to ready: processor": f"{served['processor']:.1f} s",
+            **{f"{name}: p50, p95": milliseconds(served[state]) for name, state in named.items()},
+            "resident, with encoder": f"{served['resident']:.0f} MB",
+            "... of which mapped index": f"{served['index resident']:.0f} MB",
+            "limit of memory": limit_held(served),
+        }
+        page.table(["server", ""], rows.items())
 
 
 def limit_held(found: dict) -> str:
@@ -105,7 +107,7 @@ def limit_held(found: dict) -> str:
     return "held" if peak is None else f"held; most used, page cache included: {peak / MB:,.0f} MB"
 
 
-def _estimate(steps: dict, run: dict, dimension: int, passages: int) -> list[str]:
+def _estimate(steps: dict, run: dict, dimension: int, passages: int) -> str:
     """Steps in proportion to the passages. Of merging, adding grows with them too, and with the depth of the
     graph over the cells; training with cells times sample. How the two share its time is not measured, so
     there are two bounds."""
@@ -124,10 +126,10 @@ def _estimate(steps: dict, run: dict, dimension: int, passages: int) -> list[str
         return duration_text(sum(scaled))
 
     needs = estimate_bytes(PRESETS[run["preset"]], passages, dimension, encodes=False, with_encoder=False)
-    return [
+    return (
         f"{passages:,} passages, these steps at these rates: {total('wall', bounds[0])} to "
         f"{total('wall', bounds[1])} by the clock, {total('cpu', bounds[0])} to {total('cpu', bounds[1])} of "
         f"processor time; {size_text(needs.memory)} of memory for the index, "
         f"{size_text(needs.build_memory)} for the "
         f"build, {size_text(3 * needs.disk)} of disk with parts and shards."
-    ]
+    )

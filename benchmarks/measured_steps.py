@@ -34,8 +34,9 @@ class Measured:
     cpu: float
     peak: float
 
-    def row(self) -> str:
-        return f"| {self.name} | {self.wall:.1f} | {self.cpu:.1f} | {self.peak:.0f} |"
+    def row(self) -> list[str]:
+        """The cells of a table."""
+        return [self.name, f"{self.wall:.1f}", f"{self.cpu:.1f}", f"{self.peak:.0f}"]
 
 
 def ending_with(parent: int) -> Callable[[], None]:

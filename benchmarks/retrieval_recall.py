@@ -43,6 +43,7 @@ def main() -> int:
     parser.add_argument("--lucene", action="store_true", help='also measure Lucene; needs the extra "lucene"')
     args = parser.parse_args()
 
+    from rag_r1.runs.markdown import print_table
     from retrieval_server.encode.cpu_settings import set_mkl_reproducible
 
     set_mkl_reproducible()
@@ -84,11 +85,13 @@ def main() -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     print(f"{len(questions)} questions, {read_manifest(args.work / 'bm25').count} passages")
-    print("| index | " + " | ".join(f"recall@{k}" for k in args.k) + " |")
-    print("|---|" + "---:|" * len(args.k))
-    for kind, name in kinds.items():
-        shares = [recall([ids[:k] for ids in found[kind]], wanted) for k in args.k]
-        print(f"| {name} | " + " | ".join(f"{share:.1%}" for share in shares) + " |")
+    print_table(
+        ["index", *(f"recall@{k}" for k in args.k)],
+        (
+            [name, *(f"{recall([ids[:k] for ids in found[kind]], wanted):.1%}" for k in args.k)]
+            for kind, name in kinds.items()
+        ),
+    )
     if args.lucene:
         for k in args.k:
             pairs = zip(found["lucene"], found["bm25"], strict=True)

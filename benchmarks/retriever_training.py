@@ -35,6 +35,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.retrieval_recall import recall  # noqa: E402
+from rag_r1.runs import markdown  # noqa: E402
 
 #: Passages that are found for a question, of which the first that are not supporting are negatives.
 MINED = 30
@@ -228,13 +229,14 @@ def measure(
 def table(results: Mapping[int, Mapping[str, Any]], ks: Sequence[int]) -> list[str]:
     """The splits, by number, and the mean difference with its interval, as Markdown."""
     heads = [head for k in ks for head in (f"untrained@{k}", f"trained@{k}", "points")]
-    lines = [f"| split | {' | '.join(heads)} |", f"|---|{'---:|' * len(heads)}"]
+    rows = []
     for number, one in results.items():
         cells = []
         for k in map(str, ks):
             before, after = one["untrained"][k], one["trained"][k]
             cells += [f"{before:.1%}", f"{after:.1%}", f"{100 * (after - before):+.1f}"]
-        lines.append(f"| {number} | {' | '.join(cells)} |")
+        rows.append([number, *cells])
+    lines = markdown.table(["split", *heads], rows)
     for k in map(str, ks):
         gains = [100 * (one["trained"][k] - one["untrained"][k]) for one in results.values()]
         lines.append(f"recall@{k}: {mean(gains):+.1f} points, {interval(gains)}")

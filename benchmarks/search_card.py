@@ -36,6 +36,7 @@ from rag_r1.demo.world import KINDS, demo_protocol, write_demo
 from rag_r1.evaluation import command
 from rag_r1.evaluation.probes.metrics import CONDITION_NAMES
 from rag_r1.probes.probes import PROBES
+from rag_r1.runs import markdown, pictures
 from rag_r1.tools.retrieval.local_server import build_index, retrieval_process
 from rag_r1.training.next_steps import newest_checkpoint
 
@@ -102,35 +103,30 @@ def checks(card: Mapping[str, Any]) -> dict[str, bool]:
 def table(cards: Mapping[int, Mapping[str, Any]]) -> str:
     """EM by condition: each seed over all questions, and the means of each kind over the seeds."""
     seeds = [f"seed {seed}" for seed in cards]
-    lines = ["| " + " | ".join(["", *seeds, *KINDS]) + " |", "|---|" + "---:|" * (len(seeds) + len(KINDS))]
+    rows = []
     for name in PROBES:
-        cells = [em(card, name) for card in cards.values()]
-        cells += [fmean(em(card, name, kind) for card in cards.values()) for kind in KINDS]
-        lines.append("| " + " | ".join([CONDITION_NAMES[name], *(f"{value:.2f}" for value in cells)]) + " |")
-    return "\n".join(lines)
+        values = [em(card, name) for card in cards.values()]
+        values += [fmean(em(card, name, kind) for card in cards.values()) for kind in KINDS]
+        rows.append([CONDITION_NAMES[name], *(f"{value:.2f}" for value in values)])
+    return "\n".join(markdown.table(["", *seeds, *KINDS], rows))
 
 
-def draw(cards: Mapping[int, Mapping[str, Any]], path: Path) -> None:
+def draw(cards: Mapping[int, Mapping[str, Any]], path: Path) -> list[Path]:
     """EM by condition and kind of question: means over the seeds, and a dot for each seed."""
-    import matplotlib
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
+    def paint(axes: Any) -> None:
+        for number, kind in enumerate(KINDS):
+            places = [i + 0.2 * (number - 1.5) for i in range(len(PROBES))]
+            values = [[em(card, name, kind) for card in cards.values()] for name in PROBES]
+            label = kind.replace("_", "-")
+            axes.bar(places, [fmean(of) for of in values], 0.18, color=pictures.SERIES[number], label=label)
+            for place, of in zip(places, values, strict=True):
+                axes.plot([place] * len(of), of, "o", color="#111827", markersize=2.5)
+        axes.set_xticks(range(len(PROBES)), [fill(CONDITION_NAMES[name], 12) for name in PROBES], fontsize=8)
+        axes.set(ylim=(0, 1.05), ylabel="held-out EM")
+        axes.legend(frameon=False, ncols=4, loc="upper center", bbox_to_anchor=(0.5, 1.15))
 
-    plt.rcParams.update({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False})
-    figure, axes = plt.subplots(figsize=(8, 3.4), layout="constrained")
-    colors = dict(zip(KINDS, ("#2563eb", "#ea580c", "#9aa5b1", "#059669"), strict=True))
-    for number, kind in enumerate(KINDS):
-        places = [i + 0.2 * (number - 1.5) for i in range(len(PROBES))]
-        values = [[em(card, name, kind) for card in cards.values()] for name in PROBES]
-        axes.bar(places, [fmean(of) for of in values], 0.18, color=colors[kind], label=kind.replace("_", "-"))
-        for place, of in zip(places, values, strict=True):
-            axes.plot([place] * len(of), of, "o", color="#111827", markersize=2.5)
-    axes.set_xticks(range(len(PROBES)), [fill(CONDITION_NAMES[name], 12) for name in PROBES], fontsize=8)
-    axes.set(ylim=(0, 1.05), ylabel="held-out EM")
-    axes.legend(frameon=False, ncols=4, loc="upper center", bbox_to_anchor=(0.5, 1.15))
-    figure.savefig(path, dpi=150)
-    plt.close(figure)
+    return pictures.draw(path, paint, size=(8, 3.4))
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -33,6 +33,7 @@ from rag_r1.demo.search import WorldSearch
 from rag_r1.demo.trace_records import BATCH, write_records
 from rag_r1.demo.warm_start import WARM, measure, warm_batches
 from rag_r1.demo.world import KINDS, demo_data, demo_protocol
+from rag_r1.runs import markdown
 
 ROOT = Path(__file__).resolve().parents[1]
 PROMPT = ROOT / "rag_r1" / "demo" / "prompt.txt"
@@ -111,12 +112,9 @@ def sft_on_verl(work: Path, base: Path, data: Path, given: argparse.Namespace) -
 
 def table(rows: dict[str, dict[str, float]]) -> str:
     """Held-out figures as a Markdown table, one row for each policy."""
-    lines = [f"| policy | {' | '.join(COLUMNS)} |", "|---" * (len(COLUMNS) + 1) + "|"]
-    lines += [
-        f"| {name} | {' | '.join(f'{figures[column]:.2f}' for column in COLUMNS)} |"
-        for name, figures in rows.items()
-    ]
-    return "\n".join(lines)
+    head = ["policy", *COLUMNS]
+    cells = [[name, *(f"{of[column]:.2f}" for column in COLUMNS)] for name, of in rows.items()]
+    return "\n".join(markdown.table(head, cells, "l" * len(head)))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

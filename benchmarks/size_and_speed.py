@@ -165,12 +165,12 @@ def search(args: argparse.Namespace, work: Work) -> dict:
 def report(args: argparse.Namespace, results: dict) -> str:
     """What was measured, as Markdown."""
     from benchmarks.large_report import STATES, limit_held, milliseconds
+    from rag_r1.runs.markdown import Page
 
     index, cold, rows, served = (results[name] for name in ("index", *WAYS, "serve"))
     what = f"{args.passages:,} passages of {DIMENSION} dimensions, {index['factory']}, "
     what += f"{index['nprobe']} cells searched, {index['candidates']} candidates"
-    lines = [what, "", "| | |", "|---|---:|"]
-    lines += [f"| {name}, on disk | {size / 1e6:,.0f} MB |" for name, size in sorted(index["sizes"].items())]
+    sizes = {f"{name}, on disk": f"{size / 1e6:,.0f} MB" for name, size in sorted(index["sizes"].items())}
     alone = {name: milliseconds(cold[state]) for state, name in STATES.items()}
     alone["rows dropped from the page cache each time"] = milliseconds(rows["all"])
     asked = {name: milliseconds(served[state]) for state, name in STATES.items() if state in served}
@@ -186,7 +186,7 @@ def report(args: argparse.Namespace, results: dict) -> str:
         "server, ... of which mapped index": f"{served['index resident']:,.0f} MB",
         "server, limit of memory": limit_held(served),
     }
-    return "\n".join([*lines, *(f"| {name} | {told} |" for name, told in more.items())])
+    return str(Page().text(what).table(["", ""], [*sizes.items(), *more.items()]))
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:

@@ -37,6 +37,7 @@ from rag_r1.agent.records import records_by_step, trajectory_of
 from rag_r1.config.recipes import Recipe
 from rag_r1.demo import r1_searcher_traces
 from rag_r1.demo.policy import POLICIES, load_policy
+from rag_r1.demo.report import mean
 from rag_r1.demo.run import DemoError, train
 from rag_r1.demo.search import WorldSearch
 from rag_r1.demo.simulate import run_rollouts
@@ -49,7 +50,7 @@ from rag_r1.training.stages import exported_model, run_stages
 _here = Path(__file__).resolve().parent
 sys.path[:] = [str(_here.parent)] + [entry for entry in sys.path if Path(entry).resolve() != _here]
 
-from benchmarks.two_stages_report import CONTROL, PAGE, draw, mean, table  # noqa: E402
+from benchmarks.two_stages_report import CONTROL, PAGE, draw, table  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -6,6 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from rag_r1.demo.report import mean
+from rag_r1.runs import markdown, pictures
+
 PAGE = """\
 # R1-Searcher's two stages in miniature
 
@@ -34,16 +37,11 @@ CONTROL = "control, stage 2 alone"
 FIGURES = ("searched", "F1", "EM", "cover-EM")
 
 
-def mean(values: Sequence[float]) -> float:
-    """NaN without values."""
-    return sum(values) / len(values) if values else float("nan")
-
-
 def table(runs: Sequence[dict[str, Any]]) -> str:
     """Figures from training (sampled) and on held-out questions (greedy): four lines for each seed."""
     header = ["seed", "", "step", "searched, sampled", "name, sampled", "F1, sampled"]
     header += ["searched, greedy", "F1, greedy", "EM", "cover-EM"]
-    lines = ["| " + " | ".join(header) + " |", "|---|---|" + "---:|" * (len(header) - 2)]
+    rows = []
     for results in runs:
         held_out, training = results["held_out"], results["training"]
         first = results["stage1_steps"]
@@ -61,30 +59,27 @@ def table(runs: Sequence[dict[str, Any]]) -> str:
             figures = [window[-1]["searched"], mean([sampled["name"] for sampled in window])]
             figures.append(results["sampled"][name])
             figures += [held_out[arm][str(step)][figure] for figure in FIGURES]
-            cells = [str(results["seed"]), name, str(step), *(f"{value:.2f}" for value in figures)]
-            lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+            cells = [results["seed"], name, step, *(f"{value:.2f}" for value in figures)]
+            rows.append(cells)
+    return "\n".join(markdown.table(header, rows, "ll" + "r" * (len(header) - 2)))
 
 
-def draw(runs: Sequence[dict[str, Any]], path: Path) -> None:
+def draw(runs: Sequence[dict[str, Any]], path: Path) -> list[Path]:
     """Share of searches (training, sampled) and F1 (held-out, greedy) by step, one line for each seed."""
-    import matplotlib
+    arms = {
+        "two stages": ("stage 1, then stage 2", pictures.BLUE),
+        "control": ("stage 2 alone", pictures.ORANGE),
+    }
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
+    def paint(left: Any, right: Any) -> None:
+        for results in runs:
+            for axes, kind, name in ((left, "training", "searched"), (right, "held_out", "F1")):
+                for arm, (label, color) in arms.items():
+                    points = sorted((int(step), values[name]) for step, values in results[kind][arm].items())
+                    pictures.line(axes, points, label, color, "-")
+                axes.axvline(results["stage1_steps"], color=pictures.GREY, linestyle=":", linewidth=1)
+        left.set(xlabel="step", ylim=(-0.02, 1.02), title="Trajectories with a well-formed search (sampled)")
+        right.set(xlabel="step", ylim=(0, 1.02), title="Held-out F1 (greedy)")
+        left.legend(frameon=False, loc="center right")
 
-    plt.rcParams.update({"font.size": 10, "axes.spines.top": False, "axes.spines.right": False})
-    figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.6), layout="constrained")
-    colors = {"two stages": "#2563eb", "control": "#ea580c"}
-    for number, results in enumerate(runs):
-        for axes, kind, name in ((left, "training", "searched"), (right, "held_out", "F1")):
-            for arm, color in colors.items():
-                points = sorted((int(step), values[name]) for step, values in results[kind][arm].items())
-                label = {"two stages": "stage 1, then stage 2", "control": "stage 2 alone"}[arm]
-                axes.plot(*zip(*points, strict=True), color=color, alpha=0.8, label=None if number else label)
-            axes.axvline(results["stage1_steps"], color="#9aa5b1", linestyle=":", linewidth=1)
-    left.set(xlabel="step", ylim=(-0.02, 1.02), title="Trajectories with a well-formed search (sampled)")
-    right.set(xlabel="step", ylim=(0, 1.02), title="Held-out F1 (greedy)")
-    left.legend(frameon=False, loc="center right")
-    figure.savefig(path, dpi=150)
-    plt.close(figure)
+    return pictures.draw(path, paint, size=(10, 3.6), panels=2)

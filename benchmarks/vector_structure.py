@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -35,6 +36,7 @@ from benchmarks.synthetic_vectors import (  # noqa: E402
     SyntheticVectors,
     synthetic_questions,
 )
+from rag_r1.runs import markdown  # noqa: E402
 
 QUESTIONS = _here.parents[1] / "shared" / "data" / "qa" / "hotpotqa.jsonl"
 RANKS = (1, 10, 100)
@@ -141,10 +143,10 @@ def expected(real: int, first: float, dimension: float, passages: int, rank: int
 
 
 def table(names: tuple[str, ...], columns: list[list[float]], head: list[str]) -> str:
-    lines = [f"| | {' | '.join(head)} |", "|---|" + "---:|" * len(head)]
-    for name, *values in zip(names, *columns, strict=True):
-        lines.append(f"| {name} | {' | '.join(f'{value:.3f}' for value in values)} |")
-    return "\n".join(lines)
+    rows = [
+        [name, *(f"{value:.3f}" for value in values)] for name, *values in zip(names, *columns, strict=True)
+    ]
+    return "\n".join(markdown.table(["", *head], rows))
 
 
 def compare(real: RealVectors, passages: list[int]) -> None:
@@ -168,15 +170,18 @@ def compare(real: RealVectors, passages: list[int]) -> None:
     print(table(OF_QUESTIONS, columns, heads[:2]), end="\n\n", flush=True)
     first, dimension = power_of_first(real.passages)
     print(f"distance to the 1st of {there:,}: {first:.3f}; falls with a dimension of {dimension:.1f}")
-    print("| passages | 1st | expected | 10th | expected | 100th | expected |\n|---:|" + "---:|" * 6)
-    for many in passages:
-        large = SyntheticVectors(real.passages, many)
-        found = nearest(large, large[:_ASKED_OF_LARGE], RANKS[-1] + 1)[:, 1:]
-        pairs = [
-            f"{found[:, rank - 1].mean():.3f} | {expected(there, first, dimension, many, rank):.3f}"
-            for rank in RANKS
-        ]
-        print(f"| {many:,} | {' | '.join(pairs)} |", flush=True)
+
+    def rows() -> Iterator[list[str]]:
+        for many in passages:
+            large = SyntheticVectors(real.passages, many)
+            found = nearest(large, large[:_ASKED_OF_LARGE], RANKS[-1] + 1)[:, 1:]
+            pairs = [
+                (found[:, rank - 1].mean(), expected(there, first, dimension, many, rank)) for rank in RANKS
+            ]
+            yield [f"{many:,}", *(f"{value:.3f}" for pair in pairs for value in pair)]
+
+    head = ["passages", "1st", "expected", "10th", "expected", "100th", "expected"]
+    markdown.print_table(head, rows(), "r" * len(head))
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:

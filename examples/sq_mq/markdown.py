@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from rag_r1.runs.markdown import table
+from rag_r1.runs.markdown import Claim, Page
 
 #: Published, not measured here: RAG-R1 (arXiv 2507.02962, Qwen2.5-7B-Instruct). EM: mean of seven sets;
 #: seconds and retrievals a question: mean of HotpotQA and 2WikiMultihopQA.
@@ -56,20 +56,14 @@ def markdown(told: Mapping[str, Any]) -> str:
     policies = settings["policies"]
     what = policies if isinstance(policies, str) else " and ".join(policies)
     what += _TRAINED if what == "trained" else ""
-    lines = [
-        "# Several queries in a turn, or one",
-        "",
+    page = Page("Several queries in a turn, or one").text(
         f"{settings['questions']} held-out questions of the demo's world a seed (seeds: {seeds}; policies: "
         f"{what}), greedy, one in flight, {settings['search_s']:g} s per search. Rounds are turns with a "
-        "search.",
-        "",
-        *table(_HEAD, _rows(runs)),
-        "",
-        *_claim(runs),
-        "",
-        *_paper(),
-    ]
-    return "\n".join(lines)
+        "search."
+    )
+    page.table(_HEAD, _rows(runs))
+    page.text(f"On questions with {_TWO_FACTS}, several queries in a turn have, against one:")
+    return str(page.bullets(_claims(runs)).text(_paper()))
 
 
 _HEAD = ("", "EM sq", "EM mq", "rounds sq", "rounds mq", "change", "seconds sq", "seconds mq", "change")
@@ -100,23 +94,18 @@ def _cells(figures: Mapping[str, Mapping[str, float]]) -> list[str]:
     return cells
 
 
-def _claim(runs: Sequence[Mapping[str, Any]]) -> list[str]:
+def _claims(runs: Sequence[Mapping[str, Any]]) -> list[Claim]:
     """What held, in how many of the seeds."""
     of_seeds = [criteria_met({arm: run[arm][_TWO_FACTS] for arm in ("sq", "mq")}) for run in runs]
-    lines = [f"On questions with {_TWO_FACTS}, several queries in a turn have, against one:", ""]
-    for words in of_seeds[0]:
-        count = sum(found[words] for found in of_seeds)
-        verdict = "held" if count == len(runs) else "missed" if not count else "held in part"
-        lines.append(f"- {words}: {verdict} ({count} of {len(runs)} seeds)")
-    return lines
+    return [Claim(words, sum(met[words] for met in of_seeds), len(runs)) for words in of_seeds[0]]
 
 
-def _paper() -> list[str]:
+def _paper() -> str:
     sq, mq = PAPER["sq"], PAPER["mq"]
     rounds, seconds = (100 * (mq[name] / sq[name] - 1) for name in ("rounds", "seconds"))
-    return [
+    return (
         "The paper, for orientation (published, not measured here: a 7B model, Wikipedia, all kinds of "
         f"multi-hop questions): EM {sq['em']:.3f} with one query and {mq['em']:.3f} with several; "
         f"{sq['rounds']} and {mq['rounds']} retrievals a question ({rounds:+.0f} %), {sq['seconds']} and "
-        f"{mq['seconds']} s ({seconds:+.0f} %).",
-    ]
+        f"{mq['seconds']} s ({seconds:+.0f} %)."
+    )

@@ -239,7 +239,8 @@ def trajectory_of(record: dict[str, Any]) -> Trajectory:
 
 
 def summary(record: Trajectory) -> dict[str, float]:
-    """Statistics of one trajectory, however many rows it was trained in; the same keys for all."""
+    """The figures of one trajectory, however many rows it was trained in; the same keys for all. Logs,
+    evaluations and demos read them here, each under its own names."""
     statuses = [call.status for turn in record.turns for call in turn.calls]
     return {
         "turns": float(len(record.turns)),
@@ -256,7 +257,7 @@ def summary(record: Trajectory) -> dict[str, float]:
         "removed_turns": float(sum(len(turn.removed) for turn in record.turns)),
         "simulated_observations": float(sum(turn.simulated for turn in record.turns)),
         "retries": float(record.retries),
-        "seconds": record.seconds,
+        "seconds": float(record.seconds),
         **{f"failed_{kind}": float(record.masked((kind,))) for kind in KINDS},
     }
 

@@ -12,7 +12,6 @@ control characters, and the Markdown holds none of them but the names of sources
 from __future__ import annotations
 
 import json
-import logging
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
@@ -30,11 +29,11 @@ from rag_r1.corpus.verdict import (
     rule_of,
     signals_of,
 )
-from rag_r1.io.atomic_files import atomic_file
 from rag_r1.io.bounded_json import read_json_file
 from rag_r1.io.terminal_text import terminal_text
+from rag_r1.runs import pictures
+from rag_r1.runs.markdown import Page, integer
 
-logger = logging.getLogger(__name__)
 ANSWERABLE_IDS = "answerable_ids.json"
 #: Questions that need a missing passage and are named in missing.jsonl.
 _NAMED = 5
@@ -145,12 +144,7 @@ def write_report(out: Path, judged: Sequence[QuestionVerdict], summary: dict[str
     replace_file(out / ANSWERABLE_IDS, [json.dumps(ids, ensure_ascii=False), "\n"])
     replace_file(out / "summary.json", [json.dumps(summary, indent=2, ensure_ascii=False), "\n"])
     replace_file(out / "summary.md", [markdown(summary), "\n"])
-    try:
-        draw(summary, out / "shares.png")
-    except ImportError as error:
-        logger.warning(
-            "no picture was drawn, because matplotlib is missing (pip install matplotlib): %s", error
-        )
+    draw(summary, out / "shares.png")
 
 
 def read_answerable_ids(path: str | Path) -> set[tuple[str, str]]:
@@ -176,25 +170,23 @@ def markdown(summary: dict[str, Any]) -> str:
     sources = {f"`{_plain(source)}`": counts for source, counts in summary["sources"].items()}
     if len(sources) > 1:
         sources["all"] = summary["all"]
-    lines = [
-        f"{summary['all']['questions']:,} questions, {summary['passages']:,} passages",
-        "",
-        "| source | questions | answerable | unanswerable | unknown |",
-        "|---|---:|---:|---:|---:|",
-        *(f"| {name} | {counts['questions']:,} | {_shares(counts)} |" for name, counts in sources.items()),
-        "",
-        "| reason | questions |",
-        "|---|---:|",
-        *(f"| `{reason}` | {count:,} |" for reason, count in summary["all"]["reasons"].items()),
-    ]
+    page = Page().text(
+        f"{integer(summary['all']['questions'])} questions, {integer(summary['passages'])} passages"
+    )
+    page.table(
+        ["source", "questions", *VERDICTS],
+        [[name, integer(counts["questions"]), *_shares(counts)] for name, counts in sources.items()],
+    )
+    reasons = summary["all"]["reasons"].items()
+    page.table(["reason", "questions"], [[f"`{reason}`", integer(count)] for reason, count in reasons])
     for name in ("retriever", "bm25"):
         if (recall := summary["all"].get(f"{name}_recall")) is not None:
-            lines += ["", f"Recall of the supporting passages, {name}: {recall:.1%}"]
-    return "\n".join([*lines, *(f"\n{note}" for note in summary.get("notes", ()))])
+            page.text(f"Recall of the supporting passages, {name}: {recall:.1%}")
+    return str(page.text(*summary.get("notes", ())))
 
 
-def _shares(counts: dict[str, Any]) -> str:
-    return " | ".join(f"{counts[verdict] / max(counts['questions'], 1):.1%}" for verdict in VERDICTS)
+def _shares(counts: dict[str, Any]) -> list[str]:
+    return [f"{counts[verdict] / max(counts['questions'], 1):.1%}" for verdict in VERDICTS]
 
 
 def _plain(text: str) -> str:
@@ -202,19 +194,14 @@ def _plain(text: str) -> str:
     return "".join("_" if character in "`|<>&" else character for character in terminal_text(text, 60))
 
 
-def draw(summary: dict[str, Any], path: Path) -> None:
-    """The picture: a bar a source, divided into the three verdicts. Raises ImportError without matplotlib."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
+def draw(summary: dict[str, Any], path: Path) -> list[Path]:
+    """The picture, where matplotlib is installed: a bar a source, divided into the three verdicts."""
     sources = dict(reversed(summary["sources"].items()))
-    blue, orange, grey = "#2563eb", "#ea580c", "#9aa5b1"
-    with plt.rc_context({"font.size": 10, "axes.spines.top": False, "axes.spines.right": False}):
-        figure, axes = plt.subplots(figsize=(7, 1.4 + 0.4 * len(sources)), layout="constrained")
+
+    def shares(axes: Any) -> None:
         left = [0.0] * len(sources)
-        for verdict, color in zip(VERDICTS, (blue, orange, grey), strict=True):
+        colors = (pictures.BLUE, pictures.ORANGE, pictures.GREY)
+        for verdict, color in zip(VERDICTS, colors, strict=True):
             widths = [counts[verdict] / counts["questions"] for counts in sources.values()]
             bars = axes.barh(range(len(sources)), widths, left=left, height=0.6, color=color, label=verdict)
             labels = [f"{width:.0%}" if width >= 0.05 else "" for width in widths]
@@ -227,6 +214,5 @@ def draw(summary: dict[str, Any], path: Path) -> None:
         axes.set(xlim=(0, 1), xticks=[0, 0.25, 0.5, 0.75, 1])
         axes.set_title("Can the questions be answered from this corpus?", loc="left")
         axes.legend(frameon=False, ncols=3, loc="upper center", bbox_to_anchor=(0.5, -0.12))
-        with atomic_file(path) as part:
-            figure.savefig(part, dpi=150, format="png")
-        plt.close(figure)
+
+    return pictures.draw(path, shares, size=(7, 1.4 + 0.4 * len(sources)))

@@ -22,6 +22,7 @@ from rag_r1.corpus.questions import CorpusQuestion
 from rag_r1.corpus.retrieval_check import RetrievalResult
 from rag_r1.corpus.scan import ScanResult
 from rag_r1.corpus.title_index import STRONG, TitleIndex
+from rag_r1.runs.markdown import table
 
 VERDICTS = ("answerable", "unanswerable", "unknown")
 
@@ -131,8 +132,8 @@ def rule_of(signals: QuestionSignals) -> VerdictRule:
 
 def rule_table() -> str:
     """The rules as Markdown."""
-    rows = [f"| {n} | `{rule.name}` | {rule.when} | {rule.verdict} |" for n, rule in enumerate(RULES, 1)]
-    return "\n".join(["| | reason | if | verdict |", "|---:|---|---|---|", *rows])
+    rows = [[n, f"`{rule.name}`", rule.when, rule.verdict] for n, rule in enumerate(RULES, 1)]
+    return "\n".join(table(["", "reason", "if", "verdict"], rows, "rlll"))
 
 
 @dataclass(frozen=True)

@@ -13,17 +13,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rag_r1.agent.records import records_by_step
+from rag_r1.agent.records import records_by_step, summary, trajectory_of
 from rag_r1.demo.world import KINDS
 from rag_r1.options.command_line import Arguments, argument, read_arguments
-from rag_r1.protocols import SEARCH
+from rag_r1.runs import pictures
+from rag_r1.runs.markdown import Page
 
-#: Rows of the table after the kinds: a label, and a function from a record to its number. No times: the
+#: Rows of the table after the kinds: a label, and the figure of an episode (agent/records.py). No times: the
 #: validation before training includes the engine's first compilation, so they cannot be compared.
-_MEASURES = (
-    ("searches a question", lambda r: sum(c["tool"] == SEARCH for t in r["turns"] for c in t["calls"])),
-    ("turns a question", lambda r: len(r["turns"])),
-)
+_MEASURES = {"searches a question": "searches", "turns a question": "turns"}
 
 
 def summarise(records: Sequence[dict[str, Any]]) -> dict[str, float]:
@@ -31,9 +29,10 @@ def summarise(records: Sequence[dict[str, Any]]) -> dict[str, float]:
     by_kind: dict[str, list[float]] = defaultdict(list)
     for record in records:
         by_kind[record["data_source"].rpartition("/")[2]].append(record["rewards"]["em"])
-    table = {f"EM {kind}": _mean(values) for kind, values in sorted(by_kind.items(), key=_order)}
-    table["EM all"] = _mean([record["rewards"]["em"] for record in records])
-    table |= {label: _mean([measure(record) for record in records]) for label, measure in _MEASURES}
+    table = {f"EM {kind}": mean(values) for kind, values in sorted(by_kind.items(), key=_order)}
+    table["EM all"] = mean([record["rewards"]["em"] for record in records])
+    figures = [summary(trajectory_of(record)) for record in records]
+    table |= {label: mean([of[name] for of in figures]) for label, name in _MEASURES.items()}
     return table
 
 
@@ -58,7 +57,7 @@ def make_report(run: Path, facts: dict[str, Any]) -> dict[str, Any]:
         "trajectories": sum(len(records) for records in training.values()),
         "held_out": held_out,
         "reward": {
-            step: _mean([r["rewards"]["score"] for r in records]) for step, records in training.items()
+            step: mean([r["rewards"]["score"] for r in records]) for step, records in training.items()
         },
     }
     (run / "results.json").write_text(json.dumps(results, indent=2) + "\n")
@@ -71,66 +70,42 @@ def markdown(results: dict[str, Any]) -> str:
     """The table: held-out questions, greedy, before and after training."""
     steps = sorted(results["held_out"])
     before, after = results["held_out"][steps[0]], results["held_out"][steps[-1]]
-    lines = [
+    page = Page().text(
         f"{results['held_out_questions']} held-out questions, greedy; {steps[-1]} steps, "
-        f"{results['trajectories']} training trajectories",
-        "",
-        "| | before | after | |",
-        "|---|---:|---:|---:|",
+        f"{results['trajectories']} training trajectories"
+    )
+    rows = [
+        [name, f"{before[name]:.2f}", f"{after[name]:.2f}", f"{after[name] - before[name]:+.2f}"]
+        for name in before
     ]
-    lines += [f"| {k} | {before[k]:.2f} | {after[k]:.2f} | {after[k] - before[k]:+.2f} |" for k in before]
-    return "\n".join(lines)
+    return str(page.table(["", "before", "after", ""], rows))
 
 
-def draw(results: dict[str, Any], path: Path) -> None:
+def draw(results: dict[str, Any], path: Path) -> list[Path]:
     """The picture: the learning curve, EM by kind and searches, before and after."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
     steps = sorted(results["held_out"])
     before, after = results["held_out"][steps[0]], results["held_out"][steps[-1]]
     kinds = [key for key in before if key.startswith("EM ")]
-    habits = [label for label, _ in _MEASURES]
-    grey, blue, orange = "#9aa5b1", "#2563eb", "#ea580c"
-    plt.rcParams.update({"font.size": 10, "axes.spines.top": False, "axes.spines.right": False})
-    figure, (curve, bars, search) = plt.subplots(
-        1, 3, figsize=(12, 3.6), width_ratios=[4, 4, 2], layout="constrained"
-    )
+    colors = (pictures.GREY, pictures.ORANGE)
 
-    reward = results["reward"]
-    curve.xaxis.get_major_locator().set_params(integer=True)
-    curve.plot(list(reward), list(reward.values()), color=grey, label="training reward (sampled)")
-    curve.plot(
-        steps,
-        [results["held_out"][s]["EM all"] for s in steps],
-        "o-",
-        color=blue,
-        label="held-out EM (greedy)",
-    )
-    curve.set(xlabel="step", ylim=(0, 1.02), title="Learning to search")
-    curve.legend(frameon=False, loc="lower right")
+    def paint(curve: Any, bars: Any, search: Any) -> None:
+        reward = results["reward"]
+        curve.plot(
+            list(reward), list(reward.values()), color=pictures.GREY, label="training reward (sampled)"
+        )
+        held_out = [(step, results["held_out"][step]["EM all"]) for step in steps]
+        pictures.line(curve, held_out, "held-out EM (greedy)", pictures.BLUE)
+        pictures.whole_steps(curve)
+        curve.set(xlabel="step", ylim=(0, 1.02), title="Learning to search")
+        curve.legend(frameon=False, loc="lower right")
+        for axes, keys in ((bars, kinds), (search, list(_MEASURES))):
+            names = [k.removeprefix("EM ").replace("_", "-").removesuffix(" a question") for k in keys]
+            pictures.grouped_bars(axes, names, [[of[k] for k in keys] for of in (before, after)], colors)
+        bars.set(ylim=(0, 1.3), yticks=[0, 0.25, 0.5, 0.75, 1], title="Held-out exact match by question kind")
+        bars.legend(["before", "after"], frameon=False, ncols=2, loc="upper center")
+        search.set(title="Per question")
 
-    _bars(bars, [kind.removeprefix("EM ").replace("_", "-") for kind in kinds], [before[k] for k in kinds],
-          [after[k] for k in kinds], (grey, orange))  # fmt: skip
-    bars.set(ylim=(0, 1.3), yticks=[0, 0.25, 0.5, 0.75, 1], title="Held-out exact match by question kind")
-    bars.legend(["before", "after"], frameon=False, ncols=2, loc="upper center")
-
-    _bars(search, [label.removesuffix(" a question") for label in habits], [before[k] for k in habits],
-          [after[k] for k in habits], (grey, orange))  # fmt: skip
-    search.set(title="Per question")
-    figure.savefig(path, dpi=150)
-    plt.close(figure)
-
-
-def _bars(
-    axes: Any, labels: list[str], first: list[float], second: list[float], colors: tuple[str, str]
-) -> None:
-    for offset, heights, color in ((-0.2, first, colors[0]), (0.2, second, colors[1])):
-        drawn = axes.bar([i + offset for i in range(len(labels))], heights, width=0.38, color=color)
-        axes.bar_label(drawn, fmt="%.2f", fontsize=8, padding=1)
-    axes.set_xticks(range(len(labels)), labels)
+    return pictures.draw(path, paint, size=(12, 3.6), panels=3, ratios=[4, 4, 2])
 
 
 def _order(item: tuple[str, Any]) -> tuple[int, str]:
@@ -138,7 +113,7 @@ def _order(item: tuple[str, Any]) -> tuple[int, str]:
     return (KINDS.index(item[0]) if item[0] in KINDS else len(KINDS), item[0])
 
 
-def _mean(values: Sequence[float | None]) -> float:
+def mean(values: Sequence[float | None]) -> float:
     """The mean over the known values: a trajectory that ended with a failure has no reward."""
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if known else float("nan")

@@ -42,7 +42,7 @@ from rag_r1.options.server_address import Address
 from rag_r1.rollouts.provenance import Provenance
 from rag_r1.rollouts.session import run_command
 from rag_r1.runs.json_lines import RunError
-from rag_r1.runs.markdown import cell, integer, table, with_interval
+from rag_r1.runs.markdown import Page, cell, integer, table, with_interval
 
 MODES_JSON, MODES_MD = "modes.json", "modes.md"
 ALONE, BEFORE, AFTER = "before_no_search", "before", "after"
@@ -209,18 +209,14 @@ def figures_of(run: RunTable) -> dict[str, Any]:
 
 def markdown(told: Mapping[str, Mapping[str, Any]]) -> str:
     """The page with the table."""
-    return "\n".join(
-        [
-            "# Before and after training",
-            "",
-            *table_lines(told),
-            "",
-            "Accuracy is given three times: over all questions, over those that got an answer, as Agentic "
-            "RAG-R1 reports it, and over the well-formed episodes. The last two leave out what failed by its "
-            "form, so read them beside the first. In brackets: 95 % bootstrap intervals. Failed episodes "
-            "have no score. Differences of the modes, with tests, and published figures are in compare.md.",
-        ]
+    page = Page("Before and after training").text("\n".join(table_lines(told)))
+    page.text(
+        "Accuracy is given three times: over all questions, over those that got an answer, as Agentic "
+        "RAG-R1 reports it, and over the well-formed episodes. The last two leave out what failed by its "
+        "form, so read them beside the first. In brackets: 95 % bootstrap intervals. Failed episodes "
+        "have no score. Differences of the modes, with tests, and published figures are in compare.md."
     )
+    return str(page)
 
 
 def table_lines(told: Mapping[str, Mapping[str, Any]]) -> list[str]:

@@ -14,9 +14,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rag_r1.evaluation.report.plots import open_plot
+from rag_r1.runs import pictures
 from rag_r1.runs.folder import write_atomic
-from rag_r1.runs.markdown import cell, integer, number, table, with_interval
+from rag_r1.runs.markdown import Page, cell, integer, number, table, with_interval
+from rag_r1.runs.pictures import BLUE, GREEN, ORANGE, reach
 from rag_r1.runs.steps import PipelineFolder
 
 JSON, MARKDOWN, PICTURE = "rounds.json", "rounds.md", "rounds.png"
@@ -26,7 +27,7 @@ _USED = {
     "prompt_tokens": "prompt tokens",
     "completion_tokens": "generated tokens",
 }
-_COLORS = {"em": "#2563eb", "recall": "#059669", "searches": "#ea580c"}
+_COLORS = {"em": BLUE, "recall": GREEN, "searches": ORANGE}
 _NOTE = """\
 EM, recall, F1 and searches are means over the data sources, on the held-out questions, with bootstrap
 intervals. Recall is the share of a question's gold passages that the episode's searches returned among their
@@ -61,53 +62,46 @@ def label(name: str) -> str:
 
 def write_table(out: Path, rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Write the three files (the picture where matplotlib is there); returns the lines of the table."""
-    lines = table(
-        ("after", "EM", "searches a question", "recall", "F1", *_USED.values()),
-        [
-            (
-                cell(row["after"]),
-                with_interval(row["em"]),
-                number(row["searches"]["value"], 2),
-                with_interval(row["recall"]),
-                number(row["f1"]["value"]),
-                *(integer(row["usage"][key]) for key in _USED),
-            )
-            for row in rows
-        ],
-    )
+    head = ("after", "EM", "searches a question", "recall", "F1", *_USED.values())
+    cells = [
+        (
+            cell(row["after"]),
+            with_interval(row["em"]),
+            number(row["searches"]["value"], 2),
+            with_interval(row["recall"]),
+            number(row["f1"]["value"]),
+            *(integer(row["usage"][key]) for key in _USED),
+        )
+        for row in rows
+    ]
     write_atomic(out / JSON, json.dumps({"format": 1, "rows": list(rows)}, indent=2) + "\n")
-    drawn = draw(rows, out)
-    shown = [f"![EM, recall and searches]({path.name})\n" for path in drawn]
-    write_atomic(out / MARKDOWN, "\n".join(["# Rounds\n", *shown, *lines, "", _NOTE]) + "\n")
-    return lines
+    page = Page("Rounds").pictures(draw(rows, out), "EM, recall and searches").table(head, cells).text(_NOTE)
+    write_atomic(out / MARKDOWN, f"{page}\n")
+    return table(head, cells)
 
 
 def draw(rows: Sequence[Mapping[str, Any]], out: Path) -> list[Path]:
     """EM and recall with their intervals, and searches a question; the paths of what was drawn."""
-    drawn: list[Path] = []
-    with open_plot(out / PICTURE, drawn, width=10.0, height=3.6, panels=2) as axes:
-        if axes is not None:
-            scores, searches = axes
-            _line(scores, rows, "em", "EM")
-            _line(scores, rows, "recall", "recall of gold passages")
-            scores.set(ylim=(-0.02, 1.02))
-            scores.legend(frameon=False)
-            _line(searches, rows, "searches", "searches")
-            searches.set(ylabel="searches a question")
-            searches.set_ylim(bottom=0)
-            for one in axes:
-                one.set_xticks(range(len(rows)), [row["after"] for row in rows], rotation=30, ha="right")
-    return drawn
+
+    def curves(scores: Any, searches: Any) -> None:
+        _line(scores, rows, "em", "EM")
+        _line(scores, rows, "recall", "recall of gold passages")
+        scores.set(ylim=(-0.02, 1.02))
+        scores.legend(frameon=False)
+        _line(searches, rows, "searches", "searches")
+        searches.set(ylabel="searches a question")
+        searches.set_ylim(bottom=0)
+        for axes in (scores, searches):
+            axes.set_xticks(range(len(rows)), [row["after"] for row in rows], rotation=30, ha="right")
+
+    return pictures.draw(out / PICTURE, curves, size=(10.0, 3.6), panels=2)
 
 
 def _line(axes: Any, rows: Sequence[Mapping[str, Any]], name: str, shown: str) -> None:
-    points = [(place, row[name]) for place, row in enumerate(rows) if row[name]["value"] is not None]
-    if not points:
+    places = [place for place, row in enumerate(rows) if row[name]["value"] is not None]
+    if not places:
         return
-    values = [point["value"] for _, point in points]
-    ends = [
-        [abs(point["value"] - (point["value"] if point[end] is None else point[end])) for _, point in points]
-        for end in ("low", "high")
-    ]
-    places, color = [place for place, _ in points], _COLORS[name]
-    axes.errorbar(places, values, yerr=ends, fmt="o-", capsize=2, markersize=4, color=color, label=shown)
+    points = [rows[place][name] for place in places]
+    values, color = [point["value"] for point in points], _COLORS[name]
+    options = {"fmt": "o-", "capsize": 2, "markersize": 4, "color": color, "label": shown}
+    axes.errorbar(places, values, yerr=reach(points), **options)

@@ -4,5 +4,6 @@
 the answers of model servers. `lock.py` keeps two processes out of one folder, `processes.py` starts commands
 and ends what a killed start has left behind, `steps.py` skips, resumes and refuses steps by their markers.
 `rag-r1 pipeline` and `rag-r1 iterate` use these three; `rag-r1 stages` and `rag-r1 sft` only the first two:
-their markers are older, a file `finished` and veRL's checkpoints.
+their markers are older, a file `finished` and veRL's checkpoints. `markdown.py` writes the pages of results,
+`pictures.py` draws their pictures.
 """

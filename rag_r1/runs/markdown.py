@@ -1,11 +1,13 @@
-"""Renders tables and numbers as Markdown. Names come from files and are data: whatever they contain, a cell
-stays one cell and none of it is markup."""
+"""The writer of Markdown: numbers, tables, claims and pages. Names come from files and are data: whatever
+they contain, a cell stays one cell and none of it is markup."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
 
 #: A longer text is cut.
 _LONGEST = 120
@@ -50,12 +52,79 @@ def p_value(p: float | None) -> str:
     return "<0.001" if p < 0.001 else f"{p:.3f}"
 
 
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """The lines of a table whose first column is text and whose others are numbers. Cells are Markdown."""
-    lines = [f"| {' | '.join(head)} |", "|---|" + "---:|" * (len(head) - 1)]
-    return [*lines, *(f"| {' | '.join(row)} |" for row in rows)]
+def table_row(cells: Iterable[object]) -> str:
+    """A line of a table."""
+    return f"| {' | '.join(map(str, cells))} |"
 
 
-def integer(count: int) -> str:
-    """A count with commas."""
-    return f"{count:,}"
+def table(head: Sequence[str], rows: Iterable[Iterable[object]], align: str | None = None) -> list[str]:
+    """The lines of a table, whose cells are Markdown. `align`: `l` for text or `r` for numbers, for each
+    column; by default the first column is text and the others are numbers."""
+    align = align or "l" + "r" * (len(head) - 1)
+    rule = "".join("---|" if side == "l" else "---:|" for side in align)
+    return [table_row(head), f"|{rule}", *map(table_row, rows)]
+
+
+def print_table(head: Sequence[str], rows: Iterable[Iterable[object]], align: str | None = None) -> None:
+    """Print a table (see `table`), each row as soon as there is one."""
+    print(*table(head, (), align), sep="\n", flush=True)
+    for row in rows:
+        print(table_row(row), flush=True)
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A claim and whether it held; with `of`, in how many of as many seeds."""
+
+    text: str
+    held: int
+    of: int | None = None
+
+    @property
+    def verdict(self) -> str:
+        """`held`, `missed`, or `held in part`: in some of the seeds."""
+        if self.held == (self.of or 1):
+            return "held"
+        return "held in part" if self.held else "missed"
+
+    def __str__(self) -> str:
+        counted = f" ({self.held} of {self.of} seeds)" if self.of is not None else ""
+        return f"{self.text}: {self.verdict}{counted}"
+
+
+class Page:
+    """A page of Markdown, as blocks with an empty line between them. Texts are Markdown: names that come from
+    files go through `cell` first."""
+
+    def __init__(self, title: str | None = None):
+        self._blocks = [f"# {title}"] if title else []
+
+    def __str__(self) -> str:
+        return "\n\n".join(self._blocks)
+
+    def text(self, *paragraphs: str) -> Self:
+        """Add paragraphs."""
+        self._blocks += paragraphs
+        return self
+
+    def heading(self, title: str) -> Self:
+        """Add the heading of a section."""
+        return self.text(f"## {title}")
+
+    def table(self, head: Sequence[str], rows: Iterable[Iterable[object]], align: str | None = None) -> Self:
+        """Add a table (see `table`)."""
+        return self.text("\n".join(table(head, rows, align)))
+
+    def bullets(self, items: Iterable[object]) -> Self:
+        """Add a list, e.g. of claims; nothing for an empty one."""
+        lines = "\n".join(f"- {item}" for item in items)
+        return self.text(lines) if lines else self
+
+    def pictures(self, paths: Iterable[Path], caption: str | None = None) -> Self:
+        """Add pictures, which lie in the page's folder; the caption is by default the file's name."""
+        return self.text(*(f"![{caption or path.stem}]({path.name})" for path in paths))
+
+
+def integer(count: int | None) -> str:
+    """A count with commas; a dash if there is none."""
+    return "–" if count is None else f"{count:,}"

@@ -157,10 +157,7 @@ def _write(
     }
     write_atomic(given.out / "summary.json", json.dumps(summary, indent=2, ensure_ascii=False) + "\n")
     print(as_text(told["histogram"]))
-    try:
-        draw(told["histogram"], given.out / "histogram.png")
-    except ImportError:
-        print("no histogram.png: matplotlib is missing (pip install matplotlib)")
+    draw(told["histogram"], given.out / "histogram.png")
     _tell(given, run, told, summary["written"])
     if not kept:
         raise RunError(

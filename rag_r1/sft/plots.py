@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from rag_r1.io.atomic_files import atomic_file
+from rag_r1.runs import pictures
 from rag_r1.sft.difficulty_filter import NEVER
 
 _WIDTH = 50
@@ -21,19 +22,15 @@ def as_text(bars: Mapping[str, int]) -> str:
     return "\n".join(lines)
 
 
-def draw(bars: Mapping[str, int], path: Path) -> None:
-    """The same as a PNG. Raises ImportError without matplotlib."""
-    import matplotlib
+def draw(bars: Mapping[str, int], path: Path) -> list[Path]:
+    """The same as a PNG, where matplotlib is installed."""
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
+    def histogram(axes: Any) -> None:
+        special = {NEVER: pictures.GREY, "1": pictures.ORANGE}
+        drawn = axes.bar(
+            list(bars), list(bars.values()), color=[special.get(name, pictures.BLUE) for name in bars]
+        )
+        axes.bar_label(drawn, fontsize=8, padding=1)
+        axes.set(xlabel=_LABEL, ylabel="questions", title="Difficulty of the questions")
 
-    colors = ["#9aa5b1" if name == NEVER else "#ea580c" if name == "1" else "#2563eb" for name in bars]
-    figure, axes = plt.subplots(figsize=(7, 3.6), layout="constrained")
-    drawn = axes.bar(list(bars), list(bars.values()), color=colors)
-    axes.bar_label(drawn, fontsize=8, padding=1)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.set(xlabel=_LABEL, ylabel="questions", title="Difficulty of the questions")
-    with atomic_file(path) as part:
-        figure.savefig(part, dpi=150, format="png")
-    plt.close(figure)
+    return pictures.draw(path, histogram, size=(7, 3.6))

@@ -12,6 +12,7 @@ from typing import Any
 from omegaconf import DictConfig
 
 from rag_r1.config.recipes import Recipe, RecipeError, shipped_names
+from rag_r1.runs.markdown import table
 from rag_r1.training.preflight.adapters import adapter_rank
 from rag_r1.training.preflight.cluster import gpu_count, needs_critic
 from rag_r1.training.preflight.memory import SHAPES, MemoryEstimate, memory_of, sft_memory_of
@@ -86,8 +87,7 @@ def _figures(memory: MemoryEstimate) -> tuple[str, ...]:
 
 def recipe_table(rows: Sequence[Sequence[str]]) -> str:
     """As Markdown."""
-    lines = [_COLUMNS, ["---", "---", "---", "---", "---", *["---:"] * 5], *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return "\n".join(table(_COLUMNS, rows, "lllllrrrrr"))
 
 
 def folder_of(name: str) -> str:

@@ -44,7 +44,7 @@ def test_a_result_without_a_record_is_kept_and_not_measured(tmp_path):
     assert work.finished("merge")
     results = {"run": {"passages": 1000, "preset": "small"}, **work.results}
     told = report(results, tmp_path / "none", 384, 10**6)
-    assert "| merge (not measured: its result was there without a record) | | | |" in told
+    assert "| merge (not measured: its result was there without a record) |  |  |  |" in told
     assert "is not told: a step was not measured" in told and "at these rates" not in told
 
 

@@ -8,6 +8,8 @@ from rag_r1.demo.report import summarise
 def record(id_, em, step=3):
     return {
         "id": id_,
+        "question": "?",
+        "protocol": "rag_r1_mq",
         "step": step,
         "data_source": "demo/one_hop",
         "rewards": {"em": em},

@@ -11,7 +11,7 @@ import yaml
 
 from examples.agentic_r import run as miniature
 from examples.agentic_r.loop_inputs import LoopError, LoopInputs, runs_hash
-from examples.agentic_r.markdown import claim_lines, draw, markdown, variants_table
+from examples.agentic_r.markdown import claims_of, draw, markdown, variants_table
 from examples.agentic_r.run import finished_runs, run_arm
 from examples.agentic_r.warm_start import PROTOCOL, made_of
 from examples.common.small_encoder import make_encoder
@@ -112,8 +112,8 @@ def test_the_claim_needs_a_gain_and_fewer_searches(em, searches, verdict):
         run_of("loop", 3, row("start", 0.1, 2.0), row("round 3, agent", em, searches)),
         run_of("control", 3, row("start", 0.1, 2.0), row("round 3, agent", 0.1, 2.0)),
     ]
-    assert claim_lines(runs) == [f"- seed 3: {verdict}"]
-    assert claim_lines(runs[:1]) == []
+    assert list(map(str, claims_of(runs))) == [f"seed 3: {verdict}"]
+    assert claims_of(runs[:1]) == []
 
 
 @pytest.mark.slow  # the first picture of a process

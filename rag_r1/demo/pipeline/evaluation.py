@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from rag_r1.agent import Budget, Trajectory
+from rag_r1.agent.records import summary
 from rag_r1.demo.policy import load_policy
 from rag_r1.demo.search import WorldSearch
 from rag_r1.demo.simulate import run_rollouts
@@ -73,11 +74,11 @@ def play(
 
 def score_of(question: Question, trajectory: Trajectory) -> dict[str, Any]:
     """What is kept of an episode."""
-    well_formed = all(turn.action in ("search", "answer") for turn in trajectory.turns)
+    figures = summary(trajectory)
     return {
         "id": question.id,
         "kind": question.kind,
         "em": exact_match(trajectory.answer, [question.gold]),
-        "searches": trajectory.n_searches,
-        "format": float(well_formed and trajectory.status == "answered"),
+        "searches": int(figures["searches"]),
+        "format": float(figures["answered"] and not figures["invalid_turns"]),
     }

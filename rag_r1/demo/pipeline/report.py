@@ -15,18 +15,18 @@ The report is made from the finished steps' folders alone, so it can be made aga
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from rag_r1.agent.records import records_by_step
 from rag_r1.demo.pipeline.evaluation import SCORES, Scores
 from rag_r1.demo.pipeline.picture import draw
-from rag_r1.demo.report import summarise
+from rag_r1.demo.report import mean, summarise
 from rag_r1.demo.world import KINDS
 from rag_r1.evaluation.report.significance import mcnemar
 from rag_r1.runs.folder import write_atomic
-from rag_r1.runs.markdown import number, p_value, table
+from rag_r1.runs.markdown import Page, number, p_value
 from rag_r1.runs.steps import PipelineFolder
 
 #: The models by the step that has made them, as they are called in the report.
@@ -71,8 +71,8 @@ def figures(scores: Scores) -> dict[str, float]:
     by_kind = {kind: [score["em"] for score in scores if score["kind"] == kind] for kind in kinds}
     return {
         "questions": len(scores),
-        **{f"em_{kind}": _mean(values) for kind, values in by_kind.items()},
-        **{name: _mean([score[name] for score in scores]) for name in ("em", "searches", "format")},
+        **{f"em_{kind}": mean(values) for kind, values in by_kind.items()},
+        **{name: mean([score[name] for score in scores]) for name in ("em", "searches", "format")},
     }
 
 
@@ -82,12 +82,12 @@ def check_claim(words: str, better: str, other: str, scores: Mapping[str, Scores
     pairs = list(zip(first, second, strict=True))
     only_first, only_second = (sum(a > b for a, b in pairs), sum(a < b for a, b in pairs))
     p = mcnemar(only_first, only_second)
-    difference = _mean(first) - _mean(second)
+    difference = mean(first) - mean(second)
     verdict = "not shown" if p >= _SURE else "holds" if difference > 0 else "the opposite holds"
     return {
         "claim": words,
         "models": [better, other],
-        "em": [_mean(first), _mean(second)],
+        "em": [mean(first), mean(second)],
         "difference": difference,
         "only_first": only_first,
         "only_second": only_second,
@@ -102,10 +102,7 @@ def curves(trajectories: Path) -> dict[str, dict[int, float]]:
     training, held_out = (records_by_step(trajectories / split) for split in ("train", "val"))
     rewards = {step: [record["rewards"]["score"] for record in records] for step, records in training.items()}
     return {
-        "reward": {
-            step: _mean([value for value in several if value is not None])
-            for step, several in rewards.items()
-        },
+        "reward": {step: mean(several) for step, several in rewards.items()},
         "held_out_em": {step: summarise(records)["EM all"] for step, records in held_out.items()},
     }
 
@@ -126,27 +123,16 @@ def markdown(report: Mapping[str, Any]) -> str:
         [LABELS[name], *(number(model[key], 2) for key in ("em", *kinds, "searches", "format"))]
         for name, model in models.items()
     ]
-    return "\n".join(
-        [
-            f"# RAG-R1 in miniature, {settings['protocol']}, seed {settings['seed']}",
-            "",
-            f"{questions} held-out questions, greedy: exact match over all and by question kind, queries for "
-            "each question, and the share of episodes that keep to the format and answer.",
-            "",
-            *table(head, rows),
-            "",
-            "## Claims",
-            "",
-            "Exact match on the same questions; McNemar's exact test. A claim holds if p < 0.05. This is one "
-            "seed.",
-            "",
-            *table(["claim", "EM", "difference", "right in one only", "p", "verdict"], _claim_rows(report)),
-            "",
-            "## Steps",
-            "",
-            *_step_lines(report),
-        ]
-    )
+    page = Page(f"RAG-R1 in miniature, {settings['protocol']}, seed {settings['seed']}")
+    page.text(
+        f"{questions} held-out questions, greedy: exact match over all and by question kind, queries for "
+        "each question, and the share of episodes that keep to the format and answer."
+    ).table(head, rows)
+    page.heading("Claims").text(
+        "Exact match on the same questions; McNemar's exact test. A claim holds if p < 0.05. This is one "
+        "seed."
+    ).table(["claim", "EM", "difference", "right in one only", "p", "verdict"], _claim_rows(report))
+    return str(page.heading("Steps").bullets(_step_items(report)))
 
 
 def _claim_rows(report: Mapping[str, Any]) -> list[list[str]]:
@@ -163,7 +149,7 @@ def _claim_rows(report: Mapping[str, Any]) -> list[list[str]]:
     ]
 
 
-def _step_lines(report: Mapping[str, Any]) -> list[str]:
+def _step_items(report: Mapping[str, Any]) -> list[str]:
     """What each step has left, as far as it is known, and how long it took."""
     facts = report["steps"]
     traces, data, sft, kept = (facts.get(name, {}) for name in ("traces", "sft_data", "sft", "filter"))
@@ -187,12 +173,8 @@ def _step_lines(report: Mapping[str, Any]) -> list[str]:
     for name, curve in report["curves"].items():
         points = [f"{number(em, 2)} (step {step})" for step, em in curve["held_out_em"].items()]
         told[name] = "held-out exact match in its own validations: " + ", ".join(points)
-    return [f"- **{name}**{_minutes(report['seconds'].get(name))}: {words}" for name, words in told.items()]
+    return [f"**{name}**{_minutes(report['seconds'].get(name))}: {words}" for name, words in told.items()]
 
 
 def _minutes(seconds: float | None) -> str:
     return "" if seconds is None else f" ({seconds / 60:.1f} min)"
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values) if values else float("nan")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rag_r1.evaluation.probes.metrics import CONDITION_NAMES
-from rag_r1.runs.markdown import cell, integer, number, one_line_text, table, with_interval
+from rag_r1.runs.markdown import Page, cell, integer, number, one_line_text, table, with_interval
 
 Card = Mapping[str, Any]
 
@@ -32,25 +32,26 @@ _HEAD = (
 def markdown(card: Card, pictures: Sequence[Path] = ()) -> str:
     """The whole page."""
     first, said, *more = card["sentences"]
-    lines = ["# Does it search, or does it already know?", "", f"**{said}** {' '.join([first, *more])}"]
-    for path in pictures:
-        lines += ["", f"![{path.stem}]({path.name})"]
-    lines += ["", *table_lines(card)]
+    page = Page("Does it search, or does it already know?").text(f"**{said}** {' '.join([first, *more])}")
+    page.pictures(pictures).table(_HEAD, _rows(card))
     groups = list(card["conditions"]["real"]["groups"])
     if groups:
         rows = [
             [CONDITION_NAMES[name], *(with_interval(one["groups"][group], 2) for group in groups)]
             for name, one in card["conditions"].items()
         ]
-        lines += ["", "## EM by data source and kind of question", "", *table(["", *map(cell, groups)], rows)]
-    lines += ["", "## What differs from the real run", ""]
-    lines += [f"- {CONDITION_NAMES[name]}: {text}" for name, text in _WHAT.items()]
-    lines += [*_left_out(card), "", *_foot(card)]
-    return "\n".join(lines)
+        page.heading("EM by data source and kind of question").table(["", *map(cell, groups)], rows)
+    page.heading("What differs from the real run")
+    page.bullets(f"{CONDITION_NAMES[name]}: {text}" for name, text in _WHAT.items())
+    return str(page.text(*_left_out(card), *_foot(card)))
 
 
 def table_lines(card: Card) -> list[str]:
     """The table of the conditions, over all questions."""
+    return table(_HEAD, _rows(card))
+
+
+def _rows(card: Card) -> list[list[str]]:
     rows = []
     for name, one in card["conditions"].items():
         shown = [
@@ -62,16 +63,16 @@ def table_lines(card: Card) -> list[str]:
             integer(one["failed"]),
         ]
         rows.append([CONDITION_NAMES[name], *shown])
-    return table(_HEAD, rows)
+    return rows
 
 
 def _left_out(card: Card) -> Iterator[str]:
     for name, reasons in card["left_out"].items():
         for reason, count in reasons.items():
             if count is None:
-                yield from ("", f"Not played: {CONDITION_NAMES[name]}: {reason}.")
+                yield f"Not played: {CONDITION_NAMES[name]}: {reason}."
             else:
-                yield from ("", f"Left out of {CONDITION_NAMES[name]}: {integer(count)} {reason}.")
+                yield f"Left out of {CONDITION_NAMES[name]}: {integer(count)} {reason}."
 
 
 def _foot(card: Card) -> list[str]:
@@ -89,5 +90,5 @@ def _foot(card: Card) -> list[str]:
         f"In brackets: {interval['level']:.0%} bootstrap intervals ({integer(interval['resamples'])} "
         "replicates, questions drawn within their data sources). A condition is compared with the real run "
         "on the questions that both have. Failed episodes have no score.",
-        *(["", made[0].upper() + made[1:] + "."] if made else []),
+        *([made[0].upper() + made[1:] + "."] if made else []),
     ]

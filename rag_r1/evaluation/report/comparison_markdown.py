@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rag_r1.evaluation.report.published_results import LAYOUT, PUBLISHED, PublishedResult, label_of, labels
-from rag_r1.runs.markdown import cell, integer, number, p_value, table, with_interval
+from rag_r1.runs.markdown import Page, cell, integer, number, p_value, with_interval
 
 Comparison = Mapping[str, Any]
 
@@ -16,20 +16,24 @@ def markdown(comparison: Comparison, pictures: Sequence[Path] = ()) -> str:
     """The whole page."""
     tested = [figure for figure in comparison["figures"].values() if figure["tested"]]
     others = [figure for figure in comparison["figures"].values() if not figure["tested"]]
-    lines = ["# Comparison", "", *_opening(comparison), "", *_runs(comparison)]
-    for path in pictures:
-        lines += ["", f"![{path.stem}]({path.name})"]
+    page = Page("Comparison")
+    _opening(page, comparison)
+    _runs(page, comparison)
+    page.pictures(pictures)
     for figure in tested:
-        lines += ["", f"## {cell(figure['label'])}", "", *_values(comparison, figure), ""]
-        lines += _differences(comparison, figure)
+        page.heading(cell(figure["label"]))
+        _values(page, comparison, figure)
+        _differences(page, comparison, figure)
     if others:
-        lines += ["", "## Form, searching and cost", "", *_others(comparison, others)]
-    return "\n".join([*lines, *_published(comparison)])
+        page.heading("Form, searching and cost")
+        _others(page, comparison, others)
+    _published(page, comparison)
+    return str(page)
 
 
-def _opening(comparison: Comparison) -> list[str]:
+def _opening(page: Page, comparison: Comparison) -> None:
     asked, interval = comparison["questions"], comparison["interval"]
-    lines = [
+    page.text(
         f"{integer(asked['compared'])} questions that all runs have and none has lost to a failure; all "
         f"figures are about these. Answers are compared with the normaliser `{comparison['normaliser']}`. "
         f"Differences are from the first run, with {interval['level']:.0%} intervals ({interval['kind']}, "
@@ -37,20 +41,19 @@ def _opening(comparison: Comparison) -> list[str]:
         "`p` is McNemar's exact test where a question is right "
         "or wrong, else a permutation test; `p, Holm` is corrected over the data sources and runs of a "
         "figure; `p, bootstrap` is the paired bootstrap's."
-    ]
+    )
     if other := asked["another_question_under_the_same_id"]:
-        lines += ["", f"**{integer(other)} ids stand for different questions or golds and were left out.**"]
+        page.text(f"**{integer(other)} ids stand for different questions or golds and were left out.**")
     differ = comparison["differing"]
     if differ:
         rows = [[cell(key), *(cell(_shown(value)) for value in values)] for key, values in differ.items()]
-        lines += ["", "The runs differ, as was intended, in:", ""]
-        lines += table(["key", *map(cell, comparison["runs"])], rows)
+        page.text("The runs differ, as was intended, in:")
+        page.table(["key", *map(cell, comparison["runs"])], rows)
     if unknown := comparison["unknown"]:
-        lines += ["", f"Not known of any run: {', '.join(map(cell, unknown))}."]
-    return lines
+        page.text(f"Not known of any run: {', '.join(map(cell, unknown))}.")
 
 
-def _runs(comparison: Comparison) -> list[str]:
+def _runs(page: Page, comparison: Comparison) -> None:
     asked = comparison["questions"]
     rows = [
         [cell(name), integer(only), integer(failed)]
@@ -58,7 +61,7 @@ def _runs(comparison: Comparison) -> list[str]:
             comparison["runs"], asked["not_in_all_runs"], asked["failed"], strict=True
         )
     ]
-    return table(["run", "questions not in all runs", "shared, but failed in this run"], rows)
+    page.table(["run", "questions not in all runs", "shared, but failed in this run"], rows)
 
 
 def _head(comparison: Comparison, first: str) -> list[str]:
@@ -72,7 +75,7 @@ def _groups(comparison: Comparison, figure: Mapping[str, Any]) -> list[Mapping[s
     return [*sources, figure["mean"], figure["all"]]
 
 
-def _values(comparison: Comparison, figure: Mapping[str, Any]) -> list[str]:
+def _values(page: Page, comparison: Comparison, figure: Mapping[str, Any]) -> None:
     groups = _groups(comparison, figure)
     rows = [
         [
@@ -81,10 +84,10 @@ def _values(comparison: Comparison, figure: Mapping[str, Any]) -> list[str]:
         ]
         for i, name in enumerate(comparison["runs"])
     ]
-    return table(_head(comparison, cell(figure["label"])), rows)
+    page.table(_head(comparison, cell(figure["label"])), rows)
 
 
-def _others(comparison: Comparison, figures: Sequence[Mapping[str, Any]]) -> list[str]:
+def _others(page: Page, comparison: Comparison, figures: Sequence[Mapping[str, Any]]) -> None:
     """Means over the sources of the figures without a test; compare.json has those of each source."""
     first, *rest = map(cell, comparison["runs"])
     head = ["mean over the sources", first, *(part for run in rest for part in (run, "difference"))]
@@ -95,16 +98,14 @@ def _others(comparison: Comparison, figures: Sequence[Mapping[str, Any]]) -> lis
         for value, move in zip(values[1:], moves, strict=True):
             cells += [with_interval(value, decimals), with_interval(move, decimals, signed=True)]
         rows.append([cell(figure["label"]), *cells])
-    return table(head, rows)
+    page.table(head, rows)
 
 
-def _differences(comparison: Comparison, figure: Mapping[str, Any]) -> list[str]:
+def _differences(page: Page, comparison: Comparison, figure: Mapping[str, Any]) -> None:
     """The differences, one line for each source, and their tests."""
-    called = labels(comparison["sources"])
-    places = [*(cell(called[source]) for source in comparison["sources"]), "Avg.", "all questions"]
+    places = _head(comparison, "")[1:]
     head = ["", "questions", "difference", "only first right", "only this right"]
     head += ["p", "p, Holm", "p, bootstrap"]
-    lines = []
     for i, name in enumerate(comparison["runs"][1:]):
         rows = []
         for place, group in zip(places, _groups(comparison, figure), strict=True):
@@ -116,18 +117,17 @@ def _differences(comparison: Comparison, figure: Mapping[str, Any]) -> list[str]
                     place,
                     integer(told["questions"]),
                     with_interval(told, figure["decimals"], signed=True),
-                    _count(told.get("only_first")),
-                    _count(told.get("only_second")),
+                    integer(told.get("only_first")),
+                    integer(told.get("only_second")),
                     p_value(told["p"]),
                     p_value(told.get("p_holm")),
                     p_value(told["p_bootstrap"]),
                 ]
             )
-        lines += [f"{cell(name)} against {cell(comparison['runs'][0])}:", "", *table(head, rows), ""]
-    return lines[:-1]
+        page.text(f"{cell(name)} against {cell(comparison['runs'][0])}:").table(head, rows)
 
 
-def _published(comparison: Comparison) -> list[str]:
+def _published(page: Page, comparison: Comparison) -> None:
     """The papers' rows for the data sets of the comparison."""
     there = {label_of(source) for source in comparison["sources"]}
     names = [name for name in LAYOUT if name in there]
@@ -137,17 +137,11 @@ def _published(comparison: Comparison) -> list[str]:
         for row in PUBLISHED
         if any(name in row.values for name in names)
     ]
-    if not rows:
-        return []
-    return [
-        "",
-        "## Published figures, for orientation only",
-        "",
-        "**Not comparable** with the runs above: other corpora, retrievers, prompts and budgets, and partly "
-        "other questions.",
-        "",
-        *table(["published", "measure", *names, "Avg.", "source"], rows),
-    ]
+    if rows:
+        page.heading("Published figures, for orientation only").text(
+            "**Not comparable** with the runs above: other corpora, retrievers, prompts and budgets, and "
+            "partly other questions."
+        ).table(["published", "measure", *names, "Avg.", "source"], rows)
 
 
 def _mean(row: PublishedResult, names: Sequence[str]) -> str:
@@ -155,10 +149,6 @@ def _mean(row: PublishedResult, names: Sequence[str]) -> str:
     values = [row.values.get(name) for name in names]
     known = [value for value in values if value is not None]
     return number(sum(known) / len(known) if len(known) == len(values) else None)
-
-
-def _count(value: int | None) -> str:
-    return "–" if value is None else integer(value)
 
 
 def _shown(value: Any) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Collection, Sequence
 from typing import Any, get_args
 
 from rag_r1.agent import Trajectory
+from rag_r1.agent.records import summary
 from rag_r1.data.evidence import GoldEvidence
 from rag_r1.rewards.answer_metrics import cover_exact_match, exact_match, token_f1
 from rag_r1.rewards.normalise import NormaliserName
@@ -19,6 +20,10 @@ METRICS = {"em": exact_match, "cover_em": cover_exact_match, "f1": token_f1}
 NORMALISER_NAMES: tuple[NormaliserName, ...] = get_args(NormaliserName)
 #: Prefix of the columns that hold the terms of the reward, e.g. a judge's.
 TERM = "term:"
+#: Figures of the logs of a training (agent/records.py), under the same names.
+_OF_ALL_RUNS = (
+    "repeated_queries", "turns", "calls", "failed_calls", "refused_calls", "retries", "seconds",
+)  # fmt: skip
 #: Terms that are not repeated: the metrics above, and what the sum adds.
 _NO_TERMS = (*METRICS, "score", "missing_terms")
 
@@ -39,7 +44,8 @@ def episode_metrics(
     record: Trajectory, golds: Sequence[str], evidence: GoldEvidence | None, answerable: bool | None
 ) -> dict[str, float | None]:
     """The numbers of one episode by name; the same names for all, but for the terms of the reward."""
-    calls = [call for turn in record.turns for call in turn.calls]
+    figures = summary(record)
+    calls = (call for turn in record.turns for call in turn.calls)
     shown = [document for call in calls for document in call.documents or ()]
     answered = record.answer is not None
     recall = evidence.recall(shown) if evidence else None
@@ -50,20 +56,14 @@ def episode_metrics(
             for name, metric in METRICS.items()
         },
         "answered": float(answered),
-        "formatted": float(answered and all(turn.action != "invalid" for turn in record.turns)),
+        "formatted": float(answered and not figures["invalid_turns"]),
         "answerable": None if answerable is None else float(answerable),
         "recall": recall,
         "found_all": None if recall is None else float(recall == 1.0),
-        "searched": float(record.n_searches > 0),
+        "searched": float(figures["searches"] > 0),
         "retrievals": float(sum(bool(turn.queries) for turn in record.turns)),
-        "queries": float(record.n_searches),
-        "repeated_queries": float(record.n_repeated_queries),
-        "turns": float(len(record.turns)),
-        "calls": float(len(calls)),
-        "failed_calls": float(sum(call.status == "failed" for call in calls)),
-        "refused_calls": float(sum(call.status == "refused" for call in calls)),
-        "retries": float(record.retries),
-        "seconds": float(record.seconds),
+        "queries": figures["searches"],
+        **{name: figures[name] for name in _OF_ALL_RUNS},
         "prompt_tokens": float(record.prompt_tokens),
         "generated_tokens": float(record.generated_tokens),
         "observed_tokens": float(record.observed_tokens),

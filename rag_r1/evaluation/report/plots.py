@@ -1,14 +1,8 @@
-"""Plots for reports and comparisons, with matplotlib (the extra `report`).
-
-Without matplotlib there are no pictures, and nothing else is missing. Names are drawn as they are: a dollar
-sign in them starts no formula.
-"""
+"""Plots for reports and comparisons. Names are drawn as they are: a dollar sign in them starts no formula."""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +10,10 @@ import numpy as np
 
 from rag_r1.evaluation.report.published_results import labels
 from rag_r1.evaluation.report.run_table import RunTable
-from rag_r1.io.atomic_files import atomic_file
+from rag_r1.runs import pictures
 from rag_r1.runs.markdown import one_line_text
-from rag_r1.system.installation import pip_command
+from rag_r1.runs.pictures import SERIES, reach
 
-logger = logging.getLogger(__name__)
-
-_COLORS = ("#2563eb", "#ea580c", "#059669", "#7c3aed", "#64748b", "#db2777")
-_GREY = "#9aa5b1"
 #: Numbers of retrievals with a bar of their own; more are one bar.
 _MOST_RETRIEVALS = 8
 
@@ -32,21 +22,26 @@ def draw_report(report: Mapping[str, Any], table: RunTable, out: Path) -> list[P
     """`report_scores.png` and `report_searches.png`; returns the paths of those that were drawn."""
     sources = list(report["counts"]["sources"])
     rows = [*labels(sources).values(), "mean of sources"]
-    drawn = []
-    with open_plot(out / "report_scores.png", drawn, width=7.0, height=1.4 + 0.45 * len(rows)) as axes:
-        if axes is not None:
-            figures = [report["figures"][name] for name in ("em", "cover_em", "f1")]
-            series = []
-            for i, figure in enumerate(figures):
-                points = [*(figure["sources"][source] for source in sources), figure["mean"]]
-                series.append(dots(axes[0], points, i, len(figures)))
-            row_names(axes[0], rows)
-            axes[0].set(xlim=(0, 1), xlabel="score")
-            legend(axes[0].figure, series, [figure["label"] for figure in figures])
-    with open_plot(out / "report_searches.png", drawn, width=7.0, height=3.2, panels=2) as axes:
-        if axes is not None:
-            _searches(axes[0], axes[1], table)
-    return drawn
+
+    def scores(axes: Any) -> None:
+        figures = [report["figures"][name] for name in ("em", "cover_em", "f1")]
+        series = []
+        for i, figure in enumerate(figures):
+            points = [*(figure["sources"][source] for source in sources), figure["mean"]]
+            series.append(dots(axes, points, i, len(figures)))
+        row_names(axes, rows)
+        axes.set(xlim=(0, 1), xlabel="score")
+        legend(axes.figure, series, [figure["label"] for figure in figures])
+
+    return [
+        *pictures.draw(out / "report_scores.png", scores, size=(7.0, 1.4 + 0.45 * len(rows))),
+        *pictures.draw(
+            out / "report_searches.png",
+            lambda left, right: _searches(left, right, table),
+            size=(7.0, 3.2),
+            panels=2,
+        ),
+    ]
 
 
 def draw_comparison(comparison: Mapping[str, Any], name: str, out: Path) -> list[Path]:
@@ -55,68 +50,34 @@ def draw_comparison(comparison: Mapping[str, Any], name: str, out: Path) -> list
     figure, sources = comparison["figures"][name], comparison["sources"]
     runs = [one_line_text(run) for run in comparison["runs"]]
     rows = [*labels(sources).values(), "mean of sources"]
-    drawn = []
-    height = 1.6 + 0.18 * len(rows) * max(2, len(runs))
-    with open_plot(out / f"compare_{name}.png", drawn, width=10.0, height=height, panels=2) as axes:
-        if axes is None:
-            return drawn
-        left, right = axes
+
+    def values(left: Any, right: Any) -> None:
         groups = [*(figure["sources"][source] for source in sources), figure["mean"]]
         series = []
         for i in range(len(runs)):
             series.append(dots(left, [group["values"][i] for group in groups], i, len(runs)))
             if i:
                 dots(right, [group["differences"][i - 1] for group in groups], i, len(runs))
-        right.axvline(0, color=_GREY, linewidth=1)
+        right.axvline(0, color=pictures.GREY, linewidth=1)
         row_names(left, rows)
         row_names(right, [""] * len(rows))
         label = one_line_text(figure["label"])
         left.set_xlabel(label, parse_math=False)
         right.set_xlabel(f"{label}: difference from the first run", parse_math=False)
         legend(left.figure, series, runs)
-    return drawn
 
-
-@contextmanager
-def open_plot(
-    path: Path, drawn: list[Path], *, width: float, height: float, panels: int = 1
-) -> Iterator[Any | None]:
-    """The axes of a new picture, which is saved at the end and added to `drawn`; None without matplotlib."""
-    try:
-        import matplotlib
-
-        matplotlib.use("Agg")
-        from matplotlib import pyplot as plt
-    except ImportError:
-        logger.warning("no picture %s: matplotlib is not installed: %s", path.name, pip_command("report"))
-        yield None
-        return
-    with plt.rc_context({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False}):
-        made, axes = plt.subplots(1, panels, figsize=(width, height), layout="constrained", squeeze=False)
-        try:
-            yield axes[0]
-            with atomic_file(path) as part:
-                made.savefig(part, dpi=150, format="png")
-            drawn.append(path)
-        finally:
-            plt.close(made)
+    height = 1.6 + 0.18 * len(rows) * max(2, len(runs))
+    return pictures.draw(out / f"compare_{name}.png", values, size=(10.0, height), panels=2)
 
 
 def dots(axes: Any, points: Sequence[Mapping[str, Any]], i: int, of: int) -> Any:
     """One series: a dot for each row, with its interval; the `of` series of a row stand below each other."""
     known = [(row, point) for row, point in enumerate(points) if point["value"] is not None]
-    values = [point["value"] for _, point in known]
-    lows = [v if point["low"] is None else point["low"] for v, (_, point) in zip(values, known, strict=True)]
-    highs = [
-        v if point["high"] is None else point["high"] for v, (_, point) in zip(values, known, strict=True)
-    ]
-    spread = [
-        [max(0.0, value - low) for value, low in zip(values, lows, strict=True)],
-        [max(0.0, high - value) for value, high in zip(values, highs, strict=True)],
-    ]
+    points = [point for _, point in known]
+    values = [point["value"] for point in points]
     heights = [row + 0.6 * ((i + 0.5) / of - 0.5) for row, _ in known]
-    color = _COLORS[i % len(_COLORS)]
-    return axes.errorbar(values, heights, xerr=spread, fmt="o", markersize=4, capsize=2, color=color)
+    color = SERIES[i % len(SERIES)]
+    return axes.errorbar(values, heights, xerr=reach(points), fmt="o", markersize=4, capsize=2, color=color)
 
 
 def legend(figure: Any, series: Sequence[Any], names: Sequence[str]) -> None:
@@ -130,7 +91,7 @@ def row_names(axes: Any, names: Sequence[str]) -> None:
     """Name the rows of a panel, the first on top."""
     axes.set_yticks(range(len(names)), [one_line_text(name) for name in names], parse_math=False)
     axes.set_ylim(len(names) - 0.5, -0.5)
-    axes.grid(axis="x", color="#e5e7eb", linewidth=0.6)
+    axes.grid(axis="x", color=pictures.LIGHT, linewidth=0.6)
     axes.set_axisbelow(True)
 
 
@@ -142,10 +103,10 @@ def _searches(left: Any, right: Any, table: RunTable) -> None:
     counts = np.bincount(retrievals, minlength=_MOST_RETRIEVALS + 1)
     em = np.bincount(retrievals, right_ones, _MOST_RETRIEVALS + 1) / np.maximum(counts, 1)
     names = [*map(str, range(_MOST_RETRIEVALS)), f"{_MOST_RETRIEVALS}+"]
-    left.bar(names, counts / max(1, counts.sum()), color=_GREY)
+    left.bar(names, counts / max(1, counts.sum()), color=pictures.GREY)
     left.set(xlabel="retrievals", ylabel="share of episodes", ylim=(0, 1))
     there = np.flatnonzero(counts)
-    right.bar([names[i] for i in range(len(names))], np.where(counts > 0, em, 0.0), color=_COLORS[0])
+    right.bar([names[i] for i in range(len(names))], np.where(counts > 0, em, 0.0), color=SERIES[0])
     for i in there:
         right.text(i, em[i] + 0.02, f"{em[i]:.2f}", ha="center", fontsize=8)
     right.set(xlabel="retrievals", ylabel="EM", ylim=(0, 1.1))

@@ -8,7 +8,7 @@ from typing import Any
 
 from rag_r1.evaluation.report.published_results import labels
 from rag_r1.rollouts.provenance import Provenance
-from rag_r1.runs.markdown import cell, integer, table, with_interval
+from rag_r1.runs.markdown import Page, cell, integer, with_interval
 
 Report = Mapping[str, Any]
 
@@ -26,23 +26,19 @@ _MANY_FAILED = 0.02
 
 def markdown(report: Report, pictures: Sequence[Path] = ()) -> str:
     """The whole page."""
-    return "\n".join(
-        [
-            "# Evaluation",
-            "",
-            *_opening(report),
-            *(line for path in pictures for line in ("", f"![{path.stem}]({path.name})")),
-            *(line for section in _TITLES for line in _section(report, section)),
-            *_statuses(report),
-            *_card(report),
-        ]
-    )
+    page = Page("Evaluation").text(*_opening(report)).pictures(pictures)
+    for section in _TITLES:
+        _section(page, report, section)
+    _statuses(page, report)
+    _card(page, report)
+    return str(page)
 
 
 def _opening(report: Report) -> list[str]:
+    """The paragraphs before the tables."""
     counts, interval = report["counts"], report["interval"]
     every = counts["all"]
-    lines = [
+    told = [
         f"{integer(every['questions'])} questions, {integer(every['episodes'])} episodes, of which "
         f"{integer(every['failed'])} failed. "
         "A failed episode (engine, search engine, unusable row, bug) is no "
@@ -52,7 +48,6 @@ def _opening(report: Report) -> list[str]:
         f"{integer(interval['resamples'])} replicates). "
         "Avg. is the mean over the data sources, in which each counts once.",
     ]
-    told = []
     if every["episodes"] and every["failed"] > _MANY_FAILED * every["episodes"]:
         share = every["failed"] / every["episodes"]
         told.append(f"**{share:.1%} of the episodes failed**: the scores are of the others only.")
@@ -70,10 +65,10 @@ def _opening(report: Report) -> list[str]:
         told.append(f"**{integer(counts['bad_records'])} bad rows were left out.**")
     if counts["played_again"]:
         told.append(f"{integer(counts['played_again'])} records are of episodes that were played again.")
-    return [*lines, *(line for one in told for line in ("", one))]
+    return told
 
 
-def _section(report: Report, section: str) -> list[str]:
+def _section(page: Page, report: Report, section: str) -> None:
     """The figures of a section that have a value anywhere."""
     figures = [
         figure
@@ -81,7 +76,7 @@ def _section(report: Report, section: str) -> list[str]:
         if figure["section"] == section and figure["all"]["value"] is not None
     ]
     if not figures:
-        return []
+        return
     sources = list(report["counts"]["sources"])
     called = labels(sources)
     rows = []
@@ -90,10 +85,10 @@ def _section(report: Report, section: str) -> list[str]:
         shown = [with_interval(column, figure["decimals"]) for column in columns]
         rows.append([cell(figure["label"]), *shown])
     head = ["", *(cell(called[source]) for source in sources), "Avg.", "all questions"]
-    return ["", f"## {_TITLES[section]}", "", *table(head, rows)]
+    page.heading(_TITLES[section]).table(head, rows)
 
 
-def _statuses(report: Report) -> list[str]:
+def _statuses(page: Page, report: Report) -> None:
     """How episodes ended, and which failures there were."""
     sources = report["counts"]["sources"]
     called = labels(sources)
@@ -114,12 +109,14 @@ def _statuses(report: Report) -> list[str]:
         *rows("failed_by_kind", "failed: {}"),
         *rows("scored_with_failure", "scored, with a failure: {}"),
     ]
-    return ["", "## How the episodes ended", "", *table(head, body)]
+    page.heading("How the episodes ended").table(head, body)
 
 
-def _card(report: Report) -> list[str]:
+def _card(page: Page, report: Report) -> None:
+    page.heading("Card")
     if report["card"] is None:
-        return ["", "## Card", "", "The run has no card, so its figures cannot be compared with others."]
+        page.text("The run has no card, so its figures cannot be compared with others.")
+        return
     values = Provenance.model_validate(report["card"]).flat()
     rows = [[cell(key), cell("null" if value is None else value)] for key, value in values.items()]
-    return ["", "## Card", "", *table(["key", "value"], rows)]
+    page.table(["key", "value"], rows)

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from examples.memory import run as memory
-from examples.memory.markdown import claim_lines, draw, markdown
+from examples.memory.markdown import claims_of, draw, markdown
 from examples.memory.run import RECIPES, figures, finished_runs
 from examples.memory.warm_start import made_of
 from rag_r1.demo.run import recipe_names
@@ -24,11 +24,12 @@ def run_of(arm: str, seed: int, *ems: float) -> dict:
 
 
 def turn(action: str, row: int) -> dict:
-    return {"action": action, "row": row, "calls": []}
+    return {"text": "", "action": action, "row": row, "calls": []}
 
 
 def test_figures_are_shares_of_trajectories_whatever_their_rows():
-    one = {"data_source": "demo/both", "rewards": {"em": 1.0}, "status": "answered"}
+    one = {"id": "q", "question": "?", "protocol": "memory"}
+    one |= {"data_source": "demo/both", "rewards": {"em": 1.0}, "status": "answered"}
     rewriting = [turn("search", 0), turn("backtrack", 0), turn("summary", 1), turn("answer", 2)]
     found = figures(
         [
@@ -51,8 +52,8 @@ def test_figures_are_shares_of_trajectories_whatever_their_rows():
 )
 def test_the_claim_needs_both_gains(memory_ems, plain_em, verdict):
     runs = [run_of("memory", 3, *memory_ems), run_of("plain", 3, 0.1, plain_em)]
-    assert claim_lines(runs) == [f"- seed 3: {verdict}"]
-    assert claim_lines(runs[:1]) == []
+    assert list(map(str, claims_of(runs))) == [f"seed 3: {verdict}"]
+    assert claims_of(runs[:1]) == []
 
 
 @pytest.mark.slow  # the first picture of a process

@@ -1,0 +1,89 @@
+"""The one place that draws: pictures with matplotlib (the extra `report`), in one style and one palette.
+
+Without matplotlib there are no pictures, and nothing else is missing. The colours are those of Okabe and Ito
+(Color Universal Design, 2008), which people with any common form of colour-blindness can tell apart.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rag_r1.io.atomic_files import atomic_file
+from rag_r1.system.installation import pip_command
+
+logger = logging.getLogger(__name__)
+
+BLUE, ORANGE, GREEN, PURPLE, SKY, YELLOW = "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00"
+#: For what others are compared with, and for lines that guide the eye.
+GREY, LIGHT = "#999999", "#e5e7eb"
+#: The colours of series without one of their own, in order.
+SERIES = (BLUE, ORANGE, GREEN, PURPLE, SKY, YELLOW)
+STYLE = {"font.size": 9, "axes.spines.top": False, "axes.spines.right": False}
+
+
+def draw(
+    path: Path,
+    paint: Callable[..., None],
+    *,
+    size: tuple[float, float],
+    panels: int = 1,
+    ratios: Sequence[float] | None = None,
+) -> list[Path]:
+    """Write a PNG; `paint` is called with the axes of each panel, from left to right.
+
+    `size`: width and height in inches; `ratios`: of the panels' widths. Returns the path, in a list that is
+    empty if matplotlib is not installed, which is logged. Raises OSError if the file cannot be written.
+    """
+    try:
+        import matplotlib
+
+        matplotlib.use("Agg")
+        from matplotlib import pyplot as plt
+    except ImportError:
+        logger.warning("no picture %s: matplotlib is not installed: %s", path.name, pip_command("report"))
+        return []
+    with plt.rc_context(STYLE):
+        figure, axes = plt.subplots(
+            1, panels, figsize=size, width_ratios=ratios, layout="constrained", squeeze=False
+        )
+        try:
+            paint(*axes[0])
+            with atomic_file(path) as part:
+                figure.savefig(part, dpi=150, format="png")
+        finally:
+            plt.close(figure)
+    return [path]
+
+
+def line(axes: Any, points: Iterable[tuple[float, float]], label: str, color: str, style: str = "o-") -> None:
+    """A line through points; of several lines with one label, the legend names the first."""
+    named = label in axes.get_legend_handles_labels()[1]
+    axes.plot(*zip(*points, strict=True), style, color=color, alpha=0.8, label=None if named else label)
+
+
+def grouped_bars(
+    axes: Any, names: Sequence[str], series: Sequence[Sequence[float]], colors: Sequence[str]
+) -> None:
+    """A group of bars for each name, with a bar and its value for each series, (series, names)."""
+    width = 0.84 / len(series)
+    for number, (heights, color) in enumerate(zip(series, colors, strict=True)):
+        places = [i + (number - (len(series) - 1) / 2) * width for i in range(len(names))]
+        bars = axes.bar(places, heights, width=width * 0.95, color=color)
+        axes.bar_label(bars, fmt="%.2f", fontsize=8 if len(series) < 3 else 6, padding=1)
+    axes.set_xticks(range(len(names)), names)
+
+
+def reach(points: Sequence[Mapping[str, Any]]) -> list[list[float]]:
+    """How far the intervals of figures reach below and above their values, (2, points); 0 without one."""
+    return [
+        [0.0 if point[end] is None else max(0.0, sign * (point[end] - point["value"])) for point in points]
+        for end, sign in (("low", -1), ("high", 1))
+    ]
+
+
+def whole_steps(axes: Any) -> None:
+    """Ticks of the horizontal axis at whole numbers only."""
+    axes.xaxis.get_major_locator().set_params(integer=True)
