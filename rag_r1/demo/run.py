@@ -205,7 +205,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     add_working_directory()
     out = (args.out or OUTPUTS / args.recipe).resolve()
     results = run_demo(args.recipe, out, args.seed, [*KEEP_POLICY, *args.overrides], args.timeout)
-    print(f"\n{markdown(results)}\n\n{results['seconds']:.0f} s in total. Picture: {out / 'report.png'}")
+    picture = out / "report.png"  # is not drawn without matplotlib
+    seen = f" Picture: {picture}" if picture.exists() else ""
+    print(f"\n{markdown(results)}\n\n{results['seconds']:.0f} s in total.{seen}")
     model = newest_checkpoint(out / "checkpoints")
     protocol = protocol_of(args.recipe)
     data, url = out / "data" / "val.parquet", "http://127.0.0.1:8000"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 from benchmarks import demo_seeds
+from rag_r1.runs.markdown import table_row
 
 RESULTS = {
     "recipe": "grpo",
@@ -29,7 +30,7 @@ def test_the_table_is_made_from_finished_runs_without_a_training(tmp_path, capsy
     (tmp_path / "grpo-seed7").mkdir()
     (tmp_path / "grpo-seed7" / "results.json").write_text(json.dumps(RESULTS))
     demo_seeds.main(["--recipes", "grpo", "--seeds", "7", "--out", str(tmp_path)])
-    assert demo_seeds.row(RESULTS) in capsys.readouterr().out
+    assert table_row(demo_seeds.row(RESULTS)) in capsys.readouterr().out
 
 
 def test_a_line_tells_before_and_after_of_every_kind_and_the_rise():

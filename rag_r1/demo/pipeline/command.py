@@ -47,7 +47,8 @@ def run(given: PipelineArguments) -> None:
             print(f"{number}/{len(steps)} {step.name}: {_told(folder, step.name, found)}", flush=True)
         if given.until == STEP_NAMES[-1]:
             report = make_report(folder, {"protocol": given.protocol, "seed": given.seed})
-            print(f"\n{markdown(report)}\n\nPicture: {out / 'report.png'}")
+            picture = out / "report.png"  # is not drawn without matplotlib
+            print(f"\n{markdown(report)}" + (f"\n\nPicture: {picture}" if picture.exists() else ""))
 
 
 def _told(folder: PipelineFolder, name: str, found: str) -> str:
