@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 import yaml
 from aiohttp import web
-from aiohttp.test_utils import TestServer
 
 from rag_r1.agent import Trajectory, Turn
 from rag_r1.protocols import Document
 from rag_r1.rewards import RewardResult, RewardSum
+from tests.fakes.openai_server import OpenAIServer, Reply
 
 PAGE = (Path(__file__).parents[2] / "docs" / "rewards.md").read_text(encoding="utf-8")
 ENTRIES = yaml.safe_load(re.search(r"```yaml\n(.*?)```", PAGE, re.DOTALL).group(1))["rag_r1"]["reward"]
@@ -38,38 +38,23 @@ def searched(answer: str | None) -> Trajectory:
     return Trajectory("t", "Which river?", "rag_r1_mq", [*turns, Turn("", "answer")], answer=answer)
 
 
-def judged(answer: str | None, reply: web.Response) -> tuple[RewardResult, list[dict]]:
+def judged(answer: str | None, reply: Reply) -> tuple[RewardResult, list[dict]]:
     """The judgement by the page's entries of an answer, and what the judge was asked."""
-    asked: list[dict] = []
-
-    async def complete(request: web.Request) -> web.Response:
-        asked.append(await request.json())
-        return reply
-
-    async def run() -> RewardResult:
-        app = web.Application()
-        app.router.add_post("/v1/chat/completions", complete)
-        async with TestServer(app) as server:
-            entries = [{**e, "url": str(server.make_url("/v1"))} if "url" in e else e for e in ENTRIES]
-            return await RewardSum.from_config(entries).judge(searched(answer), "Danube")
-
-    return asyncio.run(run()), asked
-
-
-def says(text: str) -> web.Response:
-    return web.json_response({"choices": [{"message": {"content": text}}]})
+    with OpenAIServer(lambda body: reply) as server:
+        entries = [{**e, "url": server.base} if "url" in e else e for e in ENTRIES]
+        return asyncio.run(RewardSum.from_config(entries).judge(searched(answer), "Danube")), server.bodies
 
 
 @pytest.mark.parametrize(("verdict", "value"), [("Yes", 1.0), (" no\n", 0.0)])
 def test_the_judge_of_the_page_is_asked_and_its_verdict_counts(own_module, verdict, value):
-    judgement, [asked] = judged("the Danube", says(verdict))
+    judgement, [asked] = judged("the Danube", verdict)
     assert judgement.rewards["approved"] == value and judgement.missing == {}
     assert judgement.rewards["score"] == pytest.approx(1.0 + 0.2 + 0.5 * value)
     assert asked["model"] == "judge" and "the Danube" in asked["messages"][0]["content"]
 
 
 def test_the_turn_that_first_found_the_answer_has_the_term_of_the_page(own_module):
-    judgement, asked = judged(None, says("yes"))
+    judgement, asked = judged(None, "yes")
     assert judgement.rewards["first_evidence"] == 1.0 and not asked
     assert judgement.turn_scores == pytest.approx([0.0, 0.2, 0.0, 0.0])
 
@@ -77,7 +62,7 @@ def test_the_turn_that_first_found_the_answer_has_the_term_of_the_page(own_modul
 @pytest.mark.parametrize(
     ("reply", "why"),
     [
-        (lambda: says("Perhaps."), ""),
+        (lambda: "Perhaps.", ""),
         (lambda: web.Response(status=503), "the judge is away: HTTPStatusError"),
     ],
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -73,6 +73,14 @@ def response_of(reply: Reply) -> web.StreamResponse:
     if isinstance(reply, bytes):
         return web.Response(body=reply, content_type="application/json")
     return web.json_response({**chat(reply), "usage": USAGE} if isinstance(reply, str) else reply)
+
+
+def completion(body: Mapping[str, Any], text: str, ids: Sequence[int]) -> dict[str, Any]:
+    """An answer of the completions API to a prompt of token ids, with vLLM's further keys."""
+    stopped = next((stop for stop in body.get("stop") or () if text.rstrip().endswith(stop)), None)
+    choice = {"text": text, "finish_reason": "stop", "stop_reason": stopped, "token_ids": ids}
+    usage = {"prompt_tokens": len(body["prompt"]), "completion_tokens": len(ids)}
+    return {"choices": [choice], "usage": usage}
 
 
 def chat(content: str | None, finish_reason: str = "stop", **message: Any) -> dict[str, Any]:

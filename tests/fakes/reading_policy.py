@@ -16,6 +16,7 @@ from aiohttp import web
 
 from rag_r1.demo.search import WorldSearch
 from rag_r1.demo.world import Question
+from tests.fakes.openai_server import completion
 from tests.fakes.retriever import results
 from tests.fakes.scripted_vllm import Policy
 
@@ -60,7 +61,4 @@ class ReadingPolicy(Policy):
 
     def _answered(self, body: dict[str, Any], text: str) -> web.Response:
         ids = self.tokenizer(text, add_special_tokens=False).input_ids[: body["max_tokens"]]
-        stopped = next((stop for stop in body.get("stop") or () if text.endswith(stop)), None)
-        choice = {"text": text, "finish_reason": "stop", "stop_reason": stopped, "token_ids": ids}
-        usage = {"prompt_tokens": len(body["prompt"]), "completion_tokens": len(ids)}
-        return web.json_response({"choices": [choice], "usage": usage})
+        return web.json_response(completion(body, text, ids))

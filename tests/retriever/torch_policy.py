@@ -12,6 +12,7 @@ from transformers import AutoTokenizer, Qwen2ForCausalLM
 from rag_r1.demo.loopback import LoopbackServer
 from rag_r1.demo.policy import policy_path
 from rag_r1.demo.simulate import TorchEngine
+from tests.fakes.openai_server import completion
 
 
 @dataclass
@@ -43,8 +44,4 @@ class TorchPolicy(LoopbackServer):
         if self._engine.waiting:
             self._engine.flush()
         ids = (await future).token_ids
-        text = self.tokenizer.decode(ids)
-        stopped = next((stop for stop in body.get("stop") or () if text.rstrip().endswith(stop)), None)
-        choice = {"text": text, "token_ids": ids, "finish_reason": "stop", "stop_reason": stopped}
-        usage = {"prompt_tokens": len(body["prompt"]), "completion_tokens": len(ids)}
-        return web.json_response({"choices": [choice], "usage": usage})
+        return web.json_response(completion(body, self.tokenizer.decode(ids), ids))

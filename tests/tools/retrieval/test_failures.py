@@ -8,12 +8,12 @@ import json
 
 import pytest
 from aiohttp import web
-from aiohttp.test_utils import TestServer
 
 from rag_r1.protocols import Document, Failure
 from rag_r1.tools import RetrievalClient, RetrieverConfig
 from rag_r1.tools.retrieval.client import FAILURE_TEXT
-from tests.fakes.retriever import answer, client_of, run
+from tests.fakes.json_server import JsonStub
+from tests.fakes.retriever import Retriever, answer, client_of, run
 
 
 @pytest.mark.parametrize("token, sent", [(" a-secret\n", "Bearer a-secret"), ("", None), (None, None)])
@@ -23,19 +23,12 @@ def test_the_servers_token_comes_from_the_environment_and_reaches_no_log(token, 
         monkeypatch.setenv("RETRIEVAL_TOKEN", token)
 
     async def main():
-        headers = []
-
-        async def retrieve(request: web.Request) -> web.Response:
-            headers.append(request.headers.get("Authorization"))
-            return web.json_response({"error": "unauthorized"}, status=401)
-
-        app = web.Application()
-        app.router.add_post("/retrieve", retrieve)
-        async with TestServer(app) as server:
-            client = RetrievalClient(RetrieverConfig(url=str(server.make_url("/"))))
+        with JsonStub(lambda asked: (401, '{"error": "unauthorized"}')) as server:
+            client = RetrievalClient(RetrieverConfig(url=server.url))
             [failure] = await client.search(["a"])
             assert isinstance(failure, Failure) and failure.reason == FAILURE_TEXT
             await client.close()
+        headers = [asked.headers.get("Authorization") for asked in server.asked]
         assert headers == [sent]  # and a refusal is not asked for again
 
     with caplog.at_level("DEBUG"):
@@ -196,23 +189,15 @@ def test_a_redirect_is_not_followed_and_the_token_goes_nowhere(status, monkeypat
     monkeypatch.setenv("RETRIEVAL_TOKEN", "a-secret")
 
     async def main():
-        seen = []
-
-        async def elsewhere(request: web.Request) -> web.Response:
-            seen.append(dict(request.headers))
-            return answer((await request.json())["queries"])
-
-        app = web.Application()
-        app.router.add_route("*", "/retrieve", elsewhere)
-        async with TestServer(app) as other:
+        with Retriever({"1": "elsewhere"}) as other:
 
             async def redirect(queries):
-                return web.Response(status=status, headers={"Location": str(other.make_url("/retrieve"))})
+                return web.Response(status=status, headers={"Location": f"{other.url}/retrieve"})
 
             async with client_of(redirect) as (client, requests):
                 [failure] = await client.search(["a"])
                 assert failure == Failure(FAILURE_TEXT, "retriever") and str(status) in failure.detail
-                assert len(requests) == 1 and seen == []
+                assert len(requests) == 1 and other.asked == []
 
     run(main())
 
