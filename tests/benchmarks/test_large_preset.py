@@ -42,8 +42,7 @@ def test_a_result_without_a_record_is_kept_and_not_measured(tmp_path):
     Work(tmp_path, 1).step("merge", True, tmp_path / "not run.py")
     work = Work(tmp_path, 1)
     assert work.finished("merge")
-    results = {"run": {"passages": 1000, "preset": "small"}, **work.results}
-    told = report(results, tmp_path / "none", 384, 10**6)
+    told = reported({"passages": 1000}, work.results)
     assert "| merge (not measured: its result was there without a record) |  |  |  |" in told
     assert "is not told: a step was not measured" in told and "at these rates" not in told
 
@@ -78,11 +77,10 @@ def test_a_folder_of_other_options_is_refused_with_both_values(tmp_path):
         main([*given, "--shards", "3", "--limit-gb", "4", "--report"])
 
 
-def test_the_report_says_of_searches_and_server_whether_memory_was_limited(tmp_path):
-    found = {"limited": True, "peak with page cache": None, "cells": []}
-    results = {"run": {"passages": 10, "preset": "small", "shards": 2}, "cells": found}
-    results["shards"] = {"shards": 2, "recall": 1, "all": {"p50": 1, "p95": 2}, "limited": False}
-    told = report(results, tmp_path / "none", 384, 10**6)
+def test_the_report_says_of_searches_and_server_whether_memory_was_limited():
+    cells = {"limited": True, "peak with page cache": None, "cells": []}
+    shards = {"shards": 2, "recall": 1, "all": {"p50": 1, "p95": 2}, "limited": False}
+    told = reported({"passages": 10, "shards": 2}, {"cells": cells, "shards": shards})
     assert "Limit of memory, cells: held." in told and "shards 2" in told
     assert "Limit of memory, shards: none: this machine gave no control group." in told
 
@@ -112,23 +110,29 @@ def test_questions_are_asked_one_by_one_and_what_comes_before_is_not_timed():
     assert found == [[1], [1]] and len(took) == 2 and order == ["before", "asked"] * 2
 
 
-def test_a_report_of_an_unfinished_run_tells_what_there_is(tmp_path):
-    steps = {"corpus": {"wall": 3.0, "cpu": 2.0, "peak": 50.0, "done": True}}
-    steps["merge"] = {"wall": 9.0, "cpu": 8.0, "peak": 70.0, "done": False}
-    told = report({"run": {"passages": 1000, "preset": "small"}, **steps}, tmp_path / "none", 384, 10**6)
-    assert "| corpus | 3 | 2 | 50 |" in told and "| merge (not finished) | 9 | 8 | 70 |" in told
-    assert "recall" not in told and "at these rates" not in told
+def reported(run: dict, parts: dict, passages: int = 10**6) -> str:
+    """The report of these results, as if the folder held no file."""
+    return report({"run": {"preset": "small", **run}, **parts}, Path("/no/such/folder"), 384, passages)
 
 
-def test_what_more_passages_would_take_grows_with_them_and_with_the_work_of_training(tmp_path):
-    steps = {"passages": {"wall": 100.0, "cpu": 10.0, "peak": 1.0, "done": True}}
-    steps["merge"] = {"wall": 1000.0, "cpu": 100.0, "peak": 1.0, "done": True}
-    results = {"run": {"passages": 10**6, "preset": "small"}, **steps}
-    same = report(results, tmp_path / "none", 384, 10**6).splitlines()[-1]
+def measured(wall: float, cpu: float, peak: float = 1.0, done: bool = True) -> dict:
+    return {"wall": wall, "cpu": cpu, "peak": peak, "done": done}
+
+
+def test_a_report_of_an_unfinished_run_tells_what_there_is():
+    steps = {"corpus": measured(3.0, 2.0, 50.0), "merge": measured(9.0, 8.0, 70.0, done=False)}
+    shown = reported({"passages": 1000}, steps)
+    assert "| corpus | 3 | 2 | 50 |" in shown and "| merge (not finished) | 9 | 8 | 70 |" in shown
+    assert "recall" not in shown and "at these rates" not in shown
+
+
+def test_what_more_passages_would_take_grows_with_them_and_with_the_work_of_training():
+    steps = {"passages": measured(100.0, 10.0), "merge": measured(1000.0, 100.0)}
+    same = reported({"passages": 10**6}, steps).splitlines()[-1]
     assert "19 min to 19 min by the clock, 2 min to 2 min of processor time" in same
-    told = report(results, tmp_path / "none", 384, 2 * 10**7).splitlines()[-1]
+    more = reported({"passages": 10**6}, steps, 2 * 10**7).splitlines()[-1]
     # 2,048 cells become 16,384: adding takes 20 x 15/12 as long, training 64 times.
-    assert "8 h to 19 h by the clock, 45 min to 2 h of processor time" in told
+    assert "8 h to 19 h by the clock, 45 min to 2 h of processor time" in more
 
 
 @pytest.mark.full

@@ -19,6 +19,11 @@ def run_within(limit, code: str) -> subprocess.CompletedProcess:
     return subprocess.run(command, preexec_fn=limit.enter, capture_output=True, text=True)
 
 
+def skip_without_group(limit):
+    if limit.folder is None:
+        pytest.skip("left out: this machine lets us make no control group of memory")
+
+
 def test_an_ordinary_folder_is_no_hierarchy_and_nothing_is_limited(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "_HIERARCHIES", ((tmp_path, "memory.max", "memory.peak"),))
     with memory_limit(MB) as limit:
@@ -49,8 +54,7 @@ def test_where_the_limit_may_not_be_written_nothing_is_limited_and_no_group_is_l
 
 def test_a_process_over_the_limit_is_ended_and_one_below_is_not():
     with memory_limit(128 * MB) as limit:
-        if limit.folder is None:
-            pytest.skip("left out: this machine lets us make no control group of memory")
+        skip_without_group(limit)
         assert run_within(limit, f"bytearray({16 * MB})").returncode == 0
         assert 16 * MB < limit.peak <= 128 * MB
         assert run_within(limit, f"bytearray(b'1') * {512 * MB}").returncode == -9
@@ -64,8 +68,7 @@ def test_files_that_are_read_count_and_are_given_up(tmp_path):
         for _ in range(96):
             stream.write(bytes(MB))
     with memory_limit(64 * MB) as limit:
-        if limit.folder is None:
-            pytest.skip("left out: this machine lets us make no control group of memory")
+        skip_without_group(limit)
         code = (
             f"import os; f = open({str(large)!r}, 'rb'); os.fsync(f.fileno())\n"
             "os.posix_fadvise(f.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)\n"

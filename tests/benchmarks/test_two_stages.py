@@ -13,28 +13,13 @@ SEARCH = " I look. <|begin_of_query|> Ulm <|end_of_query|>"
 ANSWER = " So. </think> <answer> x </answer>"
 
 
-def record(step: int, *texts: str, f1: float | None = 0.0, number: int = 0) -> dict:
+def record(step: int, *texts: str, f1: float | None = 0.0) -> dict:
     """As the reward manager dumps it: the trajectory and what belongs to the run."""
-    turns = [
-        {
-            "text": text,
-            "action": "search" if "query" in text else "answer",
-            "calls": [{"tool": "search", "arguments": {"query": "Ulm"}}] if "query" in text else [],
-        }
-        for text in texts
-    ]
-    rewards = {"score": f1, "f1": f1, "em": f1, "cover_em": f1}
-    return {
-        "id": f"q{number}",
-        "question": "?",
-        "protocol": "r1_searcher",
-        "turns": turns,
-        "rewards": rewards,
-        "step": step,
-        "split": "val",
-        "data_source": "demo/one_hop",
-        "golds": ["x"],
-    }
+    search = {"action": "search", "calls": [{"tool": "search", "arguments": {"query": "Ulm"}}]}
+    turns = [{"text": t, **(search if "query" in t else {"action": "answer", "calls": []})} for t in texts]
+    run = {"id": "q0", "question": "?", "protocol": "r1_searcher", "golds": ["x"], "split": "val"}
+    rewards = dict.fromkeys(("score", "f1", "em", "cover_em"), f1)
+    return run | {"turns": turns, "rewards": rewards, "step": step, "data_source": "demo/one_hop"}
 
 
 def dump(folder: Path, split: str, *records: dict) -> None:
@@ -48,9 +33,8 @@ def dump(folder: Path, split: str, *records: dict) -> None:
 def test_only_balanced_searches_count_and_unknown_rewards_are_left_out():
     made_up = SEARCH + "<|begin_of_documents|>"
     records = [
-        record(0, SEARCH, ANSWER, f1=1.0),
-        record(0, ANSWER, f1=0.5),
-        record(0, made_up, ANSWER, f1=None),
+        record(0, *texts, f1=f1)
+        for *texts, f1 in ((SEARCH, ANSWER, 1.0), (ANSWER, 0.5), (made_up, ANSWER, None))
     ]
     assert two_stages.summarise(records) == pytest.approx(
         {"searched": 1 / 3, "name": 0.0, "F1": 0.75, "EM": 0.75, "cover-EM": 0.75}
@@ -77,14 +61,12 @@ def test_the_steps_of_the_second_stage_are_counted_on_and_its_first_validation_i
 def finished_runs() -> list[dict]:
     """What the runs of two seeds have left behind."""
     figures = {"searched": 0.5, "name": 0.4, "F1": 0.25, "EM": 0.2, "cover-EM": 0.3}
-    held_out = {arm: {str(step): figures for step in (0, 6, 10)} for arm in ("two stages", "control")}
-    training = {
-        arm: {str(step): figures | {"name": step / 10} for step in range(1, 11)}
-        for arm in ("two stages", "control")
-    }
+    arms = ("two stages", "control")
+    held_out = dict.fromkeys(arms, {str(step): figures for step in (0, 6, 10)})
+    training = dict.fromkeys(arms, {str(step): figures | {"name": step / 10} for step in range(1, 11)})
     sampled = {"start": 0.1, "stage 1": 0.2, "stage 2": 0.3, two_stages.CONTROL: 0.15}
-    arms = {"held_out": held_out, "training": training, "sampled": sampled}
-    return [{"seed": seed, "stage1_steps": 6, **arms} for seed in (0, 1)]
+    results = {"stage1_steps": 6, "held_out": held_out, "training": training, "sampled": sampled}
+    return [{"seed": seed, **results} for seed in (0, 1)]
 
 
 @pytest.mark.slow

@@ -16,6 +16,9 @@ from pathlib import Path
 import httpx
 import pytest
 
+from retrieval_server.encode.encoder import Encoder
+from retrieval_server.encode.options import EncoderOptions
+from retrieval_server.folder.manifest import sha256_of_file
 from retrieval_server.indexing.builder import build_index
 from retrieval_server.indexing.options import BuildOptions
 from retrieval_server.search.index_source import IndexSource
@@ -98,26 +101,18 @@ def make_bert(tmp_path_factory) -> Callable[..., Path]:
         if pooling is not None:
             kinds = "sentence_transformers.models."
             modules = [("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Normalize", "Normalize")]
-            (folder / "modules.json").write_text(
-                json.dumps(
-                    [
-                        {"idx": i, "name": str(i), "path": path, "type": kinds + kind}
-                        for i, (path, kind) in enumerate(modules)
-                    ]
-                )
-            )
+            described = [
+                {"idx": i, "name": str(i), "path": path, "type": kinds + kind}
+                for i, (path, kind) in enumerate(modules)
+            ]
+            (folder / "modules.json").write_text(json.dumps(described))
             (folder / "2_Normalize").mkdir()
             (folder / "1_Pooling").mkdir()
-            (folder / "1_Pooling" / "config.json").write_text(
-                json.dumps(
-                    {
-                        "word_embedding_dimension": 32,
-                        "pooling_mode_cls_token": pooling == "cls",
-                        "pooling_mode_mean_tokens": pooling == "mean",
-                        "pooling_mode_max_tokens": False,
-                    }
-                )
-            )
+            modes = {
+                f"pooling_mode_{name}": name.startswith(pooling) for name in ("cls_token", "mean_tokens")
+            }
+            modes |= {"word_embedding_dimension": 32, "pooling_mode_max_tokens": False}
+            (folder / "1_Pooling" / "config.json").write_text(json.dumps(modes))
         return folder
 
     return make
@@ -148,9 +143,26 @@ def tiny_bge(make_bert) -> Path:
 
 
 @pytest.fixture(scope="session")
+def encoder(tiny_bge) -> Encoder:
+    return Encoder.create(str(tiny_bge), EncoderOptions(), device="cpu")
+
+
+def dense_options(corpus: Path, encoder: Path, out: Path, **more: object) -> BuildOptions:
+    """Those of a dense index that is encoded on the processor; ``more`` replaces them."""
+    options = {"corpus": corpus, "out": out, "backend": "dense", "encoder": str(encoder), "device": "cpu"}
+    return BuildOptions(**{**options, "progress": False, **more})
+
+
+def contents(folder: Path) -> dict[str, str]:
+    """The hash of every file in a folder, by its path in it."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {path.relative_to(folder).as_posix(): sha256_of_file(path) for path in files}
+
+
+@pytest.fixture(scope="session")
 def dense_index(corpus, tiny_bge, tmp_path_factory) -> Path:
     out = tmp_path_factory.mktemp("indexes") / "dense"
-    build_index(BuildOptions(corpus=corpus, out=out, backend="dense", encoder=str(tiny_bge), progress=False))
+    build_index(dense_options(corpus, tiny_bge, out))
     return out
 
 

@@ -9,8 +9,10 @@ import pytest
 
 from retrieval_server.encode import model_folder
 from retrieval_server.errors import BadRowError, EncoderError, IndexFolderError
+from retrieval_server.folder.atomic import replacing, write_json
 from retrieval_server.folder.corpus_rows import parse_jsonl_row
 from retrieval_server.folder.manifest import read_manifest
+from retrieval_server.json_limits import read_json_file
 
 MANY = '{"a": [' + "[]," * 3_000_000 + "[]]}"
 
@@ -51,3 +53,13 @@ def test_a_row_of_a_corpus_of_millions_of_lists_is_a_bad_row(loaded):
     with pytest.raises(BadRowError, match="more than 500,000 values"):
         parse_jsonl_row(MANY)
     assert not loaded
+
+
+def test_a_file_that_could_not_be_written_whole_is_still_the_old_one(tmp_path):
+    write_json(tmp_path / "record.json", {"town": "Lübeck"})
+    with pytest.raises(ZeroDivisionError), replacing(tmp_path / "record.json") as unfinished:
+        unfinished.write_text("{")
+        raise ZeroDivisionError
+    assert read_json_file(tmp_path / "record.json") == {"town": "Lübeck"}
+    write_json(tmp_path / "record.json", {})
+    assert read_json_file(tmp_path / "record.json") == {} and len(list(tmp_path.iterdir())) == 1

@@ -10,20 +10,16 @@ import pytest
 from retrieval_server.encode import vector_files
 from retrieval_server.encode.encoder import Encoder
 from retrieval_server.errors import BuildError, CorpusError, IndexFolderError
-from retrieval_server.folder.manifest import read_manifest, sha256_of_file
+from retrieval_server.folder.manifest import read_manifest
 from retrieval_server.indexing.builder import build_index
 from retrieval_server.indexing.options import BuildOptions
 from retrieval_server.search.index_source import IndexSource
 
+from ..conftest import contents
+
 
 def options(corpus, out, **more):
     return BuildOptions(**{"corpus": corpus, "out": out, "backend": "bm25", "progress": False, **more})
-
-
-def contents(folder):
-    return {
-        p.relative_to(folder).as_posix(): sha256_of_file(p) for p in sorted(folder.rglob("*")) if p.is_file()
-    }
 
 
 def test_the_manifest_says_what_was_built(dense_index, corpus, tiny_bge):

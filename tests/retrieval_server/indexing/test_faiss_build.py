@@ -11,28 +11,24 @@ from retrieval_server.folder.passages import PassageStore
 from retrieval_server.indexing.builder import build_index
 from retrieval_server.indexing.faiss_build import TRAIN_AT_LEAST, make_index, write_faiss_index
 from retrieval_server.indexing.faiss_recall import choose_default, recall_warning, sample_queries
-from retrieval_server.indexing.options import BuildOptions
 from retrieval_server.search.index_source import IndexSource
 from retrieval_server.search.options import OpenOptions
 from retrieval_server.search.vectors.faiss_search import SearchParameters
 
-
-def options(corpus, tiny_bge, out, **more) -> BuildOptions:
-    made = {"corpus": corpus, "out": out, "backend": "dense", "encoder": str(tiny_bge), "device": "cpu"}
-    return BuildOptions(**made, progress=False, **more)
+from ..conftest import dense_options
 
 
 @pytest.fixture(scope="module")
 def ivf(corpus, tiny_bge, tmp_path_factory):
     out = tmp_path_factory.mktemp("ivf") / "index"
-    build_index(options(corpus, tiny_bge, out, factory="IVF4,Flat"))
+    build_index(dense_options(corpus, tiny_bge, out, factory="IVF4,Flat"))
     return out
 
 
 def test_the_table_of_recall_is_printed_and_kept_with_the_default_that_it_gives(
     corpus, tiny_bge, tmp_path, capsys
 ):
-    manifest = build_index(options(corpus, tiny_bge, tmp_path / "i", factory="IVF4,Flat"))
+    manifest = build_index(dense_options(corpus, tiny_bge, tmp_path / "i", factory="IVF4,Flat"))
     section = read_manifest(tmp_path / "i").dense
     assert section == manifest.dense
     rows = section.recall.rows
@@ -49,13 +45,13 @@ def test_queries_of_a_file_and_settings_that_are_named_are_kept(corpus, tiny_bge
     queries = tmp_path / "q.txt"
     queries.write_text("Where is Ulm?\n\nbarges\n")
     asked = {"factory": "HNSW4", "ef_search": 50, "recall_queries": queries}
-    section = build_index(options(corpus, tiny_bge, tmp_path / "i", **asked)).dense
+    section = build_index(dense_options(corpus, tiny_bge, tmp_path / "i", **asked)).dense
     assert (section.recall.queries, section.recall.source) == (2, "q.txt")
     assert section.search.ef_search == 50 and 50 in [row.ef_search for row in section.recall.rows]
 
 
 def test_the_exact_index_needs_no_table(corpus, tiny_bge, tmp_path):
-    section = build_index(options(corpus, tiny_bge, tmp_path / "i")).dense
+    section = build_index(dense_options(corpus, tiny_bge, tmp_path / "i")).dense
     assert section.recall is None and section.search is None
 
 
@@ -69,13 +65,13 @@ def test_all_cells_of_an_ivf_index_give_what_flat_gives(ivf, dense_index):
 def test_a_string_that_faiss_does_not_take_is_refused_before_the_corpus_is_read(corpus, tiny_bge, tmp_path):
     for factory in ("Nonsense", "IVF4,", "LSH", "IDMap,Flat"):
         with pytest.raises(BuildError, match=factory):
-            build_index(options(tmp_path / "no corpus", tiny_bge, tmp_path / "i", factory=factory))
+            build_index(dense_options(tmp_path / "no corpus", tiny_bge, tmp_path / "i", factory=factory))
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_corpus_too_small_for_the_factory_is_refused_with_both_numbers(corpus, tiny_bge, tmp_path):
     with pytest.raises(BuildError, match="IVF64,Flat.*20 passages.*at least as large.*64"):
-        build_index(options(corpus, tiny_bge, tmp_path / "i", factory="IVF64,Flat"))
+        build_index(dense_options(corpus, tiny_bge, tmp_path / "i", factory="IVF64,Flat"))
     assert not (tmp_path / "i").exists()
 
 
@@ -83,7 +79,7 @@ def test_recall_queries_of_an_exact_index_or_an_empty_file_are_refused(corpus, t
     empty = tmp_path / "empty.txt"
     empty.write_text("\n")
     for factory, reason in (("Flat", "exact"), ("SQ8", "no query in it")):
-        asked = options(corpus, tiny_bge, tmp_path / "i", factory=factory, recall_queries=empty)
+        asked = dense_options(corpus, tiny_bge, tmp_path / "i", factory=factory, recall_queries=empty)
         with pytest.raises(BuildError, match=f"--recall-queries.*{reason}"):
             build_index(asked)
 
@@ -136,5 +132,5 @@ def test_a_build_warns_where_no_setting_is_good_unless_the_user_chose_one(
     corpus, tiny_bge, tmp_path, monkeypatch, capsys, nprobe, warned
 ):
     monkeypatch.setattr("retrieval_server.indexing.dense_build.GOOD", 1.01)
-    build_index(options(corpus, tiny_bge, tmp_path / "i", factory="IVF4,Flat", nprobe=nprobe))
+    build_index(dense_options(corpus, tiny_bge, tmp_path / "i", factory="IVF4,Flat", nprobe=nprobe))
     assert ("warning: no setting that was tried" in capsys.readouterr().out) == warned

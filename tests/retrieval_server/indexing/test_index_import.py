@@ -13,8 +13,6 @@ import numpy as np
 import pytest
 
 from retrieval_server.build_index import main
-from retrieval_server.encode.encoder import Encoder
-from retrieval_server.encode.options import EncoderOptions
 from retrieval_server.errors import BuildError, CorpusError, IndexFolderError
 from retrieval_server.folder.manifest import read_manifest
 from retrieval_server.indexing import embedding_files, index_import
@@ -27,7 +25,7 @@ from retrieval_server.search.options import OpenOptions
 from retrieval_server.search.vectors.faiss_files import open_index, read_header, write_exact
 from retrieval_server.search.vectors.faiss_search import SearchParameters
 
-from ..conftest import PASSAGES, RIVERS, TOWNS, write_jsonl
+from ..conftest import PASSAGES, RIVERS, TOWNS, dense_options, write_jsonl
 
 QUERIES = [f"Which river is {town} on?" for town in TOWNS] + [f"barges on the {river}" for river in RIVERS]
 
@@ -40,11 +38,6 @@ def numbered(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def encoder(tiny_bge) -> Encoder:
-    return Encoder.create(str(tiny_bge), EncoderOptions(), "cpu")
-
-
-@pytest.fixture(scope="module")
 def vectors(encoder) -> np.ndarray:
     return encoder.encode_passages([row["contents"] for row in PASSAGES])
 
@@ -54,8 +47,7 @@ def asked(numbered, tiny_bge, tmp_path):
     """asked(**options): what to build of the numbered corpus."""
 
     def make(**more) -> BuildOptions:
-        wanted = {"corpus": numbered, "out": tmp_path / "i", "backend": "dense", "encoder": str(tiny_bge)}
-        return BuildOptions(**{**wanted, "device": "cpu", "progress": False, **more})
+        return dense_options(**{"corpus": numbered, "encoder": tiny_bge, "out": tmp_path / "i", **more})
 
     return make
 

@@ -18,6 +18,8 @@ from retrieval_server.indexing.options import BuildOptions
 from retrieval_server.indexing.parts import EncodingPart, encode_part, prepare_corpus
 from retrieval_server.indexing.work_files import PARTIAL_INDEX, VECTORS
 
+from ..conftest import dense_options
+
 FLAT = 20 * 32 * 4  # bytes of the corpus's vectors
 
 
@@ -26,8 +28,8 @@ def options(corpus, tiny_bge, tmp_path):
     """options(**more): those of a build with the preset small."""
 
     def make(**more) -> BuildOptions:
-        made = {"corpus": corpus, "out": tmp_path / "i", "backend": "dense", "encoder": str(tiny_bge)}
-        return BuildOptions(**{**made, "device": "cpu", "preset": "small", "progress": False, **more})
+        made = {"corpus": corpus, "encoder": tiny_bge, "out": tmp_path / "i", "preset": "small"}
+        return dense_options(**{**made, **more})
 
     return make
 

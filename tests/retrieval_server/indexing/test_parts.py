@@ -25,12 +25,9 @@ from retrieval_server.indexing.builder import build_index, merge_parts
 from retrieval_server.indexing.options import BuildOptions
 from retrieval_server.indexing.parts import EncodingPart, check_parts, encode_part, prepare_corpus
 
+from ..conftest import contents
+
 ROOT = Path(__file__).parents[3]
-
-
-@pytest.fixture(scope="module")
-def encoder(tiny_bge):
-    return Encoder.create(str(tiny_bge), EncoderOptions(), device="cpu")
 
 
 @pytest.fixture(scope="module")
@@ -53,10 +50,6 @@ def parts(three_parts, tmp_path, monkeypatch):
 
 def edit(path, **values):
     path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
-
-
-def contents(folder):
-    return {path.name: sha256_of_file(path) for path in folder.iterdir()}
 
 
 @given(st.integers(0, 100_000), st.integers(1, 40))

@@ -12,10 +12,9 @@ from retrieval_server.build_options import parse_args
 from retrieval_server.cluster.merge import merge
 from retrieval_server.encode import vector_files
 from retrieval_server.encode.encoder import Encoder
-from retrieval_server.encode.options import EncoderOptions
 from retrieval_server.errors import BuildError, IndexFolderError
 from retrieval_server.folder.corpus import CorpusReader
-from retrieval_server.folder.manifest import FAISS_INDEX, MANIFEST, ROWS, read_manifest, sha256_of_file
+from retrieval_server.folder.manifest import FAISS_INDEX, MANIFEST, ROWS, read_manifest
 from retrieval_server.folder.shard_set import read_shards
 from retrieval_server.indexing.builder import build_index, merge_parts
 from retrieval_server.indexing.index_import import import_index
@@ -24,23 +23,13 @@ from retrieval_server.indexing.parts import EncodingPart, encode_part, prepare_c
 from retrieval_server.indexing.split_index import split_index
 from retrieval_server.search.index_source import IndexSource
 
-from ..conftest import TOWNS
+from ..conftest import TOWNS, contents, dense_options
 
 QUERIES = [f"{town} is a town in the valley of a river." for town in TOWNS]
 
 
-def options(corpus, tiny_bge, out, preset, **more) -> BuildOptions:
-    made = {"corpus": corpus, "out": out, "backend": "dense", "encoder": str(tiny_bge), "device": "cpu"}
-    return BuildOptions(**{**made, "preset": preset, "progress": False, **more})
-
-
-def contents(folder):
-    return {path.name: sha256_of_file(path) for path in folder.iterdir()}
-
-
-@pytest.fixture(scope="module")
-def encoder(tiny_bge):
-    return Encoder.create(str(tiny_bge), EncoderOptions(), device="cpu")
+def options(corpus, tiny_bge, out, preset) -> BuildOptions:
+    return dense_options(corpus, tiny_bge, out, preset=preset)
 
 
 @pytest.fixture(scope="module")

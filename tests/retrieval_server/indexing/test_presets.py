@@ -45,15 +45,9 @@ ROOT = Path(__file__).parents[3]
 DIMENSION, COUNT = 32, 700
 COMPRESSED = ("balanced", "small")
 ENCODER = EncoderSection(
-    name="none",
-    sha256="0",
-    pooling="mean",
-    query_prefix="",
-    passage_prefix="",
-    normalize=True,
-    separator=" ",
-    max_length=16,
-    dimension=DIMENSION,
+    **dict.fromkeys(("query_prefix", "passage_prefix"), ""),
+    **{"name": "none", "sha256": "0", "pooling": "mean", "separator": " "},
+    **{"normalize": True, "max_length": 16, "dimension": DIMENSION},
 )
 
 

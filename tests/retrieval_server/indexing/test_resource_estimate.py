@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from retrieval_server.encode.encoder import Encoder
-from retrieval_server.encode.options import EncoderOptions
 from retrieval_server.folder.passages import PassageStore
 from retrieval_server.indexing import resource_estimate
 from retrieval_server.indexing.presets import GRAPH_FROM, PRESETS, cells_for
@@ -28,11 +26,6 @@ class ManyTimes:
     def iter_contents(self):
         while True:
             yield from self._store.iter_contents()
-
-
-@pytest.fixture(scope="module")
-def encoder(tiny_bge):
-    return Encoder.create(str(tiny_bge), EncoderOptions(), device="cpu")
 
 
 @pytest.fixture

@@ -19,10 +19,11 @@ from retrieval_server.server.http.load_shedding import LoadSheddingMiddleware, L
 
 
 class Gate(Backend):
-    """A backend that waits until it is let go; what a slow search looks like from outside."""
+    """A backend that waits where it is shut; what a slow search looks like from outside."""
 
     def __init__(self, fails: bool = False):
         self.entered, self.go, self.fails = threading.Event(), threading.Event(), fails
+        self.go.set()
 
     def prepare(self, queries):
         self.entered.set()
@@ -54,7 +55,6 @@ async def until(condition):
 
 def test_health_answers_while_a_search_runs(bm25, bm25_index):
     gate = Gate()
-    gate.go.set()
 
     async def conversation(client):
         await shut(gate, client)
@@ -116,7 +116,6 @@ def test_an_index_that_does_not_load_is_reported_once_and_never_ready():
 
 def test_a_search_that_fails_is_500_in_json_and_the_next_one_works(bm25):
     gate = Gate()
-    gate.go.set()
 
     async def conversation(client):
         await until(lambda: is_ready(client))
@@ -148,7 +147,6 @@ async def sample(client, line):
 
 def test_a_full_queue_is_503_with_retry_after_at_once(bm25):
     gate = Gate()
-    gate.go.set()
 
     async def conversation(client):
         await shut(gate, client)
@@ -167,7 +165,6 @@ def test_a_full_queue_is_503_with_retry_after_at_once(bm25):
 
 def test_when_the_loop_is_late_what_would_be_refused_is_refused_unread(bm25):
     gate, watch = Gate(), LoopMonitor()
-    gate.go.set()
     app = served_by(gate, bm25, max_queue=2)
 
     async def conversation(client):
@@ -229,7 +226,6 @@ async def sampled(client, line, value):
 
 def test_a_request_beyond_its_deadline_is_504_and_its_queued_work_is_dropped(bm25):
     gate = Gate()
-    gate.go.set()
 
     async def conversation(client):
         await shut(gate, client)
@@ -268,7 +264,6 @@ async def leaver(app, path, body, closed, listened):
 
 def test_work_of_a_client_that_has_gone_is_dropped(bm25):
     gate, closed = Gate(), asyncio.Event()
-    gate.go.set()
     app = served_by(gate, bm25, max_batch=1)
 
     async def conversation(client):

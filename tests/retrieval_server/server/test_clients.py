@@ -17,6 +17,8 @@ from retrieval_server.indexing.options import BuildOptions
 from retrieval_server.search.index_source import IndexSource
 from retrieval_server.server.pages import PageStore
 
+from ..conftest import write_jsonl
+
 PLACES = [
     {"id": "0", "contents": '"Ulm"\nUlm lies on the Donau.', "url": "https://wiki.example/Ulm"},
     {"id": "1", "contents": '"Trier"\nTrier lies on the Mosel.', "url": "https://wiki.example/Trier"},
@@ -31,9 +33,8 @@ PAGES = [
 @pytest.fixture(scope="module")
 def client(tmp_path_factory, serve):
     folder = tmp_path_factory.mktemp("places")
-    for name, rows in (("corpus.jsonl", PLACES), ("pages.jsonl", PAGES)):
-        (folder / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
-    corpus, index = folder / "corpus.jsonl", folder / "index"
+    write_jsonl(folder / "pages.jsonl", PAGES)
+    corpus, index = write_jsonl(folder / "corpus.jsonl", PLACES), folder / "index"
     build_index(BuildOptions(corpus=corpus, out=index, backend="bm25", progress=False))
     with serve(lambda: IndexSource.open(index), topk=2, pages=folder / "pages.jsonl") as ready:
         yield ready
@@ -159,12 +160,12 @@ def test_too_many_pages_in_one_request_are_refused(client):
 
 
 @pytest.mark.parametrize(
-    "line, fault",
+    "fault, line",
     [
-        (b"no JSON", "line 2"),
-        (b'{"url": "u"}', "contents"),
-        (b'{"url": 1, "contents": "x"}', "strings"),
-        (b"[]", "line 2"),
+        ("line 2", b"no JSON"),
+        ("contents", b'{"url": "u"}'),
+        ("strings", b'{"url": 1, "contents": "x"}'),
+        ("line 2", b"[]"),
     ],
 )
 def test_a_malformed_page_stops_the_server_with_its_line(tmp_path, line, fault):

@@ -21,6 +21,7 @@ from retrieval_server.start_retrieval import main
 ROOT = Path(__file__).parents[3]
 SECRET = "correct-horse-battery-staple"
 ASK = {"queries": ["Ulm"]}
+NEARLY = (f"Bearer {SECRET}x", f"Bearer {SECRET[:-1]}")
 
 
 @pytest.fixture(scope="module")
@@ -30,21 +31,10 @@ def guarded(bm25, serve):
 
 
 @pytest.mark.parametrize(
-    "header",
-    [
-        None,
-        "",
-        "Bearer",
-        "Bearer wrong",
-        f"Bearer {SECRET}x",
-        f"Bearer {SECRET[:-1]}",
-        f"Basic {SECRET}",
-        SECRET,
-        "Bearer \xff",
-    ],
+    "sent", ["", "Bearer", "Bearer wrong", f"Basic {SECRET}", SECRET, "Bearer \xff", *NEARLY, None]
 )
-def test_without_the_token_nothing_is_answered_nor_read(guarded, header):
-    headers = {} if header is None else {"authorization": header.encode("latin-1")}
+def test_without_the_token_nothing_is_answered_nor_read(guarded, sent):
+    headers = {} if sent is None else {"authorization": sent.encode("latin-1")}
     for method, path in (
         ("POST", "/retrieve"),
         ("POST", "/reload"),
@@ -83,14 +73,8 @@ def test_each_request_is_one_line_without_its_words_and_without_the_token(guarde
         written = "\n".join(formatter.format(record) for record in caplog.records)
         assert not any(word in written for word in ("secret", "Celle", SECRET, "guess"))
     line = json.loads(JsonLinesFormatter().format(first))
-    assert {key: line[key] for key in ("id", "route", "status", "queries", "index", "level")} == {
-        "id": "rollout-7.a",
-        "route": "/retrieve",
-        "status": 200,
-        "queries": 2,
-        "index": "default",
-        "level": "info",
-    }
+    expected = {"id": "rollout-7.a", "route": "/retrieve", "status": 200, "queries": 2, "index": "default"}
+    assert line.items() >= (expected | {"level": "info"}).items()
     assert line["ms"] >= 0 and "status=401" in TextFormatter().format(second)
 
 

@@ -33,6 +33,15 @@ def shelf(tmp_path_factory):
     return folder
 
 
+def one(shelf):
+    return {"wiki": IndexLocation(shelf / "red")}
+
+
+def two(shelf, first, second):
+    """The places of both, under these names."""
+    return {first: IndexLocation(shelf / "red"), second: IndexLocation(shelf / "blue")}
+
+
 def open_index(place):
     return IndexSource.open(place.path, encoder=place.encoder, device="cpu")
 
@@ -63,9 +72,7 @@ def signature(answer):
 
 
 async def test_a_request_names_its_index_by_key_or_path_or_gets_the_default(shelf):
-    async with client_of(
-        {"default": IndexLocation(shelf / "red"), "sea": IndexLocation(shelf / "blue")}
-    ) as client:
+    async with client_of(two(shelf, "default", "sea")) as client:
         assert signature(await ask(client)) == "red"
         assert signature(await ask(client, index=None)) == "red"
         assert signature(await ask(client, index="sea")) == "blue"
@@ -79,9 +86,7 @@ async def test_a_request_names_its_index_by_key_or_path_or_gets_the_default(shel
 
 
 async def test_an_unknown_index_is_404_and_the_known_ones_are_named(shelf):
-    async with client_of(
-        {"wiki": IndexLocation(shelf / "red"), "news": IndexLocation(shelf / "blue")}
-    ) as client:
+    async with client_of(two(shelf, "wiki", "news")) as client:
         for answer in (await ask(client, index="wike"), await ask(client, path="/indexes/wike/retrieve")):
             assert (answer.status_code, answer.json()["error"]) == (404, "unknown_index")
             assert "wiki, news" in answer.json()["reason"]
@@ -89,16 +94,14 @@ async def test_an_unknown_index_is_404_and_the_known_ones_are_named(shelf):
 
 
 async def test_equal_queries_to_two_indexes_are_not_mixed_up(shelf):
-    async with client_of({"a": IndexLocation(shelf / "red"), "b": IndexLocation(shelf / "blue")}) as client:
+    async with client_of(two(shelf, "a", "b")) as client:
         for _ in range(2):  # the second time out of the caches
             answers = await asyncio.gather(*(ask(client, index=name) for name in "abab"))
             assert [signature(answer) for answer in answers] == ["red", "blue"] * 2
 
 
 async def test_ready_tells_each_index_and_its_version(shelf):
-    async with client_of(
-        {"wiki": IndexLocation(shelf / "red"), "news": IndexLocation(shelf / "blue")}
-    ) as client:
+    async with client_of(two(shelf, "wiki", "news")) as client:
         ready = (await client.get("/ready")).json()
         assert ready["index"] == "wiki" and list(ready["indexes"]) == ["wiki", "news"]
         assert (
@@ -113,7 +116,7 @@ async def test_ready_tells_each_index_and_its_version(shelf):
 
 
 async def test_answers_after_a_reload_are_the_new_indexs_also_for_what_was_cached(shelf):
-    async with client_of({"wiki": IndexLocation(shelf / "red")}) as client:
+    async with client_of(one(shelf)) as client:
         assert signature(await ask(client)) == signature(await ask(client)) == "red"
         answer = await client.post("/reload", json={"path": "blue"})
         assert answer.status_code == 200 and answer.json()["index_version"] == 2
@@ -140,7 +143,7 @@ async def test_under_load_every_answer_is_whole_and_from_one_of_the_two(shelf):
             asked += 1
         return asked
 
-    async with client_of({"wiki": IndexLocation(shelf / "red")}, max_batch=4) as client:
+    async with client_of(one(shelf), max_batch=4) as client:
         clients = [asyncio.create_task(hammer(client, number)) for number in range(16)]
         for path in ["blue", "red"] * 3:
             answer = await client.post("/reload", json={"path": path})
@@ -162,7 +165,7 @@ async def test_under_load_every_answer_is_whole_and_from_one_of_the_two(shelf):
 async def test_the_old_index_lets_go_of_its_threads(shelf):
     import threading
 
-    async with client_of({"wiki": IndexLocation(shelf / "red")}) as client:
+    async with client_of(one(shelf)) as client:
         await ask(client)
         for _ in range(3):
             await client.post("/reload", json={})
@@ -174,7 +177,7 @@ async def test_the_old_index_lets_go_of_its_threads(shelf):
 
 async def test_a_reload_that_fails_says_why_and_the_old_index_goes_on(shelf):
     (shelf / "empty").mkdir(exist_ok=True)
-    async with client_of({"wiki": IndexLocation(shelf / "red")}) as client:
+    async with client_of(one(shelf)) as client:
         answer = await client.post("/reload", json={"path": "empty"})
         assert (answer.status_code, answer.json()["error"]) == (422, "reload_failed")
         assert "manifest.json" in answer.json()["reason"] and "keeps serving" in answer.json()["reason"]
@@ -187,7 +190,7 @@ async def test_a_reload_that_fails_says_why_and_the_old_index_goes_on(shelf):
 async def test_only_the_root_may_be_opened(shelf, tmp_path, path):
     if path == "link" and not (shelf / "link").exists():
         os.symlink(tmp_path, shelf / "link")
-    async with client_of({"wiki": IndexLocation(shelf / "red")}) as client:
+    async with client_of(one(shelf)) as client:
         for body in ({"path": path}, {"encoder": path}):
             answer = await client.post("/reload", json=body)
             assert (answer.status_code, answer.json()["error"]) == (403, "forbidden")
@@ -204,7 +207,7 @@ def test_the_root_can_be_another_folder(shelf, tmp_path):
 
 
 async def test_one_reload_of_an_index_at_a_time(shelf):
-    async with client_of({"wiki": IndexLocation(shelf / "red")}) as client:
+    async with client_of(one(shelf)) as client:
         answers = await asyncio.gather(*(client.post("/reload", json={}) for _ in range(3)))
         assert sorted(answer.status_code for answer in answers) == [200, 409, 409]
 
@@ -226,7 +229,7 @@ async def test_the_encoder_may_move_but_must_stay_the_indexs_own(dense_index, ma
 
 @pytest.mark.parametrize("name", ["x" * 5000, "x" * 300, "é" * 1000, "a/" * 400 + "b" * 300])
 async def test_a_path_that_no_file_system_takes_is_refused_with_a_reason(shelf, name):
-    async with client_of({"wiki": IndexLocation(shelf / "red")}) as client:
+    async with client_of(one(shelf)) as client:
         for key in ("path", "encoder"):
             answer = await client.post("/reload", json={key: name})
             assert answer.status_code in (403, 422), answer.text
@@ -236,6 +239,6 @@ async def test_a_path_that_no_file_system_takes_is_refused_with_a_reason(shelf, 
 
 async def test_a_manifest_that_is_no_file_is_a_failed_reload(shelf):
     (shelf / "odd" / "manifest.json").mkdir(parents=True)
-    async with client_of({"wiki": IndexLocation(shelf / "red")}) as client:
+    async with client_of(one(shelf)) as client:
         answer = await client.post("/reload", json={"path": "odd"})
         assert (answer.status_code, answer.json()["error"]) == (422, "reload_failed")

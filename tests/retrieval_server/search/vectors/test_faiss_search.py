@@ -23,21 +23,8 @@ from retrieval_server.search.vectors.faiss_search import (
 )
 from retrieval_server.search.vectors.gpu import place_on_gpus
 
-FACTORIES = [
-    "Flat",
-    "SQ8",
-    "PQ4x4",
-    "PQ8x4fs",
-    "HNSW8",
-    "HNSW8_SQ8",
-    "IVF8,Flat",
-    "IVF8_HNSW4,Flat",
-    "IVF8,SQ8",
-    "IVF8,PQ4x4",
-    "IVF8,PQ8x4fs",
-    "OPQ4_8,IVF8,PQ4x4",
-    "IVF8,PQ4x4,RFlat",
-]
+FACTORIES = "Flat SQ8 PQ4x4 PQ8x4fs HNSW8 HNSW8_SQ8 IVF8,Flat IVF8_HNSW4,Flat IVF8,SQ8 IVF8,PQ4x4".split()
+FACTORIES += ["IVF8,PQ8x4fs", "OPQ4_8,IVF8,PQ4x4", "IVF8,PQ4x4,RFlat"]
 DIMENSION, PASSAGES, QUERIES = 16, 600, 24
 
 

@@ -67,6 +67,13 @@ def connection(port, receive_buffer=None):
         yield made
 
 
+def answer_to(port, sent):
+    """All that the server says to these bytes until it closes."""
+    with connection(port) as client:
+        client.sendall(sent)
+        return rest(client)
+
+
 def rest(connection):
     """All that comes until the server closes."""
     parts = []
@@ -125,9 +132,7 @@ def test_too_many_headers_and_too_large_ones_are_refused_in_json(port):
         (large, 200),
         (large + b"z: " + b"z" * 200 + b"\r\n", 431),
     ):
-        with connection(port) as client:
-            client.sendall(HEAD + length + headers + b"\r\n{}")
-            answer = rest(client)
+        answer = answer_to(port, HEAD + length + headers + b"\r\n{}")
         assert status(answer) == expected, answer[:200]
         if expected == 431:
             assert b'"error": "headers_too_large"' in answer
@@ -143,18 +148,14 @@ def test_too_many_headers_and_too_large_ones_are_refused_in_json(port):
     ],
 )
 def test_a_request_that_does_not_go_on_gets_408_and_is_closed(port, sent):
-    with connection(port) as client:
-        client.sendall(sent)
-        answer = rest(client)
+    answer = answer_to(port, sent)
     assert status(answer) == 408 and b'"error": "timeout"' in answer
 
 
 @pytest.mark.slow
 def test_a_connection_that_says_nothing_is_closed_without_a_word(port):
     for sent in (b"", b"\r\n\r\n"):
-        with connection(port) as client:
-            client.sendall(sent)
-            assert rest(client) == b""
+        assert answer_to(port, sent) == b""
 
 
 @pytest.mark.slow
@@ -206,9 +207,7 @@ def test_a_body_of_any_form_arrives_whole(port):
     chunked = HEAD + b"transfer-encoding: chunked\r\nconnection: close\r\n\r\n" + chunks + b"0\r\n\r\n"
     plain = HEAD + b"connection: close\r\ncontent-length: %d\r\n\r\n" % BIG + b"y" * BIG
     for request, size in ((chunked, sum(range(1, 400))), (plain, BIG)):
-        with connection(port) as client:
-            client.sendall(request)
-            assert rest(client).endswith(b"\r\n\r\n%d" % size)
+        assert answer_to(port, request).endswith(b"\r\n\r\n%d" % size)
 
 
 @pytest.mark.slow
@@ -257,15 +256,11 @@ def test_there_is_a_most_number_of_connections_and_idle_ones_make_room():
     "sent", [b"\x16\x03\x01\x02\x00" * 20, b"GET / HTTP/9.9\r\n\r\n", b"GET \xff HTTP/1.1\r\n\r\n"]
 )
 def test_what_is_no_http_is_refused_in_json(port, sent):
-    with connection(port) as client:
-        client.sendall(sent)
-        answer = rest(client)
+    answer = answer_to(port, sent)
     assert status(answer) == 400 and b'"error": "bad_request"' in answer
 
 
 @pytest.mark.parametrize("rest_of_it", [b"", b"content-length: 5\r\n"])
 def test_no_request_becomes_another_protocol(port, rest_of_it):
     upgrade = b"GET /echo HTTP/1.1\r\nhost: x\r\nupgrade: websocket\r\nconnection: upgrade, close\r\n"
-    with connection(port) as client:
-        client.sendall(upgrade + rest_of_it + b"\r\n")
-        assert status(rest(client)) in (200, 400, 408)
+    assert status(answer_to(port, upgrade + rest_of_it + b"\r\n")) in (200, 400, 408)
