@@ -33,13 +33,14 @@ from typing import Any, Literal
 
 from pydantic import model_validator
 
-from examples.agentic_r.loop_inputs import LoopError, LoopInputs, runs_hash, worlds
+from examples.agentic_r.loop_inputs import LoopInputs, runs_hash, worlds
 from examples.agentic_r.markdown import draw, markdown
 from examples.agentic_r.recall import recall_of
 from rag_r1.demo.run import OUTPUTS
 from rag_r1.evaluation.report.report import write_text
 from rag_r1.io.terminal_text import print_error
 from rag_r1.options.command_line import Arguments, Positive, argument, read_arguments
+from rag_r1.runs.errors import RunError
 from rag_r1.runs.lock import hold_lock
 from rag_r1.tools.retrieval.local_server import RetrievalProcessError
 
@@ -75,20 +76,20 @@ class MiniatureArguments(Arguments):
 
 
 def hold_folder(out: Path) -> AbstractContextManager[None]:
-    """Holds the folder of the comparison for this process; LoopError if another has it."""
+    """Holds the folder of the comparison for this process; RunError if another has it."""
     return hold_lock(
-        out, LoopError(f"{out} is in use by another process: wait for it, or choose another --out")
+        out, RunError(f"{out} is in use by another process: wait for it, or choose another --out")
     )
 
 
 def run_arm(ground: LoopInputs, arm: str, seed: int, rounds: int) -> None:
-    """Run the loop of an arm, if that is not done. Raises LoopError."""
+    """Run the loop of an arm, if that is not done. Raises RunError."""
     out = ground.folder / arm
     for name in (arm, *(["loop"] if arm == "control" else [])):
         finished = ground.folder / name / FINISHED
         had = json.loads(finished.read_text(encoding="utf-8"))["rounds"] if finished.exists() else rounds
         if had != rounds:
-            raise LoopError(f"{finished.parent} has {had} rounds, not {rounds}: choose another --out")
+            raise RunError(f"{finished.parent} has {had} rounds, not {rounds}: choose another --out")
     if (out / FINISHED).exists():
         return
     if arm == "control":
@@ -99,7 +100,7 @@ def run_arm(ground: LoopInputs, arm: str, seed: int, rounds: int) -> None:
     print(f"seed {seed}: {arm}", flush=True)
     status = subprocess.run([sys.executable, "-m", "rag_r1.cli", "iterate", *words]).returncode
     if status:
-        raise LoopError(f"the loop of {out} ended with status {status} (see above); start again")
+        raise RunError(f"the loop of {out} ended with status {status} (see above); start again")
     rows = json.loads((out / "rounds.json").read_text(encoding="utf-8"))["rows"]
     told = {"arm": arm, "seed": seed, "made_of": runs_hash(), "rounds": rounds, "rows": rows}
     write_text(out / FINISHED, json.dumps(told, indent=2) + "\n")
@@ -110,7 +111,7 @@ def _share(loop: Path, control: Path) -> None:
     if control.exists():
         return
     if not (loop / FINISHED).exists():
-        raise LoopError(f"{loop} is not finished, and the control begins with its first steps: --arms loop")
+        raise RunError(f"{loop} is not finished, and the control begins with its first steps: --arms loop")
     part = control.with_name("control.part")
     shutil.rmtree(part, ignore_errors=True)
     for name in _SHARED:
@@ -163,7 +164,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     run_arm(ground, arm, seed, given.rounds)
                 if (ground.folder / "loop" / FINISHED).exists():
                     measure_recall(ground, seed, given.rounds)
-    except (LoopError, RetrievalProcessError) as error:
+    except (RunError, RetrievalProcessError) as error:
         print_error(error)
         return 1
     runs = finished_runs(given.out)

@@ -32,7 +32,6 @@ from typing import Any, NamedTuple
 
 from examples.agentic_r.loop_inputs import (
     NEGATIVES,
-    LoopError,
     LoopInputs,
     encoder_options,
     eval_words,
@@ -52,8 +51,7 @@ from rag_r1.iterate.results import evaluation_facts
 from rag_r1.options.command_line import Arguments, argument, read_arguments
 from rag_r1.retriever.selection.command import main as select_rows
 from rag_r1.retriever.training.command import main as train_retriever
-from rag_r1.runs.json_lines import RunError
-from rag_r1.runs.lock import PipelineError
+from rag_r1.runs.errors import RunError
 from rag_r1.tools.retrieval.local_server import RetrievalProcessError, build_index, retrieval_process
 
 
@@ -97,7 +95,7 @@ class VariantsArguments(Arguments):
 
 def run_variant(ground: LoopInputs, seed: int, name: str, policy: Path, url_of_policy: str) -> dict[str, Any]:
     """Train the retriever of a variant and let the agent play with it, as far as that is not done; returns
-    its figures. Raises LoopError and RetrievalProcessError."""
+    its figures. Raises RunError and RetrievalProcessError."""
     folder = _folder(ground, name)
     if (folder / _FINISHED).exists():
         return json.loads((folder / _FINISHED).read_text(encoding="utf-8"))
@@ -127,7 +125,7 @@ def run_variant(ground: LoopInputs, seed: int, name: str, policy: Path, url_of_p
 
 
 def _play(out: Path, seed: int) -> None:
-    """What a seed lacks. Raises LoopError, PipelineError, RetrievalProcessError, RunError."""
+    """What a seed lacks. Raises RunError and RetrievalProcessError."""
     ground = LoopInputs.of(out, seed)
     _last_data(ground)
     if all((_folder(ground, name) / _FINISHED).exists() for name in VARIANTS):
@@ -166,7 +164,7 @@ def _trained(ground: LoopInputs, seed: int, utility: str, query: Query, folder: 
 def _last_data(ground: LoopInputs) -> Path:
     loop = ground.folder / "loop"
     if not (loop / FINISHED).exists():
-        raise LoopError(f"{loop} is not finished: run python -m examples.agentic_r.run first")
+        raise RunError(f"{loop} is not finished: run python -m examples.agentic_r.run first")
     return loop / f"round{_rounds(ground)}" / "data" / "run"
 
 
@@ -181,7 +179,7 @@ def _rounds(ground: LoopInputs) -> int:
 
 def _run(command: Callable[[Sequence[str]], int], words: Sequence[object]) -> None:
     if status := command([str(word) for word in words]):
-        raise LoopError(f"a command ended with status {status} (see above); start again")
+        raise RunError(f"a command ended with status {status} (see above); start again")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -197,7 +195,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with hold_folder(given.out):
             for seed in given.seeds:
                 _play(given.out, seed)
-    except (LoopError, PipelineError, RetrievalProcessError, RunError) as error:
+    except (RunError, RetrievalProcessError) as error:
         print_error(error)
         return 1
     text = variants_table(finished_variants(given.out))

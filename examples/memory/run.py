@@ -56,6 +56,7 @@ from rag_r1.options.command_line import (
     hydra_quoted,
     read_arguments,
 )
+from rag_r1.runs.errors import RunError
 from rag_r1.tools.retrieval.local_server import RetrievalProcessError
 
 #: Arm -> its recipe in the folder `demo` of the recipes.
@@ -85,10 +86,6 @@ class MemoryArguments(Arguments):
             if len(set(getattr(self, name))) < len(getattr(self, name)):
                 raise ValueError(f"--{name}: each once")
         return self
-
-
-class FolderError(RuntimeError):
-    """A folder with a training of other settings; the message says what to do."""
 
 
 @dataclass(frozen=True)
@@ -157,15 +154,15 @@ def finished_runs(out: Path) -> list[dict[str, Any]]:
 
 
 def check_folder(out: Path, overrides: Sequence[str]) -> None:
-    """Raises FolderError if a training in the folder had other overrides, or another world or warm start: no
+    """Raises RunError if a training in the folder had other overrides, or another world or warm start: no
     table may mix them."""
     for run in finished_runs(out):
         which = out / f"seed{run['seed']}" / run["arm"]
         if run["overrides"] != list(overrides):
             told = " ".join(run["overrides"]) or "no overrides"
-            raise FolderError(f"{which} was trained with {told}: choose another --out")
+            raise RunError(f"{which} was trained with {told}: choose another --out")
         if run.get("made_of") != made_of():
-            raise FolderError(f"{which} was trained in another form of this world: choose another --out")
+            raise RunError(f"{which} was trained in another form of this world: choose another --out")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -186,7 +183,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for seed in given.seeds:
             for arm in arms:
                 arm.trained(seed, given.overrides, given.timeout)
-    except (DemoError, RetrievalProcessError, FolderError) as error:
+    except (DemoError, RetrievalProcessError, RunError) as error:
         print_error(error)
         return 1
     runs = finished_runs(given.out)

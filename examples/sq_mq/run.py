@@ -41,6 +41,7 @@ from rag_r1.evaluation.report.run_table import read_run
 from rag_r1.io.terminal_text import print_error
 from rag_r1.options.command_line import Arguments, CheckedOverrides, Positive, argument, read_arguments
 from rag_r1.options.declare import Constraint
+from rag_r1.runs.errors import RunError
 from rag_r1.tools.retrieval.local_server import RetrievalProcessError, build_index, retrieval_process
 from rag_r1.training.next_steps import newest_checkpoint
 
@@ -100,7 +101,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         runs = [compare_seed(given, seed) for seed in given.seeds]
-    except (DemoError, RetrievalProcessError, ComparisonError) as error:
+    except (DemoError, RetrievalProcessError, RunError) as error:
         print_error(error)
         return 1
     told = {"settings": settings_of(given), "runs": runs}
@@ -109,10 +110,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     write_text(given.out / "sq_mq.md", text + "\n")
     print(f"\n{text}\n\nwritten: {given.out / 'sq_mq.md'}")
     return 0
-
-
-class ComparisonError(RuntimeError):
-    """An evaluation that did not end, or a folder of other settings; the message says what to do."""
 
 
 def settings_of(given: SqMqArguments) -> dict[str, Any]:
@@ -133,7 +130,7 @@ def compare_seed(given: SqMqArguments, seed: int) -> dict[str, Any]:
     if finished.exists():
         before = json.loads(finished.read_text(encoding="utf-8"))
         if before["settings"] != settings:
-            raise ComparisonError(f"{folder} was made with {before['settings']}: choose another --out")
+            raise RunError(f"{folder} was made with {before['settings']}: choose another --out")
         return before["results"]
     models = {arm: trained_policy(given, arm, seed, folder) for arm in ARMS}
     # One file of questions for both: each is asked with the prompt of its protocol.
@@ -150,7 +147,7 @@ def compare_seed(given: SqMqArguments, seed: int) -> dict[str, Any]:
             out, data = folder / f"eval_{arm}", folder / "data" / "val.parquet"
             words = eval_words(model, data, f"rag_r1_{arm}", proxy.url, out, "--in-flight", "1", NO_CACHE)
             if command.main(words):
-                raise ComparisonError(f"the evaluation in {out} did not end; see above, and start again")
+                raise RunError(f"the evaluation in {out} did not end; see above, and start again")
             results[arm] = {group: vars(figures) for group, figures in read_figures(out).items()}
     write_text(finished, json.dumps({"settings": settings, "results": results}, indent=2) + "\n")
     return results
@@ -168,16 +165,16 @@ def trained_policy(given: SqMqArguments, arm: str, seed: int, folder: Path) -> P
         run_demo(f"ppo_{arm}", out.resolve(), seed, [*KEEP_POLICY, *given.overrides], given.timeout)
     trained = newest_checkpoint(out / "checkpoints")
     if trained is None:
-        raise ComparisonError(f"{out} has no checkpoint: leave trainer.save_freq as it is")
+        raise RunError(f"{out} has no checkpoint: leave trainer.save_freq as it is")
     return trained
 
 
 def read_figures(run: Path) -> dict[str, GroupFigures]:
     """The figures of a finished evaluation, for each kind of question, those with two independent facts, and
-    all. Raises ComparisonError if an episode has failed: its seconds would be those of the failure."""
+    all. Raises RunError if an episode has failed: its seconds would be those of the failure."""
     table = read_run(run)
     if table.failed.any():
-        raise ComparisonError(
+        raise RunError(
             f"{run}: {int(table.failed.sum())} episodes failed; start again, they are played again"
         )
     kinds = np.array([source.rpartition("/")[2] for source, _, _ in table.keys])

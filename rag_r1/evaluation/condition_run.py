@@ -39,8 +39,8 @@ from rag_r1.io.atomic_files import error_text
 from rag_r1.rollouts.provenance import protocol_part
 from rag_r1.rollouts.requests import make_request
 from rag_r1.rollouts.session import RunSession, RunSetup, open_session, prepare, settings_of, usage_line
+from rag_r1.runs.errors import RunError
 from rag_r1.runs.folder import EpisodeOutcome, write_lines
-from rag_r1.runs.json_lines import RunError
 
 TRAJECTORIES = "trajectories"
 

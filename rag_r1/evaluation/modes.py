@@ -41,7 +41,7 @@ from rag_r1.options.command_line import argument, read_arguments
 from rag_r1.options.server_address import Address
 from rag_r1.rollouts.provenance import Provenance
 from rag_r1.rollouts.session import run_command
-from rag_r1.runs.json_lines import RunError
+from rag_r1.runs.errors import RunError
 from rag_r1.runs.markdown import cell, integer, table, with_interval
 
 MODES_JSON, MODES_MD = "modes.json", "modes.md"

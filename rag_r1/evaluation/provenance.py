@@ -17,7 +17,7 @@ from rag_r1.rollouts.engine_factory import IDS
 from rag_r1.rollouts.provenance import Provenance, find_differences, make_provenance
 from rag_r1.rollouts.provenance_facts import PASSING, ProvenanceError
 from rag_r1.rollouts.session import RunSetup
-from rag_r1.runs.json_lines import RunError
+from rag_r1.runs.errors import RunError
 from rag_r1.tools.registry import DEFAULT_TOOL
 from rag_r1.tools.retrieval.client import RetrieverConfig
 

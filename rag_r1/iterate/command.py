@@ -30,8 +30,8 @@ from rag_r1.iterate.server import UNKNOWN, LoopServer
 from rag_r1.iterate.steps import Loop, LoopStep
 from rag_r1.iterate.table import MARKDOWN, rows_of, write_table
 from rag_r1.options.command_line import Arguments, CheckedOverrides, Positive, argument, read_arguments
+from rag_r1.runs.errors import RunError
 from rag_r1.runs.folder import write_atomic
-from rag_r1.runs.lock import PipelineError
 from rag_r1.runs.processes import mark_children, run_and_wait, stop_leftovers
 from rag_r1.runs.steps import PipelineFolder, Step
 
@@ -91,7 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print_error(problem)
         print(f"{len(error.problems)} error(s): nothing was started", file=sys.stderr)
         return 1
-    except PipelineError as error:
+    except RunError as error:
         print_error(error)
         return 1
     except KeyboardInterrupt:
@@ -125,7 +125,7 @@ def _step(step: LoopStep, service: LoopServer) -> Step:
 
 
 def _work(step: LoopStep, service: LoopServer, folder: Path) -> Mapping[str, Any]:
-    """Take a step in its folder; returns its facts. Raises PipelineError, which names the step's log."""
+    """Take a step in its folder; returns its facts. Raises RunError, which names the step's log."""
     url = service.serve(step.index) if step.index is not None else ""
     if step.command is None:
         write_atomic(folder / SERVED, json.dumps(service.told(), indent=2) + "\n")

@@ -25,7 +25,8 @@ from filelock import lock_descriptor
 
 from rag_r1.io.atomic_files import atomic_file
 from rag_r1.io.bounded_json import read_json_file
-from rag_r1.runs.json_lines import JsonLinesFile, RunError
+from rag_r1.runs.errors import RunError
+from rag_r1.runs.json_lines import JsonLinesFile
 from rag_r1.runs.response_cache import ResponseCache
 
 SETTINGS = "settings.json"

@@ -11,12 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from rag_r1.io.bounded_json import JsonLimitError, limited_lines, read_json_line
+from rag_r1.runs.errors import RunError
 
 logger = logging.getLogger(__name__)
-
-
-class RunError(RuntimeError):
-    """A run that cannot start or go on; the message names the key or the file and the remedy."""
 
 
 class JsonLinesFile:

@@ -16,10 +16,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 
-class PipelineError(RuntimeError):
-    """The work cannot go on; the message names the step, the key or the file, and the remedy."""
-
-
 @contextmanager
 def hold_lock(folder: Path, busy: Exception, *, inherited: bool = False) -> Iterator[None]:
     """Hold the lock of a folder, which is made, for the length of a block. Raises `busy` if another process

@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-from rag_r1.runs.lock import PipelineError
+from rag_r1.runs.errors import RunError
 
 MARK = "RAG_R1_PIPELINE"
 #: Seconds that a process is given to end by itself.
@@ -50,7 +50,7 @@ def run_and_wait(
     named: str | None = None,
 ) -> None:
     """Run a command to its end in a session of its own; its output goes to this process's, or to the end of
-    `log`. `watch` is called about twice a second; `named`: the command in an error. Raises PipelineError if
+    `log`. `watch` is called about twice a second; `named`: the command in an error. Raises RunError if
     it cannot be started, or ends with another status than 0."""
     named = named or " ".join(command[:4])
     sys.stdout.flush()
@@ -72,7 +72,7 @@ def run_and_wait(
             output.close()
     if process.returncode:
         told = "" if log is None else f"; the end of {log}:\n{log_tail(log)}\n"
-        raise PipelineError(
+        raise RunError(
             f"{named} ended with status {process.returncode}{told}; the same command of the pipeline, given "
             "again, goes on"
         )
@@ -81,7 +81,7 @@ def run_and_wait(
 def start_process(
     command: Sequence[str], output: BinaryIO | None, environment: Mapping[str, str] | None = None
 ) -> subprocess.Popen:
-    """Start a command in a session of its own, whose output goes to `output`. Raises PipelineError if there
+    """Start a command in a session of its own, whose output goes to `output`. Raises RunError if there
     is no such program."""
     try:
         return subprocess.Popen(
@@ -92,7 +92,7 @@ def start_process(
             start_new_session=True,
         )
     except OSError as error:
-        raise PipelineError(f"{command[0]} cannot be started: {error.strerror}") from error
+        raise RunError(f"{command[0]} cannot be started: {error.strerror}") from error
 
 
 def run_child(command: Sequence[str], environment: Mapping[str, str] | None = None) -> int:
@@ -131,7 +131,7 @@ def log_tail(log: Path) -> str:
 
 def stop_leftovers(out: Path) -> int:
     """End the processes that an earlier start in OUT has left behind; returns how many there were. Raises
-    PipelineError if one does not end. Only for who holds OUT's lock."""
+    RunError if one does not end. Only for who holds OUT's lock."""
     left = find_leftovers(out)
     for sign, wait_s in ((signal.SIGTERM, _END_S), (signal.SIGKILL, _END_S)):
         for process in find_leftovers(out):
@@ -143,9 +143,7 @@ def stop_leftovers(out: Path) -> int:
         while find_leftovers(out) and time.monotonic() < deadline:
             time.sleep(0.2)
     if still := find_leftovers(out):
-        raise PipelineError(
-            f"processes of an earlier start in {out} do not end: {', '.join(map(str, still))}"
-        )
+        raise RunError(f"processes of an earlier start in {out} do not end: {', '.join(map(str, still))}")
     return len(left)
 
 

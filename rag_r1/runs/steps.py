@@ -32,8 +32,9 @@ from pathlib import Path
 from typing import Any
 
 from rag_r1.io.bounded_json import read_json_file
+from rag_r1.runs.errors import RunError
 from rag_r1.runs.folder import write_atomic
-from rag_r1.runs.lock import PipelineError, hold_lock
+from rag_r1.runs.lock import hold_lock
 
 BEGUN, DONE = "begun.json", "done.json"
 
@@ -60,19 +61,19 @@ class PipelineFolder:
     @classmethod
     @contextmanager
     def held(cls, out: Path) -> Iterator[PipelineFolder]:
-        """The folder for the length of a block. Raises PipelineError if another process has it."""
+        """The folder for the length of a block. Raises RunError if another process has it."""
         with ExitStack() as stack:
             try:
                 stack.enter_context(hold_lock(out, _in_use(out)))
             except OSError as error:
-                raise PipelineError(
+                raise RunError(
                     f"cannot use the folder {out}: {error.strerror}; choose another --out"
                 ) from error
             yield cls(out)
 
     def run(self, step: Step) -> str:
         """Make a step if it is not done; returns what was found: `new`, `begun`, `outdated` or `done`. Raises
-        PipelineError, and what the step's work raises."""
+        RunError, and what the step's work raises."""
         folder, plan = self.out / step.name, self._plan(step)
         found = self._found(step, plan)
         if found == "done":
@@ -96,7 +97,7 @@ class PipelineFolder:
 
     def status(self, step: Step) -> str:
         """What `run` would find of a step: also `waiting`, if a step that it builds on is not done. Raises
-        PipelineError for what `run` would refuse."""
+        RunError for what `run` would refuse."""
         if not all(self._done(need) for need in step.needs):
             return "waiting"
         return self._found(step, self._plan(step))
@@ -115,7 +116,7 @@ class PipelineFolder:
         for need in step.needs:
             done = self._done(need)
             if not done:
-                raise PipelineError(f"{step.name} builds on {need}, which is not done")
+                raise RunError(f"{step.name} builds on {need}, which is not done")
             inputs[need] = done["result"]
         return json.loads(_json({"settings": dict(step.settings), "inputs": inputs}))
 
@@ -129,7 +130,7 @@ class PipelineFolder:
             told = "; ".join(
                 f"{step.name}.{key} was {before.get(key)!r} and is now {now.get(key)!r}" for key in changed
             )
-            raise PipelineError(
+            raise RunError(
                 f"{self.out / step.name} was begun with other settings: {told}. Give the same ones to go on, "
                 "choose another --out, or remove this folder to make the step again"
             )
@@ -139,7 +140,7 @@ class PipelineFolder:
         if done.get("hash") != _hash(plan):
             return "begun"
         if missing := [name for name in step.results if not (self.out / step.name / name).exists()]:
-            raise PipelineError(
+            raise RunError(
                 f"{self.out / step.name} is marked as done, but {', '.join(missing)} is missing: remove the "
                 "folder to make the step again"
             )
@@ -150,13 +151,13 @@ class PipelineFolder:
 
 
 def fingerprint(folder: Path, names: Sequence[str]) -> str:
-    """A hash of files, and of all files in folders, by name and content. Raises PipelineError if one of them
+    """A hash of files, and of all files in folders, by name and content. Raises RunError if one of them
     is missing."""
     digest = hashlib.sha256()
     for name in names:
         path = folder / name
         if not path.exists():
-            raise PipelineError(f"{path} is missing: the step has not left its result")
+            raise RunError(f"{path} is missing: the step has not left its result")
         files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
         for file in files:
             digest.update(file.relative_to(folder).as_posix().encode() + b"\0" + hash_of_file(file))
@@ -172,8 +173,8 @@ def hash_of_file(path: Path) -> bytes:
     return digest.digest()
 
 
-def _in_use(out: Path) -> PipelineError:
-    return PipelineError(f"{out} is in use by another process: wait for it, or choose another --out")
+def _in_use(out: Path) -> RunError:
+    return RunError(f"{out} is in use by another process: wait for it, or choose another --out")
 
 
 def _free_name(folder: Path) -> Path:
@@ -193,7 +194,7 @@ def _json(value: Mapping[str, Any]) -> str:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """A marker; {} if there is none. Raises PipelineError if it cannot be read."""
+    """A marker; {} if there is none. Raises RunError if it cannot be read."""
     if not path.exists():
         return {}
     try:
@@ -202,4 +203,4 @@ def _read(path: Path) -> dict[str, Any]:
             raise ValueError("not a JSON object")
         return found
     except (OSError, ValueError, RecursionError) as error:
-        raise PipelineError(f"{path} cannot be read ({error}): remove the folder {path.parent}") from error
+        raise RunError(f"{path} cannot be read ({error}): remove the folder {path.parent}") from error

@@ -21,7 +21,7 @@ from filelock import FileLock, Timeout
 from rag_r1.evaluation.eval_arguments import EvalArguments
 from rag_r1.evaluation.target import resolve_model, serve_model
 from rag_r1.options.import_path import import_object
-from rag_r1.runs.json_lines import RunError
+from rag_r1.runs.errors import RunError
 from rag_r1.serving.app import PageInfo
 from rag_r1.serving.arguments import ChatAgentArguments, to_eval_arguments
 from rag_r1.tools.retrieval.local_server import RetrievalProcessError, build_index, retrieval_process

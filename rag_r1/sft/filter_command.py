@@ -35,8 +35,8 @@ from rag_r1.rollouts.session import (
     settings_of,
     usage_line,
 )
+from rag_r1.runs.errors import RunError
 from rag_r1.runs.folder import write_atomic, write_lines
-from rag_r1.runs.json_lines import RunError
 from rag_r1.sft.difficulty_filter import QuestionRollouts, filter_counts, is_kept, rollout_lines, split
 from rag_r1.sft.plots import as_text, draw
 

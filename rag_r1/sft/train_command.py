@@ -25,11 +25,12 @@ from rag_r1.config.recipes import Recipe, RecipeError
 from rag_r1.io.terminal_text import print_error
 from rag_r1.options.command_line import Arguments, Overrides, argument, hydra_quoted, read_arguments
 from rag_r1.options.import_path import add_working_directory
+from rag_r1.runs.errors import RunError
 from rag_r1.runs.processes import run_child
 from rag_r1.sft.resume import begin_next_epoch
 from rag_r1.training.command import compose_valid
 from rag_r1.training.next_steps import after_sft
-from rag_r1.training.stages import StageError, lock_folder
+from rag_r1.training.stages import lock_folder
 
 #: The link to the chosen model, and veRL's log, in `trainer.default_local_dir`.
 MODEL, METRICS = "model", "metrics.jsonl"
@@ -88,7 +89,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         return run(command, Path(config.trainer.default_local_dir).expanduser(), config)
-    except StageError as error:  # the folder's lock
+    except RunError as error:  # the folder's lock
         print_error(error)
         return 1
 
@@ -148,7 +149,7 @@ def _on_every_node(nodes: int, command: Sequence[str]) -> tuple[str, str, str]:
 
 
 def run(command: Sequence[str], folder: Path, config: Any) -> int:
-    """Train into `folder`; prints and links the model at the end. Returns the exit status. Raises StageError
+    """Train into `folder`; prints and links the model at the end. Returns the exit status. Raises RunError
     if a training is running there."""
     with lock_folder(folder):
         begin_next_epoch(folder, config)

@@ -9,7 +9,7 @@ from scripted_runs import GOLD, SQ, row_of, setup_of
 
 from rag_r1.evaluation.baselines import BASELINES, agent_condition, baseline
 from rag_r1.protocols import load_protocol
-from rag_r1.runs.json_lines import RunError
+from rag_r1.runs.errors import RunError
 
 ROW = row_of("a")
 

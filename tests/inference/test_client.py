@@ -28,7 +28,7 @@ from rag_r1.inference.rate_limit import CancelToken
 from rag_r1.inference.response_metadata import usage_of
 from rag_r1.inference.retry import retry_after
 from rag_r1.inference.streamed_endpoint import StreamingEndpoint
-from rag_r1.runs.json_lines import RunError
+from rag_r1.runs.errors import RunError
 from rag_r1.runs.response_cache import ResponseCache, Usage
 
 BODY = {"model": "m", "messages": [{"role": "user", "content": "Who?"}]}

@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scripted_runs import folder_at
 
+from rag_r1.runs.errors import RunError
 from rag_r1.runs.folder import RunFolder, write_lines
-from rag_r1.runs.json_lines import JsonLinesFile, RunError
+from rag_r1.runs.json_lines import JsonLinesFile
 from rag_r1.runs.response_cache import Usage
 
 #: Anything that Python's text can hold: half characters, and what other readers take for the end of a line.

@@ -10,7 +10,7 @@ from running_chat import arguments, chat_server, policy_of, question
 
 from rag_r1.demo.chat import last_demo_run
 from rag_r1.demo.world import demo_protocol, write_demo
-from rag_r1.runs.json_lines import RunError
+from rag_r1.runs.errors import RunError
 from rag_r1.serving.arguments import ServeArguments
 from rag_r1.serving.launch import launch_agent
 

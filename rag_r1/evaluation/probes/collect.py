@@ -30,8 +30,8 @@ from rag_r1.io.bounded_http import bounded_http_client
 from rag_r1.io.bounded_json import json_file_bytes
 from rag_r1.probes.passages import Drawn, Passages, PassagesFile, pool_of
 from rag_r1.protocols import Document
+from rag_r1.runs.errors import RunError
 from rag_r1.runs.folder import write_atomic
-from rag_r1.runs.json_lines import RunError
 from rag_r1.tools.retrieval.client import token_header
 
 #: Most passages kept of one page.

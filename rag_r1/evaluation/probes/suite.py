@@ -54,7 +54,7 @@ from rag_r1.probes.probes import (
 from rag_r1.protocols import Document
 from rag_r1.rollouts.provenance import Provenance
 from rag_r1.rollouts.session import RunSetup
-from rag_r1.runs.json_lines import RunError
+from rag_r1.runs.errors import RunError
 from rag_r1.tools import RetrieverConfig, shared_tools
 from rag_r1.tools.registry import DEFAULT_TOOL
 

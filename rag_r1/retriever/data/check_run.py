@@ -13,8 +13,8 @@ from rag_r1.config.agent_setup import AgentSetup
 from rag_r1.rollouts import provenance_facts
 from rag_r1.rollouts.provenance import Provenance, protocol_part
 from rag_r1.rollouts.provenance_facts import ProvenanceError
+from rag_r1.runs.errors import RunError
 from rag_r1.runs.folder import json_roundtrip
-from rag_r1.runs.json_lines import RunError
 
 
 def check_run(run: Path, model: str, setup: AgentSetup) -> None:

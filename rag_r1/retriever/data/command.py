@@ -40,8 +40,8 @@ from rag_r1.retriever.records import CANDIDATES, CORRECTNESS, PASSAGES, RELEVANC
 from rag_r1.retriever.selection.command import write_rows
 from rag_r1.retriever.selection.scores import ScoreFiles
 from rag_r1.rollouts.session import prepare, run_command
+from rag_r1.runs.errors import RunError
 from rag_r1.runs.folder import write_atomic
-from rag_r1.runs.json_lines import RunError
 
 _DESCRIPTION = """\
 Make training data for a retriever: which passages help the agent? The agent plays questions; for each of its

@@ -34,8 +34,8 @@ from rag_r1.retriever.data.relevance import RelevanceScorer, rule_records
 from rag_r1.retriever.data.trajectories import REASONS, TrajectoryReader
 from rag_r1.retriever.records import CANDIDATES, CORRECTNESS, PASSAGES, RELEVANCE, SUB_ANSWERS, write_records
 from rag_r1.rollouts.session import RunSetup, open_session, settings_of, usage_line
+from rag_r1.runs.errors import RunError
 from rag_r1.runs.folder import json_roundtrip, write_atomic
-from rag_r1.runs.json_lines import RunError
 
 #: In `steps/`: that nothing is left to play.
 PLAYED, SCORED = "trajectories.json", "correctness.json"

@@ -85,7 +85,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = read_arguments(McpArguments, arguments, prog="rag-r1 mcp", description=_DESCRIPTION)
     if not has_mcp():
         return _error(f"rag-r1 mcp needs the package mcp, 2.0 or later: {pip_command('mcp')}")
-    from rag_r1.runs.json_lines import RunError
+    from rag_r1.runs.errors import RunError
 
     try:
         asyncio.run(serve(given))

@@ -13,7 +13,7 @@ from rag_r1.agent import ReplayTurn, Trajectory, Turn
 from rag_r1.agent.trajectory import CallRecord
 from rag_r1.protocols import Document, load_protocol
 from rag_r1.retriever.data.trajectories import TrajectoryReader
-from rag_r1.runs.json_lines import RunError
+from rag_r1.runs.errors import RunError
 
 SETUP = replace(setup_of(), protocol=load_protocol("rag_r1_mq"))
 ROME, PARIS = Document("1", '"Rome"\nRome is a city.'), Document("2", '"Paris"\nParis is a city.')
