@@ -21,7 +21,7 @@ from examples.agentic_r.world import TRAIN, MisleadingWorld, misleading_data, wr
 from examples.common.small_encoder import make_encoder
 from rag_r1.config.recipes import RECIPES
 from rag_r1.demo.world import PROMPT_FILE
-from rag_r1.evaluation.report.report import write_text
+from rag_r1.io.atomic_files import write_text
 from rag_r1.iterate.commands import flag_words
 from rag_r1.runs.errors import RunError
 from rag_r1.tools.retrieval.local_server import build_index

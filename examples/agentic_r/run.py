@@ -37,7 +37,7 @@ from examples.agentic_r.loop_inputs import LoopInputs, runs_hash, worlds
 from examples.agentic_r.markdown import draw, markdown
 from examples.agentic_r.recall import recall_of
 from rag_r1.demo.run import OUTPUTS
-from rag_r1.evaluation.report.report import write_text
+from rag_r1.io.atomic_files import atomic_file, write_json, write_text
 from rag_r1.io.terminal_text import print_error
 from rag_r1.options.command_line import Arguments, Positive, argument, read_arguments
 from rag_r1.runs.errors import RunError
@@ -103,7 +103,7 @@ def run_arm(ground: LoopInputs, arm: str, seed: int, rounds: int) -> None:
         raise RunError(f"the loop of {out} ended with status {status} (see above); start again")
     rows = json.loads((out / "rounds.json").read_text(encoding="utf-8"))["rows"]
     told = {"arm": arm, "seed": seed, "made_of": runs_hash(), "rounds": rounds, "rows": rows}
-    write_text(out / FINISHED, json.dumps(told, indent=2) + "\n")
+    write_json(out / FINISHED, told)
 
 
 def _share(loop: Path, control: Path) -> None:
@@ -112,11 +112,10 @@ def _share(loop: Path, control: Path) -> None:
         return
     if not (loop / FINISHED).exists():
         raise RunError(f"{loop} is not finished, and the control begins with its first steps: --arms loop")
-    part = control.with_name("control.part")
-    shutil.rmtree(part, ignore_errors=True)
-    for name in _SHARED:
-        shutil.copytree(loop / name, part / name, symlinks=True)
-    part.rename(control)
+    with atomic_file(control) as part:
+        shutil.rmtree(part, ignore_errors=True)
+        for name in _SHARED:
+            shutil.copytree(loop / name, part / name, symlinks=True)
 
 
 def measure_recall(ground: LoopInputs, seed: int, rounds: int) -> dict[str, dict[str, float]]:
@@ -129,7 +128,7 @@ def measure_recall(ground: LoopInputs, seed: int, rounds: int) -> dict[str, dict
     for number in range(1, rounds + 1):
         index = ground.folder / "loop" / f"round{number}" / "index" / "index"
         found[f"round {number}"] = recall_of(index, data.val, test, "agentic")
-    write_text(path, json.dumps(found, indent=2) + "\n")
+    write_json(path, found)
     return found
 
 

@@ -42,8 +42,8 @@ from examples.agentic_r.recall import recall_of
 from examples.agentic_r.run import DEFAULT_OUT, FINISHED, hold_folder
 from examples.agentic_r.warm_start import PROTOCOL
 from rag_r1.evaluation.command import main as evaluate
-from rag_r1.evaluation.report.report import write_text
 from rag_r1.inference.vllm_server import vllm_server
+from rag_r1.io.atomic_files import write_json, write_text
 from rag_r1.io.terminal_text import print_error
 from rag_r1.iterate.commands import query_keys
 from rag_r1.iterate.plan import Query
@@ -120,7 +120,7 @@ def run_variant(ground: LoopInputs, seed: int, name: str, policy: Path, url_of_p
         _run(evaluate, words)
     facts = evaluation_facts(folder)
     told |= {"rows": rows} | {figure: facts[figure]["value"] for figure in ("em", "searches")}
-    write_text(folder / _FINISHED, json.dumps(told, indent=2) + "\n")
+    write_json(folder / _FINISHED, told)
     return told
 
 

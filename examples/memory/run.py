@@ -46,7 +46,7 @@ from examples.memory.world import pages_data, write_pages
 from rag_r1.agent.records import records_by_step
 from rag_r1.demo.report import summarise
 from rag_r1.demo.run import OUTPUTS, DemoError, TrainingInputs, protocol_of, run_demo
-from rag_r1.evaluation.report.report import write_text
+from rag_r1.io.atomic_files import write_json, write_text
 from rag_r1.io.terminal_text import print_error
 from rag_r1.options.command_line import (
     Arguments,
@@ -123,7 +123,7 @@ class MemoryArm:
             "seconds": results["seconds"],
             "held_out": curve(folder),
         }
-        write_text(finished, json.dumps(told, indent=2) + "\n")
+        write_json(finished, told)
 
 
 def curve(folder: Path) -> dict[int, dict[str, float]]:

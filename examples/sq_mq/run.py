@@ -36,8 +36,8 @@ from rag_r1.demo.policy import policy_path
 from rag_r1.demo.run import KEEP_POLICY, OUTPUTS, DemoError, run_demo
 from rag_r1.demo.world import INDEPENDENT, KINDS, demo_protocol, write_demo
 from rag_r1.evaluation import command
-from rag_r1.evaluation.report.report import write_text
 from rag_r1.evaluation.report.run_table import read_run
+from rag_r1.io.atomic_files import write_json, write_text
 from rag_r1.io.terminal_text import print_error
 from rag_r1.options.command_line import Arguments, CheckedOverrides, Positive, argument, read_arguments
 from rag_r1.options.declare import Constraint
@@ -106,7 +106,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     told = {"settings": settings_of(given), "runs": runs}
     text = markdown(told)
-    write_text(given.out / "sq_mq.json", json.dumps(told, indent=2) + "\n")
+    write_json(given.out / "sq_mq.json", told)
     write_text(given.out / "sq_mq.md", text + "\n")
     print(f"\n{text}\n\nwritten: {given.out / 'sq_mq.md'}")
     return 0
@@ -149,7 +149,7 @@ def compare_seed(given: SqMqArguments, seed: int) -> dict[str, Any]:
             if command.main(words):
                 raise RunError(f"the evaluation in {out} did not end; see above, and start again")
             results[arm] = {group: vars(figures) for group, figures in read_figures(out).items()}
-    write_text(finished, json.dumps({"settings": settings, "results": results}, indent=2) + "\n")
+    write_json(finished, {"settings": settings, "results": results})
     return results
 
 

@@ -13,7 +13,6 @@ ended first.
 
 from __future__ import annotations
 
-import json
 import shlex
 import signal
 import sys
@@ -23,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from rag_r1.config.recipes import RecipeError, find_file
+from rag_r1.io.atomic_files import write_json
 from rag_r1.io.terminal_text import print_error
 from rag_r1.iterate.checks import find_problems
 from rag_r1.iterate.plan import PlanError, read_plan
@@ -31,7 +31,6 @@ from rag_r1.iterate.steps import Loop, LoopStep
 from rag_r1.iterate.table import MARKDOWN, rows_of, write_table
 from rag_r1.options.command_line import Arguments, CheckedOverrides, Positive, argument, read_arguments
 from rag_r1.runs.errors import RunError
-from rag_r1.runs.folder import write_atomic
 from rag_r1.runs.processes import mark_children, run_and_wait, stop_leftovers
 from rag_r1.runs.steps import PipelineFolder, Step
 
@@ -128,7 +127,7 @@ def _work(step: LoopStep, service: LoopServer, folder: Path) -> Mapping[str, Any
     """Take a step in its folder; returns its facts. Raises RunError, which names the step's log."""
     url = service.serve(step.index) if step.index is not None else ""
     if step.command is None:
-        write_atomic(folder / SERVED, json.dumps(service.told(), indent=2) + "\n")
+        write_json(folder / SERVED, service.told(), private=True)
     elif step.made is None or not (folder / step.made).exists():
         log = folder / LOG
         print(f"  log: {log}", flush=True)
@@ -143,7 +142,7 @@ def _write_state(folder: PipelineFolder, steps: Sequence[Step], now: str | None)
         for step in steps
     ]
     state = {"format": 1, "now": now, "steps": told}
-    write_atomic(folder.out / STATE, json.dumps(state, indent=2) + "\n")
+    write_json(folder.out / STATE, state, private=True)
 
 
 def _print_steps(steps: Sequence[LoopStep], folder: PipelineFolder, url: str) -> None:

@@ -8,14 +8,13 @@ training data and the evaluation itself. What a training generates in its rollou
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from rag_r1.evaluation.report.plots import open_plot
-from rag_r1.runs.folder import write_atomic
+from rag_r1.io.atomic_files import write_json, write_text
 from rag_r1.runs.markdown import cell, integer, number, table, with_interval
 from rag_r1.runs.steps import PipelineFolder
 
@@ -75,10 +74,11 @@ def write_table(out: Path, rows: Sequence[Mapping[str, Any]]) -> list[str]:
             for row in rows
         ],
     )
-    write_atomic(out / JSON, json.dumps({"format": 1, "rows": list(rows)}, indent=2) + "\n")
+    write_json(out / JSON, {"format": 1, "rows": list(rows)}, private=True)
     drawn = draw(rows, out)
     shown = [f"![EM, recall and searches]({path.name})\n" for path in drawn]
-    write_atomic(out / MARKDOWN, "\n".join(["# Rounds\n", *shown, *lines, "", _NOTE]) + "\n")
+    page = "\n".join(["# Rounds\n", *shown, *lines, "", _NOTE]) + "\n"
+    write_text(out / MARKDOWN, page, private=True)
     return lines
 
 

@@ -23,7 +23,7 @@ from typing import Any
 
 from filelock import lock_descriptor
 
-from rag_r1.io.atomic_files import atomic_file
+from rag_r1.io.atomic_files import write_json
 from rag_r1.io.bounded_json import read_json_file
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.json_lines import JsonLinesFile
@@ -133,7 +133,7 @@ class RunFolder:
     def _check(self, settings: dict[str, Any], notes: dict[str, Any]) -> None:
         path = self.journal / SETTINGS
         if not path.exists():
-            write_atomic(path, json.dumps({"settings": settings, "notes": notes}, indent=2) + "\n")
+            write_json(path, {"settings": settings, "notes": notes}, private=True)
             return
         try:
             before = _flat(read_json_file(path)["settings"])
@@ -147,19 +147,6 @@ class RunFolder:
                 f"{self.out} was begun with other settings: {told}. Give the same ones to go on, or choose "
                 "another --out"
             )
-
-
-def write_atomic(path: Path, text: str) -> None:
-    """Write a file all or nothing, whenever this process is killed."""
-    write_lines(path, [text])
-
-
-def write_lines(path: Path, lines: Iterator[str] | Sequence[str]) -> None:
-    """The same from pieces of text, which need not fit in memory. For the owner only, as all of a run."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
-    how = {"encoding": "utf-8", "errors": "surrogatepass", "newline": "\n"}
-    with atomic_file(path) as part, open(os.open(part, flags, 0o600), "w", **how) as file:
-        file.writelines(lines)
 
 
 def json_roundtrip(settings: Mapping[str, Any]) -> dict[str, Any]:

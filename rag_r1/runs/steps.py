@@ -31,9 +31,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rag_r1.io.atomic_files import write_json
 from rag_r1.io.bounded_json import read_json_file
 from rag_r1.runs.errors import RunError
-from rag_r1.runs.folder import write_atomic
 from rag_r1.runs.lock import hold_lock
 
 BEGUN, DONE = "begun.json", "done.json"
@@ -83,7 +83,7 @@ class PipelineFolder:
             folder.replace(aside)
             print(f"{step.name}: made from other results than those of now; moved to {aside.name}")
         folder.mkdir(parents=True, exist_ok=True)
-        write_atomic(folder / BEGUN, _json(plan))
+        write_json(folder / BEGUN, plan, ensure_ascii=False, private=True)
         started = time.monotonic()
         facts = dict(step.work(folder))
         done = {
@@ -92,7 +92,7 @@ class PipelineFolder:
             "facts": facts,
             "seconds": round(time.monotonic() - started, 1),  # of the start that finished it
         }
-        write_atomic(folder / DONE, _json(done))
+        write_json(folder / DONE, done, ensure_ascii=False, private=True)
         return found
 
     def status(self, step: Step) -> str:
@@ -118,7 +118,7 @@ class PipelineFolder:
             if not done:
                 raise RunError(f"{step.name} builds on {need}, which is not done")
             inputs[need] = done["result"]
-        return json.loads(_json({"settings": dict(step.settings), "inputs": inputs}))
+        return json.loads(json.dumps({"settings": dict(step.settings), "inputs": inputs}))
 
     def _found(self, step: Step, plan: Mapping[str, Any]) -> str:
         begun = _read(self.out / step.name / BEGUN)
@@ -187,10 +187,6 @@ def _free_name(folder: Path) -> Path:
 
 def _hash(plan: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(plan, sort_keys=True).encode()).hexdigest()
-
-
-def _json(value: Mapping[str, Any]) -> str:
-    return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
 
 
 def _read(path: Path) -> dict[str, Any]:

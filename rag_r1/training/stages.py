@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from rag_r1.io.atomic_files import atomic_file
+from rag_r1.io.atomic_files import write_text
 from rag_r1.io.terminal_text import print_error
 from rag_r1.options.command_line import Arguments, Overrides, argument, hydra_quoted, read_arguments
 from rag_r1.runs.errors import RunError
@@ -71,7 +71,7 @@ def run_stages(recipes: Sequence[str], out: Path, overrides: Sequence[str], trai
                     "same command again: it continues from the last checkpoint"
                 )
             model = exported_model(checkpoints)
-            _write_whole(finished, f"{model}\n")
+            write_text(finished, f"{model}\n", errors="strict")
         print(f"stage {number}: finished, its model is {model}")
     assert model is not None
     return model
@@ -115,7 +115,7 @@ def repair_tracker(checkpoints: Path) -> None:
         return
     steps = [int(path.parent.name.rpartition("_")[2]) for path in checkpoints.glob("global_step_*/data.pt")]
     if steps:
-        _write_whole(tracker, str(max(steps)))
+        write_text(tracker, str(max(steps)))
     else:
         tracker.unlink()
 
@@ -147,12 +147,6 @@ def lock_folder(folder: Path) -> AbstractContextManager[None]:
         "wait for it or end it, then run the same command again"
     )
     return hold_lock(folder, busy, inherited=True)
-
-
-def _write_whole(path: Path, text: str) -> None:
-    """Write atomically: all or nothing, whenever this process is killed."""
-    with atomic_file(path) as part:
-        part.write_text(text, encoding="utf-8")
 
 
 class StagesArguments(Arguments):

@@ -8,7 +8,6 @@ judge, does not load one.
 
 from __future__ import annotations
 
-import json
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import islice
@@ -21,6 +20,7 @@ from rag_r1.evaluation.condition_run import run_condition
 from rag_r1.evaluation.judge import judge_endpoint
 from rag_r1.evaluation.report.summary import stop_message
 from rag_r1.evaluation.target import serve_model
+from rag_r1.io.atomic_files import write_json
 from rag_r1.io.bounded_json import read_json_file
 from rag_r1.io.terminal_text import terminal_text
 from rag_r1.protocols import Document
@@ -35,7 +35,7 @@ from rag_r1.retriever.data.trajectories import REASONS, TrajectoryReader
 from rag_r1.retriever.records import CANDIDATES, CORRECTNESS, PASSAGES, RELEVANCE, SUB_ANSWERS, write_records
 from rag_r1.rollouts.session import RunSetup, open_session, settings_of, usage_line
 from rag_r1.runs.errors import RunError
-from rag_r1.runs.folder import json_roundtrip, write_atomic
+from rag_r1.runs.folder import json_roundtrip
 
 #: In `steps/`: that nothing is left to play.
 PLAYED, SCORED = "trajectories.json", "correctness.json"
@@ -76,8 +76,7 @@ class DataRun:
 
     def mark(self, name: str, settings: dict[str, Any], **found: Any) -> None:
         """Note that with these settings nothing is left to do, and what was found."""
-        text = json.dumps({"settings": json_roundtrip(settings), **found}, indent=2)
-        write_atomic(self.step(name), text + "\n")
+        write_json(self.step(name), {"settings": json_roundtrip(settings), **found}, private=True)
 
     def marked(self, name: str, settings: dict[str, Any]) -> dict[str, Any] | None:
         """What was noted with these settings, or None. Failures are left as they are for as many --tries."""

@@ -32,7 +32,7 @@ from typing import Any
 from filelock import FileLock
 from tqdm import tqdm
 
-from rag_r1.io.atomic_files import atomic_file
+from rag_r1.io.atomic_files import atomic_file, write_text
 from rag_r1.io.terminal_text import terminal_text
 from rag_r1.protocols.actions import well_formed
 from rag_r1.tools.documents.parsers import (
@@ -92,8 +92,7 @@ def index_folder(folder: Path, out: Path, progress: bool = True, *, skip_bad_fil
         note.unlink(missing_ok=True)
         with atomic_file(corpus) as part:
             _write(folder, files, part, progress, skip_bad_files)
-        with atomic_file(note) as part:
-            part.write_text(json.dumps(made_from), encoding="utf-8")
+        write_text(note, json.dumps(made_from))
     return corpus
 
 
