@@ -27,11 +27,11 @@ from pathlib import Path
 from typing import Any
 
 from rag_r1.config.recipes import Recipe, find_file
+from rag_r1.io.file_hash import sha256_of_file
 from rag_r1.iterate.commands import StepCommands
 from rag_r1.iterate.plan import LoopPlan, Query
 from rag_r1.iterate.results import data_facts, evaluation_facts
 from rag_r1.runs.errors import RunError
-from rag_r1.runs.steps import hash_of_file
 from rag_r1.training.next_steps import finished_model
 
 #: Options that decide how fast a step is, what it costs or where it asks, and not what its result is.
@@ -245,7 +245,7 @@ def _decisive(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def _content(path: str | Path) -> str:
     """A file by its content: the first 16 digits of its hash. For files that are read in moments."""
-    return hash_of_file(Path(path)).hex()[:16]
+    return sha256_of_file(Path(path))[:16]
 
 
 def _files(name: str) -> str:

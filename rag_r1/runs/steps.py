@@ -33,6 +33,7 @@ from typing import Any
 
 from rag_r1.io.atomic_files import write_json
 from rag_r1.io.bounded_json import read_json_file
+from rag_r1.io.file_hash import sha256_of_file
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.lock import hold_lock
 
@@ -160,17 +161,9 @@ def fingerprint(folder: Path, names: Sequence[str]) -> str:
             raise RunError(f"{path} is missing: the step has not left its result")
         files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
         for file in files:
-            digest.update(file.relative_to(folder).as_posix().encode() + b"\0" + hash_of_file(file))
+            digest.update(file.relative_to(folder).as_posix().encode() + b"\0")
+            digest.update(bytes.fromhex(sha256_of_file(file)))
     return digest.hexdigest()
-
-
-def hash_of_file(path: Path) -> bytes:
-    """The SHA-256 of a file, which may be larger than the memory."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.digest()
 
 
 def _in_use(out: Path) -> RunError:
