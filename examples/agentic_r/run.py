@@ -27,7 +27,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -41,7 +40,7 @@ from rag_r1.io.atomic_files import atomic_file, write_json, write_text
 from rag_r1.io.terminal_text import print_error
 from rag_r1.options.command_line import Arguments, Positive, argument, read_arguments
 from rag_r1.runs.errors import RunError
-from rag_r1.runs.lock import hold_lock
+from rag_r1.runs.lock import hold_out
 from rag_r1.tools.retrieval.local_server import RetrievalProcessError
 
 ARMS = ("loop", "control")
@@ -73,13 +72,6 @@ class MiniatureArguments(Arguments):
         if len(set(self.seeds)) < len(self.seeds):
             raise ValueError("--seeds: each once")
         return self
-
-
-def hold_folder(out: Path) -> AbstractContextManager[None]:
-    """Holds the folder of the comparison for this process; RunError if another has it."""
-    return hold_lock(
-        out, RunError(f"{out} is in use by another process: wait for it, or choose another --out")
-    )
 
 
 def run_arm(ground: LoopInputs, arm: str, seed: int, rounds: int) -> None:
@@ -156,7 +148,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
-        with hold_folder(given.out):
+        with hold_out(given.out):
             for seed in given.seeds:
                 ground = LoopInputs.of(given.out, seed)
                 for arm in sorted(given.arms, key=ARMS.index):

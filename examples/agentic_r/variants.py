@@ -39,7 +39,7 @@ from examples.agentic_r.loop_inputs import (
 )
 from examples.agentic_r.markdown import variants_table
 from examples.agentic_r.recall import recall_of
-from examples.agentic_r.run import DEFAULT_OUT, FINISHED, hold_folder
+from examples.agentic_r.run import DEFAULT_OUT, FINISHED
 from examples.agentic_r.warm_start import PROTOCOL
 from rag_r1.evaluation.command import main as evaluate
 from rag_r1.inference.vllm_server import vllm_server
@@ -52,6 +52,7 @@ from rag_r1.options.command_line import Arguments, argument, read_arguments
 from rag_r1.retriever.selection.command import main as select_rows
 from rag_r1.retriever.training.command import main as train_retriever
 from rag_r1.runs.errors import RunError
+from rag_r1.runs.lock import hold_out
 from rag_r1.tools.retrieval.local_server import RetrievalProcessError, build_index, retrieval_process
 
 
@@ -192,7 +193,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
-        with hold_folder(given.out):
+        with hold_out(given.out):
             for seed in given.seeds:
                 _play(given.out, seed)
     except (RunError, RetrievalProcessError) as error:

@@ -15,18 +15,17 @@ Memory holds an `EpisodeOutcome` for each question and the place of its record, 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-from filelock import lock_descriptor
 
 from rag_r1.io.atomic_files import write_json
 from rag_r1.io.bounded_json import read_json_file
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.json_lines import JsonLinesFile
+from rag_r1.runs.lock import hold_out
 from rag_r1.runs.response_cache import ResponseCache
 
 SETTINGS = "settings.json"
@@ -73,26 +72,17 @@ class RunFolder:
     def __init__(self, out: Path, settings: Mapping[str, Any], notes: Mapping[str, Any] | None = None):
         self.out = out
         self.journal = out / "journal"
-        try:
-            self.journal.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._lock = os.open(self.journal, os.O_RDONLY)
-        except OSError as error:
-            raise RunError(f"cannot use the folder {out}: {error.strerror}; choose another --out") from error
         self._outcomes: dict[str, EpisodeOutcome] = {}
         self._places: dict[str, tuple[int, int]] = {}
-        self._open: list[Any] = []
-        try:
-            if not lock_descriptor(self._lock, blocking=False):
-                raise RunError(f"{out} is in use by another process: wait for it or choose another --out")
+        with ExitStack() as opened:
+            opened.enter_context(hold_out(out, self.journal, name=None, mode=0o700))
             self._check(json_roundtrip(settings), json_roundtrip(notes or {}))
             self._records = JsonLinesFile(self.journal / "records.ndjson", self._seen)
-            self._open.append(self._records)
+            opened.callback(self._records.close)
             self.tape = ResponseCache()
             self.tape.lines = JsonLinesFile(self.journal / "exchanges.ndjson", self.tape.seen)
-            self._open.append(self.tape.lines)
-        except BaseException:
-            self.close()
-            raise
+            opened.callback(self.tape.lines.close)
+            self._opened = opened.pop_all()
 
     def __enter__(self) -> RunFolder:
         return self
@@ -102,9 +92,7 @@ class RunFolder:
 
     def close(self) -> None:
         """Close the files and give the folder free."""
-        for file in self._open:
-            file.close()
-        os.close(self._lock)
+        self._opened.close()
 
     def outcome(self, ask_id: str) -> EpisodeOutcome | None:
         """How an ask ended, or None if it was not played to its end."""

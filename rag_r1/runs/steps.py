@@ -26,7 +26,7 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,7 @@ from rag_r1.io.atomic_files import write_json
 from rag_r1.io.bounded_json import read_json_file
 from rag_r1.io.file_hash import sha256_of_file
 from rag_r1.runs.errors import RunError
-from rag_r1.runs.lock import hold_lock
+from rag_r1.runs.lock import hold_out
 
 BEGUN, DONE = "begun.json", "done.json"
 
@@ -63,13 +63,7 @@ class PipelineFolder:
     @contextmanager
     def held(cls, out: Path) -> Iterator[PipelineFolder]:
         """The folder for the length of a block. Raises RunError if another process has it."""
-        with ExitStack() as stack:
-            try:
-                stack.enter_context(hold_lock(out, _in_use(out)))
-            except OSError as error:
-                raise RunError(
-                    f"cannot use the folder {out}: {error.strerror}; choose another --out"
-                ) from error
+        with hold_out(out):
             yield cls(out)
 
     def run(self, step: Step) -> str:
@@ -164,10 +158,6 @@ def fingerprint(folder: Path, names: Sequence[str]) -> str:
             digest.update(file.relative_to(folder).as_posix().encode() + b"\0")
             digest.update(bytes.fromhex(sha256_of_file(file)))
     return digest.hexdigest()
-
-
-def _in_use(out: Path) -> RunError:
-    return RunError(f"{out} is in use by another process: wait for it, or choose another --out")
 
 
 def _free_name(folder: Path) -> Path:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
 from rag_r1.runs.errors import RunError
-from rag_r1.runs.lock import hold_lock
+from rag_r1.runs.lock import hold_lock, hold_out
 
 #: Holds a folder, starts a child that outlives it, and is killed.
 KILLED = """
@@ -51,3 +52,28 @@ def test_a_lock_is_given_back_at_the_end_of_the_block_also_by_an_error(tmp_path:
         raise KeyError
     with hold_lock(tmp_path / "new", BUSY):
         pass
+
+
+def test_who_waits_gets_the_lock_when_it_is_given_back(tmp_path: Path):
+    order = []
+
+    def wait() -> None:
+        with hold_lock(tmp_path, None, name=".lock"):
+            order.append("second")
+
+    with hold_lock(tmp_path, BUSY, name=".lock"):
+        waiting = threading.Thread(target=wait)
+        waiting.start()
+        waiting.join(0.2)
+        order.append("first")
+    waiting.join()
+    assert order == ["first", "second"]
+
+
+def test_a_folder_itself_is_locked_without_a_file(tmp_path: Path):
+    with hold_out(tmp_path, tmp_path / "journal", name=None, mode=0o700):
+        with pytest.raises(RunError, match="in use by another process"):
+            with hold_out(tmp_path, tmp_path / "journal", name=None):
+                pass
+        assert list(tmp_path.rglob("*")) == [tmp_path / "journal"]
+    assert (tmp_path / "journal").stat().st_mode & 0o777 == 0o700
