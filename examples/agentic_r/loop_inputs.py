@@ -23,7 +23,7 @@ from rag_r1.config.recipes import RECIPES
 from rag_r1.demo.world import PROMPT_FILE
 from rag_r1.io.atomic_files import write_text
 from rag_r1.iterate.commands import flag_words
-from rag_r1.runs.errors import RunError
+from rag_r1.runs.settings import refuse_changes
 from rag_r1.tools.retrieval.local_server import build_index
 
 #: Questions of a world from which training data are made, and held-out ones.
@@ -54,8 +54,8 @@ class LoopInputs:
         """Makes what is not there. Raises RunError if the folder holds another form of the world."""
         folder = (out / f"seed{seed}").resolve()
         made, form = folder / "made_of", runs_hash()
-        if made.exists() and made.read_text(encoding="utf-8").strip() != form:
-            raise RunError(f"{folder} holds another form of this world: choose another --out")
+        if made.exists():
+            refuse_changes(folder, {"made_of": made.read_text(encoding="utf-8").strip()}, {"made_of": form})
         policy = warm_start(out / f"warm-{made_of()}")
         encoder = make_encoder(out / "encoder")
         if not made.exists():

@@ -41,6 +41,7 @@ from rag_r1.io.terminal_text import print_error
 from rag_r1.options.command_line import Arguments, Positive, argument, read_arguments
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.lock import hold_out
+from rag_r1.runs.settings import refuse_changes
 from rag_r1.tools.retrieval.local_server import RetrievalProcessError
 
 ARMS = ("loop", "control")
@@ -79,9 +80,9 @@ def run_arm(ground: LoopInputs, arm: str, seed: int, rounds: int) -> None:
     out = ground.folder / arm
     for name in (arm, *(["loop"] if arm == "control" else [])):
         finished = ground.folder / name / FINISHED
-        had = json.loads(finished.read_text(encoding="utf-8"))["rounds"] if finished.exists() else rounds
-        if had != rounds:
-            raise RunError(f"{finished.parent} has {had} rounds, not {rounds}: choose another --out")
+        if finished.exists():
+            had = json.loads(finished.read_text(encoding="utf-8"))["rounds"]
+            refuse_changes(finished.parent, {"rounds": had}, {"rounds": rounds})
     if (out / FINISHED).exists():
         return
     if arm == "control":

@@ -57,6 +57,7 @@ from rag_r1.options.command_line import (
     read_arguments,
 )
 from rag_r1.runs.errors import RunError
+from rag_r1.runs.settings import refuse_changes
 from rag_r1.tools.retrieval.local_server import RetrievalProcessError
 
 #: Arm -> its recipe in the folder `demo` of the recipes.
@@ -158,11 +159,8 @@ def check_folder(out: Path, overrides: Sequence[str]) -> None:
     table may mix them."""
     for run in finished_runs(out):
         which = out / f"seed{run['seed']}" / run["arm"]
-        if run["overrides"] != list(overrides):
-            told = " ".join(run["overrides"]) or "no overrides"
-            raise RunError(f"{which} was trained with {told}: choose another --out")
-        if run.get("made_of") != made_of():
-            raise RunError(f"{which} was trained in another form of this world: choose another --out")
+        now = {"overrides": list(overrides), "made_of": made_of()}
+        refuse_changes(which, {name: run.get(name) for name in now}, now)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

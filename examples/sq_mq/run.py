@@ -42,6 +42,7 @@ from rag_r1.io.terminal_text import print_error
 from rag_r1.options.command_line import Arguments, CheckedOverrides, Positive, argument, read_arguments
 from rag_r1.options.declare import Constraint
 from rag_r1.runs.errors import RunError
+from rag_r1.runs.settings import refuse_changes
 from rag_r1.tools.retrieval.local_server import RetrievalProcessError, build_index, retrieval_process
 from rag_r1.training.next_steps import newest_checkpoint
 
@@ -129,8 +130,7 @@ def compare_seed(given: SqMqArguments, seed: int) -> dict[str, Any]:
     finished = folder / "results.json"
     if finished.exists():
         before = json.loads(finished.read_text(encoding="utf-8"))
-        if before["settings"] != settings:
-            raise RunError(f"{folder} was made with {before['settings']}: choose another --out")
+        refuse_changes(folder, before["settings"], settings)
         return before["results"]
     models = {arm: trained_policy(given, arm, seed, folder) for arm in ARMS}
     # One file of questions for both: each is asked with the prompt of its protocol.

@@ -47,8 +47,8 @@ def atomic_file(path: Path) -> Iterator[Path]:
 
 
 def move_into_place(part: Path, path: Path) -> None:
-    """Give a part that is finished, a file or a folder, its name. For work that goes on with its part after a
-    kill or an error; everything else uses `atomic_file`."""
+    """Give a file or a folder another name, under which it replaces a file. For work that goes on with its
+    part after an error, and for files that are set aside; everything else uses `atomic_file`."""
     os.replace(part, path)
 
 

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from rag_r1.config.recipes import Recipe, find_file
+from rag_r1.io.atomic_files import atomic_file
 from rag_r1.io.file_hash import sha256_of_file
 from rag_r1.iterate.commands import StepCommands
 from rag_r1.iterate.plan import LoopPlan, Query
@@ -232,10 +233,9 @@ def _link_model(folder: Path) -> dict[str, Any]:
         model = finished_model(stage)
     except (OSError, ValueError) as error:
         raise RunError(f"{stage / 'finished'} names no model ({error}): remove {folder}") from error
-    part = folder / "model.part"
-    part.unlink(missing_ok=True)
-    part.symlink_to(os.path.relpath(model, folder))
-    part.replace(folder / "model")
+    with atomic_file(folder / "model") as part:
+        part.unlink(missing_ok=True)
+        part.symlink_to(os.path.relpath(model, folder))
     return {"model": os.path.relpath(model, folder)}
 
 

@@ -14,7 +14,6 @@ Memory holds an `EpisodeOutcome` for each question and the place of its record, 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -27,6 +26,7 @@ from rag_r1.runs.errors import RunError
 from rag_r1.runs.json_lines import JsonLinesFile
 from rag_r1.runs.lock import hold_out
 from rag_r1.runs.response_cache import ResponseCache
+from rag_r1.runs.settings import flat, json_roundtrip, refuse_changes
 
 SETTINGS = "settings.json"
 
@@ -124,28 +124,7 @@ class RunFolder:
             write_json(path, {"settings": settings, "notes": notes}, private=True)
             return
         try:
-            before = _flat(read_json_file(path)["settings"])
+            before = flat(read_json_file(path)["settings"])
         except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
             raise RunError(f"{path} cannot be read ({error!r}): choose another --out") from error
-        now = _flat(settings)
-        changed = [key for key in dict.fromkeys([*before, *now]) if before.get(key) != now.get(key)]
-        if changed:
-            told = "; ".join(f"{key} was {before.get(key)!r} and is now {now.get(key)!r}" for key in changed)
-            raise RunError(
-                f"{self.out} was begun with other settings: {told}. Give the same ones to go on, or choose "
-                "another --out"
-            )
-
-
-def json_roundtrip(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings as they come back from JSON."""
-    return json.loads(json.dumps(dict(settings), default=str))
-
-
-def _flat(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested settings by their full key, as in `budget.max_turns`."""
-    flat: dict[str, Any] = {}
-    for key, item in value.items():
-        nested = isinstance(item, Mapping) and item
-        flat |= _flat(item, f"{prefix}{key}.") if nested else {f"{prefix}{key}": item}
-    return flat
+        refuse_changes(self.out, before, flat(settings))

@@ -36,6 +36,7 @@ from rag_r1.io.bounded_json import read_json_file
 from rag_r1.io.file_hash import sha256_of_file
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.lock import hold_out
+from rag_r1.runs.settings import refuse_changes
 
 BEGUN, DONE = "begun.json", "done.json"
 
@@ -119,16 +120,11 @@ class PipelineFolder:
         begun = _read(self.out / step.name / BEGUN)
         if not begun:
             return "new"
-        before, now = begun["settings"], plan["settings"]
-        changed = [key for key in dict.fromkeys([*before, *now]) if before.get(key) != now.get(key)]
-        if changed:
-            told = "; ".join(
-                f"{step.name}.{key} was {before.get(key)!r} and is now {now.get(key)!r}" for key in changed
-            )
-            raise RunError(
-                f"{self.out / step.name} was begun with other settings: {told}. Give the same ones to go on, "
-                "choose another --out, or remove this folder to make the step again"
-            )
+        before, now = (
+            {f"{step.name}.{key}": value for key, value in one["settings"].items()} for one in (begun, plan)
+        )
+        remedy = "Give the same ones to go on, choose another --out, or remove this folder to make it again"
+        refuse_changes(self.out / step.name, before, now, remedy)
         if begun["inputs"] != plan["inputs"]:
             return "outdated"
         done = self._done(step.name)

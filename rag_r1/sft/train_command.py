@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from rag_r1.config.recipes import Recipe, RecipeError
+from rag_r1.io.atomic_files import move_into_place
 from rag_r1.io.terminal_text import print_error
 from rag_r1.options.command_line import Arguments, Overrides, argument, hydra_quoted, read_arguments
 from rag_r1.options.import_path import add_working_directory
@@ -155,7 +156,8 @@ def run(command: Sequence[str], folder: Path, config: Any) -> int:
         begin_next_epoch(folder, config)
         metrics = folder / METRICS
         if metrics.exists():
-            metrics.replace(folder / f"metrics-{len(list(folder.glob('metrics-*.jsonl'))) + 1}.jsonl")
+            number = len(list(folder.glob("metrics-*.jsonl"))) + 1
+            move_into_place(metrics, folder / f"metrics-{number}.jsonl")
         sys.stdout.flush()
         status = run_child(command, {"VERL_FILE_LOGGER_PATH": str(metrics.absolute()), **os.environ})
     if status:

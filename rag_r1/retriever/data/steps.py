@@ -35,7 +35,7 @@ from rag_r1.retriever.data.trajectories import REASONS, TrajectoryReader
 from rag_r1.retriever.records import CANDIDATES, CORRECTNESS, PASSAGES, RELEVANCE, SUB_ANSWERS, write_records
 from rag_r1.rollouts.session import RunSetup, open_session, settings_of, usage_line
 from rag_r1.runs.errors import RunError
-from rag_r1.runs.folder import json_roundtrip
+from rag_r1.runs.settings import changed_settings, json_roundtrip
 
 #: In `steps/`: that nothing is left to play.
 PLAYED, SCORED = "trajectories.json", "correctness.json"
@@ -82,9 +82,9 @@ class DataRun:
         """What was noted with these settings, or None. Failures are left as they are for as many --tries."""
         try:
             noted = read_json_file(self.step(name))
-            same = noted["settings"] == json_roundtrip(settings)
+            same = not changed_settings(noted["settings"], json_roundtrip(settings))
             return noted if same and self.given.tries <= (noted["tries"] or self.given.tries) else None
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return None
 
     def print_missing(self, what: str, scored: int, again: int, why: str) -> None:
