@@ -42,7 +42,6 @@ from rag_r1.options.command_line import Arguments, Positive, argument, read_argu
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.lock import hold_out
 from rag_r1.runs.settings import refuse_changes
-from rag_r1.tools.retrieval.local_server import RetrievalProcessError
 
 ARMS = ("loop", "control")
 #: Until the first retriever both arms are the same run.
@@ -156,7 +155,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     run_arm(ground, arm, seed, given.rounds)
                 if (ground.folder / "loop" / FINISHED).exists():
                     measure_recall(ground, seed, given.rounds)
-    except (RunError, RetrievalProcessError) as error:
+    except RunError as error:
         print_error(error)
         return 1
     runs = finished_runs(given.out)

@@ -53,7 +53,7 @@ from rag_r1.retriever.selection.command import main as select_rows
 from rag_r1.retriever.training.command import main as train_retriever
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.lock import hold_out
-from rag_r1.tools.retrieval.local_server import RetrievalProcessError, build_index, retrieval_process
+from rag_r1.tools.retrieval.local_server import build_index, retrieval_process
 
 
 class Variant(NamedTuple):
@@ -96,7 +96,7 @@ class VariantsArguments(Arguments):
 
 def run_variant(ground: LoopInputs, seed: int, name: str, policy: Path, url_of_policy: str) -> dict[str, Any]:
     """Train the retriever of a variant and let the agent play with it, as far as that is not done; returns
-    its figures. Raises RunError and RetrievalProcessError."""
+    its figures. Raises RunError."""
     folder = _folder(ground, name)
     if (folder / _FINISHED).exists():
         return json.loads((folder / _FINISHED).read_text(encoding="utf-8"))
@@ -126,7 +126,7 @@ def run_variant(ground: LoopInputs, seed: int, name: str, policy: Path, url_of_p
 
 
 def _play(out: Path, seed: int) -> None:
-    """What a seed lacks. Raises RunError and RetrievalProcessError."""
+    """What a seed lacks. Raises RunError."""
     ground = LoopInputs.of(out, seed)
     _last_data(ground)
     if all((_folder(ground, name) / _FINISHED).exists() for name in VARIANTS):
@@ -196,7 +196,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with hold_out(given.out):
             for seed in given.seeds:
                 _play(given.out, seed)
-    except (RunError, RetrievalProcessError) as error:
+    except RunError as error:
         print_error(error)
         return 1
     text = variants_table(finished_variants(given.out))

@@ -45,7 +45,7 @@ from examples.memory.warm_start import (
 from examples.memory.world import pages_data, write_pages
 from rag_r1.agent.records import records_by_step
 from rag_r1.demo.report import summarise
-from rag_r1.demo.run import OUTPUTS, DemoError, TrainingInputs, protocol_of, run_demo
+from rag_r1.demo.run import OUTPUTS, TrainingInputs, protocol_of, run_demo
 from rag_r1.io.atomic_files import write_json, write_text
 from rag_r1.io.terminal_text import print_error
 from rag_r1.options.command_line import (
@@ -58,7 +58,6 @@ from rag_r1.options.command_line import (
 )
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.settings import refuse_changes
-from rag_r1.tools.retrieval.local_server import RetrievalProcessError
 
 #: Arm -> its recipe in the folder `demo` of the recipes.
 RECIPES = {"memory": "memory_grpo", "plain": "memory_plain", "ppo": "memory_ppo"}
@@ -104,7 +103,7 @@ class MemoryArm:
         return TrainingInputs(protocol, policy.resolve(), write_pages)
 
     def trained(self, seed: int, overrides: Sequence[str], timeout_s: float) -> None:
-        """Train it, if that is not done. Raises DemoError."""
+        """Train it, if that is not done. Raises RunError."""
         folder = (self.out / f"seed{seed}" / self.name).resolve()
         finished = folder / _FINISHED
         if finished.exists():
@@ -181,7 +180,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for seed in given.seeds:
             for arm in arms:
                 arm.trained(seed, given.overrides, given.timeout)
-    except (DemoError, RetrievalProcessError, RunError) as error:
+    except RunError as error:
         print_error(error)
         return 1
     runs = finished_runs(given.out)

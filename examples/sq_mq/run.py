@@ -33,7 +33,7 @@ from examples.sq_mq.markdown import markdown
 from rag_r1.demo.eval_spec import NO_CACHE, eval_words
 from rag_r1.demo.loopback import DelayingProxy
 from rag_r1.demo.policy import policy_path
-from rag_r1.demo.run import KEEP_POLICY, OUTPUTS, DemoError, run_demo
+from rag_r1.demo.run import KEEP_POLICY, OUTPUTS, run_demo
 from rag_r1.demo.world import INDEPENDENT, KINDS, demo_protocol, write_demo
 from rag_r1.evaluation import command
 from rag_r1.evaluation.report.run_table import read_run
@@ -43,7 +43,7 @@ from rag_r1.options.command_line import Arguments, CheckedOverrides, Positive, a
 from rag_r1.options.declare import Constraint
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.settings import refuse_changes
-from rag_r1.tools.retrieval.local_server import RetrievalProcessError, build_index, retrieval_process
+from rag_r1.tools.retrieval.local_server import build_index, retrieval_process
 from rag_r1.training.next_steps import newest_checkpoint
 
 ARMS = ("sq", "mq")
@@ -102,7 +102,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         runs = [compare_seed(given, seed) for seed in given.seeds]
-    except (DemoError, RetrievalProcessError, RunError) as error:
+    except RunError as error:
         print_error(error)
         return 1
     told = {"settings": settings_of(given), "runs": runs}
@@ -154,7 +154,7 @@ def compare_seed(given: SqMqArguments, seed: int) -> dict[str, Any]:
 
 
 def trained_policy(given: SqMqArguments, arm: str, seed: int, folder: Path) -> Path:
-    """The policy of an arm; trained, if it is not there. Raises DemoError."""
+    """The policy of an arm; trained, if it is not there. Raises RunError."""
     if given.untrained:
         return policy_path(f"rag_r1_{arm}")
     if given.policies:

@@ -28,7 +28,7 @@ from rag_r1.rollouts.provenance_facts import ProvenanceError, describe_server
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.markdown import one_line_text
 from rag_r1.tools.retrieval.client import TOKEN_VARIABLE, token_header
-from rag_r1.tools.retrieval.local_server import RetrievalProcessError, retrieval_process
+from rag_r1.tools.retrieval.local_server import retrieval_process
 from rag_r1.tools.retrieval.query_format import ready_address
 
 #: In the folder OUT: what a server that is started here prints.
@@ -94,7 +94,7 @@ class LoopServer:
             options = ("--reload-root", root, *self.server.options)
             started = retrieval_process(index, log, *options, wait_s=_LOADING_S)
             self.url = self._started.enter_context(started)
-        except RetrievalProcessError as error:
+        except RunError as error:
             raise RunError(f"{error}\nlog of the retrieval server: {log}") from error
 
     def _order(self, index: Path) -> None:

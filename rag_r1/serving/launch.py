@@ -23,7 +23,7 @@ from rag_r1.runs.errors import RunError
 from rag_r1.runs.lock import hold_lock
 from rag_r1.serving.app import PageInfo
 from rag_r1.serving.arguments import ChatAgentArguments, to_eval_arguments
-from rag_r1.tools.retrieval.local_server import RetrievalProcessError, build_index, retrieval_process
+from rag_r1.tools.retrieval.local_server import build_index, retrieval_process
 
 #: What is written anew at each start, below --out. No other module has these names: --out may be a folder
 #: in which the user has an `index`, `documents` or the runs of the demo.
@@ -46,14 +46,11 @@ def launch_agent(given: ChatAgentArguments) -> Iterator[LaunchedAgent]:
     with ExitStack() as stack:
         busy = RunError(f"another chat uses the folder {given.out}: choose another --out")
         stack.enter_context(hold_lock(given.out, busy, name=".lock"))
-        try:
-            asked, about = import_object(_DEMO)(given, stack) if given.demo else _own(given, stack)
-            asked = resolve_model(asked)
-            if asked.base_url is None:
-                say(f"starting vLLM for {asked.model}; its log: {asked.out / 'vllm.log'}")
-            asked = stack.enter_context(serve_model(asked))
-        except RetrievalProcessError as error:
-            raise RunError(str(error)) from error
+        asked, about = import_object(_DEMO)(given, stack) if given.demo else _own(given, stack)
+        asked = resolve_model(asked)
+        if asked.base_url is None:
+            say(f"starting vLLM for {asked.model}; its log: {asked.out / 'vllm.log'}")
+        asked = stack.enter_context(serve_model(asked))
         yield LaunchedAgent(asked, replace(about, protocol=asked.protocol, history=given.earlier))
 
 

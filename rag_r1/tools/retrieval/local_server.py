@@ -17,12 +17,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from rag_r1.runs.errors import RunError
 from rag_r1.system.child_processes import bind_to_parent, child_process, server_environment
 from rag_r1.tools.retrieval.client import TOKEN_VARIABLE
-
-
-class RetrievalProcessError(RuntimeError):
-    """The index could not be built, or the server did not start; the message ends with its last output."""
 
 
 def build_index(corpus: Path, out: Path, *options: str, timeout_s: float = 600) -> Path:
@@ -45,9 +42,7 @@ def build_index(corpus: Path, out: Path, *options: str, timeout_s: float = 600) 
         env=server_environment(),
     )
     if done.returncode:
-        raise RetrievalProcessError(
-            f"building the index of {corpus} failed:\n{_tail(done.stdout + done.stderr)}"
-        )
+        raise RunError(f"building the index of {corpus} failed:\n{_tail(done.stdout + done.stderr)}")
     return out
 
 
@@ -68,7 +63,7 @@ def _wait_until_ready(process: subprocess.Popen, url: str, log: Path, wait_s: fl
     deadline = time.monotonic() + wait_s
     while time.monotonic() < deadline:
         if process.poll() is not None:
-            raise RetrievalProcessError(
+            raise RunError(
                 f"the retrieval server ended with code {process.returncode}:\n{_tail(log.read_text())}"
             )
         try:
@@ -76,9 +71,7 @@ def _wait_until_ready(process: subprocess.Popen, url: str, log: Path, wait_s: fl
                 return
         except (urllib.error.URLError, OSError):
             time.sleep(0.2)
-    raise RetrievalProcessError(
-        f"the retrieval server was not ready after {wait_s:.0f} s:\n{_tail(log.read_text())}"
-    )
+    raise RunError(f"the retrieval server was not ready after {wait_s:.0f} s:\n{_tail(log.read_text())}")
 
 
 def _free_port() -> int:
