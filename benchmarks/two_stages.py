@@ -38,11 +38,12 @@ from rag_r1.config.recipes import Recipe
 from rag_r1.demo import r1_searcher_traces
 from rag_r1.demo.policy import POLICIES, load_policy
 from rag_r1.demo.report import mean
-from rag_r1.demo.run import DemoError, train
+from rag_r1.demo.run import train
 from rag_r1.demo.search import WorldSearch
 from rag_r1.demo.simulate import run_rollouts
 from rag_r1.demo.world import demo_data, demo_protocol, write_demo
 from rag_r1.rewards import RewardSum, token_f1
+from rag_r1.runs.errors import RunError
 from rag_r1.tools.retrieval.local_server import build_index, retrieval_process
 from rag_r1.training.stages import exported_model, run_stages
 
@@ -131,7 +132,7 @@ def train_one(log: Path, timeout_s: float, recipe: str, overrides: Sequence[str]
     log.mkdir(parents=True, exist_ok=True)
     try:
         train(Recipe.find(recipe).command(overrides), log, timeout_s)
-    except DemoError as error:
+    except RunError as error:
         print(error, file=sys.stderr)
         return 1
     return 0

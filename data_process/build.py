@@ -13,7 +13,6 @@ NAME is the data_source under which veRL reports the rows. A YAML file (--mix) c
 from __future__ import annotations
 
 import errno
-import json
 import os
 import sqlite3
 import sys
@@ -34,7 +33,7 @@ from data_process.sources import SOURCES
 from rag_r1.data.files.bad_rows import HELP, BadRows
 from rag_r1.data.files.qa_parquet import REPEATED, refuse_leftovers
 from rag_r1.data.files.questions import DataError, Question
-from rag_r1.io.atomic_files import atomic_file
+from rag_r1.io.atomic_files import write_json
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, argument, read_arguments
 from rag_r1.options.declare import Constraint
@@ -126,9 +125,7 @@ def build(given: BuildArguments) -> dict[str, Any]:
             "sources": [entry_counts(pool, i, read[i], bad[i], written[i]) for i in range(len(entries))],
             "left_out": total.left_out(),
         }
-    text = json.dumps(summary, indent=2, ensure_ascii=False)
-    with atomic_file(given.out / "data_summary.json") as part:
-        part.write_text(text + "\n", encoding="utf-8")
+    write_json(given.out / "data_summary.json", summary, ensure_ascii=False)
     return summary
 
 

@@ -7,7 +7,6 @@ earlier run.
 
 from __future__ import annotations
 
-import json
 from array import array
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
@@ -25,17 +24,13 @@ from rag_r1.data.files.duplicates import DUPLICATE, IN_TEST, row_label
 from rag_r1.data.files.qa_parquet import hashed_id, make_row
 from rag_r1.data.files.questions import Question
 from rag_r1.data.rows import QuestionRow, RowWriter
-from rag_r1.io.atomic_files import atomic_file
+from rag_r1.io.atomic_files import write_json_lines
 from rag_r1.protocols import Protocol
 
 
 def write_report(path: Path, lines: Iterable[dict[str, Any]]) -> int:
     """Write JSON lines; returns how many."""
-    count = 0
-    with atomic_file(path) as part, part.open("w", encoding="utf-8") as file:
-        for line in lines:
-            file.write(json.dumps(line, ensure_ascii=False) + "\n")
-            count += 1
+    count = write_json_lines(path, lines)
     if not count:
         path.unlink()
     return count

@@ -31,7 +31,8 @@ from tqdm import tqdm
 sys.path.insert(0, str(Path(__file__).parent.parent))  # so that the script also runs without installation
 
 from rag_r1.data.files.bad_rows import HELP, BadRows  # noqa: E402
-from rag_r1.options.command_exit import command_main
+from rag_r1.io.atomic_files import move_into_place, write_text  # noqa: E402
+from rag_r1.options.command_exit import command_main  # noqa: E402
 from rag_r1.options.command_line import Arguments, argument, read_arguments  # noqa: E402
 
 WORDS = 100
@@ -131,7 +132,7 @@ def split(
             bar.set_postfix_str(f"{state.passages:,} passages")
     if state.bad.count and not skip_bad_rows:
         raise KiltError(state.bad.refusal())
-    part.replace(out)
+    move_into_place(part, out)
     record.unlink(missing_ok=True)
     return state
 
@@ -160,9 +161,7 @@ def _resume(part: Path, record: Path, wanted: Progress, skip_bad_rows: bool) -> 
 
 
 def _note(record: Path, state: Progress) -> None:
-    new = record.with_name(record.name + ".new")
-    new.write_text(json.dumps(asdict(state)), encoding="utf-8")
-    new.replace(record)
+    write_text(record, json.dumps(asdict(state)))
 
 
 class KiltArguments(Arguments):

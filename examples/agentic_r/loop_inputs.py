@@ -21,8 +21,9 @@ from examples.agentic_r.world import TRAIN, MisleadingWorld, misleading_data, wr
 from examples.common.small_encoder import make_encoder
 from rag_r1.config.recipes import RECIPES
 from rag_r1.demo.world import PROMPT_FILE
-from rag_r1.evaluation.report.report import write_text
+from rag_r1.io.atomic_files import write_text
 from rag_r1.iterate.commands import flag_words
+from rag_r1.runs.settings import refuse_changes
 from rag_r1.tools.retrieval.local_server import build_index
 
 #: Questions of a world from which training data are made, and held-out ones.
@@ -30,10 +31,6 @@ DATA_QUESTIONS, HELD_OUT = 150, 150
 #: Passages that are tried out for each search, and negatives of a row.
 CANDIDATES, NEGATIVES = 6, 4
 RETRIEVER_RECIPE = RECIPES / "agentic_r" / "retriever_demo.yaml"
-
-
-class LoopError(RuntimeError):
-    """A loop that did not end, or a folder of another form; the message says what to do."""
 
 
 def runs_hash() -> str:
@@ -54,11 +51,11 @@ class LoopInputs:
 
     @classmethod
     def of(cls, out: Path, seed: int) -> LoopInputs:
-        """Makes what is not there. Raises LoopError if the folder holds another form of the world."""
+        """Makes what is not there. Raises RunError if the folder holds another form of the world."""
         folder = (out / f"seed{seed}").resolve()
         made, form = folder / "made_of", runs_hash()
-        if made.exists() and made.read_text(encoding="utf-8").strip() != form:
-            raise LoopError(f"{folder} holds another form of this world: choose another --out")
+        if made.exists():
+            refuse_changes(folder, {"made_of": made.read_text(encoding="utf-8").strip()}, {"made_of": form})
         policy = warm_start(out / f"warm-{made_of()}")
         encoder = make_encoder(out / "encoder")
         if not made.exists():

@@ -24,7 +24,7 @@ _BATCH = 32
 def recall_of(
     index: Path, questions: Sequence[Question], world: MisleadingWorld, mode: Mode
 ) -> dict[str, float]:
-    """{"recall@1": ..., "recall@3": ...} over all facts of the questions. Raises RetrievalProcessError."""
+    """{"recall@1": ..., "recall@3": ...} over all facts of the questions. Raises RunError."""
     facts = [(question, number) for question in questions for number in range(len(question.lookups))]
     with tempfile.TemporaryDirectory() as folder:
         with retrieval_process(index, Path(folder) / "server.log", "--device", "cpu") as url:

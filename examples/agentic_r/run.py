@@ -26,21 +26,21 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import model_validator
 
-from examples.agentic_r.loop_inputs import LoopError, LoopInputs, runs_hash, worlds
+from examples.agentic_r.loop_inputs import LoopInputs, runs_hash, worlds
 from examples.agentic_r.markdown import draw, markdown
 from examples.agentic_r.recall import recall_of
 from rag_r1.demo.run import OUTPUTS
-from rag_r1.evaluation.report.report import write_text
+from rag_r1.io.atomic_files import atomic_file, write_json, write_text
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, Positive, argument, read_arguments
-from rag_r1.runs.lock import hold_lock
-from rag_r1.tools.retrieval.local_server import RetrievalProcessError
+from rag_r1.runs.errors import RunError
+from rag_r1.runs.lock import hold_out
+from rag_r1.runs.settings import refuse_changes
 
 ARMS = ("loop", "control")
 #: Until the first retriever both arms are the same run.
@@ -73,21 +73,14 @@ class MiniatureArguments(Arguments):
         return self
 
 
-def hold_folder(out: Path) -> AbstractContextManager[None]:
-    """Holds the folder of the comparison for this process; LoopError if another has it."""
-    return hold_lock(
-        out, LoopError(f"{out} is in use by another process: wait for it, or choose another --out")
-    )
-
-
 def run_arm(ground: LoopInputs, arm: str, seed: int, rounds: int) -> None:
-    """Run the loop of an arm, if that is not done. Raises LoopError."""
+    """Run the loop of an arm, if that is not done. Raises RunError."""
     out = ground.folder / arm
     for name in (arm, *(["loop"] if arm == "control" else [])):
         finished = ground.folder / name / FINISHED
-        had = json.loads(finished.read_text(encoding="utf-8"))["rounds"] if finished.exists() else rounds
-        if had != rounds:
-            raise LoopError(f"{finished.parent} has {had} rounds, not {rounds}: choose another --out")
+        if finished.exists():
+            had = json.loads(finished.read_text(encoding="utf-8"))["rounds"]
+            refuse_changes(finished.parent, {"rounds": had}, {"rounds": rounds})
     if (out / FINISHED).exists():
         return
     if arm == "control":
@@ -98,10 +91,10 @@ def run_arm(ground: LoopInputs, arm: str, seed: int, rounds: int) -> None:
     print(f"seed {seed}: {arm}", flush=True)
     status = subprocess.run([sys.executable, "-m", "rag_r1.cli", "iterate", *words]).returncode
     if status:
-        raise LoopError(f"the loop of {out} ended with status {status} (see above); start again")
+        raise RunError(f"the loop of {out} ended with status {status} (see above); start again")
     rows = json.loads((out / "rounds.json").read_text(encoding="utf-8"))["rows"]
     told = {"arm": arm, "seed": seed, "made_of": runs_hash(), "rounds": rounds, "rows": rows}
-    write_text(out / FINISHED, json.dumps(told, indent=2) + "\n")
+    write_json(out / FINISHED, told)
 
 
 def _share(loop: Path, control: Path) -> None:
@@ -109,12 +102,11 @@ def _share(loop: Path, control: Path) -> None:
     if control.exists():
         return
     if not (loop / FINISHED).exists():
-        raise LoopError(f"{loop} is not finished, and the control begins with its first steps: --arms loop")
-    part = control.with_name("control.part")
-    shutil.rmtree(part, ignore_errors=True)
-    for name in _SHARED:
-        shutil.copytree(loop / name, part / name, symlinks=True)
-    part.rename(control)
+        raise RunError(f"{loop} is not finished, and the control begins with its first steps: --arms loop")
+    with atomic_file(control) as part:
+        shutil.rmtree(part, ignore_errors=True)
+        for name in _SHARED:
+            shutil.copytree(loop / name, part / name, symlinks=True)
 
 
 def measure_recall(ground: LoopInputs, seed: int, rounds: int) -> dict[str, dict[str, float]]:
@@ -127,7 +119,7 @@ def measure_recall(ground: LoopInputs, seed: int, rounds: int) -> dict[str, dict
     for number in range(1, rounds + 1):
         index = ground.folder / "loop" / f"round{number}" / "index" / "index"
         found[f"round {number}"] = recall_of(index, data.val, test, "agentic")
-    write_text(path, json.dumps(found, indent=2) + "\n")
+    write_json(path, found)
     return found
 
 
@@ -145,7 +137,7 @@ def finished_runs(out: Path) -> list[dict[str, Any]]:
     return sorted(runs, key=lambda run: (run["seed"], ARMS.index(run["arm"])))
 
 
-@command_main(LoopError, RetrievalProcessError)
+@command_main(RunError)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns 0 when the page is written, 1 with the reason if not."""
     given = read_arguments(
@@ -154,7 +146,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prog="python -m examples.agentic_r.run",
         description=_DESCRIPTION,
     )
-    with hold_folder(given.out):
+    with hold_out(given.out):
         for seed in given.seeds:
             ground = LoopInputs.of(given.out, seed)
             for arm in sorted(given.arms, key=ARMS.index):

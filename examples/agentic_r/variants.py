@@ -31,7 +31,6 @@ from typing import Any, NamedTuple
 
 from examples.agentic_r.loop_inputs import (
     NEGATIVES,
-    LoopError,
     LoopInputs,
     encoder_options,
     eval_words,
@@ -39,11 +38,11 @@ from examples.agentic_r.loop_inputs import (
 )
 from examples.agentic_r.markdown import variants_table
 from examples.agentic_r.recall import recall_of
-from examples.agentic_r.run import DEFAULT_OUT, FINISHED, hold_folder
+from examples.agentic_r.run import DEFAULT_OUT, FINISHED
 from examples.agentic_r.warm_start import PROTOCOL
 from rag_r1.evaluation.command import main as evaluate
-from rag_r1.evaluation.report.report import write_text
 from rag_r1.inference.vllm_server import vllm_server
+from rag_r1.io.atomic_files import write_json, write_text
 from rag_r1.iterate.commands import query_keys
 from rag_r1.iterate.plan import Query
 from rag_r1.iterate.results import evaluation_facts
@@ -51,9 +50,9 @@ from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, argument, read_arguments
 from rag_r1.retriever.selection.command import main as select_rows
 from rag_r1.retriever.training.command import main as train_retriever
-from rag_r1.runs.json_lines import RunError
-from rag_r1.runs.lock import PipelineError
-from rag_r1.tools.retrieval.local_server import RetrievalProcessError, build_index, retrieval_process
+from rag_r1.runs.errors import RunError
+from rag_r1.runs.lock import hold_out
+from rag_r1.tools.retrieval.local_server import build_index, retrieval_process
 
 
 class Variant(NamedTuple):
@@ -96,7 +95,7 @@ class VariantsArguments(Arguments):
 
 def run_variant(ground: LoopInputs, seed: int, name: str, policy: Path, url_of_policy: str) -> dict[str, Any]:
     """Train the retriever of a variant and let the agent play with it, as far as that is not done; returns
-    its figures. Raises LoopError and RetrievalProcessError."""
+    its figures. Raises RunError."""
     folder = _folder(ground, name)
     if (folder / _FINISHED).exists():
         return json.loads((folder / _FINISHED).read_text(encoding="utf-8"))
@@ -121,12 +120,12 @@ def run_variant(ground: LoopInputs, seed: int, name: str, policy: Path, url_of_p
         _run(evaluate, words)
     facts = evaluation_facts(folder)
     told |= {"rows": rows} | {figure: facts[figure]["value"] for figure in ("em", "searches")}
-    write_text(folder / _FINISHED, json.dumps(told, indent=2) + "\n")
+    write_json(folder / _FINISHED, told)
     return told
 
 
 def _play(out: Path, seed: int) -> None:
-    """What a seed lacks. Raises LoopError, PipelineError, RetrievalProcessError, RunError."""
+    """What a seed lacks. Raises RunError."""
     ground = LoopInputs.of(out, seed)
     _last_data(ground)
     if all((_folder(ground, name) / _FINISHED).exists() for name in VARIANTS):
@@ -165,7 +164,7 @@ def _trained(ground: LoopInputs, seed: int, utility: str, query: Query, folder: 
 def _last_data(ground: LoopInputs) -> Path:
     loop = ground.folder / "loop"
     if not (loop / FINISHED).exists():
-        raise LoopError(f"{loop} is not finished: run python -m examples.agentic_r.run first")
+        raise RunError(f"{loop} is not finished: run python -m examples.agentic_r.run first")
     return loop / f"round{_rounds(ground)}" / "data" / "run"
 
 
@@ -180,10 +179,10 @@ def _rounds(ground: LoopInputs) -> int:
 
 def _run(command: Callable[[Sequence[str]], int], words: Sequence[object]) -> None:
     if status := command([str(word) for word in words]):
-        raise LoopError(f"a command ended with status {status} (see above); start again")
+        raise RunError(f"a command ended with status {status} (see above); start again")
 
 
-@command_main(LoopError, PipelineError, RetrievalProcessError, RunError)
+@command_main(RunError)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns 0 when the table is written, 1 with the reason if not."""
     given = read_arguments(
@@ -192,7 +191,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prog="python -m examples.agentic_r.variants",
         description=_DESCRIPTION,
     )
-    with hold_folder(given.out):
+    with hold_out(given.out):
         for seed in given.seeds:
             _play(given.out, seed)
     text = variants_table(finished_variants(given.out))

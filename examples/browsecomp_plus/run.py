@@ -27,7 +27,7 @@ import httpx
 
 from rag_r1.agent import Trajectory
 from rag_r1.agent.records import RecordError, read_records, trajectory_of
-from rag_r1.io.atomic_files import atomic_file
+from rag_r1.io.atomic_files import write_text
 from rag_r1.io.bounded_http import bounded_http_client
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, argument, read_arguments
@@ -157,9 +157,8 @@ def write_runs(records: Iterable[dict[str, Any]], out: Path, model: str = "") ->
             raise RecordError(f"the record {record.get('id')!r}: {what}")
         seen.add(key)
         run = to_benchmark_run(trajectory_of(record), key, model)
-        text = json.dumps(run, ensure_ascii=False, indent=2).encode("utf-8", "replace")
-        with atomic_file(out / f"run_{len(seen):05d}.json") as part:
-            part.write_bytes(text)
+        text = json.dumps(run, ensure_ascii=False, indent=2)
+        write_text(out / f"run_{len(seen):05d}.json", text, errors="replace")
     return len(seen)
 
 

@@ -18,6 +18,7 @@ from rag_r1.demo.phase_trainer import PhaseTrainer, Row, TrainingPhase
 from rag_r1.demo.pipeline.pretrain import PROGRESS, SAVED_EVERY, save_progress
 from rag_r1.demo.policy import save_policy
 from rag_r1.demo.warm_start import base_weights
+from rag_r1.io.atomic_files import move_into_place
 
 
 def train_policy(
@@ -48,7 +49,7 @@ def train_policy(
                 save_progress(progress, {"step": step + 1, "state": training.state()})
     model.eval()
     save_policy(unfinished, model, tokenizer)
-    unfinished.rename(folder)
+    move_into_place(unfinished, folder)
     (folder / PROGRESS).unlink(missing_ok=True)
     return folder
 

@@ -11,6 +11,7 @@ import shutil
 from pathlib import Path
 
 from rag_r1.demo.world import COMPANY, FIRST, LAST, RIVER, STEM, TOWN, TRADE, YEARS
+from rag_r1.io.atomic_files import atomic_file
 
 _OTHERS = 'the was born in a town year company founded by where when were and of founder ? . , " :'
 _SPECIAL = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
@@ -38,7 +39,7 @@ def make_encoder(folder: Path, seed: int = 0) -> Path:
     )
     ends = [(token, vocabulary[token]) for token in ("[CLS]", "[SEP]")]
     tokenizer.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=ends)
-    bare, part = folder.with_name(f"{folder.name}.bare"), folder.with_name(f"{folder.name}.part")
+    bare = folder.with_name(f"{folder.name}.bare")
     torch.manual_seed(seed)
     config = BertConfig(
         vocab_size=len(vocabulary),
@@ -55,9 +56,8 @@ def make_encoder(folder: Path, seed: int = 0) -> Path:
         bare
     )
     transformer = Transformer(str(bare))
-    SentenceTransformer(modules=[transformer, Pooling(WIDTH, pooling_mode="mean"), Normalize()]).save(
-        str(part), create_model_card=False
-    )
-    shutil.rmtree(bare)
-    part.rename(folder)
+    encoder = SentenceTransformer(modules=[transformer, Pooling(WIDTH, pooling_mode="mean"), Normalize()])
+    with atomic_file(folder) as part:
+        encoder.save(str(part), create_model_card=False)
+        shutil.rmtree(bare)
     return folder

@@ -44,8 +44,8 @@ from examples.memory.warm_start import (
 from examples.memory.world import pages_data, write_pages
 from rag_r1.agent.records import records_by_step
 from rag_r1.demo.report import summarise
-from rag_r1.demo.run import OUTPUTS, DemoError, TrainingInputs, protocol_of, run_demo
-from rag_r1.evaluation.report.report import write_text
+from rag_r1.demo.run import OUTPUTS, TrainingInputs, protocol_of, run_demo
+from rag_r1.io.atomic_files import write_json, write_text
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import (
     Arguments,
@@ -55,7 +55,8 @@ from rag_r1.options.command_line import (
     hydra_quoted,
     read_arguments,
 )
-from rag_r1.tools.retrieval.local_server import RetrievalProcessError
+from rag_r1.runs.errors import RunError
+from rag_r1.runs.settings import refuse_changes
 
 #: Arm -> its recipe in the folder `demo` of the recipes.
 RECIPES = {"memory": "memory_grpo", "plain": "memory_plain", "ppo": "memory_ppo"}
@@ -86,10 +87,6 @@ class MemoryArguments(Arguments):
         return self
 
 
-class FolderError(RuntimeError):
-    """A folder with a training of other settings; the message says what to do."""
-
-
 @dataclass(frozen=True)
 class MemoryArm:
     """One of the trainings, in the folder of the comparison."""
@@ -105,7 +102,7 @@ class MemoryArm:
         return TrainingInputs(protocol, policy.resolve(), write_pages)
 
     def trained(self, seed: int, overrides: Sequence[str], timeout_s: float) -> None:
-        """Train it, if that is not done. Raises DemoError."""
+        """Train it, if that is not done. Raises RunError."""
         folder = (self.out / f"seed{seed}" / self.name).resolve()
         finished = folder / _FINISHED
         if finished.exists():
@@ -125,7 +122,7 @@ class MemoryArm:
             "seconds": results["seconds"],
             "held_out": curve(folder),
         }
-        write_text(finished, json.dumps(told, indent=2) + "\n")
+        write_json(finished, told)
 
 
 def curve(folder: Path) -> dict[int, dict[str, float]]:
@@ -156,18 +153,15 @@ def finished_runs(out: Path) -> list[dict[str, Any]]:
 
 
 def check_folder(out: Path, overrides: Sequence[str]) -> None:
-    """Raises FolderError if a training in the folder had other overrides, or another world or warm start: no
+    """Raises RunError if a training in the folder had other overrides, or another world or warm start: no
     table may mix them."""
     for run in finished_runs(out):
         which = out / f"seed{run['seed']}" / run["arm"]
-        if run["overrides"] != list(overrides):
-            told = " ".join(run["overrides"]) or "no overrides"
-            raise FolderError(f"{which} was trained with {told}: choose another --out")
-        if run.get("made_of") != made_of():
-            raise FolderError(f"{which} was trained in another form of this world: choose another --out")
+        now = {"overrides": list(overrides), "made_of": made_of()}
+        refuse_changes(which, {name: run.get(name) for name in now}, now)
 
 
-@command_main(DemoError, RetrievalProcessError, FolderError)
+@command_main(RunError)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns 0 when the page is written, 1 with the reason if not."""
     given = read_arguments(

@@ -32,15 +32,17 @@ from examples.sq_mq.markdown import markdown
 from rag_r1.demo.eval_spec import NO_CACHE, eval_words
 from rag_r1.demo.loopback import DelayingProxy
 from rag_r1.demo.policy import policy_path
-from rag_r1.demo.run import KEEP_POLICY, OUTPUTS, DemoError, run_demo
+from rag_r1.demo.run import KEEP_POLICY, OUTPUTS, run_demo
 from rag_r1.demo.world import INDEPENDENT, KINDS, demo_protocol, write_demo
 from rag_r1.evaluation import command
-from rag_r1.evaluation.report.report import write_text
 from rag_r1.evaluation.report.run_table import read_run
+from rag_r1.io.atomic_files import write_json, write_text
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, CheckedOverrides, Positive, argument, read_arguments
 from rag_r1.options.declare import Constraint
-from rag_r1.tools.retrieval.local_server import RetrievalProcessError, build_index, retrieval_process
+from rag_r1.runs.errors import RunError
+from rag_r1.runs.settings import refuse_changes
+from rag_r1.tools.retrieval.local_server import build_index, retrieval_process
 from rag_r1.training.next_steps import newest_checkpoint
 
 ARMS = ("sq", "mq")
@@ -87,11 +89,7 @@ class GroupFigures:
     seconds: float
 
 
-class ComparisonError(RuntimeError):
-    """An evaluation that did not end, or a folder of other settings; the message says what to do."""
-
-
-@command_main(DemoError, RetrievalProcessError, ComparisonError)
+@command_main(RunError)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns 0 when the comparison is written, 1 with the reason if not."""
     given = read_arguments(
@@ -104,7 +102,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     runs = [compare_seed(given, seed) for seed in given.seeds]
     told = {"settings": settings_of(given), "runs": runs}
     text = markdown(told)
-    write_text(given.out / "sq_mq.json", json.dumps(told, indent=2) + "\n")
+    write_json(given.out / "sq_mq.json", told)
     write_text(given.out / "sq_mq.md", text + "\n")
     print(f"\n{text}\n\nwritten: {given.out / 'sq_mq.md'}")
     return 0
@@ -127,8 +125,7 @@ def compare_seed(given: SqMqArguments, seed: int) -> dict[str, Any]:
     finished = folder / "results.json"
     if finished.exists():
         before = json.loads(finished.read_text(encoding="utf-8"))
-        if before["settings"] != settings:
-            raise ComparisonError(f"{folder} was made with {before['settings']}: choose another --out")
+        refuse_changes(folder, before["settings"], settings)
         return before["results"]
     models = {arm: trained_policy(given, arm, seed, folder) for arm in ARMS}
     # One file of questions for both: each is asked with the prompt of its protocol.
@@ -145,14 +142,14 @@ def compare_seed(given: SqMqArguments, seed: int) -> dict[str, Any]:
             out, data = folder / f"eval_{arm}", folder / "data" / "val.parquet"
             words = eval_words(model, data, f"rag_r1_{arm}", proxy.url, out, "--in-flight", "1", NO_CACHE)
             if command.main(words):
-                raise ComparisonError(f"the evaluation in {out} did not end; see above, and start again")
+                raise RunError(f"the evaluation in {out} did not end; see above, and start again")
             results[arm] = {group: vars(figures) for group, figures in read_figures(out).items()}
-    write_text(finished, json.dumps({"settings": settings, "results": results}, indent=2) + "\n")
+    write_json(finished, {"settings": settings, "results": results})
     return results
 
 
 def trained_policy(given: SqMqArguments, arm: str, seed: int, folder: Path) -> Path:
-    """The policy of an arm; trained, if it is not there. Raises DemoError."""
+    """The policy of an arm; trained, if it is not there. Raises RunError."""
     if given.untrained:
         return policy_path(f"rag_r1_{arm}")
     if given.policies:
@@ -163,16 +160,16 @@ def trained_policy(given: SqMqArguments, arm: str, seed: int, folder: Path) -> P
         run_demo(f"ppo_{arm}", out.resolve(), seed, [*KEEP_POLICY, *given.overrides], given.timeout)
     trained = newest_checkpoint(out / "checkpoints")
     if trained is None:
-        raise ComparisonError(f"{out} has no checkpoint: leave trainer.save_freq as it is")
+        raise RunError(f"{out} has no checkpoint: leave trainer.save_freq as it is")
     return trained
 
 
 def read_figures(run: Path) -> dict[str, GroupFigures]:
     """The figures of a finished evaluation, for each kind of question, those with two independent facts, and
-    all. Raises ComparisonError if an episode has failed: its seconds would be those of the failure."""
+    all. Raises RunError if an episode has failed: its seconds would be those of the failure."""
     table = read_run(run)
     if table.failed.any():
-        raise ComparisonError(
+        raise RunError(
             f"{run}: {int(table.failed.sum())} episodes failed; start again, they are played again"
         )
     kinds = np.array([source.rpartition("/")[2] for source, _, _ in table.keys])

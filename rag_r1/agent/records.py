@@ -15,9 +15,7 @@ a record, or is too long for one, is an error, which names file and line.
 from __future__ import annotations
 
 import asyncio
-import errno
 import gzip
-import json
 import logging
 import os
 import zlib
@@ -30,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from rag_r1.agent import KINDS, Event, Trajectory
+from rag_r1.io.appended_files import append_whole, json_line, open_to_append
 from rag_r1.io.bounded_json import read_json_line
 
 logger = logging.getLogger(__name__)
@@ -108,24 +107,15 @@ class EventLog:
 
 def _append(path: Path, value: dict[str, Any]) -> None:
     """Append a whole line or nothing to a file that only its owner can read. Raises OSError."""
-    # surrogatepass: a policy can emit lone surrogates
-    data = (json.dumps(value, ensure_ascii=False) + "\n").encode("utf-8", "surrogatepass")
+    data = json_line(value)
     if path.suffix == ".gz":
         data = gzip.compress(data, 6, mtime=0)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with open(path, "ab", buffering=0, opener=_for_its_owner) as file:
-        before = file.seek(0, os.SEEK_END)
-        try:
-            if file.write(data) != len(data):  # the first sign of a full disk
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        except OSError:
-            file.truncate(before)
-            raise
-
-
-def _for_its_owner(path: str, flags: int) -> int:
-    """Open a file for its owner only: questions and documents may be confidential on a shared machine."""
-    return os.open(path, flags, 0o600)
+    file = open_to_append(path)
+    try:
+        append_whole(file, data, os.lseek(file, 0, os.SEEK_END))
+    finally:
+        os.close(file)
 
 
 #: What is told of each line that is not a record: its place and the reason.

@@ -11,7 +11,6 @@ control characters, and the Markdown holds none of them but the names of sources
 
 from __future__ import annotations
 
-import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
@@ -19,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 from rag_r1.corpus.questions import CorpusQuestion
-from rag_r1.corpus.scan import replace_file
 from rag_r1.corpus.title_index import STRONG
 from rag_r1.corpus.verdict import (
     VERDICTS,
@@ -29,6 +27,7 @@ from rag_r1.corpus.verdict import (
     rule_of,
     signals_of,
 )
+from rag_r1.io.atomic_files import write_json, write_json_lines, write_text
 from rag_r1.io.bounded_json import read_json_file
 from rag_r1.io.terminal_text import terminal_text
 from rag_r1.runs import pictures
@@ -135,15 +134,15 @@ def _three(values: Iterable[Any]) -> dict[str, int]:
 def write_report(out: Path, judged: Sequence[QuestionVerdict], summary: dict[str, Any]) -> None:
     """All files of the report; each appears under its name when it is whole."""
     out.mkdir(parents=True, exist_ok=True)
-    replace_file(out / "verdicts.jsonl", _lines(one.row() for one in judged))
-    replace_file(out / "missing.jsonl", _lines(missing_evidence(judged)))
+    write_json_lines(out / "verdicts.jsonl", (one.row() for one in judged), durable=True)
+    write_json_lines(out / "missing.jsonl", missing_evidence(judged), durable=True)
     ids: dict[str, list[str]] = defaultdict(list)
     for one in judged:
         if one.rule.verdict == "answerable":
             ids[one.question.source].append(one.question.id)
-    replace_file(out / ANSWERABLE_IDS, [json.dumps(ids, ensure_ascii=False), "\n"])
-    replace_file(out / "summary.json", [json.dumps(summary, indent=2, ensure_ascii=False), "\n"])
-    replace_file(out / "summary.md", [markdown(summary), "\n"])
+    write_json_lines(out / ANSWERABLE_IDS, [ids], durable=True)
+    write_json(out / "summary.json", summary, ensure_ascii=False, durable=True)
+    write_text(out / "summary.md", markdown(summary) + "\n", durable=True)
     draw(summary, out / "shares.png")
 
 
@@ -159,10 +158,6 @@ def read_answerable_ids(path: str | Path) -> set[tuple[str, str]]:
         raise ValueError(
             f"{path}: no list of answerable ids ({error}). Make it with rag-r1 corpus check"
         ) from error
-
-
-def _lines(rows: Iterable[dict[str, Any]]) -> Iterable[str]:
-    return (json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
 
 
 def markdown(summary: dict[str, Any]) -> str:

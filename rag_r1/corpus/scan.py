@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,7 +18,7 @@ from rag_r1.corpus.answer_matcher import AnswerMatcher
 from rag_r1.corpus.reader import BadPassageError, Corpus, CorpusPosition
 from rag_r1.corpus.title_index import TitleIndex
 from rag_r1.data.files.bad_rows import BadRows
-from rag_r1.io.atomic_files import atomic_file
+from rag_r1.io.atomic_files import write_text
 from rag_r1.io.bounded_json import read_json_file
 
 SAVE_EVERY = 200_000
@@ -132,7 +130,7 @@ def _save(path: Path, fingerprint: str, found: ScanResult, wanted: ScanTargets) 
         "bad": [found.bad.count, found.bad.first],
     }
     path.parent.mkdir(parents=True, exist_ok=True)
-    replace_file(path, [json.dumps(state, ensure_ascii=False)])
+    write_text(path, json.dumps(state, ensure_ascii=False), durable=True)
 
 
 def _load(path: Path, fingerprint: str, wanted: ScanTargets) -> ScanResult:
@@ -157,11 +155,3 @@ def _load(path: Path, fingerprint: str, wanted: ScanTargets) -> ScanResult:
         return fresh
     wanted.titles.found = titles
     return found
-
-
-def replace_file(path: Path, lines: Iterable[str]) -> None:
-    """Write a text file as a whole: a reader sees the old one or the new one."""
-    with atomic_file(path) as part, part.open("w", encoding="utf-8") as file:
-        file.writelines(lines)
-        file.flush()
-        os.fsync(file.fileno())

@@ -4,28 +4,19 @@ is written can be given to --supply."""
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from rag_r1.corpus.evidence import COLUMNS, paragraphs_of
 from rag_r1.corpus.questions import has_verl_columns
-from rag_r1.corpus.scan import replace_file
 from rag_r1.data.files.row_files import open_rows
+from rag_r1.io.atomic_files import write_json_lines
 
 
 def write_supply(data: Sequence[Path], titles: Collection[str], out: Path) -> int:
     """Write the paragraphs with these titles, {"title", "text"} a line, each once. Returns their number."""
-    count = 0
-
-    def lines() -> Iterator[str]:
-        nonlocal count
-        for title, text in _paragraphs(data, frozenset(titles)):
-            count += 1
-            yield json.dumps({"title": title, "text": text}, ensure_ascii=False) + "\n"
-
-    replace_file(out, lines())
-    return count
+    paragraphs = _paragraphs(data, frozenset(titles))
+    return write_json_lines(out, ({"title": title, "text": text} for title, text in paragraphs), durable=True)
 
 
 def _paragraphs(data: Sequence[Path], titles: frozenset[str]) -> Iterator[tuple[str, str]]:

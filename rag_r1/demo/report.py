@@ -15,6 +15,7 @@ from typing import Any
 
 from rag_r1.agent.records import records_by_step, summary, trajectory_of
 from rag_r1.demo.world import KINDS
+from rag_r1.io.atomic_files import write_json, write_text
 from rag_r1.options.command_line import Arguments, argument, read_arguments
 from rag_r1.runs import pictures
 from rag_r1.runs.markdown import Page
@@ -60,8 +61,8 @@ def make_report(run: Path, facts: dict[str, Any]) -> dict[str, Any]:
             step: mean([r["rewards"]["score"] for r in records]) for step, records in training.items()
         },
     }
-    (run / "results.json").write_text(json.dumps(results, indent=2) + "\n")
-    (run / "report.md").write_text(markdown(results) + "\n")
+    write_json(run / "results.json", results)
+    write_text(run / "report.md", markdown(results) + "\n")
     draw(results, run / "report.png")
     return results
 

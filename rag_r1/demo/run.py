@@ -34,6 +34,7 @@ from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, CheckedOverrides, argument, read_arguments
 from rag_r1.options.import_path import add_working_directory
 from rag_r1.protocols import Protocol
+from rag_r1.runs.errors import RunError
 from rag_r1.runs.processes import stop_session
 from rag_r1.system.child_processes import last_lines, start
 from rag_r1.system.concurrent_trainings import warn_of_other_trainings
@@ -48,10 +49,6 @@ KEEP_POLICY = (
     "trainer.save_freq=1000000",
     "actor_rollout_ref.actor.checkpoint.save_contents=[hf_model]",
 )
-
-
-class DemoError(RuntimeError):
-    """The training ended early; the message gives the path and the last lines of its log."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +81,7 @@ def run_demo(
     ground: TrainingInputs | None = None,
 ) -> dict:
     """Run one demo into the folder `out`; returns its results (report.make_report). `ground`: None for the
-    embedded policy of the recipe's protocol and the demo's world. Raises DemoError."""
+    embedded policy of the recipe's protocol and the demo's world. Raises RunError."""
     started = time.monotonic()
     for old in ("data", "index", "trajectories", "checkpoints"):  # from an earlier run in the same folder
         shutil.rmtree(out / old, ignore_errors=True)
@@ -133,7 +130,7 @@ def train(command: Sequence[str], out: Path, timeout_s: float) -> None:
         finally:
             stop_session(process)
     if process.returncode:
-        raise DemoError(
+        raise RunError(
             f"the training ended with code {process.returncode}; the end of {log}:\n{last_lines(log)}"
         )
 
@@ -147,7 +144,7 @@ def _watch(process: subprocess.Popen, metrics: Path, timeout_s: float) -> Iterat
     ) as bar:
         while process.poll() is None:
             if time.monotonic() > deadline:
-                raise DemoError(f"the training took longer than {timeout_s:.0f} s and was stopped")
+                raise RunError(f"the training took longer than {timeout_s:.0f} s and was stopped")
             time.sleep(0.5)
             lines = metrics.read_bytes().split(b"\n")[:-1] if metrics.exists() else []
             for line in lines[read:]:

@@ -22,7 +22,7 @@ from rag_r1.config.agent_setup import AgentSetup
 from rag_r1.data.rows import QuestionRow
 from rag_r1.probes.probes import probe_setup
 from rag_r1.rollouts.one_shot import PLACE
-from rag_r1.runs.json_lines import RunError
+from rag_r1.runs.errors import RunError
 
 BaselineName = Literal["direct", "cot", "one_shot", "no_search"]
 BASELINES: tuple[BaselineName, ...] = get_args(BaselineName)

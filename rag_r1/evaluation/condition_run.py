@@ -11,7 +11,6 @@ and started again at any time; rag_r1/rollouts/runner.py says how. The folder th
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -35,12 +34,12 @@ from rag_r1.evaluation.provenance import write_provenance
 from rag_r1.evaluation.report.report import REPORT_MD, WRONG_RUN, ReportOptions, make_report
 from rag_r1.evaluation.report.summary import headline, stop_message
 from rag_r1.evaluation.validation_limits import validation_limits
-from rag_r1.io.atomic_files import error_text
+from rag_r1.io.atomic_files import error_text, write_json_lines
 from rag_r1.rollouts.provenance import protocol_part
 from rag_r1.rollouts.requests import make_request
 from rag_r1.rollouts.session import RunSession, RunSetup, open_session, prepare, settings_of, usage_line
-from rag_r1.runs.folder import EpisodeOutcome, write_lines
-from rag_r1.runs.json_lines import RunError
+from rag_r1.runs.errors import RunError
+from rag_r1.runs.folder import EpisodeOutcome
 
 TRAJECTORIES = "trajectories"
 
@@ -152,9 +151,7 @@ async def _write_records(
     records = run.folder.records(ids)
     if verdicts is not None:
         records = map(verdicts.add_to_record, records)
-    write_lines(
-        folder / "records.jsonl", (json.dumps(record, ensure_ascii=False) + "\n" for record in records)
-    )
+    write_json_lines(folder / "records.jsonl", records, private=True)
     return verdicts
 
 

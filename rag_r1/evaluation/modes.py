@@ -15,7 +15,6 @@ that could be extracted, so that whoever answered less looked better. The table 
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -34,14 +33,15 @@ from rag_r1.evaluation.report.bootstrap import Bootstrap
 from rag_r1.evaluation.report.compare_command import CompareError, compare, write_comparison
 from rag_r1.evaluation.report.episode_metrics import TERM
 from rag_r1.evaluation.report.measures import MEASURES, Measure, by_source, column
-from rag_r1.evaluation.report.report import WRONG_RUN, figure, write_text
+from rag_r1.evaluation.report.report import WRONG_RUN, figure
 from rag_r1.evaluation.report.run_table import RunTable, read_run
 from rag_r1.evaluation.target import resolve_model, serve_model
+from rag_r1.io.atomic_files import write_json, write_text
 from rag_r1.options.command_line import argument, read_arguments
 from rag_r1.options.server_address import Address
 from rag_r1.rollouts.provenance import Provenance
 from rag_r1.rollouts.session import run_command
-from rag_r1.runs.json_lines import RunError
+from rag_r1.runs.errors import RunError
 from rag_r1.runs.markdown import Page, cell, integer, table, with_interval
 
 MODES_JSON, MODES_MD = "modes.json", "modes.md"
@@ -152,7 +152,7 @@ def write_modes(out: Path) -> Iterator[str]:
     except (CompareError, *WRONG_RUN) as error:
         raise RunError(f"the runs are complete, but not the table: {error}") from error
     told = {mode: figures_of(run) for mode, run in tables.items()}
-    write_text(out / MODES_JSON, json.dumps({"format": 1, "modes": told}, indent=2) + "\n")
+    write_json(out / MODES_JSON, {"format": 1, "modes": told})
     write_text(out / MODES_MD, markdown(told) + "\n")
     write_comparison(comparison, out)
     yield from table_lines(told)

@@ -17,7 +17,8 @@ from rag_r1.rollouts.engine_factory import IDS
 from rag_r1.rollouts.provenance import Provenance, find_differences, make_provenance
 from rag_r1.rollouts.provenance_facts import PASSING, ProvenanceError
 from rag_r1.rollouts.session import RunSetup
-from rag_r1.runs.json_lines import RunError
+from rag_r1.runs.errors import RunError
+from rag_r1.runs.settings import refuse_changes
 from rag_r1.tools.registry import DEFAULT_TOOL
 from rag_r1.tools.retrieval.client import RetrieverConfig
 
@@ -42,12 +43,8 @@ def write_provenance(
         found = {
             key: values for key, values in find_differences([before, card]).items() if None not in values
         }
-        changed = [f"{key} was {v[0]!r} and is now {v[1]!r}" for key, v in found.items() if _is_fixed(key)]
-        if changed:
-            raise RunError(
-                f"{out} was begun with something else: {'; '.join(changed)}. Restore it to go on, or choose "
-                "another --out"
-            )
+        was, now = ({key: v[i] for key, v in found.items() if _is_fixed(key)} for i in range(2))
+        refuse_changes(out, was, now, "Restore them to go on, or choose another --out")
         others = [key for key in found if key.startswith(("versions.", "commit.", "machine."))]
         if others:
             print(f"{out} goes on, but these differ from its start: {', '.join(others)}", file=sys.stderr)

@@ -18,7 +18,7 @@ from rag_r1.inference.vllm_server import vllm_server
 from rag_r1.io.bounded_http import bounded_http_client
 from rag_r1.io.bounded_json import read_json_file
 from rag_r1.rollouts.provenance_facts import TIMEOUT_S, get_json
-from rag_r1.runs.json_lines import RunError
+from rag_r1.runs.errors import RunError
 from rag_r1.runs.markdown import one_line_text
 
 Given = TypeVar("Given", bound=PolicyArguments)

@@ -22,7 +22,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from rag_r1.runs.json_lines import RunError
+from rag_r1.runs.errors import RunError
 from rag_r1.system.child_processes import bind_to_parent, environment_without_secrets
 
 #: Names the last complete checkpoint in veRL's folder of checkpoints.

@@ -37,7 +37,7 @@ from rag_r1.inference.streaming import OnText
 from rag_r1.io.bounded_json import JsonLimitError, read_json
 from rag_r1.io.retry import RetryPolicy, TransientError, is_transient, retry_after, with_retries
 from rag_r1.options.server_address import model_server_base
-from rag_r1.runs.json_lines import RunError
+from rag_r1.runs.errors import RunError
 from rag_r1.runs.response_cache import Usage
 
 Result = TypeVar("Result")

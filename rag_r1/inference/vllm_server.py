@@ -20,7 +20,7 @@ from pathlib import Path
 import httpx
 
 from rag_r1.io.bounded_http import bounded_http_client
-from rag_r1.runs.json_lines import RunError
+from rag_r1.runs.errors import RunError
 from rag_r1.system.child_processes import (
     NotReadyError,
     child_process,

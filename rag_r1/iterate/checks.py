@@ -25,7 +25,7 @@ from rag_r1.options.command_line import Arguments, read_arguments
 from rag_r1.retriever.data.arguments import DataArguments
 from rag_r1.retriever.training.options import TrainOptions, with_recipe
 from rag_r1.rollouts.arguments import block_of
-from rag_r1.runs.lock import PipelineError
+from rag_r1.runs.errors import RunError
 
 #: In the place of the retrieval server's address, which is not known yet.
 _SOME_ADDRESS = "http://127.0.0.1:8000"
@@ -65,7 +65,7 @@ def _files(plan: LoopPlan) -> Iterator[str]:
             yield f"{key}: {path} is not there"
     try:
         facts_of(Path(plan.index.first))
-    except PipelineError as error:
+    except RunError as error:
         yield f"index.first: {error}"
     if not Path(plan.agent.model).is_dir() and not plan.served_elsewhere:
         yield f"agent.model: {plan.agent.model} is no folder: download the model (hf download), and name that"

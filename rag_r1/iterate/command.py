@@ -13,7 +13,6 @@ ended first.
 
 from __future__ import annotations
 
-import json
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
@@ -22,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from rag_r1.config.recipes import RecipeError, find_file
+from rag_r1.io.atomic_files import write_json
 from rag_r1.io.terminal_text import print_error
 from rag_r1.iterate.checks import find_problems
 from rag_r1.iterate.plan import PlanError, read_plan
@@ -30,8 +30,7 @@ from rag_r1.iterate.steps import Loop, LoopStep
 from rag_r1.iterate.table import MARKDOWN, rows_of, write_table
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, CheckedOverrides, Positive, argument, read_arguments
-from rag_r1.runs.folder import write_atomic
-from rag_r1.runs.lock import PipelineError
+from rag_r1.runs.errors import RunError
 from rag_r1.runs.processes import mark_children, run_and_wait, stop_leftovers
 from rag_r1.runs.steps import PipelineFolder, Step
 
@@ -70,7 +69,7 @@ def _file(recipe: Path) -> Path:
         raise PlanError([str(error)]) from error
 
 
-@command_main(PipelineError, resumable=True)
+@command_main(RunError, resumable=True)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns 0 when all steps are done, 1 with the reason if not, 130 after Ctrl-C."""
     given = read_arguments(IterateArguments, arguments, prog="rag-r1 iterate", description=_DESCRIPTION)
@@ -118,10 +117,10 @@ def _step(step: LoopStep, service: LoopServer) -> Step:
 
 
 def _work(step: LoopStep, service: LoopServer, folder: Path) -> Mapping[str, Any]:
-    """Take a step in its folder; returns its facts. Raises PipelineError, which names the step's log."""
+    """Take a step in its folder; returns its facts. Raises RunError, which names the step's log."""
     url = service.serve(step.index) if step.index is not None else ""
     if step.command is None:
-        write_atomic(folder / SERVED, json.dumps(service.told(), indent=2) + "\n")
+        write_json(folder / SERVED, service.told(), private=True)
     elif step.made is None or not (folder / step.made).exists():
         log = folder / LOG
         print(f"  log: {log}", flush=True)
@@ -136,7 +135,7 @@ def _write_state(folder: PipelineFolder, steps: Sequence[Step], now: str | None)
         for step in steps
     ]
     state = {"format": 1, "now": now, "steps": told}
-    write_atomic(folder.out / STATE, json.dumps(state, indent=2) + "\n")
+    write_json(folder.out / STATE, state, private=True)
 
 
 def _print_steps(steps: Sequence[LoopStep], folder: PipelineFolder, url: str) -> None:

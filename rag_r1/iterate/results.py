@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from rag_r1.io.bounded_json import read_json_file
-from rag_r1.runs.json_lines import JsonLinesFile, RunError
-from rag_r1.runs.lock import PipelineError
+from rag_r1.runs.errors import RunError
+from rag_r1.runs.json_lines import JsonLinesFile
 from rag_r1.runs.response_cache import ResponseCache, Usage
 
 #: Name of a figure of ours -> its name in report.json.
@@ -18,7 +18,7 @@ _USED = ("requests", "prompt_tokens", "completion_tokens")
 
 def evaluation_facts(folder: Path) -> dict[str, Any]:
     """Of `rag-r1 eval` in `folder`/run: each figure's mean over the sources with its interval (`value`,
-    `low`, `high`; null if it is not known), and the usage. Raises PipelineError."""
+    `low`, `high`; null if it is not known), and the usage. Raises RunError."""
     report = _read(folder / "run" / "report.json")
     try:
         figures = {
@@ -34,7 +34,7 @@ def evaluation_facts(folder: Path) -> dict[str, Any]:
 
 def data_facts(folder: Path) -> dict[str, Any]:
     """Of `rag-r1 retriever data` in `folder`/run: searches, rows, and the usage of its three steps. Raises
-    PipelineError."""
+    RunError."""
     told = _read(folder / "run" / "summary.json")
     used = Usage()
     try:
@@ -53,8 +53,8 @@ def _of_journals(run: Path) -> dict[str, int]:
         for path in (run / "journal" / "exchanges.ndjson", run / "judge" / "exchanges.ndjson"):
             if path.is_file():
                 JsonLinesFile(path, tape.seen).close()
-    except (OSError, RunError) as error:
-        raise PipelineError(str(error)) from error
+    except OSError as error:
+        raise RunError(str(error)) from error
     return _shown(tape.usage)
 
 
@@ -72,5 +72,5 @@ def _read(path: Path) -> Mapping[str, Any]:
         raise _unreadable(path, error) from error
 
 
-def _unreadable(path: Path, error: Exception) -> PipelineError:
-    return PipelineError(f"{path} cannot be read ({error!r}): remove its step's folder to make it again")
+def _unreadable(path: Path, error: Exception) -> RunError:
+    return RunError(f"{path} cannot be read ({error!r}): remove its step's folder to make it again")

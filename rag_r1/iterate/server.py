@@ -25,10 +25,10 @@ from rag_r1.io.bounded_http import bounded_http_client
 from rag_r1.io.bounded_json import read_json_file
 from rag_r1.iterate.plan import ServerSpec
 from rag_r1.rollouts.provenance_facts import ProvenanceError, describe_server
-from rag_r1.runs.lock import PipelineError
+from rag_r1.runs.errors import RunError
 from rag_r1.runs.markdown import one_line_text
 from rag_r1.tools.retrieval.client import TOKEN_VARIABLE, token_header
-from rag_r1.tools.retrieval.local_server import RetrievalProcessError, retrieval_process
+from rag_r1.tools.retrieval.local_server import retrieval_process
 from rag_r1.tools.retrieval.query_format import ready_address
 
 #: In the folder OUT: what a server that is started here prints.
@@ -57,7 +57,7 @@ class LoopServer:
         self._started.close()
 
     def serve(self, index: Path) -> str:
-        """See to it that the index in this folder is served; returns the address. Raises PipelineError."""
+        """See to it that the index in this folder is served; returns the address. Raises RunError."""
         if self._serves == index:
             return self.url
         if not self.url:
@@ -69,15 +69,15 @@ class LoopServer:
         return self.url
 
     def told(self) -> dict[str, Any]:
-        """What the server says about its index, but for the number of reloads. Raises PipelineError."""
+        """What the server says about its index, but for the number of reloads. Raises RunError."""
         try:
             ready = (
                 describe_server(self.url)["ready"] if ready_address(self.url)[1] is None else self._of_index()
             )
         except ProvenanceError as error:
-            raise PipelineError(str(error)) from error
+            raise RunError(str(error)) from error
         if ready is None:
-            raise PipelineError(f"the server at {self.url} is not ready: see its log")
+            raise RunError(f"the server at {self.url} is not ready: see its log")
         return {name: ready.get(name) for name in _SAME}
 
     def _of_index(self) -> dict[str, Any] | None:
@@ -90,12 +90,9 @@ class LoopServer:
     def _start(self, index: Path) -> None:
         log = self.out / LOG
         root = os.path.commonpath([index.resolve().parent, self.out])
-        try:
-            options = ("--reload-root", root, *self.server.options)
-            started = retrieval_process(index, log, *options, wait_s=_LOADING_S)
-            self.url = self._started.enter_context(started)
-        except RetrievalProcessError as error:
-            raise PipelineError(str(error)) from error
+        options = ("--reload-root", root, *self.server.options)
+        started = retrieval_process(index, log, *options, wait_s=_LOADING_S)
+        self.url = self._started.enter_context(started)
 
     def _order(self, index: Path) -> None:
         address, name = ready_address(self.url)
@@ -111,9 +108,9 @@ class LoopServer:
                 break
             time.sleep(1)
         if answer.status_code == 401:
-            raise PipelineError(f"{self.url} requires a token: set the variable {TOKEN_VARIABLE}")
+            raise RunError(f"{self.url} requires a token: set the variable {TOKEN_VARIABLE}")
         if answer.status_code != 200:
-            raise PipelineError(
+            raise RunError(
                 f"the server at {self.url} does not load {index} (HTTP {answer.status_code}): "
                 f"{one_line_text(answer.text)}. See its log; "
                 "--reload-root must contain that folder as its machine "
@@ -135,7 +132,7 @@ class LoopServer:
             if served[name] != expected[name]
         ]
         if wrong:
-            raise PipelineError(
+            raise RunError(
                 f"the server at {self.url} does not serve {index}: {'; '.join(wrong)}. Does its machine see "
                 "the same folder there (server.paths), and does nobody else reload it?"
             )
@@ -145,14 +142,14 @@ class LoopServer:
             with bounded_http_client(_LOADING_S, token_header()) as client:
                 return client.request(method, address, json=body)
         except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
-            raise PipelineError(
+            raise RunError(
                 f"no retrieval server answers at {self.url} ({type(error).__name__}): start it, or correct "
                 "server.url"
             ) from error
 
 
 def facts_of(index: Path) -> dict[str, Any]:
-    """What a server of this index says at `/ready`, by the manifest. Raises PipelineError if it cannot be
+    """What a server of this index says at `/ready`, by the manifest. Raises RunError if it cannot be
     read."""
     path = index / "manifest.json"
     try:
@@ -166,4 +163,4 @@ def facts_of(index: Path) -> dict[str, Any]:
         }
     except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
         what = f"{path} cannot be read ({error!r})"
-        raise PipelineError(f"{what}: give the folder of a finished index") from error
+        raise RunError(f"{what}: give the folder of a finished index") from error

@@ -27,11 +27,12 @@ from pathlib import Path
 from typing import Any
 
 from rag_r1.config.recipes import Recipe, find_file
+from rag_r1.io.atomic_files import atomic_file
+from rag_r1.io.file_hash import sha256_of_file
 from rag_r1.iterate.commands import StepCommands
 from rag_r1.iterate.plan import LoopPlan, Query
 from rag_r1.iterate.results import data_facts, evaluation_facts
-from rag_r1.runs.lock import PipelineError
-from rag_r1.runs.steps import hash_of_file
+from rag_r1.runs.errors import RunError
 from rag_r1.training.next_steps import finished_model
 
 #: Options that decide how fast a step is, what it costs or where it asks, and not what its result is.
@@ -91,11 +92,11 @@ class Loop:
         )
 
     def steps(self) -> list[LoopStep]:
-        """All of them. Raises PipelineError if a file of the plan cannot be read."""
+        """All of them. Raises RunError if a file of the plan cannot be read."""
         try:
             return self._steps()
         except OSError as error:
-            raise PipelineError(f"{error.filename} cannot be read: {error.strerror}") from error
+            raise RunError(f"{error.filename} cannot be read: {error.strerror}") from error
 
     def _steps(self) -> list[LoopStep]:
         now = _LoopState(**vars(self._first))
@@ -231,11 +232,10 @@ def _link_model(folder: Path) -> dict[str, Any]:
     try:
         model = finished_model(stage)
     except (OSError, ValueError) as error:
-        raise PipelineError(f"{stage / 'finished'} names no model ({error}): remove {folder}") from error
-    part = folder / "model.part"
-    part.unlink(missing_ok=True)
-    part.symlink_to(os.path.relpath(model, folder))
-    part.replace(folder / "model")
+        raise RunError(f"{stage / 'finished'} names no model ({error}): remove {folder}") from error
+    with atomic_file(folder / "model") as part:
+        part.unlink(missing_ok=True)
+        part.symlink_to(os.path.relpath(model, folder))
     return {"model": os.path.relpath(model, folder)}
 
 
@@ -245,7 +245,7 @@ def _decisive(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def _content(path: str | Path) -> str:
     """A file by its content: the first 16 digits of its hash. For files that are read in moments."""
-    return hash_of_file(Path(path)).hex()[:16]
+    return sha256_of_file(Path(path))[:16]
 
 
 def _files(name: str) -> str:

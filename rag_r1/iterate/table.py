@@ -8,14 +8,13 @@ training data and the evaluation itself. What a training generates in its rollou
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rag_r1.io.atomic_files import write_json, write_text
 from rag_r1.runs import pictures
-from rag_r1.runs.folder import write_atomic
 from rag_r1.runs.markdown import Page, cell, integer, number, table, with_interval
 from rag_r1.runs.pictures import BLUE, GREEN, ORANGE, reach
 from rag_r1.runs.steps import PipelineFolder
@@ -74,9 +73,9 @@ def write_table(out: Path, rows: Sequence[Mapping[str, Any]]) -> list[str]:
         )
         for row in rows
     ]
-    write_atomic(out / JSON, json.dumps({"format": 1, "rows": list(rows)}, indent=2) + "\n")
+    write_json(out / JSON, {"format": 1, "rows": list(rows)}, private=True)
     page = Page("Rounds").pictures(draw(rows, out), "EM, recall and searches").table(head, cells).text(_NOTE)
-    write_atomic(out / MARKDOWN, f"{page}\n")
+    write_text(out / MARKDOWN, f"{page}\n", private=True)
     return table(head, cells)
 
 

@@ -3,14 +3,14 @@
     @command_main(RunError, OSError)
     def main(arguments: Sequence[str] | None = None) -> int: ...
 
-| what happens | printed | status |
-|---|---|---|
-| `main` returns | | what it returns |
-| one of the named errors, or CommandError | `error: ...` | 1, or that of the CommandError |
-| a disk that is full, or not to be written | the file and the remedy | 1 |
-| Ctrl-C | with `resumable`, that the same command goes on | 130 |
-| SIGTERM | | 143, after what was started is ended |
-| the reader of the output has gone (`| head`) | | 1 |
+What happens: what is printed; the status.
+
+    `main` returns: nothing; what it returns
+    one of the named errors, or CommandError: `error: ...`; 1, or that of the CommandError
+    a disk that is full, or not to be written: the file and the remedy; 1
+    Ctrl-C: with `resumable`, that the same command goes on; 130
+    SIGTERM: nothing; 143, after what was started is ended
+    the reader of the output has gone (`| head`): nothing; 1
 
 Any other error is a bug, and keeps its traceback. A command may call the `main` of another: that one returns
 its status for its errors, and leaves signals to the outer one.

@@ -21,8 +21,8 @@ from typing import Annotated, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
+from rag_r1.io.atomic_files import write_lines
 from rag_r1.protocols.actions import well_formed
-from rag_r1.runs.folder import write_lines
 
 CANDIDATES, PASSAGES, SUB_ANSWERS = "candidates.jsonl", "passages.jsonl", "sub_answers.jsonl"
 RELEVANCE, CORRECTNESS, TRAIN = "relevance.jsonl", "correctness.jsonl", "train.jsonl"
@@ -185,16 +185,8 @@ def read_training_rows(*paths: str | Path) -> Iterator[TrainingRow]:
 def write_records(path: Path, records: Iterable[_Record]) -> int:
     """Write a file all or nothing; returns the number of its records. Values that were not given, or are
     None, are left out."""
-    count = 0
-
-    def lines() -> Iterator[str]:
-        nonlocal count
-        for record in records:
-            count += 1
-            yield well_formed(json.dumps(plain(record), ensure_ascii=False)) + "\n"
-
-    write_lines(path, lines())
-    return count
+    lines = (well_formed(json.dumps(plain(record), ensure_ascii=False)) + "\n" for record in records)
+    return write_lines(path, lines, private=True)
 
 
 def plain(record: _Record) -> Mapping[str, object]:

@@ -9,12 +9,12 @@ line half written, which leaves an empty line. Neither texts nor keys are stored
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import threading
 from pathlib import Path
 
+from rag_r1.io.appended_files import json_line, open_to_append
 from rag_r1.io.bounded_json import read_json_line
 from rag_r1.rewards.registry import RewardError
 
@@ -54,7 +54,7 @@ class ReplyCache:
         with self._lock:
             self._replies[bytes.fromhex(request)] = reply
             if self._file is not None:
-                line = json.dumps({"request": request, "reply": reply}).encode() + b"\n"
+                line = json_line({"request": request, "reply": reply})
                 self._append(line if self._ends_whole() else b"\n" + line)
 
     def close(self) -> None:
@@ -109,8 +109,7 @@ def _opened(path: str) -> int:
     file = place if place.suffix == ".jsonl" and not place.is_dir() else place / FILE_NAME
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        # For its owner only, as all that is about a run's questions.
-        return os.open(file, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+        return open_to_append(file)
     except OSError as error:
         raise RewardError(
             f"the judge's cache {file} cannot be opened ({error.strerror}): set `cache` to a file or folder "

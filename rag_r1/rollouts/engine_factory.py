@@ -28,7 +28,7 @@ from rag_r1.inference.streaming import OnText
 from rag_r1.inference.tokenizer import load_tokenizer
 from rag_r1.protocols import ChatTemplateError
 from rag_r1.rollouts.requests import EpisodeRequest
-from rag_r1.runs.json_lines import RunError
+from rag_r1.runs.errors import RunError
 from rag_r1.runs.response_cache import ResponseCache
 from rag_r1.system.installation import pip_command
 from rag_r1.tools import shared_tools

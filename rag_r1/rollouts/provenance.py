@@ -23,7 +23,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from rag_r1.agent import FailurePolicy
-from rag_r1.io.atomic_files import atomic_file
+from rag_r1.io.atomic_files import write_json
 from rag_r1.io.bounded_json import JsonLimitError, json_file_bytes
 from rag_r1.protocols import Protocol
 from rag_r1.rewards.normalise import NormaliserName
@@ -136,8 +136,7 @@ class Provenance(_ProvenancePart):
         """Write `card.json`, all or nothing; returns its path."""
         path = folder / FILE
         folder.mkdir(parents=True, exist_ok=True)
-        with atomic_file(path) as part:
-            part.write_text(json.dumps(self.model_dump(mode="json"), indent=2) + "\n", encoding="utf-8")
+        write_json(path, self.model_dump(mode="json"))
         return path
 
     @classmethod

@@ -26,6 +26,7 @@ from tqdm import tqdm
 import rag_r1
 from rag_r1.io.bounded_http import bounded_http_client
 from rag_r1.io.bounded_json import json_file_bytes, read_json
+from rag_r1.io.file_hash import sha256_of_file
 from rag_r1.tools.retrieval.client import token_header
 
 #: A longer description of a server is not read.
@@ -161,18 +162,8 @@ def model_facts(name: str | Path) -> dict[str, Any]:
     with tqdm(total=total, desc="hashing the model", unit="B", unit_scale=True, disable=None, delay=2) as bar:
         for path in files:
             relative = path.relative_to(folder).as_posix().encode("utf-8", "surrogateescape")
-            digest.update(relative + b"\0" + _sha256(path, bar).encode() + b"\n")
+            digest.update(relative + b"\0" + sha256_of_file(path, bar.update).encode() + b"\n")
     return {"name": folder.resolve().name, "sha256": digest.hexdigest()}
-
-
-def _sha256(path: Path, bar: Any = None) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-            if bar is not None:
-                bar.update(len(block))
-    return digest.hexdigest()
 
 
 def file_facts(paths: Sequence[Path]) -> dict[str, dict[str, Any]]:
@@ -180,7 +171,7 @@ def file_facts(paths: Sequence[Path]) -> dict[str, dict[str, Any]]:
     found = {}
     for name, path in zip(short_names(paths), paths, strict=True):
         try:
-            found[name] = {"sha256": _sha256(path), "rows": _rows(path)}
+            found[name] = {"sha256": sha256_of_file(path), "rows": _rows(path)}
         except OSError as error:
             raise ProvenanceError(f"cannot read {path} ({error}): correct the path") from error
     return found

@@ -32,8 +32,8 @@ from rag_r1.rollouts.arguments import RolloutArguments, block_of, keys_of
 from rag_r1.rollouts.engine_factory import IDS, TokenUnit, agent_setup, engine_maker
 from rag_r1.rollouts.requests import QuestionSet, questions_hash, read_questions
 from rag_r1.rollouts.runner import CorrectnessRule, EpisodeRunner
+from rag_r1.runs.errors import RunError
 from rag_r1.runs.folder import RunFolder
-from rag_r1.runs.json_lines import RunError
 from rag_r1.tools import close_tools
 from rag_r1.tools.function_tool import sent_arguments
 

@@ -14,19 +14,19 @@ Memory holds an `EpisodeOutcome` for each question and the place of its record, 
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from filelock import lock_descriptor
-
-from rag_r1.io.atomic_files import atomic_file
+from rag_r1.io.atomic_files import write_json
 from rag_r1.io.bounded_json import read_json_file
-from rag_r1.runs.json_lines import JsonLinesFile, RunError
+from rag_r1.runs.errors import RunError
+from rag_r1.runs.json_lines import JsonLinesFile
+from rag_r1.runs.lock import hold_out
 from rag_r1.runs.response_cache import ResponseCache
+from rag_r1.runs.settings import flat, json_roundtrip, refuse_changes
 
 SETTINGS = "settings.json"
 
@@ -72,26 +72,17 @@ class RunFolder:
     def __init__(self, out: Path, settings: Mapping[str, Any], notes: Mapping[str, Any] | None = None):
         self.out = out
         self.journal = out / "journal"
-        try:
-            self.journal.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._lock = os.open(self.journal, os.O_RDONLY)
-        except OSError as error:
-            raise RunError(f"cannot use the folder {out}: {error.strerror}; choose another --out") from error
         self._outcomes: dict[str, EpisodeOutcome] = {}
         self._places: dict[str, tuple[int, int]] = {}
-        self._open: list[Any] = []
-        try:
-            if not lock_descriptor(self._lock, blocking=False):
-                raise RunError(f"{out} is in use by another process: wait for it or choose another --out")
+        with ExitStack() as opened:
+            opened.enter_context(hold_out(out, self.journal, name=None, mode=0o700))
             self._check(json_roundtrip(settings), json_roundtrip(notes or {}))
             self._records = JsonLinesFile(self.journal / "records.ndjson", self._seen)
-            self._open.append(self._records)
+            opened.callback(self._records.close)
             self.tape = ResponseCache()
             self.tape.lines = JsonLinesFile(self.journal / "exchanges.ndjson", self.tape.seen)
-            self._open.append(self.tape.lines)
-        except BaseException:
-            self.close()
-            raise
+            opened.callback(self.tape.lines.close)
+            self._opened = opened.pop_all()
 
     def __enter__(self) -> RunFolder:
         return self
@@ -101,9 +92,7 @@ class RunFolder:
 
     def close(self) -> None:
         """Close the files and give the folder free."""
-        for file in self._open:
-            file.close()
-        os.close(self._lock)
+        self._opened.close()
 
     def outcome(self, ask_id: str) -> EpisodeOutcome | None:
         """How an ask ended, or None if it was not played to its end."""
@@ -132,44 +121,10 @@ class RunFolder:
     def _check(self, settings: dict[str, Any], notes: dict[str, Any]) -> None:
         path = self.journal / SETTINGS
         if not path.exists():
-            write_atomic(path, json.dumps({"settings": settings, "notes": notes}, indent=2) + "\n")
+            write_json(path, {"settings": settings, "notes": notes}, private=True)
             return
         try:
-            before = _flat(read_json_file(path)["settings"])
+            before = flat(read_json_file(path)["settings"])
         except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
             raise RunError(f"{path} cannot be read ({error!r}): choose another --out") from error
-        now = _flat(settings)
-        changed = [key for key in dict.fromkeys([*before, *now]) if before.get(key) != now.get(key)]
-        if changed:
-            told = "; ".join(f"{key} was {before.get(key)!r} and is now {now.get(key)!r}" for key in changed)
-            raise RunError(
-                f"{self.out} was begun with other settings: {told}. Give the same ones to go on, or choose "
-                "another --out"
-            )
-
-
-def write_atomic(path: Path, text: str) -> None:
-    """Write a file all or nothing, whenever this process is killed."""
-    write_lines(path, [text])
-
-
-def write_lines(path: Path, lines: Iterator[str] | Sequence[str]) -> None:
-    """The same from pieces of text, which need not fit in memory. For the owner only, as all of a run."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
-    how = {"encoding": "utf-8", "errors": "surrogatepass", "newline": "\n"}
-    with atomic_file(path) as part, open(os.open(part, flags, 0o600), "w", **how) as file:
-        file.writelines(lines)
-
-
-def json_roundtrip(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings as they come back from JSON."""
-    return json.loads(json.dumps(dict(settings), default=str))
-
-
-def _flat(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested settings by their full key, as in `budget.max_turns`."""
-    flat: dict[str, Any] = {}
-    for key, item in value.items():
-        nested = isinstance(item, Mapping) and item
-        flat |= _flat(item, f"{prefix}{key}.") if nested else {f"{prefix}{key}": item}
-    return flat
+        refuse_changes(self.out, before, flat(settings))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import logging
 import os
@@ -10,13 +9,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from rag_r1.io.appended_files import append_whole, json_line, open_to_append
 from rag_r1.io.bounded_json import JsonLimitError, limited_lines, read_json_line
+from rag_r1.runs.errors import RunError
 
 logger = logging.getLogger(__name__)
-
-
-class RunError(RuntimeError):
-    """A run that cannot start or go on; the message names the key or the file and the remedy."""
 
 
 class JsonLinesFile:
@@ -25,8 +22,7 @@ class JsonLinesFile:
 
     def __init__(self, path: Path, seen: Callable[[dict[str, Any], tuple[int, int]], None]):
         self.path = path
-        # For its owner only: questions and documents may be confidential.
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+        self._file = open_to_append(path)
         self._end = 0
         try:
             self._read(seen)
@@ -36,13 +32,10 @@ class JsonLinesFile:
 
     def append(self, value: Mapping[str, Any]) -> tuple[int, int]:
         """Append an object; returns its place. On a full disk RunError is raised and no partial line left."""
-        # surrogatepass: a policy can emit lone surrogates
-        data = (json.dumps(value, ensure_ascii=False) + "\n").encode("utf-8", "surrogatepass")
+        data = json_line(value)
         try:
-            if os.write(self._file, data) != len(data):  # the first sign of a full disk
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            append_whole(self._file, data, self._end)
         except OSError as error:
-            os.ftruncate(self._file, self._end)
             raise RunError(
                 f"cannot write to {self.path}: {error.strerror}. What was written is kept; make room and run "
                 "the same command again"

@@ -1,10 +1,10 @@
 """A folder lock: one process at a time works in a folder.
 
-It is an flock on a file, which the system releases when the last process ends that has it open, however it
-ends. `inherited` decides who that is: with it, the children of the holder have it too, so that a training
-that outlives a killed command keeps its folder; without it, the next start gets the lock and may end what was
-left behind (processes.py). (filelock's locks are not inherited, and a release by one process releases them
-for all.)
+It is an flock on a file in the folder, or on the folder itself, which the system releases when the last
+process ends that has it open, however it ends. `inherited` decides who that is: with it, the children of the
+holder have it too, so that a training that outlives a killed command keeps its folder; without it, the next
+start gets the lock and may end what was left behind (processes.py). (filelock's locks are not inherited, and
+a release by one process releases them for all.)
 """
 
 from __future__ import annotations
@@ -12,25 +12,50 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
-
-class PipelineError(RuntimeError):
-    """The work cannot go on; the message names the step, the key or the file, and the remedy."""
+from rag_r1.runs.errors import RunError
 
 
 @contextmanager
-def hold_lock(folder: Path, busy: Exception, *, inherited: bool = False) -> Iterator[None]:
-    """Hold the lock of a folder, which is made, for the length of a block. Raises `busy` if another process
-    has it, and OSError if the folder cannot be used."""
-    folder.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(folder / "lock", os.O_CREAT | os.O_RDWR)
+def hold_out(out: Path, folder: Path | None = None, **how: Any) -> Iterator[None]:
+    """Hold the folder that a command was given as --out, by the lock of it or of a `folder` in it, for the
+    length of a block; `how`: as in `hold_lock`. Raises RunError if another process has it, or if it cannot be
+    used."""
+    with ExitStack() as stack:
+        busy = RunError(f"{out} is in use by another process: wait for it, or choose another --out")
+        try:
+            stack.enter_context(hold_lock(folder or out, busy, **how))
+        except OSError as error:
+            raise RunError(f"cannot use the folder {out}: {error.strerror}; choose another --out") from error
+        yield
+
+
+@contextmanager
+def hold_lock(
+    folder: Path,
+    busy: Exception | None,
+    *,
+    inherited: bool = False,
+    name: str | None = "lock",
+    mode: int = 0o777,
+) -> Iterator[None]:
+    """Hold the lock of a folder, which is made with this `mode`, for the length of a block. `name`: of the
+    locked file in it; None locks the folder itself. If another process has the lock, raises `busy`, or waits
+    if that is None. Raises OSError if the folder cannot be used."""
+    folder.mkdir(mode, parents=True, exist_ok=True)
+    if name is None:
+        descriptor = os.open(folder, os.O_RDONLY)
+    else:
+        descriptor = os.open(folder / name, os.O_CREAT | os.O_RDWR, 0o666)
     os.set_inheritable(descriptor, inherited)
     try:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | (fcntl.LOCK_NB if busy else 0))
         except BlockingIOError as error:
+            assert busy is not None
             raise busy from error
         yield
     finally:

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from rag_r1.runs.lock import PipelineError
+from rag_r1.runs.errors import RunError
 from rag_r1.system.child_processes import SAME_GROUP, SESSION, end, last_lines, start
 
 MARK = "RAG_R1_PIPELINE"
@@ -48,7 +48,7 @@ def run_and_wait(
     named: str | None = None,
 ) -> None:
     """Run a command to its end in a session of its own; its output goes to this process's, or to the end of
-    `log`. `watch` is called about twice a second; `named`: the command in an error. Raises PipelineError if
+    `log`. `watch` is called about twice a second; `named`: the command in an error. Raises RunError if
     it cannot be started, or ends with another status than 0."""
     named = named or " ".join(command[:4])
     sys.stdout.flush()
@@ -57,7 +57,7 @@ def run_and_wait(
         try:
             process = start(command, output, {**os.environ, **(environment or {})})
         except OSError as error:
-            raise PipelineError(f"{command[0]} cannot be started: {error.strerror}") from error
+            raise RunError(f"{command[0]} cannot be started: {error.strerror}") from error
         try:
             while True:
                 try:
@@ -73,7 +73,7 @@ def run_and_wait(
             output.close()
     if process.returncode:
         told = "" if log is None else f"; the end of {log}:\n{last_lines(log)}\n"
-        raise PipelineError(
+        raise RunError(
             f"{named} ended with status {process.returncode}{told}; the same command of the pipeline, given "
             "again, goes on"
         )
@@ -98,7 +98,7 @@ def stop_session(process: subprocess.Popen) -> None:
 
 def stop_leftovers(out: Path) -> int:
     """End the processes that an earlier start in OUT has left behind; returns how many there were. Raises
-    PipelineError if one does not end. Only for who holds OUT's lock."""
+    RunError if one does not end. Only for who holds OUT's lock."""
     left = find_leftovers(out)
     for sign, wait_s in ((signal.SIGTERM, _END_S), (signal.SIGKILL, _END_S)):
         for process in find_leftovers(out):
@@ -110,9 +110,7 @@ def stop_leftovers(out: Path) -> int:
         while find_leftovers(out) and time.monotonic() < deadline:
             time.sleep(0.2)
     if still := find_leftovers(out):
-        raise PipelineError(
-            f"processes of an earlier start in {out} do not end: {', '.join(map(str, still))}"
-        )
+        raise RunError(f"processes of an earlier start in {out} do not end: {', '.join(map(str, still))}")
     return len(left)
 
 

@@ -26,14 +26,17 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rag_r1.io.atomic_files import write_json
 from rag_r1.io.bounded_json import read_json_file
-from rag_r1.runs.folder import write_atomic
-from rag_r1.runs.lock import PipelineError, hold_lock
+from rag_r1.io.file_hash import sha256_of_file
+from rag_r1.runs.errors import RunError
+from rag_r1.runs.lock import hold_out
+from rag_r1.runs.settings import refuse_changes
 
 BEGUN, DONE = "begun.json", "done.json"
 
@@ -60,19 +63,13 @@ class PipelineFolder:
     @classmethod
     @contextmanager
     def held(cls, out: Path) -> Iterator[PipelineFolder]:
-        """The folder for the length of a block. Raises PipelineError if another process has it."""
-        with ExitStack() as stack:
-            try:
-                stack.enter_context(hold_lock(out, _in_use(out)))
-            except OSError as error:
-                raise PipelineError(
-                    f"cannot use the folder {out}: {error.strerror}; choose another --out"
-                ) from error
+        """The folder for the length of a block. Raises RunError if another process has it."""
+        with hold_out(out):
             yield cls(out)
 
     def run(self, step: Step) -> str:
         """Make a step if it is not done; returns what was found: `new`, `begun`, `outdated` or `done`. Raises
-        PipelineError, and what the step's work raises."""
+        RunError, and what the step's work raises."""
         folder, plan = self.out / step.name, self._plan(step)
         found = self._found(step, plan)
         if found == "done":
@@ -82,7 +79,7 @@ class PipelineFolder:
             folder.replace(aside)
             print(f"{step.name}: made from other results than those of now; moved to {aside.name}")
         folder.mkdir(parents=True, exist_ok=True)
-        write_atomic(folder / BEGUN, _json(plan))
+        write_json(folder / BEGUN, plan, ensure_ascii=False, private=True)
         started = time.monotonic()
         facts = dict(step.work(folder))
         done = {
@@ -91,12 +88,12 @@ class PipelineFolder:
             "facts": facts,
             "seconds": round(time.monotonic() - started, 1),  # of the start that finished it
         }
-        write_atomic(folder / DONE, _json(done))
+        write_json(folder / DONE, done, ensure_ascii=False, private=True)
         return found
 
     def status(self, step: Step) -> str:
         """What `run` would find of a step: also `waiting`, if a step that it builds on is not done. Raises
-        PipelineError for what `run` would refuse."""
+        RunError for what `run` would refuse."""
         if not all(self._done(need) for need in step.needs):
             return "waiting"
         return self._found(step, self._plan(step))
@@ -115,31 +112,26 @@ class PipelineFolder:
         for need in step.needs:
             done = self._done(need)
             if not done:
-                raise PipelineError(f"{step.name} builds on {need}, which is not done")
+                raise RunError(f"{step.name} builds on {need}, which is not done")
             inputs[need] = done["result"]
-        return json.loads(_json({"settings": dict(step.settings), "inputs": inputs}))
+        return json.loads(json.dumps({"settings": dict(step.settings), "inputs": inputs}))
 
     def _found(self, step: Step, plan: Mapping[str, Any]) -> str:
         begun = _read(self.out / step.name / BEGUN)
         if not begun:
             return "new"
-        before, now = begun["settings"], plan["settings"]
-        changed = [key for key in dict.fromkeys([*before, *now]) if before.get(key) != now.get(key)]
-        if changed:
-            told = "; ".join(
-                f"{step.name}.{key} was {before.get(key)!r} and is now {now.get(key)!r}" for key in changed
-            )
-            raise PipelineError(
-                f"{self.out / step.name} was begun with other settings: {told}. Give the same ones to go on, "
-                "choose another --out, or remove this folder to make the step again"
-            )
+        before, now = (
+            {f"{step.name}.{key}": value for key, value in one["settings"].items()} for one in (begun, plan)
+        )
+        remedy = "Give the same ones to go on, choose another --out, or remove this folder to make it again"
+        refuse_changes(self.out / step.name, before, now, remedy)
         if begun["inputs"] != plan["inputs"]:
             return "outdated"
         done = self._done(step.name)
         if done.get("hash") != _hash(plan):
             return "begun"
         if missing := [name for name in step.results if not (self.out / step.name / name).exists()]:
-            raise PipelineError(
+            raise RunError(
                 f"{self.out / step.name} is marked as done, but {', '.join(missing)} is missing: remove the "
                 "folder to make the step again"
             )
@@ -150,30 +142,18 @@ class PipelineFolder:
 
 
 def fingerprint(folder: Path, names: Sequence[str]) -> str:
-    """A hash of files, and of all files in folders, by name and content. Raises PipelineError if one of them
+    """A hash of files, and of all files in folders, by name and content. Raises RunError if one of them
     is missing."""
     digest = hashlib.sha256()
     for name in names:
         path = folder / name
         if not path.exists():
-            raise PipelineError(f"{path} is missing: the step has not left its result")
+            raise RunError(f"{path} is missing: the step has not left its result")
         files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
         for file in files:
-            digest.update(file.relative_to(folder).as_posix().encode() + b"\0" + hash_of_file(file))
+            digest.update(file.relative_to(folder).as_posix().encode() + b"\0")
+            digest.update(bytes.fromhex(sha256_of_file(file)))
     return digest.hexdigest()
-
-
-def hash_of_file(path: Path) -> bytes:
-    """The SHA-256 of a file, which may be larger than the memory."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.digest()
-
-
-def _in_use(out: Path) -> PipelineError:
-    return PipelineError(f"{out} is in use by another process: wait for it, or choose another --out")
 
 
 def _free_name(folder: Path) -> Path:
@@ -188,12 +168,8 @@ def _hash(plan: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(plan, sort_keys=True).encode()).hexdigest()
 
 
-def _json(value: Mapping[str, Any]) -> str:
-    return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
-
-
 def _read(path: Path) -> dict[str, Any]:
-    """A marker; {} if there is none. Raises PipelineError if it cannot be read."""
+    """A marker; {} if there is none. Raises RunError if it cannot be read."""
     if not path.exists():
         return {}
     try:
@@ -202,4 +178,4 @@ def _read(path: Path) -> dict[str, Any]:
             raise ValueError("not a JSON object")
         return found
     except (OSError, ValueError, RecursionError) as error:
-        raise PipelineError(f"{path} cannot be read ({error}): remove the folder {path.parent}") from error
+        raise RunError(f"{path} cannot be read ({error}): remove the folder {path.parent}") from error

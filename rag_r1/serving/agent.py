@@ -33,7 +33,7 @@ from rag_r1.rollouts.session import (
     try_search,
     unless_cancelled,
 )
-from rag_r1.runs.json_lines import RunError
+from rag_r1.runs.errors import RunError
 from rag_r1.runs.response_cache import ResponseCache
 from rag_r1.tools import close_tools, shared_tools
 

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import read_arguments
-from rag_r1.runs.json_lines import RunError
+from rag_r1.runs.errors import RunError
 from rag_r1.serving.arguments import ChatAgentArguments, ServeArguments
 from rag_r1.system.installation import require
 

@@ -16,15 +16,14 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from filelock import FileLock, Timeout
-
 from rag_r1.evaluation.eval_arguments import EvalArguments
 from rag_r1.evaluation.target import resolve_model, serve_model
 from rag_r1.options.import_path import import_object
-from rag_r1.runs.json_lines import RunError
+from rag_r1.runs.errors import RunError
+from rag_r1.runs.lock import hold_lock
 from rag_r1.serving.app import PageInfo
 from rag_r1.serving.arguments import ChatAgentArguments, to_eval_arguments
-from rag_r1.tools.retrieval.local_server import RetrievalProcessError, build_index, retrieval_process
+from rag_r1.tools.retrieval.local_server import build_index, retrieval_process
 
 #: What is written anew at each start, below --out. No other module has these names: --out may be a folder
 #: in which the user has an `index`, `documents` or the runs of the demo.
@@ -44,20 +43,14 @@ class LaunchedAgent:
 @contextmanager
 def launch_agent(given: ChatAgentArguments) -> Iterator[LaunchedAgent]:
     """Everything that the arguments name, for as long as the block runs. Raises RunError."""
-    given.out.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
-        try:
-            stack.enter_context(FileLock(given.out / ".lock", timeout=0))
-        except Timeout as error:
-            raise RunError(f"another chat uses the folder {given.out}: choose another --out") from error
-        try:
-            asked, about = import_object(_DEMO)(given, stack) if given.demo else _own(given, stack)
-            asked = resolve_model(asked)
-            if asked.base_url is None:
-                say(f"starting vLLM for {asked.model}; its log: {asked.out / 'vllm.log'}")
-            asked = stack.enter_context(serve_model(asked))
-        except RetrievalProcessError as error:
-            raise RunError(str(error)) from error
+        busy = RunError(f"another chat uses the folder {given.out}: choose another --out")
+        stack.enter_context(hold_lock(given.out, busy, name=".lock"))
+        asked, about = import_object(_DEMO)(given, stack) if given.demo else _own(given, stack)
+        asked = resolve_model(asked)
+        if asked.base_url is None:
+            say(f"starting vLLM for {asked.model}; its log: {asked.out / 'vllm.log'}")
+        asked = stack.enter_context(serve_model(asked))
         yield LaunchedAgent(asked, replace(about, protocol=asked.protocol, history=given.earlier))
 
 

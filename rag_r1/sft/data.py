@@ -21,12 +21,13 @@ from rag_r1.agent.records import RecordError, read_records
 from rag_r1.data.files.bad_rows import HELP
 from rag_r1.data.sft_rows import SftRow, SftTokens
 from rag_r1.inference.tokenizer import load_tokenizer
+from rag_r1.io.atomic_files import write_json, write_json_lines
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, Positive, argument, read_arguments
 from rag_r1.options.declare import Constraint
 from rag_r1.protocols import Protocol, ProtocolError, load_protocol, protocol_names
 from rag_r1.sft.copy_check import RUN, SHORTEST
-from rag_r1.sft.files import Format, write_json, write_lines, write_samples
+from rag_r1.sft.files import Format, write_samples
 from rag_r1.sft.llama_factory import PublishedDataError, read_samples
 from rag_r1.sft.samples import SampleRules, SampleSelection, split_rows
 from rag_r1.sft.segment import REASONS, WHOLE, kinds_of
@@ -119,8 +120,11 @@ def make(given: SftDataArguments) -> dict[str, Any]:
     splits = split_rows(chosen.rows, given.validation, given.seed)
     written = write_samples(given.out, splits, tokens, given.format)
     summary = _summary(given, chosen, splits)
-    written.append(write_lines(given.out / "dropped.jsonl", chosen.dropped))
-    written.append(write_json(given.out / "sft_summary.json", summary))
+    dropped, summarised = given.out / "dropped.jsonl", given.out / "sft_summary.json"
+    # Ids and details may have half characters, which UTF-8 cannot hold.
+    write_json_lines(dropped, chosen.dropped, ensure_ascii=True)
+    write_json(summarised, summary, ensure_ascii=False)
+    written += [dropped, summarised]
     _tell(given, summary, splits, written)
     for line in chosen.bad.left_out():
         print(line, file=sys.stderr)

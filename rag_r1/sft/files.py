@@ -15,13 +15,12 @@ Each file is written under another name first and then renamed, so a reader neve
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from rag_r1.data.sft_rows import SftRow, SftTokens, write_sft_rows
-from rag_r1.io.atomic_files import atomic_file
+from rag_r1.io.atomic_files import write_json
 
 Format = Literal["verl", "llama_factory", "both"]
 #: Name of the data set in LLaMA-Factory; its validation set has `_validation` after it.
@@ -34,17 +33,21 @@ def write_samples(
 ) -> list[Path]:
     """Write training and validation rows; returns the files. Files of an earlier run that would not be
     written again are removed."""
+    folder.mkdir(parents=True, exist_ok=True)
     written, described = [], {}
     for split, rows in zip(SPLITS, splits, strict=True):
         name = NAME if split == "train" else f"{NAME}_{split}"
         verl, llama = folder / f"{split}.parquet", folder / "llama_factory" / f"{name}.json"
         if rows and format in ("verl", "both"):
-            written.append(_whole(verl, lambda part, rows=rows: write_sft_rows(part, rows)))
+            write_sft_rows(verl, rows)
+            written.append(verl)
         else:
             verl.unlink(missing_ok=True)
         if rows and format in ("llama_factory", "both"):
             conversations = [conversation(row, tokens) for row in rows]
-            written.append(write_json(llama, conversations))
+            llama.parent.mkdir(exist_ok=True)
+            write_json(llama, conversations, ensure_ascii=False)
+            written.append(llama)
             described[name] = {
                 "file_name": llama.name,
                 "formatting": "sharegpt",
@@ -54,7 +57,8 @@ def write_samples(
             llama.unlink(missing_ok=True)
     info = folder / "llama_factory" / "dataset_info.json"
     if described:
-        written.append(write_json(info, described))
+        write_json(info, described, ensure_ascii=False)
+        written.append(info)
     else:
         info.unlink(missing_ok=True)
     return written
@@ -67,23 +71,3 @@ def conversation(row: SftRow, tokens: SftTokens) -> dict[str, Any]:
         {"from": "gpt" if piece.generated else "observation", "value": piece.text} for piece in row.pieces
     ]
     return {"id": row.id, "kind": row.kind, "conversations": turns}
-
-
-def write_json(path: Path, value: Any) -> Path:
-    """Write a JSON file, indented; returns its path."""
-    text = json.dumps(value, indent=2, ensure_ascii=False) + "\n"
-    return _whole(path, lambda part: part.write_text(text, encoding="utf-8"))
-
-
-def write_lines(path: Path, values: Iterable[Any]) -> Path:
-    """Write JSON lines; returns the path."""
-    # Ids and details may have half characters, which UTF-8 cannot hold.
-    lines = "".join(json.dumps(value) + "\n" for value in values)
-    return _whole(path, lambda part: part.write_text(lines, encoding="utf-8"))
-
-
-def _whole(path: Path, write: Callable[[Path], Any]) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_file(path) as part:
-        write(part)
-    return path

@@ -13,7 +13,6 @@ questions are kept does not depend on when something failed. The folder has
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -21,6 +20,7 @@ from functools import partial
 from typing import Any, Literal
 
 from rag_r1.data.rows import QuestionRow, write_rows
+from rag_r1.io.atomic_files import write_json, write_json_lines
 from rag_r1.options.command_line import Positive, argument, read_arguments
 from rag_r1.options.server_address import Address
 from rag_r1.rollouts.arguments import From0, RolloutArguments, Share
@@ -35,8 +35,7 @@ from rag_r1.rollouts.session import (
     settings_of,
     usage_line,
 )
-from rag_r1.runs.folder import write_atomic, write_lines
-from rag_r1.runs.json_lines import RunError
+from rag_r1.runs.errors import RunError
 from rag_r1.sft.difficulty_filter import QuestionRollouts, filter_counts, is_kept, rollout_lines, split
 from rag_r1.sft.plots import as_text, draw
 
@@ -142,8 +141,7 @@ def _write(
     told = filter_counts(questions, given.share, given.seed)
     kept = [question.row for question in questions if is_kept(question, given.share, given.seed)]
     train, test = split(kept, given.validation, given.seed)
-    lines = (json.dumps(line, ensure_ascii=False) + "\n" for line in rollout_lines(questions))
-    write_lines(given.out / "rollouts.jsonl", lines)
+    write_json_lines(given.out / "rollouts.jsonl", rollout_lines(questions), private=True)
     for name, rows in (("train", train), ("test", [replace(row, split="test") for row in test])):
         write_rows(given.out / f"{name}.parquet", rows)
     summary = {
@@ -155,7 +153,7 @@ def _write(
         "usage": vars(run.spending.usage),
         "cost": run.spending.cost,
     }
-    write_atomic(given.out / "summary.json", json.dumps(summary, indent=2, ensure_ascii=False) + "\n")
+    write_json(given.out / "summary.json", summary, ensure_ascii=False, private=True)
     print(as_text(told["histogram"]))
     draw(told["histogram"], given.out / "histogram.png")
     _tell(given, run, told, summary["written"])

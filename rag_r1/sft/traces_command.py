@@ -13,19 +13,18 @@ The accuracy is that of the episodes that could be judged; how many could not is
 
 from __future__ import annotations
 
-import json
 import sys
 from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+from rag_r1.io.atomic_files import write_json, write_json_lines
 from rag_r1.options.command_line import Positive, argument, read_arguments
 from rag_r1.options.server_address import Address
 from rag_r1.rollouts.arguments import From0, RolloutArguments
 from rag_r1.rollouts.requests import EpisodeRequest, make_request
 from rag_r1.rollouts.session import RunSession, open_session, prepare, run_command, settings_of, usage_line
-from rag_r1.runs.folder import write_atomic, write_lines
 
 _DESCRIPTION = """\
 Let a teacher answer questions with search, for supervised fine-tuning. The teacher is any OpenAI-compatible
@@ -78,10 +77,9 @@ async def make_traces(given: TracesArguments) -> int:
     async with open_session(given, ready, given.teacher_url, given.teacher_model, settings) as run:
         await run.runner.run((partial(run.runner.play, ask) for ask in asks), len(asks), "trace")
         ids = [ask.id for ask in asks]
-        records = (json.dumps(record, ensure_ascii=False) + "\n" for record in run.folder.records(ids))
-        write_lines(given.out / TRACES, records)
+        write_json_lines(given.out / TRACES, run.folder.records(ids), private=True)
         summary = {"settings": settings, **figures(run, asks)}
-        write_atomic(given.out / SUMMARY, json.dumps(summary, indent=2, ensure_ascii=False) + "\n")
+        write_json(given.out / SUMMARY, summary, ensure_ascii=False, private=True)
         _tell(given, run, summary)
         for line in ready.questions.bad.left_out():
             print(line, file=sys.stderr)

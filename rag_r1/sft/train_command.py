@@ -21,14 +21,16 @@ from pathlib import Path
 from typing import Any
 
 from rag_r1.config.recipes import Recipe, RecipeError
+from rag_r1.io.atomic_files import move_into_place
 from rag_r1.options.command_exit import CommandError, command_main
 from rag_r1.options.command_line import Arguments, Overrides, argument, hydra_quoted, read_arguments
 from rag_r1.options.import_path import add_working_directory
+from rag_r1.runs.errors import RunError
 from rag_r1.runs.processes import run_child
 from rag_r1.sft.resume import begin_next_epoch
 from rag_r1.training.command import compose_valid
 from rag_r1.training.next_steps import after_sft
-from rag_r1.training.stages import StageError, lock_folder
+from rag_r1.training.stages import lock_folder
 
 #: The link to the chosen model, and veRL's log, in `trainer.default_local_dir`.
 MODEL, METRICS = "model", "metrics.jsonl"
@@ -63,7 +65,7 @@ class SftArguments(Arguments):
     overrides: Overrides = argument("any key of veRL's sft_trainer_engine", "key=value", default=[])
 
 
-@command_main(RecipeError, StageError)
+@command_main(RecipeError, RunError)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns 1 if the preflight found an error, else the exit status of the training."""
     given = read_arguments(SftArguments, arguments, prog="rag-r1 sft", description=_DESCRIPTION)
@@ -139,13 +141,14 @@ def _on_every_node(nodes: int, command: Sequence[str]) -> tuple[str, str, str]:
 
 
 def run(command: Sequence[str], folder: Path, config: Any) -> None:
-    """Train into `folder`; prints and links the model at the end. Raises StageError if a training is running
+    """Train into `folder`; prints and links the model at the end. Raises RunError if a training is running
     there, CommandError with the training's exit status if it fails."""
     with lock_folder(folder):
         begin_next_epoch(folder, config)
         metrics = folder / METRICS
         if metrics.exists():
-            metrics.replace(folder / f"metrics-{len(list(folder.glob('metrics-*.jsonl'))) + 1}.jsonl")
+            number = len(list(folder.glob("metrics-*.jsonl"))) + 1
+            move_into_place(metrics, folder / f"metrics-{number}.jsonl")
         sys.stdout.flush()
         status = run_child(command, {"VERL_FILE_LOGGER_PATH": str(metrics.absolute()), **os.environ})
     if status:

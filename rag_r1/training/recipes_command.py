@@ -23,7 +23,7 @@ from rag_r1.config.recipes import (
     shipped_names,
     text_of,
 )
-from rag_r1.io.atomic_files import atomic_file, error_text
+from rag_r1.io.atomic_files import error_text, write_text
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, CheckedOverrides, argument, read_arguments
 from rag_r1.options.subcommands import run
@@ -186,8 +186,7 @@ def copy_recipe(arguments: Sequence[str]) -> int:
     lines = [header, origin, rest] if header.startswith("# @package") else [origin, header, rest]
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_file(target) as part:
-            part.write_text("\n".join(lines), encoding="utf-8")
+        write_text(target, "\n".join(lines))
     except OSError as error:
         raise RecipeError(error_text(error)) from error
     print(target)

@@ -19,10 +19,11 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from rag_r1.io.atomic_files import atomic_file
+from rag_r1.io.atomic_files import write_text
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, Overrides, argument, hydra_quoted, read_arguments
-from rag_r1.runs.lock import PipelineError, hold_lock
+from rag_r1.runs.errors import RunError
+from rag_r1.runs.lock import hold_lock
 from rag_r1.runs.processes import run_child
 
 _DESCRIPTION = """\
@@ -44,14 +45,10 @@ _ONE_STAGE = re.compile(r"stage(\d+):(.*)", re.DOTALL)
 Train = Callable[[str, Sequence[str]], int]
 
 
-class StageError(PipelineError):
-    """A stage failed, or did not leave what the next one needs; the message names stage and remedy."""
-
-
 def run_stages(recipes: Sequence[str], out: Path, overrides: Sequence[str], train: Train) -> Path:
     """Train the stages that are not finished yet; returns the folder of the last stage's model.
 
-    `train(recipe, overrides)` runs one training and returns its exit status. Raises StageError.
+    `train(recipe, overrides)` runs one training and returns its exit status. Raises RunError.
     """
     out = out.resolve()
     check_overrides(overrides, len(recipes))
@@ -68,25 +65,25 @@ def run_stages(recipes: Sequence[str], out: Path, overrides: Sequence[str], trai
             repair_tracker(checkpoints)
             status = train(recipe, stage_overrides(overrides, number, folder, model))
             if status:
-                raise StageError(
+                raise RunError(
                     f"stage {number} ({recipe}) ended with status {status}; fix the error above and run the "
                     "same command again: it continues from the last checkpoint"
                 )
             model = exported_model(checkpoints)
-            _write_whole(finished, f"{model}\n")
+            write_text(finished, f"{model}\n", errors="strict")
         print(f"stage {number}: finished, its model is {model}")
     assert model is not None
     return model
 
 
 def check_overrides(overrides: Sequence[str], stages: int) -> None:
-    """Raises StageError for an override of a stage that does not exist, or one that is not key=value."""
+    """Raises RunError for an override of a stage that does not exist, or one that is not key=value."""
     for override in overrides:
         one = _ONE_STAGE.fullmatch(override)
         if one and not 1 <= int(one[1]) <= stages:
-            raise StageError(f"{override}: there is no stage {one[1]}, only 1 to {stages}")
+            raise RunError(f"{override}: there is no stage {one[1]}, only 1 to {stages}")
         if "=" not in override:
-            raise StageError(f"{override} is not key=value (or stage1:key=value)")
+            raise RunError(f"{override} is not key=value (or stage1:key=value)")
 
 
 def stage_overrides(overrides: Sequence[str], number: int, folder: Path, model: Path | None) -> list[str]:
@@ -117,18 +114,18 @@ def repair_tracker(checkpoints: Path) -> None:
         return
     steps = [int(path.parent.name.rpartition("_")[2]) for path in checkpoints.glob("global_step_*/data.pt")]
     if steps:
-        _write_whole(tracker, str(max(steps)))
+        write_text(tracker, str(max(steps)))
     else:
         tracker.unlink()
 
 
 def exported_model(checkpoints: Path) -> Path:
-    """The Hugging Face model folder in the last checkpoint. Raises StageError if there is none."""
+    """The Hugging Face model folder in the last checkpoint. Raises RunError if there is none."""
     tracker = checkpoints / _TRACKER
     step = tracker.read_text().strip() if tracker.exists() else ""
     folder = checkpoints / f"global_step_{step}" / "actor" / "huggingface"
     if not step or not any(folder.glob("*.safetensors")):
-        raise StageError(
+        raise RunError(
             f"no exported model under {checkpoints}: a stage needs trainer.save_freq above 0 and "
             "actor_rollout_ref.actor.checkpoint.save_contents=[model,optimizer,extra,hf_model]"
         )
@@ -143,18 +140,12 @@ def run_training(recipe: str, overrides: Sequence[str], check_only: bool = False
 
 def lock_folder(folder: Path) -> AbstractContextManager[None]:
     """Holds the folder's lock. The training inherits it, so it is held as long as either process lives;
-    StageError if it is held already."""
-    busy = StageError(
+    RunError if it is held already."""
+    busy = RunError(
         f"a training is still running in {folder} (perhaps that of a killed command): "
         "wait for it or end it, then run the same command again"
     )
     return hold_lock(folder, busy, inherited=True)
-
-
-def _write_whole(path: Path, text: str) -> None:
-    """Write atomically: all or nothing, whenever this process is killed."""
-    with atomic_file(path) as part:
-        part.write_text(text, encoding="utf-8")
 
 
 class StagesArguments(Arguments):
@@ -166,7 +157,7 @@ class StagesArguments(Arguments):
     overrides: Overrides = argument("any key of veRL or of `rag_r1:`", "key=value", default=[])
 
 
-@command_main(StageError)
+@command_main(RunError)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns 0 when all stages are finished, 1 with the reason if not."""
     given = read_arguments(StagesArguments, arguments, prog="rag-r1 stages", description=_DESCRIPTION)

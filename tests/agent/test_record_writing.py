@@ -36,15 +36,15 @@ def written(folder: Path, names: list[str], *, compressed: bool = True) -> Path:
 
 def test_while_the_disk_is_slow_the_event_loop_goes_on(tmp_path, monkeypatch):
     disk, happened = threading.Event(), []
-    opened = module._for_its_owner
+    opened = module.open_to_append
 
-    def slow(path: str, flags: int) -> int:
+    def slow(path: Path) -> int:
         happened.append("write begun")
         disk.wait(10)
         happened.append("disk answered")
-        return opened(path, flags)
+        return opened(path)
 
-    monkeypatch.setattr(module, "_for_its_owner", slow)
+    monkeypatch.setattr(module, "open_to_append", slow)
 
     async def others() -> None:
         while "write begun" not in happened:

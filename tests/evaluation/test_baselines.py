@@ -8,7 +8,7 @@ import pytest
 
 from rag_r1.evaluation.baselines import BASELINES, agent_condition, baseline
 from rag_r1.protocols import load_protocol
-from rag_r1.runs.json_lines import RunError
+from rag_r1.runs.errors import RunError
 from tests.evaluation.scripted_runs import GOLD, SQ, row_of, setup_of
 
 ROW = row_of("a")

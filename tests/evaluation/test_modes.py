@@ -14,7 +14,7 @@ from rag_r1.demo.policy import policy_path
 from rag_r1.demo.world import demo_protocol, make_questions, make_world, to_row
 from rag_r1.evaluation import command
 from rag_r1.evaluation.modes import alone_condition
-from rag_r1.runs.json_lines import RunError
+from rag_r1.runs.errors import RunError
 from tests.evaluation.scripted_runs import row_of, setup_of
 from tests.fakes.reading_policy import ReadingPolicy
 

@@ -10,7 +10,7 @@ import pytest
 from rag_r1.demo.policy import policy_path
 from rag_r1.evaluation.eval_arguments import EvalArguments
 from rag_r1.evaluation.target import resolve_model, serve_model, vllm_version
-from rag_r1.runs.json_lines import RunError
+from rag_r1.runs.errors import RunError
 from tests.fakes.scripted_vllm import Policy
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from rag_r1.demo.policy import policy_path
 from rag_r1.inference.checkpoints import model_folder, step_of
-from rag_r1.runs.json_lines import RunError
+from rag_r1.runs.errors import RunError
 
 
 def hugging_face(folder: Path, weights: bool = True) -> Path:

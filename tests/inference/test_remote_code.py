@@ -12,7 +12,7 @@ import pytest
 
 from rag_r1.demo.policy import policy_path
 from rag_r1.rollouts.engine_factory import TokenUnit
-from rag_r1.runs.json_lines import RunError
+from rag_r1.runs.errors import RunError
 
 ROOT = Path(__file__).parents[2]
 #: Calls that load a model or a part of one, and by which keyword they say that they run nothing of it.

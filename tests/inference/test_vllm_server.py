@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rag_r1.inference.vllm_server import vllm_server
-from rag_r1.runs.json_lines import RunError
+from rag_r1.runs.errors import RunError
 
 
 @pytest.mark.slow

@@ -9,7 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from rag_r1.io.atomic_files import atomic_file, error_text, is_disk_error
+from rag_r1.io.atomic_files import (
+    atomic_file,
+    error_text,
+    is_disk_error,
+    write_json,
+    write_json_lines,
+    write_lines,
+    write_text,
+)
 from rag_r1.options.subcommands import run
 
 FULL = Path("/dev/full")
@@ -128,3 +136,25 @@ def test_a_command_that_knows_nothing_of_disks_ends_with_a_sentence(monkeypatch,
     )
     assert run("rag-r1", "", {"x": ("m", "")}, ["x"]) == 1
     assert "error: cannot use /data/out: Read-only file system" in capsys.readouterr().err
+
+
+def test_the_forms_of_text_files(tmp_path: Path):
+    path, value = tmp_path / "file", {"name": "Köln"}
+    write_json(path, value)
+    assert path.read_bytes() == b'{\n  "name": "K\\u00f6ln"\n}\n'
+    write_json(path, value, ensure_ascii=False)
+    assert path.read_bytes() == '{\n  "name": "Köln"\n}\n'.encode()
+    assert write_json_lines(path, (value for _ in range(2)), durable=True) == 2
+    assert path.read_bytes() == ('{"name": "Köln"}\n' * 2).encode()
+    write_text(path, "half \ud83d\n")
+    assert path.read_bytes() == b"half \\ud83d\n"
+    with pytest.raises(UnicodeEncodeError):
+        write_lines(path, ["half \ud83d\n"])
+    assert path.read_bytes() == b"half \\ud83d\n"
+
+
+def test_a_private_file_is_for_its_owner_only_and_keeps_what_a_policy_wrote(tmp_path: Path):
+    path = tmp_path / "file"
+    write_text(path, "half \ud83d\n", private=True)
+    assert path.read_bytes() == b"half \xed\xa0\xbd\n"
+    assert path.stat().st_mode & 0o777 == 0o600

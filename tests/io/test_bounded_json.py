@@ -22,7 +22,8 @@ from rag_r1.io.bounded_json import JsonLimitError, read_json, read_json_file
 from rag_r1.retriever.training.encoder_settings import EncoderSettingsError, read_settings
 from rag_r1.rollouts.provenance import Provenance, ProvenanceError
 from rag_r1.rollouts.provenance_facts import manifest_facts
-from rag_r1.runs.json_lines import JsonLinesFile, RunError
+from rag_r1.runs.errors import RunError
+from rag_r1.runs.json_lines import JsonLinesFile
 from rag_r1.tools.http import HttpFailure, JsonClient
 from rag_r1.tools.retrieval.client import RetrievalClient, RetrieverConfig
 

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from examples.agentic_r import run as miniature
-from examples.agentic_r.loop_inputs import LoopError, LoopInputs, runs_hash
+from examples.agentic_r.loop_inputs import LoopInputs, runs_hash
 from examples.agentic_r.markdown import claims_of, draw, markdown, variants_table
 from examples.agentic_r.run import finished_runs, run_arm
 from examples.agentic_r.warm_start import PROTOCOL, made_of
@@ -19,6 +19,7 @@ from rag_r1.demo.policy import policy_path
 from rag_r1.iterate.checks import find_problems
 from rag_r1.iterate.plan import read_plan
 from rag_r1.iterate.steps import Loop
+from rag_r1.runs.errors import RunError
 
 
 def row(after: str, em: float, searches: float) -> dict:
@@ -67,7 +68,7 @@ def test_the_ground_is_made_once_and_one_of_another_form_is_refused(ground):
     assert LoopInputs.of(ground.folder.parent, 0) == ground
     assert (ground.folder / "index" / "manifest.json").stat().st_mtime_ns == made
     (ground.folder / "made_of").write_text("another\n")
-    with pytest.raises(LoopError, match="another form of this world: choose another --out"):
+    with pytest.raises(RunError, match="made_of was .* and is now .*choose another --out"):
         LoopInputs.of(ground.folder.parent, 0)
     (ground.folder / "made_of").write_text(f"{runs_hash()}\n")
 
@@ -84,14 +85,16 @@ def test_the_control_begins_with_the_first_steps_of_its_loop(tmp_path, monkeypat
 
     monkeypatch.setattr(miniature.subprocess, "run", run)
     ground = LoopInputs(tmp_path / "seed0", tmp_path / "policy", tmp_path / "encoder")
-    with pytest.raises(LoopError, match="loop is not finished"):
+    with pytest.raises(RunError, match="loop is not finished"):
         run_arm(ground, "control", 0, 2)
     for name in ("start/evaluation", "round1/agent", "round1/agent_evaluation", "round1/data"):
         (ground.folder / "loop" / name).mkdir(parents=True)
     (ground.folder / "loop" / "arm.json").write_text('{"rounds": 2}')
-    with pytest.raises(LoopError, match="loop has 2 rounds, not 3: choose another --out"):
+    with pytest.raises(
+        RunError, match="loop was begun with .*rounds was 2 and is now 3.*choose another --out"
+    ):
         run_arm(ground, "control", 0, 3)
-    with pytest.raises(LoopError, match="ended with status 1"):
+    with pytest.raises(RunError, match="ended with status 1"):
         run_arm(ground, "control", 0, 2)
     assert started[0][started[0].index("--rounds") + 1] == "3"
     kept = {path.name for path in (ground.folder / "control" / "round1").iterdir()}

@@ -10,7 +10,7 @@ import pytest
 
 from rag_r1.iterate.plan import ServerSpec
 from rag_r1.iterate.server import LoopServer
-from rag_r1.runs.lock import PipelineError
+from rag_r1.runs.errors import RunError
 from rag_r1.tools.retrieval.local_server import build_index
 
 
@@ -48,7 +48,7 @@ def test_an_index_that_does_not_load_ends_the_loop_with_the_servers_reason(loop,
         (tmp_path / "no_index").mkdir()
         (tmp_path / "no_index" / "manifest.json").write_text('{"count": 1, "corpus": {"sha256": "x"}}')
         service.server.paths[str(tmp_path)] = "/elsewhere"
-        with pytest.raises(PipelineError, match="HTTP 422.*The old index keeps serving.*server.paths"):
+        with pytest.raises(RunError, match="HTTP 422.*The old index keeps serving.*server.paths"):
             service.serve(tmp_path / "no_index")
 
 
@@ -61,9 +61,7 @@ def test_the_servers_machine_may_see_folders_elsewhere(loop, tmp_path):
 
 def test_a_server_that_does_not_answer_is_told_with_its_key(loop):
     with LoopServer(ServerSpec(url="http://127.0.0.1:9"), loop.out) as service:
-        with pytest.raises(
-            PipelineError, match="no retrieval server answers at http://127.0.0.1:9.*server.url"
-        ):
+        with pytest.raises(RunError, match="no retrieval server answers at http://127.0.0.1:9.*server.url"):
             service.serve(loop.folder / "first")
 
 
@@ -86,7 +84,7 @@ def test_the_real_server_is_started_here_takes_the_next_index_and_ends_with_the_
             assert answer.json()["result"][0][0]["id"].startswith(f"{number}-")
         manifest = Path(folders[0]) / "manifest.json"
         manifest.write_text(manifest.read_text().replace('"count": 2', '"count": 5'))
-        with pytest.raises(PipelineError, match="does not load .*index1.*HTTP 422"):
+        with pytest.raises(RunError, match="does not load .*index1.*HTTP 422"):
             service.serve(folders[0])
         assert service.told()["passages"] == 3  # the old index keeps serving
     with pytest.raises(httpx.TransportError):

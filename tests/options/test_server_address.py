@@ -10,7 +10,7 @@ from rag_r1.inference.client import base_address
 from rag_r1.options.declare import OptionsError, options_from
 from rag_r1.options.server_address import AN_ADDRESS, is_server_address, server_address
 from rag_r1.rewards.judge_options import JudgeOptions
-from rag_r1.runs.json_lines import RunError
+from rag_r1.runs.errors import RunError
 from rag_r1.tools.elasticsearch import ElasticsearchOptions
 from rag_r1.tools.mcp.tool import McpOptions
 from rag_r1.tools.page import PageOptions

@@ -20,7 +20,7 @@ from rag_r1.rollouts.engine_factory import TokenUnit, agent_setup
 from rag_r1.rollouts.one_shot import make_one_shot
 from rag_r1.rollouts.requests import make_request
 from rag_r1.rollouts.session import open_session, prepare
-from rag_r1.runs.json_lines import RunError
+from rag_r1.runs.errors import RunError
 from rag_r1.sft.data import SftDataArguments, SftDataError, _protocol
 from rag_r1.tools import search_tools
 from tests.agent.chat_templates import PLAIN, tokenizer_with

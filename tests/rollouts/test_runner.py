@@ -16,7 +16,7 @@ from rag_r1.protocols import Failure
 from rag_r1.rewards import RewardError, RewardSum
 from rag_r1.rollouts.requests import make_request
 from rag_r1.rollouts.runner import CorrectnessRule, EpisodeRunner
-from rag_r1.runs.json_lines import RunError
+from rag_r1.runs.errors import RunError
 from tests.evaluation.scripted_runs import (
     FAILS,
     RIGHT,

@@ -14,7 +14,7 @@ from rag_r1.rollouts.arguments import RolloutArguments
 from rag_r1.rollouts.requests import make_request
 from rag_r1.rollouts.runner import EpisodeRunner
 from rag_r1.rollouts.session import prepare
-from rag_r1.runs.json_lines import RunError
+from rag_r1.runs.errors import RunError
 from tests.evaluation.scripted_runs import (
     FAILS,
     RIGHT,

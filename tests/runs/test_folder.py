@@ -11,8 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rag_r1.runs.folder import RunFolder, write_lines
-from rag_r1.runs.json_lines import JsonLinesFile, RunError
+from rag_r1.io.atomic_files import write_lines
+from rag_r1.runs.errors import RunError
+from rag_r1.runs.folder import RunFolder
+from rag_r1.runs.json_lines import JsonLinesFile
 from rag_r1.runs.response_cache import Usage
 from tests.evaluation.scripted_runs import folder_at
 
@@ -132,7 +134,7 @@ def test_a_torn_line_is_told(tmp_path: Path, caplog):
 def test_what_a_run_writes_is_for_its_owner_only(tmp_path: Path):
     with folder_at(tmp_path / "run") as folder:
         folder.write(record("a#0"))
-        write_lines(tmp_path / "run" / "out", ["x"])
+        write_lines(tmp_path / "run" / "out", ["x"], private=True)
     assert (tmp_path / "run" / "out").read_text() == "x"
     for path in (tmp_path / "run" / "out", tmp_path / "run" / "journal" / "records.ndjson"):
         assert path.stat().st_mode & 0o077 == 0

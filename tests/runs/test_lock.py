@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
-from rag_r1.runs.lock import PipelineError, hold_lock
+from rag_r1.runs.errors import RunError
+from rag_r1.runs.lock import hold_lock, hold_out
 
 #: Holds a folder, starts a child that outlives it, and is killed.
 KILLED = """
@@ -20,7 +22,7 @@ with hold_lock(Path(sys.argv[1]), RuntimeError(), inherited=sys.argv[2] == "inhe
     print(child.pid, flush=True)
     os.kill(os.getpid(), signal.SIGKILL)
 """
-BUSY = PipelineError("in use")
+BUSY = RunError("in use")
 
 
 @pytest.mark.parametrize("kind", ["inherited", "own"])
@@ -34,7 +36,7 @@ def test_a_child_that_outlives_its_holder_keeps_an_inherited_lock_and_no_other(t
     assert process.stdout.readline()
     process.wait()
     if kind == "inherited":
-        with pytest.raises(PipelineError, match="in use"), hold_lock(tmp_path, BUSY):
+        with pytest.raises(RunError, match="in use"), hold_lock(tmp_path, BUSY):
             pass
     else:
         with hold_lock(tmp_path, BUSY):
@@ -45,8 +47,33 @@ def test_a_child_that_outlives_its_holder_keeps_an_inherited_lock_and_no_other(t
 
 def test_a_lock_is_given_back_at_the_end_of_the_block_also_by_an_error(tmp_path: Path):
     with pytest.raises(KeyError), hold_lock(tmp_path / "new", BUSY):
-        with pytest.raises(PipelineError), hold_lock(tmp_path / "new", BUSY):
+        with pytest.raises(RunError), hold_lock(tmp_path / "new", BUSY):
             pass
         raise KeyError
     with hold_lock(tmp_path / "new", BUSY):
         pass
+
+
+def test_who_waits_gets_the_lock_when_it_is_given_back(tmp_path: Path):
+    order = []
+
+    def wait() -> None:
+        with hold_lock(tmp_path, None, name=".lock"):
+            order.append("second")
+
+    with hold_lock(tmp_path, BUSY, name=".lock"):
+        waiting = threading.Thread(target=wait)
+        waiting.start()
+        waiting.join(0.2)
+        order.append("first")
+    waiting.join()
+    assert order == ["first", "second"]
+
+
+def test_a_folder_itself_is_locked_without_a_file(tmp_path: Path):
+    with hold_out(tmp_path, tmp_path / "journal", name=None, mode=0o700):
+        with pytest.raises(RunError, match="in use by another process"):
+            with hold_out(tmp_path, tmp_path / "journal", name=None):
+                pass
+        assert list(tmp_path.rglob("*")) == [tmp_path / "journal"]
+    assert (tmp_path / "journal").stat().st_mode & 0o777 == 0o700

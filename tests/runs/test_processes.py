@@ -10,7 +10,7 @@ import time
 import pytest
 
 from rag_r1.runs import processes
-from rag_r1.runs.steps import PipelineError
+from rag_r1.runs.errors import RunError
 
 #: Starts a process of its own in another session, tells its id, and waits.
 PARENT = """
@@ -73,7 +73,7 @@ def module(tmp_path, monkeypatch):
 
 def test_a_command_that_fails_is_told_with_the_end_of_its_log(tmp_path, module):
     name = module("import sys; print('words'); sys.exit('the reason')")
-    with pytest.raises(PipelineError) as failed:
+    with pytest.raises(RunError) as failed:
         processes.run_module(name, log=tmp_path / "log")
     assert "a_step ended with status 1" in str(failed.value) and "the reason" in str(failed.value)
     assert "goes on" in str(failed.value)
@@ -102,5 +102,5 @@ def test_a_command_is_ended_when_the_pipeline_is_interrupted(tmp_path, module):
 
 
 def test_a_program_that_is_not_there_is_named(tmp_path):
-    with pytest.raises(PipelineError, match="no_such_program cannot be started: No such file"):
+    with pytest.raises(RunError, match="no_such_program cannot be started: No such file"):
         processes.run_and_wait(["no_such_program"], log=tmp_path / "log")

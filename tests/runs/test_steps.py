@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rag_r1.runs.steps import PipelineError, PipelineFolder, Step, fingerprint
+from rag_r1.runs.errors import RunError
+from rag_r1.runs.steps import PipelineFolder, Step, fingerprint
 
 
 @pytest.fixture
@@ -26,7 +27,7 @@ def step(calls: list[str], name: str, *needs: str, text: str = "x", fails: bool 
         number = len(list(folder.glob("start-*")))
         (folder / f"start-{number}").touch()
         if fails:
-            raise PipelineError("killed")
+            raise RunError("killed")
         (folder / "result").write_text(text)
         return {"starts": number + 1}
 
@@ -49,7 +50,7 @@ def test_a_step_that_is_done_is_not_made_again(tmp_path, calls):
 
 
 def test_a_step_that_was_interrupted_goes_on_in_its_folder(tmp_path, calls):
-    with pytest.raises(PipelineError, match="killed"):
+    with pytest.raises(RunError, match="killed"):
         run(tmp_path, step(calls, "a", fails=True, size=1))
     assert not (tmp_path / "a" / "done.json").exists()
     assert run(tmp_path, step(calls, "a", size=1)) == ["begun"]
@@ -60,11 +61,11 @@ def test_a_step_that_was_interrupted_goes_on_in_its_folder(tmp_path, calls):
 def test_other_settings_are_refused_by_the_name_of_the_key(tmp_path, calls, fails):
     try:
         run(tmp_path, step(calls, "a", fails=fails, size=1, seed=0))
-    except PipelineError:
+    except RunError:
         pass
     before = list(calls)
     for changed in ({"size": 2, "seed": 0}, {"size": 1, "seed": 0, "new": "x"}, {"seed": 0}):
-        with pytest.raises(PipelineError) as refused:
+        with pytest.raises(RunError) as refused:
             run(tmp_path, step(calls, "a", **changed))
         key = "new" if "new" in changed else "size"
         assert f"a.{key} was " in str(refused.value) and "a.seed" not in str(refused.value)
@@ -73,7 +74,7 @@ def test_other_settings_are_refused_by_the_name_of_the_key(tmp_path, calls, fail
 
 
 def test_settings_of_a_step_that_has_not_begun_may_change(tmp_path, calls):
-    with pytest.raises(PipelineError, match="killed"):
+    with pytest.raises(RunError, match="killed"):
         run(tmp_path, step(calls, "a"), step(calls, "b", "a", fails=True), step(calls, "c", "b", size=1))
     assert run(tmp_path, step(calls, "a"), step(calls, "b", "a"), step(calls, "c", "b", size=2)) == [
         "done",
@@ -100,7 +101,7 @@ def test_what_was_made_from_another_result_is_moved_aside_and_made_again(tmp_pat
 
 
 def test_a_step_is_not_made_without_what_it_builds_on(tmp_path, calls):
-    with pytest.raises(PipelineError, match="b builds on a, which is not done"):
+    with pytest.raises(RunError, match="b builds on a, which is not done"):
         run(tmp_path, step(calls, "b", "a"))
     assert not calls and not (tmp_path / "b").exists()
 
@@ -109,12 +110,12 @@ def test_the_status_of_a_step_is_what_a_start_would_find(tmp_path, calls):
     first, second = step(calls, "x/a", size=1), step(calls, "x/b", "x/a")
     folder = PipelineFolder(tmp_path)
     assert (folder.status(first), folder.status(second)) == ("new", "waiting")
-    with pytest.raises(PipelineError):
+    with pytest.raises(RunError):
         run(tmp_path, step(calls, "x/a", fails=True, size=1))
     assert (folder.status(first), folder.status(second)) == ("begun", "waiting")
     run(tmp_path, first, second)
     assert (folder.status(first), folder.status(second)) == ("done", "done")
-    with pytest.raises(PipelineError, match="x/a.size was 1"):
+    with pytest.raises(RunError, match="x/a.size was 1"):
         folder.status(step(calls, "x/a", size=2))
     shutil.rmtree(tmp_path / "x" / "a")
     run(tmp_path, step(calls, "x/a", text="other", size=1))
@@ -123,11 +124,11 @@ def test_the_status_of_a_step_is_what_a_start_would_find(tmp_path, calls):
 
 def test_a_step_without_its_result_is_not_done(tmp_path, calls):
     nothing = Step("a", {}, lambda folder: {}, ("result",))
-    with pytest.raises(PipelineError, match="result is missing"):
+    with pytest.raises(RunError, match="result is missing"):
         run(tmp_path, nothing)
     run(tmp_path, step(calls, "a"))
     (tmp_path / "a" / "result").unlink()
-    with pytest.raises(PipelineError, match="marked as done, but result is missing"):
+    with pytest.raises(RunError, match="marked as done, but result is missing"):
         run(tmp_path, step(calls, "a"))
 
 
@@ -136,13 +137,13 @@ def test_a_step_without_its_result_is_not_done(tmp_path, calls):
 def test_a_marker_that_cannot_be_read_is_named(tmp_path, calls, marker, text):
     run(tmp_path, step(calls, "a"))
     (tmp_path / "a" / marker).write_text(text)
-    with pytest.raises(PipelineError, match=marker):
+    with pytest.raises(RunError, match=marker):
         run(tmp_path, step(calls, "a"))
 
 
 def test_one_process_at_a_time_works_in_a_folder(tmp_path):
     with PipelineFolder.held(tmp_path):
-        with pytest.raises(PipelineError, match="in use"):
+        with pytest.raises(RunError, match="in use"):
             run(tmp_path)
     assert run(tmp_path) == []
 

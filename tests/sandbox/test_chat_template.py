@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from rag_r1.demo.policy import policy_path
 from rag_r1.rollouts.engine_factory import TokenUnit
-from rag_r1.runs.folder import RunError
+from rag_r1.runs.errors import RunError
 from rag_r1.sandbox import chat_renderer, chat_template
 from rag_r1.sandbox.chat_template import ChatLimitError, ChatRenderError, ChatTemplate
 from rag_r1.sandbox.worker_pool import JobLimits

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rag_r1.runs.json_lines import RunError
+from rag_r1.runs.errors import RunError
 from rag_r1.serving.agent import open_agent
 from rag_r1.serving.arguments import to_eval_arguments
 from tests.serving.running_chat import GOLD, QUESTION, arguments, policy_of

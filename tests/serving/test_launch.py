@@ -9,7 +9,7 @@ import pytest
 
 from rag_r1.demo.chat import last_demo_run
 from rag_r1.demo.world import demo_protocol, write_demo
-from rag_r1.runs.json_lines import RunError
+from rag_r1.runs.errors import RunError
 from rag_r1.serving.arguments import ServeArguments
 from rag_r1.serving.launch import launch_agent
 from tests.serving.running_chat import arguments, chat_server, policy_of, question

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from rag_r1.training.stages import StageError, main, repair_tracker, run_stages, stage_overrides
+from rag_r1.runs.errors import RunError
+from rag_r1.training.stages import main, repair_tracker, run_stages, stage_overrides
 
 RECIPES = ["recipes/one", "recipes/two"]
 MODEL_KEY = "actor_rollout_ref.model.path="
@@ -120,19 +121,19 @@ def test_nothing_given_can_part_the_stages(tmp_path):
 )
 def test_a_wrong_override_is_named_before_anything_is_trained(tmp_path, override, message):
     trainer = Trainer()
-    with pytest.raises(StageError, match=message):
+    with pytest.raises(RunError, match=message):
         run_stages(RECIPES, tmp_path, [override], trainer)
     assert trainer.calls == []
 
 
 def test_a_failed_stage_ends_the_command_with_its_status(tmp_path):
-    with pytest.raises(StageError, match=r"stage 1 \(recipes/one\) ended with status 3"):
+    with pytest.raises(RunError, match=r"stage 1 \(recipes/one\) ended with status 3"):
         run_stages(RECIPES, tmp_path, [], lambda recipe, overrides: 3)
     assert not (tmp_path / "stage1" / "finished").exists()
 
 
 def test_a_stage_that_exports_no_model_says_what_to_set(tmp_path):
-    with pytest.raises(StageError, match=r"stage1.*save_contents=\[model,optimizer,extra,hf_model\]"):
+    with pytest.raises(RunError, match=r"stage1.*save_contents=\[model,optimizer,extra,hf_model\]"):
         run_stages(RECIPES, tmp_path, [], lambda recipe, overrides: 0)
 
 
@@ -173,14 +174,14 @@ def test_a_training_that_outlives_a_killed_command_keeps_its_folder(tmp_path):
     command.kill()
     command.wait()
     try:
-        with pytest.raises(StageError, match="a training is still running in .*stage1"):
+        with pytest.raises(RunError, match="a training is still running in .*stage1"):
             run_stages(["r"], tmp_path, [], lambda recipe, overrides: 0)
     finally:
         subprocess.run(["kill", "-9", str(orphan)], check=True)
     for _ in range(100):  # until the orphan is gone
         try:
             run_stages(["r"], tmp_path, [], lambda recipe, overrides: 7)
-        except StageError as error:
+        except RunError as error:
             if "status 7" in str(error):
                 return
         time.sleep(0.1)

@@ -13,7 +13,6 @@ id under every protocol, and sets of several sources can be merged.
 from __future__ import annotations
 
 import hashlib
-import json
 from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass, field
@@ -23,7 +22,7 @@ from typing import Any
 from rag_r1.data.files.duplicates import IN_TEST, RepeatedRow, fold_repeats, golds_key, question_key
 from rag_r1.data.files.questions import DataError, Question, QuestionFile
 from rag_r1.data.rows import QuestionRow, write_rows
-from rag_r1.io.atomic_files import atomic_file
+from rag_r1.io.atomic_files import write_json, write_json_lines
 from rag_r1.protocols import Protocol
 
 REPEATED = "repeated_questions.jsonl"
@@ -166,14 +165,11 @@ def write_splits(
             "same_question_other_answers": split.other_answers,
             "first_malformed": split.source.malformed,
         }
-        repeated += [json.dumps(repeat.to_dict(split.name), ensure_ascii=False) for repeat in split.repeats]
+        repeated += [repeat.to_dict(split.name) for repeat in split.repeats]
     (folder / REPEATED).unlink(missing_ok=True)
     if repeated:
-        with atomic_file(folder / REPEATED) as part:
-            part.write_text("".join(f"{line}\n" for line in repeated), encoding="utf-8")
-    text = json.dumps(summary, indent=2, ensure_ascii=False)
-    with atomic_file(folder / "data_summary.json") as part:
-        part.write_text(text + "\n", encoding="utf-8")
+        write_json_lines(folder / REPEATED, repeated)
+    write_json(folder / "data_summary.json", summary, ensure_ascii=False)
     return summary
 
 

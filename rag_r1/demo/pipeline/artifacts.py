@@ -13,7 +13,7 @@ from rag_r1.demo.pipeline.arguments import PipelineArguments
 from rag_r1.demo.pipeline.pretraining_data import pipeline_protocol
 from rag_r1.demo.world import Question, demo_data
 from rag_r1.protocols import Protocol
-from rag_r1.runs.steps import PipelineError
+from rag_r1.runs.errors import RunError
 from rag_r1.tools.retrieval.local_server import retrieval_process
 from rag_r1.training.next_steps import finished_model
 
@@ -46,12 +46,12 @@ class PipelineArtifacts:
         return self.out / "sft" / "run" / "model"
 
     def trained(self, step: str) -> Path:
-        """The model that a reinforcement learning has left. Raises PipelineError if there is none."""
+        """The model that a reinforcement learning has left. Raises RunError if there is none."""
         stage = self.out / step / "stage1"
         try:
             return finished_model(stage)
         except (OSError, ValueError) as error:
-            raise PipelineError(f"{stage / 'finished'} names no model ({error}): remove {stage}") from error
+            raise RunError(f"{stage / 'finished'} names no model ({error}): remove {stage}") from error
 
     @property
     def models(self) -> dict[str, Path]:

@@ -30,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run(given: PipelineArguments) -> None:
-    """Run the steps that are not done. Raises PipelineError, and what the steps raise."""
+    """Run the steps that are not done. Raises RunError, and what the steps raise."""
     # Here, because the steps need what belongs to extras, and `--help` does not.
     from rag_r1.demo.pipeline.report import make_report, markdown
     from rag_r1.demo.pipeline.steps import Pipeline

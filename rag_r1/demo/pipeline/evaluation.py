@@ -24,9 +24,9 @@ from rag_r1.demo.policy import load_policy
 from rag_r1.demo.search import WorldSearch
 from rag_r1.demo.simulate import run_rollouts
 from rag_r1.demo.world import Question
+from rag_r1.io.atomic_files import write_text
 from rag_r1.protocols import Protocol
 from rag_r1.rewards import exact_match
-from rag_r1.runs.folder import write_atomic
 
 SCORES = "scores.json"
 #: Questions that are played at a time; bounds the memory.
@@ -50,11 +50,12 @@ def evaluate(
     for name, model in models.items():
         part = folder / f"scores_{name}.json"
         if not part.exists():
-            write_atomic(part, json.dumps(play(model, protocol, questions, search, budget)))
+            results = play(model, protocol, questions, search, budget)
+            write_text(part, json.dumps(results), private=True)
         scores[name] = json.loads(part.read_text(encoding="utf-8"))
         em = sum(score["em"] for score in scores[name]) / len(questions)
         print(f"evaluation: {name}: exact match {em:.2f} of {len(questions)} questions")
-    write_atomic(folder / SCORES, json.dumps(scores) + "\n")
+    write_text(folder / SCORES, json.dumps(scores) + "\n", private=True)
     return scores
 
 

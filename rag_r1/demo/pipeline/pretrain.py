@@ -30,6 +30,7 @@ from rag_r1.demo.warm_start import (
     base_weights,
 )
 from rag_r1.demo.world import KINDS
+from rag_r1.io.atomic_files import atomic_file
 from rag_r1.protocols import Protocol
 
 #: Steps of both parts.
@@ -103,6 +104,5 @@ def weights_of(ids: Sequence[int], mask: Sequence[int], names: frozenset[int]) -
 
 def save_progress(path: Path, state: dict) -> None:
     """Write tensors and plain values, whole or not at all."""
-    part = path.with_name(f"{path.name}.part")
-    torch.save(state, part)
-    part.replace(path)
+    with atomic_file(path) as part:
+        torch.save(state, part)

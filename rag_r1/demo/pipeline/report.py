@@ -25,7 +25,7 @@ from rag_r1.demo.pipeline.picture import draw
 from rag_r1.demo.report import mean, summarise
 from rag_r1.demo.world import KINDS
 from rag_r1.evaluation.report.significance import mcnemar
-from rag_r1.runs.folder import write_atomic
+from rag_r1.io.atomic_files import write_json, write_text
 from rag_r1.runs.markdown import Page, number, p_value
 from rag_r1.runs.steps import PipelineFolder
 
@@ -59,8 +59,8 @@ def make_report(run: PipelineFolder, settings: Mapping[str, Any]) -> dict[str, A
         "steps": {name: run.facts(name) for name in steps},
         "seconds": {name: run.seconds(name) for name in ("world", *steps, "evaluation")},
     }
-    write_atomic(run.out / "report.json", json.dumps(report, indent=2) + "\n")
-    write_atomic(run.out / "report.md", markdown(report) + "\n")
+    write_json(run.out / "report.json", report, private=True)
+    write_text(run.out / "report.md", markdown(report) + "\n", private=True)
     draw(report, LABELS, run.out / "report.png")
     return report
 

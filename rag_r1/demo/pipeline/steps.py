@@ -45,6 +45,7 @@ from rag_r1.demo.pipeline.progress import SftProgressBar
 from rag_r1.demo.pipeline.teacher import RuleTeacher, TeacherServer
 from rag_r1.demo.run import train
 from rag_r1.demo.world import demo_data, write_demo
+from rag_r1.io.atomic_files import write_text
 from rag_r1.options.command_line import hydra_quoted
 from rag_r1.protocols import load_protocol
 from rag_r1.runs.processes import run_module
@@ -87,10 +88,10 @@ class Pipeline(PipelineArtifacts):
 
         def work(folder: Path) -> dict[str, Any]:
             shutil.rmtree(folder / "index", ignore_errors=True)  # of a start that was killed
-            (folder / "prompt.txt").write_text(self.protocol.user_prompt, encoding="utf-8")
+            write_text(folder / "prompt.txt", self.protocol.user_prompt)
             # A real teacher is told the whole format.
             whole = load_protocol(given.protocol).user_prompt
-            (folder / "prompt_of_a_real_teacher.txt").write_text(whole, encoding="utf-8")
+            write_text(folder / "prompt_of_a_real_teacher.txt", whole)
             data = write_demo(folder, self.protocol, given.seed, given.questions, given.held_out)
             build_index(folder / "corpus.jsonl", folder / "index", "--backend", "bm25")
             return {"passages": len(data.passages), "train": len(data.train), "held_out": len(data.val)}

@@ -26,12 +26,12 @@ import httpx
 from rag_r1.corpus.reader import BadPassageError, Corpus, CorpusError, CorpusPosition
 from rag_r1.data.evidence import GoldEvidence, title_key, title_of
 from rag_r1.data.files.bad_rows import BadRows
+from rag_r1.io.atomic_files import write_json_lines
 from rag_r1.io.bounded_http import bounded_http_client
 from rag_r1.io.bounded_json import json_file_bytes
 from rag_r1.probes.passages import Drawn, Passages, PassagesFile, pool_of
 from rag_r1.protocols import Document
-from rag_r1.runs.folder import write_atomic
-from rag_r1.runs.json_lines import RunError
+from rag_r1.runs.errors import RunError
 from rag_r1.tools.retrieval.client import token_header
 
 #: Most passages kept of one page.
@@ -192,7 +192,7 @@ def _pair(document: Document) -> tuple[str, str]:
 
 def _save(path: Path, fingerprint: str, scan: _PassageScan) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomic(path, json.dumps({"fingerprint": fingerprint, **scan.state()}, ensure_ascii=False) + "\n")
+    write_json_lines(path, [{"fingerprint": fingerprint, **scan.state()}], private=True)
 
 
 def _load(path: Path, fingerprint: str, scan: _PassageScan) -> None:

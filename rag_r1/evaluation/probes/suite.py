@@ -37,8 +37,9 @@ from rag_r1.evaluation.probes.collect import POOL, find_passages, served_passage
 from rag_r1.evaluation.probes.markdown import markdown, table_lines
 from rag_r1.evaluation.probes.metrics import CONDITION_NAMES, ConditionRun, figures
 from rag_r1.evaluation.probes.plots import draw_search_card
-from rag_r1.evaluation.report.report import WRONG_RUN, write_text
+from rag_r1.evaluation.report.report import WRONG_RUN
 from rag_r1.evaluation.report.run_table import read_run
+from rag_r1.io.atomic_files import write_json, write_text
 from rag_r1.probes.passages import Passages
 from rag_r1.probes.probes import (
     NEED_GOLD,
@@ -54,7 +55,7 @@ from rag_r1.probes.probes import (
 from rag_r1.protocols import Document
 from rag_r1.rollouts.provenance import Provenance
 from rag_r1.rollouts.session import RunSetup
-from rag_r1.runs.json_lines import RunError
+from rag_r1.runs.errors import RunError
 from rag_r1.tools import RetrieverConfig, shared_tools
 from rag_r1.tools.registry import DEFAULT_TOOL
 
@@ -207,6 +208,6 @@ def write_card(
         "corpus_sha256": real.corpus_sha256 if real else None,
     }
     pictures = draw_search_card(told, out)
-    write_text(out / CARD_JSON, json.dumps(told, indent=2) + "\n")
+    write_json(out / CARD_JSON, told)
     write_text(out / CARD_MD, markdown(told, pictures) + "\n")
     return told

@@ -8,7 +8,6 @@ corpus, a prompt or a budget would otherwise look like one of the method.
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,8 +19,9 @@ from pydantic_settings import CliPositionalArg
 from rag_r1.data.files.bad_rows import HELP, BadRows
 from rag_r1.evaluation.report.bootstrap import Bootstrap
 from rag_r1.evaluation.report.comparison import compare_tables, shared_questions
-from rag_r1.evaluation.report.report import WRONG_RUN, write_text
+from rag_r1.evaluation.report.report import WRONG_RUN
 from rag_r1.evaluation.report.run_table import read_run
+from rag_r1.io.atomic_files import write_json, write_text
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, Positive, argument, read_arguments
 from rag_r1.options.suggestions import did_you_mean
@@ -192,7 +192,7 @@ def write_comparison(comparison: Mapping[str, Any], out: Path | None) -> str:
     out.mkdir(parents=True, exist_ok=True)
     pictures = [path for name in ("em", "f1") for path in draw_comparison(comparison, name, out)]
     page = markdown(comparison, pictures)
-    write_text(out / "compare.json", json.dumps(comparison, indent=2) + "\n")
+    write_json(out / "compare.json", comparison)
     write_text(out / "compare.md", page + "\n")
     return page
 

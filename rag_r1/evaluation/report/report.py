@@ -10,7 +10,6 @@ interval (bootstrap.py).
 
 from __future__ import annotations
 
-import json
 import math
 import sys
 from collections import Counter
@@ -30,7 +29,7 @@ from rag_r1.evaluation.report.bootstrap import Bootstrap, Estimate, RatioSums
 from rag_r1.evaluation.report.measures import Measure, by_source, measures_of
 from rag_r1.evaluation.report.published_results import in_paper_order
 from rag_r1.evaluation.report.run_table import RunTable, TableError, read_run
-from rag_r1.io.atomic_files import atomic_file
+from rag_r1.io.atomic_files import write_json, write_text
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, Positive, argument, read_arguments
 from rag_r1.rollouts.provenance import Provenance
@@ -74,7 +73,7 @@ def make_report(run: Path, options: ReportOptions | None = None, out: Path | Non
     out = out or run
     out.mkdir(parents=True, exist_ok=True)
     pictures = draw_report(report, table, out)
-    write_text(out / REPORT_JSON, json.dumps(report, indent=2) + "\n")
+    write_json(out / REPORT_JSON, report)
     write_text(out / REPORT_MD, markdown(report, pictures) + "\n")
     return report
 
@@ -140,12 +139,6 @@ def figure(estimate: Estimate, i: int, questions: int, episodes: int | None = No
 def rounded(value: float) -> float | None:
     """To six digits, so that no byte depends on the order of a sum; None for nan."""
     return None if math.isnan(value) else round(value, 6) + 0.0
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a file all or nothing. Lone surrogates become escapes."""
-    with atomic_file(path) as part:
-        part.write_text(text, encoding="utf-8", errors="backslashreplace")
 
 
 def _description(measure: Measure) -> dict[str, Any]:

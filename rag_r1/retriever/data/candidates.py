@@ -24,7 +24,7 @@ from rag_r1.retriever.records import CandidatesRound, PassageRecord, RoundsRecor
 from rag_r1.rollouts.concurrency import JobPool
 from rag_r1.rollouts.provenance_facts import ProvenanceError, describe_server, index_identity
 from rag_r1.rollouts.session import RunSetup, search_settings
-from rag_r1.runs.json_lines import RunError
+from rag_r1.runs.errors import RunError
 from rag_r1.tools import RetrieverConfig, close_tools, shared_tools
 from rag_r1.tools.registry import DEFAULT_TOOL
 

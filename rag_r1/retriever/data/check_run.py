@@ -7,14 +7,13 @@ or another protocol would score continuations that this agent never has.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from rag_r1.config.agent_setup import AgentSetup
 from rag_r1.rollouts import provenance_facts
 from rag_r1.rollouts.provenance import Provenance, protocol_part
 from rag_r1.rollouts.provenance_facts import ProvenanceError
-from rag_r1.runs.folder import json_roundtrip
-from rag_r1.runs.json_lines import RunError
+from rag_r1.runs.errors import RunError
+from rag_r1.runs.settings import json_roundtrip, refuse_changes
 
 
 def check_run(run: Path, model: str, setup: AgentSetup) -> None:
@@ -29,18 +28,19 @@ def check_run(run: Path, model: str, setup: AgentSetup) -> None:
         raise RunError(f"--trajectories {run} has no card.json: give the folder of a finished `rag-r1 eval`")
     protocol = protocol_part(setup.protocol)
     by_files = None not in (card.model.sha256, own["sha256"])
-    pairs: list[tuple[str, Any, Any]] = [
-        ("model sha256", card.model.sha256, own["sha256"])
-        if by_files
-        else ("model", Path(card.model.name).name, Path(own["name"]).name),
-        ("protocol", card.protocol.name, protocol.name),
-        ("protocol sha256", card.protocol.sha256, protocol.sha256),
-    ]
-    budget = json_roundtrip(vars(setup.budget))
-    names = dict.fromkeys([*card.budget, *budget])
-    pairs += [(f"budget.{name}", card.budget.get(name), budget.get(name)) for name in names]
-    if wrong := [f"{name} was {was!r} and is now {now!r}" for name, was, now in pairs if was != now]:
-        raise RunError(
-            f"--trajectories {run} was played by another agent: {'; '.join(wrong)}. Give the model, the "
-            "protocol and the limits that it was played with, or leave --trajectories out"
+    before, now = (
+        {
+            **({"model sha256": digest} if by_files else {"model": Path(name).name}),
+            "protocol": part.name,
+            "protocol sha256": part.sha256,
+            **{f"budget.{limit}": value for limit, value in budget.items()},
+        }
+        for digest, name, part, budget in (
+            (card.model.sha256, card.model.name, card.protocol, card.budget),
+            (own["sha256"], own["name"], protocol, json_roundtrip(vars(setup.budget))),
         )
+    )
+    remedy = (
+        "Give the model, the protocol and the limits that it was played with, or leave --trajectories out"
+    )
+    refuse_changes(f"--trajectories {run}", before, now, remedy)

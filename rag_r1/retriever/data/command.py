@@ -19,13 +19,13 @@ The selection reads the written scores, so another rule needs no new ones: run t
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
 
 from rag_r1.evaluation.target import resolve_model
 from rag_r1.evaluation.validation_limits import validation_limits
+from rag_r1.io.atomic_files import write_json
 from rag_r1.options.command_line import read_arguments
 from rag_r1.retriever.data.arguments import DataArguments
 from rag_r1.retriever.data.candidates import CandidateStore, retriever_settings
@@ -40,8 +40,7 @@ from rag_r1.retriever.records import CANDIDATES, CORRECTNESS, PASSAGES, RELEVANC
 from rag_r1.retriever.selection.command import write_rows
 from rag_r1.retriever.selection.scores import ScoreFiles
 from rag_r1.rollouts.session import prepare, run_command
-from rag_r1.runs.folder import write_atomic
-from rag_r1.runs.json_lines import RunError
+from rag_r1.runs.errors import RunError
 
 _DESCRIPTION = """\
 Make training data for a retriever: which passages help the agent? The agent plays questions; for each of its
@@ -111,7 +110,7 @@ def _select(making: DataRun) -> None:
         "rows": selection.rows,
         "left_out": dict(sorted(selection.left_out.items())),
     }
-    write_atomic(making.out(SUMMARY), json.dumps(making.told, indent=2, ensure_ascii=False) + "\n")
+    write_json(making.out(SUMMARY), making.told, ensure_ascii=False, private=True)
     for line in selection.told():
         print(line)
     print(f"training rows: {making.out(TRAIN)}; text of their passages: {making.out(PASSAGES)}")

@@ -32,8 +32,8 @@ from rag_r1.retriever.data.trajectories import TrajectoryReader
 from rag_r1.retriever.records import Continuation, ContinuationMetrics, CorrectnessRecord
 from rag_r1.rollouts.requests import EpisodeRequest, seeded_fraction
 from rag_r1.rollouts.session import RunSession
+from rag_r1.runs.errors import RunError
 from rag_r1.runs.folder import EpisodeOutcome, RunFolder
-from rag_r1.runs.json_lines import RunError
 
 #: Passages from which those beside a candidate are drawn.
 POOL = 2000

@@ -8,7 +8,6 @@ judge, does not load one.
 
 from __future__ import annotations
 
-import json
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import islice
@@ -21,6 +20,7 @@ from rag_r1.evaluation.condition_run import run_condition
 from rag_r1.evaluation.judge import judge_endpoint
 from rag_r1.evaluation.report.summary import stop_message
 from rag_r1.evaluation.target import serve_model
+from rag_r1.io.atomic_files import write_json
 from rag_r1.io.bounded_json import read_json_file
 from rag_r1.io.terminal_text import terminal_text
 from rag_r1.protocols import Document
@@ -34,8 +34,8 @@ from rag_r1.retriever.data.relevance import RelevanceScorer, rule_records
 from rag_r1.retriever.data.trajectories import REASONS, TrajectoryReader
 from rag_r1.retriever.records import CANDIDATES, CORRECTNESS, PASSAGES, RELEVANCE, SUB_ANSWERS, write_records
 from rag_r1.rollouts.session import RunSetup, open_session, settings_of, usage_line
-from rag_r1.runs.folder import json_roundtrip, write_atomic
-from rag_r1.runs.json_lines import RunError
+from rag_r1.runs.errors import RunError
+from rag_r1.runs.settings import changed_settings, json_roundtrip
 
 #: In `steps/`: that nothing is left to play.
 PLAYED, SCORED = "trajectories.json", "correctness.json"
@@ -76,16 +76,15 @@ class DataRun:
 
     def mark(self, name: str, settings: dict[str, Any], **found: Any) -> None:
         """Note that with these settings nothing is left to do, and what was found."""
-        text = json.dumps({"settings": json_roundtrip(settings), **found}, indent=2)
-        write_atomic(self.step(name), text + "\n")
+        write_json(self.step(name), {"settings": json_roundtrip(settings), **found}, private=True)
 
     def marked(self, name: str, settings: dict[str, Any]) -> dict[str, Any] | None:
         """What was noted with these settings, or None. Failures are left as they are for as many --tries."""
         try:
             noted = read_json_file(self.step(name))
-            same = noted["settings"] == json_roundtrip(settings)
+            same = not changed_settings(noted["settings"], json_roundtrip(settings))
             return noted if same and self.given.tries <= (noted["tries"] or self.given.tries) else None
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return None
 
     def print_missing(self, what: str, scored: int, again: int, why: str) -> None:

@@ -23,8 +23,8 @@ from rag_r1.data.rows import step_answers_of
 from rag_r1.evaluation.condition_run import TRAJECTORIES
 from rag_r1.io.bounded_json import limited_lines, read_json_line
 from rag_r1.retriever.data.rounds import PlayedTrajectory, SearchRound, searches_of
+from rag_r1.runs.errors import RunError
 from rag_r1.runs.folder import EpisodeOutcome
-from rag_r1.runs.json_lines import RunError
 from rag_r1.runs.response_cache import Usage
 
 #: Why trajectories are left out.

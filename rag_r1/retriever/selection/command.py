@@ -14,7 +14,7 @@ from rag_r1.options.declare import Constraint
 from rag_r1.retriever.records import RecordsError, write_records
 from rag_r1.retriever.selection.rules import USEFUL, RowSelection, RuleMode, SelectionRule, Use
 from rag_r1.retriever.selection.scores import ScoreFiles
-from rag_r1.runs.json_lines import RunError
+from rag_r1.runs.errors import RunError
 
 _DESCRIPTION = """\
 Select training rows from recorded scores: those of `rag-r1 retriever data`, or of the published pipeline,

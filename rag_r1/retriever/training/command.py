@@ -12,7 +12,7 @@ from rag_r1.options.command_line import read_arguments
 from rag_r1.retriever.records import RecordsError
 from rag_r1.retriever.training.encoder_settings import EncoderSettingsError
 from rag_r1.retriever.training.options import TrainOptions, with_recipe
-from rag_r1.runs.json_lines import RunError
+from rag_r1.runs.errors import RunError
 
 _DESCRIPTION = """\
 Train a retriever: InfoNCE over hard and in-batch negatives, without passages that are known to answer the
@@ -47,12 +47,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description=_DESCRIPTION,
         epilog=_EPILOG,
     )
-    from rag_r1.retriever.training.trainer import TrainingError, train
+    from rag_r1.retriever.training.trainer import train
 
-    try:
-        folder = train(given)
-    except TrainingError as error:
-        raise CommandError(error) from error
+    folder = train(given)
     print(f"model: {folder}")
     return 0
 

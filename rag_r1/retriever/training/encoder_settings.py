@@ -15,13 +15,13 @@ another one than the index has, for a retriever that is to read something else.)
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from rag_r1.io.atomic_files import write_json
 from rag_r1.io.bounded_json import json_file_bytes, read_json_file
 from rag_r1.protocols.retriever_query import MODES, Mode, QueryFormat
 
@@ -59,8 +59,7 @@ class EncoderSettings(BaseModel):
 
     def write(self, folder: Path) -> None:
         """Save them with the model in this folder."""
-        text = json.dumps({"format": 1, **self.model_dump()}, indent=2, ensure_ascii=False)
-        (folder / FILE).write_text(text + "\n", encoding="utf-8")
+        write_json(folder / FILE, {"format": 1, **self.model_dump()}, ensure_ascii=False)
 
 
 def read_settings(folder: Path) -> EncoderSettings | None:

@@ -37,6 +37,7 @@ from rag_r1.retriever.training.encoder import (
 from rag_r1.retriever.training.encoder_settings import EncoderSettings, read_settings, settings_of_index
 from rag_r1.retriever.training.loss import RetrieverLoss
 from rag_r1.retriever.training.options import TrainOptions
+from rag_r1.runs.errors import RunError
 from rag_r1.runs.folder import RunFolder
 from rag_r1.system.installation import setup_command
 
@@ -45,13 +46,9 @@ _CHECKPOINT = re.compile(r"checkpoint-(\d+)")
 _STATE = "trainer_state.json"
 
 
-class TrainingError(RuntimeError):
-    """A training that cannot start; the message names the remedy."""
-
-
 def train(given: TrainOptions) -> Path:
-    """Train, or go on; returns the folder of the model. Raises TrainingError, and the errors of what is read:
-    EncoderSettingsError, RecordsError, CorpusError, RunError."""
+    """Train, or go on; returns the folder of the model. Raises RunError, and the errors of what is read:
+    EncoderSettingsError, RecordsError, CorpusError."""
     args = training_arguments(given)
     is_main = args.process_index == 0
     of_index = settings_of_index(given.index) if given.index else {}
@@ -66,7 +63,7 @@ def train(given: TrainOptions) -> Path:
     )
     if len(data.queries) < given.batch_size:
         what = f"{len(data.queries)} rows are fewer than a batch of {given.batch_size}"
-        raise TrainingError(f"{what}: give --batch-size {len(data.queries)} or less, or more rows")
+        raise RunError(f"{what}: give --batch-size {len(data.queries)} or less, or more rows")
     about = {
         "encoder": settings.model_dump(exclude={"trained"}),
         "training": given.result_settings,
@@ -86,7 +83,7 @@ def train(given: TrainOptions) -> Path:
 
 
 def training_arguments(given: TrainOptions) -> Any:
-    """The trainer's arguments. Raises TrainingError if the batch cannot be shared out."""
+    """The trainer's arguments. Raises RunError if the batch cannot be shared out."""
     from sentence_transformers import SentenceTransformerTrainingArguments
 
     args = SentenceTransformerTrainingArguments(
@@ -109,12 +106,12 @@ def training_arguments(given: TrainOptions) -> Any:
         ddp_find_unused_parameters=False,
     )
     if args.n_gpu > 1:
-        raise TrainingError(
+        raise RunError(
             f"{args.n_gpu} GPUs, but one process: start with torchrun --nproc-per-node {args.n_gpu} "
             "-m rag_r1.cli retriever train ..., or show it one GPU (CUDA_VISIBLE_DEVICES=0)"
         )
     if given.batch_size % args.world_size:
-        raise TrainingError(f"--batch-size {given.batch_size} cannot be shared by {args.world_size} devices")
+        raise RunError(f"--batch-size {given.batch_size} cannot be shared by {args.world_size} devices")
     args.per_device_train_batch_size = given.batch_size // args.world_size
     # All devices must have equally many rows in every step.
     args.dataloader_drop_last = args.world_size > 1
@@ -197,7 +194,7 @@ class _LoggerCallback(TrainerCallback):
             from verl.utils.tracking import Tracking
         except ImportError as error:
             what = f"--logger: the loggers are veRL's, which is not installed ({error})"
-            raise TrainingError(f"{what}: {setup_command()}") from error
+            raise RunError(f"{what}: {setup_command()}") from error
         config = {"trainer": {}, "retriever": {**self.given.result_settings, **self.settings.model_dump()}}
         name = self.given.experiment_name or self.given.out.resolve().name
         self.tracking = Tracking(self.given.project_name, name, list(self.given.logger), config)

@@ -26,7 +26,7 @@ from rag_r1.options.command_line import Arguments, Positive, argument, read_argu
 from rag_r1.options.declare import Constraint, options_from
 from rag_r1.options.server_address import Address
 from rag_r1.rollouts.agent_arguments import AgentSelection, shared_arguments
-from rag_r1.runs.json_lines import RunError
+from rag_r1.runs.errors import RunError
 from rag_r1.system.installation import pip_command
 from rag_r1.tools.mcp.tool import McpFailure, McpOptions, has_mcp, prefixed_entries
 

@@ -22,7 +22,7 @@ from pydantic import model_validator
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import argument, read_arguments
 from rag_r1.options.server_address import Address
-from rag_r1.runs.json_lines import RunError
+from rag_r1.runs.errors import RunError
 from rag_r1.serving.arguments import ChatAgentArguments, check_agent, refuse_unused
 from rag_r1.serving.command import bind_socket, require_parts, set_up_logs, take_token
 from rag_r1.serving.terminal.client import ChatError, stream_answer

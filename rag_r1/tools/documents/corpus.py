@@ -29,12 +29,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock
 from tqdm import tqdm
 
-from rag_r1.io.atomic_files import atomic_file
+from rag_r1.io.atomic_files import atomic_file, write_text
 from rag_r1.io.terminal_text import terminal_text
 from rag_r1.protocols.actions import well_formed
+from rag_r1.runs.lock import hold_lock
 from rag_r1.tools.documents.parsers import (
     READERS,
     DocumentText,
@@ -84,16 +84,14 @@ def index_folder(folder: Path, out: Path, progress: bool = True, *, skip_bad_fil
         "pypdf": find_spec("pypdf") is not None,
         "files": _fingerprint(folder, files),
     }
-    out.mkdir(parents=True, exist_ok=True)
     corpus, note = out / CORPUS, out / MADE_FROM
-    with FileLock(out / ".lock"):
+    with hold_lock(out, None, name=".lock"):
         if corpus.is_file() and _read_note(note) == made_from:
             return corpus
         note.unlink(missing_ok=True)
         with atomic_file(corpus) as part:
             _write(folder, files, part, progress, skip_bad_files)
-        with atomic_file(note) as part:
-            part.write_text(json.dumps(made_from), encoding="utf-8")
+        write_text(note, json.dumps(made_from))
     return corpus
 
 

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from rag_r1.runs.errors import RunError
 from rag_r1.system.child_processes import (
     NotReadyError,
     bind_to_parent,
@@ -24,10 +25,6 @@ from rag_r1.system.child_processes import (
     wait_until_ready,
 )
 from rag_r1.tools.retrieval.client import TOKEN_VARIABLE
-
-
-class RetrievalProcessError(RuntimeError):
-    """The index could not be built, or the server did not start; the message ends with its last output."""
 
 
 def build_index(corpus: Path, out: Path, *options: str, timeout_s: float = 600) -> Path:
@@ -50,9 +47,7 @@ def build_index(corpus: Path, out: Path, *options: str, timeout_s: float = 600) 
         env=server_environment(),
     )
     if done.returncode:
-        raise RetrievalProcessError(
-            f"building the index of {corpus} failed:\n{last_lines(done.stdout + done.stderr, 15)}"
-        )
+        raise RunError(f"building the index of {corpus} failed:\n{last_lines(done.stdout + done.stderr, 15)}")
     return out
 
 
@@ -68,7 +63,7 @@ def retrieval_process(index: Path, log: Path, *options: str, wait_s: float = 300
         try:
             wait_until_ready(process, lambda: _is_ready(url), wait_s, name="the retrieval server", log=log)
         except NotReadyError as error:
-            raise RetrievalProcessError(str(error)) from error
+            raise RunError(str(error)) from error
         yield url
 
 

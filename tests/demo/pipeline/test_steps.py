@@ -16,8 +16,8 @@ from rag_r1.demo.pipeline.progress import SftProgressBar
 from rag_r1.demo.pipeline.steps import Pipeline
 from rag_r1.demo.policy import policy_path
 from rag_r1.options.command_line import read_arguments
+from rag_r1.runs.errors import RunError
 from rag_r1.runs.processes import MARK
-from rag_r1.runs.steps import PipelineError
 from rag_r1.training.command import compose_recipe
 
 
@@ -107,14 +107,14 @@ def test_the_model_of_a_training_is_found_also_in_a_folder_that_was_moved(tmp_pa
     stage = tmp_path / "grpo" / "stage1"
     model = stage / "checkpoints" / "global_step_3" / "actor" / "huggingface"
     model.mkdir(parents=True)
-    with pytest.raises(PipelineError, match="finished"):
+    with pytest.raises(RunError, match="finished"):
         pipeline.trained("grpo")
     (stage / "finished").write_text(
         f"/somewhere/{place}grpo/stage1/checkpoints/global_step_3/actor/huggingface\n"
     )
     assert pipeline.trained("grpo") == model
     (stage / "finished").write_text("garbage\n")
-    with pytest.raises(PipelineError, match="names no model"):
+    with pytest.raises(RunError, match="names no model"):
         pipeline.trained("grpo")
 
 

@@ -14,7 +14,7 @@ from rag_r1.data.evidence import GoldEvidence
 from rag_r1.evaluation.probes.collect import PAGE, find_passages, served_passages
 from rag_r1.probes.passages import Passages, PassagesError, read_passages
 from rag_r1.protocols import Document
-from rag_r1.runs.json_lines import RunError
+from rag_r1.runs.errors import RunError
 from tests.fakes.json_server import Asked, JsonStub
 
 ROWS = [{"id": str(i), "contents": f'"Page {i // 3}"\ntext {i}'} for i in range(120)]

@@ -85,7 +85,7 @@ def test_finished_trainings_are_shown_again_and_those_of_other_settings_are_refu
     write(run_of("memory", 1, 0.2, 0.8) | {"made_of": "an earlier form"})
     # A seed that is not there: the refusal comes before any training.
     assert memory.main(["--out", str(tmp_path), "--seeds", "2"]) == 1
-    assert "another form of this world" in capsys.readouterr().err
+    assert "made_of was 'an earlier form' and is now" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

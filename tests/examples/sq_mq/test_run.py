@@ -9,7 +9,8 @@ import pytest
 
 from examples.sq_mq import run as sq_mq
 from examples.sq_mq.markdown import criteria_met, markdown
-from examples.sq_mq.run import ALL, TWO_FACTS, ComparisonError, GroupFigures, read_figures
+from examples.sq_mq.run import ALL, TWO_FACTS, GroupFigures, read_figures
+from rag_r1.runs.errors import RunError
 from tests.evaluation.finished_runs import record, write_run
 
 
@@ -38,7 +39,7 @@ def test_a_kind_without_questions_has_no_figures(tmp_path):
 
 def test_an_episode_that_failed_has_no_time_that_counts(tmp_path):
     run = write_run(tmp_path, [record("q1", source="demo/both", failure="engine")])
-    with pytest.raises(ComparisonError, match="1 episodes failed"):
+    with pytest.raises(RunError, match="1 episodes failed"):
         read_figures(run)
 
 

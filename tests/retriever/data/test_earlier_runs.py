@@ -43,7 +43,7 @@ def test_a_run_that_another_agent_has_played_is_refused_with_both_values(
     given = world.words(tmp_path / "out", *FEW, "--utility", "relevance", trajectories=run)
     assert command.main(given) == 1
     said = capsys.readouterr().err
-    assert "was played by another agent" in said and told in said
+    assert "was begun with other settings" in said and told in said
     assert len(world.policy.bodies) == asked
 
 

@@ -12,7 +12,7 @@ from rag_r1.agent import ReplayTurn, Trajectory, Turn
 from rag_r1.agent.trajectory import CallRecord
 from rag_r1.protocols import Document, load_protocol
 from rag_r1.retriever.data.trajectories import TrajectoryReader
-from rag_r1.runs.json_lines import RunError
+from rag_r1.runs.errors import RunError
 from tests.evaluation.scripted_runs import setup_of
 
 SETUP = replace(setup_of(), protocol=load_protocol("rag_r1_mq"))
