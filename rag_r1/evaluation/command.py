@@ -61,7 +61,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if arguments[:1] == ["sigma"]:
         return state_threshold.main(arguments[1:])
     given = read_arguments(EvalArguments, arguments, prog="rag-r1 eval", description=_DESCRIPTION)
-    return run_command(partial(evaluate, given))
+    return run(given)
+
+
+def run(args: EvalArguments) -> int:
+    """Evaluate; returns the command's exit status, after an error is printed."""
+    return run_command(partial(evaluate, args))
 
 
 async def evaluate(given: EvalArguments) -> int:

@@ -23,7 +23,7 @@ class PolicyArguments(JudgeArguments, RolloutArguments):
         "questions: veRL parquet as `rag-r1 data` writes it, or question and answers as JSON, JSON lines, "
         "CSV, TSV or parquet; may be repeated",
         "FILE",
-        flag="data",
+        old="data",
     )
     model: str = argument(
         "a folder: Hugging Face's, or a checkpoint of veRL; with --base-url, the model's name there", "MODEL"

@@ -6,6 +6,7 @@ These functions serve `Arguments` (command_line.py), whose fields they take by n
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any, get_args, get_origin
 
 from pydantic import ValidationError
@@ -68,9 +69,10 @@ def sentence(error: Any, fields: Fields) -> str:
 
 
 def from_plain(values: Mapping[str, Any], fields: Fields) -> dict[str, Any]:
-    """Values from YAML or JSON as the fields take them. A number is read as the word that it is on a command
-    line; one item is a list of it; null is left out, for the default. Keys may have hyphens, and be former
-    names. Raises ArgumentsError for what no command line can say: true for a text, a text for a flag."""
+    """Values from YAML or JSON as the fields take them. A number or path is read as the word that it is on a
+    command line; one item is a list of it; null is left out, for the default. Keys may have hyphens, and be
+    former names. Raises ArgumentsError for what no command line can say: true for a text, a text for a
+    flag."""
     names = {flag_of(field.json_schema_extra["old"]): name for name, field in fields.items()}
     names |= {flag_of(name): name for name in fields}
     read: dict[str, Any] = {}
@@ -89,7 +91,7 @@ def from_plain(values: Mapping[str, Any], fields: Fields) -> dict[str, Any]:
                 shown = f", not {value!r}" if is_safe_to_show(field.annotation, field.metadata) else ""
                 raise ArgumentsError(f"argument {flag_of(name)}: must be {must}{shown}", [flag_of(name)])
             if not is_flag:
-                items = [str(item) if isinstance(item, int | float) else item for item in items]
+                items = [str(item) if isinstance(item, int | float | Path) else item for item in items]
                 is_list = _is_list(field) or isinstance(value, list | tuple)
                 value = items if is_list else items[0]
         read[name] = value

@@ -10,7 +10,7 @@ from typing import Annotated
 from pydantic import Field, model_validator
 
 from rag_r1.evaluation.eval_arguments import EvalArguments
-from rag_r1.options.command_line import Arguments, Positive, argument, read_arguments
+from rag_r1.options.command_line import Arguments, Positive, argument
 from rag_r1.options.declare import Constraint
 from rag_r1.options.server_address import Address
 from rag_r1.rollouts.agent_arguments import AgentSelection, shared_arguments
@@ -145,7 +145,7 @@ def refuse_unused(given: ChatAgentArguments, names: Iterable[str], why: str) -> 
 def to_eval_arguments(given: ChatAgentArguments) -> EvalArguments:
     """The arguments with which `rag-r1 eval` plays a question as this server does."""
     return EvalArguments(
-        data=[],
+        questions=[],
         model=given.model,
         out=given.out,
         retries=_RETRIES,
@@ -155,16 +155,15 @@ def to_eval_arguments(given: ChatAgentArguments) -> EvalArguments:
     )
 
 
-def with_demo_limits(given: ChatAgentArguments, words: list[str], vllm: tuple[str, ...]) -> EvalArguments:
-    """The same for the demo: `words` are those of `rag-r1 eval` (rag_r1/demo/eval_spec.py), `vllm` the flags
-    of its server; the user's own overrides come last."""
-    found = read_arguments(EvalArguments, words, prog="rag-r1 eval", description="")
-    return found.model_copy(
-        update={
-            "overrides": [*found.overrides, *given.overrides],
-            "vllm_options": shlex.join([*vllm, *shlex.split(given.vllm_options)]),
-            "in_flight": given.concurrency,
-            "retries": _RETRIES,
-            "timeout_s": given.timeout_s,
-        }
+def with_demo_limits(
+    given: ChatAgentArguments, evaluation: EvalArguments, vllm: tuple[str, ...]
+) -> EvalArguments:
+    """The same for the demo: its `evaluation` (rag_r1/demo/eval_spec.py) with what the server was given.
+    `vllm`: the flags of its server; the user's own overrides come last."""
+    return evaluation.changed(
+        overrides=[*evaluation.overrides, *given.overrides],
+        vllm_options=shlex.join([*vllm, *shlex.split(given.vllm_options)]),
+        in_flight=given.concurrency,
+        retries=_RETRIES,
+        timeout_s=given.timeout_s,
     )

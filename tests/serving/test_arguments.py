@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rag_r1.demo.eval_spec import eval_words
+from rag_r1.demo.eval_spec import eval_arguments
 from rag_r1.serving import command
 from rag_r1.serving.arguments import ServeArguments, to_eval_arguments, with_demo_limits
 from rag_r1.serving.terminal import command as terminal
@@ -62,8 +62,8 @@ def test_the_demo_is_asked_within_the_limits_of_its_training_and_takes_overrides
     given = ServeArguments(
         demo=True, overrides=["rag_r1.agent.max_turns=2"], vllm_options="--seed 1", concurrency=3
     )
-    words = eval_words(Path("model"), Path("-"), "rag_r1_mq", "http://127.0.0.1:1", Path("out"))
-    asked = with_demo_limits(given, words, ("--max-num-seqs", "32"))
+    demo = eval_arguments(Path("model"), Path("-"), "rag_r1_mq", "http://127.0.0.1:1", Path("out"))
+    asked = with_demo_limits(given, demo, ("--max-num-seqs", "32"))
     assert asked.overrides[-1] == "rag_r1.agent.max_turns=2"
     assert "rag_r1.agent.max_turn_tokens=48" in asked.overrides
     assert asked.vllm_options == "--max-num-seqs 32 --seed 1" and asked.in_flight == 3

@@ -144,7 +144,7 @@ def _as_evaluated(given: McpArguments) -> Any:
     from rag_r1.evaluation.target import resolve_model
 
     made = EvalArguments(
-        data=[],
+        questions=[],
         out=Path("unused"),
         model=given.model or "unused",
         base_url=given.base_url,
