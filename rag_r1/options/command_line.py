@@ -25,7 +25,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar, get_args, get_origin
@@ -133,20 +133,6 @@ def argument(
     working and is not shown. `rare`: shown by `--help-all` only, under this heading."""
     shown = {"metavar": metavar, "old": old, "rare": rare}
     return Field(default, description=help, validation_alias=flag, json_schema_extra=shown)
-
-
-def rarely_used(names: Mapping[str, Sequence[str]]) -> Callable[[type[Given]], type[Given]]:
-    """Class decorator: marks fields, inherited ones included, as `rare`; heading -> names of fields."""
-
-    def mark(cls: type[Given]) -> type[Given]:
-        for heading, fields in names.items():
-            for name in fields:
-                field = copy(cls.model_fields[name])
-                field.json_schema_extra = {**field.json_schema_extra, "rare": heading}
-                cls.model_fields[name] = field
-        return cls
-
-    return mark
 
 
 def with_defaults(cls: type[Given], **defaults: Any) -> type[Given]:

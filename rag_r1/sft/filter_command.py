@@ -18,11 +18,12 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 from rag_r1.data.rows import QuestionRow, write_rows
 from rag_r1.options.command_line import Positive, argument, read_arguments
 from rag_r1.options.server_address import Address
+from rag_r1.rollouts.agent_arguments import SAMPLING
 from rag_r1.rollouts.arguments import From0, RolloutArguments, Share
 from rag_r1.rollouts.requests import EpisodeRequest, make_request
 from rag_r1.rollouts.runner import EpisodeRunner
@@ -60,13 +61,9 @@ class FilterArguments(RolloutArguments):
 
     url: Address = argument("address of the endpoint, up to and with /v1", "URL")
     model: str = argument("the model's name there", "NAME")
-    engine: Literal["chat", "completions"] = argument(
-        "which API of the endpoint is used: completions with token ids (vLLM), as in training, or chat",
-        default="completions",
-    )
     replays: Positive = argument("further tries for a question whose first answer is wrong", "N", default=10)
-    temperature: From0 = argument("of the replays", "T", default=1.2)
-    first_temperature: From0 = argument("of the first try", "T", default=1.0)
+    temperature: From0 = argument("of the replays", "T", default=1.2, rare=SAMPLING)
+    first_temperature: From0 = argument("of the first try", "T", default=1.0, rare=SAMPLING)
     share: Share = argument("share that is kept of what is right at the first try", default=0.25)
     validation: Share = argument("share of the kept rows for test.parquet", default=0.05)
 

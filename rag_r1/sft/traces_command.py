@@ -18,10 +18,11 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 from rag_r1.options.command_line import Positive, argument, read_arguments
 from rag_r1.options.server_address import Address
+from rag_r1.rollouts.agent_arguments import MODEL_SERVER
 from rag_r1.rollouts.arguments import From0, RolloutArguments
 from rag_r1.rollouts.requests import EpisodeRequest, make_request
 from rag_r1.rollouts.session import RunSession, open_session, prepare, run_command, settings_of, usage_line
@@ -47,6 +48,11 @@ class TracesArguments(RolloutArguments):
 
     teacher_url: Address = argument("address of the endpoint, up to and with /v1", "URL")
     teacher_model: str = argument("the model's name there", "NAME")
+    engine: Literal["chat", "completions"] = argument(
+        "which API of the endpoint is used: chat, or completions with token ids (vLLM)",
+        default="chat",
+        rare=MODEL_SERVER,
+    )
     samples: Positive = argument("episodes for each question", "N", default=1)
     temperature: From0 = argument("of the teacher's sampling", "T", default=1.0)
 

@@ -18,7 +18,6 @@ from rag_r1.options.command_line import (
     Overrides,
     Positive,
     argument,
-    rarely_used,
     read_arguments,
     with_defaults,
 )
@@ -233,8 +232,8 @@ def test_a_former_name_goes_on_working_and_is_not_shown(capsys):
 
 
 def test_rare_flags_are_shown_on_demand_by_heading(capsys):
-    @rarely_used({"the oven": ["heat"]})
     class Rare(Bake):
+        heat: float = argument("of the oven", rare="the oven", default=220)
         water: int = argument("how much", rare="the dough", default=1)
 
     assert bake("--recipe=x", "--heat=3", "--water=2", cls=Rare).heat == 3
