@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Literal, get_args
 
 from pydantic import model_validator
 
-from rag_r1.evaluation.baselines import BASELINES, BaselineName
-from rag_r1.evaluation.judge import JudgeArguments
+from rag_r1.evaluation.judge_arguments import JudgeArguments
 from rag_r1.options.command_line import Positive, argument
 from rag_r1.rollouts.agent_arguments import SAMPLING, SCORING, ServedModel
 from rag_r1.rollouts.arguments import From0, RolloutArguments
+
+#: Other ways to ask (baselines.py).
+BaselineName = Literal["direct", "cot", "one_shot", "no_search"]
+BASELINES: tuple[BaselineName, ...] = get_args(BaselineName)
 
 
 class PolicyArguments(JudgeArguments, ServedModel, RolloutArguments):
