@@ -1,6 +1,6 @@
 """`rag-r1 eval`: evaluates a policy on all questions of a data set and writes a report.
 
-    rag-r1 eval --model CHECKPOINT --data test.parquet --retriever-url URL --out DIR
+    rag-r1 eval --model CHECKPOINT --questions test.parquet --retriever-url URL --out DIR
     rag-r1 eval report DIR
     rag-r1 eval compare DIR DIR
     rag-r1 eval modes --model BEFORE --trained AFTER ...
@@ -36,12 +36,12 @@ or a model behind --base-url. Run again, the same command goes on where it was i
 twice.
 
 example:
-  rag-r1 eval --model outputs/rag-r1/grpo --data data/mq/test.parquet --retriever-url http://127.0.0.1:8000 \\
-      --answerable checks/wiki-18/answerable_ids.json --out evals/grpo
+  rag-r1 eval --model outputs/rag-r1/grpo --questions data/mq/test.parquet \\
+      --retriever-url http://127.0.0.1:8000 --answerable checks/wiki-18/answerable_ids.json --out evals/grpo
   rag-r1 eval --baseline one_shot --model Qwen/Qwen2.5-7B-Instruct --base-url http://127.0.0.1:8001/v1 \\
-      --data data/mq/test.parquet --retriever-url http://127.0.0.1:8000 --out evals/one_shot
+      --questions data/mq/test.parquet --retriever-url http://127.0.0.1:8000 --out evals/one_shot
 
-  rag-r1 eval --card --corpus wiki-18.jsonl.gz --model outputs/rag-r1/grpo --data data/mq/test.parquet \\
+  rag-r1 eval --card --corpus wiki-18.jsonl.gz --model outputs/rag-r1/grpo --questions data/mq/test.parquet \\
       --retriever-url http://127.0.0.1:8000 --out evals/card
 
 also: rag-r1 eval report RUN         make the report of a finished run again

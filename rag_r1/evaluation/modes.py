@@ -59,7 +59,7 @@ the same questions, as many tokens, one table. Run again, the same command goes 
 
 example:
   rag-r1 eval modes --model Qwen/Qwen2.5-3B-Instruct --trained outputs/agentic-rag-r1/grpo-lora \\
-      --data data/medqa/test.parquet --protocol agentic_rag_zh --term choice \\
+      --questions data/medqa/test.parquet --protocol agentic_rag_zh --term choice \\
       --retriever-url http://127.0.0.1:8000 --out evals/modes
 """
 

@@ -86,7 +86,7 @@ class ChatAgentArguments(AgentSelection, EpisodeTokens, _ModelArguments):
         "folder for logs, and for the index of --documents", "DIR", default=Path("outputs/serve")
     )
     name: str = argument("the model's name in the API", default="rag-r1", rare=SERVER)
-    concurrency: Positive = argument("chats at a time", "N", default=32)
+    in_flight: Positive = argument("chats at a time", "N", default=32, old="concurrency")
     queue: From0 = argument(
         "chats that wait for their turn; the next is refused with Retry-After", "N", default=64, rare=SERVER
     )
@@ -149,7 +149,7 @@ def to_eval_arguments(given: ChatAgentArguments) -> EvalArguments:
         model=given.model,
         out=given.out,
         retries=_RETRIES,
-        in_flight=given.concurrency,
+        in_flight=given.in_flight,
         **shared_arguments(given),
         **{name: getattr(given, name) for name in _SHARED},
     )
@@ -163,7 +163,7 @@ def with_demo_limits(
     return evaluation.changed(
         overrides=[*evaluation.overrides, *given.overrides],
         vllm_options=shlex.join([*vllm, *shlex.split(given.vllm_options)]),
-        in_flight=given.concurrency,
+        in_flight=given.in_flight,
         retries=_RETRIES,
         timeout_s=given.timeout_s,
     )

@@ -48,9 +48,9 @@ again, the same command goes on where it was interrupted, and asks nothing twice
 
 example:
   vllm serve outputs/sft/model --port 8001
-  rag-r1 filter --questions data/mq/train.parquet --url http://127.0.0.1:8001/v1 --model outputs/sft/model \\
-      --tokenizer outputs/sft/model --retriever-url http://127.0.0.1:8000 --protocol rag_r1_mq \\
-      --out data/filtered
+  rag-r1 filter --questions data/mq/train.parquet --base-url http://127.0.0.1:8001/v1 \\
+      --model outputs/sft/model --tokenizer outputs/sft/model --retriever-url http://127.0.0.1:8000 \\
+      --protocol rag_r1_mq --out data/filtered
 """
 #: Up to ten retrievals, as published.
 _DEFAULTS = {"agent": {"max_turns": 10}}
@@ -59,7 +59,7 @@ _DEFAULTS = {"agent": {"max_turns": 10}}
 class FilterArguments(RolloutArguments):
     """Who is asked, how often, and what is kept."""
 
-    url: Address = argument("address of the endpoint, up to and with /v1", "URL")
+    base_url: Address = argument("address of the endpoint, up to and with /v1", "URL", old="url")
     model: str = argument("the model's name there", "NAME")
     replays: Positive = argument("further tries for a question whose first answer is wrong", "N", default=10)
     temperature: From0 = argument("of the replays", "T", default=1.2, rare=SAMPLING)
@@ -87,7 +87,7 @@ async def filter_questions(given: FilterArguments) -> int:
         first_temperature=given.first_temperature,
     )
     rows = ready.questions.rows
-    async with open_session(given, ready, given.url, given.model, settings) as run:
+    async with open_session(given, ready, given.base_url, given.model, settings) as run:
         jobs = (partial(replay_question, run.runner, row, requests_of(row, ready, given)) for row in rows)
         played = await run.runner.run(jobs, len(rows), "question")
         if run.stop.reason is not None:

@@ -249,3 +249,26 @@ def test_rare_flags_are_shown_on_demand_by_heading(capsys):
         bake("--help")
     told = capsys.readouterr().out
     assert "--heat" in told and "--help-all" not in told
+
+
+def test_a_thing_has_one_name_in_all_commands_and_former_names_go_on_working():
+    from rag_r1.corpus.command import CheckArguments
+    from rag_r1.evaluation.eval_arguments import EvalArguments
+    from rag_r1.evaluation.probes.command import PassagesArguments
+    from rag_r1.iterate.command import IterateArguments
+    from rag_r1.serving.arguments import ServeArguments
+    from rag_r1.sft.filter_command import FilterArguments
+    from rag_r1.sft.traces_command import TracesArguments
+
+    def read(cls: type, words: str):
+        return read_arguments(cls, words.split(), description="")
+
+    asked, url = "--out o --data q", "http://127.0.0.1:1/v1"
+    assert read(EvalArguments, f"{asked} --model m").questions == [Path("q")]
+    assert read(CheckArguments, f"{asked} --corpus c").questions == [Path("q")]
+    assert read(PassagesArguments, "--out o.json --data q --corpus c").questions == [Path("q")]
+    asked = "--out o --questions q"
+    assert read(FilterArguments, f"{asked} --model m --engine chat --url {url}").base_url == url
+    assert read(TracesArguments, f"{asked} --teacher-model m --teacher-url {url}").base_url == url
+    assert read(IterateArguments, "--recipe r --out o --dry-run").check_only
+    assert read(ServeArguments, "--model m --concurrency 3").in_flight == 3

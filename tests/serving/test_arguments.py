@@ -23,7 +23,7 @@ from rag_r1.serving.terminal import command as terminal
         (["--model", "m", "--skip-bad-files"], "there is no --documents: leave out --skip-bad-files"),
         (["--model", "m", "--documents", "no/such"], "--documents no/such is no folder"),
         (["--model", "m", "--port", "99999"], "--port"),
-        (["--model", "m", "--concurrency", "0"], "--concurrency"),
+        (["--model", "m", "--concurrency", "0"], "--in-flight"),
         (["--model", "m", "rag_r1.agent"], "is not key=value"),
     ],
 )
@@ -60,7 +60,7 @@ def test_a_question_is_played_with_the_arguments_of_an_evaluation():
 
 def test_the_demo_is_asked_within_the_limits_of_its_training_and_takes_overrides():
     given = ServeArguments(
-        demo=True, overrides=["rag_r1.agent.max_turns=2"], vllm_options="--seed 1", concurrency=3
+        demo=True, overrides=["rag_r1.agent.max_turns=2"], vllm_options="--seed 1", in_flight=3
     )
     demo = eval_arguments(Path("model"), Path("-"), "rag_r1_mq", "http://127.0.0.1:1", Path("out"))
     asked = with_demo_limits(given, demo, ("--max-num-seqs", "32"))

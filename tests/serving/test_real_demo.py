@@ -49,7 +49,7 @@ class Recorder(Proxy):
 def place(tmp_path_factory):
     """The demo, with a recorder before its vLLM."""
     pytest.importorskip("vllm")
-    given = ServeArguments(demo=True, out=tmp_path_factory.mktemp("serve"), queue=8, concurrency=8)
+    given = ServeArguments(demo=True, out=tmp_path_factory.mktemp("serve"), queue=8, in_flight=8)
     with ExitStack() as stack:
         place = stack.enter_context(launch_agent(given))
         recorder = stack.enter_context(Recorder(place.evaluation.base_url.removesuffix("/v1")))

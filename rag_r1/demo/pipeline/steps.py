@@ -135,14 +135,14 @@ class Pipeline(PipelineArtifacts):
             with self.retriever(folder) as url, ExitStack() as stack:
                 if named:
                     prompt, budget = self.prompt.with_name("prompt_of_a_real_teacher.txt"), TEACHER_BUDGET
-                    asked = {"teacher_url": given.teacher_url, "teacher_model": given.teacher_model}
+                    asked = {"base_url": given.teacher_url, "teacher_model": given.teacher_model}
                     asked["api_key_env"] = given.api_key_env
                 else:
                     world = demo_data(given.seed, given.questions, given.held_out)
                     teacher = RuleTeacher(world.train, **rules, seed=given.seed)
                     server = stack.enter_context(TeacherServer(teacher))
                     prompt, budget = self.prompt, BUDGET
-                    asked = {"teacher_url": f"{server.url}/v1", "teacher_model": "rules"}
+                    asked = {"base_url": f"{server.url}/v1", "teacher_model": "rules"}
                 playing = self._playing(folder, prompt, budget, url)
                 traces = TracesArguments(**playing, **asked, tokenizer=str(self.base))
                 run_module("rag_r1.sft.traces_command", *traces.to_argv())
@@ -218,7 +218,7 @@ class Pipeline(PipelineArtifacts):
             ):
                 chosen = FilterArguments(
                     **self._playing(folder, self.prompt, BUDGET, retriever),
-                    url=url,
+                    base_url=url,
                     model="policy",
                     tokenizer=str(self.sft_model.resolve()),
                     limit=given.filter_questions,

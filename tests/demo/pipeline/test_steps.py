@@ -147,7 +147,7 @@ def test_the_commands_of_the_steps_have_the_limits_of_the_pipeline(tmp_path, mon
     assert read["traces"].max_response_tokens == limits.max_response_tokens
     assert read["filter"].max_response_tokens == BUDGET.max_response_tokens
     assert (read["filter"].limit, read["filter"].validation) == (given().filter_questions, 0)
-    assert read["filter"].retriever_url == "http://search" and read["filter"].url == "http://vllm/v1"
+    assert read["filter"].retriever_url == "http://search" and read["filter"].base_url == "http://vllm/v1"
     assert read["sft_data"].max_target == BUDGET.max_turn_tokens
     assert read["sft"].data == tmp_path / "sft_data" and f"data.max_length={CONTEXT}" in read["sft"].overrides
 
