@@ -70,7 +70,7 @@ def read_settings(path: Path, cls: Any) -> dict[str, Any]:
     except ArgumentsError as error:
         raise ArgumentsError(f"{path}: {_by_key(str(error), error.flags[0])}", error.flags) from None
     if unknown := [name for name in settings if name not in fields]:
-        hint = did_you_mean(unknown[0], map(str, fields)) or "the settings are the flags of --help-all"
+        hint = did_you_mean(unknown[0], map(str, fields)) or "the keys are the names of the flags"
         raise ArgumentsError(f"{path}: unknown key {', '.join(unknown)}: {hint}", map(flag_of, unknown))
     try:
         cls(**settings)
