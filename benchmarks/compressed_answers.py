@@ -93,15 +93,11 @@ def played(loop: Loop, name: str, folder: Path, policy_url: str) -> None:
 
 def evaluate(loop: Loop, out: Path, url: str, policy_url: str) -> None:
     """`rag-r1 eval` of the agent, greedy, as in the loop."""
-    from examples.agentic_r.loop_inputs import eval_words
-    from examples.agentic_r.warm_start import PROTOCOL
+    from examples.agentic_r.loop_inputs import eval_arguments
     from rag_r1.evaluation import command
-    from rag_r1.iterate.commands import query_keys
 
-    words = ["--model", "policy", "--base-url", policy_url, "--tokenizer", loop.agent]
-    words += ["--retriever-url", url, "--protocol", PROTOCOL, "--data", loop.data / "val.parquet"]
-    words += ["--out", out, *eval_words(), *query_keys("agentic")]
-    if status := command.main([str(word) for word in words]):
+    args = eval_arguments(loop.agent, policy_url, url, loop.data / "val.parquet", out, "agentic")
+    if status := command.run(args):
         raise SystemExit(f"error: rag-r1 eval ended with status {status}; see above")
 
 

@@ -108,7 +108,7 @@ def run_check(
     out = work / name.replace(" ", "_").replace(",", "")
     out.mkdir(parents=True, exist_ok=True)
     data = write(out / "questions.jsonl", rows)
-    return check_corpus(CheckArguments(data=[data], corpus=[corpus], out=out, no_progress=True, **more))
+    return check_corpus(CheckArguments(questions=[data], corpus=[corpus], out=out, no_progress=True, **more))
 
 
 def without_evidence(row: dict[str, Any]) -> dict[str, Any]:

@@ -136,7 +136,7 @@ def measure(args: argparse.Namespace, folder: Path) -> list[float]:
         vllm_server(policy, folder / "vllm.log", options=options) as engine,
     ):
         given = EvalArguments(
-            data=[folder / "questions.parquet"],
+            questions=[folder / "questions.parquet"],
             out=folder,
             model="policy",
             base_url=engine,

@@ -30,7 +30,7 @@ from typing import Any
 import yaml
 
 from rag_r1.config.recipes import RECIPES
-from rag_r1.demo.eval_spec import eval_words
+from rag_r1.demo.eval_spec import eval_arguments
 from rag_r1.demo.run import KEEP_POLICY, run_demo
 from rag_r1.demo.world import KINDS, demo_protocol, write_demo
 from rag_r1.evaluation import command
@@ -76,9 +76,9 @@ def card_of(given: argparse.Namespace, seed: int) -> dict[str, Any]:
         if not (folder / "index" / "manifest.json").exists():
             build_index(corpus, folder / "index", "--backend", "bm25")
         with retrieval_process(folder / "index", folder / "server.log") as url:
-            more = ("--card", "--corpus", str(corpus), "--in-flight", "16")
-            words = eval_words(model, folder / "data" / "val.parquet", protocol, url, folder / "card", *more)
-            if command.main(words):
+            questions, out = folder / "data" / "val.parquet", folder / "card"
+            more = {"card": True, "corpus": [corpus], "in_flight": 16}
+            if command.run(eval_arguments(model, questions, protocol, url, out, **more)):
                 sys.exit(f"the card of seed {seed} is not finished; start again")
     return json.loads(made.read_text(encoding="utf-8"))
 

@@ -60,6 +60,26 @@ def test_every_module_begins_with_a_sentence():
     assert [str(path.relative_to(ROOT)) for path in MODULES if not begins_well(path)] == []
 
 
+def test_command_lines_are_read_at_the_edge_only():
+    """What one part tells another are typed arguments: nobody parses words of its own making, and nobody
+    catches a parser that ends the process."""
+    found = []
+    for path in MODULES:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            where = f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 0)}"
+            if isinstance(node, ast.ExceptHandler) and node.type and "SystemExit" in ast.unparse(node.type):
+                found.append(f"{where} catches SystemExit")
+            if not isinstance(node, ast.FunctionDef):
+                continue
+            parameters = {argument.arg for argument in node.args.args}
+            for call in ast.walk(node):
+                if isinstance(call, ast.Call) and getattr(call.func, "id", "") == "read_arguments":
+                    words = ast.unparse(call.args[1])
+                    if words.partition("[")[0] not in parameters:
+                        found.append(f"{where} {node.name} reads {words}, which is no parameter")
+    assert found == []
+
+
 @cache
 def keys() -> frozenset[str]:
     """First parts of our configuration's keys, such as `retriever` of `rag_r1.retriever.url`."""

@@ -21,8 +21,11 @@ from examples.agentic_r.world import TRAIN, MisleadingWorld, misleading_data, wr
 from examples.common.small_encoder import make_encoder
 from rag_r1.config.recipes import RECIPES
 from rag_r1.demo.world import PROMPT_FILE
+from rag_r1.evaluation.eval_arguments import EvalArguments
 from rag_r1.io.atomic_files import write_text
-from rag_r1.iterate.commands import flag_words
+from rag_r1.iterate.commands import query_keys
+from rag_r1.iterate.plan import Query
+from rag_r1.retriever.training.options import read_recipe
 from rag_r1.runs.settings import refuse_changes
 from rag_r1.tools.retrieval.local_server import build_index
 
@@ -132,14 +135,26 @@ def agent_keys() -> list[str]:
     ]
 
 
-def eval_words() -> list[str]:
-    """Both as words of `rag-r1 eval`."""
-    return [*flag_words(limits()), *agent_keys()]
+def eval_arguments(
+    policy: Path, policy_url: str, retriever_url: str, questions: Path, out: Path, query: Query
+) -> EvalArguments:
+    """The evaluation of a served policy, as in the loop: with these limits and keys."""
+    return EvalArguments(
+        model="policy",
+        base_url=policy_url,
+        tokenizer=str(policy),
+        retriever_url=retriever_url,
+        protocol=PROTOCOL,
+        questions=[questions],
+        out=out,
+        overrides=[*agent_keys(), *query_keys(query)],
+        **limits(),
+    )
 
 
-def encoder_options(ground: LoopInputs, seed: int) -> list[str]:
-    """Words of `rag-r1 retriever train` that say which encoder is trained, and how."""
-    return ["--recipe", str(RETRIEVER_RECIPE), "--model", str(ground.encoder), "--seed", str(seed)]
+def encoder_options(ground: LoopInputs, seed: int) -> dict[str, Any]:
+    """Options of `rag-r1 retriever train` that say which encoder is trained, and how."""
+    return {**read_recipe(str(RETRIEVER_RECIPE)), "model": str(ground.encoder), "seed": seed}
 
 
 def worlds(seed: int) -> tuple[Any, MisleadingWorld, MisleadingWorld]:

@@ -25,7 +25,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,23 +33,23 @@ from examples.agentic_r.loop_inputs import (
     NEGATIVES,
     LoopInputs,
     encoder_options,
-    eval_words,
+    eval_arguments,
     worlds,
 )
 from examples.agentic_r.markdown import variants_table
 from examples.agentic_r.recall import recall_of
 from examples.agentic_r.run import DEFAULT_OUT, FINISHED
-from examples.agentic_r.warm_start import PROTOCOL
-from rag_r1.evaluation.command import main as evaluate
+from rag_r1.evaluation.command import run as evaluate
 from rag_r1.inference.vllm_server import vllm_server
 from rag_r1.io.atomic_files import write_json, write_text
-from rag_r1.iterate.commands import query_keys
 from rag_r1.iterate.plan import Query
 from rag_r1.iterate.results import evaluation_facts
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, argument, read_arguments
+from rag_r1.retriever.selection.command import SelectArguments
 from rag_r1.retriever.selection.command import main as select_rows
 from rag_r1.retriever.training.command import main as train_retriever
+from rag_r1.retriever.training.options import TrainOptions
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.lock import hold_out
 from rag_r1.tools.retrieval.local_server import build_index, retrieval_process
@@ -113,11 +113,9 @@ def run_variant(ground: LoopInputs, seed: int, name: str, policy: Path, url_of_p
     data, _, test = worlds(seed)
     told = recall_of(index, data.val, test, variant.query)
     with retrieval_process(index, folder / "server.log", "--device", "cpu") as url:
-        words = ["--model", "policy", "--base-url", url_of_policy, "--tokenizer", policy]
-        words += ["--retriever-url", url, "--protocol", PROTOCOL]
-        words += ["--data", ground.folder / "data" / "val.parquet"]
-        words += ["--out", folder / "run", *eval_words(), *query_keys(variant.query)]
-        _run(evaluate, words)
+        questions = ground.folder / "data" / "val.parquet"
+        args = eval_arguments(policy, url_of_policy, url, questions, folder / "run", variant.query)
+        _check(evaluate(args))
     facts = evaluation_facts(folder)
     told |= {"rows": rows} | {figure: facts[figure]["value"] for figure in ("em", "searches")}
     write_json(folder / _FINISHED, told)
@@ -152,12 +150,12 @@ def _folder(ground: LoopInputs, name: str) -> Path:
 def _trained(ground: LoopInputs, seed: int, utility: str, query: Query, folder: Path) -> tuple[int, Path]:
     """Select rows and train an encoder on them; returns how many rows, and the encoder."""
     scores, rows, training = _last_data(ground), folder / "rows.jsonl", folder / "training"
-    words: list[object] = ["--utility", utility, "--negatives", NEGATIVES, "--seed", seed, "--out", rows]
-    for file in ("candidates", "relevance", "correctness"):
-        words += [f"--{file}", scores / f"{file}.jsonl"]
-    _run(select_rows, words)
-    words = ["--rows", rows, "--corpus", scores / "passages.jsonl", "--out", training, "--mode", query]
-    _run(train_retriever, [*words, *encoder_options(ground, seed)])
+    files = {name: scores / f"{name}.jsonl" for name in ("candidates", "relevance", "correctness")}
+    selection = SelectArguments(utility=utility, negatives=NEGATIVES, seed=seed, out=rows, **files)
+    _check(select_rows(selection.to_argv()))
+    data = {"rows": rows, "corpus": scores / "passages.jsonl", "out": training, "mode": query}
+    options = TrainOptions.from_plain({**encoder_options(ground, seed), **data})
+    _check(train_retriever(options.to_argv()))
     return len(rows.read_text(encoding="utf-8").splitlines()), training / "model"
 
 
@@ -177,8 +175,8 @@ def _rounds(ground: LoopInputs) -> int:
     return json.loads((ground.folder / "loop" / FINISHED).read_text(encoding="utf-8"))["rounds"]
 
 
-def _run(command: Callable[[Sequence[str]], int], words: Sequence[object]) -> None:
-    if status := command([str(word) for word in words]):
+def _check(status: int) -> None:
+    if status:
         raise RunError(f"a command ended with status {status} (see above); start again")
 
 

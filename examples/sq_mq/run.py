@@ -29,7 +29,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from examples.sq_mq.markdown import markdown
-from rag_r1.demo.eval_spec import NO_CACHE, eval_words
+from rag_r1.demo.eval_spec import NO_CACHE, eval_arguments
 from rag_r1.demo.loopback import DelayingProxy
 from rag_r1.demo.policy import policy_path
 from rag_r1.demo.run import KEEP_POLICY, OUTPUTS, run_demo
@@ -140,8 +140,8 @@ def compare_seed(given: SqMqArguments, seed: int) -> dict[str, Any]:
         for arm, model in models.items():
             print(f"seed {seed}, {arm}: {given.questions} questions, one at a time")
             out, data = folder / f"eval_{arm}", folder / "data" / "val.parquet"
-            words = eval_words(model, data, f"rag_r1_{arm}", proxy.url, out, "--in-flight", "1", NO_CACHE)
-            if command.main(words):
+            args = eval_arguments(model, data, f"rag_r1_{arm}", proxy.url, out, NO_CACHE, in_flight=1)
+            if command.run(args):
                 raise RunError(f"the evaluation in {out} did not end; see above, and start again")
             results[arm] = {group: vars(figures) for group, figures in read_figures(out).items()}
     write_json(finished, {"settings": settings, "results": results})

@@ -47,14 +47,14 @@ _DESCRIPTION = """\
 Check a corpus: which of these questions can be answered from it, and what is missing in it.
 
 example:
-  rag-r1 corpus check --data data/hotpotqa/test.parquet --corpus wiki-18.jsonl.gz \\
+  rag-r1 corpus check --questions data/hotpotqa/test.parquet --corpus wiki-18.jsonl.gz \\
       --retriever-url http://127.0.0.1:8000 --out checks/wiki-18
 """
 _EPILOG = """\
 Run again, the same command continues where it was killed. If the retrieval server requires a token, set
 RETRIEVAL_TOKEN.
 """
-_USAGE = "usage: rag-r1 corpus check --data FILE ... --corpus FILE|FOLDER ... --out DIR [--help]"
+_USAGE = "usage: rag-r1 corpus check --questions FILE ... --corpus FILE|FOLDER ... --out DIR [--help]"
 SUPPLY = "supply.jsonl"
 #: Unanswerable questions that are printed; all of them are in verdicts.jsonl.
 _LISTED = 10
@@ -65,9 +65,10 @@ _PROBED = 1000
 class CheckArguments(Arguments):
     """What is checked, against what, and how."""
 
-    data: list[Path] = argument(
+    questions: list[Path] = argument(
         "questions: veRL parquet, or a data set's own file (JSON, JSON lines, CSV, TSV, parquet)",
         ("FILE", ...),
+        old="data",
     )
     corpus: list[Path] = argument(
         "the corpus: .jsonl, .tsv (each plain or .gz), .parquet, a folder of these, or an index folder",
@@ -121,7 +122,7 @@ def check_corpus(given: CheckArguments, *, save_every: int = SAVE_EVERY) -> Chec
     """
     progress = not given.no_progress
     corpus, supply = Corpus(given.corpus), Corpus(given.supply, ids=False)
-    read = read_questions(given.data)
+    read = read_questions(given.questions)
     _refuse(read.bad, given)
     titles = TitleIndex(title for one in read.questions for title in one.titles)
     if given.redirects:
@@ -147,7 +148,7 @@ def check_corpus(given: CheckArguments, *, save_every: int = SAVE_EVERY) -> Chec
     repaired = _repair(given, corpus, supply, judged, progress) if given.supply else None
     write_report(given.out, judged, summary)
     lost = {row["title"] for row in missing_evidence(judged) if "title" in row}
-    offered = write_supply(given.data, lost, given.out / SUPPLY)
+    offered = write_supply(given.questions, lost, given.out / SUPPLY)
     bad = read.bad + found.bad + (repaired.bad if repaired else BadRows())
     return CheckResult(judged, summary, evidence, repaired, offered, bad)
 

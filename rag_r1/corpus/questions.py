@@ -75,7 +75,7 @@ def read_questions(paths: Sequence[Path]) -> CorpusQuestions:
 
 def _rows(path: Path) -> Iterator[tuple[int, CorpusQuestion | ValueError]]:
     if not path.is_file():
-        raise DataError(f"{path}: there is no such file. Give the questions with --data FILE")
+        raise DataError(f"{path}: there is no such file. Give the questions with --questions FILE")
     if has_verl_columns(path):
         for number, row in enumerate(read_rows(path), 1):
             yield number, _read(_of_verl, row, path, number)

@@ -12,7 +12,7 @@ import yaml
 
 from rag_r1.config.recipes import RECIPES
 from rag_r1.data.rows import QuestionRow, read_rows
-from rag_r1.demo.eval_spec import eval_words
+from rag_r1.demo.eval_spec import eval_arguments
 from rag_r1.demo.policy import policy_path
 from rag_r1.demo.run import OUTPUTS
 from rag_r1.demo.world import demo_protocol, write_demo
@@ -58,8 +58,8 @@ def start(given: ChatAgentArguments, stack: ExitStack) -> tuple[EvalArguments, P
         data = write_demo(folder / "data", demo_protocol(protocol), _SEED, train=1)
         url = start_search(folder / "data" / "corpus.jsonl", folder, stack)
         examples = tuple(question.text for question in data.val[:_EXAMPLES])
-    words = eval_words(model, Path("-"), protocol, url, given.out)
-    return with_demo_limits(given, words, _VLLM), PageInfo("an invented world", note, examples)
+    evaluation = eval_arguments(model, Path("-"), protocol, url, given.out)
+    return with_demo_limits(given, evaluation, _VLLM), PageInfo("an invented world", note, examples)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The command line of `rag-r1 eval` for a demo policy, with the limits of the demo's validation."""
+"""The arguments of `rag-r1 eval` for a demo policy, with the limits of the demo's validation."""
 
 from __future__ import annotations
 
@@ -8,32 +8,37 @@ from typing import Any
 import yaml
 
 from rag_r1.config.recipes import RECIPES
+from rag_r1.evaluation.eval_arguments import EvalArguments
 
 _PROMPT = Path(__file__).parent / "prompt.txt"
 #: Asked for once and never again, so a cache would only hide the time of a search.
 NO_CACHE = "rag_r1.retriever.cache_size=0"
 
 
-def eval_words(model: Path, data: Path, protocol: str, url: str, out: Path, *more: str) -> list[str]:
-    """The words after `rag-r1 eval` that play the questions `data` as the demo's validation does."""
+def eval_arguments(
+    model: Path, questions: Path, protocol: str, url: str, out: Path, *keys: str, **more: Any
+) -> EvalArguments:
+    """The arguments of an evaluation that plays the questions as the demo's validation does. `keys`: further
+    overrides, `more`: further arguments."""
     settings = _settings(protocol)
     own = _PROMPT.with_name(f"prompt_{protocol}.txt")
-    given = {
-        "--model": model,
-        "--data": data,
-        "--protocol": protocol,
-        "--prompt": own if own.exists() else _PROMPT,
-        "--retriever-url": url,
-        "--max-prompt-tokens": settings["data"]["max_prompt_length"],
-        "--max-response-tokens": settings["data"]["max_response_length"],
-        "--out": out,
-    }
-    keys = [
+    limits = [
         f"rag_r1.{section}.{name}={value}"
         for section in ("agent", "retriever")
         for name, value in settings["rag_r1"][section].items()
     ]
-    return [*(str(word) for pair in given.items() for word in pair), *more, *keys]
+    return EvalArguments(
+        model=str(model),
+        questions=[questions],
+        protocol=protocol,
+        prompt=str(own if own.exists() else _PROMPT),
+        retriever_url=url,
+        max_prompt_tokens=settings["data"]["max_prompt_length"],
+        max_response_tokens=settings["data"]["max_response_length"],
+        out=out,
+        overrides=[*keys, *limits],
+        **more,
+    )
 
 
 def _settings(protocol: str) -> dict[str, dict[str, Any]]:

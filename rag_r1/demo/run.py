@@ -26,7 +26,7 @@ from pydantic import AfterValidator
 from tqdm import tqdm
 
 from rag_r1.config.recipes import RECIPES, Recipe
-from rag_r1.demo.eval_spec import eval_words
+from rag_r1.demo.eval_spec import eval_arguments
 from rag_r1.demo.policy import POLICIES, policy_path
 from rag_r1.demo.report import make_report, markdown
 from rag_r1.demo.world import demo_protocol, write_demo
@@ -208,8 +208,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     model = newest_checkpoint(out / "checkpoints")
     protocol = protocol_of(args.recipe)
     data, url = out / "data" / "val.parquet", "http://127.0.0.1:8000"
-    words = eval_words(model or policy_path(protocol), data, protocol, url, out / "card")
-    print("\n".join(["", *after_demo(out, model, words)]))
+    card = eval_arguments(model or policy_path(protocol), data, protocol, url, out / "card")
+    print("\n".join(["", *after_demo(out, model, card)]))
     return 0
 
 

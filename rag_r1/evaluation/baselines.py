@@ -16,16 +16,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, get_args
+from typing import Any
 
 from rag_r1.config.agent_setup import AgentSetup
 from rag_r1.data.rows import QuestionRow
+from rag_r1.evaluation.eval_arguments import BaselineName
 from rag_r1.probes.probes import probe_setup
 from rag_r1.rollouts.one_shot import PLACE
 from rag_r1.runs.errors import RunError
 
-BaselineName = Literal["direct", "cot", "one_shot", "no_search"]
-BASELINES: tuple[BaselineName, ...] = get_args(BaselineName)
 #: The run itself.
 AGENT = "agent"
 

@@ -1,6 +1,6 @@
 """`rag-r1 eval`: evaluates a policy on all questions of a data set and writes a report.
 
-    rag-r1 eval --model CHECKPOINT --data test.parquet --retriever-url URL --out DIR
+    rag-r1 eval --model CHECKPOINT --questions test.parquet --retriever-url URL --out DIR
     rag-r1 eval report DIR
     rag-r1 eval compare DIR DIR
     rag-r1 eval modes --model BEFORE --trained AFTER ...
@@ -15,16 +15,19 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from functools import partial
+from importlib import import_module
 
-from rag_r1.evaluation import modes, state_threshold
-from rag_r1.evaluation.baselines import agent_condition, baseline
-from rag_r1.evaluation.condition_run import prepare_evaluation, run_condition
 from rag_r1.evaluation.eval_arguments import EvalArguments
-from rag_r1.evaluation.probes.suite import gather_passages, make_search_card
-from rag_r1.evaluation.report import compare_command, report
-from rag_r1.evaluation.target import resolve_model, serve_model
 from rag_r1.options.command_line import read_arguments
-from rag_r1.rollouts.session import run_command
+
+#: The subcommands and their modules. These, and what plays, are imported when they are needed: `--help` and
+#: wrong arguments are told at once.
+_SUBCOMMANDS = {
+    "report": "rag_r1.evaluation.report.report",
+    "compare": "rag_r1.evaluation.report.compare_command",
+    "modes": "rag_r1.evaluation.modes",
+    "sigma": "rag_r1.evaluation.state_threshold",
+}
 
 _DESCRIPTION = """\
 Evaluate a policy on questions: EM, cover-EM, F1, a judge if there is one, searches, time, failures, with
@@ -33,12 +36,12 @@ or a model behind --base-url. Run again, the same command goes on where it was i
 twice.
 
 example:
-  rag-r1 eval --model outputs/rag-r1/grpo --data data/mq/test.parquet --retriever-url http://127.0.0.1:8000 \\
-      --answerable checks/wiki-18/answerable_ids.json --out evals/grpo
+  rag-r1 eval --model outputs/rag-r1/grpo --questions data/mq/test.parquet \\
+      --retriever-url http://127.0.0.1:8000 --answerable checks/wiki-18/answerable_ids.json --out evals/grpo
   rag-r1 eval --baseline one_shot --model Qwen/Qwen2.5-7B-Instruct --base-url http://127.0.0.1:8001/v1 \\
-      --data data/mq/test.parquet --retriever-url http://127.0.0.1:8000 --out evals/one_shot
+      --questions data/mq/test.parquet --retriever-url http://127.0.0.1:8000 --out evals/one_shot
 
-  rag-r1 eval --card --corpus wiki-18.jsonl.gz --model outputs/rag-r1/grpo --data data/mq/test.parquet \\
+  rag-r1 eval --card --corpus wiki-18.jsonl.gz --model outputs/rag-r1/grpo --questions data/mq/test.parquet \\
       --retriever-url http://127.0.0.1:8000 --out evals/card
 
 also: rag-r1 eval report RUN         make the report of a finished run again
@@ -52,32 +55,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Returns 0 when all questions are answered or have failed, 3 if the run was stopped before (the reason
     is printed), 1 if it could not begin."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
-    if arguments[:1] == ["report"]:
-        return report.main(arguments[1:])
-    if arguments[:1] == ["compare"]:
-        return compare_command.main(arguments[1:])
-    if arguments[:1] == ["modes"]:
-        return modes.main(arguments[1:])
-    if arguments[:1] == ["sigma"]:
-        return state_threshold.main(arguments[1:])
+    if arguments and arguments[0] in _SUBCOMMANDS:
+        return import_module(_SUBCOMMANDS[arguments[0]]).main(arguments[1:])
     given = read_arguments(EvalArguments, arguments, prog="rag-r1 eval", description=_DESCRIPTION)
-    return run_command(partial(evaluate, given))
+    return run(given)
 
 
-async def evaluate(given: EvalArguments) -> int:
-    """Evaluate as the arguments say; returns the exit status. Raises RunError."""
-    given = resolve_model(given)
-    ready = prepare_evaluation(given)
-    if given.card:
-        passages = gather_passages(given, ready)
-        with serve_model(given) as given:
-            return await make_search_card(given, ready, passages)
-    if given.baseline is None:
-        condition = agent_condition(ready.setup)
-    else:
-        condition = baseline(given.baseline, ready.setup)
-    with serve_model(given) as given:
-        return await run_condition(given, ready, condition, given.out)
+def run(args: EvalArguments) -> int:
+    """Evaluate; returns the command's exit status, after an error is printed."""
+    from rag_r1.evaluation.evaluate import evaluate
+    from rag_r1.rollouts.session import run_command
+
+    return run_command(partial(evaluate, args))
 
 
 if __name__ == "__main__":

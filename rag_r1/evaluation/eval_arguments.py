@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, get_args
 
 from pydantic import model_validator
 
-from rag_r1.evaluation.baselines import BASELINES, BaselineName
-from rag_r1.evaluation.judge import JudgeArguments
+from rag_r1.evaluation.judge_arguments import JudgeArguments
 from rag_r1.options.command_line import Positive, argument
-from rag_r1.options.server_address import Address
+from rag_r1.rollouts.agent_arguments import SAMPLING, SCORING, ServedModel
 from rag_r1.rollouts.arguments import From0, RolloutArguments
 
+#: Other ways to ask (baselines.py).
+BaselineName = Literal["direct", "cot", "one_shot", "no_search"]
+BASELINES: tuple[BaselineName, ...] = get_args(BaselineName)
 
-class PolicyArguments(JudgeArguments, RolloutArguments):
+
+class PolicyArguments(JudgeArguments, ServedModel, RolloutArguments):
     """A policy, where it runs, and what it is asked."""
 
     finds_tokenizer: ClassVar[bool] = True
@@ -23,32 +26,28 @@ class PolicyArguments(JudgeArguments, RolloutArguments):
         "questions: veRL parquet as `rag-r1 data` writes it, or question and answers as JSON, JSON lines, "
         "CSV, TSV or parquet; may be repeated",
         "FILE",
-        flag="data",
+        old="data",
     )
     model: str = argument(
         "a folder: Hugging Face's, or a checkpoint of veRL; with --base-url, the model's name there", "MODEL"
     )
-    base_url: Address | None = argument(
-        "a server with the model, up to and with /v1 (default: vLLM is started here)", "URL", default=None
-    )
-    engine: Literal["chat", "completions"] = argument(
-        "which API of the server is used: completions with token ids (vLLM), as in training, or chat",
-        default="completions",
-    )
-    temperature: From0 = argument("0: greedy", "T", default=0.0)
+    temperature: From0 = argument("0: greedy", "T", default=0.0, rare=SAMPLING)
     samples: Positive = argument("episodes for each question", "N", default=1)
     in_flight: Positive = argument("episodes at a time", "N", default=256)
     answerable: Path | None = argument(
-        "ids of the questions that the corpus can answer (`rag-r1 corpus check`)", "FILE", default=None
+        "ids of the questions that the corpus can answer (`rag-r1 corpus check`)",
+        "FILE",
+        default=None,
+        rare=SCORING,
     )
     supporting: Path | None = argument(
         "the passages that each question needs: for their recall, and what --card shows and withholds",
         "FILE",
         default=None,
+        rare=SCORING,
     )
-    index: Path | None = argument("folder of the retrieval server's index, for the card", "DIR", default=None)
-    vllm_options: str = argument(
-        'further flags of the server that is started here, "--tensor-parallel-size 2"', "FLAGS", default=""
+    index: Path | None = argument(
+        "folder of the retrieval server's index, for the card", "DIR", default=None, rare=SCORING
     )
 
     @model_validator(mode="after")

@@ -23,18 +23,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pydantic import model_validator
-
+from rag_r1.evaluation.judge_arguments import JudgeArguments
 from rag_r1.inference.chat import PATH, read_chat
 from rag_r1.inference.client import Endpoint, EndpointOptions, EngineFailure
 from rag_r1.inference.cost_limit import CostTracker
 from rag_r1.inference.episode_client import EpisodeClient, merge_body
 from rag_r1.inference.judging import judge_messages, verdict_word
 from rag_r1.inference.rate_limit import CancelToken, RateLimiter
-from rag_r1.options.command_line import Arguments, Positive, argument
-from rag_r1.options.server_address import Address
 from rag_r1.rewards.terms.judged import ACCURACY_PROMPT, VERDICTS
-from rag_r1.rollouts.arguments import Above0, From0
 from rag_r1.rollouts.concurrency import JobPool
 from rag_r1.runs.json_lines import JsonLinesFile
 from rag_r1.runs.response_cache import ResponseCache
@@ -43,40 +39,6 @@ from rag_r1.runs.response_cache import ResponseCache
 TERM = "judge"
 #: Tokens of a reply, unless --judge-body says otherwise.
 _MOST_TOKENS = 16
-
-
-class JudgeArguments(Arguments):
-    """Who judges, and what it may cost."""
-
-    judge_url: Address | None = argument(
-        "a judge's chat endpoint, up to and with /v1; without it there is no judge", "URL", default=None
-    )
-    judge_model: str | None = argument("the judge's name there", "NAME", default=None)
-    judge_api_key_env: str = argument("environment variable with its key", "NAME", default="OPENAI_API_KEY")
-    judge_body: str = argument(
-        'further keys of each of its requests as JSON, {"max_tokens": 2000}; null leaves a key out',
-        "JSON",
-        default="{}",
-    )
-    judge_in_flight: Positive = argument("its requests at a time", "N", default=16)
-    judge_rpm: Above0 | None = argument("its most requests per minute", "N", default=None)
-    judge_price_in: From0 = argument("price of a million of its prompt tokens", default=0.0)
-    judge_price_out: From0 = argument("price of a million of its generated tokens", default=0.0)
-    judge_max_cost: Above0 | None = argument("ask it no more before it costs more", default=None)
-
-    @model_validator(mode="after")
-    def _judge_is_whole(self) -> JudgeArguments:
-        if (self.judge_url is None) != (self.judge_model is None):
-            raise ValueError("--judge-url and --judge-model are given together, or neither")
-        if self.judge_max_cost is not None and not (self.judge_price_in or self.judge_price_out):
-            raise ValueError("--judge-max-cost needs --judge-price-in and --judge-price-out")
-        try:
-            body = json.loads(self.judge_body)
-        except (ValueError, RecursionError) as error:
-            raise ValueError(f"--judge-body is not JSON: {error}") from None
-        if not isinstance(body, dict):
-            raise ValueError("--judge-body must be a JSON object")
-        return self
 
 
 @dataclass(frozen=True)

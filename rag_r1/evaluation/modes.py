@@ -59,7 +59,7 @@ the same questions, as many tokens, one table. Run again, the same command goes 
 
 example:
   rag-r1 eval modes --model Qwen/Qwen2.5-3B-Instruct --trained outputs/agentic-rag-r1/grpo-lora \\
-      --data data/medqa/test.parquet --protocol agentic_rag_zh --term choice \\
+      --questions data/medqa/test.parquet --protocol agentic_rag_zh --term choice \\
       --retriever-url http://127.0.0.1:8000 --out evals/modes
 """
 
@@ -97,9 +97,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 async def evaluate_modes(given: ModesArguments) -> int:
     """Play the three runs and write the table; returns the exit status. Raises RunError."""
-    before = resolve_model(given.model_copy(update={"out": given.out / BEFORE}))
-    trained = {"model": given.trained, "base_url": given.trained_url or given.base_url}
-    after = resolve_model(given.model_copy(update={**trained, "out": given.out / AFTER}))
+    before = resolve_model(given.changed(out=given.out / BEFORE))
+    trained = given.changed(
+        model=given.trained, base_url=given.trained_url or given.base_url, out=given.out / AFTER
+    )
+    after = resolve_model(trained)
     for asked, modes in ((before, (ALONE, BEFORE)), (after, (AFTER,))):
         ready = prepare_evaluation(asked)
         conditions = [

@@ -183,7 +183,7 @@ def main(arguments: Sequence[str] | None = None, prog: str = "rag-r1 eval sigma"
         description="Propose rag_r1.agent.max_state, TC-RAG's sigma, from the states at which played answers "
         "were right and wrong.",
         epilog="example:\n"
-        "  rag-r1 eval --model outputs/grpo --data test.parquet --protocol agentic_rag_en \\\n"
+        "  rag-r1 eval --model outputs/grpo --questions test.parquet --protocol agentic_rag_en \\\n"
         "      --out evals/states rag_r1.agent.max_state=1000000\n"
         "  rag-r1 eval sigma evals/states",
     )

@@ -1,30 +1,26 @@
 """Validates a plan and reports all problems together.
 
-The options of each command are read by that command's own declaration, so what it would refuse after a day of
-training is refused now. The recipe of the agent is checked in full by the preflight of its training; here it
+The arguments of each command are made by its own declaration, so what it would refuse after a day of training
+is refused now. The recipe of the agent is checked in full by the preflight of its training; here it
 must be there, and its overrides must not touch what the loop sets itself. The options of `rag-r1 index build`
 are that program's, and are checked when it runs.
 """
 
 from __future__ import annotations
 
-import io
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import redirect_stderr
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from rag_r1.config.recipes import Recipe, RecipeError
 from rag_r1.config.schema import RagR1Config
-from rag_r1.evaluation.eval_arguments import EvalArguments
 from rag_r1.evaluation.validation_limits import validation_limits
 from rag_r1.iterate.commands import StepCommands
 from rag_r1.iterate.plan import LoopPlan
 from rag_r1.iterate.server import facts_of
-from rag_r1.options.command_line import Arguments, read_arguments
-from rag_r1.retriever.data.arguments import DataArguments
-from rag_r1.retriever.training.options import TrainOptions, with_recipe
-from rag_r1.rollouts.arguments import block_of
+from rag_r1.options.argument_values import ArgumentsError
+from rag_r1.rollouts.arguments import RolloutArguments, block_of
 from rag_r1.runs.errors import RunError
 
 #: In the place of the retrieval server's address, which is not known yet.
@@ -105,37 +101,26 @@ def _options(plan: LoopPlan) -> Iterator[str]:
     commands, somewhere = StepCommands(plan, _SOME_ADDRESS), Path("OUT")
     model, query = plan.agent.model, plan.index.first_query
 
-    def played(section: str, declared: type[Arguments], words: Sequence[str]) -> Iterator[str]:
-        given, problem = _read(declared, words)
-        if problem is not None:
-            yield f"{section}.options: {problem}"
+    def played(section: str, arguments: Callable[[], RolloutArguments]) -> Iterator[str]:
+        try:
+            args = arguments()
+        except ArgumentsError as error:
+            yield f"{section}.options: {error}"
             return
         try:
-            RagR1Config.from_config(block_of(given, validation_limits(given.protocol)))
+            RagR1Config.from_config(block_of(args, validation_limits(args.protocol)))
         except ValueError as error:
             yield f"agent.protocol or agent.keys: {error}"
 
-    yield from played("evaluation", EvalArguments, commands.evaluation_words(model, query, somewhere))
+    yield from played("evaluation", partial(commands.evaluation_arguments, model, query, somewhere))
     if plan.data is None or plan.retriever is None:
         return
-    for problem in played("data", DataArguments, commands.data_words(model, query, somewhere)):
+    for problem in played("data", partial(commands.data_arguments, model, query, somewhere)):
         if problem.startswith("data."):  # the others have been told
             yield problem
     try:
-        words = with_recipe(commands.retriever_words(somewhere, None, somewhere))
+        commands.retriever_options(somewhere, None, somewhere)
     except RecipeError as error:
         yield f"retriever.recipe: {error}"
-        return
-    _, problem = _read(TrainOptions, words)
-    if problem is not None:
-        yield f"retriever.recipe or retriever.options: {problem}"
-
-
-def _read(declared: Callable[..., Any], words: Sequence[str]) -> tuple[Any, str | None]:
-    """The arguments of a command, or what it would say against them."""
-    said = io.StringIO()
-    try:
-        with redirect_stderr(said):
-            return read_arguments(declared, words, prog="rag-r1", description=""), None
-    except SystemExit:
-        return None, said.getvalue().partition("error: ")[2].rpartition("\nsee ")[0]
+    except ArgumentsError as error:
+        yield f"retriever.recipe or retriever.options: {error}"

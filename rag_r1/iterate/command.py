@@ -42,9 +42,9 @@ running server takes it, and the next round begins. Each change is evaluated on 
 the same command goes on where it was interrupted, at any step.
 
 example:
-  rag-r1 iterate --recipe agentic_r/iterate --rounds 2 --out outputs/agentic_r --dry-run
+  rag-r1 iterate --recipe agentic_r/iterate --rounds 2 --out outputs/agentic_r --check-only
 
-With --dry-run it checks the recipe, and prints the steps and their commands; without, it takes them. The
+With --check-only it checks the recipe, and prints the steps and their commands; without, it takes them. The
 recipe is a YAML with the sections agent, data, retriever, index, server and evaluation, as in
 `rag-r1 recipes show agentic_r/iterate`. Words key=value change one: agent.model=models/other.
 """
@@ -58,7 +58,9 @@ class IterateArguments(Arguments):
     )
     out: Path = argument("folder of the loop; run again, the command goes on where it was interrupted", "DIR")
     rounds: Positive = argument("a finished loop goes on with a larger number", "K", default=2)
-    dry_run: bool = argument("check the recipe, print the steps and their commands, and end", default=False)
+    check_only: bool = argument(
+        "check the recipe, print the steps and their commands, and end", default=False, old="dry_run"
+    )
     overrides: CheckedOverrides = argument("a key of the recipe", "key=value", default=[])
 
 
@@ -79,7 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise PlanError([f"{given.recipe}: {problem}" for problem in problems])
         out = given.out.resolve()
         steps = Loop(plan, out, given.rounds).steps()
-        if given.dry_run:
+        if given.check_only:
             _print_steps(steps, PipelineFolder(out), plan.server.url or UNKNOWN)
         else:
             with PipelineFolder.held(out) as folder, LoopServer(plan.server, out) as service:

@@ -18,8 +18,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rag_r1.evaluation.eval_arguments import EvalArguments
 from rag_r1.iterate.plan import LoopPlan, Query
 from rag_r1.options.command_line import hydra_quoted
+from rag_r1.retriever.data.arguments import DataArguments
+from rag_r1.retriever.training.options import TrainOptions, read_recipe
+from rag_r1.training.stages import StagesArguments
 
 #: `rag-r1`, as a module: on another machine, too, it belongs to the Python that is named.
 _CLI = "rag_r1.cli"
@@ -40,8 +44,8 @@ def launch_words(machine: tuple[Sequence[str], str], module: str, words: Sequenc
 
 
 def flag_words(values: Mapping[str, Any]) -> list[str]:
-    """Options as words: `{"judge_url": "x"}` is `--judge-url=x`; a list repeats its flag; null and false are
-    left out."""
+    """Options of the retrieval server's programs, which check them, as words: `{"bits": 4}` is `--bits=4`; a
+    list repeats its flag; null and false are left out."""
     words = []
     for name, value in values.items():
         flag = f"--{name.replace('_', '-')}"
@@ -73,59 +77,60 @@ class StepCommands:
         agent = self.plan.agent
         assert agent.recipe is not None
         own = [override.replace("{round}", str(number)) for override in agent.overrides]
-        words = ["--recipe", agent.recipe, "--out", str(out)]
-        words += [*own, *agent.keys, *_TRAINING, *query_keys(query)]
-        words += [f"rag_r1.protocol={agent.protocol}", f"rag_r1.retriever.url={self.url}"]
-        words += [f"actor_rollout_ref.model.path={hydra_quoted(model)}"]
-        return launch_words(self.plan.machine_of_agent, _CLI, ["stages", *words])
+        overrides = [
+            *(*own, *agent.keys, *_TRAINING, *query_keys(query)),
+            *(f"rag_r1.protocol={agent.protocol}", f"rag_r1.retriever.url={self.url}"),
+            f"actor_rollout_ref.model.path={hydra_quoted(model)}",
+        ]
+        stage = StagesArguments(recipe=[agent.recipe], out=out, overrides=overrides)
+        return launch_words(self.plan.machine_of_agent, _CLI, ["stages", *stage.to_argv()])
 
     def data(self, model: str, query: Query, out: Path) -> list[str]:
         """Make the training data of a round in `out`."""
-        words = ["retriever", "data", *self.data_words(model, query, out)]
+        words = ["retriever", "data", *self.data_arguments(model, query, out).to_argv()]
         return launch_words(self.plan.machine_of_agent, _CLI, words)
 
-    def data_words(self, model: str, query: Query, out: Path) -> list[str]:
-        """Its arguments."""
-        assert self.plan.data is not None
-        return [
-            *self._playing(model, self.plan.data.questions, out),
-            *flag_words(self.plan.data.options),
-            *self._keys(query),
-        ]
+    def data_arguments(self, model: str, query: Query, out: Path) -> DataArguments:
+        """Its arguments. Raises ArgumentsError."""
+        data = self.plan.data
+        assert data is not None
+        return DataArguments.from_plain(
+            {**data.options, "questions": data.questions, **self._playing(model, query, out)}
+        )
 
     def evaluation(self, model: str, query: Query, out: Path) -> list[str]:
         """Evaluate an agent with the served index."""
-        words = ["eval", *self.evaluation_words(model, query, out)]
+        words = ["eval", *self.evaluation_arguments(model, query, out).to_argv()]
         return launch_words(self.plan.machine_of_agent, _CLI, words)
 
-    def evaluation_words(self, model: str, query: Query, out: Path) -> list[str]:
-        """Its arguments."""
-        return [
-            *self._playing(model, self.plan.evaluation.questions, out),
-            *flag_words(self.plan.evaluation.options),
-            *self._keys(query),
-        ]
+    def evaluation_arguments(self, model: str, query: Query, out: Path) -> EvalArguments:
+        """Its arguments. Raises ArgumentsError."""
+        evaluation = self.plan.evaluation
+        return EvalArguments.from_plain(
+            {**evaluation.options, "questions": evaluation.questions, **self._playing(model, query, out)}
+        )
 
     def retriever(self, rows: Path, start: Path | None, out: Path) -> list[str]:
         """Train a retriever on the data in the folder `rows`, from the model `start` (None: the recipe's)."""
         assert self.plan.retriever is not None
-        words = ["retriever", "train", *self.retriever_words(rows, start, out)]
+        words = ["retriever", "train", *self.retriever_options(rows, start, out).to_argv()]
         machine, processes = self.plan.machine_of_retriever, self.plan.retriever.processes
         if processes == 1:
             return launch_words(machine, _CLI, words)
         many = ["--nproc-per-node", str(processes), "-m", _CLI]
         return launch_words(machine, "torch.distributed.run", [*many, *words])
 
-    def retriever_words(self, rows: Path, start: Path | None, out: Path) -> list[str]:
-        """Its arguments."""
+    def retriever_options(self, rows: Path, start: Path | None, out: Path) -> TrainOptions:
+        """Its arguments, those of the recipe included. Raises RecipeError and ArgumentsError."""
         retriever = self.plan.retriever
         assert retriever is not None
-        options = {**retriever.options, **({"model": str(start)} if start else {})}
-        return [
-            *("--recipe", retriever.recipe, "--rows", str(rows / "train.jsonl")),
-            *("--corpus", str(rows / "passages.jsonl"), "--out", str(out), "--mode", retriever.query),
-            *flag_words(options),
-        ]
+        options = {
+            **read_recipe(retriever.recipe),
+            **retriever.options,
+            **{"rows": rows / "train.jsonl", "corpus": rows / "passages.jsonl", "out": out},
+            "mode": retriever.query,
+        }
+        return TrainOptions.from_plain({**options, "model": start} if start else options)
 
     def index(self, encoder: Path, out: Path) -> list[str]:
         """Build the index of a retriever."""
@@ -134,10 +139,10 @@ class StepCommands:
         words += ["--encoder", str(encoder), *flag_words(index.options)]
         return launch_words(self.plan.machine_of_retriever, "retrieval_server.build_index", words)
 
-    def _playing(self, model: str, questions: Sequence[str], out: Path) -> list[str]:
-        asked = [word for path in questions for word in ("--data", path)]
-        protocol = ["--protocol", self.plan.agent.protocol]
-        return ["--model", model, *asked, *protocol, "--retriever-url", self.url, "--out", str(out)]
-
-    def _keys(self, query: Query) -> list[str]:
-        return [*self.plan.agent.keys, *query_keys(query)]
+    def _playing(self, model: str, query: Query, out: Path) -> dict[str, Any]:
+        """What is played by which agent, with which search."""
+        agent = self.plan.agent
+        return {
+            **{"model": model, "protocol": agent.protocol, "retriever_url": self.url, "out": out},
+            "overrides": [*agent.keys, *query_keys(query)],
+        }

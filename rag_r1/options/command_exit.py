@@ -88,12 +88,9 @@ def _run_outermost(main: Callable[[], int]) -> int:
     try:
         with exit_on_sigterm():
             try:
-                status = main()
-            except SystemExit:  # such as after --help
+                return main()
+            finally:  # also after --help, which ends the process
                 _flush()
-                raise
-            _flush()
-            return status
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:

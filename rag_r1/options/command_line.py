@@ -9,10 +9,15 @@
 
 Here `--name NAME` is required, the help shows the default of `--times`, and `--loudly` is a flag.
 pydantic-settings makes the parser, and pydantic checks the values. Of the sources of pydantic-settings only
-the command line is used, not environment variables or files. This module adds three things. Lists are kept
-item by item: pydantic-settings would split them at commas, which Hydra's overrides may contain. The help has
-a line for each argument, without Python's type names. And a wrong value ends the command like a wrong flag,
-with status 2 and a line that names the flag, the value and what it must be, without the usage.
+the command line is used, not environment variables. This module adds four things. Lists are kept item by
+item: pydantic-settings would split them at commas, which Hydra's overrides may contain. The help has a line
+for each argument, without Python's type names; `rare` flags are shown by `--help-all`. A wrong value ends the
+command like a wrong flag, with status 2 and a line that names the flag, the value and what it must be. And
+`@FILE.yaml` among the arguments stands for the settings in that file (settings_file.py).
+
+A declaration is also how one part of the program tells another what to do: `Greet(name="you")` checks its
+values as the command line does, but raises ArgumentsError, and `to_argv()` gives the words for a child
+process or for a person (argument_values.py).
 """
 
 from __future__ import annotations
@@ -20,19 +25,34 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
 from pathlib import Path
-from typing import Annotated, Any, Literal, NoReturn, TypeVar, get_args, get_origin
+from typing import Annotated, Any, Literal, NoReturn, Self, TypeVar, get_args, get_origin
 
 from pydantic import AfterValidator, Field, ValidationError, create_model
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 from pydantic_settings import BaseSettings, CliApp, CliPositionalArg, CliSettingsSource, SettingsConfigDict
 
-from rag_r1.options.declare import Constraint, describe_type, is_safe_to_show
+from rag_r1.options.argument_values import (
+    ArgumentsError,
+    field_names,
+    flag_of,
+    from_plain,
+    sentence,
+    words_of,
+)
+from rag_r1.options.declare import Constraint
+from rag_r1.options.settings_file import split_files
 
 Given = TypeVar("Given", bound="Arguments")
+
+#: In the help of each command, before its own epilogue.
+_FILES = (
+    "@FILE.yaml (or .json) among the arguments stands for the settings in that file, by the names of the\n"
+    "flags; flags on the command line replace them."
+)
 
 Positive = Annotated[int, Field(ge=1), Constraint("a whole number of at least 1")]
 
@@ -71,6 +91,32 @@ class Arguments(BaseSettings):
         """Only the values passed in (pydantic-settings puts the command line before them)."""
         return (init_settings,)
 
+    def __init__(self, **values: Any) -> None:
+        """Raises ArgumentsError for wrong values, in the words of the command line."""
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            if "_build_sources" in values:  # of a command line: read_arguments ends the process
+                raise
+            raise ArgumentsError.of(error, field_names(type(self))) from error
+
+    @classmethod
+    def from_plain(cls, values: Mapping[str, Any]) -> Self:
+        """The arguments from values as YAML has them: a number may be given for a text and one item for a
+        list; null is the default. Raises ArgumentsError."""
+        return cls(**from_plain(values, field_names(cls)))
+
+    def changed(self, **values: Any) -> Self:
+        """A copy with other values, which are checked. Raises ArgumentsError."""
+        given = {name: getattr(self, name) for name in self.model_fields_set}
+        return type(self)(**given | values)
+
+    def to_argv(self) -> list[str]:
+        """The words that give these arguments to the command: flags in declared order, then the positional
+        ones, without what is as by default. Raises ValueError for a value that has no words: a null or an
+        empty list where that is not the default."""
+        return words_of(self)
+
 
 def argument(
     help: str,
@@ -78,11 +124,14 @@ def argument(
     *,
     default: Any = PydanticUndefined,
     flag: str | None = None,
+    old: str | None = None,
+    rare: str | None = None,
 ) -> Any:
     """A field of Arguments; required if it has no default. `metavar`: placeholder of the value in the help,
     or a tuple if the flag takes several: two for `("TRAIN", "TEST")`, one or more for `("FILE", ...)`.
-    `flag`: its name, if that is not a valid name in Python."""
-    shown = {"metavar": metavar}
+    `flag`: its name, if that is not a valid name in Python. `old`: a former name of the field, which goes on
+    working and is not shown. `rare`: shown by `--help-all` only, under this heading."""
+    shown = {"metavar": metavar, "old": old, "rare": rare}
     return Field(default, description=help, validation_alias=flag, json_schema_extra=shown)
 
 
@@ -112,29 +161,79 @@ def read_arguments(
     prog: str | None = None,
     description: str,
     epilog: str | None = None,
+    settings: Mapping[str, Any] | None = None,
 ) -> Given:
     """The parsed arguments; None: those of the process. Ends the process after `--help` (status 0) and, with
-    a message, if an argument is wrong (status 2)."""
+    a message, if an argument is wrong (status 2). `settings`: values by name, checked already, that the
+    command line replaces."""
     parser = CommandParser(
         prog=prog,
         description=description,
-        epilog=epilog,
+        epilog="\n\n".join(filter(None, [_FILES, epilog])),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    fields = {field.validation_alias or name: field for name, field in cls.model_fields.items()}
+    fields = field_names(cls)
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        given, of_files = split_files(given, cls)
+    except ArgumentsError as error:
+        parser.error(str(error))
+    settings = {**(settings or {}), **of_files}
+    add_argument = _ArgumentAdder(parser, fields, settings, with_rare="--help-all" in given)
     source: CliSettingsSource = CliSettingsSource(
         cls,
         root_parser=parser,
         parse_args_method=argparse.ArgumentParser.parse_intermixed_args,
-        add_argument_method=lambda where, *names, **given: where.add_argument(
-            *names, **_shown(fields[given.get("dest", names[0])], given)
-        ),
+        add_argument_method=add_argument,
     )
     try:
-        given = list(sys.argv[1:] if arguments is None else arguments)
-        return CliApp.run(cls, cli_args=given, cli_settings_source=source)
+        return CliApp.run(cls, cli_args=given, cli_settings_source=source, **settings)
     except ValidationError as error:
-        parser.error("; ".join(_sentence(one, fields) for one in error.errors(include_url=False)))
+        parser.error("; ".join(sentence(one, fields) for one in error.errors(include_url=False)))
+
+
+class _ArgumentAdder:
+    """Adds the arguments of pydantic-settings to argparse's parser, with our help and our lists. `settings`:
+    values that are known already, so that their flags are not required."""
+
+    def __init__(
+        self,
+        parser: argparse.ArgumentParser,
+        fields: Mapping[str, FieldInfo],
+        settings: Mapping[str, Any],
+        with_rare: bool,
+    ) -> None:
+        self._parser, self._fields, self._settings, self._with_rare = parser, fields, settings, with_rare
+        self._groups: dict[str, Any] = {}
+        if any(field.json_schema_extra["rare"] for field in fields.values()):
+            parser.add_argument("--help-all", action="help", help="show all flags, also rarely used ones")
+
+    def __call__(self, where: Any, *names: str, **kwargs: Any) -> Any:
+        name = kwargs.get("dest", names[0])
+        field = self._fields[name]
+        kwargs = _shown(field, kwargs)
+        if name in self._settings:
+            kwargs.pop("required", None)
+        old, heading = field.json_schema_extra["old"], field.json_schema_extra["rare"]
+        if heading and not self._with_rare:
+            kwargs["help"] = argparse.SUPPRESS
+        elif heading:
+            if heading not in self._groups:
+                self._groups[heading] = self._parser.add_argument_group(heading)
+            where = self._groups[heading]
+        action = where.add_argument(*names, **kwargs)
+        if old:  # beside the name, not of it: help and messages have the name only
+            where._option_string_actions[flag_of(old)] = action
+        if kwargs.get("action") == "store_true":  # switches off what a file of settings switches on
+            where.add_argument(
+                f"--no-{flag_of(name)[2:]}",
+                action="store_const",
+                const="false",
+                dest=name,
+                default=argparse.SUPPRESS,
+                help=argparse.SUPPRESS,
+            )
+        return action
 
 
 class _JsonListAction(argparse.Action):
@@ -165,17 +264,3 @@ def _shown(field: FieldInfo, given: dict[str, Any]) -> dict[str, Any]:
             metavar = f"{{{','.join(map(str, get_args(field.annotation)))}}}"
         given["metavar"] = metavar
     return {**given, "help": help.replace("%", "%%")}
-
-
-def _sentence(error: Any, fields: dict[Any, FieldInfo]) -> str:
-    """The message about a wrong value, in argparse's style or from the validator that refused it."""
-    cause = error.get("ctx", {}).get("error")
-    if cause and not error["loc"]:
-        return str(cause)
-    name, value = error["loc"][0], error["input"]
-    must = describe_type(fields[name].annotation, fields[name].metadata)
-    if not is_safe_to_show(fields[name].annotation, fields[name].metadata):
-        return f"argument --{name.replace('_', '-')}: must be {must.removesuffix(' or null')}"
-    if cause:
-        return str(cause)
-    return f"argument --{name.replace('_', '-')}: must be {must}, not {value!r}"

@@ -33,7 +33,7 @@ from rag_r1.protocols import Document
 from rag_r1.rewards.answer_metrics import cover_exact_match
 
 #: How a file of passages is made.
-HOW_TO_MAKE = "make it with `rag-r1 probe-passages --data VALIDATION --corpus CORPUS --out FILE`"
+HOW_TO_MAKE = "make it with `rag-r1 probe-passages --questions VALIDATION --corpus CORPUS --out FILE`"
 
 #: Number, id and contents of a passage that was drawn.
 Drawn = tuple[int, str, str]

@@ -9,9 +9,13 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from rag_r1.options.command_line import Arguments, CheckedOverrides, argument
+from rag_r1.options.command_line import Arguments, CheckedOverrides, Positive, argument
 from rag_r1.options.server_address import Address
 from rag_r1.protocols import protocol_names
+
+#: Headings of `--help-all`.
+MODEL_SERVER, LIMITS, SAMPLING = "the model's server", "limits of an episode", "sampling"
+SCORING, COST, RUN, JUDGE = "what is right, and the report", "cost", "the run", "a judge"
 
 
 class AgentSelection(Arguments):
@@ -27,15 +31,48 @@ class AgentSelection(Arguments):
     engine: Literal["chat", "completions"] = argument(
         "which API of the model's server is used: completions with token ids (vLLM), as in training, or chat",
         default="completions",
+        rare=MODEL_SERVER,
     )
     tokenizer: str | None = argument(
-        "folder or Hub name of the model's tokenizer (default: the model's own)", "DIR", default=None
+        "folder or Hub name of the model's tokenizer (default: the model's own)",
+        "DIR",
+        default=None,
+        rare=MODEL_SERVER,
     )
     api_key_env: str = argument(
-        "environment variable with the key of the model's server", "NAME", default="OPENAI_API_KEY"
+        "environment variable with the key of the model's server",
+        "NAME",
+        default="OPENAI_API_KEY",
+        rare=MODEL_SERVER,
     )
     overrides: CheckedOverrides = argument(
         "keys of the block rag_r1, for example rag_r1.agent.max_turns=6", "key=value", default=[]
+    )
+
+
+class EpisodeTokens(Arguments):
+    """The limits of an episode in tokens."""
+
+    max_response_tokens: Positive = argument(
+        "tokens of an episode after its prompt", default=8192, rare=LIMITS
+    )
+    max_prompt_tokens: Positive = argument("tokens of a prompt", default=4096, rare=LIMITS)
+    max_context_tokens: Positive | None = argument(
+        "tokens that the model's context holds (default: the sum of both)", "N", default=None, rare=LIMITS
+    )
+
+
+class ServedModel(Arguments):
+    """Where a model runs that is served here otherwise."""
+
+    base_url: Address | None = argument(
+        "a server with the model, up to and with /v1 (default: vLLM is started here)", "URL", default=None
+    )
+    vllm_options: str = argument(
+        'further flags of the vLLM that is started here, "--tensor-parallel-size 2"',
+        "FLAGS",
+        default="",
+        rare=MODEL_SERVER,
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field, model_validator
 
@@ -17,9 +17,16 @@ from rag_r1.data.files.bad_rows import HELP
 from rag_r1.io.bounded_yaml import YamlError, load_yaml
 from rag_r1.options.command_line import Arguments, Positive, argument
 from rag_r1.options.declare import Constraint
-from rag_r1.protocols import protocol_names
 from rag_r1.rewards import term_names
-from rag_r1.rollouts.agent_arguments import AgentSelection
+from rag_r1.rollouts.agent_arguments import (
+    COST,
+    MODEL_SERVER,
+    RUN,
+    SAMPLING,
+    SCORING,
+    AgentSelection,
+    EpisodeTokens,
+)
 
 Above0 = Annotated[float, Field(gt=0, allow_inf_nan=False), Constraint("a number above 0")]
 From0 = Annotated[float, Field(ge=0, allow_inf_nan=False), Constraint("a number of at least 0")]
@@ -37,58 +44,62 @@ class _QuestionArguments(Arguments):
     out: Path = argument("folder of the run; run again, the command goes on where it was interrupted", "DIR")
 
 
-class RolloutArguments(AgentSelection, _QuestionArguments):
+class RolloutArguments(AgentSelection, EpisodeTokens, _QuestionArguments):
     """The arguments that all of these commands have. Each adds the address and the model of its endpoint.
     `finds_tokenizer`: without --tokenizer the command takes that of the model."""
 
     finds_tokenizer: ClassVar[bool] = False
 
-    protocol: str = argument(
-        f"shipped protocol ({', '.join(protocol_names())}) or your own .yaml", "NAME", default="rag_r1_mq"
-    )
-    engine: Literal["chat", "completions"] = argument(
-        "which API of the endpoint is used: chat, or completions with token ids (vLLM)", default="chat"
-    )
     tokenizer: str | None = argument(
         "folder or Hub name of the model's tokenizer; without it a token counts as 4 characters",
         "DIR",
         default=None,
+        rare=MODEL_SERVER,
     )
     top_p: Annotated[float, Field(gt=0, le=1), Constraint("a number above 0 and at most 1")] = argument(
-        "nucleus sampling", "P", default=1.0
+        "nucleus sampling", "P", default=1.0, rare=SAMPLING
     )
-    seed: int = argument("everything that is drawn depends on it", default=0)
+    seed: int = argument("everything that is drawn depends on it", default=0, rare=SAMPLING)
     body: str = argument(
-        'further keys of each request as JSON, {"top_k": 20}; null leaves a key out', "JSON", default="{}"
-    )
-    max_response_tokens: Positive = argument("tokens of an episode after its prompt", default=8192)
-    max_prompt_tokens: Positive = argument("tokens of a prompt", default=4096)
-    max_context_tokens: Positive | None = argument(
-        "tokens that the engine's context holds (default: the sum of both)", "N", default=None
+        'further keys of each request as JSON, {"top_k": 20}; null leaves a key out',
+        "JSON",
+        default="{}",
+        rare=MODEL_SERVER,
     )
     term: str = argument(
         f"reward term that says what is right: {', '.join(term_names())}, or one of rag_r1.reward",
         "NAME",
         default="em",
+        rare=SCORING,
     )
-    right_from: Above0 = argument("value of the term from which an answer is right", default=1.0)
+    right_from: Above0 = argument(
+        "value of the term from which an answer is right", default=1.0, rare=SCORING
+    )
     limit: Positive | None = argument("only the first questions", "N", default=None)
     in_flight: Positive = argument("episodes at a time", "N", default=64)
-    rpm: Above0 | None = argument("most requests per minute", "N", default=None)
-    tpm: Above0 | None = argument("most tokens per minute", "N", default=None)
-    timeout_s: Above0 = argument("seconds for an answer", default=300.0)
+    rpm: Above0 | None = argument("most requests per minute", "N", default=None, rare=MODEL_SERVER)
+    tpm: Above0 | None = argument("most tokens per minute", "N", default=None, rare=MODEL_SERVER)
+    timeout_s: Above0 = argument("seconds for an answer", default=300.0, rare=MODEL_SERVER)
     retries: Annotated[int, Field(ge=0), Constraint("a whole number of at least 0")] = argument(
-        "attempts after the first for what may pass: 429, 5xx, broken connections and answers", default=6
+        "attempts after the first for what may pass: 429, 5xx, broken connections and answers",
+        default=6,
+        rare=MODEL_SERVER,
     )
-    backoff_s: From0 = argument("seconds before the first of them, doubled each time", default=1.0)
+    backoff_s: From0 = argument(
+        "seconds before the first of them, doubled each time", default=1.0, rare=MODEL_SERVER
+    )
     tries: Positive = argument(
-        "starts of the command in which an episode that failed is played again, the first included", default=3
+        "starts of the command in which an episode that failed is played again, the first included",
+        default=3,
+        rare=RUN,
     )
-    price_in: From0 = argument("price of a million prompt tokens", default=0.0)
-    price_out: From0 = argument("price of a million generated tokens", default=0.0)
-    max_cost: Above0 | None = argument("end the run before it costs more", default=None)
-    trust_env: bool = argument("use HTTPS_PROXY and the like for the endpoint", default=False)
-    skip_bad_rows: bool = argument(HELP, default=False)
+    price_in: From0 = argument("price of a million prompt tokens", default=0.0, rare=COST)
+    price_out: From0 = argument("price of a million generated tokens", default=0.0, rare=COST)
+    max_cost: Above0 | None = argument("end the run before it costs more", default=None, rare=COST)
+    trust_env: bool = argument(
+        "use HTTPS_PROXY and the like for the endpoint", default=False, rare=MODEL_SERVER
+    )
+    skip_bad_rows: bool = argument(HELP, default=False, rare=RUN)
 
     @model_validator(mode="after")
     def _checked(self) -> RolloutArguments:

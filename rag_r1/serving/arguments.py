@@ -10,10 +10,16 @@ from typing import Annotated
 from pydantic import Field, model_validator
 
 from rag_r1.evaluation.eval_arguments import EvalArguments
-from rag_r1.options.command_line import Arguments, Positive, argument, read_arguments
+from rag_r1.options.command_line import Positive, argument
 from rag_r1.options.declare import Constraint
-from rag_r1.options.server_address import Address
-from rag_r1.rollouts.agent_arguments import AgentSelection, shared_arguments
+from rag_r1.rollouts.agent_arguments import (
+    LIMITS,
+    MODEL_SERVER,
+    AgentSelection,
+    EpisodeTokens,
+    ServedModel,
+    shared_arguments,
+)
 from rag_r1.rollouts.arguments import Above0
 
 From0 = Annotated[int, Field(ge=0), Constraint("a whole number of at least 0")]
@@ -33,11 +39,13 @@ _NOT_DEMO = {"model", "documents", *_SHARED, *AgentSelection.model_fields} - {
     "vllm_options",
     "overrides",
 }
+#: A heading of `--help-all`.
+SERVER = "this server"
 #: Attempts after the first: a person waits, so fewer than an evaluation's.
 _RETRIES = 2
 
 
-class _ModelArguments(Arguments):
+class _ModelArguments(ServedModel):
     """Where the model and what is searched come from."""
 
     model: str | None = argument(
@@ -45,9 +53,6 @@ class _ModelArguments(Arguments):
         "the model's name there",
         "MODEL",
         default=None,
-    )
-    base_url: Address | None = argument(
-        "a server with the model, up to and with /v1 (default: vLLM is started here)", "URL", default=None
     )
     demo: bool = argument(
         "the demo's policy in its invented world, with everything that it needs: that of the last "
@@ -62,34 +67,28 @@ class _ModelArguments(Arguments):
     skip_bad_files: bool = argument(
         "leave out files of --documents that cannot be read; otherwise they are named and nothing starts",
         default=False,
+        rare=SERVER,
     )
 
 
-class ChatAgentArguments(AgentSelection, _ModelArguments):
+class ChatAgentArguments(AgentSelection, EpisodeTokens, _ModelArguments):
     """Which agent answers: a model and a search."""
 
-    max_response_tokens: Positive = argument("tokens of an answer after its prompt", default=8192)
-    max_prompt_tokens: Positive = argument("tokens of a prompt, earlier questions included", default=4096)
-    max_context_tokens: Positive | None = argument(
-        "tokens that the model's context holds (default: the sum of both)", "N", default=None
-    )
-    timeout_s: Above0 = argument("seconds for one turn of the model", default=300.0)
+    timeout_s: Above0 = argument("seconds for one turn of the model", default=300.0, rare=MODEL_SERVER)
     history: From0 | None = argument(
         "earlier questions and answers that a follow-up question is asked with (default: 4; --demo: 0, "
         "since its policy knows single questions only)",
         "N",
         default=None,
-    )
-    vllm_options: str = argument(
-        'further flags of the vLLM that is started here, "--tensor-parallel-size 2"', "FLAGS", default=""
+        rare=LIMITS,
     )
     out: Path = argument(
         "folder for logs, and for the index of --documents", "DIR", default=Path("outputs/serve")
     )
-    name: str = argument("the model's name in the API", default="rag-r1")
-    concurrency: Positive = argument("chats at a time", "N", default=32)
+    name: str = argument("the model's name in the API", default="rag-r1", rare=SERVER)
+    in_flight: Positive = argument("chats at a time", "N", default=32, old="concurrency")
     queue: From0 = argument(
-        "chats that wait for their turn; the next is refused with Retry-After", "N", default=64
+        "chats that wait for their turn; the next is refused with Retry-After", "N", default=64, rare=SERVER
     )
 
     @property
@@ -110,9 +109,10 @@ class ServeArguments(ChatAgentArguments):
         "name: that of a proxy; may be repeated",
         "NAME",
         default=[],
+        rare=SERVER,
     )
     drain_s: Annotated[int, Field(ge=1), Constraint("a number of seconds of at least 1")] = argument(
-        "seconds that chats get to finish after SIGTERM or Ctrl-C", default=120
+        "seconds that chats get to finish after SIGTERM or Ctrl-C", default=120, rare=SERVER
     )
 
     @model_validator(mode="after")
@@ -145,26 +145,25 @@ def refuse_unused(given: ChatAgentArguments, names: Iterable[str], why: str) -> 
 def to_eval_arguments(given: ChatAgentArguments) -> EvalArguments:
     """The arguments with which `rag-r1 eval` plays a question as this server does."""
     return EvalArguments(
-        data=[],
+        questions=[],
         model=given.model,
         out=given.out,
         retries=_RETRIES,
-        in_flight=given.concurrency,
+        in_flight=given.in_flight,
         **shared_arguments(given),
         **{name: getattr(given, name) for name in _SHARED},
     )
 
 
-def with_demo_limits(given: ChatAgentArguments, words: list[str], vllm: tuple[str, ...]) -> EvalArguments:
-    """The same for the demo: `words` are those of `rag-r1 eval` (rag_r1/demo/eval_spec.py), `vllm` the flags
-    of its server; the user's own overrides come last."""
-    found = read_arguments(EvalArguments, words, prog="rag-r1 eval", description="")
-    return found.model_copy(
-        update={
-            "overrides": [*found.overrides, *given.overrides],
-            "vllm_options": shlex.join([*vllm, *shlex.split(given.vllm_options)]),
-            "in_flight": given.concurrency,
-            "retries": _RETRIES,
-            "timeout_s": given.timeout_s,
-        }
+def with_demo_limits(
+    given: ChatAgentArguments, evaluation: EvalArguments, vllm: tuple[str, ...]
+) -> EvalArguments:
+    """The same for the demo: its `evaluation` (rag_r1/demo/eval_spec.py) with what the server was given.
+    `vllm`: the flags of its server; the user's own overrides come last."""
+    return evaluation.changed(
+        overrides=[*evaluation.overrides, *given.overrides],
+        vllm_options=shlex.join([*vllm, *shlex.split(given.vllm_options)]),
+        in_flight=given.in_flight,
+        retries=_RETRIES,
+        timeout_s=given.timeout_s,
     )

@@ -50,7 +50,7 @@ async def serve(
     Raises RunError if the search or the model does not work."""
     host, port = listener.getsockname()[:2]
     async with open_agent(place.evaluation) as player:
-        seats = AdmissionQueue(given.concurrency, given.queue)
+        seats = AdmissionQueue(given.in_flight, given.queue)
         chats = ChatSessions(player, seats, ChatMetrics(seats), given.name, given.earlier)
         app = create_app(chats, place.about, own=_own_names(host), allowed=allowed, token=token)
         server = _ChatServer(uvicorn_config(app, stop_s=drain_s + _TOLD_S), ready, chats, drain_s)

@@ -17,12 +17,13 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 from rag_r1.data.rows import QuestionRow, write_rows
 from rag_r1.io.atomic_files import write_json, write_json_lines
 from rag_r1.options.command_line import Positive, argument, read_arguments
 from rag_r1.options.server_address import Address
+from rag_r1.rollouts.agent_arguments import SAMPLING
 from rag_r1.rollouts.arguments import From0, RolloutArguments, Share
 from rag_r1.rollouts.requests import EpisodeRequest, make_request
 from rag_r1.rollouts.runner import EpisodeRunner
@@ -46,9 +47,9 @@ again, the same command goes on where it was interrupted, and asks nothing twice
 
 example:
   vllm serve outputs/sft/model --port 8001
-  rag-r1 filter --questions data/mq/train.parquet --url http://127.0.0.1:8001/v1 --model outputs/sft/model \\
-      --tokenizer outputs/sft/model --retriever-url http://127.0.0.1:8000 --protocol rag_r1_mq \\
-      --out data/filtered
+  rag-r1 filter --questions data/mq/train.parquet --base-url http://127.0.0.1:8001/v1 \\
+      --model outputs/sft/model --tokenizer outputs/sft/model --retriever-url http://127.0.0.1:8000 \\
+      --protocol rag_r1_mq --out data/filtered
 """
 #: Up to ten retrievals, as published.
 _DEFAULTS = {"agent": {"max_turns": 10}}
@@ -57,15 +58,11 @@ _DEFAULTS = {"agent": {"max_turns": 10}}
 class FilterArguments(RolloutArguments):
     """Who is asked, how often, and what is kept."""
 
-    url: Address = argument("address of the endpoint, up to and with /v1", "URL")
+    base_url: Address = argument("address of the endpoint, up to and with /v1", "URL", old="url")
     model: str = argument("the model's name there", "NAME")
-    engine: Literal["chat", "completions"] = argument(
-        "which API of the endpoint is used: completions with token ids (vLLM), as in training, or chat",
-        default="completions",
-    )
     replays: Positive = argument("further tries for a question whose first answer is wrong", "N", default=10)
-    temperature: From0 = argument("of the replays", "T", default=1.2)
-    first_temperature: From0 = argument("of the first try", "T", default=1.0)
+    temperature: From0 = argument("of the replays", "T", default=1.2, rare=SAMPLING)
+    first_temperature: From0 = argument("of the first try", "T", default=1.0, rare=SAMPLING)
     share: Share = argument("share that is kept of what is right at the first try", default=0.25)
     validation: Share = argument("share of the kept rows for test.parquet", default=0.05)
 
@@ -89,7 +86,7 @@ async def filter_questions(given: FilterArguments) -> int:
         first_temperature=given.first_temperature,
     )
     rows = ready.questions.rows
-    async with open_session(given, ready, given.url, given.model, settings) as run:
+    async with open_session(given, ready, given.base_url, given.model, settings) as run:
         jobs = (partial(replay_question, run.runner, row, requests_of(row, ready, given)) for row in rows)
         played = await run.runner.run(jobs, len(rows), "question")
         if run.stop.reason is not None:

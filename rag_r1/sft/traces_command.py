@@ -17,11 +17,12 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 from rag_r1.io.atomic_files import write_json, write_json_lines
 from rag_r1.options.command_line import Positive, argument, read_arguments
 from rag_r1.options.server_address import Address
+from rag_r1.rollouts.agent_arguments import MODEL_SERVER
 from rag_r1.rollouts.arguments import From0, RolloutArguments
 from rag_r1.rollouts.requests import EpisodeRequest, make_request
 from rag_r1.rollouts.session import RunSession, open_session, prepare, run_command, settings_of, usage_line
@@ -32,7 +33,7 @@ endpoint; its key is read from the environment. Run again, the same command goes
 and asks nothing twice.
 
 example:
-  rag-r1 traces --questions data/mq/train.parquet --teacher-url https://api.example.org/v1 \\
+  rag-r1 traces --questions data/mq/train.parquet --base-url https://api.example.org/v1 \\
       --teacher-model big-model --retriever-url http://127.0.0.1:8000 --protocol rag_r1_mq --out traces \\
       --price-in 0.4 --price-out 1.2 --max-cost 50
 """
@@ -44,8 +45,13 @@ _DEFAULTS = {"agent": {"max_turn_tokens": 1024}}
 class TracesArguments(RolloutArguments):
     """Who is asked, and how often."""
 
-    teacher_url: Address = argument("address of the endpoint, up to and with /v1", "URL")
+    base_url: Address = argument("address of the endpoint, up to and with /v1", "URL", old="teacher_url")
     teacher_model: str = argument("the model's name there", "NAME")
+    engine: Literal["chat", "completions"] = argument(
+        "which API of the endpoint is used: chat, or completions with token ids (vLLM)",
+        default="chat",
+        rare=MODEL_SERVER,
+    )
     samples: Positive = argument("episodes for each question", "N", default=1)
     temperature: From0 = argument("of the teacher's sampling", "T", default=1.0)
 
@@ -74,7 +80,7 @@ async def make_traces(given: TracesArguments) -> int:
         for sample in range(given.samples)
     ]
     settings = settings_of(given, ready, "traces", samples=given.samples, temperature=given.temperature)
-    async with open_session(given, ready, given.teacher_url, given.teacher_model, settings) as run:
+    async with open_session(given, ready, given.base_url, given.teacher_model, settings) as run:
         await run.runner.run((partial(run.runner.play, ask) for ask in asks), len(asks), "trace")
         ids = [ask.id for ask in asks]
         write_json_lines(given.out / TRACES, run.folder.records(ids), private=True)

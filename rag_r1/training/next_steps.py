@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from rag_r1.evaluation.eval_arguments import EvalArguments
+
 _TRACKER = "latest_checkpointed_iteration.txt"
 #: A file of trajectory records (rag_r1/agent/records.py).
 _RECORDS = re.compile(r"step_(\d+)-\d+\.jsonl")
@@ -34,7 +36,7 @@ def after_training(config: Any) -> list[str]:
     return [
         f"checkpoint: {checkpoint}",
         _EVALUATE,
-        command(_evaluation(config, checkpoint, folder)),
+        command(["rag-r1", "eval", *_evaluation(config, checkpoint, folder).to_argv()]),
         *_inspection(config),
         *_export(config, checkpoint),
     ]
@@ -42,34 +44,37 @@ def after_training(config: Any) -> list[str]:
 
 def after_sft(model: Path) -> list[str]:
     """The last lines of a supervised fine-tuning; `model`: the chosen one, a Hugging Face folder."""
-    options = ["--data", "QUESTIONS", "--protocol", "PROTOCOL", "--retriever-url", _SEARCH]
-    options += ["--out", str(model.parent / "evaluation")]
+    evaluation = EvalArguments(
+        questions=[Path("QUESTIONS")],
+        model=str(model),
+        protocol="PROTOCOL",
+        out=model.parent / "evaluation",
+    )
+    overrides = [
+        f"actor_rollout_ref.model.path={model}",
+        *("data.train_files=TRAIN", "data.val_files=TEST", f"rag_r1.retriever.url={_SEARCH}"),
+    ]
     return [
         "evaluate it, with questions of yours:",
-        command(["rag-r1", "eval", "--model", str(model), *options]),
+        command(["rag-r1", "eval", *evaluation.to_argv()]),
         "train it further, with reinforcement learning:",
-        command(
-            [
-                *("rag-r1", "train", "--recipe", "rag_r1/ppo_mq"),
-                f"actor_rollout_ref.model.path={model}",
-                *("data.train_files=TRAIN", "data.val_files=TEST", f"rag_r1.retriever.url={_SEARCH}"),
-            ]
-        ),
+        command(["rag-r1", "train", "--recipe", "rag_r1/ppo_mq", *overrides]),
     ]
 
 
-def after_demo(out: Path, checkpoint: Path | None, evaluation: Sequence[str]) -> list[str]:
-    """The last lines of a demo run in the folder `out`; `evaluation`: the words after `rag-r1 eval`."""
+def after_demo(out: Path, checkpoint: Path | None, evaluation: EvalArguments) -> list[str]:
+    """The last lines of a demo run in the folder `out`; `evaluation`: that of its policy."""
     lines = _reports(out / "trajectories")
     if checkpoint is None:
         return lines
     index = ["--index", str(out / "index"), "--port", "8000"]
+    card = evaluation.changed(card=True, corpus=[out / "data" / "corpus.jsonl"])
     return [
         *lines,
         f"the trained policy, a Hugging Face model: {checkpoint / 'actor' / 'huggingface'}",
         "does it search, or does it already know? With its retrieval server in another terminal:",
         command(["rag-r1", "index", "serve", *index]),
-        command(["rag-r1", "eval", "--card", "--corpus", str(out / "data" / "corpus.jsonl"), *evaluation]),
+        command(["rag-r1", "eval", *card.to_argv()]),
     ]
 
 
@@ -88,23 +93,24 @@ def newest_checkpoint(folder: Path) -> Path | None:
     return found if step.isdigit() and found.is_dir() else None
 
 
-def _evaluation(config: Any, model: Path, folder: Path) -> list[str]:
-    """The command that evaluates a model as the training's own validation does."""
+def _evaluation(config: Any, model: Path, folder: Path) -> EvalArguments:
+    """The evaluation of a model as the training's own validation does it."""
     ours = config.rag_r1
-    words = ["rag-r1", "eval", "--model", str(model)]
-    for path in _listed(config.data.val_files):
-        words += ["--data", path]
-    words += ["--protocol", str(ours.protocol)]
-    words += ["--prompt", str(ours.prompt)] if ours.get("prompt") else []
-    words += ["--retriever-url", str(ours.retriever.get("url"))]
-    words += ["--max-prompt-tokens", str(config.data.max_prompt_length)]
-    words += ["--max-response-tokens", str(config.data.max_response_length)]
-    words += ["--out", str(folder / "evaluation")]
     agent = {**(ours.get("agent") or {}), **(ours.get("validation_agent") or {})}
-    words += [f"rag_r1.agent.{name}={agent[name]}" for name in _LIMITS if agent.get(name) is not None]
+    keys = [f"rag_r1.agent.{name}={agent[name]}" for name in _LIMITS if agent.get(name) is not None]
     retriever = {**(ours.get("retriever") or {}), **(ours.get("validation_retriever") or {})}
     found = {name: retriever[name] for name in _FOUND if retriever.get(name, _FOUND[name]) != _FOUND[name]}
-    return words + [f"rag_r1.retriever.{name}={value}" for name, value in found.items()]
+    return EvalArguments(
+        model=str(model),
+        questions=_listed(config.data.val_files),
+        protocol=str(ours.protocol),
+        prompt=str(ours.prompt) if ours.get("prompt") else None,
+        retriever_url=ours.retriever.get("url") or _SEARCH,
+        max_prompt_tokens=config.data.max_prompt_length,
+        max_response_tokens=config.data.max_response_length,
+        out=folder / "evaluation",
+        overrides=[*keys, *(f"rag_r1.retriever.{name}={value}" for name, value in found.items())],
+    )
 
 
 def _inspection(config: Any) -> list[str]:

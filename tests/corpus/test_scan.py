@@ -137,8 +137,8 @@ def test_a_scan_continues_after_sigkill(tmp_path):
         "import sys; from pathlib import Path\n"
         "from rag_r1.corpus.command import CheckArguments, check_corpus\n"
         "folder = Path(sys.argv[1])\n"
-        "given = CheckArguments(data=[folder / 'q.jsonl'], corpus=[folder / 'c.jsonl'], out=folder / 'out',\n"
-        "                       skip_bad_rows=True, no_progress=True)\n"
+        "given = CheckArguments(questions=[folder / 'q.jsonl'], corpus=[folder / 'c.jsonl'],\n"
+        "                       out=folder / 'out', skip_bad_rows=True, no_progress=True)\n"
         "print(check_corpus(given, save_every=5000).summary['passages'])\n"
     )
     command = [sys.executable, "-c", program, str(tmp_path)]

@@ -1,4 +1,4 @@
-"""The demo's evaluation: words that the command understands."""
+"""The demo's evaluation: within the limits of the demo's recipes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rag_r1.demo.eval_spec import NO_CACHE, eval_words
+from rag_r1.demo.eval_spec import NO_CACHE, eval_arguments
 from rag_r1.evaluation.eval_arguments import EvalArguments
 from rag_r1.options.command_line import read_arguments
 
@@ -14,11 +14,11 @@ from rag_r1.options.command_line import read_arguments
 @pytest.mark.parametrize(
     ("protocol", "topk", "response"), [("rag_r1_sq", 2, 416), ("rag_r1_mq", 2, 416), ("r1_searcher", 3, 448)]
 )
-def test_the_words_have_the_limits_of_the_demos_recipes(protocol, topk, response):
-    words = eval_words(
-        Path("m"), Path("q.parquet"), protocol, "http://u", Path("o"), "--in-flight", "1", NO_CACHE
+def test_the_arguments_have_the_limits_of_the_demos_recipes(protocol, topk, response):
+    given = eval_arguments(
+        Path("m"), Path("q.parquet"), protocol, "http://u", Path("o"), NO_CACHE, in_flight=1
     )
-    given = read_arguments(EvalArguments, words, description="")
+    assert read_arguments(EvalArguments, given.to_argv(), description="") == given
     assert (given.protocol, given.in_flight, given.max_response_tokens) == (protocol, 1, response)
     assert {f"rag_r1.retriever.topk={topk}", "rag_r1.agent.max_turns=3", NO_CACHE} <= set(given.overrides)
     assert "{question}" in Path(given.prompt).read_text()

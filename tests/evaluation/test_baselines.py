@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from rag_r1.evaluation.baselines import BASELINES, agent_condition, baseline
+from rag_r1.evaluation.baselines import agent_condition, baseline
+from rag_r1.evaluation.eval_arguments import BASELINES
 from rag_r1.protocols import load_protocol
 from rag_r1.runs.errors import RunError
 from tests.evaluation.scripted_runs import GOLD, SQ, row_of, setup_of

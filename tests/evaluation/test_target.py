@@ -15,7 +15,7 @@ from tests.fakes.scripted_vllm import Policy
 
 
 def arguments(**given) -> EvalArguments:
-    return EvalArguments(**{"data": [Path("q.parquet")], "out": Path("out"), "model": "m", **given})
+    return EvalArguments(**{"questions": [Path("q.parquet")], "out": Path("out"), "model": "m", **given})
 
 
 def folder_with(path: Path, config: str) -> Path:

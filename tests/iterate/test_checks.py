@@ -146,6 +146,6 @@ def test_the_help_teaches(capsys):
     assert (
         ended.value.code == 0
         and "example:" in text
-        and "--dry-run" in text
+        and "--check-only" in text
         and "rag-r1 recipes show agentic_r/iterate" in text
     )

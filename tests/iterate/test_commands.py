@@ -84,8 +84,5 @@ def test_the_retriever_of_the_round_before_takes_the_place_of_the_recipes_model(
     loop.plan["retriever"]["options"] = {"model": "base", "epochs": 1}
     loop.words()
     commands, out = StepCommands(read_plan(loop.recipe), "http://server"), Path("/out")
-    models = [
-        [word for word in commands.retriever_words(out, start, out) if word.startswith("--model")]
-        for start in (None, Path("/before"))
-    ]
-    assert models == [["--model=base"], ["--model=/before"]]
+    models = [commands.retriever_options(out, start, out).model for start in (None, Path("/before"))]
+    assert models == ["base", "/before"]

@@ -36,4 +36,5 @@ def test_both_models_start_from_their_base_in_each_of_two_rounds(tmp_path, monke
         words = steps[name].command("URL")
         assert f"actor_rollout_ref.model.path='{tmp_path}/models/Qwen2.5-7B'" in words
     second = steps["round2/retriever"].command("URL")
-    assert "--model" not in second and second[second.index("--nproc-per-node") + 1] == "8"
+    assert second[second.index("--model") + 1] == "intfloat/e5-base-v2", "the recipe's"
+    assert second[second.index("--nproc-per-node") + 1] == "8"

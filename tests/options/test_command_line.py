@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import model_validator
 
+from rag_r1.options.argument_values import ArgumentsError
 from rag_r1.options.command_line import (
     Arguments,
     CheckedOverrides,
@@ -153,3 +154,121 @@ def test_a_command_may_have_its_own_defaults(capsys):
     with pytest.raises(SystemExit):
         bake("--help", cls=declared)
     assert "(default: 4)" in capsys.readouterr().out
+
+
+def test_a_declaration_is_made_from_python_with_the_checks_of_the_command_line():
+    made = Bake(recipe=["bread"], loaves=3, overrides=["a=1"])
+    assert made == bake("--recipe", "bread", "--loaves", "3", "a=1")
+    for values, told, flags in (
+        ({"loaves": 0}, "argument --loaves: must be a whole number of at least 1, not 0", ["--loaves"]),
+        ({"grain": "wheat", "two_times": True}, "--two-times is for rye, not for --grain wheat", []),
+        ({"oven_size": 2}, "unrecognized arguments: --oven-size", ["--oven-size"]),
+        ({"recipe": None}, "argument --recipe: must be", ["--recipe"]),
+    ):
+        with pytest.raises(ArgumentsError) as refused:
+            Bake(**{"recipe": ["x"]} | values)
+        assert str(refused.value).startswith(told) and list(refused.value.flags) == flags
+    with pytest.raises(ArgumentsError, match="arguments are required: --recipe"):
+        Bake()
+
+
+def test_a_changed_copy_is_checked_and_keeps_what_was_given():
+    made = Bake(recipe=["bread"], loaves=3)
+    assert made.changed(heat=9) == Bake(recipe=["bread"], loaves=3, heat=9)
+    assert made.changed(heat=9).model_fields_set == {"recipe", "loaves", "heat"}
+    with pytest.raises(ArgumentsError, match="--loaves"):
+        made.changed(loaves=0)
+
+
+def test_values_of_yaml_are_read_as_words_of_a_command_line():
+    made = Bake.from_plain({"recipe": "bread", "2nd-oven": 7, "heat": 9, "out": None})
+    assert made == bake("--recipe", "bread", "--2nd-oven", "7", "--heat", "9")
+    assert Bake.from_plain({"recipe": [1, "b"], "two-times": True}).recipe == ["1", "b"]
+    for wrong in ({"loaves": True}, {"two_times": "yes"}, {"two_times": 1}, {"heat": [1, 2]}, {"out": {}}):
+        with pytest.raises(ArgumentsError, match=f"argument --{next(iter(wrong)).replace('_', '-')}: must"):
+            Bake.from_plain({"recipe": ["x"]} | wrong)
+
+
+given_values = st.fixed_dictionaries(
+    {"recipe": st.lists(words, min_size=1, max_size=3)},
+    optional={
+        "out": words.map(Path),
+        "loaves": st.integers(1, 99),
+        "heat": st.floats(allow_nan=False, allow_infinity=False),
+        "grain": st.sampled_from(["rye", "wheat"]),
+        "2nd-oven": words,
+        "sizes": st.tuples(values, values),
+        "guests": st.lists(words.map(Path), max_size=3),
+        "overrides": st.lists(values, max_size=3),
+    },
+)
+
+
+@given(given_values)
+def test_the_words_of_arguments_give_these_arguments(some):
+    made = Bake(**some)
+    assert bake(*made.to_argv()) == made
+
+
+def test_the_words_are_what_differs_from_the_defaults_in_declared_order():
+    made = Bake(overrides=["a=1"], guests=["-x"], loaves=1, heat=9, recipe=["b", "c"], two_times=True)
+    told = "--recipe b --recipe c --heat 9.0 --two-times --guests=-x a=1"
+    assert made.to_argv() == told.split()
+    with pytest.raises(ValueError, match="--loaves"):
+        with_defaults(Bake, loaves=2)(recipe=["b"]).model_copy(update={"loaves": None}).to_argv()
+
+
+def test_a_former_name_goes_on_working_and_is_not_shown(capsys):
+    class Renamed(Arguments):
+        questions: list[str] = argument("asked", "FILE", old="data")
+
+    made = bake("--data", "a", "--questions=b", "--data=c", cls=Renamed)
+    assert made.questions == ["a", "b", "c"] and made.to_argv()[0] == "--questions"
+    assert Renamed.from_plain({"data": "a"}).questions == ["a"]
+    assert "required: --questions" in refusal(capsys, cls=Renamed)
+    with pytest.raises(SystemExit):
+        bake("--help", cls=Renamed)
+    assert "--data" not in capsys.readouterr().out
+
+
+def test_rare_flags_are_shown_on_demand_by_heading(capsys):
+    class Rare(Bake):
+        heat: float = argument("of the oven", rare="the oven", default=220)
+        water: int = argument("how much", rare="the dough", default=1)
+
+    assert bake("--recipe=x", "--heat=3", "--water=2", cls=Rare).heat == 3
+    texts = []
+    for flag in ("--help", "--help-all"):
+        with pytest.raises(SystemExit):
+            bake(flag, cls=Rare)
+        texts.append(capsys.readouterr().out)
+    usual, every = texts
+    assert "--help-all" in usual and not any(text in usual for text in ("--heat", "--water", "the oven"))
+    assert "the oven:\n  --heat" in every and "the dough:\n  --water" in every and "--loaves" in every
+    with pytest.raises(SystemExit):
+        bake("--help")
+    told = capsys.readouterr().out
+    assert "--heat" in told and "--help-all" not in told
+
+
+def test_a_thing_has_one_name_in_all_commands_and_former_names_go_on_working():
+    from rag_r1.corpus.command import CheckArguments
+    from rag_r1.evaluation.eval_arguments import EvalArguments
+    from rag_r1.evaluation.probes.command import PassagesArguments
+    from rag_r1.iterate.command import IterateArguments
+    from rag_r1.serving.arguments import ServeArguments
+    from rag_r1.sft.filter_command import FilterArguments
+    from rag_r1.sft.traces_command import TracesArguments
+
+    def read(cls: type, words: str):
+        return read_arguments(cls, words.split(), description="")
+
+    asked, url = "--out o --data q", "http://127.0.0.1:1/v1"
+    assert read(EvalArguments, f"{asked} --model m").questions == [Path("q")]
+    assert read(CheckArguments, f"{asked} --corpus c").questions == [Path("q")]
+    assert read(PassagesArguments, "--out o.json --data q --corpus c").questions == [Path("q")]
+    asked = "--out o --questions q"
+    assert read(FilterArguments, f"{asked} --model m --engine chat --url {url}").base_url == url
+    assert read(TracesArguments, f"{asked} --teacher-model m --teacher-url {url}").base_url == url
+    assert read(IterateArguments, "--recipe r --out o --dry-run").check_only
+    assert read(ServeArguments, "--model m --concurrency 3").in_flight == 3

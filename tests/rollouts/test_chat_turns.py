@@ -86,8 +86,9 @@ def test_an_evaluation_with_paths_votes_in_the_turns_of_the_template(tmp_path):
 
     async def play(policy):
         given = EvalArguments(
-            data=[data], out=tmp_path / "run", model="policy", base_url=policy.url, retriever_url=policy.url,
-            tokenizer=str(tmp_path / "tokenizer"), protocol="agentic_rag_tools", temperature=0.7,
+            questions=[data], out=tmp_path / "run", model="policy", base_url=policy.url,
+            retriever_url=policy.url, tokenizer=str(tmp_path / "tokenizer"),
+            protocol="agentic_rag_tools", temperature=0.7,
             overrides=["rag_r1.agent.paths=3"],
         )  # fmt: skip
         ready = prepare(given, {})

@@ -67,7 +67,7 @@ def test_greedy_paths_are_refused(tmp_path):
     data = tmp_path / "q.jsonl"
     data.write_text('{"question": "Who?", "answer": "Rome"}\n')
     given = EvalArguments(
-        data=[data], out=tmp_path / "run", model="m", base_url="http://127.0.0.1:1/v1", engine="chat",
+        questions=[data], out=tmp_path / "run", model="m", base_url="http://127.0.0.1:1/v1", engine="chat",
         overrides=["rag_r1.agent.paths=3"],
     )  # fmt: skip
     assert isinstance(given, RolloutArguments)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rag_r1.demo.eval_spec import eval_words
+from rag_r1.demo.eval_spec import eval_arguments
 from rag_r1.serving import command
 from rag_r1.serving.arguments import ServeArguments, to_eval_arguments, with_demo_limits
 from rag_r1.serving.terminal import command as terminal
@@ -23,7 +23,7 @@ from rag_r1.serving.terminal import command as terminal
         (["--model", "m", "--skip-bad-files"], "there is no --documents: leave out --skip-bad-files"),
         (["--model", "m", "--documents", "no/such"], "--documents no/such is no folder"),
         (["--model", "m", "--port", "99999"], "--port"),
-        (["--model", "m", "--concurrency", "0"], "--concurrency"),
+        (["--model", "m", "--concurrency", "0"], "--in-flight"),
         (["--model", "m", "rag_r1.agent"], "is not key=value"),
     ],
 )
@@ -60,10 +60,10 @@ def test_a_question_is_played_with_the_arguments_of_an_evaluation():
 
 def test_the_demo_is_asked_within_the_limits_of_its_training_and_takes_overrides():
     given = ServeArguments(
-        demo=True, overrides=["rag_r1.agent.max_turns=2"], vllm_options="--seed 1", concurrency=3
+        demo=True, overrides=["rag_r1.agent.max_turns=2"], vllm_options="--seed 1", in_flight=3
     )
-    words = eval_words(Path("model"), Path("-"), "rag_r1_mq", "http://127.0.0.1:1", Path("out"))
-    asked = with_demo_limits(given, words, ("--max-num-seqs", "32"))
+    demo = eval_arguments(Path("model"), Path("-"), "rag_r1_mq", "http://127.0.0.1:1", Path("out"))
+    asked = with_demo_limits(given, demo, ("--max-num-seqs", "32"))
     assert asked.overrides[-1] == "rag_r1.agent.max_turns=2"
     assert "rag_r1.agent.max_turn_tokens=48" in asked.overrides
     assert asked.vllm_options == "--max-num-seqs 32 --seed 1" and asked.in_flight == 3

@@ -237,7 +237,7 @@ def test_a_model_that_refuses_is_an_error_without_details_and_the_next_chat_is_a
 def test_of_32_chats_at_once_each_is_answered_or_told_when_to_come_back(tmp_path):
     with (
         policy_of(latency_s=0.05) as policy,
-        chat_server(arguments(policy.url, tmp_path, concurrency=4, queue=8)) as chat,
+        chat_server(arguments(policy.url, tmp_path, in_flight=4, queue=8)) as chat,
         ThreadPoolExecutor(32) as threads,
     ):
         answers = list(threads.map(lambda i: chat.post(question(stream=i % 2 == 0)), range(32)))
@@ -255,7 +255,7 @@ def test_of_32_chats_at_once_each_is_answered_or_told_when_to_come_back(tmp_path
 def test_an_abandoned_chat_frees_its_seat_within_a_second(tmp_path, stream):
     with (
         policy_of() as policy,
-        chat_server(arguments(policy.url, tmp_path, concurrency=1)) as chat,
+        chat_server(arguments(policy.url, tmp_path, in_flight=1)) as chat,
     ):
         policy.latency_s = 30
         client = httpx.Client(timeout=httpx.Timeout(5, read=0.3), trust_env=False, verify=False)
@@ -275,7 +275,7 @@ def test_an_abandoned_chat_frees_its_seat_within_a_second(tmp_path, stream):
 def test_a_stopping_server_finishes_what_has_begun(tmp_path):
     answers = []
     with policy_of() as policy:
-        with chat_server(arguments(policy.url, tmp_path, concurrency=1)) as chat:
+        with chat_server(arguments(policy.url, tmp_path, in_flight=1)) as chat:
             policy.latency_s = 0.7
             asking = [
                 threading.Thread(target=lambda: answers.append(chat.post(question(stream=True))))
@@ -294,7 +294,7 @@ def test_a_stopping_server_finishes_what_has_begun(tmp_path):
 def test_what_a_stop_does_not_wait_for_is_ended_and_told_when_to_come_back(tmp_path, caplog):
     answers = {}
     with policy_of() as policy:
-        with chat_server(arguments(policy.url, tmp_path, concurrency=2), drain_s=1) as chat:
+        with chat_server(arguments(policy.url, tmp_path, in_flight=2), drain_s=1) as chat:
             policy.latency_s = 60
             asks = {
                 "whole": lambda: chat.post(question()),

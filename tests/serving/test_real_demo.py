@@ -12,7 +12,7 @@ import pytest
 from aiohttp import web
 
 from rag_r1.data.rows import write_rows
-from rag_r1.demo.eval_spec import eval_words
+from rag_r1.demo.eval_spec import eval_arguments
 from rag_r1.demo.loopback import Proxy
 from rag_r1.demo.world import demo_data, demo_protocol, to_row
 from rag_r1.evaluation import command
@@ -49,7 +49,7 @@ class Recorder(Proxy):
 def place(tmp_path_factory):
     """The demo, with a recorder before its vLLM."""
     pytest.importorskip("vllm")
-    given = ServeArguments(demo=True, out=tmp_path_factory.mktemp("serve"), queue=8, concurrency=8)
+    given = ServeArguments(demo=True, out=tmp_path_factory.mktemp("serve"), queue=8, in_flight=8)
     with ExitStack() as stack:
         place = stack.enter_context(launch_agent(given))
         recorder = stack.enter_context(Recorder(place.evaluation.base_url.removesuffix("/v1")))
@@ -64,12 +64,11 @@ def test_the_chat_answers_what_an_evaluation_answers_token_by_token(place, tmp_p
     questions = demo_data(0, train=1).val[:12]
     rows = [to_row(question, index, "val", protocol) for index, question in enumerate(questions)]
     write_rows(tmp_path / "q.parquet", rows)
-    words = eval_words(
-        Path(asked.model), tmp_path / "q.parquet", asked.protocol, asked.retriever_url, tmp_path / "eval"
-    )
+    given_model, questions_file, out = Path(asked.model), tmp_path / "q.parquet", tmp_path / "eval"
     # One at a time, as the chat below: a batch of another size can round differently.
-    more = ["--base-url", asked.base_url, "--tokenizer", asked.model, "--in-flight", "1"]
-    assert command.main([*words, *more]) == 0
+    more = {"base_url": asked.base_url, "tokenizer": asked.model, "in_flight": 1}
+    args = eval_arguments(given_model, questions_file, asked.protocol, asked.retriever_url, out, **more)
+    assert command.run(args) == 0
     evaluated, recorder.seen = recorder.seen, []
     records = (tmp_path / "eval" / "trajectories" / "records.jsonl").read_text().splitlines()
     with chat_server_at(given, place) as chat:

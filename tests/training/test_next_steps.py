@@ -10,7 +10,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from rag_r1.config.recipes import Recipe
-from rag_r1.demo.eval_spec import eval_words
+from rag_r1.demo.eval_spec import eval_arguments
 from rag_r1.evaluation.eval_arguments import EvalArguments
 from rag_r1.evaluation.report.report import ReportArguments
 from rag_r1.options.command_line import read_arguments
@@ -143,15 +143,16 @@ def test_after_sft_its_model_is_evaluated_and_trained_further():
 @pytest.mark.parametrize("protocol", ["rag_r1_mq", "r1_searcher"])
 def test_after_the_demo_its_policy_has_a_search_card(tmp_path, protocol):
     found = checkpoint(tmp_path, exported=True)
-    words = eval_words(found, tmp_path / "val.parquet", protocol, "http://127.0.0.1:8000", tmp_path / "card")
-    lines = after_demo(tmp_path, found, words)
+    url, out = "http://127.0.0.1:8000", tmp_path / "card"
+    evaluation = eval_arguments(found, tmp_path / "val.parquet", protocol, url, out)
+    lines = after_demo(tmp_path, found, evaluation)
     server, card = commands(lines)
     assert server == [*("rag-r1", "index", "serve"), *("--index", str(tmp_path / "index"), "--port", "8000")]
     given = read_arguments(EvalArguments, card[2:], description="")
     assert given.card and Path(given.prompt).is_file()
     topk = 3 if protocol == "r1_searcher" else 2
     assert {f"rag_r1.retriever.topk={topk}", "rag_r1.agent.max_turns=3"} <= set(given.overrides)
-    assert after_demo(tmp_path, None, words) == lines[:1]
+    assert after_demo(tmp_path, None, evaluation) == lines[:1]
 
 
 @pytest.mark.slow

@@ -50,7 +50,12 @@ from rag_r1.options.command_line import hydra_quoted
 from rag_r1.protocols import load_protocol
 from rag_r1.runs.processes import run_module
 from rag_r1.runs.steps import Step, fingerprint
+from rag_r1.sft.data import SftDataArguments
+from rag_r1.sft.filter_command import FilterArguments
+from rag_r1.sft.traces_command import TracesArguments
+from rag_r1.sft.train_command import SftArguments
 from rag_r1.tools.retrieval.local_server import build_index
+from rag_r1.training.stages import StagesArguments
 
 
 @dataclass(frozen=True)
@@ -128,21 +133,20 @@ class Pipeline(PipelineArtifacts):
         settings = {"seed": given.seed, "teacher": given.teacher_model, **({} if named else rules)}
 
         def work(folder: Path) -> dict[str, Any]:
-            words = ["--out", folder, "--tokenizer", self.base, "--in-flight", AT_A_TIME]
             with self.retriever(folder) as url, ExitStack() as stack:
-                words += ["--retriever-url", url]
                 if named:
-                    prompt = self.prompt.with_name("prompt_of_a_real_teacher.txt")
-                    words += self._asking(prompt, TEACHER_BUDGET)
-                    words += ["--teacher-url", given.teacher_url, "--teacher-model", given.teacher_model]
-                    words += ["--api-key-env", given.api_key_env]
+                    prompt, budget = self.prompt.with_name("prompt_of_a_real_teacher.txt"), TEACHER_BUDGET
+                    asked = {"base_url": given.teacher_url, "teacher_model": given.teacher_model}
+                    asked["api_key_env"] = given.api_key_env
                 else:
                     world = demo_data(given.seed, given.questions, given.held_out)
                     teacher = RuleTeacher(world.train, **rules, seed=given.seed)
                     server = stack.enter_context(TeacherServer(teacher))
-                    words += self._asking(self.prompt, BUDGET)
-                    words += ["--teacher-url", f"{server.url}/v1", "--teacher-model", "rules"]
-                run_module("rag_r1.sft.traces_command", *words)
+                    prompt, budget = self.prompt, BUDGET
+                    asked = {"base_url": f"{server.url}/v1", "teacher_model": "rules"}
+                playing = self._playing(folder, prompt, budget, url)
+                traces = TracesArguments(**playing, **asked, tokenizer=str(self.base))
+                run_module("rag_r1.sft.traces_command", *traces.to_argv())
             told = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
             return {key: told[key] for key in ("judged", "right", "accuracy", "failed")}
 
@@ -152,13 +156,18 @@ class Pipeline(PipelineArtifacts):
         given = self.given
 
         def work(folder: Path) -> dict[str, Any]:
-            run_module(
-                "rag_r1.sft.data", "--traces", self.out / "traces" / "traces.jsonl",
-                "--model", self.base, "--protocol", given.protocol, "--prompt", self.prompt,
-                "--format", "verl", "--seed", given.seed, "--out", folder,
-                "--max-context", CONTEXT - BUDGET.max_turn_tokens, "--max-target", BUDGET.max_turn_tokens,
-                log=folder / "sft_data.log",
-            )  # fmt: skip
+            samples = SftDataArguments(
+                traces=[self.out / "traces" / "traces.jsonl"],
+                model=str(self.base),
+                protocol=given.protocol,
+                prompt=str(self.prompt),
+                format="verl",
+                seed=given.seed,
+                out=folder,
+                max_context=CONTEXT - BUDGET.max_turn_tokens,
+                max_target=BUDGET.max_turn_tokens,
+            )
+            run_module("rag_r1.sft.data", *samples.to_argv(), log=folder / "sft_data.log")
             told = json.loads((folder / "sft_summary.json").read_text(encoding="utf-8"))
             left_out = {name: entry["count"] for name, entry in told["left_out"].items()}
             return {"splits": told["splits"], "left_out": left_out}
@@ -179,15 +188,19 @@ class Pipeline(PipelineArtifacts):
             run, data = folder / "run", self.out / "sft_data"
             rows = json.loads((data / "sft_summary.json").read_text())["splits"]["train"]["samples"]
             bar = SftProgressBar(run / "metrics.jsonl", rows // given.sft_batch * given.sft_epochs)
+            overrides = [
+                f"model.path={hydra_quoted(self.base)}",
+                f"trainer.default_local_dir={hydra_quoted(run)}",
+                f"trainer.seed={given.seed}",
+                f"trainer.total_epochs={given.sft_epochs}",
+                f"data.train_batch_size={given.sft_batch}",
+                f"data.max_length={CONTEXT}",
+                *given.sft_set,
+            ]
+            training = SftArguments(recipe="rag_r1/sft/demo", data=data, overrides=overrides)
+            words = training.to_argv()
             with bar:
-                run_module(
-                    "rag_r1.sft.train_command", "--recipe", "rag_r1/sft/demo", "--data", data,
-                    f"model.path={hydra_quoted(self.base)}", f"trainer.default_local_dir={hydra_quoted(run)}",
-                    f"trainer.seed={given.seed}", f"trainer.total_epochs={given.sft_epochs}",
-                    f"data.train_batch_size={given.sft_batch}", f"data.max_length={CONTEXT}",
-                    *given.sft_set,
-                    log=folder / "sft.log", watch=bar.update,
-                )  # fmt: skip
+                run_module("rag_r1.sft.train_command", *words, log=folder / "sft.log", watch=bar.update)
             return {"samples": rows, "epochs": given.sft_epochs, "loss": bar.loss}
 
         return Step("sft", settings, work, ("run/model",), ("base", "sft_data"))
@@ -204,12 +217,16 @@ class Pipeline(PipelineArtifacts):
                 self.retriever(folder) as retriever,
                 vllm_server(self.sft_model.resolve(), folder / "vllm.log", options=VLLM) as url,
             ):
-                run_module(
-                    "rag_r1.sft.filter_command", "--out", folder, *self._asking(self.prompt, BUDGET),
-                    "--url", url, "--model", "policy", "--tokenizer", self.sft_model.resolve(),
-                    "--retriever-url", retriever, "--in-flight", AT_A_TIME,
-                    "--limit", given.filter_questions, "--share", given.filter_share, "--validation", 0,
-                )  # fmt: skip
+                chosen = FilterArguments(
+                    **self._playing(folder, self.prompt, BUDGET, retriever),
+                    base_url=url,
+                    model="policy",
+                    tokenizer=str(self.sft_model.resolve()),
+                    limit=given.filter_questions,
+                    share=given.filter_share,
+                    validation=0,
+                )
+                run_module("rag_r1.sft.filter_command", *chosen.to_argv())
             told = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
             names = ("questions", "right_at_first", "right_later", "never_right", "kept", "rollouts")
             return {name: told[name] for name in names}
@@ -231,8 +248,9 @@ class Pipeline(PipelineArtifacts):
                     f"rag_r1.retriever.url={url}",
                     *grpo_overrides(given),
                 ]
-                stages = ["-m", "rag_r1.training.stages", "--recipe", "demo/grpo", "--out", str(folder)]
-                train([sys.executable, *stages, *overrides], folder, given.timeout)
+                stages = StagesArguments(recipe=["demo/grpo"], out=folder, overrides=overrides)
+                words = ["-m", "rag_r1.training.stages", *stages.to_argv()]
+                train([sys.executable, *words], folder, given.timeout)
             return {"model": self.trained(name).relative_to(folder).as_posix()}
 
         return Step(name, settings, work, ("stage1/finished", "stage1/trajectories"), (start, questions))
@@ -248,10 +266,17 @@ class Pipeline(PipelineArtifacts):
         names = ["base", "sft", "grpo", *(["grpo_without_sft"] if self.given.without_sft == "yes" else [])]
         return Step("evaluation", {"models": names}, work, ("scores.json",), ("world", *names))
 
-    def _asking(self, prompt: Path, budget: Budget) -> list[object]:
-        """What `rag-r1 traces` and `rag-r1 filter` have in common."""
-        return [
-            "--questions", self.out / "world" / "train.parquet", "--protocol", self.given.protocol,
-            "--prompt", prompt, "--seed", self.given.seed, "--max-prompt-tokens", budget.max_prompt_tokens,
-            "--max-response-tokens", budget.max_response_tokens, *agent_keys(budget),
-        ]  # fmt: skip
+    def _playing(self, folder: Path, prompt: Path, budget: Budget, retriever: str) -> dict[str, Any]:
+        """What the arguments of `rag-r1 traces` and `rag-r1 filter` have in common."""
+        return {
+            "questions": [self.out / "world" / "train.parquet"],
+            "out": folder,
+            "protocol": self.given.protocol,
+            "prompt": str(prompt),
+            "retriever_url": retriever,
+            "seed": self.given.seed,
+            "max_prompt_tokens": budget.max_prompt_tokens,
+            "max_response_tokens": budget.max_response_tokens,
+            "in_flight": AT_A_TIME,
+            "overrides": agent_keys(budget),
+        }

@@ -28,7 +28,7 @@ _DESCRIPTION = """\
 Find the passages that the probes `random` and `gold` show in the validations of a training.
 
 example:
-  rag-r1 probe-passages --data data/mq/test.parquet --corpus wiki-18.jsonl.gz --out data/mq/passages.json
+  rag-r1 probe-passages --questions data/mq/test.parquet --corpus wiki-18.jsonl.gz --out data/mq/passages.json
 """
 _EPILOG = """\
 Train with rag_r1.probe_passages=FILE and, for example, 'rag_r1.probes=[closed_book,random,gold]'. Run again,
@@ -39,8 +39,10 @@ the same command continues where it was killed.
 class PassagesArguments(Arguments):
     """Which passages, from where."""
 
-    data: list[Path] = argument(
-        "questions: data.val_files of the training, or a data set's own files", ("FILE", ...)
+    questions: list[Path] = argument(
+        "questions: data.val_files of the training, or a data set's own files",
+        ("FILE", ...),
+        old="data",
     )
     corpus: list[Path] = argument(
         "the corpus: .jsonl, .tsv (each plain or .gz), .parquet, a folder of these, or an index folder",
@@ -56,7 +58,7 @@ class PassagesArguments(Arguments):
     def _out_is_a_file_of_its_own(self) -> PassagesArguments:
         if self.out.suffix != ".json":
             raise ValueError(f"--out {self.out}: the name must end in .json")
-        if self.out.resolve() in (path.resolve() for path in (*self.data, *self.corpus)):
+        if self.out.resolve() in (path.resolve() for path in (*self.questions, *self.corpus)):
             raise ValueError(f"--out {self.out} is also the name of a file that is read")
         return self
 
@@ -84,7 +86,7 @@ def gather(given: PassagesArguments, *, save_every: int = SAVE_EVERY) -> tuple[l
     Raises DataError and CorpusError, with the remedy, if a file cannot be read, or has bad rows that are not
     to be left out.
     """
-    read = read_questions(given.data)
+    read = read_questions(given.questions)
     if read.bad.count and not given.skip_bad_rows:
         raise DataError(f"nothing was written, because of {read.bad.refusal()}")
     wanted = [_evidence(question) for question in read.questions]

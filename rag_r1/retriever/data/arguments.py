@@ -11,6 +11,7 @@ from rag_r1.evaluation.eval_arguments import PolicyArguments
 from rag_r1.options.command_line import Positive, argument
 from rag_r1.options.declare import Constraint
 from rag_r1.retriever.selection.command import SelectionArguments
+from rag_r1.rollouts.agent_arguments import SAMPLING, SCORING
 from rag_r1.rollouts.arguments import From0
 
 From0Count = Annotated[int, Field(ge=0), Constraint("a whole number of at least 0")]
@@ -20,12 +21,15 @@ class DataArguments(SelectionArguments, PolicyArguments):
     """Whose searches are scored, and how."""
 
     candidates: Positive = argument("passages of each search that are scored", "N", default=20)
-    samples: Positive = argument("continuations for each candidate", "N", default=1)
-    temperature: From0 = argument("of the continuations; 0: greedy, as the trajectories", "T", default=0.0)
+    samples: Positive = argument("continuations for each candidate", "N", default=1, rare=SCORING)
+    temperature: From0 = argument(
+        "of the continuations; 0: greedy, as the trajectories", "T", default=0.0, rare=SAMPLING
+    )
     beside: From0Count = argument(
         "unrelated passages shown behind each candidate, for an agent that cannot read a single one",
         "N",
         default=0,
+        rare=SCORING,
     )
     trajectories: Path | None = argument(
         "a finished run of `rag-r1 eval` with this agent, whose searches are scored (default: it is played "

@@ -48,7 +48,7 @@ searches the retriever's best passages are tried out one by one, and a judge sco
 command goes on where it was interrupted, and asks nothing twice.
 
 example:
-  rag-r1 retriever data --model outputs/agent --data data/hotpotqa/train.parquet --protocol search_r1 \\
+  rag-r1 retriever data --model outputs/agent --questions data/hotpotqa/train.parquet --protocol search_r1 \\
       --retriever-url http://127.0.0.1:8000 --judge-url http://127.0.0.1:8001/v1 --judge-model judge \\
       --out data/agentic_r/round1 --estimate
 

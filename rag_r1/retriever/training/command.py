@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 from rag_r1.config.recipes import RecipeError
 from rag_r1.corpus.reader import CorpusError
+from rag_r1.options.argument_values import ArgumentsError
 from rag_r1.options.command_exit import CommandError, command_main
-from rag_r1.options.command_line import read_arguments
 from rag_r1.retriever.records import RecordsError
 from rag_r1.retriever.training.encoder_settings import EncoderSettingsError
-from rag_r1.retriever.training.options import TrainOptions, with_recipe
+from rag_r1.retriever.training.options import read_options
 from rag_r1.runs.errors import RunError
 
 _DESCRIPTION = """\
@@ -37,16 +37,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit status."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        arguments = with_recipe(arguments)
-    except RecipeError as error:
+        given = read_options(
+            arguments, prog="rag-r1 retriever train", description=_DESCRIPTION, epilog=_EPILOG
+        )
+    except (RecipeError, ArgumentsError) as error:
         raise CommandError(error, status=2) from error
-    given = read_arguments(
-        TrainOptions,
-        arguments,
-        prog="rag-r1 retriever train",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-    )
     from rag_r1.retriever.training.trainer import train
 
     folder = train(given)

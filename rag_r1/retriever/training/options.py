@@ -10,6 +10,7 @@ An option on the command line replaces the recipe's; `--no-lora` is `lora: false
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -17,9 +18,10 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from rag_r1.config.recipes import RecipeError, find_file
-from rag_r1.io.bounded_yaml import YamlError, read_yaml
-from rag_r1.options.command_line import Arguments, Positive, argument
+from rag_r1.options.argument_values import ArgumentsError
+from rag_r1.options.command_line import Arguments, Positive, argument, read_arguments
 from rag_r1.options.declare import Constraint
+from rag_r1.options.settings_file import read_settings, split_files
 from rag_r1.protocols.retriever_query import Mode
 
 Above0 = Annotated[float, Field(gt=0, allow_inf_nan=False), Constraint("a number above 0")]
@@ -123,52 +125,27 @@ class TrainOptions(Arguments):
         return {name: value for name, value in self.model_dump().items() if name not in others}
 
 
-#: The options without a value that a recipe may switch on.
-_FLAGS = [name for name, field in TrainOptions.model_fields.items() if field.annotation is bool]
+def read_options(arguments: Sequence[str], **texts: Any) -> TrainOptions:
+    """The options of a command line: those of its recipe, replaced by those of its files of settings and
+    these by its flags. `texts`: as of `read_arguments`, which ends the process for wrong arguments. Raises
+    RecipeError, and ArgumentsError for files that cannot be used."""
+    arguments, settings = split_files(arguments, TrainOptions)
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, prog=texts.get("prog"))
+    parser.add_argument("--recipe", default=settings.get("recipe"))
+    recipe = parser.parse_known_args(arguments)[0].recipe
+    if recipe is not None:
+        settings = read_recipe(recipe) | settings
+    return read_arguments(TrainOptions, arguments, settings=settings, **texts)
 
 
-def with_recipe(arguments: Sequence[str]) -> list[str]:
-    """The arguments with those of the recipe before them, if `--recipe RECIPE` is among them, and without
-    `--no-FLAG`, which switches off a flag of the recipe. Raises RecipeError for a file that cannot be read,
-    and for keys that are no options."""
-    path = _recipe(arguments)
-    off = {f"--no-{name.replace('_', '-')}": name for name in _FLAGS}
-    left_out = {off[word] for word in arguments if word in off}
-    arguments = [word for word in arguments if word not in off]
-    if path is None:
-        return arguments
+def read_recipe(name: str) -> dict[str, Any]:
+    """The options in a shipped recipe or a file. Raises RecipeError for a file that cannot be read, for keys
+    that are no options, and for wrong values."""
+    path = find_file(name, ".yaml")
     try:
-        keys = read_yaml(path)
-    except (OSError, YamlError) as error:
-        raise RecipeError(f"--recipe {path} cannot be read: {error}") from error
-    if not isinstance(keys, dict):
-        raise RecipeError(f"--recipe {path}: must be a mapping of options")
-    known = set(TrainOptions.model_fields) - {"recipe"}
-    if wrong := [str(key) for key in keys if key not in known]:
-        raise RecipeError(f"--recipe {path}: unknown key {', '.join(wrong)}; the options are those of --help")
-    words: list[str] = []
-    for key, value in keys.items():
-        if key in left_out:
-            continue
-        flag = f"--{key.replace('_', '-')}"
-        if not any(word == flag or word.startswith(f"{flag}=") for word in arguments):
-            words += _words(flag, value)
-    return [*words, *arguments]
-
-
-def _recipe(arguments: Sequence[str]) -> Path | None:
-    for word, following in zip(arguments, [*arguments[1:], ""], strict=True):
-        if word == "--recipe" and following:
-            return find_file(following, ".yaml")
-        if word.startswith("--recipe="):
-            return find_file(word.partition("=")[2], ".yaml")
-    return None
-
-
-def _words(flag: str, value: Any) -> list[str]:
-    """An option as on the command line; nothing for null and false."""
-    if value is None or value is False:
-        return []
-    if value is True:
-        return [flag]
-    return [f"{flag}={item}" for item in (value if isinstance(value, list) else [value])]
+        options = read_settings(path, TrainOptions)
+    except ArgumentsError as error:
+        raise RecipeError(f"--recipe {error}") from error
+    if "recipe" in options:
+        raise RecipeError(f"--recipe {path}: unknown key recipe: a recipe has none of its own")
+    return options

@@ -69,7 +69,9 @@ class _ModelArguments(Arguments):
 class McpArguments(AgentSelection, _ModelArguments):
     """What is offered, and how."""
 
-    concurrency: Positive = argument("questions at a time; as many more wait", "N", default=8)
+    in_flight: Positive = argument(
+        "questions at a time; as many more wait", "N", default=8, old="concurrency"
+    )
     http: _PORT | None = argument("serve streamable HTTP at this port", "PORT", default=None)
 
     @model_validator(mode="after")
@@ -123,7 +125,7 @@ async def open_server(given: McpArguments) -> AsyncIterator[Any]:
     async with AsyncExitStack() as stack:
         stack.push_async_callback(close_tools, shared_tools(config.validation_retriever, config.tools))
         player = await stack.enter_async_context(open_agent(as_eval)) if given.base_url is not None else None
-        yield make_server(searcher, player.play if player else None, concurrency=given.concurrency)
+        yield make_server(searcher, player.play if player else None, concurrency=given.in_flight)
 
 
 async def _serve_http(server: Any, port: int) -> None:
@@ -145,7 +147,7 @@ def _as_evaluated(given: McpArguments) -> Any:
     from rag_r1.evaluation.target import resolve_model
 
     made = EvalArguments(
-        data=[],
+        questions=[],
         out=Path("unused"),
         model=given.model or "unused",
         base_url=given.base_url,

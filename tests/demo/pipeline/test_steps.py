@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -11,13 +12,17 @@ from omegaconf import OmegaConf
 from rag_r1.config.recipes import Recipe
 from rag_r1.demo.pipeline import command
 from rag_r1.demo.pipeline.arguments import STEP_NAMES, PipelineArguments
-from rag_r1.demo.pipeline.limits import BUDGET, grpo_overrides
+from rag_r1.demo.pipeline.limits import BUDGET, CONTEXT, TEACHER_BUDGET, grpo_overrides
 from rag_r1.demo.pipeline.progress import SftProgressBar
 from rag_r1.demo.pipeline.steps import Pipeline
 from rag_r1.demo.policy import policy_path
 from rag_r1.options.command_line import read_arguments
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.processes import MARK
+from rag_r1.sft.data import SftDataArguments
+from rag_r1.sft.filter_command import FilterArguments
+from rag_r1.sft.traces_command import TracesArguments
+from rag_r1.sft.train_command import SftArguments
 from rag_r1.training.command import compose_recipe
 
 
@@ -99,6 +104,52 @@ def test_the_trainings_have_the_limits_of_the_other_steps_and_can_be_resumed(pro
     terms = [entry["term"] for entry in OmegaConf.to_container(config.rag_r1.reward)]
     assert terms == (["em", "turn_cost"] if protocol == "rag_r1_mq" else ["em"])
     assert config.rag_r1.protocol == protocol
+
+
+@pytest.mark.parametrize(
+    ("words", "teacher"),
+    [([], "rules"), (["--teacher-url", "http://x/v1", "--teacher-model", "m"], "m")],
+)
+def test_the_commands_of_the_steps_have_the_limits_of_the_pipeline(tmp_path, monkeypatch, words, teacher):
+    import rag_r1.inference.vllm_server as vllm
+    from rag_r1.demo.pipeline import steps as module
+
+    class Started(Exception):
+        """The words of a command that is not started."""
+
+    def start(*words: str, **unused: object) -> None:
+        raise Started(*words)
+
+    monkeypatch.setattr(module, "run_module", start)
+    monkeypatch.setattr(module.Pipeline, "retriever", lambda self, folder: nullcontext("http://search"))
+    monkeypatch.setattr(vllm, "vllm_server", lambda *_, **__: nullcontext("http://vllm/v1"))
+    (tmp_path / "sft_data").mkdir()
+    (tmp_path / "sft_data" / "sft_summary.json").write_text('{"splits": {"train": {"samples": 64}}}')
+    made = {}
+    small = ["--questions", "40", "--held-out", "8", *words]
+    for step in Pipeline(given(*small), tmp_path).steps():
+        if step.name in ("traces", "sft_data", "sft", "filter"):
+            with pytest.raises(Started) as started:
+                step.work(tmp_path)
+            made[step.name] = started.value.args
+    commands = {
+        "traces": ("rag_r1.sft.traces_command", TracesArguments),
+        "sft_data": ("rag_r1.sft.data", SftDataArguments),
+        "sft": ("rag_r1.sft.train_command", SftArguments),
+        "filter": ("rag_r1.sft.filter_command", FilterArguments),
+    }
+    read = {}
+    for name, (module_name, declared) in commands.items():
+        assert made[name][0] == module_name
+        read[name] = read_arguments(declared, made[name][1:], description="")
+    assert read["traces"].teacher_model == teacher
+    limits = TEACHER_BUDGET if words else BUDGET
+    assert read["traces"].max_response_tokens == limits.max_response_tokens
+    assert read["filter"].max_response_tokens == BUDGET.max_response_tokens
+    assert (read["filter"].limit, read["filter"].validation) == (given().filter_questions, 0)
+    assert read["filter"].retriever_url == "http://search" and read["filter"].base_url == "http://vllm/v1"
+    assert read["sft_data"].max_target == BUDGET.max_turn_tokens
+    assert read["sft"].data == tmp_path / "sft_data" and f"data.max_length={CONTEXT}" in read["sft"].overrides
 
 
 @pytest.mark.parametrize("place", ["", "moved/"])

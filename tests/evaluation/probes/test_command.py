@@ -125,7 +125,7 @@ def test_the_command_goes_on_after_sigkill_and_finds_the_same(tmp_path):
         "import sys; from pathlib import Path\n"
         "from rag_r1.evaluation.probes.command import PassagesArguments, gather\n"
         "folder = Path(sys.argv[1])\n"
-        "given = PassagesArguments(data=[folder / 'val.parquet'], corpus=[folder / 'corpus.jsonl'],\n"
+        "given = PassagesArguments(questions=[folder / 'val.parquet'], corpus=[folder / 'corpus.jsonl'],\n"
         "                          out=folder / sys.argv[2], random=50, no_progress=True)\n"
         "print(gather(given, save_every=2000)[0])\n"
     )

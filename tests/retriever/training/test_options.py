@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 
 from rag_r1.config.recipes import RecipeError
-from rag_r1.options.command_line import read_arguments
-from rag_r1.retriever.training.options import TrainOptions, with_recipe
+from rag_r1.options.argument_values import ArgumentsError
+from rag_r1.retriever.training.options import TrainOptions, read_options, read_recipe
 
 RECIPES = sorted((Path(__file__).parents[3] / "recipes" / "agentic_r").glob("retriever_*.yaml"))
 REQUIRED = ["--rows", "r.jsonl", "--corpus", "c.jsonl", "--out", "o"]
 
 
 def read(*arguments: str) -> TrainOptions:
-    return read_arguments(TrainOptions, with_recipe(arguments), description="")
+    return read_options(arguments, description="")
 
 
 def test_the_recipe_of_the_paper_has_its_numbers():
@@ -69,6 +69,7 @@ def test_how_a_sum_is_computed_does_not_decide_whether_a_training_goes_on():
     ("text", "words"),
     [
         ("epoch: 3\nmodel: a\nx: 1\n", "unknown key epoch, x"),
+        ("model: a\ntemperature: -1\n", "temperature: must be a number above 0, not '-1'"),
         ("recipe: other.yaml\n", "unknown key recipe"),
         ("[1]", "must be a mapping"),
         ("a: [", "cannot be read"),
@@ -80,18 +81,17 @@ def test_a_recipe_that_cannot_be_used_is_named(tmp_path, text, words):
     if text is not None:
         recipe.write_text(text)
     with pytest.raises(RecipeError, match=f"own.yaml.*{words}"):
-        with_recipe(["--recipe", str(recipe)])
+        read_recipe(str(recipe))
 
 
-def test_values_of_a_recipe_are_checked_like_those_of_the_command_line(tmp_path, capsys):
-    recipe = tmp_path / "own.yaml"
-    recipe.write_text("model: a\ntemperature: -1\n")
-    with pytest.raises(SystemExit):
-        read("--recipe", str(recipe), *REQUIRED)
-    assert "--temperature: must be a number above 0" in capsys.readouterr().err
+def test_a_file_of_settings_may_name_the_recipe_and_replaces_its_options(tmp_path):
+    (tmp_path / "own.yaml").write_text("model: a\nepochs: 3\nseed: 7\n")
+    settings = tmp_path / "run.yaml"
+    settings.write_text(f"recipe: {tmp_path / 'own.yaml'}\nepochs: 2\nmodel: b\n")
+    given = read(f"@{settings}", *REQUIRED, "--model", "c")
+    assert (given.model, given.epochs, given.seed) == ("c", 2.0, 7)
 
 
-def test_a_loss_on_the_order_needs_two_negatives(capsys):
-    with pytest.raises(SystemExit):
-        read(*REQUIRED, "--model", "a", "--rank-weight", "0.5", "--negatives", "1")
-    assert "--rank-weight needs --negatives of at least 2" in capsys.readouterr().err
+def test_a_loss_on_the_order_needs_two_negatives():
+    with pytest.raises(ArgumentsError, match="--rank-weight needs --negatives of at least 2"):
+        TrainOptions(rows=["r"], corpus=["c"], out="o", model="a", rank_weight=0.5, negatives=1)

@@ -1,0 +1,52 @@
+"""The arguments of a judge, for the commands that can have one (judge.py)."""
+
+from __future__ import annotations
+
+import json
+
+from pydantic import model_validator
+
+from rag_r1.options.command_line import Arguments, Positive, argument
+from rag_r1.options.server_address import Address
+from rag_r1.rollouts.agent_arguments import JUDGE
+from rag_r1.rollouts.arguments import Above0, From0
+
+
+class JudgeArguments(Arguments):
+    """Who judges, and what it may cost."""
+
+    judge_url: Address | None = argument(
+        "a judge's chat endpoint, up to and with /v1; without it there is no judge",
+        "URL",
+        default=None,
+        rare=JUDGE,
+    )
+    judge_model: str | None = argument("the judge's name there", "NAME", default=None, rare=JUDGE)
+    judge_api_key_env: str = argument(
+        "environment variable with its key", "NAME", default="OPENAI_API_KEY", rare=JUDGE
+    )
+    judge_body: str = argument(
+        'further keys of each of its requests as JSON, {"max_tokens": 2000}; null leaves a key out',
+        "JSON",
+        default="{}",
+        rare=JUDGE,
+    )
+    judge_in_flight: Positive = argument("its requests at a time", "N", default=16, rare=JUDGE)
+    judge_rpm: Above0 | None = argument("its most requests per minute", "N", default=None, rare=JUDGE)
+    judge_price_in: From0 = argument("price of a million of its prompt tokens", default=0.0, rare=JUDGE)
+    judge_price_out: From0 = argument("price of a million of its generated tokens", default=0.0, rare=JUDGE)
+    judge_max_cost: Above0 | None = argument("ask it no more before it costs more", default=None, rare=JUDGE)
+
+    @model_validator(mode="after")
+    def _judge_is_whole(self) -> JudgeArguments:
+        if (self.judge_url is None) != (self.judge_model is None):
+            raise ValueError("--judge-url and --judge-model are given together, or neither")
+        if self.judge_max_cost is not None and not (self.judge_price_in or self.judge_price_out):
+            raise ValueError("--judge-max-cost needs --judge-price-in and --judge-price-out")
+        try:
+            body = json.loads(self.judge_body)
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"--judge-body is not JSON: {error}") from None
+        if not isinstance(body, dict):
+            raise ValueError("--judge-body must be a JSON object")
+        return self

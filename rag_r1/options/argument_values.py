@@ -1,0 +1,135 @@
+"""The values of declared arguments: from YAML, as words of a command line, and what is wrong with them.
+
+These functions serve `Arguments` (command_line.py), whose fields they take by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, get_args, get_origin
+
+from pydantic import ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_settings.sources.types import _CliPositionalArg
+
+from rag_r1.options.declare import describe_type, is_safe_to_show
+
+Fields = Mapping[Any, FieldInfo]
+
+
+class ArgumentsError(ValueError):
+    """Arguments that a command would refuse; the message names their flags, as `flags` does."""
+
+    def __init__(self, message: str, flags: Iterable[str] = ()):
+        super().__init__(message)
+        self.flags = tuple(flags)
+
+    @classmethod
+    def of(cls, error: ValidationError, fields: Fields) -> ArgumentsError:
+        """pydantic's error about some of the fields, in the words of the command line."""
+        errors = error.errors(include_url=False)
+        flags = [flag_of(one["loc"][0]) for one in errors if one["loc"]]
+        told = [sentence(one, fields) for one in errors if one["type"] not in _NAMES]
+        for kind, what in _NAMES.items():
+            if named := [flag_of(one["loc"][0]) for one in errors if one["type"] == kind]:
+                told.append(f"{what}: {', '.join(named)}")
+        return cls("; ".join(told), flags)
+
+
+#: Errors about the names alone, which are told together.
+_NAMES = {
+    "extra_forbidden": "unrecognized arguments",
+    "missing": "the following arguments are required",
+}
+
+
+def flag_of(name: Any) -> str:
+    """The flag of a field: `--two-words`."""
+    return f"--{str(name).replace('_', '-')}"
+
+
+def field_names(cls: Any) -> dict[Any, FieldInfo]:
+    """The fields of a declaration by the names under which their values are given."""
+    return {field.validation_alias or name: field for name, field in cls.model_fields.items()}
+
+
+def sentence(error: Any, fields: Fields) -> str:
+    """The message about a wrong value, in argparse's style or from the validator that refused it."""
+    cause = error.get("ctx", {}).get("error")
+    if cause and not error["loc"]:
+        return str(cause)
+    name, value = error["loc"][0], error["input"]
+    must = describe_type(fields[name].annotation, fields[name].metadata)
+    if not is_safe_to_show(fields[name].annotation, fields[name].metadata):
+        return f"argument {flag_of(name)}: must be {must.removesuffix(' or null')}"
+    if cause:
+        return str(cause)
+    return f"argument {flag_of(name)}: must be {must}, not {value!r}"
+
+
+def from_plain(values: Mapping[str, Any], fields: Fields) -> dict[str, Any]:
+    """Values from YAML or JSON as the fields take them. A number or path is read as the word that it is on a
+    command line; one item is a list of it; null is left out, for the default. Keys may have hyphens, and be
+    former names. Raises ArgumentsError for what no command line can say: true for a text, a text for a
+    flag."""
+    names = {flag_of(field.json_schema_extra["old"]): name for name, field in fields.items()}
+    names |= {flag_of(name): name for name in fields}
+    read: dict[str, Any] = {}
+    for key, value in values.items():
+        name = names.get(flag_of(key), str(key).replace("-", "_"))
+        if name in read:
+            raise ArgumentsError(f"argument {flag_of(name)}: given twice", [flag_of(name)])
+        if value is None:
+            continue
+        field = fields.get(name)
+        if field is not None:
+            is_flag = field.annotation is bool
+            items = value if isinstance(value, list | tuple) else [value]
+            if any(isinstance(item, bool) != is_flag or isinstance(item, Mapping) for item in items):
+                must = describe_type(field.annotation, field.metadata).removesuffix(" or null")
+                shown = f", not {value!r}" if is_safe_to_show(field.annotation, field.metadata) else ""
+                raise ArgumentsError(f"argument {flag_of(name)}: must be {must}{shown}", [flag_of(name)])
+            if not is_flag:
+                items = [str(item) if isinstance(item, int | float | Path) else item for item in items]
+                is_list = _is_list(field) or isinstance(value, list | tuple)
+                value = items if is_list else items[0]
+        read[name] = value
+    return read
+
+
+def words_of(arguments: Any) -> list[str]:
+    """See `Arguments.to_argv`."""
+    flags: list[str] = []
+    positional: list[str] = []
+    for name, field in field_names(type(arguments)).items():
+        attribute = next(key for key, one in type(arguments).model_fields.items() if one is field)
+        value = getattr(arguments, attribute)
+        if value == field.default:
+            continue
+        flag = flag_of(name)
+        if isinstance(value, bool):
+            flags.append(flag if value else f"--no-{flag[2:]}")
+        elif is_positional(field):
+            positional += map(str, value)
+        elif value is None or value == []:
+            raise ValueError(f"{flag}: {value!r} cannot be given on a command line")
+        elif isinstance(value, tuple):
+            flags += [flag, *map(str, value)]
+        else:
+            takes_several = isinstance(field.json_schema_extra["metavar"], tuple)  # all words that follow
+            for text in map(str, value if isinstance(value, list) else [value]):
+                joined = takes_several or text.startswith("-")
+                flags += [f"{flag}={text}"] if joined else [flag, text]
+    return [*flags, *positional]
+
+
+def is_positional(field: FieldInfo) -> bool:
+    """Is it given without a flag?"""
+    return _CliPositionalArg in field.metadata
+
+
+def _is_list(field: FieldInfo) -> bool:
+    """Does its flag take several values, or may it be repeated?"""
+    kinds = [field.annotation, *get_args(field.annotation)]
+    return any(get_origin(kind) in (list, tuple) for kind in kinds)

@@ -1,0 +1,93 @@
+"""Reads settings of a command from files: `rag-r1 eval @run.yaml --samples 4`.
+
+    # run.yaml
+    model: models/policy
+    questions: [data/test.parquet]
+    retriever_url: http://127.0.0.1:8000
+    card: true
+    overrides: [rag_r1.agent.max_turns=3]
+
+The keys are the names of the flags, with hyphens or underscores; `overrides` are the arguments without a
+flag. A flag on the command line replaces the file's, `--no-card` switches `card` off, and overrides follow
+those of the file. Of several files, the later ones replace what the earlier ones say. A value that begins
+with @ and ends like a file of settings is written `--prompt=@mine.yaml`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from rag_r1.io.bounded_yaml import YamlError, read_yaml
+from rag_r1.options.argument_values import (
+    ArgumentsError,
+    field_names,
+    flag_of,
+    from_plain,
+    is_positional,
+    sentence,
+)
+from rag_r1.options.suggestions import did_you_mean
+
+_FILE = re.compile(r"@(.+\.(?:ya?ml|json))", re.DOTALL)
+
+
+def split_files(words: Sequence[str], cls: Any) -> tuple[list[str], dict[str, Any]]:
+    """The words of a command line without files of settings, and with their positional arguments before
+    them; and the settings of these files. `cls`: the Arguments. Raises ArgumentsError."""
+    rest: list[str] = []
+    positional: list[str] = []
+    settings: dict[str, Any] = {}
+    fields = field_names(cls)
+    for word in words:
+        if (named := _FILE.fullmatch(word)) is None:
+            rest.append(word)
+            continue
+        for name, value in read_settings(Path(named[1]), cls).items():
+            if is_positional(fields[name]):
+                positional += value
+            else:
+                settings[name] = value
+    return [*positional, *rest], settings
+
+
+def read_settings(path: Path, cls: Any) -> dict[str, Any]:
+    """The settings in a file, by the names of the fields of `cls`, an Arguments; some of those that are
+    required may be absent. Raises ArgumentsError, with the file's name and the key."""
+    try:
+        values = read_yaml(path)
+    except (OSError, YamlError) as error:
+        raise ArgumentsError(f"{path} cannot be read: {' '.join(str(error).split())}") from error
+    if not isinstance(values, dict):
+        raise ArgumentsError(f"{path}: must be a mapping of settings")
+    fields = field_names(cls)
+    try:
+        settings = from_plain(values, fields)
+    except ArgumentsError as error:
+        raise ArgumentsError(f"{path}: {_by_key(str(error), error.flags[0])}", error.flags) from None
+    if unknown := [name for name in settings if name not in fields]:
+        hint = did_you_mean(unknown[0], map(str, fields)) or "the keys are the names of the flags"
+        raise ArgumentsError(f"{path}: unknown key {', '.join(unknown)}: {hint}", map(flag_of, unknown))
+    try:
+        cls(**settings)
+    except ArgumentsError as error:
+        assert isinstance(error.__cause__, ValidationError)
+        # What is absent may be on the command line, and so may what contradicts the other settings.
+        wrong = {
+            flag_of(one["loc"][0]): sentence(one, fields)
+            for one in error.__cause__.errors(include_url=False)
+            if one["loc"] and one["type"] != "missing"
+        }
+        if wrong:
+            told = "; ".join(_by_key(text, flag) for flag, text in wrong.items())
+            raise ArgumentsError(f"{path}: {told}", wrong) from None
+    return settings
+
+
+def _by_key(message: str, flag: str) -> str:
+    """A message about a flag as one about a key of a file."""
+    return f"{flag[2:].replace('-', '_')}: {message.removeprefix(f'argument {flag}: ')}"

@@ -1,0 +1,103 @@
+"""Settings from a file: flags replace them, and what is wrong is told by key with the file's name."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from pydantic import model_validator
+
+from rag_r1.options.command_line import Arguments, Overrides, Positive, argument, read_arguments
+from rag_r1.options.server_address import Address
+
+
+class Play(Arguments):
+    questions: list[Path] = argument("what is asked", "FILE", old="data")
+    out: Path = argument("folder", "DIR")
+    samples: Positive = argument("of each", default=1)
+    sizes: tuple[str, str] = argument("of answers", ("LEAST", "MOST"), default=("s", "l"))
+    card: bool = argument("with a card", default=False)
+    url: Address | None = argument("of the server", default=None)
+    overrides: Overrides = argument("anything else", "key=value", default=[])
+
+    @model_validator(mode="after")
+    def _one_card(self) -> Play:
+        if self.card and self.samples > 1:
+            raise ValueError("--card is for --samples 1")
+        return self
+
+
+def play(*words: str) -> Play:
+    return read_arguments(Play, words, prog="play", description="Play.")
+
+
+def settings(folder: Path, text: str, name: str = "run.yaml") -> str:
+    (folder / name).write_text(text, encoding="utf-8")
+    return f"@{folder / name}"
+
+
+def test_flags_replace_the_settings_of_a_file_and_overrides_follow_its_own(tmp_path):
+    file = settings(
+        tmp_path, "data: q.jsonl\nout: a\nsamples: 3\nsizes: [m, x]\noverrides: [a=1]\nurl: null\n"
+    )
+    made = play(file, "--out", "b", "c=2")
+    assert (made.questions, made.out, made.samples) == ([Path("q.jsonl")], Path("b"), 3)
+    assert made.sizes == ("m", "x") and made.overrides == ["a=1", "c=2"]
+    assert play("d=1", "--questions=p", file).questions == [Path("p")]
+    assert play("--samples", "2", file).samples == 2
+
+
+def test_what_a_file_switches_on_can_be_switched_off(tmp_path):
+    file = settings(tmp_path, "questions: [q]\nout: a\ncard: true\n")
+    assert play(file).card is True
+    assert play(file, "--no-card").card is False
+
+
+def test_later_files_come_before_earlier_ones_and_json_is_read_too(tmp_path):
+    first = settings(tmp_path, "questions: [q]\nsamples: 2\noverrides: [a=1]\n")
+    second = settings(tmp_path, json.dumps({"samples": 4, "out": "o", "overrides": ["b=1"]}), "own.json")
+    made = play(first, second)
+    assert (made.samples, made.out, made.overrides) == (4, Path("o"), ["a=1", "b=1"])
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("sample: 3\n", "unknown key sample: did you mean samples?"),
+        ("samples: 0\n", "samples: must be a whole number of at least 1, not '0'"),
+        ("samples: true\n", "samples: must be a whole number of at least 1, not True"),
+        ("card: 'yes'\n", "card: must be true or false, not 'yes'"),
+        ("samples: 0\nout: {a: 1}\n", "out: must be a path"),
+        ("url: http://me:secret@host\n", "url: must be an http(s) address"),
+        ("samples: 1\nsamples-: 1\n", "unknown key samples_"),
+        ("data: a\nquestions: b\n", "questions: given twice"),
+        ("[1]", "must be a mapping"),
+        ("a: [", "cannot be read"),
+        (None, "cannot be read"),
+    ],
+)
+def test_wrong_settings_are_refused_by_key_with_the_name_of_the_file(tmp_path, capsys, text, told):
+    file = f"@{tmp_path / 'run.yaml'}" if text is None else settings(tmp_path, text)
+    with pytest.raises(SystemExit) as end:
+        play(file, "--questions", "q", "--out", "o")
+    said = capsys.readouterr().err
+    assert end.value.code == 2 and "run.yaml" in said and told in said and "secret" not in said
+
+
+def test_what_contradicts_each_other_is_told_after_the_flags_are_read(tmp_path, capsys):
+    file = settings(tmp_path, "questions: q\nout: o\ncard: true\nsamples: 2\n")
+    assert play(file, "--samples", "1").card
+    with pytest.raises(SystemExit):
+        play(file)
+    assert "--card is for --samples 1" in capsys.readouterr().err
+
+
+def test_a_value_that_looks_like_a_file_of_settings_is_joined_to_its_flag():
+    assert play("--out=@a.yaml", "--questions=q").out == Path("@a.yaml")
+
+
+def test_the_help_tells_of_files(capsys):
+    with pytest.raises(SystemExit):
+        play("--help")
+    assert "@FILE.yaml" in capsys.readouterr().out
