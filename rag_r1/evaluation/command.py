@@ -63,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def run(args: EvalArguments) -> int:
     """Evaluate; returns the command's exit status, after an error is printed."""
-    from rag_r1.evaluation.evaluate import evaluate
+    from rag_r1.evaluation.evaluation_run import evaluate
     from rag_r1.rollouts.session import run_command
 
     return run_command(partial(evaluate, args))

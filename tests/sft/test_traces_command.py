@@ -233,7 +233,7 @@ def test_other_settings_and_wrong_arguments_are_refused_by_name(tmp_path: Path, 
         (["--body", "{"], "--body is not JSON"),
         (["--body", "[1]"], "--body must be a JSON object"),
         (["--rpm", "0"], "--rpm"),
-        (["--teacher-url", "localhost:1"], "argument --teacher-url: must be an http(s) address"),
+        (["--teacher-url", "localhost:1"], "argument --base-url: must be an http(s) address"),
     ):
         with pytest.raises(SystemExit) as end:
             run_here(teacher, tmp_path, "out", *wrong)

@@ -6,11 +6,13 @@ import importlib
 import importlib.util
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from rag_r1.system.renamed_modules import table
 
+ROOT = Path(__file__).parents[2]
 PACKAGES = sorted(old for old, new in table().items() if new.startswith(f"{old}."))
 
 
@@ -19,6 +21,8 @@ def test_every_new_name_exists_and_no_old_one_is_a_module_of_its_own():
         assert importlib.util.find_spec(new) is not None, new
         spec = importlib.util.find_spec(old)
         assert old in PACKAGES or new in (spec.name, getattr(spec.loader, "new", None))
+        # The old name would win, and hide a module that has it again.
+        assert not (ROOT / old.replace(".", "/")).with_suffix(".py").exists(), old
 
 
 def test_an_old_name_is_the_new_module_and_says_so():
