@@ -97,7 +97,7 @@ def make_data(out: Path, step: str) -> None:
 
 
 def train_retriever(out: Path, step: str) -> None:
-    start = [content(path) for path in of("--model")]
+    start = [content(path) for path in of("--model") if os.path.isdir(path)]  # not a name of the recipe
     units(out, step, [content(of("--rows")[0]), content(of("--corpus")[0]), *start])
     (out / "model").mkdir(exist_ok=True)
     (out / "model" / "model.safetensors").write_bytes((out / "work.log").read_bytes())
