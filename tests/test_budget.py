@@ -7,7 +7,7 @@ from code_lines import PARTS, ROOT, LineCount, count_lines, count_part
 
 #: Lines of code, and the least share of documentation, in lines of it for each line of code. The shares are
 #: those of 541278f, when the code had 32,225 and 51,311 lines.
-BUDGETS = {"package": (32_900, 0.248), "tests": (52_100, 0.053)}
+BUDGETS = {"package": (33_100, 0.248), "tests": (52_400, 0.053)}
 
 
 @pytest.fixture(scope="module", params=PARTS)
