@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from benchmarks import demo_seeds
 from rag_r1.runs.markdown import table_row
 
@@ -37,3 +39,9 @@ def test_a_line_tells_before_and_after_of_every_kind_and_the_rise():
     row = "grpo | 7 | 0.00 → 0.80 | 0.25 → 0.75 | +0.50 | 1.0 → 1.8 | 2.0 → 2.2 | 18 | 4.2"
     assert demo_seeds.row(RESULTS) == row.split(" | ")
     assert len(demo_seeds.header(RESULTS)) == len(demo_seeds.row(RESULTS))
+
+
+def test_seeds_are_given_or_drawn_but_not_both(capsys):
+    with pytest.raises(SystemExit):
+        demo_seeds.main(["--seeds", "1", "--random", "2"])
+    assert "not allowed with" in capsys.readouterr().err
