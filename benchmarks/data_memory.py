@@ -105,12 +105,12 @@ def main() -> None:
         "--rows", type=int, nargs="+", default=[1000, 100_000], help="sizes of the training file"
     )
     parser.add_argument("--near-duplicates", type=float, default=0.8, help="as in rag-r1 data; 0: no search")
-    given = parser.parse_args()
+    args = parser.parse_args()
 
     def rows() -> Iterator[list[str]]:
-        for count in given.rows:
+        for count in args.rows:
             with tempfile.TemporaryDirectory() as folder:
-                found = measure(count, given.near_duplicates, Path(folder))
+                found = measure(count, args.near_duplicates, Path(folder))
             whole = [f"{found[name]:.0f}" for name in ("megabytes", "seconds", "peak")]
             yield [f"{count:,}", *whole[:2], f"{found['written']:,}", whole[2]]
 

@@ -91,10 +91,10 @@ def serial(rows: Sequence[QuestionRow], ready: RunSetup, engine: str, retriever:
     return answers
 
 
-def evaluated(given: EvalArguments, ready: RunSetup, out: Path) -> list[str | None]:
+def evaluated(args: EvalArguments, ready: RunSetup, out: Path) -> list[str | None]:
     """The answers of one run of the command, in the order of the questions."""
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-        status = asyncio.run(run_condition(given, ready, agent_condition(ready.setup), out))
+        status = asyncio.run(run_condition(args, ready, agent_condition(ready.setup), out))
     if status:
         raise SystemExit(f"the evaluation ended with status {status}; see {out}")
     return [record["answer"] for record in read_records(out / "trajectories")]

@@ -141,18 +141,18 @@ def main(argv: Sequence[str] | None = None) -> None:
     add("--out", type=Path, default=ROOT / "outputs" / "search_card", help="output folder of the runs")
     add("--timeout", type=float, default=3600, metavar="SECONDS", help="time limit of each training")
     add("--set", nargs="*", default=[], metavar="key=value", help="Hydra overrides of every training")
-    given = parser.parse_args(argv)
+    args = parser.parse_args(argv)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    given.out = given.out.resolve()
-    cards = {seed: card_of(given, seed) for seed in given.seeds}
-    draw(cards, given.out / "search_card.png")
+    args.out = args.out.resolve()
+    cards = {seed: card_of(args, seed) for seed in args.seeds}
+    draw(cards, args.out / "search_card.png")
     print(f"\n{platform.machine()}, {os.cpu_count()} cores, {date.today()}\n\n{table(cards)}\n")
     for seed, card in cards.items():
         missed = [name for name, held in checks(card).items() if not held]
         print(
             f"seed {seed}: {card['verdict']}; " + (f"missed: {'; '.join(missed)}" if missed else "all held")
         )
-    print(f"picture: {given.out / 'search_card.png'}")
+    print(f"picture: {args.out / 'search_card.png'}")
 
 
 if __name__ == "__main__":

@@ -129,15 +129,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--batches", type=int, default=WARM.steps, help=batches)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("overrides", nargs="*", help="key=value for `rag-r1 sft`, e.g. optim.lr=5e-4")
-    given = parser.parse_args(arguments)
-    work = given.work.resolve()
-    base = base_of(work, given)
-    warm = warm_start(work, base, given)
-    trained = sft_on_verl(work, base, sft_data(work, base, given), given)
-    held_out, protocol = demo_data(given.seed), demo_protocol(given.protocol)
+    args = parser.parse_args(arguments)
+    work = args.work.resolve()
+    base = base_of(work, args)
+    warm = warm_start(work, base, args)
+    trained = sft_on_verl(work, base, sft_data(work, base, args), args)
+    held_out, protocol = demo_data(args.seed), demo_protocol(args.protocol)
     figures = {
         name: measure(folder, protocol, held_out.val, WorldSearch(held_out.passages))
-        for name, folder in (("base", base), ("plain torch", warm), (f"veRL, {given.layout}", trained))
+        for name, folder in (("base", base), ("plain torch", warm), (f"veRL, {args.layout}", trained))
     }
     for decoding in ("greedy", "sampled"):
         rows = {name: of[decoding] for name, of in figures.items()}

@@ -82,50 +82,50 @@ class BuildArguments(Arguments):
 @command_main(sqlite3.Error, DataError, OSError)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit status."""
-    given = read_arguments(BuildArguments, arguments, prog="rag-r1 data", description=__doc__, epilog=EPILOG)
+    args = read_arguments(BuildArguments, arguments, prog="rag-r1 data", description=__doc__, epilog=EPILOG)
     try:
-        _print(given.out, build(given))
+        _print(args.out, build(args))
     except sqlite3.Error as error:
         if error.sqlite_errorcode == sqlite3.SQLITE_FULL:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(given.out / _POOL)) from error
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(args.out / _POOL)) from error
         raise
     return 0
 
 
-def build(given: BuildArguments) -> dict[str, Any]:
+def build(args: BuildArguments) -> dict[str, Any]:
     """Build the set; returns the summary, which is also written. Raises DataError, before any parquet file
     is written, if something is wrong with the sources or the splits overlap."""
-    if given.near_duplicates:
+    if args.near_duplicates:
         require_library()
-    protocol = read_protocol(given.protocol, given.prompt)
-    entries = read_entries({"train": given.train, "test": given.validation}, given.mix)
+    protocol = read_protocol(args.protocol, args.prompt)
+    entries = read_entries({"train": args.train, "test": args.validation}, args.mix)
     splits = list(dict.fromkeys(entry.split for entry in entries))
-    refuse_leftovers(splits, given.out)
-    given.out.mkdir(parents=True, exist_ok=True)
-    with QuestionPool(given.out / _POOL, entries, given.seed) as pool:
+    refuse_leftovers(splits, args.out)
+    args.out.mkdir(parents=True, exist_ok=True)
+    with QuestionPool(args.out / _POOL, entries, args.seed) as pool:
         read, bad = _read(pool, entries)
         total = sum(bad, BadRows())
-        if total.count and not given.skip_bad_rows:
+        if total.count and not args.skip_bad_rows:
             raise DataError(f"nothing was written, because of {total.refusal()}")
-        _mark(pool, given.overlap)
-        write_report(given.out / REPEATED, repeated_lines(pool))
-        leaks = _check_splits(pool, given)
+        _mark(pool, args.overlap)
+        write_report(args.out / REPEATED, repeated_lines(pool))
+        leaks = _check_splits(pool, args)
         across: list[bool] = []
-        write_report(given.out / NEARLY, _noting(across, similar_lines(pool, given.near_duplicates)))
-        written = write_splits(pool, splits, protocol, given.out)
+        write_report(args.out / NEARLY, _noting(across, similar_lines(pool, args.near_duplicates)))
+        written = write_splits(pool, splits, protocol, args.out)
         summary = {
             "protocol": protocol.name,
-            "seed": given.seed,
-            "overlap": {"policy": given.overlap, "kept": leaks},
+            "seed": args.seed,
+            "overlap": {"policy": args.overlap, "kept": leaks},
             "near_duplicates": {
-                "similarity": given.near_duplicates or None,
+                "similarity": args.near_duplicates or None,
                 "pairs": len(across),
                 "across_splits": sum(across),
             },
             "sources": [entry_counts(pool, i, read[i], bad[i], written[i]) for i in range(len(entries))],
             "left_out": total.left_out(),
         }
-    write_json(given.out / "data_summary.json", summary, ensure_ascii=False)
+    write_json(args.out / "data_summary.json", summary, ensure_ascii=False)
     return summary
 
 
@@ -158,11 +158,11 @@ def _mark(pool: QuestionPool, overlap: str) -> None:
                 pool.draw(number)
 
 
-def _check_splits(pool: QuestionPool, given: BuildArguments) -> int:
+def _check_splits(pool: QuestionPool, args: BuildArguments) -> int:
     """The number of questions of train that are in the validation set too. Raises DataError if there are any
     and they are not to be kept, or if nothing is left of a source."""
-    report = given.out / REPEATED
-    if (leaks := pool.overlap()) and given.overlap == "fail":
+    report = args.out / REPEATED
+    if (leaks := pool.overlap()) and args.overlap == "fail":
         raise DataError(
             f"{leaks} questions of train are also in the validation set ({report} names them); no parquet "
             "file was written. Remove them from train with --overlap drop, or keep them with --overlap keep"

@@ -71,8 +71,8 @@ def main(
     declared = with_defaults(
         HubArguments, protocol=protocol, source_name=source_name, hub=dataset, hub_config=config
     )
-    given = read_arguments(declared, arguments, description=description, epilog=ROWS)
-    return run(given, lambda given: (make_splits(*_sources(given)), {}))
+    args = read_arguments(declared, arguments, description=description, epilog=ROWS)
+    return run(args, lambda given: (make_splits(*_sources(given)), {}))
 
 
 @command_main(DataError, OSError)
@@ -102,15 +102,15 @@ def run(given: Given, read: Callable[[Given], tuple[list[Split], dict[str, Any]]
     return 0
 
 
-def _sources(given: HubArguments) -> tuple[QuestionFile | None, QuestionFile | None]:
-    if given.train or given.validation:
+def _sources(args: HubArguments) -> tuple[QuestionFile | None, QuestionFile | None]:
+    if args.train or args.validation:
         return (
-            read_file(given.train) if given.train else None,
-            read_file(given.validation) if given.validation else None,
+            read_file(args.train) if args.train else None,
+            read_file(args.validation) if args.validation else None,
         )
-    if not given.hub:
+    if not args.hub:
         raise DataError("nothing to read: give --train FILE and --validation FILE, or --hub DATASET")
-    train, test = (read_hub(given.hub, given.hub_config, split) for split in given.hub_splits)
+    train, test = (read_hub(args.hub, args.hub_config, split) for split in args.hub_splits)
     return train, test
 
 

@@ -58,23 +58,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return run(read_arguments(declared, arguments, description=__doc__, epilog=ROWS), _read)
 
 
-def _read(given: StageArguments) -> tuple[list[Split], dict[str, Any]]:
-    files = {"hotpotqa": given.hotpotqa, "2wiki": given.two_wiki}
+def _read(args: StageArguments) -> tuple[list[Split], dict[str, Any]]:
+    files = {"hotpotqa": args.hotpotqa, "2wiki": args.two_wiki}
     raw = {name: read_file(path) for name, path in files.items() if path}
-    if bool(raw) == bool(given.train):
+    if bool(raw) == bool(args.train):
         raise DataError("give either --train (the published rows) or --hotpotqa and --2wiki (the raw ones)")
-    test = read_file(given.validation) if given.validation else None
-    if given.train:
-        if given.difficulty or given.count:
+    test = read_file(args.validation) if args.validation else None
+    if args.train:
+        if args.difficulty or args.count:
             raise DataError(
                 "--difficulty and --count are for raw rows; the published rows of --train are drawn already"
             )
-        return _published(make_splits(read_file(given.train), test), given.stage)
-    make_up = _make_up(given)
-    difficulties = read_difficulties(given.difficulty, given.skip_bad_rows) if given.difficulty else None
+        return _published(make_splits(read_file(args.train), test), args.stage)
+    make_up = _make_up(args)
+    difficulties = read_difficulties(args.difficulty, args.skip_bad_rows) if args.difficulty else None
     kept_out = {question_key(q.question) for q in test.questions} if test else set()
     found = {name: source.questions for name, source in raw.items()}
-    drawn = select(found, make_up, difficulties.of if difficulties else None, kept_out, given.seed)
+    drawn = select(found, make_up, difficulties.of if difficulties else None, kept_out, args.seed)
     if not drawn.questions:
         raise DataError("nothing could be drawn: " + "; ".join(drawn.shortfalls))
     notes = [] if difficulties else ["no --difficulty: drawn from all questions, whatever their difficulty"]
@@ -89,7 +89,7 @@ def _read(given: StageArguments) -> tuple[list[Split], dict[str, Any]]:
     )
     splits = make_splits(train, test)
     splits[0].repeats.extend(drawn.repeats)
-    more = {"stage": given.stage, "seed": given.seed, "drawn": drawn.told}
+    more = {"stage": args.stage, "seed": args.seed, "drawn": drawn.told}
     return splits, {**more, BAD_ROWS: difficulties.bad} if difficulties else more
 
 
@@ -104,9 +104,9 @@ def _published(splits: list[Split], stage: int) -> tuple[list[Split], dict[str, 
     return splits, {"stage": stage, "published": asked}
 
 
-def _make_up(given: StageArguments) -> MakeUp:
-    make_up = dict(PUBLISHED[given.stage])
-    for entry in given.count:
+def _make_up(args: StageArguments) -> MakeUp:
+    make_up = dict(PUBLISHED[args.stage])
+    for entry in args.count:
         name, _, count = entry.partition("=")
         source, _, class_ = name.partition(".")
         if source not in SOURCES or class_ not in CLASSES or not count.isdecimal():

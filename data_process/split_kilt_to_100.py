@@ -186,11 +186,11 @@ class KiltArguments(Arguments):
 
 @command_main(KiltError, OSError, EOFError)
 def main(arguments: list[str] | None = None) -> int:
-    given = read_arguments(KiltArguments, arguments, description=__doc__)
-    done = split(given.input, given.out, words=given.words, skip_bad_rows=given.skip_bad_rows)
+    args = read_arguments(KiltArguments, arguments, description=__doc__)
+    done = split(args.input, args.out, words=args.words, skip_bad_rows=args.skip_bad_rows)
     for line in done.bad.left_out():
         print(line, file=sys.stderr)
-    print(f"{given.out}: {done.passages} passages of {done.lines} lines")
+    print(f"{args.out}: {done.passages} passages of {done.lines} lines")
     return 0
 
 

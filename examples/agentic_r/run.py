@@ -140,24 +140,24 @@ def finished_runs(out: Path) -> list[dict[str, Any]]:
 @command_main(RunError)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns 0 when the page is written, 1 with the reason if not."""
-    given = read_arguments(
+    args = read_arguments(
         MiniatureArguments,
         arguments,
         prog="python -m examples.agentic_r.run",
         description=_DESCRIPTION,
     )
-    with hold_out(given.out):
-        for seed in given.seeds:
-            ground = LoopInputs.of(given.out, seed)
-            for arm in sorted(given.arms, key=ARMS.index):
-                run_arm(ground, arm, seed, given.rounds)
+    with hold_out(args.out):
+        for seed in args.seeds:
+            ground = LoopInputs.of(args.out, seed)
+            for arm in sorted(args.arms, key=ARMS.index):
+                run_arm(ground, arm, seed, args.rounds)
             if (ground.folder / "loop" / FINISHED).exists():
-                measure_recall(ground, seed, given.rounds)
-    runs = finished_runs(given.out)
+                measure_recall(ground, seed, args.rounds)
+    runs = finished_runs(args.out)
     text = markdown(runs)
-    write_text(given.out / "agentic_r.md", text + "\n")
-    draw(runs, given.out / "agentic_r.png")
-    print(f"\n{text}\n\nwritten: {given.out / 'agentic_r.md'}, and agentic_r.png beside it")
+    write_text(args.out / "agentic_r.md", text + "\n")
+    draw(runs, args.out / "agentic_r.png")
+    print(f"\n{text}\n\nwritten: {args.out / 'agentic_r.md'}, and agentic_r.png beside it")
     return 0
 
 

@@ -183,18 +183,18 @@ def _check(status: int) -> None:
 @command_main(RunError)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns 0 when the table is written, 1 with the reason if not."""
-    given = read_arguments(
+    args = read_arguments(
         VariantsArguments,
         arguments,
         prog="python -m examples.agentic_r.variants",
         description=_DESCRIPTION,
     )
-    with hold_out(given.out):
-        for seed in given.seeds:
-            _play(given.out, seed)
-    text = variants_table(finished_variants(given.out))
-    write_text(given.out / "variants.md", text + "\n")
-    print(f"\n{text}\n\nwritten: {given.out / 'variants.md'}")
+    with hold_out(args.out):
+        for seed in args.seeds:
+            _play(args.out, seed)
+    text = variants_table(finished_variants(args.out))
+    write_text(args.out / "variants.md", text + "\n")
+    print(f"\n{text}\n\nwritten: {args.out / 'variants.md'}")
     return 0
 
 

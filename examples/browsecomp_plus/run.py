@@ -173,15 +173,15 @@ class RunArguments(Arguments):
 @command_main(RecordError, OSError)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns 0, or 1 with the reason."""
-    given = read_arguments(
+    args = read_arguments(
         RunArguments,
         arguments,
         prog="python -m examples.browsecomp_plus.run",
         description="Turn trajectory records into the run files of BrowseComp-Plus.",
     )
-    number = write_runs(read_records(*given.records), given.out, given.model)
-    print(f"{given.out}: {number} runs; in the benchmark's folder, judge them with")
-    print(f"  python scripts_evaluation/evaluate_run.py --input_dir {given.out.resolve()}")
+    number = write_runs(read_records(*args.records), args.out, args.model)
+    print(f"{args.out}: {number} runs; in the benchmark's folder, judge them with")
+    print(f"  python scripts_evaluation/evaluate_run.py --input_dir {args.out.resolve()}")
     return 0
 
 

@@ -164,25 +164,25 @@ def check_folder(out: Path, overrides: Sequence[str]) -> None:
 @command_main(RunError)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns 0 when the page is written, 1 with the reason if not."""
-    given = read_arguments(
+    args = read_arguments(
         MemoryArguments,
         arguments,
         prog="python -m examples.memory.run",
         description="A memory in a context that holds one page: with summaries and backtracks, and without.",
         epilog="key=value arguments change the trainings, for example trainer.total_training_steps=6",
     )
-    arms = [MemoryArm(name, given.out) for name in given.arms]
-    if given.measure:
-        return _measure(arms, given.seeds, given.measure)
-    check_folder(given.out, given.overrides)
-    for seed in given.seeds:
+    arms = [MemoryArm(name, args.out) for name in args.arms]
+    if args.measure:
+        return _measure(arms, args.seeds, args.measure)
+    check_folder(args.out, args.overrides)
+    for seed in args.seeds:
         for arm in arms:
-            arm.trained(seed, given.overrides, given.timeout)
-    runs = finished_runs(given.out)
+            arm.trained(seed, args.overrides, args.timeout)
+    runs = finished_runs(args.out)
     text = markdown(runs)
-    write_text(given.out / "memory.md", text + "\n")
-    draw(runs, given.out / "memory.png")
-    print(f"\n{text}\n\nwritten: {given.out / 'memory.md'}, and memory.png beside it")
+    write_text(args.out / "memory.md", text + "\n")
+    draw(runs, args.out / "memory.png")
+    print(f"\n{text}\n\nwritten: {args.out / 'memory.md'}, and memory.png beside it")
     return 0
 
 

@@ -92,30 +92,30 @@ class GroupFigures:
 @command_main(RunError)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns 0 when the comparison is written, 1 with the reason if not."""
-    given = read_arguments(
+    args = read_arguments(
         SqMqArguments,
         arguments,
         prog="python -m examples.sq_mq.run",
         description="Several queries in a turn against one: RAG-R1's claim in miniature, on this machine.",
         epilog="key=value arguments change both trainings, for example trainer.total_training_steps=6",
     )
-    runs = [compare_seed(given, seed) for seed in given.seeds]
-    told = {"settings": settings_of(given), "runs": runs}
+    runs = [compare_seed(args, seed) for seed in args.seeds]
+    told = {"settings": settings_of(args), "runs": runs}
     text = markdown(told)
-    write_json(given.out / "sq_mq.json", told)
-    write_text(given.out / "sq_mq.md", text + "\n")
-    print(f"\n{text}\n\nwritten: {given.out / 'sq_mq.md'}")
+    write_json(args.out / "sq_mq.json", told)
+    write_text(args.out / "sq_mq.md", text + "\n")
+    print(f"\n{text}\n\nwritten: {args.out / 'sq_mq.md'}")
     return 0
 
 
-def settings_of(given: SqMqArguments) -> dict[str, Any]:
+def settings_of(args: SqMqArguments) -> dict[str, Any]:
     """What the figures depend on, besides the seed."""
-    trained = "untrained" if given.untrained else [str(path) for path in given.policies] or "trained"
+    trained = "untrained" if args.untrained else [str(path) for path in args.policies] or "trained"
     return {
         "policies": trained,
-        "questions": given.questions,
-        "search_s": given.search_s,
-        "overrides": given.overrides,
+        "questions": args.questions,
+        "search_s": args.search_s,
+        "overrides": args.overrides,
     }
 
 
@@ -148,16 +148,16 @@ def compare_seed(given: SqMqArguments, seed: int) -> dict[str, Any]:
     return results
 
 
-def trained_policy(given: SqMqArguments, arm: str, seed: int, folder: Path) -> Path:
+def trained_policy(args: SqMqArguments, arm: str, seed: int, folder: Path) -> Path:
     """The policy of an arm; trained, if it is not there. Raises RunError."""
-    if given.untrained:
+    if args.untrained:
         return policy_path(f"rag_r1_{arm}")
-    if given.policies:
-        return given.policies[ARMS.index(arm)]
+    if args.policies:
+        return args.policies[ARMS.index(arm)]
     out = folder / arm
     if not (out / "results.json").exists() or newest_checkpoint(out / "checkpoints") is None:
         print(f"seed {seed}: training {arm}")
-        run_demo(f"ppo_{arm}", out.resolve(), seed, [*KEEP_POLICY, *given.overrides], given.timeout)
+        run_demo(f"ppo_{arm}", out.resolve(), seed, [*KEEP_POLICY, *args.overrides], args.timeout)
     trained = newest_checkpoint(out / "checkpoints")
     if trained is None:
         raise RunError(f"{out} has no checkpoint: leave trainer.save_freq as it is")

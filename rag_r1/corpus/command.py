@@ -113,60 +113,60 @@ class CheckResult:
     bad: BadRows
 
 
-def check_corpus(given: CheckArguments, *, save_every: int = SAVE_EVERY) -> CheckResult:
+def check_corpus(args: CheckArguments, *, save_every: int = SAVE_EVERY) -> CheckResult:
     """Check a corpus and write the report into `given.out`.
 
     Raises DataError and CorpusError, with the remedy, if a file cannot be read, or has rows that cannot be
     used and are not to be left out; RetrieverError if a server answers nothing. Then nothing is written but
     what was found until then, for the next run.
     """
-    progress = not given.no_progress
-    corpus, supply = Corpus(given.corpus), Corpus(given.supply, ids=False)
-    read = read_questions(given.questions)
-    _refuse(read.bad, given)
+    progress = not args.no_progress
+    corpus, supply = Corpus(args.corpus), Corpus(args.supply, ids=False)
+    read = read_questions(args.questions)
+    _refuse(read.bad, args)
     titles = TitleIndex(title for one in read.questions for title in one.titles)
-    if given.redirects:
+    if args.redirects:
         bad = BadRows()
-        titles.add_redirects(read_redirects(given.redirects, bad, progress=progress))
-        _refuse(bad, given)
+        titles.add_redirects(read_redirects(args.redirects, bad, progress=progress))
+        _refuse(bad, args)
         read.bad += bad
     table = AnswerMatcher(gold for one in read.questions for _, golds in one.parts for gold in golds)
-    asked = _ask(given, read, table, progress)
+    asked = _ask(args, read, table, progress)
     wanted = ScanTargets(
         ids=frozenset(own_id for one in read.questions for own_id in one.ids),
         titles=titles,
         answers=table,
         probe=_probe([*asked.values()]),
     )
-    found = scan_corpus(corpus, wanted, given.out / "scan.json", save_every=save_every, progress=progress)
-    _refuse(found.bad, given)
+    found = scan_corpus(corpus, wanted, args.out / "scan.json", save_every=save_every, progress=progress)
+    _refuse(found.bad, args)
     if not found.passages:
-        raise CorpusError(f"{', '.join(map(str, given.corpus))}: no passage in it")
-    evidence = CorpusFindings(found, titles, table, foreign=_foreign(given, read.questions, found), **asked)
+        raise CorpusError(f"{', '.join(map(str, args.corpus))}: no passage in it")
+    evidence = CorpusFindings(found, titles, table, foreign=_foreign(args, read.questions, found), **asked)
     judged = judge_questions(read.questions, evidence)
-    summary = {**summarise(judged, evidence), "notes": _notes(read.questions, evidence, asked, given)}
-    repaired = _repair(given, corpus, supply, judged, progress) if given.supply else None
-    write_report(given.out, judged, summary)
+    summary = {**summarise(judged, evidence), "notes": _notes(read.questions, evidence, asked, args)}
+    repaired = _repair(args, corpus, supply, judged, progress) if args.supply else None
+    write_report(args.out, judged, summary)
     lost = {row["title"] for row in missing_evidence(judged) if "title" in row}
-    offered = write_supply(given.questions, lost, given.out / SUPPLY)
+    offered = write_supply(args.questions, lost, args.out / SUPPLY)
     bad = read.bad + found.bad + (repaired.bad if repaired else BadRows())
     return CheckResult(judged, summary, evidence, repaired, offered, bad)
 
 
-def _refuse(bad: BadRows, given: CheckArguments) -> None:
-    if bad.count and not given.skip_bad_rows:
+def _refuse(bad: BadRows, args: CheckArguments) -> None:
+    if bad.count and not args.skip_bad_rows:
         raise DataError(f"nothing was written, because of {bad.refusal()}")
 
 
 def _ask(
-    given: CheckArguments, read: CorpusQuestions, table: AnswerMatcher, progress: bool
+    args: CheckArguments, read: CorpusQuestions, table: AnswerMatcher, progress: bool
 ) -> dict[str, dict[tuple[str, str], RetrievalResult]]:
     """What each server that was given finds: "retriever" and "bm25"."""
     asked = {}
-    for name, url in (("retriever", given.retriever_url), ("bm25", given.bm25_url)):
+    for name, url in (("retriever", args.retriever_url), ("bm25", args.bm25_url)):
         if url:
-            config = RetrieverConfig(url=url, topk=given.topk, wire=given.wire, cache_size=0)
-            store = given.out / f"{name}.jsonl"
+            config = RetrieverConfig(url=url, topk=args.topk, wire=args.wire, cache_size=0)
+            store = args.out / f"{name}.jsonl"
             asked[name] = retrieve(
                 read.questions, table, config, store, doing=f"asking the {name}", progress=progress
             )
@@ -179,22 +179,22 @@ def _probe(asked: Sequence[dict[tuple[str, str], RetrievalResult]]) -> frozenset
     return frozenset(sorted(set(firsts))[:_PROBED])
 
 
-def _foreign(given: CheckArguments, questions: Sequence[CorpusQuestion], found: ScanResult) -> frozenset[str]:
-    if given.ids == "trust":
+def _foreign(args: CheckArguments, questions: Sequence[CorpusQuestion], found: ScanResult) -> frozenset[str]:
+    if args.ids == "trust":
         return frozenset()
     sources = frozenset(one.source for one in questions if one.ids)
-    return sources if given.ids == "ignore" else foreign_sources(questions, found)
+    return sources if args.ids == "ignore" else foreign_sources(questions, found)
 
 
 def _notes(
     questions: Sequence[CorpusQuestion],
     evidence: CorpusFindings,
     asked: dict[str, dict[tuple[str, str], RetrievalResult]],
-    given: CheckArguments,
+    args: CheckArguments,
 ) -> list[str]:
     """What a reader of the shares must know."""
     notes = []
-    if evidence.foreign and given.ids == "auto":
+    if evidence.foreign and args.ids == "auto":
         notes.append(
             f"The supporting ids of {len(evidence.foreign)} source(s) were ignored: none of them is in the "
             "corpus, so they are those of another one. --ids trust counts them as missing."
@@ -211,21 +211,21 @@ def _notes(
 
 
 def _repair(
-    given: CheckArguments, corpus: Corpus, supply: Corpus, judged: list[QuestionVerdict], progress: bool
+    args: CheckArguments, corpus: Corpus, supply: Corpus, judged: list[QuestionVerdict], progress: bool
 ) -> RepairResult:
     left = missing_evidence(judged)
     return repair(
         corpus,
         supply,
-        given.out / REPAIRED,
+        args.out / REPAIRED,
         ids=[row["id"] for row in left if "id" in row],
         titles=[row["title"] for row in left if "title" in row],
-        skip_bad_rows=given.skip_bad_rows,
+        skip_bad_rows=args.skip_bad_rows,
         progress=progress,
     )
 
 
-def summary_lines(done: CheckResult, given: CheckArguments) -> list[str]:
+def summary_lines(done: CheckResult, args: CheckArguments) -> list[str]:
     """What is printed: shares, the first unanswerable questions, where the rest is."""
     lines = [terminal_text(line, 2000) for line in markdown(done.summary).splitlines()]
     unanswerable = [one for one in done.judged if one.rule.verdict == "unanswerable"]
@@ -234,11 +234,11 @@ def summary_lines(done: CheckResult, given: CheckArguments) -> list[str]:
         for one in unanswerable[:_LISTED]:
             lines.append("  " + terminal_text(f"{one.question.id}: {one.question.parts[0][0]} ({_why(one)})"))
         if len(unanswerable) > _LISTED:
-            lines.append(f"  and {len(unanswerable) - _LISTED:,} more, in {given.out / 'verdicts.jsonl'}")
-    lines += ["", f"{given.out}: verdicts.jsonl, {ANSWERABLE_IDS}, missing.jsonl, summary.json, shares.png"]
+            lines.append(f"  and {len(unanswerable) - _LISTED:,} more, in {args.out / 'verdicts.jsonl'}")
+    lines += ["", f"{args.out}: verdicts.jsonl, {ANSWERABLE_IDS}, missing.jsonl, summary.json, shares.png"]
     if done.offered and not done.repaired:
         lines.append(
-            f"{given.out / SUPPLY}: {done.offered:,} paragraphs of missing pages, from the data files; "
+            f"{args.out / SUPPLY}: {done.offered:,} paragraphs of missing pages, from the data files; "
             "--supply with this file adds them to the corpus"
         )
     if made := done.repaired:
@@ -272,11 +272,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             sys.exit(0)
         print(_USAGE, file=sys.stderr)
         return 2
-    given = read_arguments(
+    args = read_arguments(
         CheckArguments, arguments[1:], prog="rag-r1 corpus check", description=_DESCRIPTION, epilog=_EPILOG
     )
-    done = check_corpus(given)
-    print("\n".join(summary_lines(done, given)))
+    done = check_corpus(args)
+    print("\n".join(summary_lines(done, args)))
     for line in done.bad.left_out():
         print(terminal_text(line, 1000), file=sys.stderr)
     return 0

@@ -43,23 +43,23 @@ _UNTRAINED = (
 )
 
 
-def start(given: ChatAgentArguments, stack: ExitStack) -> tuple[EvalArguments, PageInfo]:
+def start(args: ChatAgentArguments, stack: ExitStack) -> tuple[EvalArguments, PageInfo]:
     """The demo's policy, with a retrieval server for its world that runs until `stack` is closed."""
     run = last_demo_run(OUTPUTS)
     if run is not None:
         say(f"the policy of {run.folder}")
-        url = stack.enter_context(retrieval_process(run.folder / "index", given.out / "search.log"))
+        url = stack.enter_context(retrieval_process(run.folder / "index", args.out / "search.log"))
         model, protocol, note, examples = run.model, run.protocol, "", run.examples()
     else:
         say(_UNTRAINED)
         model, protocol, note = policy_path(_EMBEDDED), _EMBEDDED, _UNTRAINED
-        folder = given.out / _WORLD
+        folder = args.out / _WORLD
         shutil.rmtree(folder, ignore_errors=True)
         data = write_demo(folder / "data", demo_protocol(protocol), _SEED, train=1)
         url = start_search(folder / "data" / "corpus.jsonl", folder, stack)
         examples = tuple(question.text for question in data.val[:_EXAMPLES])
-    evaluation = eval_arguments(model, Path("-"), protocol, url, given.out)
-    return with_demo_limits(given, evaluation, _VLLM), PageInfo("an invented world", note, examples)
+    evaluation = eval_arguments(model, Path("-"), protocol, url, args.out)
+    return with_demo_limits(args, evaluation, _VLLM), PageInfo("an invented world", note, examples)
 
 
 @dataclass(frozen=True)

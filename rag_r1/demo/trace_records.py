@@ -108,15 +108,15 @@ class TraceArguments(Arguments):
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    given = read_arguments(
+    args = read_arguments(
         TraceArguments,
         argv,
         prog="python -m rag_r1.demo.trace_records",
         description="Write rule-based traces of the demo world as trajectory records.",
     )
-    path = given.out / "traces.jsonl"
-    protocol = demo_protocol(given.protocol)
-    print(f"{path}: {write_records(path, protocol, given.mix, given.batches, given.seed)} traces")
+    path = args.out / "traces.jsonl"
+    protocol = demo_protocol(args.protocol)
+    print(f"{path}: {write_records(path, protocol, args.mix, args.batches, args.seed)} traces")
 
 
 if __name__ == "__main__":

@@ -57,8 +57,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     if arguments and arguments[0] in _SUBCOMMANDS:
         return import_module(_SUBCOMMANDS[arguments[0]]).main(arguments[1:])
-    given = read_arguments(EvalArguments, arguments, prog="rag-r1 eval", description=_DESCRIPTION)
-    return run(given)
+    args = read_arguments(EvalArguments, arguments, prog="rag-r1 eval", description=_DESCRIPTION)
+    return run(args)
 
 
 def run(args: EvalArguments) -> int:

@@ -44,18 +44,18 @@ from rag_r1.runs.folder import EpisodeOutcome
 TRAJECTORIES = "trajectories"
 
 
-def prepare_evaluation(given: EvalArguments) -> RunSetup:
+def prepare_evaluation(args: EvalArguments) -> RunSetup:
     """Read and check everything that needs no server. Raises RunError."""
     bad, supporting = BadRows(), None
     try:
-        if given.answerable:
-            read_answerable(given.answerable, bad)
-        if given.supporting:
-            supporting = read_supporting(given.supporting, bad)
-        if bad.count and not given.skip_bad_rows:
+        if args.answerable:
+            read_answerable(args.answerable, bad)
+        if args.supporting:
+            supporting = read_supporting(args.supporting, bad)
+        if bad.count and not args.skip_bad_rows:
             raise RunError(bad.refusal())
-        ready = prepare(given, validation_limits(given.protocol), validation=True)
-        if given.card and supporting is not None:
+        ready = prepare(args, validation_limits(args.protocol), validation=True)
+        if args.card and supporting is not None:
             rows = with_supporting(ready.questions.rows, supporting)
             ready = replace(ready, questions=replace(ready.questions, rows=rows))
     except AnnotationError as error:
@@ -63,7 +63,7 @@ def prepare_evaluation(given: EvalArguments) -> RunSetup:
     return ready
 
 
-async def run_condition(given: PolicyArguments, ready: RunSetup, condition: Condition, out: Path) -> int:
+async def run_condition(args: PolicyArguments, ready: RunSetup, condition: Condition, out: Path) -> int:
     """Play all questions of a condition into the folder `out`, and write its report; returns 0, or 3 if the
     run was stopped before its end.
 
@@ -74,47 +74,47 @@ async def run_condition(given: PolicyArguments, ready: RunSetup, condition: Cond
         raise RunError(f"no question can be asked under the condition {condition.name}")
     first = _setup_of(condition, rows[0])
     settings = settings_of(
-        given,
+        args,
         ready,
         "eval",
         condition=condition.name,
         condition_options=dict(condition.options),
         prompt_sha256=protocol_part(first.protocol).prompt_sha256,
-        samples=given.samples,
-        temperature=given.temperature,
+        samples=args.samples,
+        temperature=args.temperature,
     )
     settings["budget"] = vars(first.budget)
-    assert given.base_url is not None
+    assert args.base_url is not None
     async with open_session(
-        given, ready, given.base_url, given.model, settings, out=out, searches=condition.searches
+        args, ready, args.base_url, args.model, settings, out=out, searches=condition.searches
     ) as run:
-        write_provenance(given, ready, condition, first, run.answers, out)
+        write_provenance(args, ready, condition, first, run.answers, out)
         jobs = (
-            partial(_play, run, condition, row, sample, given)
+            partial(_play, run, condition, row, sample, args)
             for row in rows
-            for sample in range(given.samples)
+            for sample in range(args.samples)
         )
-        played = await run.runner.run(jobs, len(rows) * given.samples, "question")
+        played = await run.runner.run(jobs, len(rows) * args.samples, "question")
         if run.stop.reason is not None:
             print(usage_line(run))
             print(stop_message(run.stop.reason, f"{played.count(None)} episodes are missing"))
             return 3
         outcomes = [outcome for outcome in played if outcome is not None]
-        verdicts = await _write_records(given, run, outcomes, out)
-    _report(given, run, condition, outcomes, verdicts, out)
+        verdicts = await _write_records(args, run, outcomes, out)
+    _report(args, run, condition, outcomes, verdicts, out)
     return 0 if verdicts is None or verdicts.stopped is None else 3
 
 
 async def _play(
-    run: RunSession, condition: Condition, row: QuestionRow, sample: int, given: PolicyArguments
+    run: RunSession, condition: Condition, row: QuestionRow, sample: int, args: PolicyArguments
 ) -> EpisodeOutcome:
     setup = _setup_of(condition, row)
     ask = make_request(
         row,
         setup.protocol,
         sample=sample,
-        seed=given.seed,
-        temperature=given.temperature,
+        seed=args.seed,
+        temperature=args.temperature,
         own_prompt=setup.own_prompt,
         setup=setup,
         search_first=condition.search_first,
@@ -131,20 +131,20 @@ def _setup_of(condition: Condition, row: QuestionRow) -> AgentSetup:
 
 
 async def _write_records(
-    given: PolicyArguments, run: RunSession, outcomes: Sequence[EpisodeOutcome], out: Path
+    args: PolicyArguments, run: RunSession, outcomes: Sequence[EpisodeOutcome], out: Path
 ) -> JudgeVerdicts | None:
     """Write the records in the order of the questions, with the judge's term if there is a judge."""
     ids = [outcome.id for outcome in outcomes]
     verdicts = None
-    if given.judge_url is not None:
+    if args.judge_url is not None:
         verdicts = await judge(
-            given,
+            args,
             run.folder.records(ids),
             out / "judge",
-            retries=given.retries,
-            timeout_s=given.timeout_s,
-            backoff_s=given.backoff_s,
-            trust_env=given.trust_env,
+            retries=args.retries,
+            timeout_s=args.timeout_s,
+            backoff_s=args.backoff_s,
+            trust_env=args.trust_env,
         )
     folder = out / TRAJECTORIES
     folder.mkdir(mode=0o700, exist_ok=True)
@@ -156,7 +156,7 @@ async def _write_records(
 
 
 def _report(
-    given: PolicyArguments,
+    args: PolicyArguments,
     run: RunSession,
     condition: Condition,
     outcomes: Sequence[EpisodeOutcome],
@@ -165,7 +165,7 @@ def _report(
 ) -> None:
     """Write the report and print its main figures."""
     options = ReportOptions(
-        answerable=given.answerable, supporting=given.supporting, skip_bad_rows=given.skip_bad_rows
+        answerable=args.answerable, supporting=args.supporting, skip_bad_rows=args.skip_bad_rows
     )
     try:
         report: dict[str, Any] = make_report(out, options)

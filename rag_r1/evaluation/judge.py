@@ -89,16 +89,16 @@ class JudgeVerdicts:
         return line + (f", cost {self.cost:.4g}" if self.cost else "")
 
 
-def description(given: JudgeArguments) -> dict[str, Any]:
+def description(args: JudgeArguments) -> dict[str, Any]:
     """The judge as the card has it; empty without one."""
-    if given.judge_model is None:
+    if args.judge_model is None:
         return {}
     prompt = hashlib.sha256(ACCURACY_PROMPT.encode()).hexdigest()
-    return {"model": given.judge_model, "prompt_sha256": prompt, "body": json.loads(given.judge_body)}
+    return {"model": args.judge_model, "prompt_sha256": prompt, "body": json.loads(args.judge_body)}
 
 
 async def judge(
-    given: JudgeArguments,
+    args: JudgeArguments,
     records: Iterable[Mapping[str, Any]],
     folder: Path,
     *,
@@ -115,9 +115,9 @@ async def judge(
     tape.lines = lines = JsonLinesFile(folder / "exchanges.ndjson", tape.seen)
     ways = {"retries": retries, "timeout_s": timeout_s, "backoff_s": backoff_s, "trust_env": trust_env}
     try:
-        async with judge_endpoint(given, tape, **ways) as endpoint:
-            pool = JobPool(given.judge_in_flight, endpoint.stop, endpoint.idle)
-            jobs = (partial(_ask, given, case, endpoint, tape, verdicts) for case in cases.values())
+        async with judge_endpoint(args, tape, **ways) as endpoint:
+            pool = JobPool(args.judge_in_flight, endpoint.stop, endpoint.idle)
+            jobs = (partial(_ask, args, case, endpoint, tape, verdicts) for case in cases.values())
             await pool.run(jobs, len(cases), "verdict")
     finally:
         lines.close()
@@ -128,7 +128,7 @@ async def judge(
 
 @asynccontextmanager
 async def judge_endpoint(
-    given: JudgeArguments,
+    args: JudgeArguments,
     tape: ResponseCache,
     *,
     retries: int = 6,
@@ -137,21 +137,19 @@ async def judge_endpoint(
     trust_env: bool = False,
 ) -> AsyncIterator[Endpoint]:
     """The judge's endpoint while the block runs. Cached responses count as spent. Raises RunError."""
-    assert given.judge_url is not None
+    assert args.judge_url is not None
     stop = CancelToken()
     options = EndpointOptions(
-        url=given.judge_url,
-        key_variable=given.judge_api_key_env,
+        url=args.judge_url,
+        key_variable=args.judge_api_key_env,
         timeout_s=timeout_s,
         retries=retries,
         backoff_s=backoff_s,
-        in_flight=given.judge_in_flight,
+        in_flight=args.judge_in_flight,
         trust_env=trust_env,
     )
-    spending = CostTracker(
-        stop, given.judge_price_in, given.judge_price_out, given.judge_max_cost, tape.usage
-    )
-    endpoint = Endpoint(options, stop, spending, RateLimiter(given.judge_rpm))
+    spending = CostTracker(stop, args.judge_price_in, args.judge_price_out, args.judge_max_cost, tape.usage)
+    endpoint = Endpoint(options, stop, spending, RateLimiter(args.judge_rpm))
     try:
         yield endpoint
     finally:
@@ -159,18 +157,18 @@ async def judge_endpoint(
 
 
 def judge_request(
-    given: JudgeArguments, instructions: str, case: Mapping[str, Any], most_tokens: int, **more: Any
+    args: JudgeArguments, instructions: str, case: Mapping[str, Any], most_tokens: int, **more: Any
 ) -> tuple[dict[str, Any], int]:
     """The body of a request about a case, and how many tokens its reply may have: `most_tokens`, unless
     --judge-body says otherwise. `more`: further keys."""
     body = {
-        "model": given.judge_model,
+        "model": args.judge_model,
         "messages": judge_messages(instructions, case),
         "temperature": 0.0,
         "max_tokens": most_tokens,
         **more,
     }
-    body = merge_body(body, json.loads(given.judge_body))
+    body = merge_body(body, json.loads(args.judge_body))
     limits = (body.get(name) for name in ("max_tokens", "max_completion_tokens"))
     return body, next((limit for limit in limits if isinstance(limit, int)), most_tokens)
 
@@ -181,10 +179,10 @@ def verdict_of(reply: str) -> float | None:
 
 
 async def _ask(
-    given: JudgeArguments, case: JudgeCase, endpoint: Endpoint, tape: ResponseCache, verdicts: JudgeVerdicts
+    args: JudgeArguments, case: JudgeCase, endpoint: Endpoint, tape: ResponseCache, verdicts: JudgeVerdicts
 ) -> None:
     shown = {"question": case.question, "accepted_answers": case.golds, "given_answer": case.answer}
-    body, most = judge_request(given, ACCURACY_PROMPT, shown, _MOST_TOKENS)
+    body, most = judge_request(args, ACCURACY_PROMPT, shown, _MOST_TOKENS)
     try:
         reply = await EpisodeClient(case.key, endpoint, tape).ask(PATH, body, read_chat, most)
     except EngineFailure:

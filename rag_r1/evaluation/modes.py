@@ -91,21 +91,21 @@ class ModesArguments(EvalArguments):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns 0 when all three runs are complete, 3 if one was stopped before, 1 if one could not begin."""
-    given = read_arguments(ModesArguments, arguments, prog="rag-r1 eval modes", description=_DESCRIPTION)
-    return run_command(partial(evaluate_modes, given))
+    args = read_arguments(ModesArguments, arguments, prog="rag-r1 eval modes", description=_DESCRIPTION)
+    return run_command(partial(evaluate_modes, args))
 
 
-async def evaluate_modes(given: ModesArguments) -> int:
+async def evaluate_modes(args: ModesArguments) -> int:
     """Play the three runs and write the table; returns the exit status. Raises RunError."""
-    before = resolve_model(given.changed(out=given.out / BEFORE))
-    trained = given.changed(
-        model=given.trained, base_url=given.trained_url or given.base_url, out=given.out / AFTER
+    before = resolve_model(args.changed(out=args.out / BEFORE))
+    trained = args.changed(
+        model=args.trained, base_url=args.trained_url or args.base_url, out=args.out / AFTER
     )
     after = resolve_model(trained)
     for asked, modes in ((before, (ALONE, BEFORE)), (after, (AFTER,))):
         ready = prepare_evaluation(asked)
         conditions = [
-            alone_condition(ready.setup, given.alone, given.prompt_alone)
+            alone_condition(ready.setup, args.alone, args.prompt_alone)
             if mode == ALONE
             else agent_condition(ready.setup)
             for mode in modes
@@ -113,9 +113,9 @@ async def evaluate_modes(given: ModesArguments) -> int:
         with serve_model(asked) as at_server:
             for mode, condition in zip(modes, conditions, strict=True):
                 print(f"{list(MODE_NAMES).index(mode) + 1}/{len(MODE_NAMES)} {MODE_NAMES[mode]}")
-                if status := await run_condition(at_server, ready, condition, given.out / mode):
+                if status := await run_condition(at_server, ready, condition, args.out / mode):
                     return status
-    for line in write_modes(given.out):
+    for line in write_modes(args.out):
         print(line)
     return 0
 

@@ -27,7 +27,7 @@ _FIXED = ("model.", "protocol.", "corpus_sha256", "retriever.ready.", "index.", 
 
 
 def write_provenance(
-    given: PolicyArguments, ready: RunSetup, condition: Condition, setup: AgentSetup, answers: str, out: Path
+    args: PolicyArguments, ready: RunSetup, condition: Condition, setup: AgentSetup, answers: str, out: Path
 ) -> Provenance:
     """Write the card of a run, of which `setup` is the agent for its first question; `answers`: what the
     server returns (rag_r1/rollouts/engine_factory.py).
@@ -35,7 +35,7 @@ def write_provenance(
     If the folder has one, the run goes on: the card keeps its start. Raises RunError if something has changed
     since that the result depends on."""
     try:
-        card = _card(given, ready, condition, setup, answers)
+        card = _card(args, ready, condition, setup, answers)
         before = Provenance.read(out)
     except ProvenanceError as error:
         raise RunError(str(error)) from error
@@ -64,39 +64,39 @@ def _name(tokenizer: str) -> str:
 
 
 def _card(
-    given: PolicyArguments, ready: RunSetup, condition: Condition, setup: AgentSetup, answers: str
+    args: PolicyArguments, ready: RunSetup, condition: Condition, setup: AgentSetup, answers: str
 ) -> Provenance:
-    folder, tokenizer = Path(given.model), ready.tokens.name
+    folder, tokenizer = Path(args.model), ready.tokens.name
     tool = ready.retriever.get("tool") or DEFAULT_TOOL
     options = {key: value for key, value in ready.retriever.items() if key != "tool"}
     asks_server = condition.searches and tool == DEFAULT_TOOL
     engine: dict[str, Any] = {
-        "api": given.engine,
+        "api": args.engine,
         "answers": answers,
-        "tokenizer": "the model's" if tokenizer == given.model else _name(tokenizer),
-        "body": json.loads(given.body),
+        "tokenizer": "the model's" if tokenizer == args.model else _name(tokenizer),
+        "body": json.loads(args.body),
     }
-    assert given.base_url is not None
-    if version := vllm_version(given.base_url, given.api_key_env):
+    assert args.base_url is not None
+    if version := vllm_version(args.base_url, args.api_key_env):
         engine["vllm"] = version
-    if given.vllm_options:
-        engine["vllm_options"] = given.vllm_options
+    if args.vllm_options:
+        engine["vllm_options"] = args.vllm_options
     if tool != DEFAULT_TOOL:
         engine["search_tool"] = {"tool": tool, **options}
     card = make_provenance(
-        model=folder if folder.is_dir() else given.model,
+        model=folder if folder.is_dir() else args.model,
         protocol=setup.protocol,
         budget=setup.budget,
-        sampling={"temperature": given.temperature, "top_p": given.top_p, "samples": given.samples},
+        sampling={"temperature": args.temperature, "top_p": args.top_p, "samples": args.samples},
         engine_mode="tokens" if answers == IDS else "text",
         condition=condition.name,
-        judge=description(given),
+        judge=description(args),
         failures=setup.failures,
         engine=engine,
-        seed=given.seed,
+        seed=args.seed,
         retriever=RetrieverConfig.from_config(options) if asks_server else None,
-        index=given.index if condition.searches else None,
-        data=given.questions,
+        index=args.index if condition.searches else None,
+        data=args.questions,
     )
     step = step_of(folder) if folder.is_dir() else None
     if step is None:

@@ -176,7 +176,7 @@ class SigmaArguments(Arguments):
 @command_main(RecordError, OSError)
 def main(arguments: Sequence[str] | None = None, prog: str = "rag-r1 eval sigma") -> int:
     """Print the distributions and the proposals; returns the exit status."""
-    given = read_arguments(
+    args = read_arguments(
         SigmaArguments,
         arguments,
         prog=prog,
@@ -187,9 +187,9 @@ def main(arguments: Sequence[str] | None = None, prog: str = "rag-r1 eval sigma"
         "      --out evals/states rag_r1.agent.max_state=1000000\n"
         "  rag-r1 eval sigma evals/states",
     )
-    folders = [run / "trajectories" if (run / "trajectories").is_dir() else run for run in given.runs]
-    states = states_of(read_records(*folders), given.term, given.right_from)
-    print("\n".join(report(states, given.accept)))
+    folders = [run / "trajectories" if (run / "trajectories").is_dir() else run for run in args.runs]
+    states = states_of(read_records(*folders), args.term, args.right_from)
+    print("\n".join(report(states, args.accept)))
     return 0
 
 

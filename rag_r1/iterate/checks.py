@@ -76,8 +76,8 @@ def _reserved(plan: LoopPlan) -> Iterator[str]:
                 yield f"{name}.options.{option}: the loop sets it: leave it out"
             elif option == "base_url" and plan.agent.recipe is not None:
                 yield f"{name}.options.base_url: the agent is trained, so its model is served by the loop"
-    for where, given in (("agent.overrides", plan.agent.overrides), ("agent.keys", plan.agent.keys)):
-        for override in given:
+    for where, args in (("agent.overrides", plan.agent.overrides), ("agent.keys", plan.agent.keys)):
+        for override in args:
             key, equals, _ = override.partition("=")
             if not equals:
                 yield f"{where}: {override} is not key=value"

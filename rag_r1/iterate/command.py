@@ -74,14 +74,14 @@ def _file(recipe: Path) -> Path:
 @command_main(RunError, resumable=True)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns 0 when all steps are done, 1 with the reason if not, 130 after Ctrl-C."""
-    given = read_arguments(IterateArguments, arguments, prog="rag-r1 iterate", description=_DESCRIPTION)
+    args = read_arguments(IterateArguments, arguments, prog="rag-r1 iterate", description=_DESCRIPTION)
     try:
-        plan = read_plan(_file(given.recipe), given.overrides)
+        plan = read_plan(_file(args.recipe), args.overrides)
         if problems := find_problems(plan):
-            raise PlanError([f"{given.recipe}: {problem}" for problem in problems])
-        out = given.out.resolve()
-        steps = Loop(plan, out, given.rounds).steps()
-        if given.check_only:
+            raise PlanError([f"{args.recipe}: {problem}" for problem in problems])
+        out = args.out.resolve()
+        steps = Loop(plan, out, args.rounds).steps()
+        if args.check_only:
             _print_steps(steps, PipelineFolder(out), plan.server.url or UNKNOWN)
         else:
             with PipelineFolder.held(out) as folder, LoopServer(plan.server, out) as service:

@@ -43,19 +43,19 @@ def read_entry(entry: Any, key: str, protocol: Protocol | None, faults: list[Rew
     except RewardError as fault:
         faults.append(fault)
         return None
-    given: dict[str, Any] = {"protocol": protocol}
+    args: dict[str, Any] = {"protocol": protocol}
     if is_async(function):
-        given["timeout_s"] = options.pop("timeout_s", DEFAULT_TIMEOUT_S)
-        if not (_is_number(given["timeout_s"]) and given["timeout_s"] > 0):
-            wrong(f"{key}.timeout_s must be a number of seconds above 0, not {given['timeout_s']!r}")
-    faults += map(RewardError, _option_faults(function, options, path, key, given))
+        args["timeout_s"] = options.pop("timeout_s", DEFAULT_TIMEOUT_S)
+        if not (_is_number(args["timeout_s"]) and args["timeout_s"] > 0):
+            wrong(f"{key}.timeout_s must be a number of seconds above 0, not {args['timeout_s']!r}")
+    faults += map(RewardError, _option_faults(function, options, path, key, args))
     if (check := getattr(function, "check_options", None)) is not None:
         faults += map(RewardError, check(options, key))
     if faults:
         return None
     parameters = inspect.signature(function).parameters
-    options |= {name: value for name, value in given.items() if name in parameters}
-    return Term(name, float(weight), function, options, float(given.get("timeout_s", DEFAULT_TIMEOUT_S)))
+    options |= {name: value for name, value in args.items() if name in parameters}
+    return Term(name, float(weight), function, options, float(args.get("timeout_s", DEFAULT_TIMEOUT_S)))
 
 
 def _option_faults(

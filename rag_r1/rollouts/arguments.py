@@ -122,10 +122,10 @@ class RolloutArguments(AgentSelection, EpisodeTokens, _QuestionArguments):
         return self
 
 
-def keys_of(given: RolloutArguments) -> dict[str, Any]:
+def keys_of(args: RolloutArguments) -> dict[str, Any]:
     """The overrides, read as YAML. Raises ValueError."""
     found = {}
-    for override in given.overrides:
+    for override in args.overrides:
         key, _, value = override.partition("=")
         key = key.lstrip("+")
         if not key.startswith("rag_r1."):
@@ -139,18 +139,18 @@ def keys_of(given: RolloutArguments) -> dict[str, Any]:
     return found
 
 
-def block_of(given: RolloutArguments, defaults: Mapping[str, Any]) -> dict[str, Any]:
+def block_of(args: RolloutArguments, defaults: Mapping[str, Any]) -> dict[str, Any]:
     """The block rag_r1 of this run."""
     block: dict[str, Any] = {
-        "protocol": given.protocol,
-        "prompt": given.prompt,
-        "retriever": {"url": given.retriever_url},
+        "protocol": args.protocol,
+        "prompt": args.prompt,
+        "retriever": {"url": args.retriever_url},
         # Each client retries by itself, and a wait for one's turn is not a time-out.
         "failures": {"retries": 0, "engine_timeout_s": None},
     }
     for section, values in defaults.items():
         block[section] = {**block.get(section, {}), **values}
-    for key, value in keys_of(given).items():
+    for key, value in keys_of(args).items():
         *sections, last = key.split(".")[1:]
         place = block
         for name in sections:

@@ -67,25 +67,25 @@ class RunSetup:
     right: CorrectnessRule
 
 
-def prepare(given: RolloutArguments, defaults: Mapping[str, Any], *, validation: bool = False) -> RunSetup:
+def prepare(args: RolloutArguments, defaults: Mapping[str, Any], *, validation: bool = False) -> RunSetup:
     """Read the questions and check every key. `defaults`: keys of the block rag_r1, by section, of this
     command. With `validation` the limits and the search are those of a validation. Raises RunError."""
     add_working_directory()
     try:
-        return _prepared(given, defaults, validation)
+        return _prepared(args, defaults, validation)
     except ValueError as error:  # of the configuration, of a reward, of the files
         raise RunError(str(error)) from error
 
 
 def prepare_agent(
-    given: RolloutArguments, defaults: Mapping[str, Any], *, validation: bool
+    args: RolloutArguments, defaults: Mapping[str, Any], *, validation: bool
 ) -> tuple[RagR1Config, TokenUnit, AgentSetup]:
     """The agent by the arguments; see `prepare`. Raises ValueError."""
-    config = RagR1Config.from_config(block_of(given, defaults))
-    tokens = TokenUnit.of(given.tokenizer)
-    limits = RowLimits(given.max_prompt_tokens, given.max_response_tokens, given.max_context_tokens)
+    config = RagR1Config.from_config(block_of(args, defaults))
+    tokens = TokenUnit.of(args.tokenizer)
+    limits = RowLimits(args.max_prompt_tokens, args.max_response_tokens, args.max_context_tokens)
     setup = agent_setup(config, tokens, limits, validation=validation)
-    if setup.budget.paths > 1 and getattr(given, "temperature", 1) == 0:
+    if setup.budget.paths > 1 and getattr(args, "temperature", 1) == 0:
         raise ValueError(
             "rag_r1.agent.paths above 1 needs a --temperature above 0, which `rag-r1 eval` has: greedy paths "
             "are equal, and a chat plays one path"
@@ -93,26 +93,26 @@ def prepare_agent(
     return config, tokens, setup
 
 
-def _prepared(given: RolloutArguments, defaults: Mapping[str, Any], validation: bool) -> RunSetup:
-    config, tokens, setup = prepare_agent(given, defaults, validation=validation)
+def _prepared(args: RolloutArguments, defaults: Mapping[str, Any], validation: bool) -> RunSetup:
+    config, tokens, setup = prepare_agent(args, defaults, validation=validation)
     retriever = config.validation_retriever if validation else config.retriever
     entries = [dict(entry) for entry in config.reward]
-    if "rag_r1.reward" not in keys_of(given):
-        terms = dict.fromkeys([*_TERMS, given.term])
-        entries = [{"term": term, "weight": float(term == given.term)} for term in terms]
+    if "rag_r1.reward" not in keys_of(args):
+        terms = dict.fromkeys([*_TERMS, args.term])
+        entries = [{"term": term, "weight": float(term == args.term)} for term in terms]
     reward = RewardSum.from_config(entries, config.protocol)
     names = [term.name for term in reward.terms]
-    name = given.term if given.term in names else given.term.rpartition(":")[2]
+    name = args.term if args.term in names else args.term.rpartition(":")[2]
     if name not in names:
-        raise ValueError(f"--term {given.term}: rag_r1.reward has only {', '.join(names)}")
+        raise ValueError(f"--term {args.term}: rag_r1.reward has only {', '.join(names)}")
     questions = read_questions(
-        given.questions, config.protocol, skip_bad_rows=given.skip_bad_rows, limit=given.limit
+        args.questions, config.protocol, skip_bad_rows=args.skip_bad_rows, limit=args.limit
     )
-    right = CorrectnessRule(name, given.right_from)
+    right = CorrectnessRule(name, args.right_from)
     return RunSetup(questions, config, tokens, setup, dict(retriever), reward, right)
 
 
-def settings_of(given: RolloutArguments, ready: RunSetup, command: str, **more: Any) -> dict[str, Any]:
+def settings_of(args: RolloutArguments, ready: RunSetup, command: str, **more: Any) -> dict[str, Any]:
     """What decides which episodes are played and how."""
     protocol = json.dumps(dataclasses.asdict(ready.config.protocol), sort_keys=True, default=str)
     retriever = search_settings(ready.retriever)
@@ -123,11 +123,11 @@ def settings_of(given: RolloutArguments, ready: RunSetup, command: str, **more: 
         "questions_sha256": questions_hash(ready.questions.rows),
         "protocol": ready.config.protocol.name,
         "protocol_sha256": hashlib.sha256(protocol.encode()).hexdigest(),
-        "prompt": given.prompt is not None,
+        "prompt": args.prompt is not None,
         "tokenizer": ready.tokens.name,
-        "top_p": given.top_p,
-        "seed": given.seed,
-        "body": json.loads(given.body),
+        "top_p": args.top_p,
+        "seed": args.seed,
+        "body": json.loads(args.body),
         "budget": vars(ready.setup.budget),
         "retriever": retriever,
         "tools": ready.config.tools,
@@ -159,7 +159,7 @@ class RunSession:
 
 @asynccontextmanager
 async def open_session(
-    given: RolloutArguments,
+    args: RolloutArguments,
     ready: RunSetup,
     url: str,
     model: str,
@@ -170,28 +170,28 @@ async def open_session(
 ) -> AsyncIterator[RunSession]:
     """Opens everything that a run needs, tries out the endpoint and the search, and closes it again. `out`:
     the run's folder, if it is not `--out`; `searches`: false for a run without a search. Raises RunError."""
-    stop, body = CancelToken(), json.loads(given.body)
+    stop, body = CancelToken(), json.loads(args.body)
     options = EndpointOptions(
         url=url,
-        key_variable=given.api_key_env,
-        timeout_s=given.timeout_s,
-        retries=given.retries,
-        backoff_s=given.backoff_s,
-        in_flight=given.in_flight,
-        trust_env=given.trust_env,
+        key_variable=args.api_key_env,
+        timeout_s=args.timeout_s,
+        retries=args.retries,
+        backoff_s=args.backoff_s,
+        in_flight=args.in_flight,
+        trust_env=args.trust_env,
     )
-    spending = CostTracker(stop, given.price_in, given.price_out, given.max_cost)
-    endpoint = Endpoint(options, stop, spending, RateLimiter(given.rpm, given.tpm))
+    spending = CostTracker(stop, args.price_in, args.price_out, args.max_cost)
+    endpoint = Endpoint(options, stop, spending, RateLimiter(args.rpm, args.tpm))
     try:
         if searches:
             await try_search(ready.setup)
-        sampling = {"model": model, **sampling_of(given)}
+        sampling = {"model": model, **sampling_of(args)}
         answers = await unless_cancelled(
-            stop, ready.tokens.answers(given.engine, endpoint, model, body, ready.setup)
+            stop, ready.tokens.answers(args.engine, endpoint, model, body, ready.setup)
         )
         needs_logprobs = requires_token_ids(ready.setup, answers)
-        notes = {"endpoint": base_address(url), "retriever": given.retriever_url}
-        with RunFolder(out or given.out, {**settings, "model": model, "answers": answers}, notes) as folder:
+        notes = {"endpoint": base_address(url), "retriever": args.retriever_url}
+        with RunFolder(out or args.out, {**settings, "model": model, "answers": answers}, notes) as folder:
             spending.add(folder.tape.usage)
             make = engine_maker(
                 answers, ready.setup, endpoint, folder.tape, sampling, body, logprobs=needs_logprobs
@@ -202,8 +202,8 @@ async def open_session(
                 ready.reward,
                 folder,
                 right=ready.right,
-                in_flight=given.in_flight,
-                tries=given.tries,
+                in_flight=args.in_flight,
+                tries=args.tries,
                 stop=stop,
                 idle=endpoint.idle,
                 spending=spending,
@@ -220,13 +220,13 @@ def run_command(work: Callable[[], Awaitable[int]]) -> int:
     return asyncio.run(work())  # type: ignore[arg-type]
 
 
-def sampling_of(given: RolloutArguments) -> dict[str, Any]:
+def sampling_of(args: RolloutArguments) -> dict[str, Any]:
     """Keys of every request, besides the temperature. vLLM takes what a request leaves out from the model's
     generation_config.json (Qwen's has a repetition penalty, and top-p and top-k of its own), so a policy is
     asked with all of them, as in training."""
-    if given.engine == "chat":
-        return {"top_p": None if given.top_p == 1 else given.top_p}
-    return {"top_p": given.top_p, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
+    if args.engine == "chat":
+        return {"top_p": None if args.top_p == 1 else args.top_p}
+    return {"top_p": args.top_p, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
 
 
 def requires_token_ids(setup: AgentSetup, answers: str) -> bool:

@@ -45,10 +45,10 @@ class ChatAgent:
     it (rag_r1/evaluation/target.py); `answers`: what the endpoint returns
     (rag_r1/rollouts/engine_factory.py). See `open_agent`."""
 
-    def __init__(self, given: EvalArguments, setup: AgentSetup, tokens: TokenUnit):
-        self.given, self.setup, self.tokens = given, setup, tokens
-        self.sampling = {"model": given.model, **sampling_of(given)}
-        self.body = json.loads(given.body)
+    def __init__(self, args: EvalArguments, setup: AgentSetup, tokens: TokenUnit):
+        self.args, self.setup, self.tokens = args, setup, tokens
+        self.sampling = {"model": args.model, **sampling_of(args)}
+        self.body = json.loads(args.body)
         self.answers = ""
         self._endpoint = self._connected()
 
@@ -99,7 +99,7 @@ class ChatAgent:
         """One search and one token, so that what does not work is known at start. Raises RunError."""
         await try_search(self.setup)
         probing = self.tokens.answers(
-            self.given.engine, self._endpoint, self.given.model, self.body, self.setup
+            self.args.engine, self._endpoint, self.args.model, self.body, self.setup
         )
         self.answers = await unless_cancelled(self._endpoint.stop, probing)
         requires_token_ids(self.setup, self.answers)
@@ -115,29 +115,29 @@ class ChatAgent:
         return self._endpoint
 
     def _connected(self) -> Endpoint:
-        given = self.given
-        assert given.base_url is not None
+        args = self.args
+        assert args.base_url is not None
         options = EndpointOptions(
-            url=given.base_url,
-            key_variable=given.api_key_env,
-            timeout_s=given.timeout_s,
-            retries=given.retries,
-            backoff_s=given.backoff_s,
-            in_flight=given.in_flight,
-            trust_env=given.trust_env,
+            url=args.base_url,
+            key_variable=args.api_key_env,
+            timeout_s=args.timeout_s,
+            retries=args.retries,
+            backoff_s=args.backoff_s,
+            in_flight=args.in_flight,
+            trust_env=args.trust_env,
         )
         return Endpoint(options, CancelToken())
 
 
 @asynccontextmanager
-async def open_agent(given: EvalArguments) -> AsyncIterator[ChatAgent]:
+async def open_agent(args: EvalArguments) -> AsyncIterator[ChatAgent]:
     """A player that has been tried out, until the block ends. Raises RunError."""
     add_working_directory()
     try:
-        config, tokens, setup = prepare_agent(given, validation_limits(given.protocol), validation=True)
+        config, tokens, setup = prepare_agent(args, validation_limits(args.protocol), validation=True)
     except ValueError as error:  # of a key, of a file
         raise RunError(str(error)) from error
-    player = ChatAgent(given, setup, tokens)
+    player = ChatAgent(args, setup, tokens)
     try:
         await player.try_out()
         yield player

@@ -121,49 +121,49 @@ class ServeArguments(ChatAgentArguments):
         return self
 
 
-def check_agent(given: ChatAgentArguments) -> None:
+def check_agent(args: ChatAgentArguments) -> None:
     """Raises ValueError, naming the flags, unless the arguments choose one agent."""
-    if given.demo:
-        refuse_unused(given, _NOT_DEMO, "--demo brings its own")
-    elif given.model is None:
+    if args.demo:
+        refuse_unused(args, _NOT_DEMO, "--demo brings its own")
+    elif args.model is None:
         raise ValueError("give --model (a folder, or with --base-url the name of a model), or try --demo")
-    if given.documents is not None:
-        refuse_unused(given, ("retriever_url",), "--documents starts a retrieval server")
-        if not given.documents.is_dir():
-            raise ValueError(f"--documents {given.documents} is no folder")
+    if args.documents is not None:
+        refuse_unused(args, ("retriever_url",), "--documents starts a retrieval server")
+        if not args.documents.is_dir():
+            raise ValueError(f"--documents {args.documents} is no folder")
     else:
-        refuse_unused(given, ("skip_bad_files",), "there is no --documents")
+        refuse_unused(args, ("skip_bad_files",), "there is no --documents")
 
 
-def refuse_unused(given: ChatAgentArguments, names: Iterable[str], why: str) -> None:
+def refuse_unused(args: ChatAgentArguments, names: Iterable[str], why: str) -> None:
     """Raises ValueError if one of these arguments was given, since it would have no effect."""
-    if others := sorted(given.model_fields_set & set(names)):
+    if others := sorted(args.model_fields_set & set(names)):
         flags = ", ".join(f"--{name.replace('_', '-')}" for name in others)
         raise ValueError(f"{why}: leave out {flags}")
 
 
-def to_eval_arguments(given: ChatAgentArguments) -> EvalArguments:
+def to_eval_arguments(args: ChatAgentArguments) -> EvalArguments:
     """The arguments with which `rag-r1 eval` plays a question as this server does."""
     return EvalArguments(
         questions=[],
-        model=given.model,
-        out=given.out,
+        model=args.model,
+        out=args.out,
         retries=_RETRIES,
-        in_flight=given.in_flight,
-        **shared_arguments(given),
-        **{name: getattr(given, name) for name in _SHARED},
+        in_flight=args.in_flight,
+        **shared_arguments(args),
+        **{name: getattr(args, name) for name in _SHARED},
     )
 
 
 def with_demo_limits(
-    given: ChatAgentArguments, evaluation: EvalArguments, vllm: tuple[str, ...]
+    args: ChatAgentArguments, evaluation: EvalArguments, vllm: tuple[str, ...]
 ) -> EvalArguments:
     """The same for the demo: its `evaluation` (rag_r1/demo/eval_spec.py) with what the server was given.
     `vllm`: the flags of its server; the user's own overrides come last."""
     return evaluation.changed(
-        overrides=[*evaluation.overrides, *given.overrides],
-        vllm_options=shlex.join([*vllm, *shlex.split(given.vllm_options)]),
-        in_flight=given.in_flight,
+        overrides=[*evaluation.overrides, *args.overrides],
+        vllm_options=shlex.join([*vllm, *shlex.split(args.vllm_options)]),
+        in_flight=args.in_flight,
         retries=_RETRIES,
-        timeout_s=given.timeout_s,
+        timeout_s=args.timeout_s,
     )

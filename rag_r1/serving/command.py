@@ -46,41 +46,41 @@ _NO_TOKEN = "warning: {host} can be reached by others, and no token is required:
 @command_main(RunError, OSError)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns 0 after an orderly stop, 1 with a message if the server could not start."""
-    given = read_arguments(
+    args = read_arguments(
         ServeArguments, arguments, prog="rag-r1 serve", description=_DESCRIPTION, epilog=_EPILOG
     )
-    require_parts(given)
+    require_parts(args)
     # Here, because these need what belongs to extras, and `--help` does not.
     from rag_r1.serving.http_server import RunningServer, serve
     from rag_r1.serving.launch import launch_agent
 
     set_up_logs(logging.INFO)
     token = take_token()
-    if token is None and not _is_loopback(given.host):
-        print(_NO_TOKEN.format(host=given.host, variable=TOKEN_VARIABLE), file=sys.stderr, flush=True)
+    if token is None and not _is_loopback(args.host):
+        print(_NO_TOKEN.format(host=args.host, variable=TOKEN_VARIABLE), file=sys.stderr, flush=True)
 
     def ready(running: RunningServer) -> None:
         print(f"chat at {running.url}", flush=True)
 
-    with bind_socket(given.host, given.port) as listener, launch_agent(given) as place:
+    with bind_socket(args.host, args.port) as listener, launch_agent(args) as place:
         asyncio.run(
             serve(
-                given,
+                args,
                 place,
                 listener,
                 ready,
-                allowed=given.allowed_host,
+                allowed=args.allowed_host,
                 token=token,
-                drain_s=given.drain_s,
+                drain_s=args.drain_s,
             )
         )
     return 0
 
 
-def require_parts(given: ChatAgentArguments) -> None:
+def require_parts(args: ChatAgentArguments) -> None:
     """Raises ModuleNotFoundError if what the arguments ask for needs vLLM, and it is not installed: before
     the index is built, or a smaller extra is named that would not be enough."""
-    if given.demo or given.base_url is None:
+    if args.demo or args.base_url is None:
         require("vllm")
 
 

@@ -37,7 +37,7 @@ class RunningServer:
 
 
 async def serve(
-    given: ChatAgentArguments,
+    args: ChatAgentArguments,
     place: LaunchedAgent,
     listener: socket.socket,
     ready: Callable[[RunningServer], None],
@@ -50,8 +50,8 @@ async def serve(
     Raises RunError if the search or the model does not work."""
     host, port = listener.getsockname()[:2]
     async with open_agent(place.evaluation) as player:
-        seats = AdmissionQueue(given.in_flight, given.queue)
-        chats = ChatSessions(player, seats, ChatMetrics(seats), given.name, given.earlier)
+        seats = AdmissionQueue(args.in_flight, args.queue)
+        chats = ChatSessions(player, seats, ChatMetrics(seats), args.name, args.earlier)
         app = create_app(chats, place.about, own=_own_names(host), allowed=allowed, token=token)
         server = _ChatServer(uvicorn_config(app, stop_s=drain_s + _TOLD_S), ready, chats, drain_s)
         server.running = RunningServer(f"http://{_in_url(host)}:{port}", server)

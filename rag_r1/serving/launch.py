@@ -41,26 +41,26 @@ class LaunchedAgent:
 
 
 @contextmanager
-def launch_agent(given: ChatAgentArguments) -> Iterator[LaunchedAgent]:
+def launch_agent(args: ChatAgentArguments) -> Iterator[LaunchedAgent]:
     """Everything that the arguments name, for as long as the block runs. Raises RunError."""
     with ExitStack() as stack:
-        busy = RunError(f"another chat uses the folder {given.out}: choose another --out")
-        stack.enter_context(hold_lock(given.out, busy, name=".lock"))
-        asked, about = import_object(_DEMO)(given, stack) if given.demo else _own(given, stack)
+        busy = RunError(f"another chat uses the folder {args.out}: choose another --out")
+        stack.enter_context(hold_lock(args.out, busy, name=".lock"))
+        asked, about = import_object(_DEMO)(args, stack) if args.demo else _own(args, stack)
         asked = resolve_model(asked)
         if asked.base_url is None:
             say(f"starting vLLM for {asked.model}; its log: {asked.out / 'vllm.log'}")
         asked = stack.enter_context(serve_model(asked))
-        yield LaunchedAgent(asked, replace(about, protocol=asked.protocol, history=given.earlier))
+        yield LaunchedAgent(asked, replace(about, protocol=asked.protocol, history=args.earlier))
 
 
-def _own(given: ChatAgentArguments, stack: ExitStack) -> tuple[EvalArguments, PageInfo]:
-    asked = to_eval_arguments(given)
-    if given.documents is None:
+def _own(args: ChatAgentArguments, stack: ExitStack) -> tuple[EvalArguments, PageInfo]:
+    asked = to_eval_arguments(args)
+    if args.documents is None:
         return asked, PageInfo(what="the passages of its retrieval server")
-    url = _indexed(given.documents, given.out, stack, given.skip_bad_files)
+    url = _indexed(args.documents, args.out, stack, args.skip_bad_files)
     return asked.model_copy(update={"retriever_url": url}), PageInfo(
-        what=f"the documents in {given.documents.name}"
+        what=f"the documents in {args.documents.name}"
     )
 
 

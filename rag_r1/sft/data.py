@@ -94,38 +94,36 @@ class SftDataError(ValueError):
 @command_main(SftDataError, PublishedDataError, RecordError, OSError)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns 1, with nothing written, if the data cannot be made."""
-    given = read_arguments(SftDataArguments, arguments, prog="rag-r1 sft-data", description=_DESCRIPTION)
-    make(given)
+    args = read_arguments(SftDataArguments, arguments, prog="rag-r1 sft-data", description=_DESCRIPTION)
+    make(args)
     return 0
 
 
-def make(given: SftDataArguments) -> dict[str, Any]:
+def make(args: SftDataArguments) -> dict[str, Any]:
     """Read, select and write; returns the summary. Raises SftDataError, PublishedDataError or RecordError."""
-    tokens = SftTokens(_tokenizer(given.model), _protocol(given))
-    metric = None if given.metric == "any" else given.metric
-    rules = SampleRules(
-        given.layout, metric, given.thought_only, given.max_context, given.max_target, given.seed
-    )
+    tokens = SftTokens(_tokenizer(args.model), _protocol(args))
+    metric = None if args.metric == "any" else args.metric
+    rules = SampleRules(args.layout, metric, args.thought_only, args.max_context, args.max_target, args.seed)
     chosen = SampleSelection(tokens, rules)
-    if given.traces:
-        records = read_records(*given.traces, skip_broken=chosen.bad.add)
+    if args.traces:
+        records = read_records(*args.traces, skip_broken=chosen.bad.add)
         chosen.add_records(tqdm(records, desc="traces", unit="trace", mininterval=5))
-    for path in given.published:
+    for path in args.published:
         samples = tqdm(read_samples(path), desc=path.name, unit="sample", mininterval=5)
         chosen.add_published(samples, path.name)
-    if chosen.bad.count and not given.skip_bad_rows:
+    if chosen.bad.count and not args.skip_bad_rows:
         raise SftDataError(f"nothing was written, because of {chosen.bad.refusal()}")
     if not chosen.rows:
         raise SftDataError(f"no sample is left, so nothing was written. {_counted(chosen.counts)}")
-    splits = split_rows(chosen.rows, given.validation, given.seed)
-    written = write_samples(given.out, splits, tokens, given.format)
-    summary = _summary(given, chosen, splits)
-    dropped, summarised = given.out / "dropped.jsonl", given.out / "sft_summary.json"
+    splits = split_rows(chosen.rows, args.validation, args.seed)
+    written = write_samples(args.out, splits, tokens, args.format)
+    summary = _summary(args, chosen, splits)
+    dropped, summarised = args.out / "dropped.jsonl", args.out / "sft_summary.json"
     # Ids and details may have half characters, which UTF-8 cannot hold.
     write_json_lines(dropped, chosen.dropped, ensure_ascii=True)
     write_json(summarised, summary, ensure_ascii=False)
     written += [dropped, summarised]
-    _tell(given, summary, splits, written)
+    _tell(args, summary, splits, written)
     for line in chosen.bad.left_out():
         print(line, file=sys.stderr)
     return summary
@@ -145,35 +143,35 @@ def _tokenizer(model: str) -> Any:
     return tokenizer
 
 
-def _protocol(given: SftDataArguments) -> Protocol:
+def _protocol(args: SftDataArguments) -> Protocol:
     try:
-        prompt = Path(given.prompt).read_text(encoding="utf-8") if given.prompt else None
-        protocol = load_protocol(given.protocol, prompt)
+        prompt = Path(args.prompt).read_text(encoding="utf-8") if args.prompt else None
+        protocol = load_protocol(args.protocol, prompt)
     except UnicodeDecodeError as error:
-        raise SftDataError(f"--prompt {given.prompt}: not UTF-8 text: {error}") from error
+        raise SftDataError(f"--prompt {args.prompt}: not UTF-8 text: {error}") from error
     except ProtocolError as error:
-        raise SftDataError(f"--protocol {given.protocol}: {error}") from error
+        raise SftDataError(f"--protocol {args.protocol}: {error}") from error
     if protocol.rewrites_context:
-        raise SftDataError(f"--protocol {given.protocol}: traces whose context is rewritten cannot be cut")
+        raise SftDataError(f"--protocol {args.protocol}: traces whose context is rewritten cannot be cut")
     if protocol.turns == "chat":
         raise SftDataError(
-            f"--protocol {given.protocol}: traces whose turns are those of a chat template cannot be cut; "
+            f"--protocol {args.protocol}: traces whose turns are those of a chat template cannot be cut; "
             "use a protocol without `turns: chat`, such as agentic_rag_en"
         )
     return protocol
 
 
 def _summary(
-    given: SftDataArguments, chosen: SampleSelection, splits: Sequence[Sequence[SftRow]]
+    args: SftDataArguments, chosen: SampleSelection, splits: Sequence[Sequence[SftRow]]
 ) -> dict[str, Any]:
     """Everything that is counted, as sft_summary.json has it."""
     reasons = Counter(entry["reason"] for entry in chosen.dropped)
     return {
-        "model": given.model,
+        "model": args.model,
         "protocol": chosen.tokens.protocol.name,
-        "layout": given.layout,
-        "metric": given.metric,
-        "seed": given.seed,
+        "layout": args.layout,
+        "metric": args.metric,
+        "seed": args.seed,
         "read": {name: count for name, count in sorted(chosen.counts.items()) if "left out" not in name},
         "left_out": {
             name: {"count": count, "meaning": REASONS[name]} for name, count in sorted(reasons.items())
@@ -181,7 +179,7 @@ def _summary(
         "bad_rows": chosen.bad.count,
         "splits": {name: _numbers(rows) for name, rows in zip(("train", "validation"), splits, strict=True)},
         "quotation": f"a run of {RUN} words of a shown document, or a whole one of {SHORTEST} to {RUN} words",
-        "llama_factory": {"template": "empty", "mask_history": given.layout == "cut"},
+        "llama_factory": {"template": "empty", "mask_history": args.layout == "cut"},
     }
 
 
@@ -200,7 +198,7 @@ def _numbers(rows: Sequence[SftRow]) -> dict[str, Any]:
 
 
 def _tell(
-    given: SftDataArguments,
+    args: SftDataArguments,
     summary: dict[str, Any],
     splits: Sequence[Sequence[SftRow]],
     written: Sequence[Path],
@@ -222,8 +220,8 @@ def _tell(
         )
     for path in written:
         print(f"  {path}")
-    if given.format != "verl":
-        history = "true" if given.layout == "cut" else "false"
+    if args.format != "verl":
+        history = "true" if args.layout == "cut" else "false"
         print(f"in LLaMA-Factory: template: empty, mask_history: {history}")
 
 

@@ -70,48 +70,48 @@ class FilterArguments(RolloutArguments):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns 0 when the files are written, 3 if the run was stopped before (the reason is printed), 1 if it
     could not begin."""
-    given = read_arguments(FilterArguments, arguments, prog="rag-r1 filter", description=_DESCRIPTION)
-    return run_command(partial(filter_questions, given))
+    args = read_arguments(FilterArguments, arguments, prog="rag-r1 filter", description=_DESCRIPTION)
+    return run_command(partial(filter_questions, args))
 
 
-async def filter_questions(given: FilterArguments) -> int:
+async def filter_questions(args: FilterArguments) -> int:
     """Play what is missing and write the files; returns the exit status. Raises RunError."""
-    ready = prepare(given, _DEFAULTS)
+    ready = prepare(args, _DEFAULTS)
     settings = settings_of(
-        given,
+        args,
         ready,
         "filter",
-        replays=given.replays,
-        temperature=given.temperature,
-        first_temperature=given.first_temperature,
+        replays=args.replays,
+        temperature=args.temperature,
+        first_temperature=args.first_temperature,
     )
     rows = ready.questions.rows
-    async with open_session(given, ready, given.base_url, given.model, settings) as run:
-        jobs = (partial(replay_question, run.runner, row, requests_of(row, ready, given)) for row in rows)
+    async with open_session(args, ready, args.base_url, args.model, settings) as run:
+        jobs = (partial(replay_question, run.runner, row, requests_of(row, ready, args)) for row in rows)
         played = await run.runner.run(jobs, len(rows), "question")
         if run.stop.reason is not None:
             print(usage_line(run))
             print(f"stopped: {run.stop.reason}")
             print(f"{played.count(None)} questions are missing: run the same command again to go on")
             return 3
-        _write(given, run, [question for question in played if question is not None], settings)
+        _write(args, run, [question for question in played if question is not None], settings)
         for line in ready.questions.bad.left_out():
             print(line, file=sys.stderr)
     return 0
 
 
-def requests_of(row: QuestionRow, ready: RunSetup, given: FilterArguments) -> list[EpisodeRequest]:
+def requests_of(row: QuestionRow, ready: RunSetup, args: FilterArguments) -> list[EpisodeRequest]:
     """The first try of a question and its replays."""
     return [
         make_request(
             row,
             ready.config.protocol,
             sample=sample,
-            seed=given.seed,
-            temperature=given.temperature if sample else given.first_temperature,
+            seed=args.seed,
+            temperature=args.temperature if sample else args.first_temperature,
             own_prompt=ready.config.own_prompt,
         )
-        for sample in range(given.replays + 1)
+        for sample in range(args.replays + 1)
     ]
 
 
@@ -132,36 +132,36 @@ async def replay_question(
 
 
 def _write(
-    given: FilterArguments, run: RunSession, questions: Sequence[QuestionRollouts], settings: dict[str, Any]
+    args: FilterArguments, run: RunSession, questions: Sequence[QuestionRollouts], settings: dict[str, Any]
 ) -> None:
     """Write the files and print the figures. Raises RunError if no question is kept."""
-    told = filter_counts(questions, given.share, given.seed)
-    kept = [question.row for question in questions if is_kept(question, given.share, given.seed)]
-    train, test = split(kept, given.validation, given.seed)
-    write_json_lines(given.out / "rollouts.jsonl", rollout_lines(questions), private=True)
+    told = filter_counts(questions, args.share, args.seed)
+    kept = [question.row for question in questions if is_kept(question, args.share, args.seed)]
+    train, test = split(kept, args.validation, args.seed)
+    write_json_lines(args.out / "rollouts.jsonl", rollout_lines(questions), private=True)
     for name, rows in (("train", train), ("test", [replace(row, split="test") for row in test])):
-        write_rows(given.out / f"{name}.parquet", rows)
+        write_rows(args.out / f"{name}.parquet", rows)
     summary = {
-        "settings": {**settings, "model": given.model, "answers": run.answers},
-        "share": given.share,
-        "validation": given.validation,
+        "settings": {**settings, "model": args.model, "answers": run.answers},
+        "share": args.share,
+        "validation": args.validation,
         **told,
         "written": {"train": len(train), "test": len(test)},
         "usage": vars(run.spending.usage),
         "cost": run.spending.cost,
     }
-    write_json(given.out / "summary.json", summary, ensure_ascii=False, private=True)
+    write_json(args.out / "summary.json", summary, ensure_ascii=False, private=True)
     print(as_text(told["histogram"]))
-    draw(told["histogram"], given.out / "histogram.png")
-    _tell(given, run, told, summary["written"])
+    draw(told["histogram"], args.out / "histogram.png")
+    _tell(args, run, told, summary["written"])
     if not kept:
         raise RunError(
             f"no question of {told['questions']} is kept: train.parquet is empty. Look at the records in "
-            f"{given.out / 'journal'}: does the model keep to the protocol?"
+            f"{args.out / 'journal'}: does the model keep to the protocol?"
         )
 
 
-def _tell(given: FilterArguments, run: RunSession, told: dict[str, Any], written: dict[str, int]) -> None:
+def _tell(args: FilterArguments, run: RunSession, told: dict[str, Any], written: dict[str, int]) -> None:
     classes = ", ".join(f"{name} {count}" for name, count in told["classes"].items())
     print(f"kept {told['kept']} of {told['questions']} questions:")
     print(f"  {told['right_later']:8} wrong at first, right later: all kept")
@@ -177,7 +177,7 @@ def _tell(given: FilterArguments, run: RunSession, told: dict[str, Any], written
     print(f"R1-Searcher's classes: {classes}")
     print(usage_line(run))
     for name, count in written.items():
-        print(f"{given.out / name}.parquet: {count} questions")
+        print(f"{args.out / name}.parquet: {count} questions")
 
 
 if __name__ == "__main__":

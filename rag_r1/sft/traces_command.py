@@ -59,34 +59,34 @@ class TracesArguments(RolloutArguments):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns 0 when all questions are answered or have failed, 3 if the run was stopped before (the reason
     is printed), 1 if it could not begin."""
-    given = read_arguments(TracesArguments, arguments, prog="rag-r1 traces", description=_DESCRIPTION)
-    return run_command(partial(make_traces, given))
+    args = read_arguments(TracesArguments, arguments, prog="rag-r1 traces", description=_DESCRIPTION)
+    return run_command(partial(make_traces, args))
 
 
-async def make_traces(given: TracesArguments) -> int:
+async def make_traces(args: TracesArguments) -> int:
     """Play what is missing, write the files, print the figures; returns the exit status. Raises RunError."""
-    ready = prepare(given, _DEFAULTS)
+    ready = prepare(args, _DEFAULTS)
     protocol, own_prompt = ready.config.protocol, ready.config.own_prompt
     asks = [
         make_request(
             row,
             protocol,
             sample=sample,
-            seed=given.seed,
-            temperature=given.temperature,
+            seed=args.seed,
+            temperature=args.temperature,
             own_prompt=own_prompt,
         )
         for row in ready.questions.rows
-        for sample in range(given.samples)
+        for sample in range(args.samples)
     ]
-    settings = settings_of(given, ready, "traces", samples=given.samples, temperature=given.temperature)
-    async with open_session(given, ready, given.base_url, given.teacher_model, settings) as run:
+    settings = settings_of(args, ready, "traces", samples=args.samples, temperature=args.temperature)
+    async with open_session(args, ready, args.base_url, args.teacher_model, settings) as run:
         await run.runner.run((partial(run.runner.play, ask) for ask in asks), len(asks), "trace")
         ids = [ask.id for ask in asks]
-        write_json_lines(given.out / TRACES, run.folder.records(ids), private=True)
+        write_json_lines(args.out / TRACES, run.folder.records(ids), private=True)
         summary = {"settings": settings, **figures(run, asks)}
-        write_json(given.out / SUMMARY, summary, ensure_ascii=False, private=True)
-        _tell(given, run, summary)
+        write_json(args.out / SUMMARY, summary, ensure_ascii=False, private=True)
+        _tell(args, run, summary)
         for line in ready.questions.bad.left_out():
             print(line, file=sys.stderr)
         return 0 if run.stop.reason is None else 3
@@ -123,13 +123,13 @@ def figures(run: RunSession, asks: Sequence[EpisodeRequest]) -> dict[str, Any]:
     }
 
 
-def _tell(given: TracesArguments, run: RunSession, told: dict[str, Any]) -> None:
+def _tell(args: TracesArguments, run: RunSession, told: dict[str, Any]) -> None:
     """Print the figures, and what to do next."""
     if told["accuracy"] is None:
         print("no trace could be judged")
     else:
         at_least_once = ""
-        if given.samples > 1:
+        if args.samples > 1:
             at_least_once = f"; {told['questions_right_once']:.3f} of the questions right at least once"
         term = run.ready.right.term
         print(
@@ -149,10 +149,10 @@ def _tell(given: TracesArguments, run: RunSession, told: dict[str, Any]) -> None
         left = told["asked"] - told["played"]
         print(f"stopped: {told['stopped']}")
         print(f"{left} traces are missing: run the same command again to go on")
-    print(f"traces: {given.out / TRACES}")
+    print(f"traces: {args.out / TRACES}")
     if told["right"]:
-        protocol = f"--protocol {given.protocol}" + (f" --prompt {given.prompt}" if given.prompt else "")
-        print(f"SFT data: rag-r1 sft-data --traces {given.out} {protocol} --model MODEL --out DIR")
+        protocol = f"--protocol {args.protocol}" + (f" --prompt {args.prompt}" if args.prompt else "")
+        print(f"SFT data: rag-r1 sft-data --traces {args.out} {protocol} --model MODEL --out DIR")
 
 
 if __name__ == "__main__":

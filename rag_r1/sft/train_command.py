@@ -68,19 +68,19 @@ class SftArguments(Arguments):
 @command_main(RecipeError, RunError)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns 1 if the preflight found an error, else the exit status of the training."""
-    given = read_arguments(SftArguments, arguments, prog="rag-r1 sft", description=_DESCRIPTION)
+    args = read_arguments(SftArguments, arguments, prog="rag-r1 sft", description=_DESCRIPTION)
     add_working_directory()
-    overrides = [*data_overrides(given.data), *given.overrides]
-    recipe = Recipe.find(given.recipe)
+    overrides = [*data_overrides(args.data), *args.overrides]
+    recipe = Recipe.find(args.recipe)
     config, faults = compose_valid(recipe, overrides)
     if "optim" not in config or "engine" not in config:
-        raise CommandError(f"{given.recipe}: {_NO_SFT}")
+        raise CommandError(f"{args.recipe}: {_NO_SFT}")
     if config.trainer.device == "cpu":
         os.environ["VERL_PLATFORM"] = "cpu"  # on a machine with GPUs veRL would choose cuda
     command = launch_words(config.trainer.device, int(config.trainer.n_gpus_per_node), recipe, overrides)
     if not _checked(config, faults, command):
         return 1
-    if given.check_only:
+    if args.check_only:
         return 0
     run(command, Path(config.trainer.default_local_dir).expanduser(), config)
     return 0

@@ -199,14 +199,14 @@ class ConfiguredTool:
 
     def fault(self, arguments: Mapping[str, Any]) -> str | None:
         """What is wrong with the arguments, or None."""
-        given = named_arguments(arguments, self.parameters)
-        declared = None if self._check is None else self._check.fault(given)
+        args = named_arguments(arguments, self.parameters)
+        declared = None if self._check is None else self._check.fault(args)
         return declared or self.tool.fault(arguments)
 
     async def checked(self, arguments: Mapping[str, Any]) -> str | None:
         """The same; the event loop goes on meanwhile."""
-        given = named_arguments(arguments, self.parameters)
-        declared = None if self._check is None else await self._check.checked(given)
+        args = named_arguments(arguments, self.parameters)
+        declared = None if self._check is None else await self._check.checked(args)
         return declared or await checked_fault(self.tool, arguments)
 
     async def call(

@@ -190,10 +190,10 @@ class TrainArguments(Arguments):
 @command_main(RecipeError)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns 1 if the preflight found an error; otherwise launch.py takes this process over."""
-    given = read_arguments(TrainArguments, arguments, prog="rag-r1 train", description=_DESCRIPTION)
+    args = read_arguments(TrainArguments, arguments, prog="rag-r1 train", description=_DESCRIPTION)
     add_working_directory()
-    recipe = Recipe.find(given.recipe)
-    config, faults = compose_valid(recipe, given.overrides)
+    recipe = Recipe.find(args.recipe)
+    config, faults = compose_valid(recipe, args.overrides)
     check_training(recipe, config)
 
     if config.trainer.device == "cpu":
@@ -205,7 +205,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     report = preflight(config)
     report.problems[:0] = [error(*fault) for fault in faults]
-    if given.leave_model:
+    if args.leave_model:
         report.problems += check_export(config)
     for note in report.notes:
         print(f"checked: {note}")
@@ -215,10 +215,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"{len(report.errors)} error(s): the run was not started", file=sys.stderr)
         return 1
     print("preflight: all is well")
-    if given.check_only:
+    if args.check_only:
         return 0
     sys.stdout.flush()
-    overrides = [*given.overrides, *whole_paths(config), *session_overrides(config)]
+    overrides = [*args.overrides, *whole_paths(config), *session_overrides(config)]
     overrides += log_overrides(config)
     command = [sys.executable, "-m", "rag_r1.training.launch", str(recipe.folder), recipe.name, *overrides]
     os.execv(command[0], command)

@@ -160,15 +160,15 @@ class StagesArguments(Arguments):
 @command_main(RunError)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns 0 when all stages are finished, 1 with the reason if not."""
-    given = read_arguments(StagesArguments, arguments, prog="rag-r1 stages", description=_DESCRIPTION)
-    check_overrides(given.overrides, len(given.recipe))
-    if given.check_only:  # later stages are checked with the first stage's initial model
-        folders = [given.out.resolve() / f"stage{i}" for i in range(1, len(given.recipe) + 1)]
+    args = read_arguments(StagesArguments, arguments, prog="rag-r1 stages", description=_DESCRIPTION)
+    check_overrides(args.overrides, len(args.recipe))
+    if args.check_only:  # later stages are checked with the first stage's initial model
+        folders = [args.out.resolve() / f"stage{i}" for i in range(1, len(args.recipe) + 1)]
         return max(
-            run_training(recipe, stage_overrides(given.overrides, i, folder, None), check_only=True)
-            for i, (recipe, folder) in enumerate(zip(given.recipe, folders, strict=True), 1)
+            run_training(recipe, stage_overrides(args.overrides, i, folder, None), check_only=True)
+            for i, (recipe, folder) in enumerate(zip(args.recipe, folders, strict=True), 1)
         )
-    run_stages(given.recipe, given.out, given.overrides, run_training)
+    run_stages(args.recipe, args.out, args.overrides, run_training)
     return 0
 
 

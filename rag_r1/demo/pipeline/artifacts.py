@@ -22,13 +22,13 @@ from rag_r1.training.next_steps import finished_model
 class PipelineArtifacts:
     """Those of a pipeline with some arguments in the folder `out`."""
 
-    given: PipelineArguments
+    args: PipelineArguments
     out: Path
 
     @property
     def protocol(self) -> Protocol:
         """The dialect, with the pipeline's prompt."""
-        return pipeline_protocol(self.given.protocol)
+        return pipeline_protocol(self.args.protocol)
 
     @property
     def prompt(self) -> Path:
@@ -56,12 +56,12 @@ class PipelineArtifacts:
     @property
     def models(self) -> dict[str, Path]:
         """The models that are compared, by the step that has made them."""
-        trained = ["grpo", *(["grpo_without_sft"] if self.given.without_sft == "yes" else [])]
+        trained = ["grpo", *(["grpo_without_sft"] if self.args.without_sft == "yes" else [])]
         return {"base": self.base, "sft": self.sft_model, **{step: self.trained(step) for step in trained}}
 
     def held_out(self) -> tuple[list[Question], tuple[dict[str, str], ...]]:
         """The held-out questions, and all passages."""
-        data = demo_data(self.given.seed, self.given.questions, self.given.held_out)
+        data = demo_data(self.args.seed, self.args.questions, self.args.held_out)
         return data.val, data.passages
 
     def retriever(self, step: Path) -> AbstractContextManager[str]:

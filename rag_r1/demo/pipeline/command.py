@@ -24,29 +24,29 @@ example:
 @command_main(RuntimeError, OSError, ValueError, resumable=True)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns 0 when all steps are done, 1 with the reason if not, 130 after Ctrl-C."""
-    given = read_arguments(PipelineArguments, arguments, prog="rag-r1 pipeline", description=_DESCRIPTION)
-    run(given)
+    args = read_arguments(PipelineArguments, arguments, prog="rag-r1 pipeline", description=_DESCRIPTION)
+    run(args)
     return 0
 
 
-def run(given: PipelineArguments) -> None:
+def run(args: PipelineArguments) -> None:
     """Run the steps that are not done. Raises RunError, and what the steps raise."""
     # Here, because the steps need what belongs to extras, and `--help` does not.
     from rag_r1.demo.pipeline.report import make_report, markdown
     from rag_r1.demo.pipeline.steps import Pipeline
 
-    out = given.out.resolve()
+    out = args.out.resolve()
     with PipelineFolder.held(out) as folder:
         mark_children(out)
         if ended := stop_leftovers(out):
             print(f"ended {ended} processes that an earlier start had left behind")
-        steps = Pipeline(given, out).steps()
+        steps = Pipeline(args, out).steps()
         for number, step in enumerate(steps, 1):
             print(f"{number}/{len(steps)} {step.name}", flush=True)
             found = folder.run(step)
             print(f"{number}/{len(steps)} {step.name}: {_told(folder, step.name, found)}", flush=True)
-        if given.until == STEP_NAMES[-1]:
-            report = make_report(folder, {"protocol": given.protocol, "seed": given.seed})
+        if args.until == STEP_NAMES[-1]:
+            report = make_report(folder, {"protocol": args.protocol, "seed": args.seed})
             picture = out / "report.png"  # is not drawn without matplotlib
             print(f"\n{markdown(report)}" + (f"\n\nPicture: {picture}" if picture.exists() else ""))
 

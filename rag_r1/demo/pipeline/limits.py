@@ -42,15 +42,15 @@ def agent_keys(budget: Budget) -> list[str]:
     return [*limits, f"rag_r1.retriever.topk={TOPK}"]
 
 
-def grpo_overrides(given: PipelineArguments) -> list[str]:
+def grpo_overrides(args: PipelineArguments) -> list[str]:
     """What both trainings change in the recipe demo/grpo, the user's own overrides last."""
-    own = [] if given.protocol == "rag_r1_mq" else ["rag_r1.reward=[{term: em, weight: 1.0}]"]
+    own = [] if args.protocol == "rag_r1_mq" else ["rag_r1.reward=[{term: em, weight: 1.0}]"]
     return [
-        f"rag_r1.protocol={given.protocol}",
+        f"rag_r1.protocol={args.protocol}",
         *agent_keys(BUDGET),
         *own,
-        f"data.seed={given.seed}",
-        f"data.val_batch_size={given.held_out}",
+        f"data.seed={args.seed}",
+        f"data.val_batch_size={args.held_out}",
         f"data.max_prompt_length={BUDGET.max_prompt_tokens}",
         f"data.max_response_length={BUDGET.max_response_tokens}",
         f"actor_rollout_ref.rollout.max_model_len={CONTEXT}",
@@ -59,8 +59,8 @@ def grpo_overrides(given: PipelineArguments) -> list[str]:
         "trainer.max_actor_ckpt_to_keep=2",
         f"trainer.save_freq={EVERY}",
         f"trainer.test_freq={EVERY}",
-        f"trainer.total_training_steps={given.grpo_steps}",
+        f"trainer.total_training_steps={args.grpo_steps}",
         # As many as it takes: the steps end the training.
-        f"trainer.total_epochs={given.grpo_steps}",
-        *given.grpo_set,
+        f"trainer.total_epochs={args.grpo_steps}",
+        *args.grpo_set,
     ]

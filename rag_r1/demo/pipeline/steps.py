@@ -78,26 +78,26 @@ class Pipeline(PipelineArtifacts):
                 self._evaluation(),
             )
         }
-        names = STEP_NAMES[: STEP_NAMES.index(self.given.until) + 1]
-        left_out = () if self.given.without_sft == "yes" else ("grpo_without_sft",)
+        names = STEP_NAMES[: STEP_NAMES.index(self.args.until) + 1]
+        left_out = () if self.args.without_sft == "yes" else ("grpo_without_sft",)
         return [made[name] for name in names if name not in left_out]
 
     def _world(self) -> Step:
-        given = self.given
+        args = self.args
         settings = {
-            "protocol": given.protocol,
-            "seed": given.seed,
-            "questions": given.questions,
-            "held_out": given.held_out,
+            "protocol": args.protocol,
+            "seed": args.seed,
+            "questions": args.questions,
+            "held_out": args.held_out,
         }
 
         def work(folder: Path) -> dict[str, Any]:
             shutil.rmtree(folder / "index", ignore_errors=True)  # of a start that was killed
             write_text(folder / "prompt.txt", self.protocol.user_prompt)
             # A real teacher is told the whole format.
-            whole = load_protocol(given.protocol).user_prompt
+            whole = load_protocol(args.protocol).user_prompt
             write_text(folder / "prompt_of_a_real_teacher.txt", whole)
-            data = write_demo(folder, self.protocol, given.seed, given.questions, given.held_out)
+            data = write_demo(folder, self.protocol, args.seed, args.questions, args.held_out)
             build_index(folder / "corpus.jsonl", folder / "index", "--backend", "bm25")
             return {"passages": len(data.passages), "train": len(data.train), "held_out": len(data.val)}
 
@@ -107,10 +107,10 @@ class Pipeline(PipelineArtifacts):
         return Step("world", settings, work, results)
 
     def _base(self) -> Step:
-        given = self.given
-        source = given.base_folder
+        args = self.args
+        source = args.base_folder
         if source is None:
-            made = {"protocol": given.protocol, "seed": given.seed, "steps": given.base_steps}
+            made = {"protocol": args.protocol, "seed": args.seed, "steps": args.base_steps}
             settings: dict[str, Any] = {"base": SCRATCH, **made}
         else:
             weights = sorted(path.name for path in source.glob("*.safetensors"))
@@ -119,28 +119,28 @@ class Pipeline(PipelineArtifacts):
         def work(folder: Path) -> dict[str, Any]:
             policy = folder / "policy"
             if source is None:
-                pretrain(policy, self.protocol, given.seed, given.base_steps)
+                pretrain(policy, self.protocol, args.seed, args.base_steps)
             else:
                 shutil.copytree(source, policy, dirs_exist_ok=True)
-            return {"base": given.base, "steps": None if source else given.base_steps}
+            return {"base": args.base, "steps": None if source else args.base_steps}
 
         return Step("base", settings, work, ("policy",))
 
     def _traces(self) -> Step:
-        given = self.given
-        rules = {"wrong": given.wrong, "parallel": PARALLEL[given.protocol]}
-        named = given.teacher_model is not None
-        settings = {"seed": given.seed, "teacher": given.teacher_model, **({} if named else rules)}
+        args = self.args
+        rules = {"wrong": args.wrong, "parallel": PARALLEL[args.protocol]}
+        named = args.teacher_model is not None
+        settings = {"seed": args.seed, "teacher": args.teacher_model, **({} if named else rules)}
 
         def work(folder: Path) -> dict[str, Any]:
             with self.retriever(folder) as url, ExitStack() as stack:
                 if named:
                     prompt, budget = self.prompt.with_name("prompt_of_a_real_teacher.txt"), TEACHER_BUDGET
-                    asked = {"base_url": given.teacher_url, "teacher_model": given.teacher_model}
-                    asked["api_key_env"] = given.api_key_env
+                    asked = {"base_url": args.teacher_url, "teacher_model": args.teacher_model}
+                    asked["api_key_env"] = args.api_key_env
                 else:
-                    world = demo_data(given.seed, given.questions, given.held_out)
-                    teacher = RuleTeacher(world.train, **rules, seed=given.seed)
+                    world = demo_data(args.seed, args.questions, args.held_out)
+                    teacher = RuleTeacher(world.train, **rules, seed=args.seed)
                     server = stack.enter_context(TeacherServer(teacher))
                     prompt, budget = self.prompt, BUDGET
                     asked = {"base_url": f"{server.url}/v1", "teacher_model": "rules"}
@@ -153,16 +153,16 @@ class Pipeline(PipelineArtifacts):
         return Step("traces", settings, work, ("traces.jsonl",), ("world", "base"))
 
     def _sft_data(self) -> Step:
-        given = self.given
+        args = self.args
 
         def work(folder: Path) -> dict[str, Any]:
             samples = SftDataArguments(
                 traces=[self.out / "traces" / "traces.jsonl"],
                 model=str(self.base),
-                protocol=given.protocol,
+                protocol=args.protocol,
                 prompt=str(self.prompt),
                 format="verl",
-                seed=given.seed,
+                seed=args.seed,
                 out=folder,
                 max_context=CONTEXT - BUDGET.max_turn_tokens,
                 max_target=BUDGET.max_turn_tokens,
@@ -173,41 +173,41 @@ class Pipeline(PipelineArtifacts):
             return {"splits": told["splits"], "left_out": left_out}
 
         results = ("train.parquet", "validation.parquet")
-        return Step("sft_data", {"seed": given.seed}, work, results, ("base", "traces"))
+        return Step("sft_data", {"seed": args.seed}, work, results, ("base", "traces"))
 
     def _sft(self) -> Step:
-        given = self.given
+        args = self.args
         settings = {
-            "seed": given.seed,
-            "epochs": given.sft_epochs,
-            "batch": given.sft_batch,
-            "set": given.sft_set,
+            "seed": args.seed,
+            "epochs": args.sft_epochs,
+            "batch": args.sft_batch,
+            "set": args.sft_set,
         }
 
         def work(folder: Path) -> dict[str, Any]:
             run, data = folder / "run", self.out / "sft_data"
             rows = json.loads((data / "sft_summary.json").read_text())["splits"]["train"]["samples"]
-            bar = SftProgressBar(run / "metrics.jsonl", rows // given.sft_batch * given.sft_epochs)
+            bar = SftProgressBar(run / "metrics.jsonl", rows // args.sft_batch * args.sft_epochs)
             overrides = [
                 f"model.path={hydra_quoted(self.base)}",
                 f"trainer.default_local_dir={hydra_quoted(run)}",
-                f"trainer.seed={given.seed}",
-                f"trainer.total_epochs={given.sft_epochs}",
-                f"data.train_batch_size={given.sft_batch}",
+                f"trainer.seed={args.seed}",
+                f"trainer.total_epochs={args.sft_epochs}",
+                f"data.train_batch_size={args.sft_batch}",
                 f"data.max_length={CONTEXT}",
-                *given.sft_set,
+                *args.sft_set,
             ]
             training = SftArguments(recipe="rag_r1/sft/demo", data=data, overrides=overrides)
             words = training.to_argv()
             with bar:
                 run_module("rag_r1.sft.train_command", *words, log=folder / "sft.log", watch=bar.update)
-            return {"samples": rows, "epochs": given.sft_epochs, "loss": bar.loss}
+            return {"samples": rows, "epochs": args.sft_epochs, "loss": bar.loss}
 
         return Step("sft", settings, work, ("run/model",), ("base", "sft_data"))
 
     def _filter(self) -> Step:
-        given = self.given
-        settings = {"seed": given.seed, "questions": given.filter_questions, "share": given.filter_share}
+        args = self.args
+        settings = {"seed": args.seed, "questions": args.filter_questions, "share": args.filter_share}
 
         def work(folder: Path) -> dict[str, Any]:
             from rag_r1.inference.vllm_server import vllm_server
@@ -222,8 +222,8 @@ class Pipeline(PipelineArtifacts):
                     base_url=url,
                     model="policy",
                     tokenizer=str(self.sft_model.resolve()),
-                    limit=given.filter_questions,
-                    share=given.filter_share,
+                    limit=args.filter_questions,
+                    share=args.filter_share,
                     validation=0,
                 )
                 run_module("rag_r1.sft.filter_command", *chosen.to_argv())
@@ -234,8 +234,8 @@ class Pipeline(PipelineArtifacts):
         return Step("filter", settings, work, ("train.parquet",), ("world", "sft"))
 
     def _grpo(self, name: str, start: str, questions: str) -> Step:
-        given = self.given
-        settings = {"seed": given.seed, "steps": given.grpo_steps, "set": given.grpo_set}
+        args = self.args
+        settings = {"seed": args.seed, "steps": args.grpo_steps, "set": args.grpo_set}
 
         def work(folder: Path) -> dict[str, Any]:
             model = {"sft": self.sft_model, "base": self.base}[start].resolve()
@@ -246,11 +246,11 @@ class Pipeline(PipelineArtifacts):
                     f"data.train_files={hydra_quoted(self.out / questions / 'train.parquet')}",
                     f"data.val_files={hydra_quoted(self.out / 'world' / 'val.parquet')}",
                     f"rag_r1.retriever.url={url}",
-                    *grpo_overrides(given),
+                    *grpo_overrides(args),
                 ]
                 stages = StagesArguments(recipe=["demo/grpo"], out=folder, overrides=overrides)
                 words = ["-m", "rag_r1.training.stages", *stages.to_argv()]
-                train([sys.executable, *words], folder, given.timeout)
+                train([sys.executable, *words], folder, args.timeout)
             return {"model": self.trained(name).relative_to(folder).as_posix()}
 
         return Step(name, settings, work, ("stage1/finished", "stage1/trajectories"), (start, questions))
@@ -263,7 +263,7 @@ class Pipeline(PipelineArtifacts):
             evaluate(folder, self.models, self.protocol, questions, passages, BUDGET, TOPK)
             return {"models": list(self.models)}
 
-        names = ["base", "sft", "grpo", *(["grpo_without_sft"] if self.given.without_sft == "yes" else [])]
+        names = ["base", "sft", "grpo", *(["grpo_without_sft"] if self.args.without_sft == "yes" else [])]
         return Step("evaluation", {"models": names}, work, ("scores.json",), ("world", *names))
 
     def _playing(self, folder: Path, prompt: Path, budget: Budget, retriever: str) -> dict[str, Any]:
@@ -271,10 +271,10 @@ class Pipeline(PipelineArtifacts):
         return {
             "questions": [self.out / "world" / "train.parquet"],
             "out": folder,
-            "protocol": self.given.protocol,
+            "protocol": self.args.protocol,
             "prompt": str(prompt),
             "retriever_url": retriever,
-            "seed": self.given.seed,
+            "seed": self.args.seed,
             "max_prompt_tokens": budget.max_prompt_tokens,
             "max_response_tokens": budget.max_response_tokens,
             "in_flight": AT_A_TIME,

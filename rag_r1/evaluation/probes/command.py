@@ -66,41 +66,41 @@ class PassagesArguments(Arguments):
 @command_main(DataError, CorpusError, OSError)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit status."""
-    given = read_arguments(
+    args = read_arguments(
         PassagesArguments,
         arguments,
         prog="rag-r1 probe-passages",
         description=_DESCRIPTION,
         epilog=_EPILOG,
     )
-    lines, bad = gather(given)
+    lines, bad = gather(args)
     print("\n".join(lines))
     for line in bad.left_out():
         print(terminal_text(line, 1000), file=sys.stderr)
     return 0
 
 
-def gather(given: PassagesArguments, *, save_every: int = SAVE_EVERY) -> tuple[list[str], BadRows]:
+def gather(args: PassagesArguments, *, save_every: int = SAVE_EVERY) -> tuple[list[str], BadRows]:
     """Write the passages; returns what was found, in words, and the rows that were left out.
 
     Raises DataError and CorpusError, with the remedy, if a file cannot be read, or has bad rows that are not
     to be left out.
     """
-    read = read_questions(given.questions)
-    if read.bad.count and not given.skip_bad_rows:
+    read = read_questions(args.questions)
+    if read.bad.count and not args.skip_bad_rows:
         raise DataError(f"nothing was written, because of {read.bad.refusal()}")
     wanted = [_evidence(question) for question in read.questions]
     passages, bad = find_passages(
-        Corpus(given.corpus),
+        Corpus(args.corpus),
         wanted,
-        given.out,
-        random=given.random,
-        seed=given.seed,
-        skip_bad_rows=given.skip_bad_rows,
+        args.out,
+        random=args.random,
+        seed=args.seed,
+        skip_bad_rows=args.skip_bad_rows,
         save_every=save_every,
-        progress=not given.no_progress,
+        progress=not args.no_progress,
     )
-    return [*_told(wanted, passages), f"passages: {given.out}"], read.bad + bad
+    return [*_told(wanted, passages), f"passages: {args.out}"], read.bad + bad
 
 
 def _evidence(question: CorpusQuestion) -> GoldEvidence:

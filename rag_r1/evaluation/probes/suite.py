@@ -74,27 +74,27 @@ class ProbePlan:
     left_out: dict[str, dict[str, int | None]] = field(default_factory=dict)
 
 
-async def make_search_card(given: EvalArguments, ready: RunSetup, passages: Passages) -> int:
+async def make_search_card(args: EvalArguments, ready: RunSetup, passages: Passages) -> int:
     """Play all conditions into folders of `given.out` and write the card; returns 0, or 3 if a run was
     stopped before its end. `given.base_url` is the server; `passages`: from `gather_passages`. Raises
     RunError."""
     plan = plan_conditions(ready, passages)
     for number, (condition, of_condition) in enumerate(plan.conditions, 1):
         print(f"{number}/{len(plan.conditions)} {CONDITION_NAMES[condition.name]}")
-        status = await run_condition(given, of_condition, condition, given.out / condition.name)
+        status = await run_condition(args, of_condition, condition, args.out / condition.name)
         if status:
             return status
     names = [condition.name for condition, _ in plan.conditions]
-    card = write_card(given.out, names, ready.questions.rows, plan.left_out)
-    for line in (*card["sentences"], "", *table_lines(card), "", f"card: {given.out / CARD_MD}"):
+    card = write_card(args.out, names, ready.questions.rows, plan.left_out)
+    for line in (*card["sentences"], "", *table_lines(card), "", f"card: {args.out / CARD_MD}"):
         print(line)
     return 0
 
 
-def gather_passages(given: EvalArguments, ready: RunSetup) -> Passages:
+def gather_passages(args: EvalArguments, ready: RunSetup) -> Passages:
     """The text of the gold passages and the random ones, as far as they can be had. Raises RunError."""
     wanted = [evidence for row in ready.questions.rows if (evidence := GoldEvidence.of(row.metadata))]
-    if not given.corpus:
+    if not args.corpus:
         options = {key: value for key, value in ready.retriever.items() if key != "tool"}
         by_server = (ready.retriever.get("tool") or DEFAULT_TOOL) == DEFAULT_TOOL
         if by_server and any(evidence.ids for evidence in wanted):
@@ -102,12 +102,12 @@ def gather_passages(given: EvalArguments, ready: RunSetup) -> Passages:
         return Passages()
     try:
         found, bad = find_passages(
-            Corpus(given.corpus),
+            Corpus(args.corpus),
             wanted,
-            given.out / PASSAGES,
+            args.out / PASSAGES,
             random=POOL,
-            seed=given.seed,
-            skip_bad_rows=given.skip_bad_rows,
+            seed=args.seed,
+            skip_bad_rows=args.skip_bad_rows,
         )
     except CorpusError as error:
         raise RunError(str(error)) from error

@@ -173,12 +173,12 @@ class CompareArguments(Arguments):
 @command_main(CompareError, *WRONG_RUN)
 def main(arguments: Sequence[str] | None = None, prog: str = "rag-r1 eval compare") -> int:
     """Compare runs and print the tables; returns the exit status."""
-    given = read_arguments(
+    args = read_arguments(
         CompareArguments, arguments, prog=prog, description=__doc__.split("\n\n")[0], epilog=_EPILOG
     )
-    bootstrap = Bootstrap(resamples=given.resamples, seed=given.seed)
-    comparison = compare(given.runs, given.differs, given.normaliser, bootstrap, given.skip_bad_rows)
-    print(write_comparison(comparison, given.out))
+    bootstrap = Bootstrap(resamples=args.resamples, seed=args.seed)
+    comparison = compare(args.runs, args.differs, args.normaliser, bootstrap, args.skip_bad_rows)
+    print(write_comparison(comparison, args.out))
     return 0
 
 

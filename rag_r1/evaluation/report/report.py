@@ -183,16 +183,16 @@ class ReportArguments(Arguments):
 @command_main(*WRONG_RUN)
 def main(arguments: Sequence[str] | None = None, prog: str = "rag-r1 eval report") -> int:
     """Make a report and print it; returns the exit status."""
-    given = read_arguments(ReportArguments, arguments, prog=prog, description=__doc__.split("\n\n")[0])
+    args = read_arguments(ReportArguments, arguments, prog=prog, description=__doc__.split("\n\n")[0])
     options = ReportOptions(
-        answerable=given.answerable,
-        supporting=given.supporting,
-        step=given.step,
-        skip_bad_rows=given.skip_bad_rows,
-        bootstrap=Bootstrap(resamples=given.resamples, seed=given.seed),
+        answerable=args.answerable,
+        supporting=args.supporting,
+        step=args.step,
+        skip_bad_rows=args.skip_bad_rows,
+        bootstrap=Bootstrap(resamples=args.resamples, seed=args.seed),
     )
-    make_report(given.run, options, given.out)
-    print(((given.out or given.run) / REPORT_MD).read_text(encoding="utf-8"))
+    make_report(args.run, options, args.out)
+    print(((args.out or args.run) / REPORT_MD).read_text(encoding="utf-8"))
     return 0
 
 

@@ -60,32 +60,32 @@ SUMMARY = "summary.json"
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns 0 when the rows are written, 3 if the run was stopped before (the reason is printed), 1 if it
     could not begin."""
-    given = read_arguments(DataArguments, arguments, prog="rag-r1 retriever data", description=_DESCRIPTION)
-    return run_command(partial(make_data, given))
+    args = read_arguments(DataArguments, arguments, prog="rag-r1 retriever data", description=_DESCRIPTION)
+    return run_command(partial(make_data, args))
 
 
-async def make_data(given: DataArguments) -> int:
+async def make_data(args: DataArguments) -> int:
     """Take all steps that are not done; returns the exit status. Raises RunError."""
-    given = resolve_model(given)
-    ready = prepare(given, validation_limits(given.protocol), validation=True)
+    args = resolve_model(args)
+    ready = prepare(args, validation_limits(args.protocol), validation=True)
     budget = ready.setup.budget
     if budget.paths > 1 or budget.max_state is not None:
         raise RunError(
             "rag_r1.agent.paths above 1, and max_state, do not go with continuations: leave them out"
         )
     search = retriever_settings(ready)
-    with CandidateStore(ready, search, given.candidates, given.out / "steps" / "candidates") as candidates:
+    with CandidateStore(ready, search, args.candidates, args.out / "steps" / "candidates") as candidates:
         with ExitStack() as opened:
-            making = DataRun(given, ready, search, opened)
+            making = DataRun(args, ready, search, opened)
             trajectories = await trajectories_of(making)
             if trajectories is None or not await find_candidates(making, candidates, trajectories):
                 return 3
-            if given.estimate:
+            if args.estimate:
                 return 0
-            if given.utility != "relevance" and not await score_correctness(making, candidates, trajectories):
+            if args.utility != "relevance" and not await score_correctness(making, candidates, trajectories):
                 return 3
         # Here the model's server has ended: the judge may need its memory.
-        if given.utility != "correctness" and not await score_relevance(making, candidates, trajectories):
+        if args.utility != "correctness" and not await score_relevance(making, candidates, trajectories):
             return 3
     _select(making)
     return 0
@@ -93,7 +93,7 @@ async def make_data(given: DataArguments) -> int:
 
 def _select(making: DataRun) -> None:
     """Write the rows and the summary."""
-    given, uses = making.given, making.given.utility
+    given, uses = making.args, making.args.utility
     files = ScoreFiles(
         candidates=making.out(CANDIDATES),
         relevance=None if uses == "correctness" else making.out(RELEVANCE),

@@ -34,14 +34,14 @@ class CostEstimate:
     policy: Usage
     judge: Usage
 
-    def lines(self, given: JudgeArguments, price_in: float, price_out: float) -> Iterator[str]:
+    def lines(self, args: JudgeArguments, price_in: float, price_out: float) -> Iterator[str]:
         """In words, with the cost if prices are known."""
         yield f"to be scored: {self.passages:,} candidates of {self.rounds:,} searches"
         if self.continuations:
             cost = _cost(self.policy.cost(price_in, price_out))
             yield f"  continuations of the agent: {self.continuations:,}, {_tokens(self.policy)}{cost}"
         if self.judge.requests:
-            cost = _cost(self.judge.cost(given.judge_price_in, given.judge_price_out))
+            cost = _cost(self.judge.cost(args.judge_price_in, args.judge_price_out))
             yield f"  requests to the judge: {self.judge.requests:,}, {_tokens(self.judge)}{cost}"
 
 

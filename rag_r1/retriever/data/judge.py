@@ -49,8 +49,8 @@ class RelevanceJudge:
     """See the top of the module. `counts`: replies that were `refused`, requests that the endpoint has
     `declined`, and those that stayed `unanswered`."""
 
-    def __init__(self, given: JudgeArguments, endpoint: Endpoint, tape: ResponseCache):
-        self.given, self.endpoint, self.tape = given, endpoint, tape
+    def __init__(self, args: JudgeArguments, endpoint: Endpoint, tape: ResponseCache):
+        self.args, self.endpoint, self.tape = args, endpoint, tape
         self.counts: Counter[str] = Counter()
         self._failures_in_a_row = 0
         #: One that refuses everything is set up wrongly, and the run ends; after an answer it is the request.
@@ -69,7 +69,7 @@ class RelevanceJudge:
         for attempt in range(before, before + ATTEMPTS):
             temperature = RETRY_MESSAGE if attempt else 0.0
             more = {"temperature": temperature, "seed": attempt}
-            body, most = judge_request(self.given, told, case, MAX_REPLY_TOKENS, **more)
+            body, most = judge_request(self.args, told, case, MAX_REPLY_TOKENS, **more)
             try:
                 reply = await exchanges.ask(PATH, body, read_chat, most)
             except EngineFailure as error:

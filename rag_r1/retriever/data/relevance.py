@@ -59,16 +59,16 @@ _Case = tuple[Mapping[str, Any], Callable[[list[Any]], Sequence[Any]]]
 class RelevanceScorer:
     """Sub-answers and scores by a judge; a context manager, which holds the step's folder."""
 
-    def __init__(self, given: JudgeArguments, candidates: CandidateStore, folder: Path):
-        self.given, self.candidates = given, candidates
+    def __init__(self, args: JudgeArguments, candidates: CandidateStore, folder: Path):
+        self.args, self.candidates = args, candidates
         self._told = {name: instructions(name) for name in ("sub_answers", "relevance")}
         hashes = {name: hashlib.sha256(text.encode()).hexdigest() for name, text in self._told.items()}
         self.results = ResultJournal(
             folder,
             {
                 "command": "relevance",
-                "judge": given.judge_model,
-                "body": json.loads(given.judge_body),
+                "judge": args.judge_model,
+                "body": json.loads(args.judge_body),
                 "prompts_sha256": hashes,
                 "at_once": PASSAGES_PER_REQUEST,
                 "attempts": ATTEMPTS,
@@ -84,7 +84,7 @@ class RelevanceScorer:
 
     async def score(self, judge: RelevanceJudge, trajectories: TrajectoryReader) -> None:
         """Ask for what is missing; `judge.endpoint.stop` has the reason if the run was stopped before."""
-        pool = JobPool(self.given.judge_in_flight, judge.endpoint.stop, judge.endpoint.idle)
+        pool = JobPool(self.args.judge_in_flight, judge.endpoint.stop, judge.endpoint.idle)
         jobs = (partial(self._answer, judge, played) for played in trajectories)
         await pool.run(jobs, len(trajectories), "sub-answer")
         if judge.endpoint.stop.reason is None:

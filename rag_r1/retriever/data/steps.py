@@ -46,7 +46,7 @@ class DataRun:
     """The data under way. `search`: the settings of the retriever; `opened`: closes the model's server, if
     one is started; `told`: the figures of summary.json."""
 
-    given: DataArguments
+    args: DataArguments
     ready: RunSetup
     search: dict[str, Any]
     opened: ExitStack
@@ -54,25 +54,25 @@ class DataRun:
 
     def out(self, name: str) -> Path:
         """A file of the result."""
-        return self.given.out / name
+        return self.args.out / name
 
     def step(self, name: str) -> Path:
         """A file or folder of the steps."""
-        return self.given.out / "steps" / name
+        return self.args.out / "steps" / name
 
     def serve(self) -> DataArguments:
         """The arguments with the address of the model's server, which is started if it has none."""
-        self.given = self.opened.enter_context(serve_model(self.given))
-        return self.given
+        self.args = self.opened.enter_context(serve_model(self.args))
+        return self.args
 
     def settings(self, what: str, **more: Any) -> dict[str, Any]:
         """What decides how episodes are played. Of a model in a folder its files count, too, which a training
         may have written anew."""
-        model, files = Path(self.given.model), {}
+        model, files = Path(self.args.model), {}
         if model.is_dir():
             facts = ((path.name, path.stat()) for path in sorted(model.iterdir()))
             files = {name: [fact.st_size, fact.st_mtime_ns] for name, fact in facts}
-        return settings_of(self.given, self.ready, what, files=files, served=self.search["served"], **more)
+        return settings_of(self.args, self.ready, what, files=files, served=self.search["served"], **more)
 
     def mark(self, name: str, settings: dict[str, Any], **found: Any) -> None:
         """Note that with these settings nothing is left to do, and what was found."""
@@ -83,7 +83,7 @@ class DataRun:
         try:
             noted = read_json_file(self.step(name))
             same = not changed_settings(noted["settings"], json_roundtrip(settings))
-            return noted if same and self.given.tries <= (noted["tries"] or self.given.tries) else None
+            return noted if same and self.args.tries <= (noted["tries"] or self.args.tries) else None
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return None
 
@@ -100,7 +100,7 @@ class DataRun:
 
 async def trajectories_of(making: DataRun) -> TrajectoryReader | None:
     """The agent's trajectories; None if their run was stopped."""
-    given, run, rows = making.given, making.given.trajectories, making.ready.questions.rows
+    given, run, rows = making.args, making.args.trajectories, making.ready.questions.rows
     settings = making.settings("trajectories", model=given.model)
     if run is None:
         run = making.out("trajectories")
@@ -137,8 +137,8 @@ async def find_candidates(
     making: DataRun, candidates: CandidateStore, trajectories: TrajectoryReader
 ) -> bool:
     """Find and write the candidates, and tell what their scores will cost; whether there are any."""
-    given = making.given
-    failed = await candidates.find(trajectories, given.in_flight)
+    args = making.args
+    failed = await candidates.find(trajectories, args.in_flight)
     if failed:
         why = terminal_text(candidates.problem)
         print(f"searches that failed: {failed:,} ({why}); the same command asks them again")
@@ -148,14 +148,14 @@ async def find_candidates(
     cost = estimate_cost(
         trajectories,
         candidates,
-        given.utility,
-        samples=given.samples,
+        args.utility,
+        samples=args.samples,
         in_characters=making.ready.tokens.tokenizer is None,
-        has_judge=given.judge_url is not None,
+        has_judge=args.judge_url is not None,
     )
     making.told["candidates"] = {"searches": cost.rounds, "passages": cost.passages, "failed": failed}
     making.told["continuations"] = cost.continuations
-    for line in cost.lines(given, given.price_in, given.price_out):
+    for line in cost.lines(args, args.price_in, args.price_out):
         print(line)
     return True
 
@@ -164,10 +164,10 @@ async def score_correctness(
     making: DataRun, candidates: CandidateStore, trajectories: TrajectoryReader
 ) -> bool:
     """Play and write the continuations; whether all were played."""
-    given = making.given
-    more = {"samples": given.samples, "temperature": given.temperature, "beside": given.beside}
+    args = making.args
+    more = {"samples": args.samples, "temperature": args.temperature, "beside": args.beside}
     settings = making.settings("continuations", **more)
-    noted = {**settings, "model": given.model, "candidates": candidates.fingerprint(trajectories)}
+    noted = {**settings, "model": args.model, "candidates": candidates.fingerprint(trajectories)}
     marked = making.marked(SCORED, noted)
     if marked is None or not making.out(CORRECTNESS).is_file():
         making.step(SCORED).unlink(missing_ok=True)  # it is about a file that is written anew
@@ -175,7 +175,7 @@ async def score_correctness(
         if found is None:
             return False
         if not found["again"]:
-            tries = given.tries if found["searches"] < making.told["candidates"]["searches"] else None
+            tries = args.tries if found["searches"] < making.told["candidates"]["searches"] else None
             making.mark(SCORED, noted, tries=tries, **found)
     else:
         found = {name: marked[name] for name in ("searches", "again", "usage")}
@@ -189,20 +189,20 @@ async def _played(
     making: DataRun, candidates: CandidateStore, trajectories: TrajectoryReader, settings: dict[str, Any]
 ) -> dict[str, Any] | None:
     """Play what is missing and write the scores; what was found, or None if the run was stopped."""
-    given = making.given
-    if given.max_cost is not None and given.trajectories is None:
-        left = given.max_cost - trajectories.usage.cost(given.price_in, given.price_out)
+    args = making.args
+    if args.max_cost is not None and args.trajectories is None:
+        left = args.max_cost - trajectories.usage.cost(args.price_in, args.price_out)
         if left <= 0:
             print(stop_message("the trajectories have cost --max-cost", "the continuations are missing"))
             return None
-        given = given.model_copy(update={"max_cost": left})
+        args = args.model_copy(update={"max_cost": left})
     url, out = making.serve().base_url, making.step("correctness")
     assert url is not None
-    async with open_session(given, making.ready, url, given.model, settings, out=out) as run:
-        texts = candidates.passages(trajectories) if given.beside else ()
+    async with open_session(args, making.ready, url, args.model, settings, out=out) as run:
+        texts = candidates.passages(trajectories) if args.beside else ()
         others = [Document(passage.id, passage.contents) for passage in islice(texts, POOL)]
         scores = CorrectnessScorer(
-            run, candidates, given.samples, given.temperature, given.seed, others, given.beside
+            run, candidates, args.samples, args.temperature, args.seed, others, args.beside
         )
         done = await scores.play(trajectories, making.told["continuations"])
         print(usage_line(run))
@@ -218,9 +218,9 @@ async def score_relevance(
     making: DataRun, candidates: CandidateStore, trajectories: TrajectoryReader
 ) -> bool:
     """Score and write the relevance of all candidates; whether the judge was asked about all."""
-    given = making.given
+    args = making.args
     searches = making.told["candidates"]["searches"]
-    if given.judge_url is None:
+    if args.judge_url is None:
         named = trajectories.with_steps
         print("relevance: no --judge-url, so a passage is relevant if an accepted answer stands in it")
         print(f"  or the answer of a step, which {named:,} of {len(trajectories):,} questions name")
@@ -229,11 +229,11 @@ async def score_relevance(
         why = "whose answer (yes, no, or no word) could stand in any passage: give --judge-url"
         making.print_missing("relevance", scored, 0, why)
         return True
-    ways = {name: getattr(given, name) for name in ("retries", "timeout_s", "backoff_s", "trust_env")}
-    with RelevanceScorer(given, candidates, making.step("relevance")) as relevance:
+    ways = {name: getattr(args, name) for name in ("retries", "timeout_s", "backoff_s", "trust_env")}
+    with RelevanceScorer(args, candidates, making.step("relevance")) as relevance:
         tape = relevance.results.folder.tape
-        async with judge_endpoint(given, tape, **ways) as endpoint:
-            judge = RelevanceJudge(given, endpoint, tape)
+        async with judge_endpoint(args, tape, **ways) as endpoint:
+            judge = RelevanceJudge(args, endpoint, tape)
             await relevance.score(judge, trajectories)
             if endpoint.stop.reason is not None:
                 print(stop_message(endpoint.stop.reason, "the judge has not scored all candidates"))
@@ -242,7 +242,7 @@ async def score_relevance(
         scored = write_records(making.out(RELEVANCE), relevance.records(trajectories))
         making.told["relevance"] = {
             "searches": scored,
-            "judge": given.judge_model,
+            "judge": args.judge_model,
             "usage": vars(tape.usage),
         }
         for what, count in sorted(judge.counts.items()):

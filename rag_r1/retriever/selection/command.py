@@ -81,13 +81,13 @@ class SelectArguments(SelectionArguments):
 @command_main(RecordsError, RunError, OSError)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns 0 when the rows are written, else 1."""
-    given = read_arguments(
+    args = read_arguments(
         SelectArguments, arguments, prog="rag-r1 retriever select", description=_DESCRIPTION
     )
-    files = ScoreFiles(given.candidates, given.relevance, given.correctness, given.dataset or "")
-    given.out.parent.mkdir(parents=True, exist_ok=True)
-    selection = write_rows(files, given.rule(given.seed), given.out)
-    for line in (*selection.told(), f"training rows: {given.out}"):
+    files = ScoreFiles(args.candidates, args.relevance, args.correctness, args.dataset or "")
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    selection = write_rows(files, args.rule(args.seed), args.out)
+    for line in (*selection.told(), f"training rows: {args.out}"):
         print(line)
     return 0
 

@@ -184,7 +184,7 @@ class _LoggerCallback(TrainerCallback):
     """veRL's loggers, of the main process."""
 
     def __init__(self, given: TrainOptions, settings: EncoderSettings):
-        self.given, self.settings = given, settings
+        self.args, self.settings = given, settings
         self.tracking: Any = None
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **unused: Any) -> None:
@@ -195,9 +195,9 @@ class _LoggerCallback(TrainerCallback):
         except ImportError as error:
             what = f"--logger: the loggers are veRL's, which is not installed ({error})"
             raise RunError(f"{what}: {setup_command()}") from error
-        config = {"trainer": {}, "retriever": {**self.given.result_settings, **self.settings.model_dump()}}
-        name = self.given.experiment_name or self.given.out.resolve().name
-        self.tracking = Tracking(self.given.project_name, name, list(self.given.logger), config)
+        config = {"trainer": {}, "retriever": {**self.args.result_settings, **self.settings.model_dump()}}
+        name = self.args.experiment_name or self.args.out.resolve().name
+        self.tracking = Tracking(self.args.project_name, name, list(self.args.logger), config)
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Mapping[str, Any], **unused: Any) -> None:
         if self.tracking is not None:

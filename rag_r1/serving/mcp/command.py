@@ -87,30 +87,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     if arguments[:1] == ["--tools"]:
         return _list(arguments[1:])
-    given = read_arguments(McpArguments, arguments, prog="rag-r1 mcp", description=_DESCRIPTION)
+    args = read_arguments(McpArguments, arguments, prog="rag-r1 mcp", description=_DESCRIPTION)
     if not has_mcp():
         raise CommandError(f"rag-r1 mcp needs the package mcp, 2.0 or later: {pip_command('mcp')}")
-    if given.http is None:  # an exception would wait for the thread that reads stdin
+    if args.http is None:  # an exception would wait for the thread that reads stdin
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
     try:
-        asyncio.run(serve(given))
+        asyncio.run(serve(args))
     except KeyboardInterrupt:
         pass
     return 0
 
 
-async def serve(given: McpArguments) -> None:
+async def serve(args: McpArguments) -> None:
     """Serve until stdin ends, or the process is told to end. Raises RunError, ValueError and OSError if it
     cannot begin."""
-    async with open_server(given) as server:
-        if given.http is None:
+    async with open_server(args) as server:
+        if args.http is None:
             await server.run_stdio_async()
         else:
-            await _serve_http(server, given.http)
+            await _serve_http(server, args.http)
 
 
 @asynccontextmanager
-async def open_server(given: McpArguments) -> AsyncIterator[Any]:
+async def open_server(args: McpArguments) -> AsyncIterator[Any]:
     """The MCP server of these arguments; its connections are closed with the block. Raises as `serve`."""
     from rag_r1.config.schema import RagR1Config
     from rag_r1.evaluation.validation_limits import validation_limits
@@ -119,13 +119,13 @@ async def open_server(given: McpArguments) -> AsyncIterator[Any]:
     from rag_r1.serving.mcp.server import make_server
     from rag_r1.tools import close_tools, shared_searcher, shared_tools
 
-    as_eval = _as_evaluated(given)
-    config = RagR1Config.from_config(block_of(as_eval, validation_limits(given.protocol)))
+    as_eval = _as_evaluated(args)
+    config = RagR1Config.from_config(block_of(as_eval, validation_limits(args.protocol)))
     searcher = shared_searcher(config.validation_retriever)
     async with AsyncExitStack() as stack:
         stack.push_async_callback(close_tools, shared_tools(config.validation_retriever, config.tools))
-        player = await stack.enter_async_context(open_agent(as_eval)) if given.base_url is not None else None
-        yield make_server(searcher, player.play if player else None, concurrency=given.in_flight)
+        player = await stack.enter_async_context(open_agent(as_eval)) if args.base_url is not None else None
+        yield make_server(searcher, player.play if player else None, concurrency=args.in_flight)
 
 
 async def _serve_http(server: Any, port: int) -> None:
@@ -141,7 +141,7 @@ async def _serve_http(server: Any, port: int) -> None:
         await uvicorn.Server(uvicorn_config(app, stop_s=_STOP_S, lifespan="on")).serve(sockets=[listener])
 
 
-def _as_evaluated(given: McpArguments) -> Any:
+def _as_evaluated(args: McpArguments) -> Any:
     """The arguments of `rag-r1 eval` with which the agent is made; no questions are read."""
     from rag_r1.evaluation.eval_arguments import EvalArguments
     from rag_r1.evaluation.target import resolve_model
@@ -149,12 +149,12 @@ def _as_evaluated(given: McpArguments) -> Any:
     made = EvalArguments(
         questions=[],
         out=Path("unused"),
-        model=given.model or "unused",
-        base_url=given.base_url,
+        model=args.model or "unused",
+        base_url=args.base_url,
         retries=2,
-        **shared_arguments(given),
+        **shared_arguments(args),
     )
-    return made if given.base_url is None else resolve_model(made)
+    return made if args.base_url is None else resolve_model(made)
 
 
 def _list(server: Sequence[str]) -> int:

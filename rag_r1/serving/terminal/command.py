@@ -73,19 +73,19 @@ class ChatArguments(ChatAgentArguments):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns 0 at the end of the chat; 1 with a message if it could not begin, or if a question of --ask got
     no answer."""
-    given = read_arguments(ChatArguments, arguments, prog="rag-r1 chat", description=_DESCRIPTION)
+    args = read_arguments(ChatArguments, arguments, prog="rag-r1 chat", description=_DESCRIPTION)
     set_up_logs(logging.WARNING)
     token = take_token()
-    if given.url is not None:
-        return TerminalChat(given.url.rstrip("/"), token).chat(given.ask)
-    with _own_server(given) as running:
-        return TerminalChat(running.url, None).chat(given.ask)
+    if args.url is not None:
+        return TerminalChat(args.url.rstrip("/"), token).chat(args.ask)
+    with _own_server(args) as running:
+        return TerminalChat(running.url, None).chat(args.ask)
 
 
 @contextmanager
-def _own_server(given: ChatArguments) -> Iterator[RunningServer]:
+def _own_server(args: ChatArguments) -> Iterator[RunningServer]:
     """A server on a free loopback port, in a thread, for as long as the block runs. Raises RunError."""
-    require_parts(given)
+    require_parts(args)
     # Here, because these need what belongs to extras, and neither `--help` nor `--url` does.
     from rag_r1.serving.http_server import serve
     from rag_r1.serving.launch import launch_agent
@@ -98,11 +98,11 @@ def _own_server(given: ChatArguments) -> Iterator[RunningServer]:
         found.append(running)
         ready.set()
 
-    with bind_socket("127.0.0.1", 0) as listener, launch_agent(given) as place:
+    with bind_socket("127.0.0.1", 0) as listener, launch_agent(args) as place:
 
         def run() -> None:
             try:
-                asyncio.run(serve(given, place, listener, note, drain_s=1))
+                asyncio.run(serve(args, place, listener, note, drain_s=1))
             except BaseException as error:
                 failures.append(error)
             finally:

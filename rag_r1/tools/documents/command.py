@@ -37,8 +37,8 @@ class DocumentsArguments(Arguments):
 @command_main(DocumentsError, OSError)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit status."""
-    given = read_arguments(DocumentsArguments, arguments, prog="rag-r1 documents", description=_DESCRIPTION)
-    corpus = index_folder(given.folder, given.out, not given.no_progress, skip_bad_files=given.skip_bad_files)
+    args = read_arguments(DocumentsArguments, arguments, prog="rag-r1 documents", description=_DESCRIPTION)
+    corpus = index_folder(args.folder, args.out, not args.no_progress, skip_bad_files=args.skip_bad_files)
     with corpus.open("rb") as lines:
         print(f"{sum(1 for _ in lines):,} passages: {terminal_text(str(corpus), 4000)}")
     return 0

@@ -128,10 +128,10 @@ class McpTool(FunctionTool):
             if self.name not in schemas:
                 known = terminal_text(", ".join(sorted(schemas)), 300) or "none"
                 raise McpFailure(f"the server has no tool {self.name!r}; it has: {known}")
-            given = dict(named_arguments(arguments, schemas[self.name]))
-            if fault := await link.fault(self.name, given):
+            args = dict(named_arguments(arguments, schemas[self.name]))
+            if fault := await link.fault(self.name, args):
                 return Refusal(fault[:300])
-            result = await link.client.call_tool(self.name, given, self.options.timeout_s)
+            result = await link.client.call_tool(self.name, args, self.options.timeout_s)
         text = content_text(result)
         if not result.is_error:
             return text
