@@ -1,0 +1,82 @@
+"""The search agent from Python: questions in, trajectories out.
+
+    from rag_r1 import SearchAgent
+
+    with SearchAgent(model="qwen", base_url="http://127.0.0.1:8001/v1") as agent:
+        print(agent.ask("Who founded Zanmu Motors?").answer)
+
+The settings are those of `rag-r1 serve`, by the names of its flags, so a question is played as the chat and
+an evaluation play it. The agent is asynchronous; it runs in a thread of its own (anyio's portal), so that
+these methods also work where an event loop is running already, as in a notebook.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from contextlib import ExitStack
+from functools import partial
+from typing import Any
+
+from anyio.from_thread import BlockingPortal, start_blocking_portal
+
+from rag_r1.agent import Trajectory
+from rag_r1.serving.agent import ChatAgent, open_agent
+from rag_r1.serving.arguments import ChatAgentArguments, check_agent
+from rag_r1.serving.launch import launch_agent
+
+
+class SearchAgent:
+    """A model that searches. Usable in a `with` block, which starts and ends the servers that it needs.
+
+    Settings, the most used: `model` and `base_url` (an OpenAI-compatible server) or `model` alone (a folder,
+    served here by vLLM); `retriever_url` (a retrieval server) or `documents` (a folder that is indexed here);
+    `protocol`; `overrides`, a list of keys such as `rag_r1.agent.max_turns=6`; or only `demo=True`. Raises
+    ArgumentsError, a ValueError, for unknown or contradictory settings.
+    """
+
+    def __init__(self, **settings: Any):
+        self.args = ChatAgentArguments(**settings)
+        check_agent(self.args)
+        self._stack = ExitStack()
+        self._portal: BlockingPortal | None = None
+        self._agent: ChatAgent | None = None
+
+    def __enter__(self) -> SearchAgent:
+        """Start what is needed and try it out. Raises RunError, naming the server that does not answer."""
+        with ExitStack() as stack:
+            launched = stack.enter_context(launch_agent(self.args))
+            self._portal = stack.enter_context(start_blocking_portal())
+            opened = self._portal.wrap_async_context_manager(open_agent(launched.evaluation))
+            self._agent = stack.enter_context(opened)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._portal = self._agent = None
+        self._stack.close()
+
+    def ask(self, question: str, *, temperature: float = 0.0, seed: int = 0) -> Trajectory:
+        """Play one episode: the answer (`.answer`, None if there is none), the turns with their queries and
+        passages (`.turns`), and how it ended (`.status`). Greedy at temperature 0; a failure of a server is
+        in the record (`.failures`), and nothing is raised."""
+        return self.ask_all([question], temperature=temperature, seed=seed)[0]
+
+    def ask_all(
+        self, questions: Iterable[str], *, temperature: float = 0.0, seed: int = 0
+    ) -> list[Trajectory]:
+        """The same for many questions, of which `in_flight` (a setting, 32) are played at a time."""
+        if self._portal is None or self._agent is None:
+            raise RuntimeError("SearchAgent is not open: use it in a `with` block")
+        play = partial(self._agent.play, temperature=temperature, seed=seed)
+        return self._portal.call(_play_all, play, list(questions), self.args.in_flight)
+
+
+async def _play_all(play: Any, questions: list[str], in_flight: int) -> list[Trajectory]:
+    slots = asyncio.Semaphore(in_flight)
+
+    async def one(question: str) -> Trajectory:
+        async with slots:
+            return await play(question)
+
+    return await asyncio.gather(*map(one, questions))
