@@ -136,12 +136,17 @@ def test_every_index_that_is_built_from_a_corpus_has_a_back_end(guide: Path):
 @pytest.mark.parametrize("guide", GUIDES, ids=NAMES)
 def test_every_hydra_key_exists_with_the_value_that_is_shown(guide: Path):
     recipe = RECIPES.get(f"{guide.parent.name}/{guide.name}", "rag_r1/ppo_mq")
-    found = keys(guide.read_text("utf-8"))
+    text = guide.read_text("utf-8")
+    if guide.name == "coming_from.md":  # the other columns are keys of other projects
+        text = "\n".join(
+            line.rstrip("| ").rpartition("|")[2] for line in text.splitlines() if line[:1] == "|"
+        )
+    found = keys(text)
     given = {key: value for key, value in found.items() if value and "..." not in value}
     composed = config(f"recipes/{recipe}", *(f"{key}={value}" for key, value in given.items()))
     for key in found:
         parent, _, name = key.removeprefix("+").rpartition(".")
-        assert name in OmegaConf.select(composed, parent), key
+        assert name in list(OmegaConf.select(composed, parent)), key  # also one that must be given (???)
 
 
 @pytest.mark.parametrize("guide", GUIDES, ids=NAMES)

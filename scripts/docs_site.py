@@ -1,0 +1,127 @@
+"""Builds the docs site from the project's plain Markdown.
+
+    python scripts/docs_site.py                  # build/site/index.html; needs `pip install ".[docs]"`
+    python scripts/docs_site.py --pages          # only collects the pages, in build/docs
+
+The pages lie where they are read on a code host: in docs, and as READMEs beside recipes and server. The site
+has them all in one tree: docs/X becomes X, and a README keeps its path. A link between two pages is rewritten
+to their places in that tree; a link to a source file, which the site does not have, becomes its text. The
+page of the Python API gets the signatures and docstrings of the package's public names.
+"""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+BUILD = ROOT / "build" / "docs"
+#: Pages outside docs, as globs from the root.
+READMES = (
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "recipes/**/README.md",
+    "retrieval_server/README.md",
+    "examples/**/README.md",
+    "tests/README.md",
+)
+#: An inline link or picture: bracketed text and a target that is no address.
+_LINK = re.compile(r"(!?)\[([^\]]*)\]\((?!https?:|mailto:)([^)#\s]*)(#[^)\s]*)?\)")
+_FENCE = re.compile(r"(^```.*?^```$)", re.DOTALL | re.MULTILINE)
+
+
+def pages(root: Path = ROOT) -> dict[Path, Path]:
+    """The files of the site below `root`, pages and pictures, with their places in it (both relative)."""
+    docs = [path for path in (root / "docs").rglob("*") if path.suffix in (".md", ".png")]
+    docs.remove(root / "docs" / "package.md")  # what the package index shows
+    places = {path.relative_to(root): path.relative_to(root / "docs") for path in sorted(docs)}
+    for pattern in READMES:
+        places |= {path.relative_to(root): path.relative_to(root) for path in sorted(root.glob(pattern))}
+    return places
+
+
+def rewrite_links(text: str, page: Path, places: dict[Path, Path]) -> str:
+    """The text of a page (its path from the root) with the links of the site. Code is left as it is."""
+
+    def link(match: re.Match[str]) -> str:
+        picture, label, target, heading = match.group(1), match.group(2), match.group(3), match.group(4) or ""
+        if not target:
+            return match.group()
+        path = Path(os.path.normpath(page.parent / target))
+        if path == Path("README.md"):  # its sections are other ones
+            path, heading = Path("docs/index.md"), ""
+        found = next((one for one in (path, path / "README.md") if one in places), None)
+        if found is None:
+            return label
+        return f"{picture}[{label}]({os.path.relpath(places[found], places[page].parent)}{heading})"
+
+    parts = _FENCE.split(text)
+    return "".join(part if part.startswith("```") else _LINK.sub(link, part) for part in parts)
+
+
+def api_reference() -> str:
+    """Signatures and docstrings of the names in `rag_r1.__all__`, as Markdown."""
+    import rag_r1
+
+    sections = ["\n## Reference\n"]
+    for name in rag_r1.__all__:
+        item = getattr(rag_r1, name)
+        sections.append(_entry("###", name, item))
+        if inspect.isclass(item):
+            methods = [pair for pair in vars(item).items() if not pair[0].startswith("_")]
+            sections += [
+                _entry("####", f"{name}.{method}", f) for method, f in methods if inspect.isfunction(f)
+            ]
+    return "\n".join(sections)
+
+
+def _entry(level: str, name: str, item: object) -> str:
+    try:
+        signature = str(inspect.signature(item))  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        signature = ""
+    return f"{level} {name}\n\n```python\n{name}{signature}\n```\n\n{inspect.getdoc(item) or ''}\n"
+
+
+def collect(out: Path = BUILD, root: Path = ROOT) -> int:
+    """Write all files of the site below `out`, which is emptied first; returns their number."""
+    shutil.rmtree(out, ignore_errors=True)
+    places = pages(root)
+    for source, place in places.items():
+        target = out / place
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if source.suffix == ".png":
+            shutil.copyfile(root / source, target)
+            continue
+        text = rewrite_links((root / source).read_text(encoding="utf-8"), source, places)
+        target.write_text(text + (api_reference() if place == Path("api.md") else ""), encoding="utf-8")
+    return len(places)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Collect the pages and build the site, with warnings as errors; returns the exit status."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--pages", action="store_true", help="collect the pages only")
+    args = parser.parse_args(argv)
+    print(f"{collect()} files in {BUILD}")
+    if args.pages:
+        return 0
+    if find_spec("zensical") is None:
+        print('error: zensical is not installed: pip install ".[docs]"', file=sys.stderr)
+        return 1
+    command = [sys.executable, "-m", "zensical", "build", "--strict", "--clean"]
+    return subprocess.run([*command, "--config-file", str(ROOT / "mkdocs.yml")], cwd=ROOT).returncode
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,74 @@
+"""The docs site: every page has its place in it, every link works, and it is built without a warning."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+sys.path.append(str(ROOT / "scripts"))
+
+import docs_site as site  # noqa: E402
+
+
+class _Loader(yaml.SafeLoader):
+    """Reads the tag with which mkdocs names a function of Python as a plain string."""
+
+
+_Loader.add_multi_constructor("tag:yaml.org,2002:python/name:", lambda loader, name, node: name)
+
+
+def nav_pages() -> list[str]:
+    """The pages of the navigation, in order."""
+    nav = yaml.load((ROOT / "mkdocs.yml").read_text("utf-8"), _Loader)["nav"]
+    entries = [entry for section in nav for entries in section.values() for entry in entries]
+    return [entry if isinstance(entry, str) else next(iter(entry.values())) for entry in entries]
+
+
+def test_the_navigation_has_every_page_once():
+    pages = [str(place) for place in site.pages(ROOT).values() if place.suffix == ".md"]
+    assert sorted(nav_pages()) == sorted(pages)
+
+
+@pytest.mark.parametrize(
+    "before, after",
+    [
+        ("[data](data.md)", "[data](data.md)"),
+        ("[data](../../docs/guides/data.md#sources)", "[data](data.md#sources)"),
+        ("[recipes](../../recipes/README.md)", "[recipes](../recipes/README.md)"),
+        ("[a folder](../../recipes)", "[a folder](../recipes/README.md)"),
+        ("[blocks](../../rag_r1/protocols/blocks.py)", "blocks"),
+        ("[the demo](../../README.md#two-commands)", "[the demo](../index.md)"),
+        ("![chat](../images/chat.png)", "![chat](../images/chat.png)"),
+        ("[veRL](https://example.org/x.md)", "[veRL](https://example.org/x.md)"),
+        ("[below](#sources)", "[below](#sources)"),
+        ("```\n[code](../../rag_r1/x.py)\n```", "```\n[code](../../rag_r1/x.py)\n```"),
+    ],
+)
+def test_links_are_those_of_the_site(before: str, after: str):
+    assert site.rewrite_links(before, Path("docs/guides/tools.md"), site.pages(ROOT)) == after
+
+
+def test_the_reference_has_every_public_name_with_its_docstring():
+    import rag_r1
+
+    text = site.api_reference()
+    assert all(f"### {name}\n" in text for name in rag_r1.__all__)
+    assert "#### SearchAgent.ask_all" in text and "of which `in_flight`" in text
+
+
+@pytest.mark.slow
+def test_the_site_is_built_without_a_warning(tmp_path: Path):
+    if importlib.util.find_spec("zensical") is None:
+        pytest.skip("zensical is not installed (the extra docs)")
+    site.collect(tmp_path / "build" / "docs")
+    (tmp_path / "mkdocs.yml").write_text((ROOT / "mkdocs.yml").read_text("utf-8"), encoding="utf-8")
+    command = [sys.executable, "-m", "zensical", "build", "--strict", "--config-file", "mkdocs.yml"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (tmp_path / "build" / "site" / "index.html").is_file()
