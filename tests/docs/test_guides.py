@@ -74,10 +74,11 @@ def keys(text: str) -> dict[str, str | None]:
     modules are none."""
     found: dict[str, str | None] = {}
     for key, value in KEY.findall(text):
-        module = (ROOT / key.lstrip("+").replace(".", "/")).with_suffix(".py")
+        module = ROOT / key.lstrip("+").replace(".", "/")
         if (
             not key.endswith((".py", ".sh", ".md", ".yaml", ".json", ".jsonl", ".pt"))
-            and not module.is_file()
+            and not module.with_suffix(".py").is_file()
+            and not module.is_dir()
         ):
             found[key] = value.rstrip(".,;:") or found.get(key)
     return found
