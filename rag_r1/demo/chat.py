@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 
 import yaml
@@ -17,9 +17,9 @@ from rag_r1.demo.policy import policy_path
 from rag_r1.demo.run import OUTPUTS
 from rag_r1.demo.world import demo_protocol, write_demo
 from rag_r1.evaluation.eval_arguments import EvalArguments
-from rag_r1.serving.app import PageInfo
 from rag_r1.serving.arguments import ChatAgentArguments, with_demo_limits
 from rag_r1.serving.launch import say, start_search
+from rag_r1.serving.page_info import ExampleQuestion, PageInfo, model_name
 from rag_r1.tools.retrieval.local_server import retrieval_process
 from rag_r1.training.next_steps import newest_checkpoint
 
@@ -27,8 +27,14 @@ from rag_r1.training.next_steps import newest_checkpoint
 _EMBEDDED, _SEED = "rag_r1_mq", 0
 #: The demo's world is written anew at each start, below --out.
 _WORLD = "chat-demo"
-#: Questions that the demo suggests.
-_EXAMPLES = 6
+#: Questions of each kind that the demo suggests, and what the kinds are called.
+_EXAMPLES = 2
+_KINDS = {
+    "one_hop": "one fact",
+    "bridge": "a fact about the result of a search",
+    "both": "two facts",
+    "comparison": "a comparison",
+}
 #: Tokens of the demo's context, and its episodes at a time in vLLM. A batch has room for all of their
 #: prompts: vLLM on a CPU crashes if it splits the prefill of a seeded request.
 _CONTEXT, _AT_A_TIME = 512, 32
@@ -49,17 +55,44 @@ def start(args: ChatAgentArguments, stack: ExitStack) -> tuple[EvalArguments, Pa
     if run is not None:
         say(f"the policy of {run.folder}")
         url = stack.enter_context(retrieval_process(run.folder / "index", args.out / "search.log"))
-        model, protocol, note, examples = run.model, run.protocol, "", run.examples()
+        model, protocol, note, questions = run.model, run.protocol, "", run.questions()
+        name, step = model_name(str(run.model))
+        index = str(run.folder / "index")
     else:
         say(_UNTRAINED)
         model, protocol, note = policy_path(_EMBEDDED), _EMBEDDED, _UNTRAINED
         folder = args.out / _WORLD
         shutil.rmtree(folder, ignore_errors=True)
-        data = write_demo(folder / "data", demo_protocol(protocol), _SEED, train=1)
+        write_demo(folder / "data", demo_protocol(protocol), _SEED, train=1)
         url = start_search(folder / "data" / "corpus.jsonl", folder, stack)
-        examples = tuple(question.text for question in data.val[:_EXAMPLES])
+        questions = held_out_questions(folder / "data")
+        name, step, index = "the embedded policy, before training", None, "BM25 of its world"
     evaluation = eval_arguments(model, Path("-"), protocol, url, args.out)
-    return with_demo_limits(args, evaluation, _VLLM), PageInfo("an invented world", note, examples)
+    about = PageInfo(
+        "an invented world",
+        note,
+        examples_of(questions),
+        model=name,
+        step=step,
+        index=index,
+        golds={row.question: row.golds for row in questions},
+    )
+    return with_demo_limits(args, evaluation, _VLLM), about
+
+
+def held_out_questions(data: Path) -> list[QuestionRow]:
+    """The held-out questions in the folder of a demo's data."""
+    return [QuestionRow.from_row(row) for row in read_rows(data / "val.parquet")]
+
+
+def examples_of(questions: Iterable[QuestionRow]) -> tuple[ExampleQuestion, ...]:
+    """The first questions of each kind, by kind."""
+    by_kind: dict[str, list[ExampleQuestion]] = {kind: [] for kind in _KINDS}
+    for row in questions:
+        kind = row.data_source.rpartition("/")[2]
+        if len(by_kind.setdefault(kind, [])) < _EXAMPLES:
+            by_kind[kind].append(ExampleQuestion(row.question, _KINDS.get(kind, kind)))
+    return tuple(example for examples in by_kind.values() for example in examples)
 
 
 @dataclass(frozen=True)
@@ -70,10 +103,9 @@ class DemoRun:
     model: Path
     protocol: str
 
-    def examples(self) -> tuple[str, ...]:
-        """Some of its held-out questions."""
-        rows = islice(read_rows(self.folder / "data" / "val.parquet"), _EXAMPLES)
-        return tuple(QuestionRow.from_row(row).question for row in rows)
+    def questions(self) -> list[QuestionRow]:
+        """Its held-out questions."""
+        return held_out_questions(self.folder / "data")
 
 
 def last_demo_run(outputs: Path) -> DemoRun | None:

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -30,29 +29,12 @@ from rag_r1.serving.admission import ServerFullError
 from rag_r1.serving.conversation import ChatMessage, read_conversation
 from rag_r1.serving.metrics import CONTENT_TYPE
 from rag_r1.serving.middleware import RequestGuard
+from rag_r1.serving.page_info import PAGE_FILES, PageInfo
 from rag_r1.serving.sessions import FAILURES, ChatParameters, ChatSession, ChatSessions, reasoning_text
 from rag_r1.serving.wire import BACK_S, STOPPING, ChatRequest, TextRequest, completion, error_body
 
 _PAGE = Path(__file__).with_name("page")
-#: What is served of the page: address, file, content type.
-_FILES = (
-    ("/", "chat.html", "text/html; charset=utf-8"),
-    ("/chat.css", "chat.css", "text/css; charset=utf-8"),
-    ("/chat.js", "chat.js", "text/javascript; charset=utf-8"),
-    ("/icon.svg", "icon.svg", "image/svg+xml"),
-)
 _WORDS = {404: "not_found", 405: "method_not_allowed"}
-
-
-@dataclass(frozen=True)
-class PageInfo:
-    """What the page tells: `what` is searched, `note` is a remark, `examples` are questions to begin with."""
-
-    what: str = ""
-    note: str = ""
-    examples: tuple[str, ...] = ()
-    protocol: str = ""
-    history: int = field(default=0)
 
 
 class RequestError(Exception):
@@ -190,9 +172,9 @@ class _ChatStream(StreamingResponse):
 def _add_page(app: FastAPI, about: PageInfo) -> None:
     @app.get("/about")
     async def tell() -> dict[str, Any]:
-        return asdict(about)
+        return about.public()
 
-    for address, name, media_type in _FILES:
+    for address, (name, media_type) in PAGE_FILES.items():
         app.get(address, include_in_schema=False)(_file((_PAGE / name).read_bytes(), media_type))
 
 

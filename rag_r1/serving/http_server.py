@@ -51,7 +51,8 @@ async def serve(
     host, port = listener.getsockname()[:2]
     async with open_agent(place.evaluation) as player:
         seats = AdmissionQueue(args.in_flight, args.queue)
-        chats = ChatSessions(player, seats, ChatMetrics(seats), args.name, args.earlier)
+        metrics = ChatMetrics(seats)
+        chats = ChatSessions(player, seats, metrics, args.name, args.earlier, place.about.golds)
         app = create_app(chats, place.about, own=_own_names(host), allowed=allowed, token=token)
         server = _ChatServer(uvicorn_config(app, stop_s=drain_s + _TOLD_S), ready, chats, drain_s)
         server.running = RunningServer(f"http://{_in_url(host)}:{port}", server)

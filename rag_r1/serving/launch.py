@@ -21,8 +21,8 @@ from rag_r1.evaluation.target import resolve_model, serve_model
 from rag_r1.options.import_path import import_object
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.lock import hold_lock
-from rag_r1.serving.app import PageInfo
 from rag_r1.serving.arguments import ChatAgentArguments, to_eval_arguments
+from rag_r1.serving.page_info import PageInfo, model_name
 from rag_r1.tools.retrieval.local_server import build_index, retrieval_process
 
 #: What is written anew at each start, below --out. No other module has these names: --out may be a folder
@@ -47,21 +47,22 @@ def launch_agent(args: ChatAgentArguments) -> Iterator[LaunchedAgent]:
         busy = RunError(f"another chat uses the folder {args.out}: choose another --out")
         stack.enter_context(hold_lock(args.out, busy, name=".lock"))
         asked, about = import_object(_DEMO)(args, stack) if args.demo else _own(args, stack)
+        model, step = model_name(asked.model)
         asked = resolve_model(asked)
         if asked.base_url is None:
             say(f"starting vLLM for {asked.model}; its log: {asked.out / 'vllm.log'}")
         asked = stack.enter_context(serve_model(asked))
-        yield LaunchedAgent(asked, replace(about, protocol=asked.protocol, history=args.earlier))
+        about = replace(about, protocol=asked.protocol, history=args.earlier)
+        yield LaunchedAgent(asked, about if about.model else replace(about, model=model, step=step))
 
 
 def _own(args: ChatAgentArguments, stack: ExitStack) -> tuple[EvalArguments, PageInfo]:
     asked = to_eval_arguments(args)
     if args.documents is None:
-        return asked, PageInfo(what="the passages of its retrieval server")
+        return asked, PageInfo(what="the passages of its retrieval server", index=asked.retriever_url)
     url = _indexed(args.documents, args.out, stack, args.skip_bad_files)
-    return asked.model_copy(update={"retriever_url": url}), PageInfo(
-        what=f"the documents in {args.documents.name}"
-    )
+    about = PageInfo(what=f"the documents in {args.documents.name}", index=f"BM25 of {args.documents.name}")
+    return asked.model_copy(update={"retriever_url": url}), about
 
 
 def _indexed(folder: Path, out: Path, stack: ExitStack, skip_bad_files: bool) -> str:

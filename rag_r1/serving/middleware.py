@@ -24,6 +24,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from rag_r1.serving.page_info import PAGE_FILES
 from rag_r1.serving.wire import BACK_S, STOPPING, error_body
 
 #: A larger body, in bytes, is refused; a conversation of 200 long answers is smaller.
@@ -31,7 +32,7 @@ MAX_BODY_BYTES = 2 << 20
 #: Seconds within which a body must arrive.
 BODY_TIMEOUT_S = 30.0
 #: Answered without the token: the page, which holds no data, and the probe.
-OPEN_PATHS = frozenset({"/", "/chat.css", "/chat.js", "/icon.svg", "/health"})
+OPEN_PATHS = frozenset({*PAGE_FILES, "/health"})
 HEADERS = {
     "content-security-policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "

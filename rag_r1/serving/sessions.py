@@ -10,7 +10,7 @@ import asyncio
 import logging
 import time
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -79,13 +79,19 @@ class ChatSession:
 
 class ChatSessions:
     """Begins chats, and tells them to clients. `name`: of the model; `most_history`: earlier questions that
-    the policy is shown."""
+    the policy is shown; `golds`: right answers, by question, where they are known."""
 
     def __init__(
-        self, player: ChatAgent, seats: AdmissionQueue, metrics: ChatMetrics, name: str, most_history: int
+        self,
+        player: ChatAgent,
+        seats: AdmissionQueue,
+        metrics: ChatMetrics,
+        name: str,
+        most_history: int,
+        golds: Mapping[str, tuple[str, ...]] | None = None,
     ):
         self.player, self.seats, self.metrics = player, seats, metrics
-        self.name, self.most_history = name, most_history
+        self.name, self.most_history, self.golds = name, most_history, golds or {}
         #: Whether the server stops, and what is under way is ended.
         self.stopped = False
         self._under_way: set[asyncio.Task[Trajectory]] = set()
@@ -175,7 +181,7 @@ class ChatSessions:
             return [sse(error_body(*FAILURES[record.status][1:]))]
         pieces = [chunks.delta(content=record.answer)] if record.answer else []
         pieces += [
-            chunks.event("citations", citations(record)),
+            chunks.event("citations", citations(record, self.golds.get(chat.wanted.asked.question, ()))),
             chunks.event("ended", {**episode_ending(record), **chat.more}),
             chunks.delta(finish=finish_reason(record)),
         ]

@@ -23,6 +23,7 @@ from tests.fakes.retriever import results
 class Policy(LoopbackServer):
     """A context manager. `golds`: right answers by question; `passages`: what the retrieval server finds,
     (id, contents); `corpus`: the hash that it names, if it describes itself, and `described` what else;
+    `also`: queries beside the question; `rounds`: turns in which it searches so;
     `ids`: whether token ids are returned; `context`: its length, if the server names it; `latency_s`: of a
     completion; `thought`: before each action. Each token has the log-prob -0.5."""
 
@@ -33,6 +34,8 @@ class Policy(LoopbackServer):
     passages: Sequence[tuple[str, str]] = ()
     corpus: str | None = None
     described: dict[str, Any] = field(default_factory=dict)
+    also: Sequence[str] = ()
+    rounds: int = 1
     ids: bool = True
     context: int | None = None
     latency_s: float = 0.0
@@ -71,8 +74,8 @@ class Policy(LoopbackServer):
         right = question and self.fate(question, body["temperature"], body.get("seed", 0))
         text = f"<answer> {self.golds[question] if right else 'wrong'} </answer>"
         turns = prompt.rpartition("<|im_start|>assistant")[2]
-        if self.searches and "</information>" not in turns:
-            text = f"<search> {question} </search>"
+        if self.searches and turns.count("</information>") < self.rounds:
+            text = f"<search> {','.join((question, *self.also))} </search>"
         if self.thought:
             text = f"<think> {self.thought} </think> {text}"
         await asyncio.sleep(self.latency_s)

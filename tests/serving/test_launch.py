@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rag_r1.demo.chat import last_demo_run
+from rag_r1.demo.chat import examples_of, last_demo_run
 from rag_r1.demo.world import demo_protocol, write_demo
 from rag_r1.runs.errors import RunError
 from rag_r1.serving.arguments import ServeArguments
@@ -39,8 +39,10 @@ def test_the_newest_demo_run_with_a_policy_is_served(tmp_path):
 def test_the_questions_of_a_demo_run_are_suggested(tmp_path):
     run_at(tmp_path / "grpo", age_s=1)
     data = write_demo(tmp_path / "grpo" / "data", demo_protocol("rag_r1_mq"), seed=3, train=1, val=8)
-    examples = last_demo_run(tmp_path).examples()
-    assert examples == tuple(question.text for question in data.val[:6])
+    questions = last_demo_run(tmp_path).questions()
+    assert [row.question for row in questions] == [question.text for question in data.val]
+    kinds = [example.kind for example in examples_of(questions)]
+    assert len(kinds) == 8 and kinds == sorted(kinds, key=list(dict.fromkeys(kinds)).index)  # by kind
 
 
 def test_two_chats_do_not_share_a_folder(tmp_path):

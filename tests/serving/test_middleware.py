@@ -11,6 +11,7 @@ import pytest
 
 from rag_r1.serving.idle_timeout import IdleTimeoutProtocol
 from rag_r1.serving.middleware import HEADERS, MAX_BODY_BYTES
+from rag_r1.serving.page_info import PAGE_FILES
 from tests.serving.running_chat import GOLD, arguments, chat_server, policy_of, question
 
 TOKEN = "s3cret"
@@ -33,7 +34,7 @@ def test_without_the_token_there_is_only_the_page_and_the_probe(chat, sent):
         assert chat.get(path, headers=sent).status_code == 401
     refused = chat.post(question(), headers=sent)
     assert refused.status_code == 401 and refused.headers["www-authenticate"] == "Bearer"
-    for path in ("/", "/chat.js", "/chat.css", "/icon.svg", "/health"):
+    for path in (*PAGE_FILES, "/health"):
         assert chat.get(path, headers=sent).status_code == 200
 
 
@@ -144,7 +145,7 @@ def test_the_page_has_nothing_inline_and_nothing_of_other_servers(chat):
     assert "<style" not in page and "style=" not in page and " on" not in page.replace(" one", "")
     for mark in ("<script>", "//cdn", "http://", "https://"):
         assert mark not in page
-    script = chat.get("/chat.js").text
+    script = "".join(chat.get(path).text for path in PAGE_FILES if path.endswith(".js"))
     for way in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "srcdoc"):
         assert way not in script
 

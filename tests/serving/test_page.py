@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from rag_r1.serving.app import PageInfo
+from rag_r1.serving.page_info import ExampleQuestion, PageInfo
 from tests.serving.browser import CHROMIUM, Tab, chromium, tab
 from tests.serving.running_chat import GOLD, QUESTION, arguments, chat_server, policy_of
 
@@ -17,6 +17,7 @@ pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="no Chromium: apt-get install chromium"),
 ]
 
+BUTTONS = "[...document.querySelectorAll('.after button')]"
 ATTACK = "<img src=x onerror=\"window.ran='{0}'\"><script>window.ran='{0}'</script>"
 HOSTILE = f"Who? {ATTACK.format('question')}"
 HOSTILE_GOLD = f"It is {ATTACK.format('answer')}"
@@ -54,7 +55,7 @@ async def answered(page: Tab, number: int = 1) -> None:
 
 
 def test_each_search_its_passages_and_those_with_the_answer_are_shown_and_can_be_stopped(tmp_path, browser):
-    about = PageInfo("an invented world", "A remark.", (QUESTION,), history=4)
+    about = PageInfo("an invented world", "A remark.", (ExampleQuestion(QUESTION, "one fact"),), history=4)
     with policy_of() as policy, chat_server(arguments(policy.url, tmp_path / "out"), about) as chat:
 
         async def play(page: Tab) -> None:
@@ -64,7 +65,7 @@ def test_each_search_its_passages_and_those_with_the_answer_are_shown_and_can_be
             await answered(page)
             assert await texts(page, ".query .said") == [QUESTION]
             assert await texts(page, ".passage .title") == ["Mara Torval", "Tito Vesmer"]
-            assert await texts(page, ".found .title, .label") == ["Mara Torval", "contains the answer"]
+            assert await texts(page, ".found .title, .label") == ["Mara Torval", "contains these words"]
             assert await texts(page, ".found mark") == [GOLD]
             assert await texts(page, ".answer .text") == [GOLD]
             policy.latency_s = 30
@@ -74,7 +75,7 @@ def test_each_search_its_passages_and_those_with_the_answer_are_shown_and_can_be
             await answered(page, 2)
             assert (await texts(page, ".answer .text"))[1] == "Stopped."
             policy.latency_s = 0
-            await page.run("[...document.querySelectorAll('.after button')].at(-1).click()")
+            await page.run(f"{BUTTONS}.find((one) => one.textContent === 'Retry').click()")
             await page.until("document.querySelectorAll('.answer:not(.none)').length === 2")
             prompt = policy.tokenizer.decode(policy.bodies[-1]["prompt"])
             assert f"Question: {QUESTION}\nAnswer: {GOLD}\n" in prompt  # the first, not the stopped one
@@ -86,7 +87,8 @@ def test_each_search_its_passages_and_those_with_the_answer_are_shown_and_can_be
 
 def test_no_question_query_document_or_answer_runs_a_script(tmp_path, browser):
     with policy_of({HOSTILE: HOSTILE_GOLD}, passages=HOSTILE_PASSAGES) as policy:
-        about = PageInfo(ATTACK.format("what"), ATTACK.format("note"), (HOSTILE,))
+        examples = (ExampleQuestion(HOSTILE, ATTACK.format("kind")),)
+        about = PageInfo(ATTACK.format("what"), ATTACK.format("note"), examples)
         with chat_server(arguments(policy.url, tmp_path / "out"), about) as chat:
 
             async def play(page: Tab) -> None:
@@ -139,3 +141,42 @@ def test_the_page_asks_for_the_token_and_fits_a_phone(tmp_path, browser):
             assert await page.run("document.documentElement.scrollWidth") <= 360
 
         in_page(browser, chat.url, play, problems=True)  # the first request, without the token
+
+
+def test_an_answer_is_shown_as_right_wrong_or_ungrounded_and_parallel_queries_as_one_step(tmp_path, browser):
+    right, wrong, invented = QUESTION, "Who painted it?", "Where is it?"
+    golds = {right: (GOLD,), wrong: ("Tito Vesmer",)}
+    about = PageInfo(model="grpo", step=18, index="people", golds=golds)
+    answers = {right: GOLD, wrong: "Mara Torval", invented: "Atlantis"}
+    with policy_of(answers, also=("Tito Vesmer",), rounds=2) as policy:
+        with chat_server(arguments(policy.url, tmp_path / "out", history=0), about) as chat:
+
+            async def play(page: Tab) -> None:
+                await page.until("document.getElementById('what').textContent !== ''")
+                assert await texts(page, "#what") == ["grpo · step 18 · index people"]
+                for number, question in enumerate(answers, 1):
+                    await page.type(question)
+                    await answered(page, number)
+                assert await page.run("document.querySelectorAll('.step.search').length") == 6
+                assert (await texts(page, ".together"))[0] == "2 searches at once"
+                assert (await texts(page, ".folded summary"))[0] == "The same search as before"
+                assert (await texts(page, ".passage .first"))[0].startswith("The painter Mara Torval")
+                known, wrong_one = await texts(page, ".answer .verdict")  # of the third it is not known
+                assert known.startswith("Right")
+                assert wrong_one == "Wrong. The right answer is: Tito Vesmer"
+                (ungrounded,) = await texts(page, ".answer.ungrounded .by")
+                assert "no passage contains these words" in ungrounded
+                link = await page.run("import('./share.js').then((it) => it.questionLink('Who & why?'))")
+                assert link == f"{chat.url}/#q=Who%20%26%20why%3F"
+
+            in_page(browser, chat.url, play)
+
+
+def test_a_link_fills_in_its_question_and_asks_nothing(tmp_path, browser):
+    with policy_of() as policy, chat_server(arguments(policy.url, tmp_path / "out")) as chat:
+
+        async def play(page: Tab) -> None:
+            await page.until("document.getElementById('question').value === 'Who & why?'")
+            assert await texts(page, ".turn") == [] and policy.bodies == []
+
+        in_page(browser, f"{chat.url}/#q=Who%20%26%20why%3F", play)

@@ -80,7 +80,7 @@ def test_the_chat_answers_what_an_evaluation_answers_token_by_token(place, tmp_p
 
 def test_of_32_chats_at_once_with_the_demo_each_is_answered_or_refused(place):
     given, place, _ = place
-    questions = place.about.examples
+    questions = [example.question for example in place.about.examples]
     with chat_server_at(given, place) as chat, ThreadPoolExecutor(32) as threads:
         answers = list(threads.map(lambda i: chat.post(question(questions[i % len(questions)])), range(32)))
         assert chat.health()["running"] == 0

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
 _DESCRIPTION = """\
 Chat with a search agent in the terminal. Each search is shown as it happens, with the passages that it found;
-those that contain the answer are named at the end. Ctrl-C stops an answer; /new begins a new conversation;
-Ctrl-D ends the chat.
+those that contain the words of the answer are named at the end. Ctrl-C stops an answer; /new begins a new
+conversation; Ctrl-D ends the chat.
 
 examples:
   rag-r1 chat --demo
@@ -188,14 +188,27 @@ class TerminalChat:
         elif kind == "queued":
             self._line(f"waiting; {data['ahead']} before this one", _DIM)
         elif kind == "passages":
+            if len(data["calls"]) > 1:
+                self._line(f"{len(data['calls'])} searches at once:", _DIM)
             for call in data["calls"]:
                 self._call(call)
-        elif kind == "citations" and data["passages"]:
-            self._line("the answer is in:", _DIM)
-            for title in dict.fromkeys(str(passage["title"]) for passage in data["passages"]):
-                self._line(f"  * {title}")
+        elif kind == "citations":
+            self._about_answer(data)
         elif kind == "ended" and data["status"] != "answered":
             self._line(f"no answer ({data['status']})", _BOLD)
+
+    def _about_answer(self, data: dict[str, Any]) -> None:
+        """Right or wrong where that is known, and the passages with the words of the answer."""
+        if data.get("verdict") == "right":
+            self._line("right: it is the answer that this world knows", _DIM)
+        elif data.get("verdict") == "wrong":
+            self._line(f"wrong; the right answer is: {', or '.join(map(str, data['golds']))}", _BOLD)
+        if data.get("grounded") is False:
+            self._line("ungrounded: no passage contains these words", _BOLD)
+        elif data["passages"]:
+            self._line("the model's words occur in:", _DIM)
+            for title in dict.fromkeys(str(passage["title"]) for passage in data["passages"]):
+                self._line(f"  * {title}")
 
     def _call(self, call: dict[str, Any]) -> None:
         arguments = call["arguments"]

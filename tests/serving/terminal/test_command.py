@@ -54,7 +54,7 @@ def test_a_question_shows_its_search_its_passages_and_the_answer(chat):
     shown = out.getvalue().splitlines()
     assert shown[0] == "I need to search." and shown[1].startswith(f"search: {QUESTION}")
     assert "Mara Torval: The painter Mara Torval was born in Karlen Ford in 1907." in shown[2]
-    assert shown[-4:] == ["I need to search.", GOLD, "the answer is in:", "  * Mara Torval"]
+    assert shown[-4:] == ["I need to search.", GOLD, "the model's words occur in:", "  * Mara Torval"]
 
 
 def test_what_comes_from_documents_cannot_control_the_terminal(chat):

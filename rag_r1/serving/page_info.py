@@ -1,0 +1,61 @@
+"""What the chat tells about itself: who answers, what is searched, and questions to begin with."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+_SCRIPT = "text/javascript; charset=utf-8"
+#: The files of the page in the folder page: by address, the name and the content type. They need no token.
+PAGE_FILES = {
+    "/": ("chat.html", "text/html; charset=utf-8"),
+    "/chat.css": ("chat.css", "text/css; charset=utf-8"),
+    "/icon.svg": ("icon.svg", "image/svg+xml"),
+    **{f"/{name}.js": (f"{name}.js", _SCRIPT) for name in ("chat", "turn", "stream", "share")},
+}
+_STEP = re.compile(r"global_step_(\d+)")
+
+
+@dataclass(frozen=True)
+class ExampleQuestion:
+    """A question that the page suggests. `kind`: what it takes to answer it; empty: unknown."""
+
+    question: str
+    kind: str = ""
+
+
+@dataclass(frozen=True)
+class PageInfo:
+    """`what` is searched, `note` is a remark, `model` answers, trained to `step`, `index` is the search's.
+    `history`: earlier questions that a follow-up is asked with. `golds`: the right answers of questions that
+    are known, by question; the page learns them only with an answer."""
+
+    what: str = ""
+    note: str = ""
+    examples: tuple[ExampleQuestion, ...] = ()
+    protocol: str = ""
+    history: int = 0
+    model: str = ""
+    step: int | None = None
+    index: str = ""
+    golds: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def public(self) -> dict[str, Any]:
+        """Everything but the right answers, as JSON types."""
+        told = asdict(self)
+        del told["golds"]
+        return told
+
+
+def model_name(model: str) -> tuple[str, int | None]:
+    """The name of a model that is shown, and the step of the checkpoint: of a path the run's folder or the
+    model's own, of anything else the text itself."""
+    steps = _STEP.search(model)
+    path = Path(model[: steps.start()]) if steps else Path(model)
+    if not steps and not path.is_dir():
+        return model, None
+    parts = [part for part in path.parts if part not in ("checkpoints", "actor", "huggingface", "/")]
+    return (parts[-1] if parts else model), (int(steps[1]) if steps else None)
