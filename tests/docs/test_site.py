@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -33,6 +34,14 @@ def nav_pages() -> list[str]:
 def test_the_navigation_has_every_page_once():
     pages = [str(place) for place in site.pages(ROOT).values() if place.suffix == ".md"]
     assert sorted(nav_pages()) == sorted(pages)
+
+
+@pytest.mark.parametrize(
+    "page", sorted(str(p) for p in site.pages(ROOT) if p.parts[0] in ("docs", "recipes"))
+)
+def test_a_page_says_first_for_whom_it_is(page: str):
+    if page.endswith(".md"):
+    assert re.match(r"# [^\n]+\n\nFor (those|all|maintainers)", (ROOT / page).read_text("utf-8"))
 
 
 @pytest.mark.parametrize(
