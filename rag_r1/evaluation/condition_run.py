@@ -46,21 +46,30 @@ TRAJECTORIES = "trajectories"
 
 def prepare_evaluation(args: EvalArguments) -> RunSetup:
     """Read and check everything that needs no server. Raises RunError."""
+    supporting = read_annotations(args)
+    ready = prepare(args, validation_limits(args.protocol), validation=True)
+    if args.card and supporting is not None:
+        try:
+            rows = with_supporting(ready.questions.rows, supporting)
+        except AnnotationError as error:
+            raise RunError(str(error)) from error
+        ready = replace(ready, questions=replace(ready.questions, rows=rows))
+    return ready
+
+
+def read_annotations(args: EvalArguments) -> Any:
+    """What --supporting says, after --answerable has been checked, too; None without. Raises RunError."""
     bad, supporting = BadRows(), None
     try:
         if args.answerable:
             read_answerable(args.answerable, bad)
         if args.supporting:
             supporting = read_supporting(args.supporting, bad)
-        if bad.count and not args.skip_bad_rows:
-            raise RunError(bad.refusal())
-        ready = prepare(args, validation_limits(args.protocol), validation=True)
-        if args.card and supporting is not None:
-            rows = with_supporting(ready.questions.rows, supporting)
-            ready = replace(ready, questions=replace(ready.questions, rows=rows))
     except AnnotationError as error:
         raise RunError(str(error)) from error
-    return ready
+    if bad.count and not args.skip_bad_rows:
+        raise RunError(bad.refusal())
+    return supporting
 
 
 async def run_condition(args: PolicyArguments, ready: RunSetup, condition: Condition, out: Path) -> int:

@@ -14,9 +14,11 @@ import httpx
 from rag_r1.evaluation.eval_arguments import PolicyArguments
 from rag_r1.inference.checkpoints import model_folder
 from rag_r1.inference.client import base_address
+from rag_r1.inference.hub import local_model
 from rag_r1.inference.vllm_server import vllm_server
 from rag_r1.io.bounded_http import bounded_http_client
 from rag_r1.io.bounded_json import read_json_file
+from rag_r1.rollouts.checks import server_fault
 from rag_r1.rollouts.provenance_facts import TIMEOUT_S, get_json
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.markdown import one_line_text
@@ -33,10 +35,11 @@ def resolve_model(given: Given) -> Given:
     does not have it."""
     if given.base_url is not None:
         if given.engine == "chat":
+            _told(f"{base_address(given.base_url)}/models", given.api_key_env)
             return given
         longest = _context_of_server(given.base_url, given.model, given.api_key_env)
         return _within(given, longest, tokenizer=given.tokenizer or given.model)
-    folder = model_folder(Path(given.model), given.out / MODEL)
+    folder = model_folder(local_model(given.model), given.out / MODEL)
     tokenizer = given.tokenizer or (str(folder) if given.engine == "completions" else None)
     return _within(given, _context_of_model(folder), model=str(folder), tokenizer=tokenizer)
 
@@ -90,12 +93,17 @@ def vllm_version(url: str, key_variable: str) -> str | None:
 
 
 def _told(address: str, key_variable: str) -> Any:
-    """What a server answers to a GET; None if it is no JSON, or an error."""
+    """What a server answers to a GET; None if it is no JSON, or an error. Raises RunError if there is no
+    server."""
     key = os.environ.get(key_variable, "").strip()
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     try:
         with bounded_http_client(TIMEOUT_S, headers) as client:
             status, told = get_json(client, address)
+    except httpx.ConnectError as error:
+        start = "vllm serve MODEL --port {port}"
+        where = address.removesuffix("/models")
+        raise RunError(server_fault("model server", where, str(error), start, "--base-url")) from error
     except (httpx.HTTPError, httpx.InvalidURL, OSError, UnicodeError):
         return None
     return told if status == 200 else None

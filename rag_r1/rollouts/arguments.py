@@ -42,6 +42,9 @@ class _QuestionArguments(Arguments):
         "FILE",
     )
     out: Path = argument("folder of the run; run again, the command goes on where it was interrupted", "DIR")
+    check_only: bool = argument(
+        "check arguments, files and servers, report all problems, and stop", default=False
+    )
 
 
 class RolloutArguments(AgentSelection, EpisodeTokens, _QuestionArguments):

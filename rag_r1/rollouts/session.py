@@ -29,6 +29,7 @@ from rag_r1.protocols import Failure
 from rag_r1.protocols.retriever_query import CallContext
 from rag_r1.rewards import RewardError, RewardSum
 from rag_r1.rollouts.arguments import RolloutArguments, block_of, keys_of
+from rag_r1.rollouts.checks import is_refused, server_fault, try_servers
 from rag_r1.rollouts.engine_factory import IDS, TokenUnit, agent_setup, engine_maker
 from rag_r1.rollouts.requests import QuestionSet, questions_hash, read_questions
 from rag_r1.rollouts.runner import CorrectnessRule, EpisodeRunner
@@ -171,24 +172,13 @@ async def open_session(
     """Opens everything that a run needs, tries out the endpoint and the search, and closes it again. `out`:
     the run's folder, if it is not `--out`; `searches`: false for a run without a search. Raises RunError."""
     stop, body = CancelToken(), json.loads(args.body)
-    options = EndpointOptions(
-        url=url,
-        key_variable=args.api_key_env,
-        timeout_s=args.timeout_s,
-        retries=args.retries,
-        backoff_s=args.backoff_s,
-        in_flight=args.in_flight,
-        trust_env=args.trust_env,
-    )
     spending = CostTracker(stop, args.price_in, args.price_out, args.max_cost)
-    endpoint = Endpoint(options, stop, spending, RateLimiter(args.rpm, args.tpm))
+    endpoint = Endpoint(_endpoint_options(args, url), stop, spending, RateLimiter(args.rpm, args.tpm))
     try:
-        if searches:
-            await try_search(ready.setup)
+        search = [try_search(ready.setup, args.retriever_url)] if searches else []
         sampling = {"model": model, **sampling_of(args)}
-        answers = await unless_cancelled(
-            stop, ready.tokens.answers(args.engine, endpoint, model, body, ready.setup)
-        )
+        model_server = ready.tokens.answers(args.engine, endpoint, model, body, ready.setup)
+        answers, *_ = await try_servers(unless_cancelled(stop, model_server), *search)
         needs_logprobs = requires_token_ids(ready.setup, answers)
         notes = {"endpoint": base_address(url), "retriever": args.retriever_url}
         with RunFolder(out or args.out, {**settings, "model": model, "answers": answers}, notes) as folder:
@@ -212,6 +202,38 @@ async def open_session(
     finally:
         await endpoint.close()
         await close_tools(ready.setup.tools())
+
+
+def _endpoint_options(args: RolloutArguments, url: str) -> EndpointOptions:
+    return EndpointOptions(
+        url=url,
+        key_variable=args.api_key_env,
+        timeout_s=args.timeout_s,
+        retries=args.retries,
+        backoff_s=args.backoff_s,
+        in_flight=args.in_flight,
+        trust_env=args.trust_env,
+    )
+
+
+async def check_only(args: RolloutArguments, ready: RunSetup, url: str | None, model: str) -> int:
+    """What `--check-only` does when the arguments are read: one search, and one request to the model's server
+    at `url`, unless it would be started here. Returns 0. Raises RunError with all that does not answer."""
+    stop = CancelToken()
+    attempts: list[Awaitable[Any]] = [try_search(ready.setup, args.retriever_url)]
+    endpoint = Endpoint(_endpoint_options(args, url), stop) if url is not None else None
+    try:
+        if endpoint is not None:
+            body = json.loads(args.body)
+            attempts.append(ready.tokens.answers(args.engine, endpoint, model, body, ready.setup))
+        await try_servers(*(unless_cancelled(stop, attempt) for attempt in attempts))
+    finally:
+        if endpoint is not None:
+            await endpoint.close()
+        await close_tools(ready.setup.tools())
+    served = "the model's server answers" if endpoint is not None else "the model is served by the command"
+    print(f"all checks passed: {len(ready.questions.rows):,} questions, the search answers, {served}")
+    return 0
 
 
 @command_main(RunError, RewardError, OSError, resumable=True)
@@ -255,8 +277,9 @@ async def unless_cancelled(stop: CancelToken, work: Awaitable[Any]) -> Any:
         stopped.cancel()
 
 
-async def try_search(setup: AgentSetup) -> None:
-    """One search, before anything has to be paid for. Raises RunError if it fails."""
+async def try_search(setup: AgentSetup, url: str) -> None:
+    """One search, before anything has to be paid for. Raises RunError if it fails; `url`: of the retrieval
+    server, for the message."""
     tool, query = setup.tools()["search"], "Which river flows through Paris?"
     try:
         sent = await sent_arguments(tool, [{"query": query}], lambda: CallContext(query))
@@ -264,10 +287,11 @@ async def try_search(setup: AgentSetup) -> None:
     except Exception as error:  # a tool of the user's own may raise anything
         raise RunError(f"the search does not work: {type(error).__name__}: {error}") from error
     if isinstance(found, Failure):
-        raise RunError(
-            f"the search does not work: {found.detail or found.reason}. Start the retrieval server, or "
-            "correct --retriever-url"
-        )
+        why = found.detail or found.reason
+        if not is_refused(why):
+            raise RunError(f"the search does not work: {why}. Correct the server, or --retriever-url")
+        start = "rag-r1 index serve --index DIR --port {port}"
+        raise RunError(server_fault("retrieval server", url, why, start, "--retriever-url"))
 
 
 def usage_line(run: RunSession) -> str:

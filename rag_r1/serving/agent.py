@@ -97,7 +97,7 @@ class ChatAgent:
 
     async def try_out(self) -> None:
         """One search and one token, so that what does not work is known at start. Raises RunError."""
-        await try_search(self.setup)
+        await try_search(self.setup, self.args.retriever_url)
         probing = self.tokens.answers(
             self.args.engine, self._endpoint, self.args.model, self.body, self.setup
         )

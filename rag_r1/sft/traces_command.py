@@ -24,8 +24,17 @@ from rag_r1.options.command_line import Positive, argument, read_arguments
 from rag_r1.options.server_address import Address
 from rag_r1.rollouts.agent_arguments import MODEL_SERVER
 from rag_r1.rollouts.arguments import From0, RolloutArguments
+from rag_r1.rollouts.checks import all_problems
 from rag_r1.rollouts.requests import EpisodeRequest, make_request
-from rag_r1.rollouts.session import RunSession, open_session, prepare, run_command, settings_of, usage_line
+from rag_r1.rollouts.session import (
+    RunSession,
+    check_only,
+    open_session,
+    prepare,
+    run_command,
+    settings_of,
+    usage_line,
+)
 
 _DESCRIPTION = """\
 Let a teacher answer questions with search, for supervised fine-tuning. The teacher is any OpenAI-compatible
@@ -65,7 +74,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 async def make_traces(args: TracesArguments) -> int:
     """Play what is missing, write the files, print the figures; returns the exit status. Raises RunError."""
-    ready = prepare(args, _DEFAULTS)
+    with all_problems(args, _DEFAULTS):
+        ready = prepare(args, _DEFAULTS)
+    if args.check_only:
+        return await check_only(args, ready, args.base_url, args.teacher_model)
     protocol, own_prompt = ready.config.protocol, ready.config.own_prompt
     asks = [
         make_request(

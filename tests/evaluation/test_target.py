@@ -26,12 +26,19 @@ def folder_with(path: Path, config: str) -> Path:
 
 
 def test_the_tokenizer_of_a_served_model_is_its_own_unless_another_is_given():
-    url = {"base_url": "http://127.0.0.1:9/v1"}
-    assert resolve_model(arguments(**url)).tokenizer == "m"
-    assert resolve_model(arguments(**url, tokenizer="t")).tokenizer == "t"
-    assert resolve_model(arguments(**url, engine="chat")).tokenizer is None
-    with serve_model(arguments(**url)) as given:
-        assert given.base_url == url["base_url"]
+    with Policy(None, {}, lambda *unused: True) as server:
+        url = {"base_url": f"{server.url}/v1"}
+        assert resolve_model(arguments(**url)).tokenizer == "m"
+        assert resolve_model(arguments(**url, tokenizer="t")).tokenizer == "t"
+        assert resolve_model(arguments(**url, engine="chat")).tokenizer is None
+        with serve_model(arguments(**url)) as given:
+            assert given.base_url == url["base_url"]
+
+
+@pytest.mark.parametrize("engine", ["chat", "completions"])
+def test_a_dead_server_is_named_with_its_address_and_the_command_that_starts_one(engine):
+    with pytest.raises(RunError, match=r"no model server answers at http://127.0.0.1:9/v1.*vllm serve"):
+        resolve_model(arguments(base_url="http://127.0.0.1:9/v1", engine=engine))
 
 
 @pytest.mark.parametrize(

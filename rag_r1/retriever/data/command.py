@@ -39,7 +39,8 @@ from rag_r1.retriever.data.steps import (
 from rag_r1.retriever.records import CANDIDATES, CORRECTNESS, PASSAGES, RELEVANCE, TRAIN, RecordsError
 from rag_r1.retriever.selection.command import write_rows
 from rag_r1.retriever.selection.scores import ScoreFiles
-from rag_r1.rollouts.session import prepare, run_command
+from rag_r1.rollouts.checks import all_problems
+from rag_r1.rollouts.session import check_only, prepare, run_command
 from rag_r1.runs.errors import RunError
 
 _DESCRIPTION = """\
@@ -66,8 +67,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 async def make_data(args: DataArguments) -> int:
     """Take all steps that are not done; returns the exit status. Raises RunError."""
-    args = resolve_model(args)
-    ready = prepare(args, validation_limits(args.protocol), validation=True)
+    with all_problems(args, {}, [partial(resolve_model, args)]):
+        args = resolve_model(args)
+        ready = prepare(args, validation_limits(args.protocol), validation=True)
+    if args.check_only:
+        return await check_only(args, ready, args.base_url, args.model)
     budget = ready.setup.budget
     if budget.paths > 1 or budget.max_state is not None:
         raise RunError(

@@ -147,7 +147,7 @@ def test_an_evaluation_does_not_start_with_such_a_server():
     with served({"backend": "bm25", "separator": None}) as server:
         setup = SimpleNamespace(tools=lambda: shared_tools(options(server), {}))
         with pytest.raises(RunError, match="does not work: .*kind bm25, has no separator; serve a dense"):
-            asyncio.run(try_search(setup))
+            asyncio.run(try_search(setup, "http://127.0.0.1:9"))
         assert queries(server) == []
 
 

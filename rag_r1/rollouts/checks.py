@@ -1,0 +1,127 @@
+"""Checks of a command that plays episodes: all problems at once, before anything is asked.
+
+A command reads its arguments in the usual way, within `all_problems`. Only if that fails, every part is tried
+by itself (the protocol, the prompt, each key, each file of questions, the tokenizer, the folder), so that one
+error lists all that a user has to correct. Then the servers are tried with one request each, all of them even
+if one fails (`try_servers`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import urlsplit
+
+from rag_r1.config.schema import RagR1Config
+from rag_r1.inference.hub import is_hub_name
+from rag_r1.protocols import load_protocol
+from rag_r1.rewards import RewardError
+from rag_r1.rollouts.arguments import RolloutArguments, block_of
+from rag_r1.rollouts.engine_factory import TokenUnit
+from rag_r1.rollouts.requests import read_questions
+from rag_r1.runs.errors import RunError
+
+#: What a user can correct.
+_FAULTS = (ValueError, RunError, RewardError, OSError)
+#: Takes the place of a protocol that cannot be read, so that the rest is checked.
+_ANY_PROTOCOL = "rag_r1_mq"
+
+
+class StartError(RunError):
+    """A command that cannot start, for one or several reasons, each with its remedy."""
+
+    def __init__(self, problems: Sequence[str]):
+        self.problems = list(problems)
+        count = len(self.problems)
+        lines = (
+            self.problems if count == 1 else [f"{count} problems:", *(f"  - {it}" for it in self.problems)]
+        )
+        super().__init__("\n".join(lines))
+
+
+@contextmanager
+def all_problems(
+    args: RolloutArguments, defaults: Mapping[str, Any], more: Sequence[Callable[[], Any]] = ()
+) -> Iterator[None]:
+    """Around what reads the arguments of a command: if that fails, StartError with all problems. `defaults`:
+    as for `prepare` (session.py); `more`: further checks of the command, each raising for what is wrong."""
+    try:
+        yield
+    except _FAULTS as error:
+        problems = start_problems(args, defaults, more)
+        if len(problems) < 2:
+            raise
+        raise StartError(problems) from error
+
+
+def start_problems(
+    args: RolloutArguments, defaults: Mapping[str, Any], more: Sequence[Callable[[], Any]] = ()
+) -> list[str]:
+    """What is wrong in the arguments and in the files that they name; nothing is asked of a server. The
+    arguments are as for `all_problems`."""
+    problems: dict[str, None] = {}  # each once, in order
+
+    def check(work: Callable[[], Any]) -> bool:
+        try:
+            work()
+        except _FAULTS as error:
+            problems[str(error)] = None
+            return False
+        return True
+
+    def configured(**changes: Any) -> None:
+        plain = {"protocol": protocol, "prompt": None, "overrides": []}
+        RagR1Config.from_config(block_of(args.changed(**{**plain, **changes}), defaults))
+
+    protocol = _ANY_PROTOCOL
+    for one in more:
+        check(one)
+    if check(lambda: configured(protocol=args.protocol)):
+        protocol = args.protocol
+    if args.prompt is not None:
+        check(lambda: configured(prompt=args.prompt))
+    for override in args.overrides:
+        check(lambda override=override: configured(overrides=[override]))
+    for path in args.questions:
+        check(lambda path=path: _read(args, path, protocol))
+    if args.tokenizer is not None and not is_hub_name(args.tokenizer):
+        check(lambda: TokenUnit.of(args.tokenizer))
+    if args.out.exists() and not args.out.is_dir():
+        problems[f"--out {args.out} is a file: give a folder"] = None
+    return list(problems)
+
+
+def _read(args: RolloutArguments, path: Any, protocol: str) -> None:
+    read_questions([path], load_protocol(protocol), skip_bad_rows=args.skip_bad_rows)
+
+
+async def try_servers(*attempts: Awaitable[Any]) -> list[Any]:
+    """The results of these, which are all awaited. Raises StartError with all RunErrors; any other error, and
+    a cancellation, as it comes."""
+    results = await asyncio.gather(*attempts, return_exceptions=True)
+    for result in results:
+        if isinstance(result, BaseException) and not isinstance(result, RunError):
+            raise result
+    if failures := [result for result in results if isinstance(result, RunError)]:
+        raise failures[0] if len(failures) == 1 else StartError([str(failure) for failure in failures])
+    return results
+
+
+def is_refused(error: str) -> bool:
+    """Does the text of an error say that nobody listens at the address?"""
+    return any(words in error for words in ("Connect call failed", "Connection refused", "ConnectorError"))
+
+
+def server_fault(what: str, url: str, error: str, start: str, flag: str) -> str:
+    """The sentence for a server that does not answer: its address, why, the command that starts one, and the
+    flag that names it. `{port}` in `start` is that of the address."""
+    why = "connection refused" if is_refused(error) else error
+    try:
+        port = urlsplit(url).port or 80
+    except ValueError:
+        port = 80
+    return (
+        f"no {what} answers at {url} ({why}): start one with `{start.format(port=port)}`, or correct {flag}"
+    )

@@ -1,0 +1,131 @@
+"""The checks before a command plays episodes: all problems at once, for each command, files before servers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from rag_r1.evaluation import command as evaluation
+from rag_r1.inference.hub import is_hub_name, local_model
+from rag_r1.retriever.data import command as retriever_data
+from rag_r1.rollouts.checks import StartError, server_fault, try_servers
+from rag_r1.runs.errors import RunError
+from rag_r1.sft import filter_command, traces_command
+from tests.fakes.scripted_vllm import Policy
+
+DEAD = "http://127.0.0.1:9"
+#: The commands that play episodes, each with the flags of its model's server.
+COMMANDS = {
+    "eval": (evaluation.main, ["--model", "m", "--base-url", f"{DEAD}/v1"]),
+    "traces": (traces_command.main, ["--teacher-model", "m", "--base-url", f"{DEAD}/v1"]),
+    "filter": (filter_command.main, ["--model", "m", "--base-url", f"{DEAD}/v1"]),
+    "retriever data": (retriever_data.main, ["--model", "m", "--base-url", f"{DEAD}/v1"]),
+}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_five_planted_problems_are_reported_in_one_run(name, tmp_path, capsys):
+    main, server = COMMANDS[name]
+    (tmp_path / "bad.jsonl").write_text('{"question": "Who?"}\n')
+    status = main(
+        [
+            *server,
+            *("--questions", str(tmp_path / "missing.parquet")),
+            *("--questions", str(tmp_path / "bad.jsonl")),
+            *("--protocol", "no_such_protocol"),
+            *("--tokenizer", str(tmp_path / "no_tokenizer")),
+            *("--out", str(tmp_path / "out")),
+            "rag_r1.agent.max_trns=3",
+        ]
+    )
+    message = capsys.readouterr().err
+    assert status == 1
+    wanted = ("missing.parquet", "bad.jsonl", "no_such_protocol", "no_tokenizer", "rag_r1.agent.max_trns")
+    assert [word for word in wanted if word not in message] == []
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_two_dead_servers_are_named_with_the_commands_that_start_them(name, tmp_path, capsys):
+    main, server = COMMANDS[name]
+    questions = tmp_path / "questions.jsonl"
+    questions.write_text(json.dumps({"question": "Who?", "golden_answers": ["she"]}))
+    common = ["--questions", str(questions), "--engine", "chat", "--out", str(tmp_path / "out")]
+    assert main([*server, *common, "--retriever-url", DEAD, "--check-only"]) == 1
+    message = capsys.readouterr().err
+    assert DEAD in message and "--retriever-url" in message or "--base-url" in message
+    assert "rag-r1 index serve" in message or "vllm serve" in message
+
+
+@pytest.mark.slow
+def test_check_only_asks_each_server_once_and_writes_nothing(tmp_path, capsys):
+    questions = tmp_path / "questions.jsonl"
+    questions.write_text(json.dumps({"question": "Who?", "golden_answers": ["she"]}))
+    with Policy(None, {}, lambda *unused: True) as policy:
+        flags = ["--model", "m", "--base-url", f"{policy.url}/v1", "--retriever-url", policy.url]
+        common = ["--questions", str(questions), "--engine", "chat", "--out", str(tmp_path / "out")]
+        assert evaluation.main([*flags, *common, "--check-only"]) == 0
+    assert "all checks passed: 1 questions" in capsys.readouterr().out
+    assert not (tmp_path / "out").exists()
+
+
+def test_all_servers_are_tried_and_other_errors_pass():
+    async def fails(text: str) -> None:
+        raise RunError(text)
+
+    async def answers() -> str:
+        return "yes"
+
+    assert asyncio.run(try_servers(answers(), answers())) == ["yes", "yes"]
+    with pytest.raises(StartError) as told:
+        asyncio.run(try_servers(fails("one"), answers(), fails("two")))
+    assert told.value.problems == ["one", "two"]
+    with pytest.raises(RunError, match="^one$"):
+        asyncio.run(try_servers(fails("one"), answers()))
+    with pytest.raises(ZeroDivisionError):
+        asyncio.run(try_servers(answers(), asyncio.sleep(1 / 1), divide()))
+
+
+async def divide() -> float:
+    return 1 / 0
+
+
+def test_a_server_that_does_not_answer_is_one_sentence_with_address_start_command_and_flag():
+    fault = server_fault(
+        "search", "http://h:81", "[Connect call failed ('h', 81)]", "serve --port {port}", "--u"
+    )
+    assert (
+        fault
+        == "no search answers at http://h:81 (connection refused): start one with `serve --port 81`, "
+        + ("or correct --u")
+    )
+
+
+@pytest.mark.parametrize(
+    "name, is_name",
+    [("Qwen/Qwen2.5-7B", True), ("models/qwen/7b", False), ("qwen", False), ("../a/b", False)],
+)
+def test_names_of_the_hub_are_known_by_their_form(name, is_name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert is_hub_name(name) == is_name
+    Path(name).mkdir(parents=True)
+    assert not is_hub_name(name) and local_model(name) == Path(name)
+
+
+def test_a_model_of_the_hub_comes_from_its_cache_and_a_missing_one_is_named(tmp_path, monkeypatch):
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    repository = tmp_path / "models--our--model"
+    snapshot = repository / "snapshots" / ("0" * 40)
+    snapshot.mkdir(parents=True)
+    (snapshot / "config.json").write_text("{}")
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text("0" * 40)
+    assert local_model("our/model") == snapshot
+    with pytest.raises(RunError, match="other/model is no folder here, and the Hub does not give it"):
+        local_model("other/model")
