@@ -1,4 +1,4 @@
-"""The checks before a command plays episodes: all problems at once, for each command, files before servers."""
+"""The checks before a command plays episodes: all problems at once, files before servers."""
 
 from __future__ import annotations
 
@@ -94,14 +94,10 @@ async def divide() -> float:
 
 
 def test_a_server_that_does_not_answer_is_one_sentence_with_address_start_command_and_flag():
-    fault = server_fault(
-        "search", "http://h:81", "[Connect call failed ('h', 81)]", "serve --port {port}", "--u"
-    )
-    assert (
-        fault
-        == "no search answers at http://h:81 (connection refused): start one with `serve --port 81`, "
-        + ("or correct --u")
-    )
+    refused = "Cannot connect to host h:81 [Connect call failed ('h', 81)]"
+    fault = server_fault("search", "http://h:81", refused, "serve --port {port}", "--url")
+    expected = "no search answers at http://h:81 (connection refused): start one with `serve --port 81`, or "
+    assert fault == f"{expected}correct --url"
 
 
 @pytest.mark.parametrize(
