@@ -8,6 +8,7 @@ time.
 from __future__ import annotations
 
 import json
+import math
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
@@ -83,30 +84,40 @@ def markdown(results: dict[str, Any]) -> str:
 
 
 def draw(results: dict[str, Any], path: Path) -> list[Path]:
-    """The picture: the learning curve, EM by kind and searches, before and after."""
+    """The picture, by step: held-out EM by kind (with the 95 % interval of all), reward, searches, turns."""
     steps = sorted(results["held_out"])
-    before, after = results["held_out"][steps[0]], results["held_out"][steps[-1]]
-    kinds = [key for key in before if key.startswith("EM ")]
-    colors = (pictures.GREY, pictures.ORANGE)
+    held_out = [results["held_out"][step] for step in steps]
+    kinds = [key for key in held_out[0] if key.startswith("EM ") and key != "EM all"]
 
-    def paint(curve: Any, bars: Any, search: Any) -> None:
-        reward = results["reward"]
-        curve.plot(
-            list(reward), list(reward.values()), color=pictures.GREY, label="training reward (sampled)"
-        )
-        held_out = [(step, results["held_out"][step]["EM all"]) for step in steps]
-        pictures.line(curve, held_out, "held-out EM (greedy)", pictures.BLUE)
-        pictures.whole_steps(curve)
-        curve.set(xlabel="step", ylim=(0, 1.02), title="Learning to search")
-        curve.legend(frameon=False, loc="lower right")
-        for axes, keys in ((bars, kinds), (search, list(_MEASURES))):
-            names = [k.removeprefix("EM ").replace("_", "-").removesuffix(" a question") for k in keys]
-            pictures.grouped_bars(axes, names, [[of[k] for k in keys] for of in (before, after)], colors)
-        bars.set(ylim=(0, 1.3), yticks=[0, 0.25, 0.5, 0.75, 1], title="Held-out exact match by question kind")
-        bars.legend(["before", "after"], frameon=False, ncols=2, loc="upper center")
-        search.set(title="Per question")
+    def paint(match: Any, reward: Any, search: Any) -> None:
+        for kind, color in zip(kinds, pictures.SERIES, strict=False):
+            name = kind.removeprefix("EM ").replace("_", "-")
+            pictures.line(match, [*zip(steps, [of[kind] for of in held_out], strict=True)], name, color)
+        every = [of["EM all"] for of in held_out]
+        low, high = zip(*(wilson(share, results["held_out_questions"]) for share in every), strict=True)
+        pictures.line(match, [*zip(steps, every, strict=True)], "all", "black", "s--")
+        match.fill_between(steps, low, high, color="black", alpha=0.12, linewidth=0, label="all, 95 %")
+        match.set(title="Held-out questions, greedy", ylabel="exact match", ylim=(0, 1.03))
+        match.legend(frameon=False, fontsize=8, loc="lower right")
+        reward.plot(list(results["reward"]), list(results["reward"].values()), color=pictures.GREY)
+        reward.set(title="Training, sampled", ylabel="mean reward of a step")
+        for name, color in zip(_MEASURES, (pictures.BLUE, pictures.ORANGE), strict=True):
+            label = name.removesuffix(" a question")
+            pictures.line(search, [*zip(steps, [of[name] for of in held_out], strict=True)], label, color)
+        search.set(title="Held-out questions, greedy", ylabel="for each question", ylim=(0, None))
+        search.legend(frameon=False, fontsize=8, loc="lower right")
+        for axes in (match, reward, search):
+            axes.set_xlabel("training step")
+            pictures.whole_steps(axes)
 
-    return pictures.draw(path, paint, size=(12, 3.6), panels=3, ratios=[4, 4, 2])
+    return pictures.draw(path, paint, size=(9.6, 3.4), panels=3, ratios=[4, 3, 3])
+
+
+def wilson(share: float, count: int) -> tuple[float, float]:
+    """The 95 % interval of a share of `count` questions (Wilson, 1927)."""
+    z, center = 1.96, share + 1.96**2 / (2 * count)
+    reach = z * math.sqrt(share * (1 - share) / count + z * z / (4 * count * count))
+    return (center - reach) / (1 + z * z / count), (center + reach) / (1 + z * z / count)
 
 
 def _order(item: tuple[str, Any]) -> tuple[int, str]:

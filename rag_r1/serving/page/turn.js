@@ -161,7 +161,7 @@ function judge(box, { passages, grounded, verdict, golds }) {
     box.append(element("p", "by", "Ungrounded: no passage contains these words. The model may have made them up."));
   } else if (passages?.length) {
     const titles = [...new Set(passages.map((one) => one.title))];
-    const note = verdict ? "" : " Whether the answer is right, they do not say.";
+    const note = verdict ? "" : " They do not say whether the answer is right.";
     box.append(element("p", "by", `The model's words occur in: ${titles.join(", ")}.${note}`));
   }
 }
