@@ -48,11 +48,45 @@ def corpus(tmp_path_factory) -> Path:
     return write_jsonl(tmp_path_factory.mktemp("corpus") / "towns.jsonl", PASSAGES)
 
 
+def build_options(corpus: Path, out: Path, backend: str = "bm25", **more: object) -> BuildOptions:
+    """Of a build without a progress bar; ``more`` replaces what is set here."""
+    return BuildOptions(
+        **{"corpus": corpus, "out": out, "backend": backend, "device": "cpu", "progress": False, **more}
+    )
+
+
+def dense_options(corpus: Path, encoder: Path, out: Path, **more: object) -> BuildOptions:
+    """Those of a dense index that is encoded on the processor; ``more`` replaces them."""
+    return build_options(corpus, out, "dense", **{"encoder": str(encoder), **more})
+
+
+def build(corpus: Path, out: Path, backend: str = "bm25", **more: object) -> Path:
+    """Builds an index; returns its folder."""
+    build_index(build_options(corpus, out, backend, **more))
+    return out
+
+
+def shelf_of(folder: Path, **options: dict[str, object]) -> Path:
+    """Indexes in one folder, by name with the options of each: the same ids, texts signed with the name."""
+    for name, more in options.items():
+        rows = [{"id": row["id"], "contents": f"{row['contents']} ({name})"} for row in PASSAGES]
+        build(write_jsonl(folder / f"{name}.jsonl", rows), folder / name, **more)
+    return folder
+
+
+def run_python(code: str, *args: object, **environment: str) -> str:
+    """What this code prints in a process of its own, which has to end with status 0."""
+    command = [sys.executable, "-c", code, *map(str, args)]
+    done = subprocess.run(
+        command, cwd=ROOT, env=os.environ | environment, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 @pytest.fixture(scope="session")
 def bm25_index(corpus, tmp_path_factory) -> Path:
-    out = tmp_path_factory.mktemp("indexes") / "bm25"
-    build_index(BuildOptions(corpus=corpus, out=out, backend="bm25", progress=False))
-    return out
+    return build(corpus, tmp_path_factory.mktemp("indexes") / "bm25")
 
 
 @pytest.fixture(scope="session")
@@ -147,12 +181,6 @@ def encoder(tiny_bge) -> Encoder:
     return Encoder.create(str(tiny_bge), EncoderOptions(), device="cpu")
 
 
-def dense_options(corpus: Path, encoder: Path, out: Path, **more: object) -> BuildOptions:
-    """Those of a dense index that is encoded on the processor; ``more`` replaces them."""
-    options = {"corpus": corpus, "out": out, "backend": "dense", "encoder": str(encoder), "device": "cpu"}
-    return BuildOptions(**{**options, "progress": False, **more})
-
-
 def contents(folder: Path) -> dict[str, str]:
     """The hash of every file in a folder, by its path in it."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
@@ -161,9 +189,7 @@ def contents(folder: Path) -> dict[str, str]:
 
 @pytest.fixture(scope="session")
 def dense_index(corpus, tiny_bge, tmp_path_factory) -> Path:
-    out = tmp_path_factory.mktemp("indexes") / "dense"
-    build_index(dense_options(corpus, tiny_bge, out))
-    return out
+    return build(corpus, tmp_path_factory.mktemp("indexes") / "dense", "dense", encoder=str(tiny_bge))
 
 
 @contextmanager
@@ -233,10 +259,9 @@ def server_process(*flags: str | Path, **environment: str) -> Iterator[ServerPro
     try:
         server.wait_until_ready()
         yield server
-        assert server.process.poll() is None, "the server ended"
     finally:
         server.process.send_signal(signal.SIGTERM)
-        server.process.wait(60)
+        server.process.wait(300)
     assert server.process.returncode == 0
 
 

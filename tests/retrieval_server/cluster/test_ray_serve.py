@@ -6,9 +6,6 @@ import importlib.util
 import os
 import shutil
 import signal
-import socket
-import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -28,10 +25,9 @@ from retrieval_server.indexing.split_index import split_index
 from retrieval_server.search.reranker import RerankedSource, Reranker
 from retrieval_server.source import ScoredPassage, SourceDescription
 
-from ..conftest import RIVERS, TOWNS
+from ..conftest import RIVERS, TOWNS, server_process
 from ..same_answers import assert_same_answers, wired
 
-ROOT = Path(__file__).parents[3]
 QUERIES = [f"Which river is {town} on?" for town in TOWNS] + [f"barges on the {river}" for river in RIVERS]
 HAS_RAY = all(importlib.util.find_spec(name) for name in ("ray", "grpc_reflection"))
 needs_ray = pytest.mark.skipif(not HAS_RAY, reason="needs Ray Serve: pip install 'rag-r1[ray]'")
@@ -109,29 +105,13 @@ def test_the_guarantee_is_that_of_every_replica_of_the_encoder_that_has_answered
 
 
 @contextmanager
-def server(*flags, temporary=None):
+def server(*flags, **environment):
     """A client of a server in a process of its own. One for all requests: making one takes 50 ms."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = [sys.executable, "retrieval_server/start_retrieval.py", *map(str, flags), "--port", str(port)]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "RAY_TMPDIR": str(temporary)}
-    process = subprocess.Popen(command, cwd=ROOT, env=environment)
-    with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=600) as client:
-        try:
-            for _ in range(3000):
-                assert process.poll() is None, "the server ended"
-                try:
-                    if client.get("/ready").status_code == 200:
-                        break
-                except httpx.TransportError:
-                    pass
-                time.sleep(0.15)
-            yield client
-        finally:
-            process.send_signal(signal.SIGTERM)
-            process.wait(300)
-    assert process.returncode == 0
+    with (
+        server_process(*flags, **environment) as started,
+        httpx.Client(base_url=started.url, timeout=600) as client,
+    ):
+        yield client
 
 
 def ask(client, queries, route="/retrieve"):
@@ -176,7 +156,7 @@ def test_three_shards_answer_as_the_whole_and_one_killed_loses_no_request(dense_
             alone = client.get("/ready").json()["indexes"]
         # A process that starts on a busy machine may take minutes; the default deadline is for real ones.
         sharded = (*flags({kind: tmp_path / kind for kind in whole}), "--deadline", 600)
-        with server("--serve", "ray", *sharded, temporary=temporary) as client:
+        with server("--serve", "ray", *sharded, RAY_TMPDIR=temporary) as client:
             ready = client.get("/ready").json()["indexes"]
             for kind in whole:
                 assert ready[kind]["passages"] == 20
@@ -229,7 +209,7 @@ def test_a_reranked_search_answers_on_ray_as_it_does_here(
             expected = ask(client, QUERIES)
         flags = ("--index", tmp_path / "two", "--rerank", model, "--rerank-depth", 5, "--device", "cpu")
         flags += ("--cache-size", 0, "--deadline", 600, "--shard-replicas", 2)
-        with server("--serve", "ray", *flags, temporary=temporary) as client:
+        with server("--serve", "ray", *flags, RAY_TMPDIR=temporary) as client:
             ready = client.get("/ready").json()
             with ThreadPoolExecutor(8) as clients:
                 found = [answer for (answer,) in clients.map(lambda query: ask(client, [query]), QUERIES)]

@@ -5,9 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import os
-import signal
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,9 +14,10 @@ import pytest
 
 from retrieval_server.errors import BuildError
 from retrieval_server.folder.manifest import BM25Section
-from retrieval_server.indexing.builder import build_hybrid, build_index
-from retrieval_server.indexing.options import BuildOptions
+from retrieval_server.indexing.builder import build_hybrid
 from retrieval_server.search.index_source import IndexSource
+
+from ..conftest import build
 
 needs_lucene = pytest.mark.skipif(
     find_spec("jnius_config") is None or find_spec("pyserini") is None,
@@ -30,14 +28,13 @@ CORPUS, QUESTIONS = DATA / "corpus" / "hotpotqa_corpus.jsonl.gz", DATA / "qa" / 
 PLAIN = BM25Section(stemmer="none", stopwords="none", k1=1.2, b=0.75)
 
 
-def build(corpus, out, backend="lucene", **more):
-    build_index(BuildOptions(corpus=corpus, out=out, backend=backend, progress=False, **more))
-    return IndexSource.open(out)
+def index(corpus, out, backend="lucene", **more):
+    return IndexSource.open(build(corpus, out, backend, **more))
 
 
 @pytest.fixture(scope="module")
 def lucene(corpus, tmp_path_factory) -> IndexSource:
-    return build(corpus, tmp_path_factory.mktemp("lucene") / "i")
+    return index(corpus, tmp_path_factory.mktemp("lucene") / "i")
 
 
 @needs_lucene
@@ -54,7 +51,7 @@ def test_scores_and_passages_are_those_of_bm25s(lucene, bm25):
 def test_equal_scores_stand_in_corpus_order_and_a_short_answer_begins_a_long_one(tmp_path):
     corpus = tmp_path / "c.tsv"
     corpus.write_text("".join(f"p{i}\t{'ulm ' * (1 + i % 2)}\n" for i in range(300)))
-    retriever = build(corpus, tmp_path / "i", bm25=PLAIN)
+    retriever = index(corpus, tmp_path / "i", bm25=PLAIN)
     (every,) = retriever.search(["ulm"], 999)
     numbers = [int(hit.passage.id[1:]) for hit in every]
     assert sorted(numbers) == list(range(300))
@@ -81,33 +78,26 @@ def test_a_query_of_thousands_of_words_is_answered(lucene):
 def test_a_corpus_without_words_is_refused(tmp_path):
     (tmp_path / "c.tsv").write_text("1\t...\n")
     with pytest.raises(BuildError, match="no word to index"):
-        build(tmp_path / "c.tsv", tmp_path / "i", bm25=PLAIN)
+        index(tmp_path / "c.tsv", tmp_path / "i", bm25=PLAIN)
 
 
 @needs_lucene
 @pytest.mark.slow
-def test_a_server_with_a_hybrid_of_lucene_in_it_still_stops_gracefully(lucene, corpus, bm25_index, tmp_path):
+def test_a_server_with_a_hybrid_of_lucene_in_it_still_stops_gracefully(
+    lucene, corpus, bm25_index, start_server, tmp_path
+):
     """Java would take SIGTERM for itself, and end the process without answering what it has taken."""
-    build(corpus, tmp_path / "lucene").close()
+    index(corpus, tmp_path / "lucene").close()
     build_hybrid([tmp_path / "lucene", bm25_index], tmp_path / "both")
-    root = Path(__file__).parents[3]
-    script = root / "retrieval_server" / "start_retrieval.py"
-    command = [sys.executable, script, "--index", tmp_path / "both", "--port", "0"]
-    process = subprocess.Popen([str(part) for part in command], cwd=root, stdout=subprocess.PIPE, text=True)
-    try:
-        url = next(line.split()[-1] for line in process.stdout if line.startswith("serving on"))
+    with start_server("--index", tmp_path / "both") as server:
         body = {"queries": ["Where is Ulm?"], "topk": 1}
-        assert httpx.post(url + "/retrieve", json=body).json()["result"][0][0]["id"] == "town-0"
-    finally:
-        process.send_signal(signal.SIGTERM)
-        process.stdout.close()
-    assert process.wait(60) == 0
+        assert httpx.post(server.url + "/retrieve", json=body).json()["result"][0][0]["id"] == "town-0"
 
 
 @pytest.mark.skipif(find_spec("pyserini") is not None, reason="the extra is installed")
 def test_without_the_extra_the_remedy_is_named(corpus, tmp_path):
     with pytest.raises(BuildError, match="pip install.*lucene"):
-        build(corpus, tmp_path / "i")
+        index(corpus, tmp_path / "i")
 
 
 @needs_lucene
@@ -119,7 +109,7 @@ def test_lucene_and_bm25s_agree_on_most_of_the_first_five(tmp_path):
         out.writelines(row for row, _ in zip(rows, range(2000), strict=False))
     questions = [json.loads(line)["question"] for line in QUESTIONS.open(encoding="utf-8")][:100]
     found = [
-        [{hit.passage.id for hit in hits} for hits in build(part, tmp_path / name, name).search(questions, 5)]
+        [{hit.passage.id for hit in hits} for hits in index(part, tmp_path / name, name).search(questions, 5)]
         for name in ("lucene", "bm25")
     ]
     shared = [len(ours & theirs) / 5 for ours, theirs in zip(*found, strict=True)]

@@ -18,7 +18,8 @@ from retrieval_server.web.client import WebClient
 from retrieval_server.web.engines import ENGINES
 from retrieval_server.web.options import WebOptions
 
-KEY = "tvly-SECRET-0123456789"
+from .conftest import KEY
+
 QUICK = WebOptions(backoff_s=0.001)
 
 

@@ -13,7 +13,8 @@ from retrieval_server.web.engines import ENGINES
 from retrieval_server.web.options import WebOptions
 from retrieval_server.web.source import WebSource
 
-KEY = "tvly-SECRET-0123456789"
+from .conftest import KEY
+
 ALL = list(ENGINES)
 
 

@@ -14,7 +14,8 @@ from retrieval_server.web.engines import ENGINES
 from retrieval_server.web.options import WebOptions
 from retrieval_server.web.source import WebSource
 
-KEY = "tvly-SECRET-0123456789"
+from .conftest import KEY
+
 BODIES = [
     ("/retrieve", {"queries": ["Ulm", "Trier", ""], "topk": 2, "return_scores": True}),
     ("/retrieve", {"queries": ["Ulm"]}),
