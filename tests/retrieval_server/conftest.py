@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -12,13 +13,15 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 
+from retrieval_server.encode import vector_files
 from retrieval_server.encode.encoder import Encoder
 from retrieval_server.encode.options import EncoderOptions
-from retrieval_server.folder.manifest import sha256_of_file
+from retrieval_server.folder.manifest import MANIFEST, sha256_of_file
 from retrieval_server.indexing.builder import build_index
 from retrieval_server.indexing.options import BuildOptions
 from retrieval_server.search.index_source import IndexSource
@@ -82,6 +85,32 @@ def run_python(code: str, *args: object, **environment: str) -> str:
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+@contextmanager
+def python_process(code: str, *args: object) -> Iterator[subprocess.Popen[str]]:
+    """A process that runs this code, when it has printed a line; it is ended by closing its input."""
+    command = [sys.executable, "-c", code, *map(str, args)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(command, cwd=ROOT, text=True, **pipes) as process:
+        try:
+            assert process.stdout.readline()
+            yield process
+        finally:
+            process.communicate()
+
+
+def edit_json(path: Path, change: Callable[[Any], object]) -> None:
+    """Applies ``change`` to what the file holds."""
+    data = json.loads(path.read_text(encoding="utf-8"))
+    change(data)
+    path.write_text(json.dumps(data), encoding="utf-8")
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Waits until this holds."""
+    while not condition():
+        await asyncio.sleep(0.001)
 
 
 @pytest.fixture(scope="session")
@@ -185,6 +214,39 @@ def contents(folder: Path) -> dict[str, str]:
     """The hash of every file in a folder, by its path in it."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     return {path.relative_to(folder).as_posix(): sha256_of_file(path) for path in files}
+
+
+def contents_without_times(folder: Path) -> dict[str, object]:
+    """The files of a dense index; of the manifest what does not depend on the clock."""
+    manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+    for row in manifest["dense"].get("recall", {}).get("rows", ()):
+        row["ms"] = 0
+    return {**contents(folder), MANIFEST: manifest}
+
+
+@pytest.fixture
+def interrupted(monkeypatch) -> Callable[[BuildOptions], list[str]]:
+    """interrupted(options): stops that build in its third block of 8; the texts encoded from then on."""
+    encode, encoded, stops = Encoder.encode_passages, [], [True]
+
+    def watched(self, passages, batch_size=64):
+        if passages != ["probe"]:
+            if stops and len(encoded) >= 16:
+                raise KeyboardInterrupt
+            encoded.extend(passages)
+        return encode(self, passages, batch_size)
+
+    def interrupt(options: BuildOptions) -> list[str]:
+        monkeypatch.setattr(vector_files, "BLOCK", 8)
+        monkeypatch.setattr(Encoder, "encode_passages", watched)
+        with pytest.raises(KeyboardInterrupt):
+            build_index(options)
+        assert not options.out.exists() and len(encoded) == 16
+        stops.clear()
+        encoded.clear()
+        return encoded
+
+    return interrupt
 
 
 @pytest.fixture(scope="session")

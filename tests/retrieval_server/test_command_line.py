@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import Field, model_validator
 
-from retrieval_server import commands
+from retrieval_server import build_options, commands, serve_options
 from retrieval_server.build_options import BuildCommand
 from retrieval_server.command_line import Flag, Group, Options, parse
 from retrieval_server.engine.options import EngineOptions
@@ -190,3 +190,48 @@ def test_a_command_that_is_nearly_right_is_suggested(capsys):
 def test_the_older_names_of_parts_are_taken_too():
     old = parse(BuildCommand, "", ["encode", "--shards", "w", "--shard", "1/2", "--encoder", "e"])
     assert old == parse(BuildCommand, "", ["encode", "--parts", "w", "--part", "1/2", "--encoder", "e"])
+
+
+PARSERS = {"serve": serve_options.parse_args, "build": build_options.parse_args}
+
+
+@pytest.mark.parametrize(
+    "words, named",
+    [
+        ("serve --topk 10", "--index DIR"),
+        ("serve --web altavista", "--web"),
+        ("serve --web serper --web-param gl", "NAME=VALUE"),
+        ("serve --web serper --web-concurrency 0", "--web-concurrency"),
+        ("serve --web serper --web-timeout nan", "--web-timeout"),
+        ("serve --web serper --web-retries -1", "--web-retries"),
+        ("serve --web serper --index web=i", "choose another"),
+        ("serve --index i --record f", "--record belongs to --web"),
+        ("serve --index i --replay f", "--replay belongs to --web"),
+        ("serve --index i --log-queries --log-level warning", "--log-queries: with --log-level warning"),
+        ("serve --index i --log-queries --log-level error", "--log-queries: with --log-level error"),
+        *((f"serve --index i --shard-replicas {wrong}", wrong) for wrong in "0 4:1 x 1: :2 -1".split()),
+        ("serve --index i --topk 0", "--topk"),
+        ("serve --index i --topk 200", "--topk"),
+        ("serve --index i --max-batch 0", "--max-batch"),
+        ("serve --index i --deadline 0", "--deadline"),
+        ("serve --index i --max-delay -1", "--max-delay"),
+        ("serve --index i --max-wait-ms nan", "--max-wait-ms"),
+        ("serve --index i --max-queue 100", "--max-queue"),
+        ("build --corpus c --out o --backend bm25 --b 2", "--b"),
+        ("build --corpus c --out o --backend dense --batch-size 0", "--batch-size"),
+        ("build --corpus c --out o --backend bm25 --faiss a", "rag-r1 index import"),
+        ("build --corpus c --out o --backend dense --preset small --factory SQ8", "--preset and --factory"),
+        ("build --corpus c --out o --backend bm25 --preset small", "--preset is for --backend dense"),
+        ("build import --corpus c --encoder e --out o", "either --faiss"),
+        ("build import --corpus c --encoder e --out o --faiss a --embeddings b", "either --faiss"),
+        ("build import --corpus c --encoder e --out o --faiss a --skip-bad-rows", "shift"),
+        ("build import --corpus c --encoder e --out o --faiss a --factory SQ8", "built already"),
+        ("build import --corpus c --encoder e --out o --faiss a --parts w", "--parts"),
+        ("build import --corpus c --encoder e --out o --faiss a --backend bm25", "dense"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(capsys, words, named):
+    script, *argv = words.split()
+    with pytest.raises(SystemExit) as ended:
+        PARSERS[script]("", argv)
+    assert ended.value.code == 2 and named in capsys.readouterr().err

@@ -1,13 +1,10 @@
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from retrieval_server.determinism import (
@@ -22,9 +19,9 @@ from retrieval_server.encode.encoder import Encoder
 from retrieval_server.encode.options import EncoderOptions
 from retrieval_server.search.index_source import IndexSource
 
+from .conftest import run_python
 from .same_answers import assert_same_answers
 
-ROOT = Path(__file__).parents[2]
 BITS, ORDER, NONE = Determinism
 WEIGHT = torch.randn(48, 384, generator=torch.Generator().manual_seed(1))
 ONE_PROBE = """
@@ -62,20 +59,8 @@ def test_a_product_that_no_batch_changes_is_the_same_bits_and_one_that_rounds_by
     assert digest != try_product(WEIGHT + 1, multiply=row_by_row)[1]
 
 
-def probed_in_a_process(setting: str | None) -> tuple[list[str], bool]:
-    environment = {key: value for key, value in os.environ.items() if key != "MKL_CBWR"}
-    if setting is not None:
-        environment["MKL_CBWR"] = setting
-    done = subprocess.run(
-        [sys.executable, "-c", ONE_PROBE],
-        cwd=ROOT,
-        env=environment | {"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr
-    said, row_is_the_same = done.stdout.splitlines()
+def probed_in_a_process(**environment: str) -> tuple[list[str], bool]:
+    said, row_is_the_same = run_python(ONE_PROBE, **environment).splitlines()
     return said.split(), row_is_the_same == "True"
 
 
@@ -88,7 +73,7 @@ needs_mkl = pytest.mark.skipif(
 @pytest.mark.slow
 @needs_mkl
 def test_without_mkls_strict_mode_the_weaker_guarantee_is_found_and_the_users_setting_stays():
-    said, row_is_the_same = probed_in_a_process("OFF")
+    said, row_is_the_same = probed_in_a_process(MKL_CBWR="OFF")
     assert said == ["OFF", "order"]
     assert not row_is_the_same, "what the probe says is so"
 
@@ -101,9 +86,10 @@ def is_intel() -> bool:
 @pytest.mark.slow
 @needs_mkl
 @pytest.mark.skipif(not is_intel(), reason="left out: MKL's strict mode holds on Intel's processors only")
-def test_on_an_intel_processor_the_server_guarantees_bits():
+def test_on_an_intel_processor_the_server_guarantees_bits(monkeypatch):
     """Else every test that compares answers would quietly ask for less."""
-    said, row_is_the_same = probed_in_a_process(None)
+    monkeypatch.delenv("MKL_CBWR", raising=False)
+    said, row_is_the_same = probed_in_a_process()
     assert said == ["AUTO,STRICT", "bits"] and row_is_the_same
 
 
@@ -121,7 +107,6 @@ def test_elsewhere_than_on_a_processor_bits_are_never_guaranteed():
     assert probe_model(layer.to(torch.float16)) == ProbeResult(NONE)
 
 
-@settings(deadline=None)
 @given(st.lists(st.sampled_from(Determinism)))
 def test_the_weakest_of_several_is_as_weak_as_each(several):
     strongest_first = [BITS, ORDER, NONE]
@@ -137,7 +122,7 @@ def test_processes_that_multiply_differently_do_not_guarantee_bits_together():
     assert combine_probes([one, other, ProbeResult(NONE, "c")]) is NONE
 
 
-def test_in_16_or_8_bits_processes_that_multiply_differently_guarantee_nothing_together():
+def test_in_16_or_8_bits_they_guarantee_nothing_together():
     one, other = ProbeResult(BITS, "a", otherwise=NONE), ProbeResult(BITS, "b", otherwise=NONE)
     assert combine_probes([one, one]) is BITS
     assert combine_probes([one, other]) is NONE

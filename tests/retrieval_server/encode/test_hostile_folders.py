@@ -15,6 +15,8 @@ from retrieval_server.encode.options import EncoderOptions
 from retrieval_server.errors import EncoderError, IndexFolderError
 from retrieval_server.search.index_source import IndexSource
 
+from ..conftest import edit_json
+
 
 class Canary:
     """An object whose unpickling leaves a file behind."""
@@ -41,23 +43,17 @@ def plant(folder, canary):
         (folder / f"{name}.py").write_text(code)
 
 
-def edit(path, change):
-    data = json.loads(path.read_text())
-    change(data)
-    path.write_text(json.dumps(data))
-
-
 def own_class(folder, canary):
-    edit(folder / "modules.json", lambda modules: modules[0].update(type="evil.Own"))
+    edit_json(folder / "modules.json", lambda modules: modules[0].update(type="evil.Own"))
 
 
 def installed_class(folder, canary):
     """A class of a package that happens to be there: importing it runs its module."""
-    edit(folder / "modules.json", lambda modules: modules[0].update(type="antigravity.Own"))
+    edit_json(folder / "modules.json", lambda modules: modules[0].update(type="antigravity.Own"))
 
 
 def module_elsewhere(folder, canary):
-    edit(folder / "modules.json", lambda modules: modules[1].update(path="../elsewhere"))
+    edit_json(folder / "modules.json", lambda modules: modules[1].update(path="../elsewhere"))
 
 
 def modules_of_another_shape(folder, canary):
@@ -66,9 +62,9 @@ def modules_of_another_shape(folder, canary):
 
 def auto_map(folder, canary):
     names = {"AutoConfig": "configuration_evil.Own", "AutoModel": "modeling_evil.Own"}
-    edit(folder / "config.json", lambda config: config.update(auto_map=names, model_type="evil"))
+    edit_json(folder / "config.json", lambda config: config.update(auto_map=names, model_type="evil"))
     tokenizer = {"auto_map": {"AutoTokenizer": ["tokenization_evil.Own", None]}}
-    edit(folder / "tokenizer_config.json", lambda config: config.update(tokenizer))
+    edit_json(folder / "tokenizer_config.json", lambda config: config.update(tokenizer))
 
 
 def asks_for_trust(folder, canary):
@@ -132,7 +128,7 @@ def test_an_index_that_names_such_a_model_is_refused_and_nothing_runs(
     index, model = shutil.copytree(dense_index, tmp_path / "index"), hostile(way, "cls")
     plant(index, canary)
     own = {"name": str(model), "sha256": hash_model(model)}  # the folder says that this is right
-    edit(index / "manifest.json", lambda data: data["dense"]["encoder"].update(own))
+    edit_json(index / "manifest.json", lambda data: data["dense"]["encoder"].update(own))
     with pytest.raises(EncoderError):
         IndexSource.open(index, device="cpu")
 

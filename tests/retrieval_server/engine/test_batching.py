@@ -24,11 +24,6 @@ def ask(former, number, now, request=None):
     return new
 
 
-def test_nothing_is_due_while_nobody_waits():
-    former = BatchFormer(8, 0.004)
-    assert former.seconds_until_due(0.0) is None and len(former) == 0
-
-
 def test_a_client_that_is_alone_never_waits():
     former = BatchFormer(8, 0.004)
     for now in range(5):

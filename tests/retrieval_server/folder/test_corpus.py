@@ -28,47 +28,43 @@ def write(tmp_path):
     return write
 
 
-def test_flashrag_rows_keep_their_id_and_contents(write):
-    path = write("c.jsonl", '{"id": "a7", "contents": "\\"Ulm\\"\\nA town."}\n{"id": 12, "contents": "x"}\n')
-    assert read(path) == [(1, Passage("a7", '"Ulm"\nA town.')), (2, Passage("12", "x"))]
+TSV = "0\tUlm   Ulm is a town.\r\n1\tTrier   Older than Rome?\n"
+TOWNS = [(1, Passage("0", "Ulm   Ulm is a town.")), (2, Passage("1", "Trier   Older than Rome?"))]
 
 
-def test_title_and_text_become_contents(write):
-    path = write(
-        "c.jsonl", '{"id": "1", "title": "Ulm", "text": "A town."}\n{"id": "2", "text": "No title."}\n'
-    )
-    assert [passage.contents for _, passage in read(path)] == ['"Ulm"\nA town.', "No title."]
-
-
-def test_a_url_is_kept(write):
-    first = '{"id": "1", "contents": "x", "url": "https://a.example/1"}'
-    rows = first + '\n{"id": "2", "contents": "y", "url": null}\n'
-    assert [passage.url for _, passage in read(write("c.jsonl", rows))] == ["https://a.example/1", None]
-    with pytest.raises(CorpusError, match="line 1: 'url' is int, not a string"):
-        read(write("d.jsonl", '{"id": "1", "contents": "x", "url": 5}\n'))
-
-
-@pytest.mark.parametrize("name", ["c.tsv", "c.tsv.gz"])
-def test_rag_r1_tsv_splits_at_the_tab_and_keeps_the_rest(write, name):
-    path = write(name, "0\tUlm   Ulm is a town.\r\n1\tTrier   Older than Rome?\n")
-    assert read(path) == [
-        (1, Passage("0", "Ulm   Ulm is a town.")),
-        (2, Passage("1", "Trier   Older than Rome?")),
-    ]
+@pytest.mark.parametrize(
+    "name, text, rows",
+    [
+        ("c.jsonl", '{"id": "a7", "contents": "\\"Ulm\\"\\nA"}\n', [(1, Passage("a7", '"Ulm"\nA'))]),
+        ("c.jsonl", '{"id": 12, "contents": "x"}\n', [(1, Passage("12", "x"))]),
+        ("c.jsonl", '{"id": "1", "title": "Ulm", "text": "A town."}', [(1, Passage("1", '"Ulm"\nA town.'))]),
+        ("c.jsonl", '{"id": "2", "text": "No title."}', [(1, Passage("2", "No title."))]),
+        (
+            "c.jsonl",
+            '{"id": "1", "contents": "x", "url": "https://a"}',
+            [(1, Passage("1", "x", "https://a"))],
+        ),
+        ("c.jsonl", '{"id": "1", "contents": "x", "url": null}', [(1, Passage("1", "x"))]),
+        ("c.tsv", TSV, TOWNS),
+        ("c.tsv.gz", TSV, TOWNS),
+        (
+            "c.tsv",
+            "1\tone\u2028still one\x85and one\n\n2\ttwo",
+            [(1, Passage("1", "one\u2028still one\x85and one")), (3, Passage("2", "two"))],
+        ),
+        ("c.jsonl", b'\xef\xbb\xbf{"id": "1", "contents": "x"}\n', [(1, Passage("1", "x"))]),
+    ],
+    ids="FlashRAG,number,title,text,url,no url,TSV,packed TSV,only newlines end a row,byte order mark".split(
+        ","
+    ),
+)
+def test_rows_become_passages(write, name, text, rows):
+    assert read(write(name, text)) == rows
 
 
 def test_gzip_and_plain_read_the_same(write):
     rows = "".join(json.dumps({"id": i, "contents": f"text {i}"}) + "\n" for i in range(2500))
     assert read(write("a.jsonl", rows)) == read(write("b.jsonl.gz", rows))
-
-
-def test_only_newlines_end_a_row_and_blank_lines_are_no_rows(write):
-    path = write("c.tsv", "1\tone\u2028still one\x85and one\n\n2\ttwo")
-    assert read(path) == [(1, Passage("1", "one\u2028still one\x85and one")), (3, Passage("2", "two"))]
-
-
-def test_a_byte_order_mark_is_not_part_of_the_first_row(write):
-    assert read(write("c.jsonl", b'\xef\xbb\xbf{"id": "1", "contents": "x"}\n'))[0][1] == Passage("1", "x")
 
 
 BAD_ROWS = {
@@ -83,6 +79,7 @@ BAD_ROWS = {
     "half a surrogate pair": b'{"id": "2", "contents": "\\ud800"}',
     "not UTF-8": b'{"id": "2", "contents": "\xff"}',
     "nested": b"[" * 100_000,
+    "'url' is int, not a string": b'{"id": "1", "contents": "x", "url": 5}',
 }
 
 
@@ -127,11 +124,8 @@ def parquet(path, **columns):
 
 def test_parquet_rows_are_read_by_the_same_rules(tmp_path):
     path = parquet(tmp_path / "c.parquet", id=[1, 2, 3], title=["Ulm", "", None], text=["A town.", "x", "y"])
-    assert read(path) == [
-        (1, Passage("1", '"Ulm"\nA town.')),
-        (2, Passage("2", "x")),
-        (3, Passage("3", "y")),
-    ]
+    expected = [Passage("1", '"Ulm"\nA town.'), Passage("2", "x"), Passage("3", "y")]
+    assert read(path) == list(enumerate(expected, start=1))
     other = parquet(tmp_path / "d.parquet", id=["a", "b"], contents=["x", "y"], url=["u", None], more=[1, 2])
     assert read(other) == [(1, Passage("a", "x", "u")), (2, Passage("b", "y"))]
 
@@ -159,12 +153,8 @@ def test_several_files_and_a_folder_are_one_corpus_in_order(write, tmp_path):
     assert [passage.id for _, passage in reader] == ["1", "2", "3", "4"]
     assert reader.source == "a.jsonl.gz ... c.parquet (3 files)"
     assert [passage.id for _, passage in read([second, first])] == ["3", "1", "2"]
-    assert [reader.where(place).rpartition("/")[2] for place in (1, 3, 4, 5)] == [
-        "a.jsonl.gz, line 1",
-        "a.jsonl.gz, line 3",
-        "b.tsv, line 1",
-        "c.parquet, row 1",
-    ]
+    places = [reader.where(place).rpartition("/")[2] for place in (1, 3, 4, 5)]
+    assert places == ["a.jsonl.gz, line 1", "a.jsonl.gz, line 3", "b.tsv, line 1", "c.parquet, row 1"]
     (tmp_path / "none").mkdir()
     with pytest.raises(CorpusError, match="no file in this folder"):
         CorpusReader(tmp_path / "none")

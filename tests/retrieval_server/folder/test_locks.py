@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
-from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 from filelock import lock_descriptor
@@ -14,7 +10,8 @@ from filelock import lock_descriptor
 from retrieval_server.errors import BuildError
 from retrieval_server.folder.locks import exclusive_lock, named_lock
 
-ROOT = Path(__file__).parents[3]
+from ..conftest import python_process
+
 HOLD = """
 import sys
 from pathlib import Path
@@ -23,24 +20,6 @@ with exclusive_lock(Path(sys.argv[1]), "busy"):
     print("held", flush=True)
     sys.stdin.read()
 """
-
-
-@contextmanager
-def held_elsewhere(path):
-    """The path, held by another process that can be ended."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(path)],
-        cwd=ROOT,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        assert process.stdout.readline() == "held\n"
-        yield process
-    finally:
-        process.kill()
-        process.communicate()
 
 
 @pytest.fixture(params=["file", "folder"])
@@ -55,7 +34,7 @@ def path(request, tmp_path):
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_the_lock_excludes_another_process_and_falls_when_that_is_killed(path, number):
-    with held_elsewhere(path) as other:
+    with python_process(HOLD, path) as other:
         with pytest.raises(BuildError, match="^busy with it$"), exclusive_lock(path, "busy with it"):
             pass
         other.send_signal(number)
@@ -94,7 +73,7 @@ def test_a_lock_file_excludes_and_is_gone_afterwards_also_after_an_error(tmp_pat
 def test_a_lock_file_of_another_process_excludes_until_that_is_killed_and_is_taken_over(tmp_path):
     lock = tmp_path / "part.lock"
     lock.touch()
-    with held_elsewhere(lock) as other:
+    with python_process(HOLD, lock) as other:
         with pytest.raises(BuildError), named_lock(lock, "busy"):
             pass
         other.kill()

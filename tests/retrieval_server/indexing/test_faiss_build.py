@@ -15,14 +15,13 @@ from retrieval_server.search.index_source import IndexSource
 from retrieval_server.search.options import OpenOptions
 from retrieval_server.search.vectors.faiss_search import SearchParameters
 
-from ..conftest import dense_options
+from ..conftest import build, dense_options
 
 
 @pytest.fixture(scope="module")
 def ivf(corpus, tiny_bge, tmp_path_factory):
     out = tmp_path_factory.mktemp("ivf") / "index"
-    build_index(dense_options(corpus, tiny_bge, out, factory="IVF4,Flat"))
-    return out
+    return build(corpus, out, "dense", encoder=str(tiny_bge), factory="IVF4,Flat")
 
 
 def test_the_table_of_recall_is_printed_and_kept_with_the_default_that_it_gives(
@@ -102,12 +101,10 @@ def test_product_quantisers_are_not_reordered_for_a_search_that_is_not_used():
     assert faiss.downcast_index(faiss.extract_index_ivf(inner)).do_polysemous_training is False
 
 
-def test_the_cheapest_good_setting_is_the_default_else_the_best():
-    def rows(*recalls):
-        return [RecallRow(nprobe=2**i, recall=recall, ms=1.0) for i, recall in enumerate(recalls)]
-
-    assert choose_default(rows(0.5, 0.96, 0.99)) == SearchParameters(nprobe=2)
-    assert choose_default(rows(0.5, 0.9, 0.8)) == SearchParameters(nprobe=2)
+@pytest.mark.parametrize("recalls", [(0.5, 0.96, 0.99), (0.5, 0.9, 0.8)])
+def test_the_cheapest_good_setting_is_the_default_else_the_best(recalls):
+    rows = [RecallRow(nprobe=2**i, recall=recall, ms=1.0) for i, recall in enumerate(recalls)]
+    assert choose_default(rows) == SearchParameters(nprobe=2)
 
 
 def test_sampled_queries_are_first_sentences_without_the_title(dense_index):

@@ -52,11 +52,14 @@ def asked(numbered, tiny_bge, tmp_path):
     return make
 
 
-def written(vectors: np.ndarray, factory: str, path: Path) -> Path:
+def written(vectors: np.ndarray, factory: str, path: Path, metric: int = faiss.METRIC_INNER_PRODUCT) -> Path:
     """A FAISS file as the index builders of Search-R1 and FlashRAG write it."""
-    index = faiss.index_factory(vectors.shape[1], factory, faiss.METRIC_INNER_PRODUCT)
+    index = faiss.index_factory(vectors.shape[1], factory, metric)
     index.train(vectors)
-    index.add(vectors)
+    if factory.startswith("IDMap"):
+        index.add_with_ids(vectors, np.arange(len(vectors))[::-1].copy())
+    else:
+        index.add(vectors)
     faiss.write_index(index, str(path))
     return path
 
@@ -64,11 +67,6 @@ def written(vectors: np.ndarray, factory: str, path: Path) -> Path:
 def warned(caplog) -> list[str]:
     """What the import has warned of."""
     return [record.getMessage() for record in caplog.records if record.name == index_import.__name__]
-
-
-def nothing_left(out: Path) -> bool:
-    """Is there no index, after a build that failed?"""
-    return not out.exists()
 
 
 @pytest.mark.slow
@@ -132,57 +130,26 @@ def test_the_command_imports_and_says_how_to_serve(vectors, numbered, tiny_bge, 
 
 
 @pytest.mark.parametrize(
-    "more, reason",
+    "factory, metric, rows, width, reason",
     [
-        ([], "either --faiss"),
-        (["--faiss", "a", "--embeddings", "b"], "either --faiss"),
-        (["--faiss", "a", "--skip-bad-rows"], "shift"),
-        (["--faiss", "a", "--factory", "SQ8"], "built already"),
-        (["--faiss", "a", "--parts", "w"], "--parts"),
-        (["--faiss", "a", "--backend", "bm25"], "dense"),
+        ("Flat", faiss.METRIC_INNER_PRODUCT, 19, 32, "19 rows.*20 passages"),
+        ("Flat", faiss.METRIC_INNER_PRODUCT, 20, 40, "40 dimensions.*have 32"),
+        ("Flat", faiss.METRIC_L2, 20, 32, "another metric"),
+        ("IDMap,Flat", faiss.METRIC_INNER_PRODUCT, 20, 32, "IDMap"),
     ],
 )
-def test_flags_that_do_not_fit_an_import_are_refused(more, reason, capsys):
-    with pytest.raises(SystemExit):
-        main(["import", "--corpus", "c.jsonl", "--encoder", "e", "--out", "o", *more])
-    assert reason in capsys.readouterr().err
-
-
-def test_the_flags_of_an_import_are_refused_elsewhere(capsys):
-    with pytest.raises(SystemExit):
-        main(["--corpus", "c.jsonl", "--out", "o", "--backend", "bm25", "--faiss", "a"])
-    assert "rag-r1 index import" in capsys.readouterr().err
-
-
-def test_another_number_of_rows_than_passages_is_refused(vectors, asked, tmp_path):
-    source = written(vectors[:19], "Flat", tmp_path / "x.index")
-    with pytest.raises(BuildError, match="19 rows.*20 passages"):
-        import_index(asked(), faiss_file=source)
-    assert nothing_left(tmp_path / "i")
-
-
-def test_another_dimension_metric_or_an_idmap_is_refused(vectors, asked, tmp_path):
-    wide = np.pad(vectors, ((0, 0), (0, 8)))
-    with pytest.raises(BuildError, match="40 dimensions.*have 32"):
-        import_index(asked(), faiss_file=written(wide, "Flat", tmp_path / "wide.index"))
-    index = faiss.index_factory(32, "Flat", faiss.METRIC_L2)
-    index.add(vectors)
-    faiss.write_index(index, str(tmp_path / "l2.index"))
-    with pytest.raises(BuildError, match="another metric"):
-        import_index(asked(), faiss_file=tmp_path / "l2.index")
-    index = faiss.index_factory(32, "IDMap,Flat", faiss.METRIC_INNER_PRODUCT)
-    index.add_with_ids(vectors, np.arange(20)[::-1].copy())
-    faiss.write_index(index, str(tmp_path / "ids.index"))
-    with pytest.raises(BuildError, match="IDMap"):
-        import_index(asked(), faiss_file=tmp_path / "ids.index")
-    assert nothing_left(tmp_path / "i")
+def test_a_file_that_does_not_fit_is_refused(vectors, asked, tmp_path, factory, metric, rows, width, reason):
+    others = np.pad(vectors[:rows], ((0, 0), (0, width - 32)))
+    with pytest.raises(BuildError, match=reason):
+        import_index(asked(), faiss_file=written(others, factory, tmp_path / "x.index", metric))
+    assert not (tmp_path / "i").exists()
 
 
 def test_ids_that_are_no_row_numbers_are_named_and_taken_on_request(corpus, vectors, asked, tmp_path, caplog):
     source = written(vectors, "Flat", tmp_path / "x.index")
     with pytest.raises(CorpusError, match="line 1: id 'town-0' in row 0.*--trust"):
         import_index(asked(corpus=corpus), faiss_file=source)
-    assert nothing_left(tmp_path / "i")
+    assert not (tmp_path / "i").exists()
     assert import_index(asked(corpus=corpus), faiss_file=source, trust=True).count == 20
     assert not warned(caplog), "the vectors are right: nothing to warn of"
 
@@ -205,7 +172,7 @@ def test_vectors_of_another_order_or_encoder_are_refused_and_taken_on_request(
     noisy /= np.linalg.norm(noisy, axis=1, keepdims=True)
     with pytest.raises(BuildError, match="cosine of 0.9"):
         import_index(asked(), faiss_file=written(noisy, "Flat", tmp_path / "noisy.index"))
-    assert nothing_left(tmp_path / "i") and not warned(caplog)
+    assert not (tmp_path / "i").exists() and not warned(caplog)
     assert import_index(asked(), faiss_file=turned, trust=True).count == 20
     assert "accepted all the same" in caplog.text
 
@@ -323,18 +290,26 @@ def test_pickled_embeddings_are_never_unpickled(tmp_path):
         Embeddings([tmp_path / "a.npy"], 32)
 
 
-def test_embeddings_that_do_not_fit_the_corpus_are_refused(vectors, asked, tmp_path):
-    with pytest.raises(BuildError, match="19 vectors.*20 *passages"):
-        import_index(asked(), embeddings=[saved(vectors[:19], ".npy", tmp_path / "a")])
-    with pytest.raises(BuildError, match="19 vectors"):
-        import_index(asked(), embeddings=[saved(vectors[:19], ".raw", tmp_path / "b")])
-    with pytest.raises(BuildError, match="16 dimensions.*have 32"):
-        import_index(asked(), embeddings=[saved(vectors[:, :16].copy(), ".npy", tmp_path / "c")])
+@pytest.mark.parametrize(
+    "rows, form, reason",
+    [
+        (np.s_[:19], ".npy", "19 vectors.*20 *passages"),
+        (np.s_[:19], ".raw", "19 vectors"),
+        (np.s_[:, :16], ".npy", "16 dimensions.*have 32"),
+    ],
+)
+def test_embeddings_that_do_not_fit_the_corpus_are_refused(vectors, asked, tmp_path, rows, form, reason):
+    with pytest.raises(BuildError, match=reason):
+        import_index(asked(), embeddings=[saved(vectors[rows].copy(), form, tmp_path / "a")])
+    assert not (tmp_path / "i").exists()
+
+
+def test_embeddings_that_are_no_numbers_are_refused_with_their_row(vectors, asked, tmp_path):
     broken = vectors.copy()
     broken[13, 3] = np.nan
     with pytest.raises(BuildError, match="row 13"):
         import_index(asked(), embeddings=[saved(broken, ".npy", tmp_path / "d")])
-    assert nothing_left(tmp_path / "i")
+    assert not (tmp_path / "i").exists()
 
 
 def test_a_slice_of_several_files_is_the_slice_of_the_whole(vectors, tmp_path):
@@ -349,15 +324,6 @@ def test_a_slice_of_several_files_is_the_slice_of_the_whole(vectors, tmp_path):
 def test_every_form_that_is_promised_is_read():
     forms = {line.partition("``.")[2].partition("``")[0] for line in embedding_files.__doc__.splitlines()}
     assert {f".{form}" for form in forms if form} <= set(embedding_files._SUFFIXES)
-
-
-def test_an_imported_index_can_be_cut_into_shards_like_any_other(vectors, asked, tmp_path):
-    from retrieval_server.folder.shard_set import read_shards
-    from retrieval_server.indexing.split_index import split_index
-
-    import_index(asked(), faiss_file=written(vectors, "Flat", tmp_path / "x.index"))
-    split_index(tmp_path / "i", tmp_path / "three", 3, progress=False)
-    assert [manifest.count for _, manifest in read_shards(tmp_path / "three")] == [6, 7, 7]
 
 
 def test_an_import_that_was_interrupted_starts_over(vectors, asked, numbered, tmp_path):

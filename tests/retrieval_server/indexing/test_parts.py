@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -21,13 +19,10 @@ from retrieval_server.errors import BuildError
 from retrieval_server.folder.corpus import CorpusReader
 from retrieval_server.folder.locks import named_lock
 from retrieval_server.folder.manifest import sha256_of_file
-from retrieval_server.indexing.builder import build_index, merge_parts
-from retrieval_server.indexing.options import BuildOptions
+from retrieval_server.indexing.builder import merge_parts
 from retrieval_server.indexing.parts import EncodingPart, check_parts, encode_part, prepare_corpus
 
-from ..conftest import contents
-
-ROOT = Path(__file__).parents[3]
+from ..conftest import ROOT, build, contents, dense_options, edit_json
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +44,7 @@ def parts(three_parts, tmp_path, monkeypatch):
 
 
 def edit(path, **values):
-    path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
+    edit_json(path, lambda data: data.update(values))
 
 
 @given(st.integers(0, 100_000), st.integers(1, 40))
@@ -67,10 +62,9 @@ def test_a_part_that_is_none_is_refused(text):
 
 
 def test_an_index_of_parts_has_the_bytes_of_one_made_in_one_go(parts, corpus, tiny_bge, tmp_path):
-    asked = {"corpus": corpus, "backend": "dense", "encoder": str(tiny_bge), "progress": False}
-    merge_parts(BuildOptions(**asked, out=tmp_path / "merged"), parts)
-    build_index(BuildOptions(**asked, device="cpu", out=tmp_path / "whole"))
-    assert contents(tmp_path / "merged") == contents(tmp_path / "whole")
+    merge_parts(dense_options(corpus, tiny_bge, tmp_path / "merged"), parts)
+    whole = build(corpus, tmp_path / "whole", "dense", encoder=str(tiny_bge))
+    assert contents(tmp_path / "merged") == contents(whole)
 
 
 def test_a_finished_part_is_not_encoded_again(parts, encoder, monkeypatch):
@@ -110,9 +104,7 @@ def test_a_missing_an_unfinished_and_a_damaged_part_are_named(parts):
     refuse(parts, "part 2/3", "its hash differs", "encode --parts")
     second.unlink()
     refuse(parts, "part 2/3", "its hash differs")
-    record = json.loads(second.with_suffix(".json").read_text())
-    del record["sha256"]
-    second.with_suffix(".json").write_text(json.dumps(record))
+    edit_json(second.with_suffix(".json"), lambda record: record.pop("sha256"))
     refuse(parts, "part 2/3 is not finished")
     second.with_suffix(".json").unlink()
     refuse(parts, "part 2/3 is missing", "encode --parts")
@@ -168,7 +160,7 @@ def test_a_refused_part_leaves_no_file_of_its_type(parts, encoder):
     assert contents(parts) == before
 
 
-def build(*args):
+def command(*args):
     return [sys.executable, str(ROOT / "retrieval_server" / "build_index.py"), *map(str, args)]
 
 
@@ -178,13 +170,12 @@ def test_a_part_that_was_killed_goes_on_and_ends_in_the_same_bytes(tiny_bge, enc
     with corpus.open("w") as rows:
         for i in range(12 * vector_files.BLOCK):
             rows.write(f"{i}\tUlm   {'the river carries barges with timber ' * (i % 5)}{i}\n")
-    done = subprocess.run(build("passages", "--corpus", corpus, "--parts", tmp_path / "a"), timeout=300)
+    done = subprocess.run(command("passages", "--corpus", corpus, "--parts", tmp_path / "a"), timeout=300)
     assert done.returncode == 0
     shutil.copytree(tmp_path / "a", tmp_path / "b")
 
-    encode = build(
-        "encode", "--parts", tmp_path / "a", "--part", "1/2", "--encoder", tiny_bge, "--device", "cpu"
-    )
+    words = ("--parts", tmp_path / "a", "--part", "1/2", "--encoder", tiny_bge, "--device", "cpu")
+    encode = command("encode", *words)
     vectors = tmp_path / "a" / "part-00001-of-00002.f32"
     block = vector_files.BLOCK * 32 * 4
     process = subprocess.Popen(encode)
@@ -197,8 +188,7 @@ def test_a_part_that_was_killed_goes_on_and_ends_in_the_same_bytes(tiny_bge, enc
     with vectors.open("ab") as stream:
         stream.write(b"half a block")  # what a kill in the middle of a write leaves
     assert subprocess.run(encode, timeout=300).returncode == 0
-    encode_part(
-        tmp_path / "b", EncodingPart(1, 2), encoder, progress=False
-    )  # undisturbed, and in another process
+    # Undisturbed, and in another process:
+    encode_part(tmp_path / "b", EncodingPart(1, 2), encoder, progress=False)
     assert vectors.stat().st_size == 6 * block
     assert contents(tmp_path / "a") == contents(tmp_path / "b")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -41,7 +39,8 @@ from retrieval_server.search.dense import DenseBackend
 from retrieval_server.search.options import OpenOptions
 from retrieval_server.search.vectors.faiss_files import open_index
 
-ROOT = Path(__file__).parents[3]
+from ..conftest import python_process
+
 DIMENSION, COUNT = 32, 700
 COMPRESSED = ("balanced", "small")
 ENCODER = EncoderSection(
@@ -130,14 +129,8 @@ def test_what_an_interrupted_build_has_written_is_not_asked_for_again(tmp_path):
 
 def test_sizes_and_durations_are_in_units_that_people_read():
     assert [size_text(number) for number in (12, 12_345, 3.25e9)] == ["12 B", "12 kB", "3.2 GB"]
-    assert [duration_text(s) for s in (0, 89, 91, 3600, 7200, 10 * 86400)] == [
-        "1 s",
-        "89 s",
-        "2 min",
-        "60 min",
-        "2 h",
-        "10 days",
-    ]
+    durations = [duration_text(seconds) for seconds in (0, 89, 91, 3600, 7200, 10 * 86400)]
+    assert durations == ["1 s", "89 s", "2 min", "60 min", "2 h", "10 days"]
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -220,9 +213,7 @@ def test_a_compressed_index_finds_each_passage_by_its_own_vector(encoded, tmp_pa
     assert [hits[0].row for hits in backend.find(encoded[:], 3)] == list(range(COUNT))
     if mapped is None:
         backend._page_in.wait()
-        assert backend.paged_in == 1.0, "mapped by default, and read ahead"
-    else:
-        assert backend.paged_in is None
+    assert backend.paged_in == (1.0 if mapped is None else None), "mapped by default, and read ahead"
     backend.close()
 
 
@@ -234,7 +225,6 @@ def test_parts_of_an_index_that_do_not_fit_are_refused(encoded, tmp_path):
         DenseBackend(path, other_rows, COUNT, None)
     with pytest.raises(IndexFolderError, match="vectors: the manifest says 699, found 700"):
         DenseBackend(path, section, COUNT - 1, None)
-    shutil.copy(tmp_path / ROWS, tmp_path / "aside")
     (tmp_path / ROWS).unlink()
     with pytest.raises(IndexFolderError, match="vectors.rows: cannot be read"):
         DenseBackend(path, section, COUNT, None)
@@ -269,15 +259,11 @@ def test_processes_that_map_an_index_share_its_pages(tmp_path):
     vectors.tofile(tmp_path / "vectors.f32")
     path = tmp_path / FAISS_INDEX
     write_faiss_index(VectorFiles([tmp_path / "vectors.f32"], DIMENSION), f"RR{DIMENSION},IVF1,RaBitQ", path)
-    command = [sys.executable, "-c", _OTHER_SERVER, str(path)]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    with subprocess.Popen(command, cwd=ROOT, text=True, **pipes) as other:
-        assert other.stdout.readline() == "searched\n"
+    with python_process(_OTHER_SERVER, path):
         index = open_index(path, mapped=True)
         index.search(vectors[:1], 10)
         mapping = Path("/proc/self/smaps").read_text().partition(str(path))[2]
         resident, mine = (int(mapping.partition(f"\n{key}:")[2].split()[0]) for key in ("Rss", "Pss"))
-        other.communicate()
     assert resident * 1024 > 0.8 * path.stat().st_size, "the cells lie in the mapping"
     assert mine < 0.6 * resident, "of which each process counts half"
 

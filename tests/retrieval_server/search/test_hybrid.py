@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import shutil
 from fractions import Fraction
 from pathlib import Path
@@ -10,19 +9,20 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from retrieval_server.errors import BuildError, IndexFolderError, OutsideRootError
-from retrieval_server.indexing.builder import build_hybrid, build_index
-from retrieval_server.indexing.options import BuildOptions
+from retrieval_server.folder.manifest import read_manifest
+from retrieval_server.indexing.builder import build_hybrid
 from retrieval_server.search.backends import Hit
 from retrieval_server.search.hybrid import fuse
 from retrieval_server.search.index_source import IndexSource
 from retrieval_server.server.reload import IndexLocation, Reloader
 
+from ..conftest import build, edit_json
 from ..same_answers import assert_same_answers, plain
 
 QUESTIONS = ["Which river lies Ulm on?", "barges with timber", "Worms", "zzz"]
 ranked_lists = st.lists(st.lists(st.integers(0, 12), unique=True, max_size=10), max_size=4)
 constants = st.integers(1, 100)
-unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # on a busy machine
+unhurried = settings(suppress_health_check=[HealthCheck.too_slow])  # on a busy machine
 
 
 def hits(rows):
@@ -110,10 +110,9 @@ def test_the_folders_can_be_moved_together(bm25_index, dense_index, tmp_path):
 
 def test_indexes_of_different_corpora_are_refused_with_both_hashes(bm25_index, tmp_path):
     (tmp_path / "c.tsv").write_text("1\tulm\n")
-    asked = BuildOptions(corpus=tmp_path / "c.tsv", out=tmp_path / "other", backend="bm25", progress=False)
-    other = build_index(asked)
-    with pytest.raises(BuildError, match=f"{other.corpus.sha256} and [0-9a-f]{{64}}"):
-        build_hybrid([bm25_index, tmp_path / "other"], tmp_path / "both")
+    other = build(tmp_path / "c.tsv", tmp_path / "other")
+    with pytest.raises(BuildError, match=f"{read_manifest(other).corpus.sha256} and [0-9a-f]{{64}}"):
+        build_hybrid([bm25_index, other], tmp_path / "both")
     assert not (tmp_path / "both").exists()
 
 
@@ -127,9 +126,7 @@ def test_one_index_or_a_hybrid_of_hybrids_is_refused(bm25_index, hybrid_index, t
 def test_a_part_that_was_built_again_of_another_corpus_is_refused_at_start(bm25_index, dense_index, tmp_path):
     shutil.copytree(bm25_index, tmp_path / "a")
     build_hybrid([tmp_path / "a", dense_index], tmp_path / "both")
-    manifest = json.loads((tmp_path / "a/manifest.json").read_text())
-    manifest["corpus"]["sha256"] = "0" * 64
-    (tmp_path / "a/manifest.json").write_text(json.dumps(manifest))
+    edit_json(tmp_path / "a/manifest.json", lambda manifest: manifest["corpus"].update(sha256="0" * 64))
     with pytest.raises(IndexFolderError, match="corpus sha256.*0000.*build both of the same corpus"):
         IndexSource.open(tmp_path / "both", device="cpu")
 

@@ -16,6 +16,8 @@ from retrieval_server.folder.manifest import read_manifest
 from retrieval_server.search.options import OpenOptions
 from retrieval_server.search.threads import ThreadCount, encoder_threads, openmp_runtimes, probe_encoder
 
+from ..conftest import run_python
+
 linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc, which only Linux has")
 
 
@@ -123,8 +125,7 @@ def test_faiss_uses_the_number_that_it_is_told():
 def test_the_runtime_of_faiss_is_found_in_a_process_with_it_and_none_in_one_without():
     # In a process of its own: where torch was imported first, FAISS may use the runtime of torch.
     code = "import faiss, retrieval_server.search.threads as threads; print(threads.openmp_runtimes())"
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "omp" in found.stdout
+    assert "omp" in run_python(code)
     with subprocess.Popen([sys.executable, "-S", "-c", "input()"], stdin=subprocess.PIPE) as bare:
         try:
             assert openmp_runtimes(bare.pid) == []

@@ -22,13 +22,6 @@ def test_the_level_without_a_flag_of_its_own_is_the_one_at_which_requests_have_l
     assert parse_args("", ["--index", "i", *flags]).logs.level == level
 
 
-@pytest.mark.parametrize("level", ["warning", "error"])
-def test_a_level_at_which_nothing_of_it_would_be_written_is_refused(level, capsys):
-    with pytest.raises(SystemExit):
-        parse_args("", ["--index", "i", "--log-queries", "--log-level", level])
-    assert f"--log-queries: with --log-level {level}" in capsys.readouterr().err
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("flags", [["--log-queries"], []])
 def test_the_words_of_a_query_stand_in_the_log_if_they_are_asked_for(bm25_index, start_server, capfd, flags):

@@ -26,12 +26,10 @@ from rag_r1.iterate.server import LoopServer
 from rag_r1.protocols import Failure
 from rag_r1.tools import RetrievalClient, RetrieverConfig
 from retrieval_server.determinism import Determinism
-from retrieval_server.indexing.builder import build_index
-from retrieval_server.indexing.options import BuildOptions
 from retrieval_server.search.index_source import IndexSource
 from retrieval_server.source import round_score
 
-from ..conftest import PASSAGES, RIVERS, TOWNS, write_jsonl
+from ..conftest import RIVERS, TOWNS, shelf_of
 from ..same_answers import Answer, assert_same_answers, wired
 
 pytestmark = [pytest.mark.slow, pytest.mark.full]
@@ -45,16 +43,12 @@ QUERIES = [f"{town} {river}" for town in TOWNS for river in RIVERS]
 
 @pytest.fixture(scope="module")
 def shelf(tmp_path_factory, make_bert) -> Path:
-    """A folder with the indexes ``red`` and ``blue``: the same ids, signed texts, an encoder each."""
-    folder = tmp_path_factory.mktemp("shelf")
-    for seed, (name, model) in enumerate(zip(NAMES, ("e5-base-v2", "bge-small-en-v1.5"), strict=True)):
-        rows = [{"id": row["id"], "contents": f"{row['contents']} ({name})"} for row in PASSAGES]
-        corpus, encoder = write_jsonl(folder / f"{name}.jsonl", rows), str(make_bert(model, seed=seed))
-        options = BuildOptions(
-            corpus=corpus, out=folder / name, backend="dense", encoder=encoder, progress=False
-        )
-        build_index(options)
-    return folder
+    """A folder with the indexes ``red`` and ``blue``, of an encoder each."""
+    encoders = [str(make_bert(model, seed=i)) for i, model in enumerate(("e5-base-v2", "bge-small-en-v1.5"))]
+    options = {
+        name: {"backend": "dense", "encoder": path} for name, path in zip(NAMES, encoders, strict=True)
+    }
+    return shelf_of(tmp_path_factory.mktemp("shelf"), **options)
 
 
 class Expected:

@@ -5,30 +5,9 @@ from __future__ import annotations
 import httpx
 import pytest
 
-from retrieval_server.serve_options import parse_args
 from retrieval_server.start_retrieval import main
 
 from .conftest import KEY
-
-
-@pytest.mark.parametrize(
-    "flags, reason",
-    [
-        ([], "--index DIR"),
-        (["--web", "altavista"], "--web"),
-        (["--index", "i", "--record", "f"], "--record belongs to --web"),
-        (["--index", "i", "--replay", "f"], "--replay belongs to --web"),
-        (["--index", "web=i", "--web", "serper"], "choose another"),
-        (["--web", "serper", "--web-param", "gl"], "NAME=VALUE"),
-        (["--web", "serper", "--web-concurrency", "0"], "--web-concurrency"),
-        (["--web", "serper", "--web-timeout", "nan"], "--web-timeout"),
-        (["--web", "serper", "--web-retries", "-1"], "--web-retries"),
-    ],
-)
-def test_flags_that_do_not_fit_are_refused_with_a_sentence(flags, reason, capsys):
-    with pytest.raises(SystemExit) as ended:
-        parse_args("", flags)
-    assert ended.value.code == 2 and reason in capsys.readouterr().err
 
 
 def test_what_is_wrong_is_said_in_one_line_before_a_port_is_open(monkeypatch, capsys, tmp_path):

@@ -56,7 +56,7 @@ def alone(factory: str, topk: int) -> list[list[Hit]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("factory", FACTORIES)
-@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=10, suppress_health_check=[HealthCheck.too_slow])
 @given(batch=st.lists(st.integers(0, QUERIES - 1), min_size=1, max_size=40), topk=st.integers(1, 60))
 def test_hits_depend_neither_on_the_batch_nor_on_topk(factory, batch, topk):
     found = opened(factory).find(queries()[batch], topk)
@@ -100,7 +100,7 @@ def test_only_flat_is_searched_exactly():
     assert set(kinds.values()) == {ApproximateSearch}
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.integers(0, 30), unique=True), st.integers(1, 40), st.integers(1, 40))
 def test_a_shorter_list_is_the_beginning_of_a_longer_one(order, topk, more):
     """Whatever the index answers at each depth: here each answer is turned round."""
