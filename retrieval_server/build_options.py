@@ -29,7 +29,7 @@ _NEEDED = {
 class ImportOptions(Options):
     """A ready-made index or ready-made vectors."""
 
-    group = Group("import", "what was built elsewhere; row i is passage i of --corpus")
+    group = Group("import", "An index or vectors from elsewhere; row i is passage i of --corpus.")
 
     faiss: Annotated[
         Path | None,
@@ -105,7 +105,7 @@ class BuildCommand(Options):
     part: Annotated[
         str | None,
         Flag(
-            "encode: which part, 1/8 to 8/8; N is the same for all",
+            "encode: the part, 1/8 to 8/8; N is the same for all",
             names=("--part", "--shard"),
             metavar="I/N",
         ),
@@ -118,7 +118,7 @@ class BuildCommand(Options):
     ] = False
     dense: DenseOptions = DenseOptions()
     encoding: EncoderOptions = EncoderOptions()
-    ready: ImportOptions = ImportOptions()
+    imported: ImportOptions = ImportOptions()
     bm25: BM25Options = BM25Options()
     hybrid: HybridOptions = HybridOptions()
 
@@ -164,12 +164,12 @@ class BuildCommand(Options):
 
     @model_validator(mode="after")
     def _import_options_fit(self) -> BuildCommand:
-        ready = self.ready
+        imported = self.imported
         if self.step != "import":
-            if ready.faiss or ready.embeddings or ready.trust:
+            if imported.faiss or imported.embeddings or imported.trust:
                 raise ValueError("--faiss, --embeddings and --trust belong to: rag-r1 index import ...")
             return self
-        if (ready.faiss is None) == (ready.embeddings is None):
+        if (imported.faiss is None) == (imported.embeddings is None):
             raise ValueError("import needs either --faiss FILE or --embeddings FILE ...")
         if self.skip_bad_rows:
             raise ValueError(
@@ -177,7 +177,7 @@ class BuildCommand(Options):
             )
         dense = self.dense
         settled = dense.factory != "Flat" or dense.preset or dense.recall_queries or dense.train_sample
-        if ready.faiss and settled:
+        if imported.faiss and settled:
             raise ValueError(
                 "--factory, --preset, --recall-queries, --train-sample: the index of --faiss is built already"
             )

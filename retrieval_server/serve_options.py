@@ -62,8 +62,8 @@ class LogOptions(Options):
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"] | None,
         Flag(
-            "from info on there is a line for each request (default: info with json or --log-queries, else "
-            "warning)"
+            "least level that is written; from info on there is a line for each request (default: info with "
+            "json or --log-queries, else warning)"
         ),
     ] = None
     log_queries: Annotated[
@@ -139,7 +139,7 @@ class ServeCommand(Options):
     ] = ()
     serve: Annotated[
         Literal["here", "ray"],
-        Flag("where indexes are searched: in this process, or on a Ray cluster", group=RayOptions.group),
+        Flag("place of the search in indexes: this process, or a Ray cluster", group=RayOptions.group),
     ] = "here"
     ray: RayOptions = RayOptions()
     engine: EngineOptions = EngineOptions()

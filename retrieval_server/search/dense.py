@@ -15,7 +15,7 @@ import faiss
 import numpy as np
 
 from retrieval_server.encode.encoder import Encoder
-from retrieval_server.errors import IndexFolderError
+from retrieval_server.errors import UserError
 from retrieval_server.folder.manifest import ROWS, DenseSection, SearchSection, require_equal
 from retrieval_server.folder.row_layout import RowLayout
 from retrieval_server.search.backends import Backend, Hit
@@ -90,11 +90,11 @@ class DenseBackend(Backend):
 def _open_search(
     index: faiss.Index, path: Path, section: DenseSection, count: int, options: OpenOptions
 ) -> Search:
-    """What searches the index. Raises IndexFolderError for an option that it has no use for."""
+    """What searches the index. Raises UserError for an option that it has no use for."""
     rescoring = section.rescoring
     if rescoring is None:
         if options.candidates is not None:
-            raise IndexFolderError(
+            raise UserError(
                 f"--candidates {options.candidates}: {path.parent} has no rows to score candidates from. "
                 "Drop the flag, or build the index with --preset balanced or small."
             )
@@ -105,7 +105,7 @@ def _open_search(
             options.search_threads_alone,
         )
     if options.gpu == "on":
-        raise IndexFolderError(
+        raise UserError(
             f"--gpu on: {path.parent} is a compressed index, which FAISS searches on the CPU only. Start "
             "with --gpu auto, or build the index with --preset exact."
         )

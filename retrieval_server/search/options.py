@@ -34,7 +34,7 @@ class OpenOptions(Options):
     encoder: Annotated[
         str | None,
         Flag(
-            "where the encoder of the indexes is now, if it was moved since the build",
+            "present place of the encoder of the indexes, if it was moved since the build",
             metavar="NAME_OR_PATH",
         ),
     ] = None

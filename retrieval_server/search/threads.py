@@ -44,8 +44,8 @@ class ThreadCount:
         together: int | None,
     ):
         if (alone is None) != (together is None):
-            own = _own_number(usual)
-            alone, together = alone or own, together or own
+            number = _default_number(usual)
+            alone, together = alone or number, together or number
         self._set, self._alone, self._together = set_threads, alone, together
 
     @property
@@ -61,7 +61,7 @@ class ThreadCount:
 
 
 @cache
-def _own_number(usual: Callable[[], int]) -> int:
+def _default_number(usual: Callable[[], int]) -> int:
     return usual()
 
 

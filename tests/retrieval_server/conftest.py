@@ -2,115 +2,26 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import os
-import signal
-import socket
-import subprocess
-import sys
-import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
-import httpx
 import pytest
 
 from retrieval_server.encode import vector_files
 from retrieval_server.encode.encoder import Encoder
 from retrieval_server.encode.options import EncoderOptions
-from retrieval_server.folder.manifest import MANIFEST, sha256_of_file
 from retrieval_server.indexing.builder import build_index
 from retrieval_server.indexing.options import BuildOptions
 from retrieval_server.search.index_source import IndexSource
 
-ROOT = Path(__file__).parents[2]
-TOWNS = "Ulm Trier Kassel Lübeck Bremen Passau Worms Jena Celle Halle".split()
-RIVERS = "Donau Mosel Fulda Trave Weser Inn Rhein Saale Aller Elster".split()
-PASSAGES = [
-    {"id": f"town-{i}", "contents": f'"{town}"\n{town} is a town in the valley of the river {river}.'}
-    for i, (town, river) in enumerate(zip(TOWNS, RIVERS, strict=True))
-] + [
-    {
-        "id": f"river-{i}",
-        "contents": f'"{river}"\nThe {river} carries barges with timber; it is {i + 3} miles wide.',
-    }
-    for i, river in enumerate(RIVERS)
-]
-
-
-def write_jsonl(path: Path, rows: list[dict]) -> Path:
-    path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
-    return path
+from .builders import PASSAGES, build, write_jsonl
+from .running import server_process, serving
 
 
 @pytest.fixture(scope="session")
 def corpus(tmp_path_factory) -> Path:
     return write_jsonl(tmp_path_factory.mktemp("corpus") / "towns.jsonl", PASSAGES)
-
-
-def build_options(corpus: Path, out: Path, backend: str = "bm25", **more: object) -> BuildOptions:
-    """Of a build without a progress bar; ``more`` replaces what is set here."""
-    return BuildOptions(
-        **{"corpus": corpus, "out": out, "backend": backend, "device": "cpu", "progress": False, **more}
-    )
-
-
-def dense_options(corpus: Path, encoder: Path, out: Path, **more: object) -> BuildOptions:
-    """Those of a dense index that is encoded on the processor; ``more`` replaces them."""
-    return build_options(corpus, out, "dense", **{"encoder": str(encoder), **more})
-
-
-def build(corpus: Path, out: Path, backend: str = "bm25", **more: object) -> Path:
-    """Builds an index; returns its folder."""
-    build_index(build_options(corpus, out, backend, **more))
-    return out
-
-
-def shelf_of(folder: Path, **options: dict[str, object]) -> Path:
-    """Indexes in one folder, by name with the options of each: the same ids, texts signed with the name."""
-    for name, more in options.items():
-        rows = [{"id": row["id"], "contents": f"{row['contents']} ({name})"} for row in PASSAGES]
-        build(write_jsonl(folder / f"{name}.jsonl", rows), folder / name, **more)
-    return folder
-
-
-def run_python(code: str, *args: object, **environment: str) -> str:
-    """What this code prints in a process of its own, which has to end with status 0."""
-    command = [sys.executable, "-c", code, *map(str, args)]
-    done = subprocess.run(
-        command, cwd=ROOT, env=os.environ | environment, capture_output=True, text=True, timeout=300
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-@contextmanager
-def python_process(code: str, *args: object) -> Iterator[subprocess.Popen[str]]:
-    """A process that runs this code, when it has printed a line; it is ended by closing its input."""
-    command = [sys.executable, "-c", code, *map(str, args)]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    with subprocess.Popen(command, cwd=ROOT, text=True, **pipes) as process:
-        try:
-            assert process.stdout.readline()
-            yield process
-        finally:
-            process.communicate()
-
-
-def edit_json(path: Path, change: Callable[[Any], object]) -> None:
-    """Applies ``change`` to what the file holds."""
-    data = json.loads(path.read_text(encoding="utf-8"))
-    change(data)
-    path.write_text(json.dumps(data), encoding="utf-8")
-
-
-async def until(condition: Callable[[], object]) -> None:
-    """Waits until this holds."""
-    while not condition():
-        await asyncio.sleep(0.001)
 
 
 @pytest.fixture(scope="session")
@@ -210,20 +121,6 @@ def encoder(tiny_bge) -> Encoder:
     return Encoder.create(str(tiny_bge), EncoderOptions(), device="cpu")
 
 
-def contents(folder: Path) -> dict[str, str]:
-    """The hash of every file in a folder, by its path in it."""
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
-    return {path.relative_to(folder).as_posix(): sha256_of_file(path) for path in files}
-
-
-def contents_without_times(folder: Path) -> dict[str, object]:
-    """The files of a dense index; of the manifest what does not depend on the clock."""
-    manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-    for row in manifest["dense"].get("recall", {}).get("rows", ()):
-        row["ms"] = 0
-    return {**contents(folder), MANIFEST: manifest}
-
-
 @pytest.fixture
 def interrupted(monkeypatch) -> Callable[[BuildOptions], list[str]]:
     """interrupted(options): stops that build in its third block of 8; the texts encoded from then on."""
@@ -254,23 +151,6 @@ def dense_index(corpus, tiny_bge, tmp_path_factory) -> Path:
     return build(corpus, tmp_path_factory.mktemp("indexes") / "dense", "dense", encoder=str(tiny_bge))
 
 
-@contextmanager
-def serving(load: Callable[[], IndexSource], **settings) -> Iterator:
-    """A TestClient of the app, when its index is loaded."""
-    from fastapi.testclient import TestClient
-
-    from retrieval_server.server.app import create_app
-
-    with TestClient(create_app(load, **settings), raise_server_exceptions=False) as client:
-        for _ in range(3000):
-            if client.get("/ready").status_code == 200:
-                break
-            time.sleep(0.01)
-        else:
-            raise AssertionError("the index was not ready within 30 s")
-        yield client
-
-
 @pytest.fixture(scope="module")
 def client(bm25) -> Iterator:
     with serving(lambda: bm25) as ready:
@@ -281,50 +161,6 @@ def client(bm25) -> Iterator:
 def serve() -> Callable:
     """The context manager ``serving``, for tests that need an app of their own."""
     return serving
-
-
-class ServerProcess:
-    """start_retrieval.py in a process of its own."""
-
-    def __init__(self, flags: list[str], environment: dict[str, str]):
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
-        self.url = f"http://127.0.0.1:{self.port}"
-        command = [sys.executable, "retrieval_server/start_retrieval.py", *flags, "--port", str(self.port)]
-        self.process = subprocess.Popen(
-            command, cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"} | environment
-        )
-
-    @property
-    def resident(self) -> int:
-        """Bytes of memory that the process holds."""
-        status = Path(f"/proc/{self.process.pid}/status").read_text()
-        return int(status.partition("VmRSS:")[2].split()[0]) * 1024
-
-    def wait_until_ready(self) -> None:
-        with httpx.Client() as client:  # one: httpx.get makes one each time, which takes 50 ms of CPU
-            while True:
-                assert self.process.poll() is None, "the server ended"
-                try:
-                    if client.get(self.url + "/ready").status_code == 200:
-                        return
-                except httpx.TransportError:
-                    pass
-                time.sleep(0.05)
-
-
-@contextmanager
-def server_process(*flags: str | Path, **environment: str) -> Iterator[ServerProcess]:
-    """A server with these flags, when it is ready; it has to end with status 0."""
-    server = ServerProcess([str(flag) for flag in flags], environment)
-    try:
-        server.wait_until_ready()
-        yield server
-    finally:
-        server.process.send_signal(signal.SIGTERM)
-        server.process.wait(300)
-    assert server.process.returncode == 0
 
 
 @pytest.fixture(scope="session")

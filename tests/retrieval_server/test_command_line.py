@@ -60,9 +60,9 @@ def refused(capsys, *argv: Any) -> str:
     with pytest.raises(SystemExit) as ended:
         parsed(*argv)
     assert ended.value.code == 2
-    told, where = capsys.readouterr().err.splitlines()
-    assert where.startswith("see ") and where.endswith(" --help")
-    return told
+    message, hint = capsys.readouterr().err.splitlines()
+    assert hint.startswith("see ") and hint.endswith(" --help")
+    return message
 
 
 def test_without_flags_every_field_has_its_own_default():
@@ -73,8 +73,8 @@ def test_without_flags_every_field_has_its_own_default():
 @given(names=st.lists(WORDS), files=st.lists(WORDS, min_size=1))
 def test_values_arrive_as_they_were_typed_commas_and_brackets_included(names, files):
     flags = [part for name in names for part in ("--names", name)]
-    found = parsed(*flags, "--files", *files)
-    assert found.names == tuple(names) and found.files == tuple(map(Path, files))
+    results = parsed(*flags, "--files", *files)
+    assert results.names == tuple(names) and results.files == tuple(map(Path, files))
 
 
 @pytest.mark.parametrize(
@@ -123,11 +123,11 @@ def test_help_has_groups_texts_and_defaults(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     with pytest.raises(SystemExit) as ended:
         parsed("--help")
-    shown = capsys.readouterr().out
+    output = capsys.readouterr().out
     assert ended.value.code == 0
     for part in ("A command.", "inner:\n", "100 % of it.", "how large (default 3)", "how long (default 2.5)"):
-        assert part in shown
-    assert "--wait SECONDS" in shown and "--new" in shown and "hidden" not in shown
+        assert part in output
+    assert "--wait SECONDS" in output and "--new" in output and "hidden" not in output
 
 
 def test_the_environment_is_not_read(monkeypatch):
@@ -144,13 +144,13 @@ def test_no_two_options_of_a_script_have_one_name(command):
 
 
 def test_the_server_starts_from_the_defaults_that_its_packages_declare():
-    found = parse(ServeCommand, "", ["--index", "i"])
-    assert (found.engine, found.limits) == (EngineOptions(), RequestLimits())
+    results = parse(ServeCommand, "", ["--index", "i"])
+    assert (results.engine, results.limits) == (EngineOptions(), RequestLimits())
 
 
 def test_names_of_indexes_and_the_default_one_first():
-    found = parse(ServeCommand, "", ["--index", "news=/n", "--index", "/w,1", "--index", "old=a=b"])
-    assert list(found.folders.items()) == [
+    results = parse(ServeCommand, "", ["--index", "news=/n", "--index", "/w,1", "--index", "old=a=b"])
+    assert list(results.folders.items()) == [
         ("default", Path("/w,1")),
         ("news", Path("/n")),
         ("old", Path("a=b")),
@@ -159,8 +159,8 @@ def test_names_of_indexes_and_the_default_one_first():
 
 def test_a_field_that_is_settled_has_its_value_and_no_flag(capsys):
     settled = {"kind": "b", "flag": True, "inner": Inner(size=9)}
-    found = parse(Command, None, ["--names", "x"], "prog", settled)
-    assert found == Command(kind="b", flag=True, names=("x",), inner=Inner(size=9))
+    results = parse(Command, None, ["--names", "x"], "prog", settled)
+    assert results == Command(kind="b", flag=True, names=("x",), inner=Inner(size=9))
     for argv in (["b"], ["--flag"], ["--size", "3"]):
         with pytest.raises(SystemExit):
             parse(Command, None, argv, "prog", settled)
@@ -176,15 +176,15 @@ def test_import_is_that_step_of_a_build():
 
 def test_a_command_that_does_not_exist_is_refused_with_those_that_do(capsys):
     assert commands.main(["query"], "prog") == 2 and commands.main([], "prog") == 2
-    shown = capsys.readouterr()
-    assert shown.err.startswith("prog: there is no command 'query'\n\nusage: prog COMMAND")
-    assert all(f"\n  {name} " in shown.err and f"\n  {name} " in shown.out for name in commands.COMMANDS)
+    output = capsys.readouterr()
+    assert output.err.startswith("prog: there is no command 'query'\n\nusage: prog COMMAND")
+    assert all(f"\n  {name} " in output.err and f"\n  {name} " in output.out for name in commands.COMMANDS)
 
 
 def test_a_command_that_is_nearly_right_is_suggested(capsys):
     assert commands.main(["serv"], "prog") == 2
-    told = "prog: there is no command 'serv'; did you mean serve?\nsee prog --help\n"
-    assert capsys.readouterr() == ("", told)
+    message = "prog: there is no command 'serv'; did you mean serve?\nsee prog --help\n"
+    assert capsys.readouterr() == ("", message)
 
 
 def test_the_older_names_of_parts_are_taken_too():

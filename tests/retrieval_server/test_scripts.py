@@ -14,7 +14,8 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import pytest
 
-from .conftest import ROOT, build, edit_json, server_process
+from .builders import build, edit_json
+from .running import ROOT, server_process
 from .same_answers import assert_same_answers
 
 FROM_ROOT = (ROOT, "retrieval_server/")
@@ -22,8 +23,8 @@ INSIDE = (ROOT / "retrieval_server", "")
 ENVIRONMENT = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
 
 
-def run(where, script, *args):
-    folder, prefix = where
+def run(folder_and_prefix, script, *args):
+    folder, prefix = folder_and_prefix
     return subprocess.run(
         [sys.executable, prefix + script, *map(str, args)],
         cwd=folder,
@@ -34,10 +35,10 @@ def run(where, script, *args):
     )
 
 
-@pytest.mark.parametrize("where", [FROM_ROOT, INSIDE], ids=["from the root", "inside its folder"])
+@pytest.mark.parametrize("folder_and_prefix", [FROM_ROOT, INSIDE], ids=["from the root", "inside its folder"])
 @pytest.mark.parametrize("script", ["build_index.py", "start_retrieval.py"])
-def test_help_explains_itself(where, script):
-    done = run(where, script, "--help")
+def test_help_explains_itself(folder_and_prefix, script):
+    done = run(folder_and_prefix, script, "--help")
     assert done.returncode == 0 and "python retrieval_server/" + script in done.stdout
 
 

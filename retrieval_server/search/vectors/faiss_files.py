@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from retrieval_server.errors import IndexFolderError
+from retrieval_server.errors import UserError
 
 if TYPE_CHECKING:
     import faiss
@@ -43,29 +43,29 @@ class FaissHeader:
 
 
 def read_header(path: Path) -> FaissHeader:
-    """The file's header. Raises IndexFolderError if it is no FAISS index, or a truncated one."""
+    """The file's header. Raises UserError if it is no FAISS index, or a truncated one."""
     try:
         with path.open("rb") as stream:
             first = stream.read(_HEADER.size)
         size = path.stat().st_size
     except OSError as error:
-        raise IndexFolderError(f"{path}: {error.strerror}. Give the index file of FAISS.") from None
+        raise UserError(f"{path}: {error.strerror}. Give the index file of FAISS.") from None
     kind = first[:4].decode("ascii", "replace")
     if len(first) < _HEADER.size or kind[0] != "I" or kind.startswith("IB"):
-        raise IndexFolderError(
+        raise UserError(
             f"{path}: no readable FAISS index: it does not begin as one of float vectors does. "
             "Fetch it again; of a file that comes in parts, put all together in their order."
         )
     _, dimension, rows, _, _, trained, metric = _HEADER.unpack(first)
     if dimension < 1 or rows < 0:
-        raise IndexFolderError(
+        raise UserError(
             f"{path}: no readable FAISS index: {rows} rows of {dimension} dimensions. Fetch it again."
         )
     needs = 4 * dimension * rows
     if kind in _EXACT and metric in (0, 1):
         needs += _HEADER.size + _COUNT.size
     if kind in _HOLD_ALL and size < needs:
-        raise IndexFolderError(
+        raise UserError(
             f"{path}: no readable FAISS index: {rows} rows of {dimension} dimensions take {needs} bytes, and "
             f"it has {size}. It is cut: fetch it again; of a file that comes in parts, put all together."
         )
@@ -75,7 +75,7 @@ def read_header(path: Path) -> FaissHeader:
 def open_index(path: Path, *, mapped: bool = False) -> faiss.Index:
     """The index, in memory or ``mapped``; a FAISS without mapping (before 1.11) reads it into memory.
 
-    Raises IndexFolderError.
+    Raises UserError.
     """
     import faiss
 
@@ -84,9 +84,9 @@ def open_index(path: Path, *, mapped: bool = False) -> faiss.Index:
         return faiss.read_index(str(path), getattr(faiss, "IO_FLAG_MMAP_IFC", 0) if mapped else 0)
     except MemoryError:
         remedy = "Map it from disk with --mmap, or use a machine with more memory."
-        raise IndexFolderError(f"{path}: too large for this machine's memory. {remedy}") from None
+        raise UserError(f"{path}: too large for this machine's memory. {remedy}") from None
     except RuntimeError as error:
-        raise IndexFolderError(f"{path}: no readable FAISS index. Build the index again.") from error
+        raise UserError(f"{path}: no readable FAISS index. Build the index again.") from error
 
 
 def write_exact(blocks: Iterable[np.ndarray], rows: int, dimension: int, path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from retrieval_server.encode import conversion_cache
 from retrieval_server.encode.conversion_cache import cached_conversion
-from retrieval_server.errors import EncoderError
+from retrieval_server.errors import UserError
 
 FILES = {"model.xml": b"a graph", "model.bin": b"numbers"}
 
@@ -103,7 +103,7 @@ def test_a_good_one_that_another_process_puts_there_meanwhile_is_used(place, tmp
 @pytest.mark.parametrize(
     "error, reason",
     [
-        (EncoderError("this model does not convert"), "this model does not convert"),
+        (UserError("this model does not convert"), "this model does not convert"),
         (OSError(28, "No space left on device"), "a-model: .*No space left.*--encoder-cache"),
     ],
 )
@@ -111,7 +111,7 @@ def test_a_conversion_that_fails_leaves_nothing(place, error, reason):
     def fail():
         raise error
 
-    with pytest.raises(EncoderError, match=reason):
+    with pytest.raises(UserError, match=reason):
         cached_conversion(place, Convert(fail))
     assert list(place.parent.iterdir()) == []
 

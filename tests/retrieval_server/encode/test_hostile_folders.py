@@ -12,10 +12,10 @@ import pytest
 from retrieval_server.encode.encoder import Encoder
 from retrieval_server.encode.model_folder import hash_model
 from retrieval_server.encode.options import EncoderOptions
-from retrieval_server.errors import EncoderError, IndexFolderError
+from retrieval_server.errors import UserError
 from retrieval_server.search.index_source import IndexSource
 
-from ..conftest import edit_json
+from ..builders import edit_json
 
 
 class Canary:
@@ -102,7 +102,7 @@ def hostile(tmp_path, make_bert, canary):
 def test_a_model_that_brings_code_is_refused_and_none_of_it_runs(hostile, way, pooling, monkeypatch):
     monkeypatch.setattr("builtins.input", lambda *_: "y")  # whoever is asked on the terminal says yes
     folder = hostile(way, pooling)
-    with pytest.raises(EncoderError):
+    with pytest.raises(UserError):
         Encoder.create(str(folder), EncoderOptions(), "cpu")
 
 
@@ -116,7 +116,7 @@ def test_a_model_is_refused_before_a_library_has_seen_it(hostile, way, message, 
     monkeypatch.setattr(
         "retrieval_server.encode.encoder._load", lambda *_, **__: pytest.fail("it was loaded")
     )
-    with pytest.raises(EncoderError, match=message):
+    with pytest.raises(UserError, match=message):
         Encoder.create(str(hostile(way, "cls")), EncoderOptions(), "cpu")
 
 
@@ -127,9 +127,9 @@ def test_an_index_that_names_such_a_model_is_refused_and_nothing_runs(
     monkeypatch.setattr("builtins.input", lambda *_: "y")
     index, model = shutil.copytree(dense_index, tmp_path / "index"), hostile(way, "cls")
     plant(index, canary)
-    own = {"name": str(model), "sha256": hash_model(model)}  # the folder says that this is right
-    edit_json(index / "manifest.json", lambda data: data["dense"]["encoder"].update(own))
-    with pytest.raises(EncoderError):
+    identity = {"name": str(model), "sha256": hash_model(model)}  # the folder says that this is right
+    edit_json(index / "manifest.json", lambda data: data["dense"]["encoder"].update(identity))
+    with pytest.raises(UserError):
         IndexSource.open(index, device="cpu")
 
 
@@ -143,7 +143,7 @@ def test_pickled_arrays_in_an_index_are_not_unpickled(bm25_index, tmp_path, cana
     for path in files:
         pickled = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header
         path.write_bytes(pickled + pickle.dumps([Canary(canary)]))
-    with pytest.raises(IndexFolderError):
+    with pytest.raises(UserError):
         IndexSource.open(index, verify=False)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from retrieval_server.encode import malloc as memory
 
-from ..conftest import run_python
+from ..running import run_python
 
 # Pieces are below the size from which glibc gives each a mapping of its own, and some are kept, so that the
 # heap cannot shrink by itself.

@@ -10,14 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from retrieval_server.engine.engine import Engine
 from retrieval_server.engine.metrics import Metrics
-from retrieval_server.engine.options import EngineOptions
 from retrieval_server.errors import OverloadedError
 from retrieval_server.search.index_source import IndexSource
 from retrieval_server.source import SourceDescription, StagedSource
 
-from ..conftest import until
+from ..running import engine_of, until
 from ..same_answers import assert_same_answers, plain
 
 
@@ -31,14 +29,11 @@ class Stepped(StagedSource):
         self.encoding.set()
         self.finding.set()
         self.prepared: list[list[str]] = []
-        self.found: list[list[str]] = []
+        self.searched: list[list[str]] = []
         self.poison: set[str] = set()
 
     def warm_up(self):
         pass
-
-    def close(self):
-        self.closed = True
 
     def prepare(self, queries):
         self.prepared.append(list(queries))
@@ -48,30 +43,28 @@ class Stepped(StagedSource):
         return list(queries)
 
     def find(self, prepared, topks):
-        self.found.append(list(prepared))
+        self.searched.append(list(prepared))
         assert self.finding.wait(30)
         return [(query,) * topk for query, topk in zip(prepared, topks, strict=True)]
 
 
 @asynccontextmanager
-async def running(retriever=None, **options):
-    """A loaded engine, its source, and what a metric of it is."""
-    stepped, metrics = retriever or Stepped(), Metrics()
+async def running(source=None, **options):
+    """A loaded engine, its source, and the function that reads one of its metrics."""
+    source, metrics = source or Stepped(), Metrics()
 
     def metric(name):
+        prefix = f'retrieval_{name}{{index="towns"}} '
         lines = metrics.page().decode().splitlines()
-        wanted = f'retrieval_{name}{{index="towns"}} '
-        return float(next(line for line in lines if line.startswith(wanted)).split()[-1])
+        return float(next(line for line in lines if line.startswith(prefix)).split()[-1])
 
-    engine = await Engine.start(lambda: stepped, EngineOptions(**options), metrics.of("towns"))
-    try:
-        async with asyncio.timeout(30):
-            yield engine, stepped, metric
-    finally:
-        if isinstance(stepped, Stepped):
-            stepped.encoding.set()
-            stepped.finding.set()
-        await engine.stop()
+    async with engine_of(source, metrics.of("towns"), **options) as engine:
+        try:
+            yield engine, source, metric
+        finally:
+            if isinstance(source, Stepped):
+                source.encoding.set()
+                source.finding.set()
 
 
 async def start(engine, *requests):
@@ -104,7 +97,7 @@ async def test_where_stages_share_the_cores_a_batch_goes_through_both_before_the
     async with running(stepped) as (engine, stepped, _):
         stepped.finding.clear()
         first = await start(engine, ["a"])
-        await until(lambda: stepped.found)
+        await until(lambda: stepped.searched)
         others = await start(engine, ["b"], ["c"])
         await asyncio.sleep(0.05)
         assert stepped.prepared == [["a"]]
@@ -120,7 +113,7 @@ async def test_stages_overlap_or_not_as_the_source_or_the_options_say(overlaps, 
     async with running(source, overlap=overlap) as (engine, stepped, _):
         stepped.finding.clear()
         tasks = await start(engine, ["a"])
-        await until(lambda: stepped.found == [["a"]])
+        await until(lambda: stepped.searched == [["a"]])
         tasks += await start(engine, ["b"])
         await until(lambda: stepped.prepared == [["a"], ["b"]])
         assert not tasks[0].done()
@@ -137,7 +130,7 @@ async def test_a_source_of_several_workers_gets_as_many_batches_at_once():
         await until(lambda: len(stepped.prepared) == 3)
         stepped.finding.clear()
         stepped.encoding.set()
-        await until(lambda: len(stepped.found) == 2)
+        await until(lambda: len(stepped.searched) == 2)
         assert sorted(sum(stepped.prepared[:3], [])) == list("abcdef")
         stepped.finding.set()
         assert await asyncio.gather(*tasks) == [[(query,)] for query in "abcdef"]
@@ -292,6 +285,6 @@ async def test_64_concurrent_askers_get_what_one_by_one_gives(kind, bm25_index, 
     expected = [retriever.search([query], 3)[0] for query in queries]
     async with running(retriever) as (engine, _, metric):
         answers = await asyncio.gather(*(engine.search([query], 3) for query in queries))
-        got, wanted = [plain(answer) for (answer,) in answers], [plain(hits) for hits in expected]
-        assert_same_answers(got, wanted, retriever.description.guarantee)
+        got, expected_answers = [plain(answer) for (answer,) in answers], [plain(hits) for hits in expected]
+        assert_same_answers(got, expected_answers, retriever.description.guarantee)
         assert metric("batch_size_count") < 64

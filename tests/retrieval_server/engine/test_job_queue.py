@@ -27,24 +27,6 @@ def queries(batch):
     return [job.query for job in batch.jobs]
 
 
-async def test_who_takes_waits_until_there_is_something():
-    async with queue_of() as queue:
-        taking = asyncio.create_task(queue.next_batch())
-        await asyncio.sleep(0.01)
-        assert not taking.done()
-        queue.add(jobs("a", "b"))
-        assert queries(await taking) == ["a", "b"]
-
-
-async def test_a_batch_goes_to_one_of_those_who_wait():
-    async with queue_of() as queue:
-        takers = [asyncio.create_task(queue.next_batch()) for _ in range(3)]
-        await asyncio.sleep(0)
-        queue.add(jobs(*"abcdefghijkl"))
-        batches = await asyncio.gather(*takers)
-        assert sorted(query for batch in batches for query in queries(batch)) == list("abcdefghijkl")
-
-
 async def test_a_job_that_is_withdrawn_is_not_taken_and_no_longer_counts():
     async with queue_of() as queue:
         first, second = jobs("a", "b")

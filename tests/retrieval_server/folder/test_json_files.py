@@ -8,7 +8,7 @@ import os
 import pytest
 
 from retrieval_server.encode import model_folder
-from retrieval_server.errors import BadRowError, EncoderError, IndexFolderError
+from retrieval_server.errors import BadRowError, UserError
 from retrieval_server.folder.atomic import replacing, write_json
 from retrieval_server.folder.corpus_rows import parse_jsonl_row
 from retrieval_server.folder.manifest import read_manifest
@@ -28,8 +28,8 @@ def loaded(monkeypatch):
 @pytest.mark.parametrize(
     "read, error, name",
     [
-        (lambda path: read_manifest(path.parent), IndexFolderError, "manifest.json"),
-        (model_folder._json, EncoderError, "manifest.json"),
+        (lambda path: read_manifest(path.parent), UserError, "manifest.json"),
+        (model_folder._json, UserError, "manifest.json"),
         (lambda path: parse_jsonl_row(path.read_text()), BadRowError, ""),
     ],
     ids=["manifest", "settings of a model", "row of a corpus"],
@@ -45,10 +45,10 @@ def test_millions_of_lists_are_refused_before_objects_are_made(tmp_path, loaded,
 def test_a_file_that_is_too_large_or_a_pipe_is_not_read(tmp_path):
     with (tmp_path / "modules.json").open("wb") as file:
         file.truncate(1 << 40)  # a hole
-    with pytest.raises(EncoderError, match="more than 16,777,216 bytes"):
+    with pytest.raises(UserError, match="more than 16,777,216 bytes"):
         model_folder._json(tmp_path / "modules.json")
     os.mkfifo(tmp_path / "config.json")
-    with pytest.raises(EncoderError, match="no ordinary file"):
+    with pytest.raises(UserError, match="no ordinary file"):
         model_folder._json(tmp_path / "config.json")
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retrieval_server.errors import CorpusError, IndexFolderError
+from retrieval_server.errors import UserError
 from retrieval_server.folder import passages
 from retrieval_server.folder.passages import Passage, PassageStore, PassageWriter
 
@@ -41,13 +41,13 @@ def test_rows_come_back_in_order_across_batches(tmp_path, monkeypatch):
 )
 def test_documents_are_found_by_their_ids_whatever_these_are(ids, others, random):
     rows = [Passage(key, f"about {key}") for key in ids]
-    asked = [*ids, *ids[:2], *others]
-    random.shuffle(asked)
+    queries = [*ids, *ids[:2], *others]
+    random.shuffle(queries)
     with pytest.MonkeyPatch.context() as patch, TemporaryDirectory() as folder:
         patch.setattr(passages, "BATCH_ROWS", 3)
         write(Path(folder) / "p.arrow", rows)
-        found = PassageStore(Path(folder) / "p.arrow").find(asked)
-    assert found == [Passage(key, f"about {key}") if key in ids else None for key in asked]
+        results = PassageStore(Path(folder) / "p.arrow").find(queries)
+    assert results == [Passage(key, f"about {key}") if key in ids else None for key in queries]
 
 
 def test_addresses_are_kept_and_indexes_without_them_still_open(tmp_path):
@@ -84,7 +84,7 @@ def test_duplicates_are_found_exactly_when_there_are_some(tmp_path_factory, ids)
     if len(set(ids)) == len(ids):
         writer.refuse_duplicate_ids("place {}".format)
     else:
-        with pytest.raises(CorpusError):
+        with pytest.raises(UserError):
             writer.refuse_duplicate_ids("place {}".format)
 
 
@@ -96,7 +96,7 @@ def test_a_hash_collision_is_not_a_duplicate(tmp_path):
 
 def test_a_file_that_is_not_arrow_is_refused(tmp_path):
     (tmp_path / "p.arrow").write_bytes(b"nothing of the kind")
-    with pytest.raises(IndexFolderError, match="not a readable Arrow file"):
+    with pytest.raises(UserError, match="not a readable Arrow file"):
         PassageStore(tmp_path / "p.arrow")
 
 
@@ -114,5 +114,5 @@ def test_places_are_kept_where_rows_were_left_out(tmp_path):
     with PassageWriter(tmp_path / "p.arrow") as writer:
         for place, key in [(3, "a"), (4, "b"), (9, "c"), (10, "a")]:
             writer.add(Passage(key, "x"), place)
-    with pytest.raises(CorpusError, match="^place 3 and place 10 have the same id 'a'"):
+    with pytest.raises(UserError, match="^place 3 and place 10 have the same id 'a'"):
         writer.refuse_duplicate_ids("place {}".format)

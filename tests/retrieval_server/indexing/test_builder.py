@@ -4,14 +4,14 @@ import gzip
 
 import pytest
 
-from retrieval_server.errors import BuildError, CorpusError, IndexFolderError
+from retrieval_server.errors import UserError
 from retrieval_server.folder.locks import exclusive_lock
 from retrieval_server.folder.manifest import read_manifest
 from retrieval_server.indexing.builder import build_index
 from retrieval_server.indexing.options import BuildOptions
 from retrieval_server.search.index_source import IndexSource
 
-from ..conftest import (
+from ..builders import (
     PASSAGES,
     build,
     build_options,
@@ -44,10 +44,10 @@ def test_two_builds_give_the_same_bytes_and_gzip_the_same_corpus_hash(corpus, tm
 def test_a_failed_build_leaves_no_index(tmp_path):
     corpus = tmp_path / "c.jsonl"
     corpus.write_text('{"id": "1", "contents": "x"}\n{"id": "1"}\n')
-    with pytest.raises(CorpusError, match="line 2"):
+    with pytest.raises(UserError, match="line 2"):
         build(corpus, tmp_path / "i")
     assert not (tmp_path / "i").exists()
-    with pytest.raises(IndexFolderError, match="no finished index"):
+    with pytest.raises(UserError, match="no finished index"):
         IndexSource.open(tmp_path / "i.building")
 
 
@@ -57,14 +57,14 @@ def test_a_failed_build_leaves_no_index(tmp_path):
 def test_an_empty_corpus_is_an_error(tmp_path, text, reason):
     corpus = tmp_path / "c.jsonl"
     corpus.write_text(text)
-    with pytest.raises(CorpusError, match=reason):
+    with pytest.raises(UserError, match=reason):
         build_index(build_options(corpus, tmp_path / "i", skip_bad_rows=True))
 
 
 def test_duplicate_ids_are_refused_even_when_bad_rows_are_skipped(tmp_path):
     corpus = tmp_path / "c.tsv"
     corpus.write_text("a\tone\nbad row\na\ttwo\n")
-    with pytest.raises(CorpusError, match="line 1 and .*line 3 have the same id 'a'"):
+    with pytest.raises(UserError, match="line 1 and .*line 3 have the same id 'a'"):
         build_index(build_options(corpus, tmp_path / "i", skip_bad_rows=True))
 
 
@@ -78,7 +78,7 @@ def test_skipped_rows_are_recorded(tmp_path):
 def test_an_existing_index_is_replaced_only_on_request(corpus, tmp_path):
     out = tmp_path / "i"
     build(corpus, out)
-    with pytest.raises(BuildError, match="--overwrite"):
+    with pytest.raises(UserError, match="--overwrite"):
         build_index(build_options(corpus, out))
     other = tmp_path / "c.tsv"
     other.write_text("a\tone\n")
@@ -89,7 +89,7 @@ def test_an_existing_index_is_replaced_only_on_request(corpus, tmp_path):
 def test_overwrite_does_not_touch_a_folder_that_is_no_index(corpus, tmp_path):
     (tmp_path / "i").mkdir()
     (tmp_path / "i" / "thesis.txt").write_text("years of work")
-    with pytest.raises(BuildError, match="not an index"):
+    with pytest.raises(UserError, match="not an index"):
         build_index(build_options(corpus, tmp_path / "i", overwrite=True))
     assert (tmp_path / "i" / "thesis.txt").exists()
 
@@ -97,7 +97,7 @@ def test_overwrite_does_not_touch_a_folder_that_is_no_index(corpus, tmp_path):
 def test_two_builds_of_one_index_at_once_are_refused(corpus, tmp_path):
     work = tmp_path / "i.building"
     work.mkdir()
-    with exclusive_lock(work, "busy"), pytest.raises(BuildError, match="another build"):
+    with exclusive_lock(work, "busy"), pytest.raises(UserError, match="another build"):
         build(corpus, tmp_path / "i")
     build(corpus, tmp_path / "i")
 
@@ -113,14 +113,14 @@ def dense(corpus, tiny_bge, tmp_path) -> BuildOptions:
 def test_an_interrupted_build_goes_on_and_ends_in_the_same_bytes(
     corpus, tiny_bge, interrupted, tmp_path, preset, file
 ):
-    asked = dense_options(corpus, tiny_bge, tmp_path / "i", preset=preset)
-    encoded = interrupted(asked)
+    options_ = dense_options(corpus, tiny_bge, tmp_path / "i", preset=preset)
+    encoded = interrupted(options_)
     with (tmp_path / "i.building" / file).open("ab") as stream:
         stream.write(b"half a block")  # as a kill in the middle of a write leaves it
-    build_index(asked)
+    build_index(options_)
     assert len(encoded) == 4
-    whole = build(corpus, tmp_path / "whole", "dense", encoder=asked.encoder, preset=preset)
-    assert contents_without_times(asked.out) == contents_without_times(whole)
+    whole = build(corpus, tmp_path / "whole", "dense", encoder=options_.encoder, preset=preset)
+    assert contents_without_times(options_.out) == contents_without_times(whole)
 
 
 def test_a_build_interrupted_before_a_setting_was_known_goes_on(dense, interrupted, tmp_path):

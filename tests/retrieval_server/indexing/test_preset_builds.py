@@ -10,17 +10,16 @@ import pytest
 
 from retrieval_server.cluster.merge import merge
 from retrieval_server.encode import vector_files
-from retrieval_server.errors import BuildError, IndexFolderError
-from retrieval_server.folder.corpus import CorpusReader
+from retrieval_server.errors import UserError
 from retrieval_server.folder.manifest import FAISS_INDEX, MANIFEST, ROWS, read_manifest
 from retrieval_server.folder.shard_set import read_shards
 from retrieval_server.indexing.builder import build_index, merge_parts
 from retrieval_server.indexing.index_import import import_index
-from retrieval_server.indexing.parts import EncodingPart, encode_part, prepare_corpus
+from retrieval_server.indexing.parts import EncodingPart, encode_part
 from retrieval_server.indexing.split_index import split_index
 from retrieval_server.search.index_source import IndexSource
 
-from ..conftest import TOWNS, contents_without_times, dense_options, edit_json, write_jsonl
+from ..builders import TOWNS, contents_without_times, dense_options, edit_json, parts_of, write_jsonl
 
 QUERIES = [f"{town} is a town in the valley of a river." for town in TOWNS]
 
@@ -36,7 +35,7 @@ def stops(*_, **__):
 
 
 @pytest.fixture(scope="module")
-def made(options, tmp_path_factory):
+def built(options, tmp_path_factory):
     """made(preset): the folder of an index, built once."""
     folder = tmp_path_factory.mktemp("presets")
 
@@ -49,23 +48,23 @@ def made(options, tmp_path_factory):
 
 
 @pytest.mark.parametrize("preset, rows", [("exact", None), ("balanced", "float16"), ("small", "int8")])
-def test_the_manifest_names_the_preset_and_how_candidates_are_scored(made, preset, rows):
-    section = read_manifest(made(preset)).dense
+def test_the_manifest_names_the_preset_and_how_candidates_are_scored(built, preset, rows):
+    section = read_manifest(built(preset)).dense
     assert section.preset == preset
     if rows is None:
         assert section.rescoring is None and section.factory == "Flat"
     else:
         assert section.rescoring.rows == rows and 100 <= section.rescoring.candidates <= 400
         assert section.factory.startswith("RR32,IVF1,RaBitQ")
-        assert "vectors.rows" in read_manifest(made(preset)).files
+        assert "vectors.rows" in read_manifest(built(preset)).files
 
 
 @pytest.mark.parametrize("preset", ["balanced", "small"])
-def test_a_small_corpus_is_searched_as_exactly_as_its_rows_allow(made, preset):
+def test_a_small_corpus_is_searched_as_exactly_as_its_rows_allow(built, preset):
     """20 passages are all candidates: only the rounding of the rows is left."""
-    sources = [IndexSource.open(made(name), device="cpu") for name in ("exact", preset)]
-    exact, ours = (source.search(QUERIES, 20) for source in sources)
-    scores = [np.array([[hit.score for hit in hits] for hits in found]) for found in (exact, ours)]
+    sources = [IndexSource.open(built(name), device="cpu") for name in ("exact", preset)]
+    exact, compressed = (source.search(QUERIES, 20) for source in sources)
+    scores = [np.array([[hit.score for hit in hits] for hits in results]) for results in (exact, compressed)]
     assert scores[0].shape == (len(QUERIES), 20) and np.abs(scores[0] - scores[1]).max() < 0.02
     for source in sources:
         source.close()
@@ -81,7 +80,7 @@ def test_what_a_build_will_need_is_printed_before_it_encodes(options, tmp_path, 
 
 
 def test_a_build_with_another_preset_does_not_take_the_rows_of_the_first(
-    options, made, tmp_path, monkeypatch
+    options, built, tmp_path, monkeypatch
 ):
     with monkeypatch.context() as patch:
         patch.setattr("retrieval_server.indexing.dense_build.write_faiss_index", stops)
@@ -89,7 +88,7 @@ def test_a_build_with_another_preset_does_not_take_the_rows_of_the_first(
             build_index(options(tmp_path / "i", "small"))
     assert (tmp_path / "i.building" / "vectors.rows").exists()
     build_index(options(tmp_path / "i", "balanced"))
-    assert contents_without_times(tmp_path / "i") == contents_without_times(made("balanced"))
+    assert contents_without_times(tmp_path / "i") == contents_without_times(built("balanced"))
 
 
 @pytest.mark.parametrize("preset, kind", [("small", "int8"), ("small", "float32"), ("balanced", "float16")])
@@ -98,20 +97,17 @@ def test_an_index_of_parts_is_the_index_made_in_one_go(
 ):
     monkeypatch.setattr(vector_files, "BLOCK", 4)
     build_index(options(tmp_path / "whole", preset))
-    prepare_corpus(CorpusReader(corpus, progress=False), tmp_path / "parts")
-    for number in (2, 1):
-        encode_part(tmp_path / "parts", EncodingPart(number, 2), encoder, rows=kind, progress=False)
-    merge_parts(options(tmp_path / "i", preset), tmp_path / "parts")
+    parts = parts_of(corpus, tmp_path / "parts", encoder, (2, 1), rows=kind)
+    merge_parts(options(tmp_path / "i", preset), parts)
     assert contents_without_times(tmp_path / "i") == contents_without_times(tmp_path / "whole")
 
 
 def test_parts_of_another_type_are_refused_with_both_remedies(corpus, options, encoder, tmp_path):
-    prepare_corpus(CorpusReader(corpus, progress=False), tmp_path / "parts")
-    encode_part(tmp_path / "parts", EncodingPart(1, 1), encoder, rows="int8", progress=False)
+    parts_of(corpus, tmp_path / "parts", encoder, rows="int8")
     for preset in (None, "exact", "balanced"):
-        with pytest.raises(BuildError, match="encoded in int8.*--preset of encode"):
+        with pytest.raises(UserError, match="encoded in int8.*--preset of encode"):
             merge_parts(options(tmp_path / "i", preset), tmp_path / "parts")
-    with pytest.raises(BuildError, match="another type .int8 instead of float32"):
+    with pytest.raises(UserError, match="another type .int8 instead of float32"):
         encode_part(tmp_path / "parts", EncodingPart(1, 1), encoder, progress=False)
     encode_part(tmp_path / "parts", EncodingPart(1, 1), encoder, overwrite=True, progress=False)
     assert sorted(path.suffix for path in (tmp_path / "parts").glob("part-*")) == [".f32", ".json"]
@@ -122,28 +118,28 @@ def test_embeddings_from_elsewhere_become_a_compressed_index(tiny_bge, encoder, 
     rows = [{"id": str(i), "contents": text} for i, text in enumerate(texts)]
     corpus = write_jsonl(tmp_path / "c.jsonl", rows)
     np.save(tmp_path / "e.npy", encoder.encode_passages(texts))
-    asked = dense_options(corpus, tiny_bge, tmp_path / "i", preset="small")
-    manifest = import_index(asked, embeddings=[tmp_path / "e.npy"])
+    import_options = dense_options(corpus, tiny_bge, tmp_path / "i", preset="small")
+    manifest = import_index(import_options, embeddings=[tmp_path / "e.npy"])
     assert manifest.dense.preset == "small"
     source = IndexSource.open(tmp_path / "i", encodes=False)
-    found = source.find(encoder.encode_passages(texts), [1] * len(texts))
-    assert [hits[0].passage.contents for hits in found] == texts
+    results = source.find(encoder.encode_passages(texts), [1] * len(texts))
+    assert [hits[0].passage.contents for hits in results] == texts
     source.close()
 
 
 @pytest.mark.parametrize("preset", ["balanced", "small"])
 @pytest.mark.parametrize("shards", [1, 3])
 def test_shards_together_answer_as_the_whole_where_all_passages_are_candidates(
-    made, tmp_path, preset, shards
+    built, tmp_path, preset, shards
 ):
-    split_index(made(preset), tmp_path / "parts", shards, progress=False)
-    whole = IndexSource.open(made(preset), device="cpu")
+    split_index(built(preset), tmp_path / "parts", shards, progress=False)
+    whole = IndexSource.open(built(preset), device="cpu")
     parts = [IndexSource.open(path, encodes=False) for path, _ in read_shards(tmp_path / "parts")]
     prepared = whole.prepare(QUERIES)
     for topk in (1, 20):
         topks = [topk] * len(QUERIES)
-        found = [part.find_unrounded(prepared, topks) for part in parts]
-        assert [merge(hits, topk) for hits in zip(*found, strict=True)] == whole.find(prepared, topks)
+        results = [part.find_unrounded(prepared, topks) for part in parts]
+        assert [merge(hits, topk) for hits in zip(*results, strict=True)] == whole.find(prepared, topks)
     for source in (whole, *parts):
         source.close()
 
@@ -153,31 +149,31 @@ def codes_of(folder, first: int = 0) -> dict[int, tuple[int, bytes]]:
     index = faiss.read_index(str(folder / FAISS_INDEX))
     cells = faiss.extract_index_ivf(index)
     assert index.ntotal == cells.ntotal
-    found = {}
+    results = {}
     for cell in range(cells.nlist):
         if many := cells.invlists.list_size(cell):
             ids = faiss.rev_swig_ptr(cells.invlists.get_ids(cell), many).tolist()
             codes = faiss.rev_swig_ptr(cells.invlists.get_codes(cell), many * cells.code_size)
             rows = codes.reshape(many, -1)
-            found |= {first + row: (cell, code.tobytes()) for row, code in zip(ids, rows, strict=True)}
-    return found
+            results |= {first + row: (cell, code.tobytes()) for row, code in zip(ids, rows, strict=True)}
+    return results
 
 
 @pytest.mark.parametrize("preset", ["balanced", "small"])
-def test_shards_take_the_rows_and_the_codes_of_the_whole_with_them(made, tmp_path, preset):
-    split_index(made(preset), tmp_path / "parts", 3, progress=False)
+def test_shards_take_the_rows_and_the_codes_of_the_whole_with_them(built, tmp_path, preset):
+    split_index(built(preset), tmp_path / "parts", 3, progress=False)
     shards = read_shards(tmp_path / "parts")
     codes: dict[int, tuple[int, bytes]] = {}
     for path, manifest in shards:
         codes |= codes_of(path, manifest.shard.first_row)
-    whole = codes_of(made(preset))
-    assert len(whole) == read_manifest(made(preset)).count and codes == whole
+    whole = codes_of(built(preset))
+    assert len(whole) == read_manifest(built(preset)).count and codes == whole
     rows = b"".join((path / ROWS).read_bytes() for path, _ in shards)
-    assert rows == (made(preset) / ROWS).read_bytes()
+    assert rows == (built(preset) / ROWS).read_bytes()
 
 
-def test_a_manifest_without_candidates_is_refused(made, tmp_path):
-    folder = shutil.copytree(made("small"), tmp_path / "i")
+def test_a_manifest_without_candidates_is_refused(built, tmp_path):
+    folder = shutil.copytree(built("small"), tmp_path / "i")
     edit_json(folder / MANIFEST, lambda data: data["dense"]["rescoring"].update(candidates=0))
-    with pytest.raises(IndexFolderError, match="dense.rescoring.candidates"):
+    with pytest.raises(UserError, match="dense.rescoring.candidates"):
         read_manifest(folder)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from retrieval_server.cluster.merge import merge
-from retrieval_server.errors import BuildError, IndexFolderError
+from retrieval_server.errors import UserError
 from retrieval_server.folder.passages import Passage
 from retrieval_server.folder.shard_set import read_shards, shard_folder
 from retrieval_server.indexing.builder import build_hybrid
@@ -17,7 +17,7 @@ from retrieval_server.indexing.split_index import split_index
 from retrieval_server.search.index_source import IndexSource
 from retrieval_server.source import ScoredPassage, round_score
 
-from ..conftest import PASSAGES, RIVERS, TOWNS, build, edit_json, write_jsonl
+from ..builders import PASSAGES, RIVERS, TOWNS, build, edit_json, write_jsonl
 
 QUERIES = [f"Which river is {town} on?" for town in TOWNS] + [f"barges on the {river}" for river in RIVERS]
 
@@ -46,11 +46,11 @@ def test_the_merged_results_of_all_shards_are_the_whole_indexs(
     for topk in (1, 5, 40):
         topks = [topk] * len(QUERIES)
         expected = whole.find(prepared, topks)
-        found = [
+        results = [
             part.find_unrounded(prepared if backend == "dense" else part.prepare(QUERIES), topks)
             for part in parts
         ]
-        assert [merge(hits, topk) for hits in zip(*found, strict=True)] == expected
+        assert [merge(hits, topk) for hits in zip(*results, strict=True)] == expected
 
 
 @given(
@@ -71,15 +71,15 @@ def test_merging_is_sorting_with_equal_scores_in_row_order(scores, borders, topk
 
 def test_what_would_not_answer_as_the_whole_is_refused(doubled, tiny_bge, bm25_index, tmp_path):
     graph = build(doubled, tmp_path / "graph", "dense", encoder=str(tiny_bge), factory="HNSW4")
-    with pytest.raises(BuildError, match="HNSW4"):
+    with pytest.raises(UserError, match="HNSW4"):
         split_index(graph, tmp_path / "out", 2)
     for shards in (0, 21):
-        with pytest.raises(BuildError, match="--shards"):
+        with pytest.raises(UserError, match="--shards"):
             split_index(bm25_index, tmp_path / "out", shards)
     split_index(bm25_index, tmp_path / "out", 2, progress=False)
-    with pytest.raises(BuildError, match="exists"):
+    with pytest.raises(UserError, match="exists"):
         split_index(bm25_index, tmp_path / "out", 2)
-    with pytest.raises(BuildError, match="a shard itself"):
+    with pytest.raises(UserError, match="a shard itself"):
         split_index(shard_folder(tmp_path / "out", 0, 2), tmp_path / "again", 2)
 
 
@@ -87,7 +87,7 @@ def test_what_would_not_answer_as_the_whole_is_refused(doubled, tiny_bge, bm25_i
 def test_a_hybrid_is_refused_whatever_its_members_are(corpus, bm25_index, tiny_bge, tmp_path, preset):
     dense = build(corpus, tmp_path / "dense", "dense", encoder=str(tiny_bge), preset=preset)
     build_hybrid([dense, bm25_index], tmp_path / "both")
-    with pytest.raises(BuildError, match="both: a hybrid index; dense and bm25 indexes can be split"):
+    with pytest.raises(UserError, match="both: a hybrid index; dense and bm25 indexes can be split"):
         split_index(tmp_path / "both", tmp_path / "shards", 2, progress=False)
     assert not list(tmp_path.glob("shards*"))
 
@@ -101,10 +101,10 @@ def test_a_set_with_a_missing_or_foreign_shard_is_refused(bm25_index, tmp_path):
     for change in ({"whole_sha256": "another"}, {"first_row": 5}):
         (second / "manifest.json").write_text(kept)
         edit_json(second / "manifest.json", lambda data, change=change: data["shard"].update(change))
-        with pytest.raises(IndexFolderError, match="rag-r1 index split"):
+        with pytest.raises(UserError, match="rag-r1 index split"):
             read_shards(tmp_path / "three")
     shutil.rmtree(second)
-    with pytest.raises(IndexFolderError, match=r"\[0, 2\]"):
+    with pytest.raises(UserError, match=r"\[0, 2\]"):
         read_shards(tmp_path / "three")
-    with pytest.raises(IndexFolderError, match="rag-r1 index build"):
+    with pytest.raises(UserError, match="rag-r1 index build"):
         read_shards(tmp_path)

@@ -7,12 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retrieval_server.errors import BuildError
+from retrieval_server.errors import UserError
 from retrieval_server.folder.manifest import BM25Section
 from retrieval_server.search.bm25 import Analyzer, top_hits
 from retrieval_server.search.index_source import IndexSource
 
-from ..conftest import build, run_python
+from ..builders import build
+from ..running import run_python
 
 PLAIN = BM25Section(stemmer="none", stopwords="none", k1=1.2, b=0.75)
 
@@ -28,8 +29,8 @@ def ids(results):
 
 
 def test_the_passage_that_names_the_thing_comes_first(bm25):
-    found = bm25.search(["In which river's valley lies Lübeck?", "barges on the Aller"], 3)
-    assert [hits[0].passage.id for hits in found] == ["town-3", "river-8"]
+    answers = bm25.search(["In which river's valley lies Lübeck?", "barges on the Aller"], 3)
+    assert [hits[0].passage.id for hits in answers] == ["town-3", "river-8"]
 
 
 def test_scores_are_lucenes_formula(tmp_path):
@@ -69,7 +70,7 @@ def test_stemming_and_stop_words_follow_the_manifest(tmp_path):
 
 
 def test_a_corpus_without_words_is_refused(tmp_path):
-    with pytest.raises(BuildError, match="no word to index"):
+    with pytest.raises(UserError, match="no word to index"):
         index(tmp_path, ["...", "!?"])
 
 

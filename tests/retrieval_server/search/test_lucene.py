@@ -12,12 +12,12 @@ from pathlib import Path
 import httpx
 import pytest
 
-from retrieval_server.errors import BuildError
+from retrieval_server.errors import UserError
 from retrieval_server.folder.manifest import BM25Section
 from retrieval_server.indexing.builder import build_hybrid
 from retrieval_server.search.index_source import IndexSource
 
-from ..conftest import build
+from ..builders import build
 
 needs_lucene = pytest.mark.skipif(
     find_spec("jnius_config") is None or find_spec("pyserini") is None,
@@ -41,9 +41,9 @@ def lucene(corpus, tmp_path_factory) -> IndexSource:
 def test_scores_and_passages_are_those_of_bm25s(lucene, bm25):
     """Passages this short keep their exact length in Lucene's one byte."""
     questions = ["In which river's valley lies Lübeck?", "barges on the Aller", "timber timber Ulm", "zzz"]
-    for ours, theirs in zip(lucene.search(questions, 50), bm25.search(questions, 50), strict=True):
-        assert {hit.passage.id: hit.score for hit in ours} == pytest.approx(
-            {hit.passage.id: hit.score for hit in theirs}, rel=1e-5
+    for lucene_hits, bm25s_hits in zip(lucene.search(questions, 50), bm25.search(questions, 50), strict=True):
+        assert {hit.passage.id: hit.score for hit in lucene_hits} == pytest.approx(
+            {hit.passage.id: hit.score for hit in bm25s_hits}, rel=1e-5
         )
 
 
@@ -77,7 +77,7 @@ def test_a_query_of_thousands_of_words_is_answered(lucene):
 @needs_lucene
 def test_a_corpus_without_words_is_refused(tmp_path):
     (tmp_path / "c.tsv").write_text("1\t...\n")
-    with pytest.raises(BuildError, match="no word to index"):
+    with pytest.raises(UserError, match="no word to index"):
         index(tmp_path / "c.tsv", tmp_path / "i", bm25=PLAIN)
 
 
@@ -96,7 +96,7 @@ def test_a_server_with_a_hybrid_of_lucene_in_it_still_stops_gracefully(
 
 @pytest.mark.skipif(find_spec("pyserini") is not None, reason="the extra is installed")
 def test_without_the_extra_the_remedy_is_named(corpus, tmp_path):
-    with pytest.raises(BuildError, match="pip install.*lucene"):
+    with pytest.raises(UserError, match="pip install.*lucene"):
         index(corpus, tmp_path / "i")
 
 
@@ -108,9 +108,9 @@ def test_lucene_and_bm25s_agree_on_most_of_the_first_five(tmp_path):
     with gzip.open(CORPUS, "rt", encoding="utf-8") as rows, part.open("w", encoding="utf-8") as out:
         out.writelines(row for row, _ in zip(rows, range(2000), strict=False))
     questions = [json.loads(line)["question"] for line in QUESTIONS.open(encoding="utf-8")][:100]
-    found = [
+    results = [
         [{hit.passage.id for hit in hits} for hits in index(part, tmp_path / name, name).search(questions, 5)]
         for name in ("lucene", "bm25")
     ]
-    shared = [len(ours & theirs) / 5 for ours, theirs in zip(*found, strict=True)]
+    shared = [len(lucene_hits & bm25s_hits) / 5 for lucene_hits, bm25s_hits in zip(*results, strict=True)]
     assert sum(shared) / len(shared) > 0.9

@@ -11,12 +11,14 @@ from contextlib import asynccontextmanager
 import httpx
 
 from retrieval_server.engine.options import EngineOptions
-from retrieval_server.errors import IndexFolderError
+from retrieval_server.errors import UserError
 from retrieval_server.search.backends import Backend
 from retrieval_server.search.index_source import IndexSource
 from retrieval_server.search.reranker import Reranker
 from retrieval_server.server.app import create_app
 from retrieval_server.server.http.load_shedding import LoadSheddingMiddleware, LoopMonitor
+
+from ..running import asgi_client
 
 
 class Gate(Backend):
@@ -37,24 +39,13 @@ class Gate(Backend):
         return [[] for _ in prepared]
 
 
-@asynccontextmanager
-async def client_of(app):
-    """A client of the app in one event loop, as with uvicorn."""
-    async with app.router.lifespan_context(app), asyncio.timeout(30):
-        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-        async with httpx.AsyncClient(transport=transport, base_url="http://server") as client:
-            yield client
-
-
 async def until(condition):
     while not await condition():
         await asyncio.sleep(0.005)
 
 
 async def test_health_answers_while_a_search_runs(bm25, bm25_index):
-    gate = Gate()
-    async with client_of(served_by(gate, bm25)) as client:
-        await shut(gate, client)
+    async with held(bm25) as (client, gate):
         search = asyncio.create_task(client.post("/retrieve", json={"queries": ["Ulm"]}))
         await until(lambda: asyncio.sleep(0, gate.entered.is_set()))
         assert (await client.get("/health")).status_code == 200
@@ -75,6 +66,15 @@ async def shut(gate, client):
     gate.entered.clear()
 
 
+@asynccontextmanager
+async def held(bm25, **options):
+    """A client of an app that is ready and lets no search through, and the gate at which they wait."""
+    gate = Gate()
+    async with asgi_client(served_by(gate, bm25, **options)) as client:
+        await shut(gate, client)
+        yield client, gate
+
+
 async def test_until_the_index_is_loaded_the_server_lives_but_is_not_ready(bm25):
     loading = threading.Event()
 
@@ -82,7 +82,7 @@ async def test_until_the_index_is_loaded_the_server_lives_but_is_not_ready(bm25)
         assert loading.wait(30)
         return bm25
 
-    async with client_of(create_app(load)) as client:
+    async with asgi_client(create_app(load)) as client:
         assert (await client.get("/health")).status_code == 200
         for answer in (await client.get("/ready"), await client.post("/retrieve", json={"queries": ["Ulm"]})):
             assert (answer.status_code, answer.json()["error"]) == (503, "not_ready")
@@ -96,9 +96,9 @@ async def test_an_index_that_does_not_load_is_reported_once_and_never_ready():
     failures = []
 
     def load():
-        raise IndexFolderError("passages: the manifest says 20, found 7")
+        raise UserError("passages: the manifest says 20, found 7")
 
-    async with client_of(create_app(load, on_load_failure=failures.append)) as client:
+    async with asgi_client(create_app(load, on_load_failure=failures.append)) as client:
         await until(lambda: asyncio.sleep(0.001, failures))
         answer = await client.get("/ready")
         assert answer.status_code == 503 and "could not be loaded" in answer.json()["reason"]
@@ -107,7 +107,7 @@ async def test_an_index_that_does_not_load_is_reported_once_and_never_ready():
 
 async def test_a_search_that_fails_is_500_in_json_and_the_next_one_works(bm25):
     gate = Gate()
-    async with client_of(served_by(gate, bm25)) as client:
+    async with asgi_client(served_by(gate, bm25)) as client:
         await until(lambda: is_ready(client))
         gate.fails = True
         answer = await client.post("/retrieve", json={"queries": ["Ulm"]})
@@ -134,9 +134,7 @@ async def sample(client, line):
 
 
 async def test_a_full_queue_is_503_with_retry_after_at_once(bm25):
-    gate = Gate()
-    async with client_of(served_by(gate, bm25, max_queue=2)) as client:
-        await shut(gate, client)
+    async with held(bm25, max_queue=2) as (client, gate):
         taken = asyncio.create_task(client.post("/retrieve", json={"queries": ["Ulm", "Celle"]}))
         await until(lambda: sampled(client, OUTSTANDING, 2))
         answer = await client.post("/retrieve", json={"queries": ["Trier"]})
@@ -151,7 +149,7 @@ async def test_a_full_queue_is_503_with_retry_after_at_once(bm25):
 async def test_when_the_loop_is_late_what_would_be_refused_is_refused_unread(bm25):
     gate, watch = Gate(), LoopMonitor()
     app = served_by(gate, bm25, max_queue=2)
-    async with client_of(app) as client:
+    async with asgi_client(app) as client:
         await until(lambda: is_ready(client))
         transport = httpx.ASGITransport(LoadSheddingMiddleware(app, watch, app.state.services))
         behind = httpx.AsyncClient(transport=transport, base_url="http://server")
@@ -207,9 +205,7 @@ async def sampled(client, line, value):
 
 
 async def test_a_request_beyond_its_deadline_is_504_and_its_queued_work_is_dropped(bm25):
-    gate = Gate()
-    async with client_of(served_by(gate, bm25, deadline_s=0.2, max_batch=1)) as client:
-        await shut(gate, client)
+    async with held(bm25, deadline_s=0.2, max_batch=1) as (client, gate):
         answers = await asyncio.gather(
             *(client.post("/retrieve", json={"queries": [query]}) for query in ("Ulm", "Celle"))
         )
@@ -244,7 +240,7 @@ async def leaver(app, path, body, closed, listened):
 async def test_work_of_a_client_that_has_gone_is_dropped(bm25):
     gate, closed = Gate(), asyncio.Event()
     app = served_by(gate, bm25, max_batch=1)
-    async with client_of(app) as client:
+    async with asgi_client(app) as client:
         await shut(gate, client)
         first = asyncio.create_task(client.post("/retrieve", json={"queries": ["Ulm"]}))
         await until(lambda: sampled(client, OUTSTANDING, 1))
@@ -273,7 +269,7 @@ class GatedReranker(Reranker):
 async def test_what_a_client_that_has_gone_wanted_ranked_is_dropped(bm25):
     reranker, closed, listened = GatedReranker(), asyncio.Event(), asyncio.Event()
     app = create_app(lambda: bm25, reranker=reranker)
-    async with client_of(app) as client:
+    async with asgi_client(app) as client:
         await until(lambda: is_ready(client))
         first = asyncio.create_task(client.post("/rerank", json={"query": "Ulm", "documents": ["a"]}))
         while not reranker.entered.is_set():

@@ -99,7 +99,7 @@ def test_an_error_in_the_log_is_one_line_too():
 
 def test_every_metric_of_the_dashboard_is_on_the_page(bm25_index, serve):
     dashboard = json.loads((ROOT / "retrieval_server" / "grafana.json").read_text())
-    shown = {
+    graphed = {
         name
         for panel in dashboard["panels"]
         for target in panel["targets"]
@@ -114,7 +114,7 @@ def test_every_metric_of_the_dashboard_is_on_the_page(bm25_index, serve):
         client.post("/reload", json={})
         families = list(text_string_to_metric_families(client.get("/metrics").text))
     samples = [sample for family in families for sample in family.samples]
-    assert len(shown) > 12 and shown <= {sample.name for sample in samples}
+    assert len(graphed) > 12 and graphed <= {sample.name for sample in samples}
     refused = {
         (sample.labels["index"], sample.labels["reason"])
         for sample in samples
@@ -124,7 +124,7 @@ def test_every_metric_of_the_dashboard_is_on_the_page(bm25_index, serve):
     # Nothing that is measured is missing from the dashboard, but for what a histogram has beside its buckets.
     names = {family.name for family in families if not family.name.endswith("_created")}
     measured = {name for name in names if name.startswith("retrieval_")}
-    graphs = {re.sub("_(total|bucket|sum|count)$", "", name) for name in shown if "process" not in name}
+    graphs = {re.sub("_(total|bucket|sum|count)$", "", name) for name in graphed if "process" not in name}
     assert measured == graphs
 
 

@@ -44,10 +44,10 @@ class Api:
     more: Callable[[int, str], dict] = lambda rank, snippet: {}
 
     def answer(self, query: str, fields: dict) -> dict:
-        found = results(query, int(fields.get(self.count, self.usual)))
+        hits = results(query, int(fields.get(self.count, self.usual)))
         rows = [
             dict(zip(self.names.split(), texts, strict=True)) | self.more(rank, texts[2])
-            for rank, texts in enumerate(found)
+            for rank, texts in enumerate(hits)
         ]
         outer, *inner = self.place.split(".")
         for key in reversed(inner):
@@ -73,7 +73,7 @@ APIS = {
 
 
 @dataclass
-class Asked:
+class StubRequest:
     """One request as it reached the stub."""
 
     method: str
@@ -89,7 +89,7 @@ class Stub:
 
     api: str
     port: int = 0
-    asked: list[Asked] = field(default_factory=list)
+    requests: list[StubRequest] = field(default_factory=list)
     script: list[tuple[int, dict, bytes]] = field(default_factory=list)
     connections: int = 0
     at_once: int = 0
@@ -103,14 +103,14 @@ class Stub:
 
     @property
     def queries(self) -> list[str]:
-        return [asked.query for asked in self.asked]
+        return [request.query for request in self.requests]
 
     def respond(self, method: str, target: str, headers: dict, body: bytes) -> tuple[int, dict, bytes]:
         parts = urlsplit(target)
         fields = json.loads(body) if body else dict(parse_qsl(parts.query))
         query = fields[ENGINES[self.api].query]
         with self.lock:
-            self.asked.append(Asked(method, parts.path, headers, fields, query))
+            self.requests.append(StubRequest(method, parts.path, headers, fields, query))
             self.at_once += 1
             self.most_at_once = max(self.most_at_once, self.at_once)
             scripted = self.script.pop(0) if self.script else None

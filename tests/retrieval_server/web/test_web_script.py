@@ -19,8 +19,8 @@ def test_what_is_wrong_is_said_in_one_line_before_a_port_is_open(monkeypatch, ca
         (["--web", "serper", "--replay", str(tmp_path / "none")], "--record FILE"),
     ):
         assert main(flags) == 2
-        said = capsys.readouterr().err
-        assert said.startswith("error: ") and reason in said and said.count("\n") == 1
+        message = capsys.readouterr().err
+        assert message.startswith("error: ") and reason in message and message.count("\n") == 1
 
 
 @pytest.mark.slow
@@ -34,7 +34,7 @@ def test_recorded_in_one_process_and_replayed_in_another_beside_an_index(
     recorded = (*flags, "--record", recording, "--web-url", stub.url)
     with start_server(*recorded, SERPER_API_KEY=KEY, **direct) as server:
         first = httpx.post(server.url + "/retrieve", json=body, timeout=60).content
-        assert b"https://example.org/Ulm/1" in first and stub.asked[0].fields["gl"] == "us"
+        assert b"https://example.org/Ulm/1" in first and stub.requests[0].fields["gl"] == "us"
     replayed = (*flags, "--replay", recording, "--index", bm25_index, "--log-level", "debug")
     with start_server(*replayed, **direct) as server:
         again = httpx.post(server.url + "/retrieve", json=body | {"index": "web"}, timeout=60).content
@@ -43,5 +43,5 @@ def test_recorded_in_one_process_and_replayed_in_another_beside_an_index(
         assert local["result"][0][0]["id"] == "town-0"
         reload = httpx.post(server.url + "/reload", json={"index": "web"}, timeout=60)
         assert reload.status_code == 404 and reload.json()["error"] == "no_reload"
-    assert len(stub.asked) == 2
+    assert len(stub.requests) == 2
     assert KEY not in "".join(capfd.readouterr())

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retrieval_server.errors import RecordingError
+from retrieval_server.errors import UserError
 from retrieval_server.web.engines import WebDocument
 from retrieval_server.web.recordings import Recording, RecordingKey
 
@@ -44,13 +44,13 @@ def folder(tmp_path_factory):
 def test_whatever_is_recorded_comes_back(folder, rows):
     path = folder / "run.jsonl"
     path.unlink(missing_ok=True)
-    rows = {asked.digest(): (asked, found) for asked, found in rows}
+    rows = {key.digest(): (key, results) for key, results in rows}
     with closing(Recording(record=path)) as tape:
-        for asked, found in rows.values():
-            tape.put(asked, found)
+        for key, results in rows.values():
+            tape.put(key, results)
     with closing(Recording(replay=path)) as replayed:
         assert len(replayed) == len(rows)
-        assert all(replayed.get(asked) == found for asked, found in rows.values())
+        assert all(replayed.get(key) == results for key, results in rows.values())
 
 
 def test_engine_query_depth_and_parameters_are_all_part_of_the_question(tmp_path):
@@ -82,7 +82,7 @@ def test_the_first_answer_counts_and_stands_in_the_file_once(tmp_path):
     tape.close()
     rows = [json.loads(line) for line in path.read_bytes().splitlines()]
     assert sorted(row["query"] for row in rows) == sorted(str(n) for n in range(10))
-    first = {row["query"]: [WebDocument(**found) for found in row["documents"]] for row in rows}
+    first = {row["query"]: [WebDocument(**results) for results in row["documents"]] for row in rows}
     assert kept == [first[str(n % 10)] for n in range(200)]
 
 
@@ -90,7 +90,7 @@ def test_a_second_recorder_is_refused_and_a_reader_is_not(tmp_path):
     path = tmp_path / "run.jsonl"
     tape = Recording(record=path)
     tape.put(question(), answer())
-    with pytest.raises(RecordingError, match="another server is recording"):
+    with pytest.raises(UserError, match="another server is recording"):
         Recording(replay=path, record=path)
     with closing(Recording(replay=path)) as reader:
         assert reader.get(question()) == answer()
@@ -100,7 +100,7 @@ def test_a_second_recorder_is_refused_and_a_reader_is_not(tmp_path):
 def test_an_old_recording_is_not_recorded_over(tmp_path):
     path = tmp_path / "run.jsonl"
     whole = record(path, "a")
-    with pytest.raises(RecordingError, match="add --replay"):
+    with pytest.raises(UserError, match="add --replay"):
         Recording(record=path)
     assert path.read_bytes() == whole
 
@@ -115,7 +115,7 @@ def test_one_recording_can_be_used_and_another_written(tmp_path):
 
 
 def test_a_missing_recording_is_an_error_with_its_name(tmp_path):
-    with pytest.raises(RecordingError, match="none.jsonl: cannot be opened"):
+    with pytest.raises(UserError, match="none.jsonl: cannot be opened"):
         Recording(replay=tmp_path / "none.jsonl")
 
 
@@ -130,7 +130,7 @@ def test_a_missing_recording_is_an_error_with_its_name(tmp_path):
 def test_a_line_that_is_no_answer_is_named(tmp_path, line):
     path = tmp_path / "run.jsonl"
     path.write_bytes(record(tmp_path / "good.jsonl", "a") + line + b"\n")
-    with pytest.raises(RecordingError, match="line 2 is no recorded answer"):
+    with pytest.raises(UserError, match="line 2 is no recorded answer"):
         Recording(replay=path)
 
 
@@ -150,7 +150,7 @@ def test_a_recording_that_is_changed_while_it_is_served_is_an_error_and_no_crash
     tape = Recording(replay=path)
     for changed in (whole.replace(b'"documents"', b'"document_"'), b"x" * len(whole), b""):
         path.write_bytes(changed)
-        with pytest.raises(RecordingError, match="changed since it was opened"):
+        with pytest.raises(UserError, match="changed since it was opened"):
             tape.get(question("b"))
     path.write_bytes(whole)
     assert tape.get(question("b")) == answer("b")
@@ -164,6 +164,6 @@ def test_a_line_without_an_end_is_refused_and_not_cut_off(tmp_path, monkeypatch)
     with path.open("ab") as file:
         file.write(b"x" * 2000)
     before = path.read_bytes()
-    with pytest.raises(RecordingError, match="line 2 is longer than 1000 bytes"):
+    with pytest.raises(UserError, match="line 2 is longer than 1000 bytes"):
         Recording(replay=path, record=path)
     assert path.read_bytes() == before

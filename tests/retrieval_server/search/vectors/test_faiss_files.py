@@ -10,7 +10,7 @@ import pytest
 
 from retrieval_server.indexing.faiss_build import make_index
 
-from ...conftest import run_python
+from ...running import run_python
 
 DIMENSION, ROWS = 64, 60_000  # files of a megabyte and more, whatever else FAISS allocates
 MAPPED = (

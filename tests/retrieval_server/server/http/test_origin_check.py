@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from retrieval_server.server.http.origin_check import HostNames, server_names
 
-from ...conftest import shelf_of
+from ...builders import shelf_of
 
 ASK = {"queries": ["Ulm"], "topk": 1}
 LABEL = st.text("abcdefghijklmnopqrstuvwxyz0123456789-", min_size=1, max_size=12)
