@@ -53,7 +53,7 @@ class OverloadedError(Exception):
 
 
 class SearchFailedError(Exception):
-    """A source cannot answer a query now, for a reason that the client should be told.
+    """A source cannot answer a query now, for a reason that the response has to name.
 
     ``status`` is the HTTP status of the answer, ``error`` its fixed word, ``retry_after`` in whole seconds.
     The text goes to clients and into logs: no key, no credentials.
@@ -76,7 +76,7 @@ class RequestError(Exception):
 
 
 class ClientDisconnectedError(Exception):
-    """The client closed its connection: there is nobody to answer."""
+    """The client closed its connection, so no response can be sent."""
 
 
 @contextmanager

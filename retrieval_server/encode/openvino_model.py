@@ -178,7 +178,7 @@ def _convert(transformer: torch.nn.Module, inputs: list[str], weights: str, work
     openvino = _import_openvino()
 
     class States(torch.nn.Module):
-        """The transformer with the inputs by position and one output, as a tracer wants it."""
+        """The transformer with the inputs by position and one output, as a tracer needs it."""
 
         def __init__(self) -> None:
             super().__init__()
@@ -206,7 +206,7 @@ def _convert(transformer: torch.nn.Module, inputs: list[str], weights: str, work
         converted = OpenVinoTransformer(compiled, inputs, transformer.config, weights)(
             **example
         ).last_hidden_state
-    except (UserError, OSError):  # told as they are: a model without matrices, a disk that is full
+    except (UserError, OSError):  # raised as they are: a model without matrices, a disk that is full
         raise
     except Exception as error:  # tracing raises whatever the model's code does
         raise UserError(

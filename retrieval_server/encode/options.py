@@ -17,7 +17,7 @@ Pooling = Literal["cls", "mean", "max", "lasttoken"]
 POOLINGS = get_args(Pooling)
 
 Device = Annotated[
-    str | None, Flag("cpu, cuda, cuda:1, ... for the encoder (default: a GPU if torch sees one)")
+    str | None, Flag("cpu, cuda, cuda:1, ... for the encoder (default: a GPU if torch finds one)")
 ]
 DType = Annotated[
     Literal["float32", "bfloat16", "float16", "int8"],

@@ -63,7 +63,7 @@ class EncoderSection(_Section):
 
 
 class SearchSection(_Section):
-    """The settings of an approximate index that a server uses unless told otherwise."""
+    """The settings of an approximate index that a server uses unless it has its own."""
 
     nprobe: int | None = None
     ef_search: int | None = None
@@ -88,7 +88,7 @@ class RecallSection(_Section):
 class RescoringSection(_Section):
     """Candidates of a compressed index are scored from ``vectors.rows``, rows of the type ``rows``.
 
-    ``candidates`` of each query, unless the server is told otherwise; the layout: folder/row_layout.py.
+    ``candidates`` of each query, unless the server has its own number; the layout: folder/row_layout.py.
     """
 
     rows: Literal["float16", "int8"]

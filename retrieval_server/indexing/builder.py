@@ -190,7 +190,7 @@ def finish_index(
 ) -> Manifest:
     """Write the manifest of what is in ``work``, and give the folder its final name.
 
-    ``by_openvino``: whether OpenVINO encoded the passages here, so that its version is told.
+    ``by_openvino``: whether OpenVINO encoded the passages here, so that its version is recorded.
     What only a continued build needs is removed first, also where a build of another kind has left it.
     """
     dense = sections.get("dense")

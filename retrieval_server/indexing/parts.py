@@ -8,8 +8,8 @@ are put together for the last step:
 * ``encode_part`` writes the vectors of one part of the rows, ``part-00002-of-00010.f32`` (or ``.f16``,
   ``.i8``: the type of a preset's rows), and beside it a ``.json`` that says whose vectors these are. If it is
   killed, it resumes after its last whole block;
-* ``check_parts`` sees that the parts are whole, of this corpus, of one encoder and one type, and that none is
-  missing; builder.py makes the index from them.
+* ``check_parts`` checks that the parts are whole, of this corpus, of one encoder and one type, and that none
+  is missing; builder.py makes the index from them.
 
 Rows are divided at the borders of blocks, so that n parts together have the bytes of a single one.
 """

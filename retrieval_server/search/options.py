@@ -62,8 +62,8 @@ class OpenOptions(Options):
     gpu: Annotated[
         Literal["auto", "off", "on"],
         Flag(
-            "auto: search on all GPUs that faiss-gpu sees, the index divided among them; on: refuse to start "
-            "without one",
+            "auto: search on all GPUs that faiss-gpu finds, the index divided among them; on: refuse to "
+            "start without one",
             group=_FAISS,
         ),
     ] = "auto"

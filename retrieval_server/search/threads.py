@@ -97,7 +97,7 @@ def _torch_threads() -> int:
 def openmp_runtimes(process: int | str = "self") -> list[str]:
     """The files of the OpenMP runtimes in a process, in the order of their paths; Linux only.
 
-    Raises OSError if there is no such process, or it belongs to somebody else.
+    Raises OSError if there is no such process, or it belongs to another user.
     """
     maps = Path(_MAPS.format(process)).read_text(encoding="utf-8", errors="replace")
     paths = {line.split(maxsplit=5)[5] for line in maps.splitlines() if len(line.split(maxsplit=5)) == 6}

@@ -1,7 +1,7 @@
 """Reads, opens and writes FAISS index files.
 
 A file's first 37 bytes give its kind, rows, dimension and metric. They are checked before FAISS reads the
-file, since FAISS believes every length in it: so a truncated download, or a file that is no index, is
+file, since FAISS checks no length in it: so a truncated download, or a file that is no index, is
 reported at once, and not after minutes or as a lack of memory.
 
 A mapped index stays on disk: FAISS works on its pages, of which the system keeps as many as memory allows.

@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 def gpu_count() -> int:
-    """The number of GPUs that this build of FAISS can use; faiss-cpu sees none."""
+    """The number of GPUs that this build of FAISS can use; faiss-cpu finds none."""
     return faiss.get_num_gpus() if hasattr(faiss, "GpuMultipleClonerOptions") else 0
 
 
@@ -30,7 +30,7 @@ def place_on_gpus(index: faiss.Index, options: OpenOptions) -> faiss.Index:
         return index
     if not gpu_count():
         raise UserError(
-            "--gpu on: this FAISS sees no GPU. Install faiss-gpu in place of faiss-cpu and look at "
+            "--gpu on: this FAISS finds no GPU. Install faiss-gpu in place of faiss-cpu and look at "
             "nvidia-smi, or start with --gpu auto to search on the CPU."
         )
     cloning = faiss.GpuMultipleClonerOptions()

@@ -46,7 +46,7 @@ class StoredRows:
         except (OSError, ValueError) as error:
             raise UserError(f"{path}: cannot be read ({error}). Build the index again.") from None
         self._rows = np.frombuffer(self._map, np.uint8).reshape(count, layout.row_bytes)
-        self._advise("MADV_RANDOM", 0, size)  # reading ahead would fetch rows that nobody asked for
+        self._advise("MADV_RANDOM", 0, size)  # reading ahead would fetch rows that are not needed
 
     def take(self, numbers: np.ndarray) -> np.ndarray:
         """The float32 vectors (numbers, dimension) of these rows; fastest in rising order."""
