@@ -140,9 +140,7 @@ class BuildCommand(Options):
     def _backend_and_step_fit(self) -> BuildCommand:
         if self.backend == "hybrid":
             if self.step != "all" or self.corpus or not self.hybrid.of or not self.out:
-                raise ValueError(
-                    "--backend hybrid needs --of DIR --of DIR and --out, and takes its text from those"
-                )
+                raise ValueError("--backend hybrid needs --of DIR --of DIR and --out, and no corpus")
             return self
         if self.hybrid.of:
             raise ValueError("--of belongs to --backend hybrid")
@@ -157,9 +155,7 @@ class BuildCommand(Options):
     @model_validator(mode="after")
     def _parts_have_a_step(self) -> BuildCommand:
         if self.step in ("all", "import") and (self.parts or self.part):
-            raise ValueError(
-                "--parts and --part belong to the steps: rag-r1 index build passages|encode|merge ..."
-            )
+            raise ValueError("--parts and --part belong to: rag-r1 index build passages|encode|merge ...")
         return self
 
     @model_validator(mode="after")
@@ -172,9 +168,7 @@ class BuildCommand(Options):
         if (imported.faiss is None) == (imported.embeddings is None):
             raise ValueError("import needs either --faiss FILE or --embeddings FILE ...")
         if self.skip_bad_rows:
-            raise ValueError(
-                "--skip-bad-rows: a row left out would shift all vectors behind it; repair the corpus"
-            )
+            raise ValueError("--skip-bad-rows: a row left out would shift later vectors; repair the corpus")
         dense = self.dense
         settled = dense.factory != "Flat" or dense.preset or dense.recall_queries or dense.train_sample
         if imported.faiss and settled:

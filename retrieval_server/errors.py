@@ -27,6 +27,9 @@ _REMEDIES = {
 #: With fewer free bytes than this, an error without a number is one of the disk.
 _NO_ROOM = 1 << 20
 
+#: The remedy for a folder that is no usable index.
+REBUILD = "Build the index again."
+
 
 class UserError(Exception):
     """An error that a user can repair; the message tells how.

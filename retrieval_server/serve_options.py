@@ -160,9 +160,7 @@ class ServeCommand(Options):
             raise ValueError(f"--index {WEB}=DIR: with --web this name is the web engine's; choose another")
         for name in names:
             if names.count(name) > 1:
-                raise ValueError(
-                    f"--index: two indexes of the name {name!r}; give each a name of its own, NAME=DIR"
-                )
+                raise ValueError(f"--index: two indexes are named {name!r}; give each another name, NAME=DIR")
         return self
 
     @model_validator(mode="after")
@@ -178,11 +176,9 @@ class ServeCommand(Options):
         limits, depth = self.limits, self.rerank.rerank_depth
         if self.rerank.rerank and 0 < depth < self.topk:
             raise ValueError(f"--topk {self.topk} is above --rerank-depth {depth}")
-        if self.engine.max_queue < limits.max_queries:
-            raise ValueError(
-                f"--max-queue {self.engine.max_queue} is below --max-queries {limits.max_queries}: a request "
-                "of that many queries would never be accepted; lower --max-queries too"
-            )
+        queue, queries = self.engine.max_queue, limits.max_queries
+        if queue < queries:
+            raise ValueError(f"--max-queue {queue} is below --max-queries {queries}: lower --max-queries too")
         if self.topk > limits.max_topk:
             raise ValueError(f"--topk {self.topk} is above --max-topk {limits.max_topk}")
         return self

@@ -129,9 +129,7 @@ class RayServe:
             import ray
             from ray import serve
         except ImportError as error:
-            raise UserError(
-                f'--serve ray needs Ray Serve, which is not installed ({error}): pip install "rag-r1[ray]"'
-            ) from None
+            raise UserError(f'--serve ray needs Ray Serve ({error}): pip install "rag-r1[ray]"') from None
         self._options = options
         self._local = options.ray_address == "local"
         settings: dict[str, Any] = {"address": options.ray_address, "log_to_driver": False}

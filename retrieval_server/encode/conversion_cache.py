@@ -52,10 +52,7 @@ def cached_conversion(place: Path, convert: Callable[[Path], None]) -> Path:
         finally:
             shutil.rmtree(work, ignore_errors=True)
     except OSError as error:
-        raise UserError(
-            f"{place}: the converted encoder cannot be kept ({error}). Name another folder with "
-            "--encoder-cache."
-        ) from error
+        raise UserError(f"{place}: cannot be kept ({error}). Name another --encoder-cache.") from error
     return place
 
 

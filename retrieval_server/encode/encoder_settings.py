@@ -72,15 +72,13 @@ def choose_pooling(
     poolings = {source: pooling for source, pooling in sources.items() if pooling is not None}
     if not poolings:
         raise UserError(
-            f"{name}: a bare transformers folder of no known family, so its pooling is unknown. "
-            f"Say it with --pooling {'|'.join(POOLINGS)} (the model's card tells)."
+            f"{name}: its pooling is unknown. Give --pooling {'|'.join(POOLINGS)} (see its card)."
         )
     if len(set(poolings.values())) > 1:
         both = ", ".join(f"{source} says {pooling!r}" for source, pooling in poolings.items())
         raise UserError(
-            f"{name}: pooling is contradictory: {both}. A model answers badly under another pooling than it "
-            "was trained with: correct 1_Pooling/config.json in the folder, rename a folder that only looks "
-            "like that family, or drop the flag."
+            f"{name}: pooling is contradictory: {both}. Correct 1_Pooling/config.json in the folder, "
+            "rename the folder, or drop the flag."
         )
     return next(iter(poolings.values()))
 
@@ -96,14 +94,10 @@ def check_length(folder: Path, config: FolderSettings, *, special: int, position
         return
     label = f"{folder / TRAINED}: max_length: {longest}"
     if longest <= special:
-        raise UserError(
-            f"{label} tokens leave none for the text beside the {special} that mark its ends. Copy the file "
-            f"again, or give --max-length."
-        )
+        raise UserError(f"{label} tokens leave none for the text beside the {special}. Give --max-length.")
     if positions is not None and longest > positions:
         raise UserError(
-            f"{label} tokens are more than the {positions} that the model can read. Copy the file again, or "
-            f"give --max-length."
+            f"{label} tokens are more than the {positions} that the model can read. Give --max-length."
         )
 
 

@@ -101,10 +101,7 @@ def use_openvino(
         )
     transformer = model[0]
     if not isinstance(transformer, Transformer):
-        raise UserError(
-            f"--runtime openvino: the model begins with {type(transformer).__name__}, which is no "
-            "transformer. Encode it with --runtime torch."
-        )
+        raise UserError("--runtime openvino: the model is no transformer. Take --runtime torch.")
     accepted, features = inspect.signature(transformer.model.forward).parameters, model.tokenizer(["probe"])
     inputs = [name for name in _INPUTS if name in accepted and name in features]
     weights = "int8" if dtype == "int8" else "float32"
@@ -114,8 +111,7 @@ def use_openvino(
         compiled = _compile(core, core.read_model(folder / _GRAPH), dtype, settings.threads)
     except RuntimeError as error:  # the only kind that OpenVINO raises
         raise UserError(
-            f"{folder}: OpenVINO does not load this conversion ({error}). Remove the folder, and it is made "
-            "again, or encode with --runtime torch."
+            f"{folder}: OpenVINO does not load it ({error}). Remove it, or encode with --runtime torch."
         ) from error
     converted = OpenVinoTransformer(compiled, inputs, transformer.model.config, dtype)
     transformer.model = converted
@@ -209,10 +205,7 @@ def _convert(transformer: torch.nn.Module, inputs: list[str], weights: str, work
     except (UserError, OSError):  # raised as they are: a model without matrices, a disk that is full
         raise
     except Exception as error:  # tracing raises whatever the model's code does
-        raise UserError(
-            f"OpenVINO does not convert this encoder ({type(error).__name__}: {error}). Encode with "
-            "--runtime torch."
-        ) from error
+        raise UserError(f"OpenVINO does not convert the encoder ({error!r}). Use --runtime torch.") from error
     kept = mask[..., None]
     cosines = torch.nn.functional.cosine_similarity((converted * kept).sum(1), (reference * kept).sum(1))
     if not cosines.min() >= _LEAST_COSINE[weights]:
@@ -227,10 +220,7 @@ def _vocabulary(config: Any) -> int:
     """How many token ids a model knows. Raises UserError if its configuration does not say."""
     size = getattr(config.get_text_config(), "vocab_size", None)  # that of texts may be nested in another
     if not isinstance(size, int) or size < 1:
-        raise UserError(
-            f"--runtime openvino: the model's configuration has vocab_size {size!r}, so no tokens can be "
-            "made to compare it with torch. Encode it with --runtime torch."
-        )
+        raise UserError(f"--runtime openvino: vocab_size {size!r} gives no tokens. Take --runtime torch.")
     return size
 
 
@@ -261,7 +251,4 @@ def _quantise(graph: Any) -> None:
         product.input(1).replace_source_output(unpacked.output(0))
         replaced += 1
     if replaced == 0:
-        raise UserError(
-            "--dtype int8: OpenVINO's form of this encoder has no matrix that 8 bits could take the place "
-            "of. Take --runtime openvino with --dtype float32."
-        )
+        raise UserError("--dtype int8: the encoder has no matrix. Take --runtime openvino --dtype float32.")

@@ -62,8 +62,7 @@ def encode_rows(
                 ) from None
             except ValueError as error:
                 raise UserError(
-                    f"{encoder.section.name}: of the passages, {error}. Encode with --dtype float32, or look "
-                    "at the model: no index can be made of such a vector."
+                    f"{encoder.section.name}: of the passages, {error}. Encode with --dtype float32."
                 ) from None
             stream.flush()
             bar.update(len(block))

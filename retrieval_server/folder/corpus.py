@@ -48,9 +48,7 @@ def corpus_files(corpus: Path | Sequence[Path]) -> list[Path]:
                 raise UserError(f"{path}: no file in this folder ends in one of {', '.join(_SUFFIXES)}.")
             files += inside
         elif not _known(path):
-            raise UserError(
-                f"{path}: the file's name must end in one of {', '.join(_SUFFIXES)}; that tells the format."
-            )
+            raise UserError(f"{path}: the name must end in one of {', '.join(_SUFFIXES)}.")
         elif not path.is_file():
             raise UserError(f"{path}: no such file. Give the corpus with --corpus FILE.")
         else:

@@ -16,7 +16,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 from tqdm import tqdm
 
-from retrieval_server.errors import UserError
+from retrieval_server.errors import REBUILD, UserError
 from retrieval_server.folder.atomic import write_json
 from retrieval_server.json_limits import read_json_file
 
@@ -219,17 +219,15 @@ def read_manifest(folder: Path) -> Manifest:
         raise UserError(f"{path}: not JSON ({error}). {rebuild}") from None
     version = data.get("format_version") if isinstance(data, dict) else None
     if version != FORMAT_VERSION:
-        raise UserError(
-            f"{path}: format version {version}, this server reads {FORMAT_VERSION}. Build the index again."
-        )
+        raise UserError(f"{path}: format version {version}, this server reads {FORMAT_VERSION}. {REBUILD}")
     try:
         manifest = Manifest.model_validate(data)
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"])
-        raise UserError(f"{path}: {key}: {first['msg']}. Build the index again.") from None
+        raise UserError(f"{path}: {key}: {first['msg']}. {REBUILD}") from None
     if getattr(manifest, manifest.backend) is None:
-        raise UserError(f"{path}: backend {manifest.backend!r} without its section. Build the index again.")
+        raise UserError(f"{path}: backend {manifest.backend!r} without its section. {REBUILD}")
     return manifest
 
 

@@ -25,7 +25,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from retrieval_server.errors import UserError
+from retrieval_server.errors import REBUILD, UserError
 
 SCHEMA = pa.schema([("id", pa.string()), ("contents", pa.string()), ("url", pa.string())])
 BATCH_ROWS = 4096
@@ -124,10 +124,7 @@ class PassageWriter:
             key = store[row].id
             if key in first_rows:
                 both = f"{locate(self._place(first_rows[key]))} and {locate(self._place(row))}"
-                raise UserError(
-                    f"{both} have the same id {key!r}. "
-                    "Ids name the documents in every result; make them unique."
-                )
+                raise UserError(f"{both} have the same id {key!r}. Make ids unique.")
             first_rows[key] = row
 
 
@@ -147,12 +144,10 @@ class PassageStore(Sequence[Passage]):
                 if number % _OPEN_AT_ONCE == 0:
                     self.release()
         except (OSError, ValueError) as error:  # pa.ArrowInvalid is a ValueError
-            raise UserError(f"{path}: not a readable Arrow file ({error}). Build the index again.") from error
+            raise UserError(f"{path}: not a readable Arrow file ({error}). {REBUILD}") from error
         # Older indexes have no column for addresses.
         if reader.schema.names not in (SCHEMA.names, SCHEMA.names[:2]):
-            raise UserError(
-                f"{path}: columns {reader.schema.names} instead of {SCHEMA.names}. Build the index again."
-            )
+            raise UserError(f"{path}: columns {reader.schema.names} instead of {SCHEMA.names}. {REBUILD}")
         self._columns = [batch.columns for batch in batches]
         self._ends = np.cumsum([batch.num_rows for batch in batches], dtype=np.int64).tolist()
 

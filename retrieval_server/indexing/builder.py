@@ -134,10 +134,7 @@ def merge_parts(options: BuildOptions, parts: Path) -> Manifest:
     encoder, files, kind = check_parts(parts, progress=options.progress)
     check_options(options, encoder.dimension)
     if kind not in ("float32", row_type(options)):
-        raise UserError(
-            f"{parts}: the parts were encoded in {kind}, for a preset that scores from such rows. Merge them "
-            f"with the --preset of encode, or encode them again without one."
-        )
+        raise UserError(f"{parts}: encoded in {kind}. Merge with the --preset of encode, or encode again.")
     loaded = None
     if needs_recall(options, encoder.dimension):  # now: that it is missing shows before the index is built
         loaded = Encoder.open(encoder, options.encoder, options.device, options.dtype, options.openvino)

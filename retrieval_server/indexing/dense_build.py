@@ -158,8 +158,6 @@ def keep_rows(vectors: VectorFiles, path: Path, kind: RowType, progress: bool = 
             except ValueTooLargeError as error:
                 raise UserError(f"{error}. Take --preset small or exact.") from None
             except ValueError as error:
-                raise UserError(
-                    f"{error}. No index can be made of it: look at the encoder, or at the embeddings."
-                ) from None
+                raise UserError(f"{error}. No index can be made: check the encoder or embeddings.") from None
             bar.update(rows.stop - rows.start)
     return VectorFiles([path], vectors.dimension, kind)

@@ -47,10 +47,7 @@ class Embeddings:
             self._open(np.float16)
             if len(self) == rows:
                 return
-        raise UserError(
-            f"--embeddings: {count} vectors of {self.dimension} dimensions, but the corpus has {rows} "
-            "passages. Row i must be passage i: give all files, in their order, and the corpus of these."
-        )
+        raise UserError(f"--embeddings: {count} vectors for {rows} passages. Row i must be passage i.")
 
     def __len__(self) -> int:
         return sum(len(array) for array in self._arrays)
@@ -103,7 +100,7 @@ class Embeddings:
             raise UserError(f"--embeddings {path}: {error}.") from None
         if array.shape[1] != self.dimension:
             raise UserError(
-                f"--embeddings {path}: vectors of {array.shape[1]} dimensions, the encoder's have "
-                f"{self.dimension}. Give the encoder that made them."
+                f"--embeddings {path}: {array.shape[1]} dimensions; the encoder's have {self.dimension}. "
+                "Give the encoder that made them."
             )
         return array

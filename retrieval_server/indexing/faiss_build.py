@@ -120,8 +120,7 @@ def _half_built(path: Path | None, vectors: VectorFiles) -> faiss.Index | None:
         return None
     except MemoryError:
         raise UserError(
-            f"{path}: the half-built index does not fit into memory, or is damaged. Free some memory, or "
-            "remove the file to begin anew."
+            f"{path}: the half-built index does not fit into memory. Free some, or remove the file."
         ) from None
     if index.d != vectors.dimension or index.ntotal > len(vectors):
         log.warning("%s: not an index of these vectors; it is built from the beginning", path)

@@ -73,10 +73,9 @@ def import_index(
     encoder.section = encoder.section.model_copy(update={"passage_dtype": None})
     dimension = encoder.section.dimension
     vectors = None if faiss_file is not None else Embeddings(embeddings, dimension)
-    if faiss_file is not None and read_header(faiss_file).dimension != dimension:
+    if faiss_file is not None and (width := read_header(faiss_file).dimension) != dimension:
         raise UserError(
-            f"--faiss {faiss_file}: vectors of {read_header(faiss_file).dimension} dimensions, those of "
-            f"{encoder.section.name} have {dimension}. Give the encoder that made them."
+            f"--faiss {faiss_file}: {width} dimensions, the encoder's have {dimension}. Give its encoder."
         )
     with work_folder(options.out) as work:
         reader = (CorpusReader if trust else _NumberedCorpus)(options.corpus, progress=options.progress)
@@ -100,9 +99,8 @@ class _NumberedCorpus(CorpusReader):
         for row, (place, passage) in enumerate(super().__iter__()):
             if passage.id != str(row):
                 raise UserError(
-                    f"{self.locate(place)}: id {passage.id!r} in row {row}. Vectors belong to passages by "
-                    "row, and in the published corpora the id is the row: give the corpus in the order in "
-                    "which it was encoded. If it is, but has other ids, add --trust."
+                    f"{self.locate(place)}: id {passage.id!r} in row {row}, but ids must be row numbers. If "
+                    "the corpus is in the order of the vectors, add --trust."
                 )
             yield place, passage
 
@@ -110,14 +108,9 @@ class _NumberedCorpus(CorpusReader):
 def _check_kind(path: Path) -> None:
     header = read_header(path)
     if header.metric != INNER_PRODUCT:
-        raise UserError(
-            f"--faiss {path}: made for another metric ({header.metric}) than the inner product "
-            f"({INNER_PRODUCT}), so its scores mean something else. Import its embeddings instead."
-        )
+        raise UserError(f"--faiss {path}: made for another metric than inner product. Import its embeddings.")
     if header.kind in ("IxMp", "IxM2"):
-        raise UserError(
-            f"--faiss {path}: an IDMap, with ids of its own. Rows are ids here: write the index inside it."
-        )
+        raise UserError(f"--faiss {path}: an IDMap. Rows are the ids here: write the index inside it.")
 
 
 def _take_index(
@@ -126,10 +119,7 @@ def _take_index(
     """Check a FAISS file against corpus and encoder, and put it into the folder."""
     index = open_index(source, mapped=True)
     if index.ntotal != len(store):
-        raise UserError(
-            f"--faiss {source}: {index.ntotal} rows, but the corpus has {len(store)} passages. Row i must be "
-            "passage i: give the corpus that was encoded."
-        )
+        raise UserError(f"--faiss {source}: {index.ntotal} rows for {len(store)} passages. Give its corpus.")
     parameters = SearchParameters(options.nprobe, options.ef_search)
     parameters.apply(index)
     ivf = faiss.try_extract_index_ivf(index)
@@ -144,8 +134,7 @@ def _take_index(
         _probe(encoder, store, index.reconstruct_batch, exact=whole, trust=trust)
     except RuntimeError as error:
         raise UserError(
-            f"--faiss {source}: FAISS cannot give back the vector of a row ({faiss_message(error)}), which "
-            "scores are computed from. Import its embeddings, or build the index here."
+            f"--faiss {source}: FAISS returns no vectors ({faiss_message(error)}). Import its embeddings."
         ) from None
     factory = _factory(index)
     del index, ivf

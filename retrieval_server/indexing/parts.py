@@ -116,9 +116,7 @@ def prepare_corpus(reader: CorpusReader, folder: Path) -> CorpusRecord:
 def open_corpus(folder: Path) -> tuple[CorpusRecord, PassageStore]:
     """What ``prepare_corpus`` made. Raises UserError if it is missing or incomplete."""
     if not (folder / CORPUS).is_file():
-        raise UserError(
-            f"{folder}: no {CORPUS}. Begin with: rag-r1 index build passages --corpus PATH --parts {folder}"
-        )
+        raise UserError(f"{folder}: no {CORPUS}. Use: rag-r1 index build passages --corpus PATH --parts DIR")
     record = _read(folder / CORPUS, CorpusRecord)
     store = PassageStore(folder / PASSAGES)
     if len(store) != record.count:
@@ -153,10 +151,7 @@ def encode_part(
         if part.record(folder).exists() and not overwrite:
             record = _read(part.record(folder), PartRecord)
             if difference := _difference(record, expected):
-                raise UserError(
-                    f"part {part}: its vectors are of another {difference}. "
-                    "Start it over with --overwrite, or choose another --parts."
-                )
+                raise UserError(f"part {part}: vectors of another {difference}. Start over with --overwrite.")
             if record.sha256 is not None:
                 return record
         else:

@@ -57,15 +57,10 @@ def split_index(folder: Path, out: Path, shards: int, *, progress: bool = True) 
     if out.exists():
         raise UserError(f"{out} exists. Choose another --out, or remove it.")
     if not 1 <= shards <= manifest.count:
-        raise UserError(
-            f"--shards {shards}: an index of {manifest.count} passages has 1 to {manifest.count}."
-        )
+        raise UserError(f"--shards {shards}: choose from 1 to {manifest.count}, the number of passages.")
     dense = manifest.dense
     if dense is not None and dense.rescoring is None and not _EXACT.fullmatch(dense.factory):
-        raise UserError(
-            f"{folder}: shards of a {dense.factory} index would not answer as the whole does; "
-            "Flat, IVF...,Flat and the presets balanced and small can be split."
-        )
+        raise UserError(f"{folder}: a {dense.factory} index; only Flat, IVF...,Flat, presets can be split.")
     work = out.with_name(out.name + ".building")
     shutil.rmtree(work, ignore_errors=True)
     borders = [manifest.count * number // shards for number in range(shards + 1)]

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from retrieval_server.errors import UserError
+from retrieval_server.errors import REBUILD, UserError
 from retrieval_server.extras import missing_message
 from retrieval_server.folder.manifest import BM25Section, require_equal
 from retrieval_server.search.backends import Backend, Hit
@@ -76,10 +76,8 @@ class BM25Backend(Backend):
         try:
             self._index = bm25s.BM25.load(folder, mmap=True, show_progress=False)
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise UserError(f"{folder}: no readable BM25 index ({error}). Build the index again.") from error
-        require_equal(
-            f"{folder}: passages", count, int(self._index.scores["num_docs"]), "Build the index again."
-        )
+            raise UserError(f"{folder}: no readable BM25 index ({error}). {REBUILD}") from error
+        require_equal(f"{folder}: passages", count, int(self._index.scores["num_docs"]), REBUILD)
         self._analyzer = Analyzer(section)
 
     def prepare(self, queries: Sequence[str]) -> list[list[int]]:

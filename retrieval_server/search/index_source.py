@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from retrieval_server.errors import REBUILD
 from retrieval_server.extras import DENSE, INDEX, WORDS, require_packages
 from retrieval_server.folder.manifest import (
     BM25_FOLDER,
@@ -66,9 +67,7 @@ class IndexSource(StagedSource):
         manifest = read_manifest(folder)
         check_files(folder, manifest, verify)
         passages = PassageStore(folder / PASSAGES)
-        require_equal(
-            f"{folder / PASSAGES}: passages", manifest.count, len(passages), "Build the index again."
-        )
+        require_equal(f"{folder / PASSAGES}: passages", manifest.count, len(passages), REBUILD)
         backend = open_backend(folder, manifest, options, encodes, verify)
         by_encoder = encodes and manifest.dense is not None and options.backend is None
         return cls(manifest, passages, backend, options.dtype if by_encoder else None)

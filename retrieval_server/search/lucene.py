@@ -22,7 +22,7 @@ from types import SimpleNamespace
 
 from tqdm import tqdm
 
-from retrieval_server.errors import UserError
+from retrieval_server.errors import REBUILD, UserError
 from retrieval_server.folder.manifest import BM25Section, require_equal
 from retrieval_server.search.backends import Backend, Hit, search_nested
 from retrieval_server.search.bm25 import NO_WORD, Analyzer
@@ -144,10 +144,8 @@ class LuceneBackend(Backend):
             try:
                 self._reader = lucene.DirectoryReader.open(_directory(lucene, folder))
             except Exception as error:  # pyjnius's JavaException
-                raise UserError(
-                    f"{folder}: no readable Lucene index ({error}). Build the index again."
-                ) from error
-            require_equal(f"{folder}: passages", count, self._reader.maxDoc(), "Build the index again.")
+                raise UserError(f"{folder}: no readable Lucene index ({error}). {REBUILD}") from error
+            require_equal(f"{folder}: passages", count, self._reader.maxDoc(), REBUILD)
             # pyjnius cannot choose between this constructor and the one that takes the reader's context.
             self._searcher = lucene.IndexSearcher(
                 self._reader, signature="(Lorg/apache/lucene/index/IndexReader;)V"

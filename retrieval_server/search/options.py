@@ -124,7 +124,5 @@ class OpenOptions(Options):
     @model_validator(mode="after")
     def _runtime_fits(self) -> OpenOptions:
         if self.openvino is not None and self.encode_threads_alone is not None:
-            raise ValueError(
-                "--encode-threads-alone: OpenVINO has one number of threads; give --encode-threads"
-            )
+            raise ValueError("--encode-threads-alone: OpenVINO has one thread count; give --encode-threads")
         return self

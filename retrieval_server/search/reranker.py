@@ -63,14 +63,9 @@ class Reranker:
                 )
             labels = model.config.num_labels
         except (OSError, ValueError, KeyError, RuntimeError) as error:
-            raise UserError(
-                f"--rerank {self.name}: no cross-encoder that loads ({type(error).__name__}: {error})."
-            ) from error
+            raise UserError(f"--rerank {self.name}: no cross-encoder that loads ({error!r}).") from error
         if labels != 1:
-            raise UserError(
-                f"--rerank {self.name}: the model gives {labels} labels for a pair, not one score. "
-                "Take a cross-encoder for ranking, such as cross-encoder/ms-marco-MiniLM-L6-v2."
-            )
+            raise UserError(f"--rerank {self.name}: {labels} labels, not one score for a pair. Take another.")
         self._guarantee = probe_model(model).guarantee
         import torch
 

@@ -102,9 +102,7 @@ def _parse(line: bytes, place: str) -> dict[str, str]:
         row = read_json_line(line)
         page = {"url": row["url"], "contents": row["contents"]}
     except (ValueError, RecursionError, KeyError, TypeError) as error:
-        raise UserError(
-            f"{place}: not a JSON object with 'url' and 'contents' ({error}). Repair it."
-        ) from None
+        raise UserError(f"{place}: no JSON object with 'url' and 'contents' ({error}). Repair it.") from None
     if not all(isinstance(value, str) for value in page.values()):
         raise UserError(f"{place}: 'url' and 'contents' must be strings. Repair it.")
     return page

@@ -77,9 +77,7 @@ class Reloader:
         except (OSError, ValueError, RuntimeError):  # a loop of links, a NUL
             raise OutsideRootError(f"{key}: not a path") from None
         if not folder.is_relative_to(root):
-            raise OutsideRootError(
-                f"{key}: outside {root}, the only folder that /reload opens (--reload-root)"
-            )
+            raise OutsideRootError(f"{key}: outside {root}, the folder that /reload opens (--reload-root)")
         return folder
 
 

@@ -67,9 +67,7 @@ class RerankRequest(BaseModel):
         if (self.query is None) == (self.queries is None):
             raise PydanticCustomError("queries", "give either query (one string) or queries (a list)")
         if any(isinstance(item, list) != (self.queries is not None) for item in self.documents):
-            raise PydanticCustomError(
-                "documents", "a list of documents for query, a list of lists for queries"
-            )
+            raise PydanticCustomError("documents", "a list of documents for query, list of lists for queries")
         if self.queries is not None and len(self.queries) != len(self.documents):
             raise PydanticCustomError("documents", "there must be one list of documents for each query")
         return self

@@ -137,10 +137,7 @@ class Recording:
         if not alone:
             raise UserError(f"{path}: another server is recording into it. Give each its own file.")
         if not go_on and os.fstat(descriptor).st_size:
-            raise UserError(
-                f"{path}: exists. To answer from it and record what is missing, add --replay {path}; "
-                "for a new recording name a new file."
-            )
+            raise UserError(f"{path}: exists. To go on with it, add --replay {path}; else name a new file.")
         self._end = self._read(descriptor, repair=True)
         self._record = descriptor
 
@@ -162,8 +159,7 @@ class Recording:
                     )
                 except _BROKEN as error:
                     raise UserError(
-                        f"{path}: line {number} is no recorded answer ({error!r}). Remove the line; its "
-                        "query is then sent again."
+                        f"{path}: line {number} is no recorded answer ({error!r}). Remove it."
                     ) from None
                 self._at.setdefault(question.digest(), (descriptor, end, len(line)))
                 end += len(line)

@@ -71,9 +71,7 @@ class WebSource(RemoteSource):
             if documents is None:
                 if self._client is None:
                     reason = f"the recording has no answer of {self.engine.name} for {query[:100]!r}"
-                    raise SearchFailedError(
-                        404, "not_recorded", f"{reason} with topk {topk} and these parameters"
-                    )
+                    raise SearchFailedError(404, "not_recorded", f"{reason}, topk {topk}, these parameters")
                 documents = await self._client.search(query, question.depth)
                 if self._tape is not None:
                     documents = self._tape.put(question, documents)
@@ -115,15 +113,9 @@ def _key(engine: WebEngine, environment: Mapping[str, str]) -> str | None:
         return None
     key = environment.get(engine.key_variable, "").strip()
     if not key:
-        raise UserError(
-            f"{engine.name} needs a key, and {engine.key_variable} is not set: export "
-            f"{engine.key_variable}=..., or answer from a recording with --replay FILE."
-        )
+        raise UserError(f"{engine.key_variable} is not set: export it, or use --replay FILE.")
     if not (key.isascii() and key.isprintable()) or " " in key:
-        raise UserError(
-            f"{engine.key_variable} cannot travel in an HTTP header: it holds a blank, a line break or "
-            "a letter outside ASCII. Set it again (its value is not shown here)."
-        )
+        raise UserError(f"{engine.key_variable} must be printable ASCII without blanks. Set it again.")
     return key
 
 
@@ -133,9 +125,7 @@ def _url(engine: WebEngine, environment: Mapping[str, str], url: str | None) -> 
         name = engine.url_variable
         url = environment.get(name, "").strip()
         if not url:
-            raise UserError(
-                f"{engine.name} has no default address: export {name}=http://127.0.0.1:8080, your instance."
-            )
+            raise UserError(f"{engine.name} has no default address: export {name}=http://127.0.0.1:8080")
         if not url.rstrip("/").endswith("/search"):
             url = url.rstrip("/") + "/search"
     url = url or engine.url
@@ -147,10 +137,7 @@ def _url(engine: WebEngine, environment: Mapping[str, str], url: str | None) -> 
     except ValueError:
         whole = False
     if not whole:
-        raise UserError(
-            f"{name} is no http(s) address such as https://search.example.org/search, without user, "
-            "password, query and fragment."
-        )
+        raise UserError(f"{name} is no http(s) address without user, password, query and fragment.")
     return url
 
 

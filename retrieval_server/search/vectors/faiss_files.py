@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from retrieval_server.errors import UserError
+from retrieval_server.errors import REBUILD, UserError
 
 if TYPE_CHECKING:
     import faiss
@@ -52,15 +52,10 @@ def read_header(path: Path) -> FaissHeader:
         raise UserError(f"{path}: {error.strerror}. Give the index file of FAISS.") from None
     kind = first[:4].decode("ascii", "replace")
     if len(first) < _HEADER.size or kind[0] != "I" or kind.startswith("IB"):
-        raise UserError(
-            f"{path}: no readable FAISS index: it does not begin as one of float vectors does. "
-            "Fetch it again; of a file that comes in parts, put all together in their order."
-        )
+        raise UserError(f"{path}: no readable FAISS index of float vectors. Fetch it again.")
     _, dimension, rows, _, _, trained, metric = _HEADER.unpack(first)
     if dimension < 1 or rows < 0:
-        raise UserError(
-            f"{path}: no readable FAISS index: {rows} rows of {dimension} dimensions. Fetch it again."
-        )
+        raise UserError(f"{path}: no readable FAISS index: {rows} x {dimension} values. Fetch it again.")
     needs = 4 * dimension * rows
     if kind in _EXACT and metric in (0, 1):
         needs += _HEADER.size + _COUNT.size
@@ -86,7 +81,7 @@ def open_index(path: Path, *, mapped: bool = False) -> faiss.Index:
         remedy = "Map it from disk with --mmap, or use a machine with more memory."
         raise UserError(f"{path}: too large for this machine's memory. {remedy}") from None
     except RuntimeError as error:
-        raise UserError(f"{path}: no readable FAISS index. Build the index again.") from error
+        raise UserError(f"{path}: no readable FAISS index. {REBUILD}") from error
 
 
 def write_exact(blocks: Iterable[np.ndarray], rows: int, dimension: int, path: Path) -> None:

@@ -61,8 +61,7 @@ class SearchParameters:
             except RuntimeError:
                 kind = {"nprobe": "IVF", "efSearch": "HNSW"}[name]
                 raise UserError(
-                    f"{flag} {value}: this index has no {kind} part, so there is nothing to set. "
-                    f"Drop the flag, or build with --factory {kind}..."
+                    f"{flag} {value}: this index has no {kind} part. Drop it, or take --factory {kind}..."
                 ) from None
         if compressed and self.ef_search is None:
             widen_cell_search(index)

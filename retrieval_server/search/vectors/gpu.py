@@ -29,10 +29,7 @@ def place_on_gpus(index: faiss.Index, options: OpenOptions) -> faiss.Index:
     if options.gpu == "off" or (options.gpu == "auto" and not gpu_count()):
         return index
     if not gpu_count():
-        raise UserError(
-            "--gpu on: this FAISS finds no GPU. Install faiss-gpu in place of faiss-cpu and look at "
-            "nvidia-smi, or start with --gpu auto to search on the CPU."
-        )
+        raise UserError("--gpu on: FAISS finds no GPU. Install faiss-gpu, or take --gpu auto.")
     cloning = faiss.GpuMultipleClonerOptions()
     cloning.shard = True
     cloning.useFloat16 = options.gpu_fp16
