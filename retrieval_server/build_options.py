@@ -113,9 +113,7 @@ class BuildCommand(Options):
     skip_bad_rows: Annotated[
         bool, Flag("leave rows that cannot be used out, and count them (default: such a row is an error)")
     ] = False
-    overwrite: Annotated[
-        bool, Flag("replace an index that is already there; encode: start the part over")
-    ] = False
+    overwrite: Annotated[bool, Flag("replace an index that exists; encode: start the part over")] = False
     dense: DenseOptions = DenseOptions()
     encoding: EncoderOptions = EncoderOptions()
     imported: ImportOptions = ImportOptions()

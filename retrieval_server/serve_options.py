@@ -108,9 +108,7 @@ class ServeCommand(Options):
     host: Annotated[
         str, Flag("address to listen on; 127.0.0.1: this machine only; 0.0.0.0: the whole network")
     ] = "127.0.0.1"
-    port: Annotated[
-        int, Field(ge=0, le=65535), Flag("port to listen on; 0: any free one, which is printed")
-    ] = 8000
+    port: Annotated[int, Field(ge=0, le=65535), Flag("port; 0: any free one, which is printed")] = 8000
     topk: Annotated[AtLeastOne, Flag("passages for each query where the request names no topk")] = 3
     pages: Annotated[
         Path | None,

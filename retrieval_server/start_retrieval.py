@@ -191,9 +191,8 @@ def make_app(
     from retrieval_server.server.indexes import Loader
     from retrieval_server.server.reload import IndexLocation, Reloader
 
-    places = {
-        name: IndexLocation(folder, command.opening.encoder) for name, folder in command.folders.items()
-    }
+    encoder = command.opening.encoder
+    places = {name: IndexLocation(folder, encoder) for name, folder in command.folders.items()}
     reloader = Reloader(places, _opener(command, sources), command.reload_root)
     loaders: dict[str, Loader] = {name: reloader.loader(place) for name, place in places.items()}
     if (web := sources.web) is not None:

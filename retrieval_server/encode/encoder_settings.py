@@ -71,9 +71,7 @@ def choose_pooling(
     }
     poolings = {source: pooling for source, pooling in sources.items() if pooling is not None}
     if not poolings:
-        raise UserError(
-            f"{name}: its pooling is unknown. Give --pooling {'|'.join(POOLINGS)} (see its card)."
-        )
+        raise UserError(f"{name}: its pooling is unknown. Give --pooling {'|'.join(POOLINGS)}.")
     if len(set(poolings.values())) > 1:
         both = ", ".join(f"{source} says {pooling!r}" for source, pooling in poolings.items())
         raise UserError(

@@ -16,9 +16,7 @@ DENSE = Group("dense")
 Pooling = Literal["cls", "mean", "max", "lasttoken"]
 POOLINGS = get_args(Pooling)
 
-Device = Annotated[
-    str | None, Flag("cpu, cuda, cuda:1, ... for the encoder (default: a GPU if torch finds one)")
-]
+Device = Annotated[str | None, Flag("cpu, cuda, cuda:1, ... for the encoder (default: a GPU, if any)")]
 DType = Annotated[
     Literal["float32", "bfloat16", "float16", "int8"],
     Flag(
@@ -99,9 +97,7 @@ class EncoderOptions(Options):
     separator: Annotated[
         str | None, Flag("text between the parts of a query that is made of several texts", metavar="TEXT")
     ] = None
-    normalize: Annotated[
-        bool | None, Flag("scale vectors to length 1 (default: as the model was trained)")
-    ] = None
+    normalize: Annotated[bool | None, Flag("scale vectors to length 1 (default: as in training)")] = None
     max_length: Annotated[
         AtLeastOne | None,
         Flag("cut longer texts (default: the model's own limit, 512 at most)", metavar="TOKENS"),

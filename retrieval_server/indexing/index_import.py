@@ -167,9 +167,8 @@ def _make_index(
                 bar.update(len(block))
 
     write_exact(blocks(), len(vectors), vectors.dimension, work / FAISS_INDEX)
-    return DenseSection(
-        encoder=encoder.section, metric="inner_product", factory="Flat", preset=options.preset
-    )
+    exact = {"metric": "inner_product", "factory": "Flat"}
+    return DenseSection(encoder=encoder.section, preset=options.preset, **exact)
 
 
 def _probe(

@@ -124,9 +124,7 @@ def print_estimate(
         f"  disk                  {size_text(needs.disk)}, beside the text ({size_text(free)} are free)",
     ]
     if needs.encode_s is not None:
-        lines.append(
-            f"  time to encode        about {duration_text(needs.encode_s)} on this machine as it is now"
-        )
+        lines.append(f"  time to encode        about {duration_text(needs.encode_s)} on this machine now")
     if needs.index_s:
         lines.append(f"  time to index         about {duration_text(needs.index_s)}")
     print("\n".join(lines), flush=True)

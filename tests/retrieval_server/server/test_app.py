@@ -12,6 +12,7 @@ from retrieval_server.engine.options import EngineOptions
 from retrieval_server.search.index_source import IndexSource
 from retrieval_server.server.limits import RequestLimits
 
+from ..builders import PASSAGES
 from ..same_answers import assert_same_answers
 
 QUERIES = ["Which river is Ulm on?", "barges on the Inn", "the town Celle"]
@@ -19,9 +20,7 @@ QUERIES = ["Which river is Ulm on?", "barges on the Inn", "the town Celle"]
 
 def test_bare_documents_unless_scores_are_asked_for(client):
     body = client.post("/retrieve", json={"queries": QUERIES[:1], "topk": 1}).json()
-    assert body == {
-        "result": [[{"id": "town-0", "contents": '"Ulm"\nUlm is a town in the valley of the river Donau.'}]]
-    }
+    assert body == {"result": [[PASSAGES[0]]]}
     unscored = {"queries": QUERIES[:1], "topk": 1, "return_scores": False}
     assert client.post("/retrieve", json=unscored).json() == body
 
