@@ -68,7 +68,7 @@ def load(command: Command) -> dict[str, object]:
 
     from retrieval_server.encode.encoder import Encoder
     from retrieval_server.encode.options import EncoderOptions, choose_runtime
-    from retrieval_server.errors import EncoderError
+    from retrieval_server.errors import UserError
 
     torch.set_num_threads(command.threads)
     loaded: dict[str, object] = {}
@@ -77,7 +77,7 @@ def load(command: Command) -> dict[str, object]:
         openvino = choose_runtime(dtype, runtime, "cpu", cache, command.threads)
         try:
             encoder = Encoder.create(command.encoder, EncoderOptions(), "cpu", dtype, openvino)
-        except EncoderError as error:
+        except UserError as error:
             print(f"without {name}: {error}")
             continue
         print(f"{name}: guarantee {encoder.probed.guarantee}", flush=True)

@@ -268,12 +268,12 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
 
 def main(argv: list[str] | None = None) -> int:
     args = parse_args(argv)
-    from retrieval_server.errors import RetrievalServerError
+    from retrieval_server.errors import UserError
 
     run = {"recall": measure_recall, "memory": measure_memory, "process": measured_process}[args.command]
     try:
         run(args)
-    except RetrievalServerError as error:
+    except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     return 0

@@ -85,13 +85,13 @@ def report(seen: dict[str, int]) -> None:
 
 def main(argv: list[str] | None = None) -> int:
     command = parse(Command, __doc__, argv)
-    from retrieval_server.errors import RetrievalServerError
+    from retrieval_server.errors import UserError
     from retrieval_server.search.threads import openmp_runtimes
 
     try:
         seen = use(command) if command.index is not None else {}
         runtimes = openmp_runtimes("self" if command.pid is None else command.pid)
-    except (RetrievalServerError, OSError) as error:
+    except (UserError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     print(f"{len(runtimes)} OpenMP runtimes are loaded" + ("" if len(runtimes) != 1 else ": no conflict"))

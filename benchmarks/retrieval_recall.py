@@ -48,7 +48,7 @@ def main() -> int:
 
     set_mkl_reproducible()
 
-    from retrieval_server.errors import RetrievalServerError
+    from retrieval_server.errors import UserError
     from retrieval_server.folder.manifest import read_manifest, require_equal
     from retrieval_server.indexing.builder import build_hybrid, build_index
     from retrieval_server.indexing.options import BuildOptions
@@ -81,7 +81,7 @@ def main() -> int:
             answers = retriever.search(questions, max(args.k))
             found[kind] = [[hit.passage.id for hit in hits] for hits in answers]
             retriever.close()
-    except RetrievalServerError as error:
+    except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     print(f"{len(questions)} questions, {read_manifest(args.work / 'bm25').count} passages")

@@ -98,7 +98,7 @@ def main(argv: list[str] | None = None) -> int:
     os.environ["TQDM_DISABLE"] = "1"  # read when tqdm is imported
 
     from retrieval_server.encode.model_folder import resolve_model
-    from retrieval_server.errors import RetrievalServerError
+    from retrieval_server.errors import UserError
     from retrieval_server.folder.manifest import FAISS_INDEX, read_manifest
 
     server = args.checkout.resolve()
@@ -107,19 +107,19 @@ def main(argv: list[str] | None = None) -> int:
     try:
         manifest = read_manifest(args.index)
         if manifest.dense is None:
-            raise RetrievalServerError(f"{args.index} is a {manifest.backend} index; give a dense one")
+            raise UserError(f"{args.index} is a {manifest.backend} index; give a dense one")
         if manifest.dense.rescoring is not None:
-            raise RetrievalServerError(
+            raise UserError(
                 f"{args.index} is a compressed index ({manifest.dense.preset}): Search-R1's server does not "
                 "score candidates from stored rows, so it would find other passages. Give an exact index, or "
                 "one made with --factory."
             )
         if not server.is_file():
-            raise RetrievalServerError(
+            raise UserError(
                 f"--checkout {args.checkout}: no {_SERVER} in it. Clone https://github.com/PeterGriffinJin/Search-R1"
             )
         _, model = resolve_model(manifest.dense.encoder.name)
-    except RetrievalServerError as error:
+    except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     # uvicorn raises SIGTERM again after it has ended; the temporary folder must still be removed.

@@ -50,7 +50,8 @@ if __package__ in (None, ""):
     sys.path[:] = [str(_here.parent)] + [p for p in sys.path if Path(p).resolve() != _here]
 
 from retrieval_server.build_options import BuildCommand, parse_args
-from retrieval_server.errors import RetrievalServerError, disk_errors
+from retrieval_server.encode.cpu_settings import set_mkl_reproducible
+from retrieval_server.errors import UserError, disk_errors
 from retrieval_server.extras import DENSE, MODEL, require_packages
 
 
@@ -61,6 +62,7 @@ def main(argv: Sequence[str] | None = None, prog: str = "rag-r1 index build") ->
 def run(command: BuildCommand) -> int:
     """Do the step that the options name; returns the exit status."""
     logging.basicConfig(level="WARNING", format="%(levelname)s: %(message)s")
+    set_mkl_reproducible()  # a resumed build ends with the same bytes as one that was never stopped
     steps = {"all": _build, "passages": _passages, "encode": _encode, "merge": _merge, "import": _import}
     try:
         # A merge writes --out, the steps before it --parts.
@@ -69,7 +71,7 @@ def run(command: BuildCommand) -> int:
                 _hybrid(command)
             else:
                 steps[command.step](command)
-    except RetrievalServerError as error:
+    except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     return 0
@@ -80,42 +82,32 @@ def _hybrid(command: BuildCommand) -> None:
 
     assert command.out is not None
     hybrid = command.hybrid
-    manifest = build_hybrid(
-        hybrid.of, command.out, k=hybrid.rrf_k, depth=hybrid.depth, overwrite=command.overwrite
-    )
-    _print_serve_command(command.out, manifest)
+    more = {"k": hybrid.rrf_k, "depth": hybrid.depth, "overwrite": command.overwrite}
+    _print_serve_command(command.out, build_hybrid(hybrid.of, command.out, **more))
 
 
 def _build(command: BuildCommand) -> None:
-    from retrieval_server.encode.cpu_settings import set_mkl_reproducible
     from retrieval_server.indexing.builder import build_index
 
-    set_mkl_reproducible()
     options = command.build_options()
     _print_serve_command(options.out, build_index(options))
 
 
 def _merge(command: BuildCommand) -> None:
-    from retrieval_server.encode.cpu_settings import set_mkl_reproducible
     from retrieval_server.indexing.builder import merge_parts
 
     assert command.parts is not None
-    set_mkl_reproducible()
     options = command.build_options()
     _print_serve_command(options.out, merge_parts(options, command.parts))
 
 
 def _import(command: BuildCommand) -> None:
     require_packages("An import", "retrieval", DENSE)
-    from retrieval_server.encode.cpu_settings import set_mkl_reproducible
-
-    set_mkl_reproducible()
-
     from retrieval_server.indexing.index_import import import_index
 
-    options, ready = command.build_options(), command.ready
+    options, imported = command.build_options(), command.imported
     manifest = import_index(
-        options, faiss_file=ready.faiss, embeddings=ready.embeddings or (), trust=ready.trust
+        options, faiss_file=imported.faiss, embeddings=imported.embeddings or (), trust=imported.trust
     )
     _print_serve_command(options.out, manifest)
 
@@ -141,20 +133,12 @@ def _encode(command: BuildCommand) -> None:
     part = EncodingPart.parse(command.part)
     open_corpus(parts)  # first: loading the encoder takes a while
 
-    from retrieval_server.encode.cpu_settings import set_mkl_reproducible
     from retrieval_server.encode.encoder import Encoder
     from retrieval_server.indexing.presets import row_type
 
-    set_mkl_reproducible()  # a resumed part ends with the same bytes as one that was never stopped
     encoder = Encoder.create(dense.encoder, command.encoding, dense.device, dense.dtype, dense.openvino)
-    record = encode_part(
-        parts,
-        part,
-        encoder,
-        rows=row_type(dense),
-        batch_size=dense.batch_size,
-        overwrite=command.overwrite,
-    )
+    more = {"batch_size": dense.batch_size, "overwrite": command.overwrite}
+    record = encode_part(parts, part, encoder, rows=row_type(dense), **more)
     count = record.stop - record.start
     print(f"part {part}: {count} passages are encoded. When all parts are, continue with:")
     preset = f" --preset {dense.preset}" if dense.preset else ""

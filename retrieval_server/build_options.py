@@ -29,7 +29,7 @@ _NEEDED = {
 class ImportOptions(Options):
     """A ready-made index or ready-made vectors."""
 
-    group = Group("import", "what was built elsewhere; row i is passage i of --corpus")
+    group = Group("import", "An index or vectors from elsewhere; row i is passage i of --corpus.")
 
     faiss: Annotated[
         Path | None,
@@ -105,7 +105,7 @@ class BuildCommand(Options):
     part: Annotated[
         str | None,
         Flag(
-            "encode: which part, 1/8 to 8/8; N is the same for all",
+            "encode: the part, 1/8 to 8/8; N is the same for all",
             names=("--part", "--shard"),
             metavar="I/N",
         ),
@@ -113,12 +113,10 @@ class BuildCommand(Options):
     skip_bad_rows: Annotated[
         bool, Flag("leave rows that cannot be used out, and count them (default: such a row is an error)")
     ] = False
-    overwrite: Annotated[
-        bool, Flag("replace an index that is already there; encode: start the part over")
-    ] = False
+    overwrite: Annotated[bool, Flag("replace an index that exists; encode: start the part over")] = False
     dense: DenseOptions = DenseOptions()
     encoding: EncoderOptions = EncoderOptions()
-    ready: ImportOptions = ImportOptions()
+    imported: ImportOptions = ImportOptions()
     bm25: BM25Options = BM25Options()
     hybrid: HybridOptions = HybridOptions()
 
@@ -140,9 +138,7 @@ class BuildCommand(Options):
     def _backend_and_step_fit(self) -> BuildCommand:
         if self.backend == "hybrid":
             if self.step != "all" or self.corpus or not self.hybrid.of or not self.out:
-                raise ValueError(
-                    "--backend hybrid needs --of DIR --of DIR and --out, and takes its text from those"
-                )
+                raise ValueError("--backend hybrid needs --of DIR --of DIR and --out, and no corpus")
             return self
         if self.hybrid.of:
             raise ValueError("--of belongs to --backend hybrid")
@@ -157,27 +153,23 @@ class BuildCommand(Options):
     @model_validator(mode="after")
     def _parts_have_a_step(self) -> BuildCommand:
         if self.step in ("all", "import") and (self.parts or self.part):
-            raise ValueError(
-                "--parts and --part belong to the steps: rag-r1 index build passages|encode|merge ..."
-            )
+            raise ValueError("--parts and --part belong to: rag-r1 index build passages|encode|merge ...")
         return self
 
     @model_validator(mode="after")
     def _import_options_fit(self) -> BuildCommand:
-        ready = self.ready
+        imported = self.imported
         if self.step != "import":
-            if ready.faiss or ready.embeddings or ready.trust:
+            if imported.faiss or imported.embeddings or imported.trust:
                 raise ValueError("--faiss, --embeddings and --trust belong to: rag-r1 index import ...")
             return self
-        if (ready.faiss is None) == (ready.embeddings is None):
+        if (imported.faiss is None) == (imported.embeddings is None):
             raise ValueError("import needs either --faiss FILE or --embeddings FILE ...")
         if self.skip_bad_rows:
-            raise ValueError(
-                "--skip-bad-rows: a row left out would shift all vectors behind it; repair the corpus"
-            )
+            raise ValueError("--skip-bad-rows: a row left out would shift later vectors; repair the corpus")
         dense = self.dense
         settled = dense.factory != "Flat" or dense.preset or dense.recall_queries or dense.train_sample
-        if ready.faiss and settled:
+        if imported.faiss and settled:
             raise ValueError(
                 "--factory, --preset, --recall-queries, --train-sample: the index of --faiss is built already"
             )

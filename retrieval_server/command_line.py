@@ -207,10 +207,10 @@ def _reading(read: Callable[[str], Any]) -> Callable[[str], Any]:
 
 
 def _help(flag: Flag, default: Any) -> str:
-    shown = flag.default
-    if shown is None and isinstance(default, int | float | str) and not isinstance(default, bool):
-        shown = f"{default:g}" if isinstance(default, float) else str(default)
-    return (flag.help + (f" (default {shown})" if shown else "")).replace("%", "%%")
+    text = flag.default
+    if text is None and isinstance(default, int | float | str) and not isinstance(default, bool):
+        text = f"{default:g}" if isinstance(default, float) else str(default)
+    return (flag.help + (f" (default {text})" if text else "")).replace("%", "%%")
 
 
 def _sentence(error: ValidationError, options: Sequence[_Option]) -> str:

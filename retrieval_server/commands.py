@@ -30,7 +30,7 @@ From a file of passages to answers:
 
 def usage(prog: str) -> str:
     """The text of `--help`."""
-    lines = [f"  {name:10}{what}" for name, (_, what) in COMMANDS.items()]
+    lines = [f"  {name:10}{summary}" for name, (_, summary) in COMMANDS.items()]
     first = [f"usage: {prog} COMMAND [arguments]", "", "A retrieval server for search agents.", ""]
     end = f"{prog} COMMAND --help describes each command."
     return "\n".join([*first, *lines, "", _EXAMPLE.format(prog=prog), end])

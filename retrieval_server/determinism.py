@@ -98,9 +98,8 @@ def probe_model(model: torch.nn.Module) -> ProbeResult:
     """
     import torch
 
-    layers = {
-        module.weight.shape: module for module in model.modules() if isinstance(module, torch.nn.Linear)
-    }
+    linear = (module for module in model.modules() if isinstance(module, torch.nn.Linear))
+    layers = {layer.weight.shape: layer for layer in linear}
     otherwise = Determinism.ORDER
     if any(layer.weight.dtype != torch.float32 for layer in layers.values()):
         otherwise = Determinism.NONE

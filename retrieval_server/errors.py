@@ -1,6 +1,6 @@
 """The exceptions of the package.
 
-A command prints the message of a ``RetrievalServerError``, which ends with the remedy, without a traceback
+A command prints the message of a ``UserError``, which ends with the remedy, without a traceback
 and exits with status 2. The others end a request, or one row of a corpus, and are caught in the package. Any
 other exception is a bug.
 """
@@ -27,45 +27,16 @@ _REMEDIES = {
 #: With fewer free bytes than this, an error without a number is one of the disk.
 _NO_ROOM = 1 << 20
 
-
-class RetrievalServerError(Exception):
-    """Base of the errors that a user can repair; the message tells how."""
-
-
-class CorpusError(RetrievalServerError):
-    """A corpus file cannot be read: unknown format, malformed row, duplicate id, no passage at all."""
+#: The remedy for a folder that is no usable index.
+REBUILD = "Build the index again."
 
 
-class EncoderError(RetrievalServerError):
-    """An encoder cannot be found, or its folder contradicts the settings asked for."""
+class UserError(Exception):
+    """An error that a user can repair; the message tells how.
 
-
-class BuildError(RetrievalServerError):
-    """An index cannot be built as asked: the target exists, another build runs, an unknown factory string."""
-
-
-class IndexFolderError(RetrievalServerError):
-    """A folder is not a finished index, or its parts do not fit each other or the encoder."""
-
-
-class WebEngineError(RetrievalServerError):
-    """A web search engine cannot be used as configured: no key, no address, a reserved parameter."""
-
-
-class RecordingError(RetrievalServerError):
-    """A recording of web answers cannot be read or written, or is not a recording."""
-
-
-class RayError(RetrievalServerError):
-    """Ray Serve is not installed, or an encoder or shard does not start in it."""
-
-
-class DiskError(RetrievalServerError):
-    """A folder cannot be written: no room, or no right."""
-
-
-class SetupError(RetrievalServerError):
-    """This machine lacks what a command needs: a package, or the address to listen on."""
+    A corpus, index, encoder, recording or setting cannot be used, a folder cannot be written, or a package is
+    missing.
+    """
 
 
 class BadRowError(ValueError):
@@ -85,7 +56,7 @@ class OverloadedError(Exception):
 
 
 class SearchFailedError(Exception):
-    """A source cannot answer a query now, for a reason that the client should be told.
+    """A source cannot answer a query now, for a reason that the response has to name.
 
     ``status`` is the HTTP status of the answer, ``error`` its fixed word, ``retry_after`` in whole seconds.
     The text goes to clients and into logs: no key, no credentials.
@@ -108,12 +79,12 @@ class RequestError(Exception):
 
 
 class ClientDisconnectedError(Exception):
-    """The client closed its connection: there is nobody to answer."""
+    """The client closed its connection, so no response can be sent."""
 
 
 @contextmanager
 def disk_errors(folder: Path) -> Iterator[None]:
-    """Raises DiskError, which names the file or else the folder, for what the block cannot write there."""
+    """Raises UserError, which names the file or else the folder, for what the block cannot write there."""
     try:
         yield
     except (OSError, RuntimeError) as error:
@@ -123,7 +94,7 @@ def disk_errors(folder: Path) -> Iterator[None]:
         if number not in _REMEDIES:
             raise
         named = getattr(error, "filename", None) or folder
-        raise DiskError(
+        raise UserError(
             f"cannot use {named}: {os.strerror(number)}; {_REMEDIES[number]}, and run the same command again"
         ) from error
 

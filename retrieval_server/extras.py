@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
-from retrieval_server.errors import SetupError
+from retrieval_server.errors import UserError
 
 #: The modules of the extra `bm25` that every server needs, and those that the search for words needs.
 SERVER = ("fastapi", "httptools", "prometheus_client", "uvicorn")
@@ -19,18 +19,18 @@ MODEL = ("sentence_transformers", "torch")
 DENSE = (*INDEX, *MODEL)
 
 
-def require_packages(what: str, extra: str, modules: tuple[str, ...]) -> None:
-    """Raises SetupError if one of these top-level modules is not installed; ``what`` needs them."""
+def require_packages(subject: str, extra: str, modules: tuple[str, ...]) -> None:
+    """Raises UserError if one of these top-level modules is not installed; ``what`` needs them."""
     missing = [module for module in modules if not _is_installed(module)]
     if missing:
-        raise SetupError(missing_message(what, extra, missing))
+        raise UserError(missing_message(subject, extra, missing))
 
 
-def missing_message(what: str, extra: str, missing: list[str]) -> str:
+def missing_message(subject: str, extra: str, missing: list[str]) -> str:
     """The sentence for modules that are not installed."""
     *first, last = missing
     names, are = (f"{', '.join(first)} and {last}", "are") if first else (last, "is")
-    return f'{what} needs {names}, which {are} not installed: pip install "rag-r1[{extra}]"'
+    return f'{subject} needs {names}, which {are} not installed: pip install "rag-r1[{extra}]"'
 
 
 def _is_installed(module: str) -> bool:

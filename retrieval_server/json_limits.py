@@ -1,4 +1,4 @@
-"""Reads the JSON of somebody else, a server or a folder, only if it has few values.
+"""Reads JSON from elsewhere, a server or a folder, only if it has few values.
 
 A few megabytes can hold millions of empty lists, which take hundreds of megabytes and seconds of the event
 loop. So a text is looked at as bytes first: its values and its nesting are counted, in time linear in its

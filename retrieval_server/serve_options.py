@@ -62,8 +62,8 @@ class LogOptions(Options):
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"] | None,
         Flag(
-            "from info on there is a line for each request (default: info with json or --log-queries, else "
-            "warning)"
+            "least level that is written; from info on there is a line for each request (default: info with "
+            "json or --log-queries, else warning)"
         ),
     ] = None
     log_queries: Annotated[
@@ -108,9 +108,7 @@ class ServeCommand(Options):
     host: Annotated[
         str, Flag("address to listen on; 127.0.0.1: this machine only; 0.0.0.0: the whole network")
     ] = "127.0.0.1"
-    port: Annotated[
-        int, Field(ge=0, le=65535), Flag("port to listen on; 0: any free one, which is printed")
-    ] = 8000
+    port: Annotated[int, Field(ge=0, le=65535), Flag("port; 0: any free one, which is printed")] = 8000
     topk: Annotated[AtLeastOne, Flag("passages for each query where the request names no topk")] = 3
     pages: Annotated[
         Path | None,
@@ -139,7 +137,7 @@ class ServeCommand(Options):
     ] = ()
     serve: Annotated[
         Literal["here", "ray"],
-        Flag("where indexes are searched: in this process, or on a Ray cluster", group=RayOptions.group),
+        Flag("place of the search in indexes: this process, or a Ray cluster", group=RayOptions.group),
     ] = "here"
     ray: RayOptions = RayOptions()
     engine: EngineOptions = EngineOptions()
@@ -160,9 +158,7 @@ class ServeCommand(Options):
             raise ValueError(f"--index {WEB}=DIR: with --web this name is the web engine's; choose another")
         for name in names:
             if names.count(name) > 1:
-                raise ValueError(
-                    f"--index: two indexes of the name {name!r}; give each a name of its own, NAME=DIR"
-                )
+                raise ValueError(f"--index: two indexes are named {name!r}; give each another name, NAME=DIR")
         return self
 
     @model_validator(mode="after")
@@ -178,11 +174,9 @@ class ServeCommand(Options):
         limits, depth = self.limits, self.rerank.rerank_depth
         if self.rerank.rerank and 0 < depth < self.topk:
             raise ValueError(f"--topk {self.topk} is above --rerank-depth {depth}")
-        if self.engine.max_queue < limits.max_queries:
-            raise ValueError(
-                f"--max-queue {self.engine.max_queue} is below --max-queries {limits.max_queries}: a request "
-                "of that many queries would never be accepted; lower --max-queries too"
-            )
+        queue, queries = self.engine.max_queue, limits.max_queries
+        if queue < queries:
+            raise ValueError(f"--max-queue {queue} is below --max-queries {queries}: lower --max-queries too")
         if self.topk > limits.max_topk:
             raise ValueError(f"--topk {self.topk} is above --max-topk {limits.max_topk}")
         return self

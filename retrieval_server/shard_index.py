@@ -19,14 +19,14 @@ if __package__ in (None, ""):
     sys.path[:] = [str(_here.parent)] + [p for p in sys.path if Path(p).resolve() != _here]
 
 from retrieval_server.command_line import Flag, Options, parse
-from retrieval_server.errors import RetrievalServerError, disk_errors
+from retrieval_server.errors import UserError, disk_errors
 
 
 class ShardCommand(Options):
     """The options of `rag-r1 index split`."""
 
     index: Annotated[Path, Flag("the whole index", metavar="DIR")]
-    shards: Annotated[int, Flag("how many", metavar="N")]
+    shards: Annotated[int, Flag("number of shards", metavar="N")]
     out: Annotated[Path, Flag("folder to make, of N indexes", metavar="DIR")]
 
 
@@ -40,7 +40,7 @@ def main(argv: Sequence[str] | None = None, prog: str = "rag-r1 index split") ->
             split_index(command.index, command.out, command.shards)
         for path, manifest in read_shards(command.out):
             print(f"{path}: {manifest.count} passages, {manifest.backend}")
-    except RetrievalServerError as error:
+    except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     return 0

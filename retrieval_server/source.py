@@ -17,6 +17,7 @@ from typing import Any
 
 from retrieval_server.determinism import Determinism
 from retrieval_server.errors import SearchFailedError
+from retrieval_server.folder.manifest import Manifest
 from retrieval_server.folder.passages import Passage
 
 
@@ -51,6 +52,18 @@ class SourceDescription:
     guarantee: Determinism | None = None
     #: The share, 0 to 1, of a mapped index that was read ahead; None where nothing is read ahead.
     paged_in: float | None = None
+
+
+def describe_index(manifest: Manifest, **more: Any) -> SourceDescription:
+    """The description of an index, as far as its manifest has it; ``more`` is the rest, or replaces it."""
+    settings: dict[str, Any] = {}
+    if manifest.dense is not None:
+        encoder = manifest.dense.encoder
+        names = ("separator", "max_length", "query_prefix", "query_mode", "passage_dtype")
+        settings = {name: getattr(encoder, name) for name in names}
+        settings |= {"encoder": encoder.name, "encoder_sha256": encoder.sha256}
+    whole = {"passages": manifest.count, "corpus_sha256": manifest.corpus.sha256}
+    return SourceDescription(manifest.backend, **{**whole, **settings, **more})
 
 
 class Source(ABC):

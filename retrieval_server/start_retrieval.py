@@ -35,7 +35,7 @@ if __package__ in (None, ""):
     _here = Path(__file__).resolve().parent
     sys.path[:] = [str(_here.parent)] + [p for p in sys.path if Path(p).resolve() != _here]
 
-from retrieval_server.errors import CorpusError, IndexFolderError, RetrievalServerError
+from retrieval_server.errors import UserError
 from retrieval_server.extras import MODEL, SERVER, require_packages
 from retrieval_server.serve_options import ServeCommand, parse_args
 from retrieval_server.server.http.listener import listen
@@ -83,7 +83,7 @@ def main(argv: Sequence[str] | None = None, prog: str = "rag-r1 index serve") ->
         require_packages("A server", "bm25", SERVER)
         sources = check_sources(command)
         listener = listen(command.host, command.port)
-    except RetrievalServerError as error:
+    except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     return serve(command, sources, token or None, listener)
@@ -113,7 +113,7 @@ def _set_up_process() -> None:
 
 
 def check_sources(command: ServeCommand) -> ServedSources:
-    """Read all manifests, open the recording, connect to Ray. Raises RetrievalServerError."""
+    """Read all manifests, open the recording, connect to Ray. Raises UserError."""
     if command.rerank.rerank:
         require_packages("--rerank", "retrieval", MODEL)
     from retrieval_server.cluster.ray_serve import RayServe
@@ -130,9 +130,9 @@ def check_sources(command: ServeCommand) -> ServedSources:
             if command.serve == "here":
                 need_libraries(manifest, command.opening)
         if len(shards[name]) > 1 and command.serve != "ray":
-            raise IndexFolderError(f"{folder}: an index in shards; they are served with --serve ray.")
+            raise UserError(f"{folder}: an index in shards; they are served with --serve ray.")
     if command.pages is not None and not command.pages.is_file():
-        raise CorpusError(f"--pages {command.pages}: no such file.")
+        raise UserError(f"--pages {command.pages}: no such file.")
     web = open_web(command.web) if command.web.web else None
     ray = RayServe(command.ray, list(command.folders.values())) if command.serve == "ray" else None
     rerank = command.rerank.rerank
@@ -191,9 +191,8 @@ def make_app(
     from retrieval_server.server.indexes import Loader
     from retrieval_server.server.reload import IndexLocation, Reloader
 
-    places = {
-        name: IndexLocation(folder, command.opening.encoder) for name, folder in command.folders.items()
-    }
+    encoder = command.opening.encoder
+    places = {name: IndexLocation(folder, encoder) for name, folder in command.folders.items()}
     reloader = Reloader(places, _opener(command, sources), command.reload_root)
     loaders: dict[str, Loader] = {name: reloader.loader(place) for name, place in places.items()}
     if (web := sources.web) is not None:
@@ -259,10 +258,10 @@ def _configure(command: ServeCommand, app: FastAPI) -> uvicorn.Config:
 def _report_loading(command: ServeCommand, sources: ServedSources) -> None:
     for name, folder in command.folders.items():
         first = sources.shards[name][0][1]
-        what = f"{sum(manifest.count for _, manifest in sources.shards[name])} passages, {first.backend}"
+        details = f"{sum(manifest.count for _, manifest in sources.shards[name])} passages, {first.backend}"
         if first.dense is not None:  # the folder chooses the model: named before it is loaded
-            what += f", encoder {command.opening.encoder or first.dense.encoder.name}"
-        print(f"loading {name}={folder}: {what}", flush=True)
+            details += f", encoder {command.opening.encoder or first.dense.encoder.name}"
+        print(f"loading {name}={folder}: {details}", flush=True)
     if sources.web is not None:
         print(f"loading {WEB}={command.web.web}: {sources.web.note}", flush=True)
 

@@ -11,7 +11,7 @@ from rag_r1.config.agent_setup import AgentSetup
 from rag_r1.protocols import Plan, load_protocol
 from rag_r1.rewards import RewardSum
 from rag_r1.tools import make_tool, search_tools
-from retrieval_server.errors import IndexFolderError
+from retrieval_server.errors import UserError
 from retrieval_server.indexing.builder import build_index
 from retrieval_server.indexing.options import BuildOptions
 from retrieval_server.search.index_source import IndexSource
@@ -130,5 +130,5 @@ def test_a_retrieval_back_end(folder):
     source = IndexSource.open(index, options=OpenOptions(backend="users_backend:open_index"))
     (found,) = source.search(["seine"], 3)
     assert [hit.passage.id for hit in found] == ["2"]
-    with pytest.raises(IndexFolderError, match="--backend users_backend:nothing raises AttributeError"):
+    with pytest.raises(UserError, match="--backend users_backend:nothing raises AttributeError"):
         IndexSource.open(index, options=OpenOptions(backend="users_backend:nothing"))

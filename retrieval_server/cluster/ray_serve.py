@@ -26,12 +26,12 @@ from retrieval_server.cluster.merge import merge
 from retrieval_server.cluster.ray_options import RayOptions
 from retrieval_server.cluster.replicas import QueryEncoder, Shard
 from retrieval_server.determinism import Determinism, ProbeResult, combine_probes
-from retrieval_server.errors import IndexFolderError, RayError, SearchFailedError
+from retrieval_server.errors import SearchFailedError, UserError
 from retrieval_server.folder.manifest import Manifest, check_files
 from retrieval_server.folder.passages import Passage
 from retrieval_server.folder.shard_set import read_shards
 from retrieval_server.search.options import OpenOptions
-from retrieval_server.source import ScoredPassage, SourceDescription, StagedSource
+from retrieval_server.source import ScoredPassage, SourceDescription, StagedSource, describe_index
 
 log = logging.getLogger(__name__)
 #: Seconds between two calls to a dead replica: the first value, doubled each time, up to the second.
@@ -61,14 +61,8 @@ class ShardedSource(StagedSource):
     @property
     def description(self) -> SourceDescription:
         """What this is. The guarantee is that of all encoder replicas that have answered so far."""
-        known = (
-            Determinism.BITS
-            if self._encoder is None
-            else combine_probes(self._probes)
-            if self._probes
-            else None
-        )
-        return replace(self._description, guarantee=known)
+        known = combine_probes(self._probes) if self._probes else None
+        return replace(self._description, guarantee=Determinism.BITS if self._encoder is None else known)
 
     def warm_up(self) -> None:
         self.find(self.prepare(["warm"]), [1])
@@ -82,18 +76,10 @@ class ShardedSource(StagedSource):
 
     def find(self, prepared: Any, topks: Sequence[int]) -> list[tuple[ScoredPassage, ...]]:
         answers = self._ask(self._shards, prepared, list(topks))
+        # Of each query, its hits in every shard.
         return [
-            merge(
-                [
-                    [
-                        ScoredPassage(Passage(key, text, url), score)
-                        for key, text, url, score in answer[position]
-                    ]
-                    for answer in answers
-                ],
-                topk,
-            )
-            for position, topk in enumerate(topks)
+            merge([[_scored_passage(*hit) for hit in hits] for hits in of_query], topk)
+            for of_query, topk in zip(zip(*answers, strict=True), topks, strict=True)
         ]
 
     def close(self) -> None:
@@ -143,9 +129,7 @@ class RayServe:
             import ray
             from ray import serve
         except ImportError as error:
-            raise RayError(
-                f'--serve ray needs Ray Serve, which is not installed ({error}): pip install "rag-r1[ray]"'
-            ) from None
+            raise UserError(f'--serve ray needs Ray Serve ({error}): pip install "rag-r1[ray]"') from None
         self._options = options
         self._local = options.ray_address == "local"
         settings: dict[str, Any] = {"address": options.ray_address, "log_to_driver": False}
@@ -153,23 +137,19 @@ class RayServe:
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
             # Workers inherit the environment, and so find this package in the same place.
             here = str(Path(__file__).resolve().parents[2])
-            known = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-            os.environ["PYTHONPATH"] = os.pathsep.join(
-                [here, *(path for path in known if path and path != here)]
-            )
+            known = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+            os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([here, *known]))
             cpus = sum(self._most_replicas(folder) for folder in folders) * options.replica_cpus
             # Twice: during a reload, old and new replicas run side by side.
-            settings |= {
-                "num_cpus": max(os.cpu_count() or 1, 1 + int(2 * cpus)),
-                "include_dashboard": False,
-            }
+            settings["num_cpus"] = max(os.cpu_count() or 1, 1 + int(2 * cpus))
+            settings["include_dashboard"] = False
         try:
             ray.init(**settings, namespace="retrieval", logging_level=logging.WARNING)
             serve.start(proxy_location="Disabled")
         except Exception as error:  # a plain Exception if Ray's own processes do not start in time
             ray.shutdown()
-            where = "on this machine" if self._local else f"at {options.ray_address}"
-            raise RayError(f"--serve ray: Ray does not start {where} ({error}).") from error
+            place = "on this machine" if self._local else f"at {options.ray_address}"
+            raise UserError(f"--serve ray: Ray does not start {place} ({error}).") from error
 
     def _most_replicas(self, folder: Path) -> int:
         shards = read_shards(folder)
@@ -186,7 +166,7 @@ class RayServe:
     ) -> ShardedSource:
         """Deploy the index (or the shards) in ``folder`` and wait until all replicas have loaded.
 
-        Raises IndexFolderError for shards that do not fit, RayError if a replica does not start.
+        Raises UserError for shards that do not fit, or if a replica does not start.
         """
         from ray import serve
 
@@ -195,7 +175,7 @@ class RayServe:
             check_files(path, manifest, verify=False)
         whole = shards[0][1]
         if whole.backend not in ("dense", "bm25"):
-            raise IndexFolderError(f"{folder}: --serve ray serves dense and bm25, not {whole.backend}.")
+            raise UserError(f"{folder}: --serve ray serves dense and bm25, not {whole.backend}.")
         name, options = f"retrieval-{uuid.uuid4().hex[:8]}", self._options
         targets = []
         if whole.dense is not None:
@@ -217,7 +197,7 @@ class RayServe:
             handles = serve.run_many(targets)
         except Exception as error:  # Ray raises RuntimeError for whatever went wrong in a replica
             delete()
-            raise RayError(f"{folder}: a replica does not start ({error}). See the logs of Ray.") from error
+            raise UserError(f"{folder}: a replica does not start ({error}). See the logs of Ray.") from error
         return ShardedSource(
             describe(shards, opening.dtype),
             handles[0] if whole.dense is not None else None,
@@ -250,20 +230,16 @@ class RayServe:
         )
 
 
+def _scored_passage(key: str, text: str, url: str | None, score: float) -> ScoredPassage:
+    return ScoredPassage(Passage(key, text, url), score)
+
+
 def describe(shards: Sequence[tuple[Path, Manifest]], dtype: str) -> SourceDescription:
     """The description of the index as a whole, for /ready; ``dtype``: what queries are encoded in."""
     first = shards[0][1]
-    encoder = first.dense.encoder if first.dense else None
-    return SourceDescription(
-        backend=first.backend,
+    return describe_index(
+        first,
         passages=sum(manifest.count for _, manifest in shards),
         corpus_sha256=first.shard.whole_sha256 if first.shard else first.corpus.sha256,
-        encoder=encoder.name if encoder else None,
-        encoder_sha256=encoder.sha256 if encoder else None,
-        separator=encoder.separator if encoder else None,
-        max_length=encoder.max_length if encoder else None,
-        query_prefix=encoder.query_prefix if encoder else None,
-        query_mode=encoder.query_mode if encoder else None,
-        query_dtype=dtype if encoder else None,
-        passage_dtype=encoder.passage_dtype if encoder else None,
+        query_dtype=dtype if first.dense else None,
     )

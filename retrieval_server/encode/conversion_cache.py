@@ -17,7 +17,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
-from retrieval_server.errors import EncoderError
+from retrieval_server.errors import UserError
 from retrieval_server.folder.atomic import write_json
 from retrieval_server.folder.manifest import MANIFEST, FileEntry, describe_files
 from retrieval_server.json_limits import json_file_bytes
@@ -36,7 +36,7 @@ class _ConversionManifest(BaseModel):
 def cached_conversion(place: Path, convert: Callable[[Path], None]) -> Path:
     """``place``, with the files that ``convert`` writes into the folder it is given, unless they are there.
 
-    Raises EncoderError if the folder cannot be written. What ``convert`` raises is passed on, and nothing is
+    Raises UserError if the folder cannot be written. What ``convert`` raises is passed on, and nothing is
     kept.
     """
     try:
@@ -52,10 +52,7 @@ def cached_conversion(place: Path, convert: Callable[[Path], None]) -> Path:
         finally:
             shutil.rmtree(work, ignore_errors=True)
     except OSError as error:
-        raise EncoderError(
-            f"{place}: the converted encoder cannot be kept ({error}). Name another folder with "
-            "--encoder-cache."
-        ) from error
+        raise UserError(f"{place}: cannot be kept ({error}). Name another --encoder-cache.") from error
     return place
 
 

@@ -27,7 +27,7 @@ from retrieval_server.encode.encoder_settings import (
 from retrieval_server.encode.model_folder import hash_model, read_folder_settings, resolve_model
 from retrieval_server.encode.model_import import import_library, model_load_lock
 from retrieval_server.encode.options import EncoderOptions, OpenVinoOptions
-from retrieval_server.errors import EncoderError
+from retrieval_server.errors import UserError
 from retrieval_server.folder.manifest import EncoderSection, require_equal
 
 if TYPE_CHECKING:
@@ -62,18 +62,18 @@ class Encoder:
         compute. Vectors are always float32.
         """
         kept_name, folder = resolve_model(name)
-        own = read_folder_settings(folder)
-        pooling = choose_pooling(name, options, own, find_family(kept_name))
+        config = read_folder_settings(folder)
+        pooling = choose_pooling(name, options, config, find_family(kept_name))
         device, of_torch = ("cpu", "float32") if openvino else (device, dtype)
-        model = _load(folder, pooling, bare=own.pooling is None, device=device, dtype=of_torch)
+        model = _load(folder, pooling, bare=config.pooling is None, device=device, dtype=of_torch)
         if options.max_length is None:
             special = getattr(model.tokenizer, "num_special_tokens_to_add", lambda: 0)()
-            check_length(folder, own, special=special, positions=_positions(model))
+            check_length(folder, config, special=special, positions=_positions(model))
         sha256 = hash_model(folder)
         section = resolve_settings(
             kept_name,
             sha256,
-            own,
+            config,
             options,
             pooling=pooling,
             longest=model.max_seq_length,
@@ -98,8 +98,7 @@ class Encoder:
 
         ``dtype`` and ``openvino`` are as for a new index, and need not be those of the index's passages.
 
-        Raises EncoderError if it is not there, IndexFolderError if it is not the model that the index was
-        built with.
+        Raises UserError if it is not there, or is not the model that the index was built with.
         """
         _, folder = resolve_model(override or section.name)
         log.info("loading the encoder %s from %s", section.name, folder)
@@ -242,4 +241,4 @@ def _load(folder: Path, pooling: str, *, bare: bool, device: str | None, dtype: 
             model = SentenceTransformer(modules=[transformer, pooler], device=device, trust_remote_code=False)
             return model.to(getattr(torch, dtype))
     except Exception as error:  # whatever a damaged or hostile folder makes of three libraries
-        raise EncoderError(f"{folder}: the model does not load ({type(error).__name__}: {error}).") from error
+        raise UserError(f"{folder}: the model does not load ({type(error).__name__}: {error}).") from error

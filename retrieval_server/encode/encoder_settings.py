@@ -14,7 +14,7 @@ from pathlib import Path
 
 from retrieval_server.encode.model_folder import TRAINED, FolderSettings
 from retrieval_server.encode.options import POOLINGS, EncoderOptions
-from retrieval_server.errors import EncoderError
+from retrieval_server.errors import UserError
 from retrieval_server.folder.manifest import EncoderSection
 
 MAX_LENGTH = 512  # tokens; the cap where a model's folder does not set one
@@ -58,59 +58,51 @@ def find_family(name: str) -> EncoderFamily | None:
 
 
 def choose_pooling(
-    name: str, options: EncoderOptions, own: FolderSettings, family: EncoderFamily | None
+    name: str, options: EncoderOptions, config: FolderSettings, family: EncoderFamily | None
 ) -> str:
     """The pooling on which flag, folder and family agree.
 
-    Raises EncoderError if two of them differ, or if none gives one.
+    Raises UserError if two of them differ, or if none gives one.
     """
     sources = {
         "--pooling": options.pooling,
-        "its sentence-transformers configuration": own.pooling,
+        "its sentence-transformers configuration": config.pooling,
         f"the {family.name} family" if family else "": family.pooling if family else None,
     }
     poolings = {source: pooling for source, pooling in sources.items() if pooling is not None}
     if not poolings:
-        raise EncoderError(
-            f"{name}: a bare transformers folder of no known family, so its pooling is unknown. "
-            f"Say it with --pooling {'|'.join(POOLINGS)} (the model's card tells)."
-        )
+        raise UserError(f"{name}: its pooling is unknown. Give --pooling {'|'.join(POOLINGS)}.")
     if len(set(poolings.values())) > 1:
         both = ", ".join(f"{source} says {pooling!r}" for source, pooling in poolings.items())
-        raise EncoderError(
-            f"{name}: pooling is contradictory: {both}. A model answers badly under another pooling than it "
-            "was trained with: correct 1_Pooling/config.json in the folder, rename a folder that only looks "
-            "like that family, or drop the flag."
+        raise UserError(
+            f"{name}: pooling is contradictory: {both}. Correct 1_Pooling/config.json in the folder, "
+            "rename the folder, or drop the flag."
         )
     return next(iter(poolings.values()))
 
 
-def check_length(folder: Path, own: FolderSettings, *, special: int, positions: int | None) -> None:
-    """Raise EncoderError if the folder's own length limit leaves no room, or is more than the model has.
+def check_length(folder: Path, config: FolderSettings, *, special: int, positions: int | None) -> None:
+    """Raise UserError if the folder's own length limit leaves no room, or is more than the model has.
 
     ``special``: tokens that the tokenizer adds to every text; ``positions``: the tokens that the model can
     read, None if there is no limit.
     """
-    longest = own.max_length
+    longest = config.max_length
     if longest is None:
         return
-    where = f"{folder / TRAINED}: max_length: {longest}"
+    label = f"{folder / TRAINED}: max_length: {longest}"
     if longest <= special:
-        raise EncoderError(
-            f"{where} tokens leave none for the text beside the {special} that mark its ends. Copy the file "
-            f"again, or give --max-length."
-        )
+        raise UserError(f"{label} tokens leave none for the text beside the {special}. Give --max-length.")
     if positions is not None and longest > positions:
-        raise EncoderError(
-            f"{where} tokens are more than the {positions} that the model can read. Copy the file again, or "
-            f"give --max-length."
+        raise UserError(
+            f"{label} tokens are more than the {positions} that the model can read. Give --max-length."
         )
 
 
 def resolve_settings(
     name: str,
     sha256: str,
-    own: FolderSettings,
+    config: FolderSettings,
     options: EncoderOptions,
     *,
     pooling: str,
@@ -119,28 +111,28 @@ def resolve_settings(
 ) -> EncoderSection:
     """Every setting of a new index, from flags, family and folder in this order; the dimension is still 0.
 
-    ``longest`` (tokens) and ``separator_token`` are the loaded model's own. Raises EncoderError if the flags
+    ``longest`` (tokens) and ``separator_token`` are the loaded model's own. Raises UserError if the flags
     contradict the folder.
     """
-    if options.normalize is False and own.normalize:
-        raise EncoderError(f"{name}: its own configuration normalises its vectors; drop --no-normalize.")
+    if options.normalize is False and config.normalize:
+        raise UserError(f"{name}: its own configuration normalises its vectors; drop --no-normalize.")
     family = find_family(name)
     return EncoderSection(
         name=name,
         sha256=sha256,
         pooling=pooling,
-        query_prefix=_first(options.query_prefix, family and family.query_prefix, own.query_prefix, ""),
+        query_prefix=_first(options.query_prefix, family and family.query_prefix, config.query_prefix, ""),
         passage_prefix=_first(
-            options.passage_prefix, family and family.passage_prefix, own.passage_prefix, ""
+            options.passage_prefix, family and family.passage_prefix, config.passage_prefix, ""
         ),
         # If neither flag nor folder says, vectors are normalised: inner product is then the cosine.
-        normalize=_first(options.normalize, True if family else None, own.normalize, True),
+        normalize=_first(options.normalize, True if family else None, config.normalize, True),
         separator=_first(
-            options.separator, own.separator, f" {separator_token} " if separator_token else " "
+            options.separator, config.separator, f" {separator_token} " if separator_token else " "
         ),
-        max_length=options.max_length or own.max_length or min(longest or MAX_LENGTH, MAX_LENGTH),
+        max_length=options.max_length or config.max_length or min(longest or MAX_LENGTH, MAX_LENGTH),
         dimension=0,
-        query_mode=own.query_mode,
+        query_mode=config.query_mode,
     )
 
 

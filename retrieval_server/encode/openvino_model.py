@@ -37,7 +37,7 @@ from transformers.modeling_outputs import BaseModelOutput
 from retrieval_server.determinism import Determinism, ProbeResult, try_batches
 from retrieval_server.encode.conversion_cache import cached_conversion
 from retrieval_server.encode.options import OpenVinoOptions
-from retrieval_server.errors import EncoderError
+from retrieval_server.errors import UserError
 
 log = logging.getLogger(__name__)
 _one_at_a_time = threading.Lock()  # torch traces one model at a time in a process
@@ -86,25 +86,22 @@ def use_openvino(
     """Let OpenVINO compute the transformer of ``model`` in ``dtype``, float32, bfloat16 or int8.
 
     ``sha256`` identifies the model's files. The first time this converts it, which takes some seconds. Raises
-    EncoderError if OpenVINO is not installed, the processor has no such type, or the model does not convert.
+    UserError if OpenVINO is not installed, the processor has no such type, or the model does not convert.
     """
     try:
         _import_openvino()
     except ImportError:
-        raise EncoderError(
+        raise UserError(
             '--runtime openvino and --dtype int8 need OpenVINO: pip install "rag-r1[openvino]"'
         ) from None
     core = openvino_core()
     if dtype == "bfloat16" and dtype not in openvino_dtypes():
-        raise EncoderError(
+        raise UserError(
             "--dtype bfloat16: this processor has no such products. Take --dtype int8, or float32."
         )
     transformer = model[0]
     if not isinstance(transformer, Transformer):
-        raise EncoderError(
-            f"--runtime openvino: the model begins with {type(transformer).__name__}, which is no "
-            "transformer. Encode it with --runtime torch."
-        )
+        raise UserError("--runtime openvino: the model is no transformer. Take --runtime torch.")
     accepted, features = inspect.signature(transformer.model.forward).parameters, model.tokenizer(["probe"])
     inputs = [name for name in _INPUTS if name in accepted and name in features]
     weights = "int8" if dtype == "int8" else "float32"
@@ -113,9 +110,8 @@ def use_openvino(
     try:
         compiled = _compile(core, core.read_model(folder / _GRAPH), dtype, settings.threads)
     except RuntimeError as error:  # the only kind that OpenVINO raises
-        raise EncoderError(
-            f"{folder}: OpenVINO does not load this conversion ({error}). Remove the folder, and it is made "
-            "again, or encode with --runtime torch."
+        raise UserError(
+            f"{folder}: OpenVINO does not load it ({error}). Remove it, or encode with --runtime torch."
         ) from error
     converted = OpenVinoTransformer(compiled, inputs, transformer.model.config, dtype)
     transformer.model = converted
@@ -174,11 +170,11 @@ def _conversion(
 
 
 def _convert(transformer: torch.nn.Module, inputs: list[str], weights: str, work: Path) -> None:
-    """Trace the transformer into ``work``. Raises EncoderError if the result computes something else."""
+    """Trace the transformer into ``work``. Raises UserError if the result computes something else."""
     openvino = _import_openvino()
 
     class States(torch.nn.Module):
-        """The transformer with the inputs by position and one output, as a tracer wants it."""
+        """The transformer with the inputs by position and one output, as a tracer needs it."""
 
         def __init__(self) -> None:
             super().__init__()
@@ -206,17 +202,14 @@ def _convert(transformer: torch.nn.Module, inputs: list[str], weights: str, work
         converted = OpenVinoTransformer(compiled, inputs, transformer.config, weights)(
             **example
         ).last_hidden_state
-    except (EncoderError, OSError):  # told as they are: a model without matrices, a disk that is full
+    except (UserError, OSError):  # raised as they are: a model without matrices, a disk that is full
         raise
     except Exception as error:  # tracing raises whatever the model's code does
-        raise EncoderError(
-            f"OpenVINO does not convert this encoder ({type(error).__name__}: {error}). Encode with "
-            "--runtime torch."
-        ) from error
+        raise UserError(f"OpenVINO does not convert the encoder ({error!r}). Use --runtime torch.") from error
     kept = mask[..., None]
     cosines = torch.nn.functional.cosine_similarity((converted * kept).sum(1), (reference * kept).sum(1))
     if not cosines.min() >= _LEAST_COSINE[weights]:
-        raise EncoderError(
+        raise UserError(
             f"OpenVINO computes other vectors than torch: a cosine of {cosines.min():.4f} in {weights}, "
             f"at least {_LEAST_COSINE[weights]:g} is expected. Encode with --runtime torch --dtype float32."
         )
@@ -224,13 +217,10 @@ def _convert(transformer: torch.nn.Module, inputs: list[str], weights: str, work
 
 
 def _vocabulary(config: Any) -> int:
-    """How many token ids a model knows. Raises EncoderError if its configuration does not say."""
+    """How many token ids a model knows. Raises UserError if its configuration does not say."""
     size = getattr(config.get_text_config(), "vocab_size", None)  # that of texts may be nested in another
     if not isinstance(size, int) or size < 1:
-        raise EncoderError(
-            f"--runtime openvino: the model's configuration has vocab_size {size!r}, so no tokens can be "
-            "made to compare it with torch. Encode it with --runtime torch."
-        )
+        raise UserError(f"--runtime openvino: vocab_size {size!r} gives no tokens. Take --runtime torch.")
     return size
 
 
@@ -242,7 +232,7 @@ def _features(ids: torch.Tensor, mask: torch.Tensor, inputs: list[str]) -> dict[
 def _quantise(graph: Any) -> None:
     """Replace the constant matrices of products by 8-bit ones, each with a scale for every output.
 
-    Raises EncoderError if there is none: what is kept as 8 bits would be computed in float32.
+    Raises UserError if there is none: what is kept as 8 bits would be computed in float32.
     """
     from openvino import opset13 as ops
 
@@ -261,7 +251,4 @@ def _quantise(graph: Any) -> None:
         product.input(1).replace_source_output(unpacked.output(0))
         replaced += 1
     if replaced == 0:
-        raise EncoderError(
-            "--dtype int8: OpenVINO's form of this encoder has no matrix that 8 bits could take the place "
-            "of. Take --runtime openvino with --dtype float32."
-        )
+        raise UserError("--dtype int8: the encoder has no matrix. Take --runtime openvino --dtype float32.")

@@ -16,20 +16,18 @@ DENSE = Group("dense")
 Pooling = Literal["cls", "mean", "max", "lasttoken"]
 POOLINGS = get_args(Pooling)
 
-Device = Annotated[
-    str | None, Flag("cpu, cuda, cuda:1, ... for the encoder (default: a GPU if torch sees one)")
-]
+Device = Annotated[str | None, Flag("cpu, cuda, cuda:1, ... for the encoder (default: a GPU, if any)")]
 DType = Annotated[
     Literal["float32", "bfloat16", "float16", "int8"],
     Flag(
-        "what the encoder computes in. bfloat16, float16: for GPUs; by torch on a CPU they are slower. int8: "
+        "number format of the encoder. bfloat16, float16: for GPUs; by torch on a CPU they are slower. int8: "
         "8-bit products on a CPU, by OpenVINO"
     ),
 ]
 Runtime = Annotated[
     Literal["torch", "openvino"] | None,
     Flag(
-        "what computes the encoder. openvino: on CPUs, in float32, bfloat16 or int8; needs the extra "
+        "library that computes the encoder. openvino: on CPUs, in float32, bfloat16 or int8; needs the extra "
         "`openvino` (default: torch, and openvino for --dtype int8)"
     ),
 ]
@@ -38,7 +36,7 @@ EncoderCache = Annotated[
     # A replica on Ray reads it in another folder; None has no path.
     AfterValidator(lambda path: path and path.absolute()),
     Flag(
-        "where encoders are kept that were converted for OpenVINO (default: rag-r1/encoders in "
+        "folder of the encoders that were converted for OpenVINO (default: rag-r1/encoders in "
         "$XDG_CACHE_HOME or ~/.cache)",
         metavar="DIR",
     ),
@@ -90,18 +88,16 @@ class EncoderOptions(Options):
 
     pooling: Annotated[
         Pooling | None,
-        Flag("how token vectors become one, for a model folder that does not say"),
+        Flag("pooling of the token vectors, for a model folder that does not say"),
     ] = None
     query_prefix: Annotated[
-        str | None, Flag("put before every query; give its trailing space too", metavar="TEXT")
+        str | None, Flag("text before every query; give its trailing space too", metavar="TEXT")
     ] = None
-    passage_prefix: Annotated[str | None, Flag("put before every passage", metavar="TEXT")] = None
+    passage_prefix: Annotated[str | None, Flag("text before every passage", metavar="TEXT")] = None
     separator: Annotated[
-        str | None, Flag("joins the parts of a query that is made of several texts", metavar="TEXT")
+        str | None, Flag("text between the parts of a query that is made of several texts", metavar="TEXT")
     ] = None
-    normalize: Annotated[
-        bool | None, Flag("scale vectors to length 1 (default: as the model was trained)")
-    ] = None
+    normalize: Annotated[bool | None, Flag("scale vectors to length 1 (default: as in training)")] = None
     max_length: Annotated[
         AtLeastOne | None,
         Flag("cut longer texts (default: the model's own limit, 512 at most)", metavar="TOKENS"),

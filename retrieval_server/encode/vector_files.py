@@ -16,7 +16,7 @@ import numpy as np
 from tqdm import tqdm
 
 from retrieval_server.encode.encoder import Encoder
-from retrieval_server.errors import EncoderError, ValueTooLargeError
+from retrieval_server.errors import UserError, ValueTooLargeError
 from retrieval_server.folder.passages import PassageStore
 from retrieval_server.folder.row_layout import RowLayout, RowType
 
@@ -38,7 +38,7 @@ def encode_rows(
     """Append the vectors of rows ``start`` to ``stop`` (excluded; None: all) to the file ``path``.
 
     They are stored as ``kind``. Resumes after the file's last whole block. Part of a block, as a kill leaves
-    it, is encoded again. Raises EncoderError naming the passage whose vector cannot be stored.
+    it, is encoded again. Raises UserError naming the passage whose vector cannot be stored.
     """
     stop = len(store) if stop is None else stop
     layout = RowLayout(encoder.section.dimension, kind)
@@ -57,13 +57,12 @@ def encode_rows(
             try:
                 stream.write(layout.encode(vectors, first))
             except ValueTooLargeError as error:
-                raise EncoderError(
+                raise UserError(
                     f"{encoder.section.name}: of the passages, {error}. Take --preset small or exact."
                 ) from None
             except ValueError as error:
-                raise EncoderError(
-                    f"{encoder.section.name}: of the passages, {error}. Encode with --dtype float32, or look "
-                    "at the model: no index can be made of such a vector."
+                raise UserError(
+                    f"{encoder.section.name}: of the passages, {error}. Encode with --dtype float32."
                 ) from None
             stream.flush()
             bar.update(len(block))

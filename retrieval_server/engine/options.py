@@ -34,9 +34,7 @@ class EngineOptions(Options):
     cache_size: Annotated[
         int, Field(ge=0), Flag("answers to remember; the least recently used go first; 0: none")
     ] = 10_000
-    single_flight: Annotated[
-        bool, Flag("compute equal queries that are under way only once (default: yes)")
-    ] = True
+    single_flight: Annotated[bool, Flag("compute equal queries under way only once (default: yes)")] = True
     max_queue: Annotated[
         int,
         Flag(

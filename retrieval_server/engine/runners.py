@@ -97,8 +97,9 @@ class StagedRunner:
     async def _encode(self, encoded: asyncio.Queue[tuple[JobBatch, Any]]) -> None:
         while True:
             batch = await self._next_batch()
+            queries = [job.query for job in batch.jobs]
             try:
-                prepared = await self._prepare(batch)
+                prepared = await _timed(batch, "encode", self._stages.encoding, self._source.prepare, queries)
             except Exception as error:
                 batch.error = error
                 self._deliver(batch)
@@ -108,20 +109,12 @@ class StagedRunner:
     async def _search(self, encoded: asyncio.Queue[tuple[JobBatch, Any]]) -> None:
         while True:
             batch, prepared = await encoded.get()
+            topks, searching = [job.topk for job in batch.jobs], self._stages.searching
             try:
-                await self._find(batch, prepared)
+                batch.answers = await _timed(batch, "search", searching, self._source.find, prepared, topks)
             except Exception as error:
                 batch.error = error
             self._deliver(batch)
-
-    async def _prepare(self, batch: JobBatch) -> Any:
-        queries = [job.query for job in batch.jobs]
-        return await _timed(batch, "encode", self._stages.encoding, self._source.prepare, queries)
-
-    async def _find(self, batch: JobBatch, prepared: Any) -> None:
-        topks = [job.topk for job in batch.jobs]
-        searching = self._stages.searching
-        batch.answers = await _timed(batch, "search", searching, self._source.find, prepared, topks)
 
 
 async def _timed(

@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from tqdm import tqdm
 
-from retrieval_server.errors import BadRowError, CorpusError
+from retrieval_server.errors import BadRowError, UserError
 from retrieval_server.folder.bad_rows import NAMED, BadRows
 from retrieval_server.folder.corpus_rows import parse_jsonl_row, parse_tsv_row, passage_of
 from retrieval_server.folder.manifest import CorpusSection
@@ -39,20 +39,18 @@ _AT_ONCE = 1024  # rows of a parquet file in memory
 
 
 def corpus_files(corpus: Path | Sequence[Path]) -> list[Path]:
-    """The files of a corpus, in reading order. Raises CorpusError if one is missing or of no known format."""
+    """The files of a corpus, in reading order. Raises UserError if one is missing or of no known format."""
     files: list[Path] = []
     for path in [corpus] if isinstance(corpus, Path) else corpus:
         if path.is_dir():
             inside = sorted(p for p in path.iterdir() if p.is_file() and _known(p))
             if not inside:
-                raise CorpusError(f"{path}: no file in this folder ends in one of {', '.join(_SUFFIXES)}.")
+                raise UserError(f"{path}: no file in this folder ends in one of {', '.join(_SUFFIXES)}.")
             files += inside
         elif not _known(path):
-            raise CorpusError(
-                f"{path}: the file's name must end in one of {', '.join(_SUFFIXES)}; that tells the format."
-            )
+            raise UserError(f"{path}: the name must end in one of {', '.join(_SUFFIXES)}.")
         elif not path.is_file():
-            raise CorpusError(f"{path}: no such file. Give the corpus with --corpus FILE.")
+            raise UserError(f"{path}: no such file. Give the corpus with --corpus FILE.")
         else:
             files.append(path)
     return files
@@ -64,9 +62,9 @@ def _known(path: Path) -> bool:
 
 class CorpusReader:
     """Iterates over ``(place, Passage)``; malformed rows are left out and noted in ``bad``. Unless they are
-    to be skipped, the iteration ends with a CorpusError that names the first of them.
+    to be skipped, the iteration ends with a UserError that names the first of them.
 
-    A place is the number of a line or row, from 1, over all files; ``where`` puts it into words.
+    A place is the number of a line or row, from 1, over all files; ``locate`` puts it into words.
     """
 
     def __init__(self, corpus: Path | Sequence[Path], *, skip_bad_rows: bool = False, progress: bool = True):
@@ -87,7 +85,7 @@ class CorpusReader:
         names = [path.name for path in self.files]
         return names[0] if len(names) == 1 else f"{names[0]} ... {names[-1]} ({len(names)} files)"
 
-    def where(self, place: int) -> str:
+    def locate(self, place: int) -> str:
         """``FILE, line N`` of a place that has been read."""
         file = bisect_right(self._before, place - 1) - 1
         unit = "row" if self.files[file].name.lower().endswith(".parquet") else "line"
@@ -114,12 +112,12 @@ class CorpusReader:
         if self.bad.count > NAMED:
             log.warning("%d bad rows in all", self.bad.count)
         if self.bad.count and not self.skip_bad_rows:
-            raise CorpusError(self.bad.refusal())
+            raise UserError(self.bad.refusal())
 
     def _bad(self, place: int, fault: str) -> None:
-        self.bad.add(self.where(place), fault)
+        self.bad.add(self.locate(place), fault)
         if self.bad.count <= NAMED:  # at once: the end of a large corpus may be minutes away
-            log.warning("bad row: %s: %s", self.where(place), fault)
+            log.warning("bad row: %s: %s", self.locate(place), fault)
 
 
 def _line_rows(path: Path, bar: tqdm) -> Iterator[Passage | BadRowError | None]:
@@ -147,7 +145,7 @@ def _line_rows(path: Path, bar: tqdm) -> Iterator[Passage | BadRowError | None]:
                 except BadRowError as fault:
                     yield fault
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-            raise CorpusError(f"{path}: broken gzip file ({error}). Fetch it again.") from error
+            raise UserError(f"{path}: broken gzip file ({error}). Fetch it again.") from error
 
 
 def _parquet_rows(path: Path, bar: tqdm) -> Iterator[Passage | BadRowError]:
@@ -164,20 +162,20 @@ def _parquet_rows(path: Path, bar: tqdm) -> Iterator[Passage | BadRowError]:
                         yield fault
                 bar.update(int(share * batch.num_rows))
     except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
-        raise CorpusError(f"{path}: not a readable parquet file ({error}). Fetch it again.") from error
+        raise UserError(f"{path}: not a readable parquet file ({error}). Fetch it again.") from error
 
 
 def write_passages(reader: CorpusReader, path: Path) -> tuple[CorpusSection, int]:
     """Write the corpus's text to ``path``. Returns what it is and the number of passages.
 
-    Raises CorpusError for a malformed row, an empty corpus and for equal ids.
+    Raises UserError for a malformed row, an empty corpus and for equal ids.
     """
     with PassageWriter(path) as writer:
         for place, passage in reader:
             writer.add(passage, place)
     if writer.count == 0:
         skipped = f" ({reader.skipped} malformed rows were skipped)" if reader.skipped else ""
-        raise CorpusError(f"{reader.source}: no passage in it{skipped}. An index needs at least one.")
-    writer.refuse_duplicate_ids(reader.where)
+        raise UserError(f"{reader.source}: no passage in it{skipped}. An index needs at least one.")
+    writer.refuse_duplicate_ids(reader.locate)
     section = CorpusSection(source=reader.source, sha256=writer.sha256, skipped_rows=reader.skipped)
     return section, writer.count

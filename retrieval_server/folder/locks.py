@@ -13,16 +13,16 @@ from pathlib import Path
 
 from filelock import lock_descriptor
 
-from retrieval_server.errors import BuildError
+from retrieval_server.errors import UserError
 
 
 @contextmanager
 def exclusive_lock(path: Path, refusal: str) -> Iterator[None]:
-    """Hold the file or folder, which must exist. Raises BuildError(refusal) if another process holds it."""
+    """Hold the file or folder, which must exist. Raises UserError(refusal) if another process holds it."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         if not lock_descriptor(descriptor, blocking=False):
-            raise BuildError(refusal)
+            raise UserError(refusal)
         yield
     finally:
         os.close(descriptor)
@@ -32,7 +32,7 @@ def exclusive_lock(path: Path, refusal: str) -> Iterator[None]:
 def named_lock(path: Path, refusal: str) -> Iterator[None]:
     """Hold a lock file of that name, for work whose own files come and go; it is removed in the end.
 
-    One that a killed process has left is taken over. Raises BuildError(refusal) if another process holds it.
+    One that a killed process has left is taken over. Raises UserError(refusal) if another process holds it.
     """
     descriptor = _lock_file(path, refusal)
     try:
@@ -47,7 +47,7 @@ def _lock_file(path: Path, refusal: str) -> int:
         descriptor = os.open(path, os.O_RDONLY | os.O_CREAT, 0o666)
         try:
             if not lock_descriptor(descriptor, blocking=False):
-                raise BuildError(refusal)
+                raise UserError(refusal)
             if os.fstat(descriptor).st_nlink:
                 return descriptor
         except BaseException:

@@ -16,7 +16,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 from tqdm import tqdm
 
-from retrieval_server.errors import IndexFolderError
+from retrieval_server.errors import REBUILD, UserError
 from retrieval_server.folder.atomic import write_json
 from retrieval_server.json_limits import read_json_file
 
@@ -63,7 +63,7 @@ class EncoderSection(_Section):
 
 
 class SearchSection(_Section):
-    """The settings of an approximate index that a server uses unless told otherwise."""
+    """The settings of an approximate index that a server uses unless it has its own."""
 
     nprobe: int | None = None
     ef_search: int | None = None
@@ -88,7 +88,7 @@ class RecallSection(_Section):
 class RescoringSection(_Section):
     """Candidates of a compressed index are scored from ``vectors.rows``, rows of the type ``rows``.
 
-    ``candidates`` of each query, unless the server is told otherwise; the layout: folder/row_layout.py.
+    ``candidates`` of each query, unless the server has its own number; the layout: folder/row_layout.py.
     """
 
     rows: Literal["float16", "int8"]
@@ -204,41 +204,37 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """The folder's manifest. Raises IndexFolderError if it is not a finished index of this format."""
+    """The folder's manifest. Raises UserError if it is not a finished index of this format."""
     path = folder / MANIFEST
     rebuild = "Build one with: rag-r1 index build --corpus FILE --out DIR --backend bm25"
     if not folder.is_dir():
-        raise IndexFolderError(f"{folder}: no such folder. {rebuild}")
+        raise UserError(f"{folder}: no such folder. {rebuild}")
     if not path.is_file():
-        raise IndexFolderError(f"{folder}: no {MANIFEST}, so this is no finished index. {rebuild}")
+        raise UserError(f"{folder}: no {MANIFEST}, so this is no finished index. {rebuild}")
     try:
         data = read_json_file(path)
     except OSError as error:
-        raise IndexFolderError(f"{path}: cannot be read ({error.strerror}).") from None
+        raise UserError(f"{path}: cannot be read ({error.strerror}).") from None
     except (ValueError, RecursionError) as error:
-        raise IndexFolderError(f"{path}: not JSON ({error}). {rebuild}") from None
+        raise UserError(f"{path}: not JSON ({error}). {rebuild}") from None
     version = data.get("format_version") if isinstance(data, dict) else None
     if version != FORMAT_VERSION:
-        raise IndexFolderError(
-            f"{path}: format version {version}, this server reads {FORMAT_VERSION}. Build the index again."
-        )
+        raise UserError(f"{path}: format version {version}, this server reads {FORMAT_VERSION}. {REBUILD}")
     try:
         manifest = Manifest.model_validate(data)
     except ValidationError as error:
         first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise IndexFolderError(f"{path}: {where}: {first['msg']}. Build the index again.") from None
+        key = ".".join(str(part) for part in first["loc"])
+        raise UserError(f"{path}: {key}: {first['msg']}. {REBUILD}") from None
     if getattr(manifest, manifest.backend) is None:
-        raise IndexFolderError(
-            f"{path}: backend {manifest.backend!r} without its section. Build the index again."
-        )
+        raise UserError(f"{path}: backend {manifest.backend!r} without its section. {REBUILD}")
     return manifest
 
 
-def require_equal(what: str, in_manifest: object, actual: object, remedy: str) -> None:
+def require_equal(label: str, in_manifest: object, actual: object, remedy: str) -> None:
     """Refuse a mismatch, with both values and the remedy."""
     if in_manifest != actual:
-        raise IndexFolderError(f"{what}: the manifest says {in_manifest!r}, found {actual!r}. {remedy}")
+        raise UserError(f"{label}: the manifest says {in_manifest!r}, found {actual!r}. {remedy}")
 
 
 def check_files(folder: Path, manifest: Manifest, verify: bool | None = None) -> None:
@@ -252,7 +248,7 @@ def check_files(folder: Path, manifest: Manifest, verify: bool | None = None) ->
     for name, entry in manifest.files.items():
         path = folder / name
         if not path.is_file():
-            raise IndexFolderError(f"{path}: the manifest names this file, but it is missing. {remedy}")
+            raise UserError(f"{path}: the manifest names this file, but it is missing. {remedy}")
         require_equal(f"{path}: size in bytes", entry.bytes, path.stat().st_size, remedy)
         if verify:
             require_equal(f"{path}: sha256", entry.sha256, sha256_of_file(path), remedy)

@@ -25,7 +25,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from retrieval_server.errors import CorpusError, IndexFolderError
+from retrieval_server.errors import REBUILD, UserError
 
 SCHEMA = pa.schema([("id", pa.string()), ("contents", pa.string()), ("url", pa.string())])
 BATCH_ROWS = 4096
@@ -107,10 +107,10 @@ class PassageWriter:
         last = bisect_right(self._rows, row) - 1
         return self._places[last] + row - self._rows[last]
 
-    def refuse_duplicate_ids(self, where: Callable[[int], str]) -> None:
-        """Raise CorpusError naming both places if two rows share an id. Call after the writer has closed.
+    def refuse_duplicate_ids(self, locate: Callable[[int], str]) -> None:
+        """Raise UserError naming both places if two rows share an id. Call after the writer has closed.
 
-        ``where`` puts a place into words.
+        ``locate`` puts a place into words.
         """
         hashes = np.frombuffer(self._id_hashes, dtype=np.int64)
         in_order = np.sort(hashes)
@@ -119,16 +119,13 @@ class PassageWriter:
         if not len(twice):
             return
         store = PassageStore(self.path)
-        seen: dict[str, int] = {}
+        first_rows: dict[str, int] = {}
         for row in np.flatnonzero(np.isin(hashes, twice)).tolist():
             key = store[row].id
-            if key in seen:
-                both = f"{where(self._place(seen[key]))} and {where(self._place(row))}"
-                raise CorpusError(
-                    f"{both} have the same id {key!r}. "
-                    "Ids name the documents in every result; make them unique."
-                )
-            seen[key] = row
+            if key in first_rows:
+                both = f"{locate(self._place(first_rows[key]))} and {locate(self._place(row))}"
+                raise UserError(f"{both} have the same id {key!r}. Make ids unique.")
+            first_rows[key] = row
 
 
 class PassageStore(Sequence[Passage]):
@@ -147,14 +144,10 @@ class PassageStore(Sequence[Passage]):
                 if number % _OPEN_AT_ONCE == 0:
                     self.release()
         except (OSError, ValueError) as error:  # pa.ArrowInvalid is a ValueError
-            raise IndexFolderError(
-                f"{path}: not a readable Arrow file ({error}). Build the index again."
-            ) from error
+            raise UserError(f"{path}: not a readable Arrow file ({error}). {REBUILD}") from error
         # Older indexes have no column for addresses.
         if reader.schema.names not in (SCHEMA.names, SCHEMA.names[:2]):
-            raise IndexFolderError(
-                f"{path}: columns {reader.schema.names} instead of {SCHEMA.names}. Build the index again."
-            )
+            raise UserError(f"{path}: columns {reader.schema.names} instead of {SCHEMA.names}. {REBUILD}")
         self._columns = [batch.columns for batch in batches]
         self._ends = np.cumsum([batch.num_rows for batch in batches], dtype=np.int64).tolist()
 

@@ -12,17 +12,21 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from retrieval_server.errors import BuildError
+from tqdm import tqdm
+
+from retrieval_server.errors import UserError
 from retrieval_server.folder.locks import exclusive_lock
 from retrieval_server.folder.manifest import MANIFEST
 
+_COPIED_AT_ONCE = 16 * 2**20  # bytes
+
 
 def refuse_target(out: Path, *, overwrite: bool) -> None:
-    """Raise BuildError if ``out`` must not be written: it exists, or it is not an index."""
+    """Raise UserError if ``out`` must not be written: it exists, or it is not an index."""
     if out.exists() and not overwrite:
-        raise BuildError(f"{out} exists. Choose another --out, or replace it with --overwrite.")
+        raise UserError(f"{out} exists. Choose another --out, or replace it with --overwrite.")
     if out.exists() and not (out / MANIFEST).is_file():
-        raise BuildError(f"{out} is not an index, so --overwrite does not touch it. Choose another --out.")
+        raise UserError(f"{out} is not an index, so --overwrite does not touch it. Choose another --out.")
 
 
 @contextmanager
@@ -43,12 +47,22 @@ def work_folder(out: Path, keep: Sequence[str] = ()) -> Iterator[Path]:
         yield work
 
 
-def link_or_copy(source: Path, target: Path) -> None:
-    """Hard-link a file that never changes, or copy it where the file system cannot link."""
+def link_or_copy(source: Path, target: Path, *, progress: bool = False) -> None:
+    """Hard-link a file that never changes, or copy it block by block where the file system cannot link."""
     try:
         os.link(source, target)
+        return
     except OSError:
-        shutil.copyfile(source, target)
+        pass
+    size = source.stat().st_size
+    with (
+        source.open("rb") as read,
+        target.open("wb") as written,
+        tqdm(total=size, desc="copying", unit="B", unit_scale=True, disable=not progress) as bar,
+    ):
+        while block := read.read(_COPIED_AT_ONCE):
+            written.write(block)
+            bar.update(len(block))
 
 
 def publish(work: Path, out: Path) -> None:

@@ -55,10 +55,10 @@ class RowLayout:
         fits = largest <= _LARGEST[self.kind]  # False for a value that is not a number, too
         if not fits.all():
             row = int(np.flatnonzero(~fits)[0])
-            what = f"vector {first + row} has a value of {largest[row]}, which"
+            description = f"vector {first + row} has a value of {largest[row]}, which"
             if np.isfinite(largest[row]):
-                raise ValueTooLargeError(f"{what} {self.kind} cannot hold")
-            raise ValueError(f"{what} is not finite")
+                raise ValueTooLargeError(f"{description} {self.kind} cannot hold")
+            raise ValueError(f"{description} is not finite")
         if self.kind == "float32":
             return np.ascontiguousarray(vectors, "<f4").tobytes()
         if self.kind == "float16":

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from retrieval_server.errors import IndexFolderError
+from retrieval_server.errors import UserError
 from retrieval_server.folder.manifest import MANIFEST, Manifest, read_manifest, require_equal
 
 
@@ -19,7 +19,7 @@ def shard_folder(out: Path, number: int, of: int) -> Path:
 def read_shards(folder: Path) -> list[tuple[Path, Manifest]]:
     """The shards in ``folder`` in row order, or the folder itself if it is one index.
 
-    Raises IndexFolderError if a shard is missing or belongs to another index.
+    Raises UserError if a shard is missing or belongs to another index.
     """
     if (folder / MANIFEST).is_file() or not folder.is_dir():
         return [(folder, read_manifest(folder))]
@@ -27,19 +27,17 @@ def read_shards(folder: Path) -> list[tuple[Path, Manifest]]:
     if not shards:
         return [(folder, read_manifest(folder))]  # which says what is missing
     remedy = "Split the index again with `rag-r1 index split`."
-    sections = []
     for path, manifest in shards:
         if manifest.shard is None:
-            raise IndexFolderError(f"{path}: no shard, but an index of its own. {remedy}")
-        sections.append((manifest.shard, path, manifest))
-    sections.sort(key=lambda item: item[0].number)
-    first = sections[0][0]
-    numbers = [section.number for section, _, _ in sections]
+            raise UserError(f"{path}: no shard, but an index of its own. {remedy}")
+    shards.sort(key=lambda item: item[1].shard.number)
+    first = shards[0][1].shard
+    numbers = [manifest.shard.number for _, manifest in shards]
     require_equal(f"{folder}: shards", list(range(first.of)), numbers, remedy)
     row = 0
-    for section, path, manifest in sections:
-        require_equal(f"{path}: whole corpus", first.whole_sha256, section.whole_sha256, remedy)
-        require_equal(f"{path}: first row", row, section.first_row, remedy)
+    for path, manifest in shards:
+        require_equal(f"{path}: whole corpus", first.whole_sha256, manifest.shard.whole_sha256, remedy)
+        require_equal(f"{path}: first row", row, manifest.shard.first_row, remedy)
         row += manifest.count
     require_equal(f"{folder}: passages", first.whole_count, row, remedy)
-    return [(path, manifest) for _, path, manifest in sections]
+    return shards

@@ -15,7 +15,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from retrieval_server.errors import BuildError
+from retrieval_server.errors import UserError
 from retrieval_server.extras import DENSE, INDEX, WORDS, require_packages
 from retrieval_server.folder.corpus import CorpusReader, write_passages
 from retrieval_server.folder.manifest import (
@@ -57,7 +57,7 @@ _LIBRARIES = {
 def build_index(options: BuildOptions) -> Manifest:
     """Build the index and return its manifest.
 
-    Raises a RetrievalServerError that names the remedy; ``out`` is then as it was before.
+    Raises a UserError that names the remedy; ``out`` is then as it was before.
     """
     out = options.out
     refuse_target(out, overwrite=options.overwrite)
@@ -115,7 +115,7 @@ def build_index(options: BuildOptions) -> Manifest:
 def merge_parts(options: BuildOptions, parts: Path) -> Manifest:
     """Build a dense index of vectors that were encoded in parts; ``options.corpus`` is ignored.
 
-    Raises BuildError naming the part that is missing, not finished or of another corpus or encoder.
+    Raises UserError naming the part that is missing, not finished or of another corpus or encoder.
     """
     require_packages("A dense index", "retrieval", INDEX)
     from retrieval_server.encode.encoder import Encoder
@@ -134,10 +134,7 @@ def merge_parts(options: BuildOptions, parts: Path) -> Manifest:
     encoder, files, kind = check_parts(parts, progress=options.progress)
     check_options(options, encoder.dimension)
     if kind not in ("float32", row_type(options)):
-        raise BuildError(
-            f"{parts}: the parts were encoded in {kind}, for a preset that scores from such rows. Merge them "
-            f"with the --preset of encode, or encode them again without one."
-        )
+        raise UserError(f"{parts}: encoded in {kind}. Merge with the --preset of encode, or encode again.")
     loaded = None
     if needs_recall(options, encoder.dimension):  # now: that it is missing shows before the index is built
         loaded = Encoder.open(encoder, options.encoder, options.device, options.dtype, options.openvino)
@@ -157,7 +154,7 @@ def build_hybrid(
 ) -> Manifest:
     """Make the index that searches ``folders``, of one corpus, and merges their hits (search/hybrid.py).
 
-    The text is linked, or copied where the file system cannot link. Raises BuildError or IndexFolderError.
+    The text is linked, or copied where the file system cannot link. Raises UserError.
     """
     from retrieval_server.search.hybrid import describe_members
 
@@ -190,7 +187,7 @@ def finish_index(
 ) -> Manifest:
     """Write the manifest of what is in ``work``, and give the folder its final name.
 
-    ``by_openvino``: whether OpenVINO encoded the passages here, so that its version is told.
+    ``by_openvino``: whether OpenVINO encoded the passages here, so that its version is recorded.
     What only a continued build needs is removed first, also where a build of another kind has left it.
     """
     dense = sections.get("dense")
@@ -213,14 +210,14 @@ def finish_index(
 
 
 def open_encoder(options: BuildOptions):
-    """The encoder of a new index, loaded. Raises EncoderError, BuildError for a factory that does not fit,
-    SetupError."""
+    """The encoder of a new index, loaded. Raises UserError for a factory that does not fit,
+    UserError."""
     require_packages("A dense index", "retrieval", DENSE)
     from retrieval_server.encode.encoder import Encoder
     from retrieval_server.indexing.dense_build import check_options
 
     if options.encoder is None:
-        raise BuildError("--backend dense needs --encoder NAME_OR_PATH (--encoder minilm needs no download).")
+        raise UserError("--backend dense needs --encoder NAME_OR_PATH (--encoder minilm needs no download).")
     encoder = Encoder.create(
         options.encoder, options.encoder_options, options.device, options.dtype, options.openvino
     )
@@ -234,7 +231,7 @@ def print_resources(
     """Print what the preset needs for these passages, if there is one.
 
     ``encoder``: the one that is loaded, if any; ``encodes``: whether the passages must still be encoded. What
-    this build does not use of an interrupted one must be removed already. Raises BuildError if the disk has
+    this build does not use of an interrupted one must be removed already. Raises UserError if the disk has
     less than what is needed.
     """
     from retrieval_server.indexing.presets import chosen_preset

@@ -14,7 +14,7 @@ from tqdm import tqdm
 
 from retrieval_server.encode.encoder import Encoder
 from retrieval_server.encode.vector_files import VectorFiles
-from retrieval_server.errors import BuildError, ValueTooLargeError
+from retrieval_server.errors import UserError, ValueTooLargeError
 from retrieval_server.folder.manifest import (
     FAISS_INDEX,
     ROWS,
@@ -46,12 +46,12 @@ _BLOCK = 65_536  # vectors stored at once
 
 
 def check_options(options: BuildOptions, dimension: int) -> None:
-    """Raise BuildError for a wrong option before the corpus is encoded, not hours later."""
+    """Raise UserError for a wrong option before the corpus is encoded, not hours later."""
     index = _empty(options, dimension)
     SearchParameters(options.nprobe, options.ef_search).apply(index)
     if options.recall_queries is not None:
         if is_exact(index):
-            raise BuildError("--recall-queries: the index is exact: nothing to measure. Drop it.")
+            raise UserError("--recall-queries: the index is exact: nothing to measure. Drop it.")
         read_queries(options.recall_queries)
 
 
@@ -132,7 +132,7 @@ def make_dense(
 
 
 def _empty(options: BuildOptions, dimension: int) -> faiss.Index:
-    """An index of the kind that is asked for. Raises BuildError for a string that FAISS does not take."""
+    """An index of the kind that is asked for. Raises UserError for a string that FAISS does not take."""
     preset = chosen_preset(options)
     return make_index(preset.factory(1, dimension) if preset else options.factory, dimension)
 
@@ -156,10 +156,8 @@ def keep_rows(vectors: VectorFiles, path: Path, kind: RowType, progress: bool = 
             try:
                 stream.write(layout.encode(vectors[rows], first))
             except ValueTooLargeError as error:
-                raise BuildError(f"{error}. Take --preset small or exact.") from None
+                raise UserError(f"{error}. Take --preset small or exact.") from None
             except ValueError as error:
-                raise BuildError(
-                    f"{error}. No index can be made of it: look at the encoder, or at the embeddings."
-                ) from None
+                raise UserError(f"{error}. No index can be made: check the encoder or embeddings.") from None
             bar.update(rows.stop - rows.start)
     return VectorFiles([path], vectors.dimension, kind)

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from retrieval_server.errors import BuildError
+from retrieval_server.errors import UserError
 
 _BARE = (".memmap", ".f32", ".raw")
 _SUFFIXES = (".npy", ".fbin", *_BARE)
@@ -27,7 +27,7 @@ _FBIN_HEADER = 8  # bytes
 class Embeddings:
     """The rows of embedding files, mapped; ``embeddings[a:b]`` is a float32 array (b - a, dimension).
 
-    Raises BuildError for a file of another format or dimension. ``settle`` decides how many rows bare files
+    Raises UserError for a file of another format or dimension. ``settle`` decides how many rows bare files
     have.
     """
 
@@ -39,7 +39,7 @@ class Embeddings:
         self._open(np.float32)
 
     def settle(self, rows: int) -> None:
-        """Decide whether bare files have 16 or 32 bits. Raises BuildError if neither gives ``rows``."""
+        """Decide whether bare files have 16 or 32 bits. Raises UserError if neither gives ``rows``."""
         count = len(self)
         if count == rows:
             return
@@ -47,10 +47,7 @@ class Embeddings:
             self._open(np.float16)
             if len(self) == rows:
                 return
-        raise BuildError(
-            f"--embeddings: {count} vectors of {self.dimension} dimensions, but the corpus has {rows} "
-            "passages. Row i must be passage i: give all files, in their order, and the corpus of these."
-        )
+        raise UserError(f"--embeddings: {count} vectors for {rows} passages. Row i must be passage i.")
 
     def __len__(self) -> int:
         return sum(len(array) for array in self._arrays)
@@ -69,7 +66,7 @@ class Embeddings:
         vectors = np.concatenate(pieces)
         if not np.isfinite(vectors).all():
             bad = start + int(np.flatnonzero(~np.isfinite(vectors).all(axis=1))[0])
-            raise BuildError(f"--embeddings: row {bad} holds a value that is not a number. Encode it again.")
+            raise UserError(f"--embeddings: row {bad} holds a value that is not a number. Encode it again.")
         return vectors
 
     def take(self, rows: np.ndarray) -> np.ndarray:
@@ -100,10 +97,10 @@ class Embeddings:
             else:
                 raise ValueError(f"the name must end in one of {', '.join(_SUFFIXES)}; that tells the form")
         except (OSError, ValueError) as error:
-            raise BuildError(f"--embeddings {path}: {error}.") from None
+            raise UserError(f"--embeddings {path}: {error}.") from None
         if array.shape[1] != self.dimension:
-            raise BuildError(
-                f"--embeddings {path}: vectors of {array.shape[1]} dimensions, the encoder's have "
-                f"{self.dimension}. Give the encoder that made them."
+            raise UserError(
+                f"--embeddings {path}: {array.shape[1]} dimensions; the encoder's have {self.dimension}. "
+                "Give the encoder that made them."
             )
         return array

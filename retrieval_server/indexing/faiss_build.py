@@ -17,7 +17,7 @@ import numpy as np
 from tqdm import tqdm
 
 from retrieval_server.encode.vector_files import VectorFiles
-from retrieval_server.errors import BuildError
+from retrieval_server.errors import UserError
 from retrieval_server.folder.atomic import replacing
 from retrieval_server.folder.publication import link_or_copy
 from retrieval_server.search.vectors.faiss_search import cell_count, widen_cell_search
@@ -34,20 +34,20 @@ _SEED = 0
 
 
 def make_index(factory: str, dimension: int) -> faiss.Index:
-    """An empty index for inner products. Raises BuildError for a string that FAISS does not take."""
+    """An empty index for inner products. Raises UserError for a string that FAISS does not take."""
     try:
         index = faiss.index_factory(dimension, factory, faiss.METRIC_INNER_PRODUCT)
         inner = index.metric_type
     except RuntimeError as error:
-        raise BuildError(
+        raise UserError(
             f"--factory {factory}: FAISS makes no inner-product index of {dimension} dimensions of it "
-            f"({_last_line(error)}). Well-known ones: Flat, SQ8, HNSW32, IVF4096,Flat, IVF4096,PQ64."
+            f"({faiss_message(error)}). Well-known ones: Flat, SQ8, HNSW32, IVF4096,Flat, IVF4096,PQ64."
         ) from None
     if inner != faiss.METRIC_INNER_PRODUCT:
-        raise BuildError(f"--factory {factory}: FAISS makes it for another metric than the inner product.")
+        raise UserError(f"--factory {factory}: FAISS makes it for another metric than the inner product.")
     _leave_out_polysemous_training(index)
     if "IDMap" in factory:
-        raise BuildError(f"--factory {factory}: rows are the ids here; leave IDMap out.")
+        raise UserError(f"--factory {factory}: rows are the ids here; leave IDMap out.")
     return index
 
 
@@ -67,7 +67,7 @@ def write_faiss_index(
     this factory string; a damaged one is built anew. In the end it is the finished index, to which ``path``
     is a link. The caller removes it.
 
-    Raises BuildError if FAISS cannot build it, or there is too little memory for what is kept.
+    Raises UserError if FAISS cannot build it, or there is too little memory for what is kept.
     """
     index = _half_built(saved, vectors)
     try:
@@ -87,9 +87,9 @@ def write_faiss_index(
                 if index.ntotal % SAVE_EVERY < _BLOCK or index.ntotal == len(vectors):
                     _save(index, saved)
     except RuntimeError as error:
-        raise BuildError(
-            f"--factory {factory}: FAISS could not build it from {len(vectors)} passages "
-            f"({_last_line(error)}). A small corpus needs fewer cells and centroids, and Flat always works."
+        raise UserError(
+            f"--factory {factory}: FAISS could not build it from {len(vectors)} passages ("
+            f"{faiss_message(error)}). A small corpus needs fewer cells and centroids, and Flat always works."
         ) from None
     if saved is None:
         faiss.write_index(index, str(path))
@@ -116,12 +116,11 @@ def _half_built(path: Path | None, vectors: VectorFiles) -> faiss.Index | None:
     try:
         index = faiss.read_index(str(path))
     except RuntimeError as error:
-        log.warning("%s: damaged (%s); the index is built from the beginning", path, _last_line(error))
+        log.warning("%s: damaged (%s); the index is built from the beginning", path, faiss_message(error))
         return None
     except MemoryError:
-        raise BuildError(
-            f"{path}: the half-built index does not fit into memory, or is damaged. Free some memory, or "
-            "remove the file to begin anew."
+        raise UserError(
+            f"{path}: the half-built index does not fit into memory. Free some, or remove the file."
         ) from None
     if index.d != vectors.dimension or index.ntotal > len(vectors):
         log.warning("%s: not an index of these vectors; it is built from the beginning", path)
@@ -151,6 +150,6 @@ def _leave_out_polysemous_training(index: faiss.Index) -> None:
             _leave_out_polysemous_training(getattr(index, part))
 
 
-def _last_line(error: RuntimeError) -> str:
+def faiss_message(error: RuntimeError) -> str:
     """FAISS's own message, without the place in its C++ source."""
     return str(error).strip().splitlines()[-1].rpartition("Error: ")[2].rpartition(" failed: ")[2]

@@ -17,7 +17,7 @@ import faiss
 import numpy as np
 
 from retrieval_server.encode.vector_files import VectorFiles
-from retrieval_server.errors import BuildError
+from retrieval_server.errors import UserError
 from retrieval_server.folder.manifest import RecallRow, RecallSection
 from retrieval_server.folder.passages import PassageStore
 from retrieval_server.search.vectors.faiss_files import open_index
@@ -59,13 +59,13 @@ def sample_queries(store: PassageStore, number: int = QUERIES) -> list[str]:
 
 
 def read_queries(path: Path) -> list[str]:
-    """One query a line. Raises BuildError."""
+    """One query a line. Raises UserError."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise BuildError(f"--recall-queries {path}: {error}. Give a text file, one query a line.") from None
+        raise UserError(f"--recall-queries {path}: {error}. Give a text file, one query a line.") from None
     if not (queries := [line.strip() for line in lines if line.strip()]):
-        raise BuildError(f"--recall-queries {path}: no query in it. Give a text file, one query a line.")
+        raise UserError(f"--recall-queries {path}: no query in it. Give a text file, one query a line.")
     return queries
 
 

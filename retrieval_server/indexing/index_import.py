@@ -13,7 +13,6 @@ vectors in their rows.
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -22,7 +21,7 @@ import numpy as np
 from tqdm import tqdm
 
 from retrieval_server.encode.encoder import Encoder
-from retrieval_server.errors import BuildError, CorpusError
+from retrieval_server.errors import UserError
 from retrieval_server.folder.corpus import CorpusReader, write_passages
 from retrieval_server.folder.manifest import (
     FAISS_INDEX,
@@ -32,16 +31,16 @@ from retrieval_server.folder.manifest import (
     SearchSection,
 )
 from retrieval_server.folder.passages import Passage, PassageStore
-from retrieval_server.folder.publication import refuse_target, work_folder
+from retrieval_server.folder.publication import link_or_copy, refuse_target, work_folder
 from retrieval_server.indexing.builder import finish_index, open_encoder, print_resources
 from retrieval_server.indexing.dense_build import make_dense
 from retrieval_server.indexing.embedding_files import Embeddings
+from retrieval_server.indexing.faiss_build import faiss_message
 from retrieval_server.indexing.options import BuildOptions
 from retrieval_server.search.vectors.faiss_files import INNER_PRODUCT, open_index, read_header, write_exact
 from retrieval_server.search.vectors.faiss_search import SearchParameters, is_exact
 
 log = logging.getLogger(__name__)
-_COPIED_AT_ONCE = 16 * 2**20  # bytes
 _ROWS_AT_ONCE = 65_536
 _PROBED = 24  # passages that are encoded again
 _SEED = 0
@@ -61,7 +60,7 @@ def import_index(
     """Make ``options.out`` of a FAISS file or of embeddings, whose row i is passage i of ``options.corpus``.
 
     ``trust`` accepts ids that are not row numbers, and vectors unlike the encoder's, with a warning. Raises a
-    RetrievalServerError that names the remedy; ``out`` is then as it was before.
+    UserError that names the remedy; ``out`` is then as it was before.
     """
     refuse_target(options.out, overwrite=options.overwrite)
     settled = options
@@ -74,10 +73,9 @@ def import_index(
     encoder.section = encoder.section.model_copy(update={"passage_dtype": None})
     dimension = encoder.section.dimension
     vectors = None if faiss_file is not None else Embeddings(embeddings, dimension)
-    if faiss_file is not None and read_header(faiss_file).dimension != dimension:
-        raise BuildError(
-            f"--faiss {faiss_file}: vectors of {read_header(faiss_file).dimension} dimensions, those of "
-            f"{encoder.section.name} have {dimension}. Give the encoder that made them."
+    if faiss_file is not None and (width := read_header(faiss_file).dimension) != dimension:
+        raise UserError(
+            f"--faiss {faiss_file}: {width} dimensions, the encoder's have {dimension}. Give its encoder."
         )
     with work_folder(options.out) as work:
         reader = (CorpusReader if trust else _NumberedCorpus)(options.corpus, progress=options.progress)
@@ -100,10 +98,9 @@ class _NumberedCorpus(CorpusReader):
     def __iter__(self) -> Iterator[tuple[int, Passage]]:
         for row, (place, passage) in enumerate(super().__iter__()):
             if passage.id != str(row):
-                raise CorpusError(
-                    f"{self.where(place)}: id {passage.id!r} in row {row}. Vectors belong to passages by "
-                    "row, and in the published corpora the id is the row: give the corpus in the order in "
-                    "which it was encoded. If it is, but has other ids, add --trust."
+                raise UserError(
+                    f"{self.locate(place)}: id {passage.id!r} in row {row}, but ids must be row numbers. If "
+                    "the corpus is in the order of the vectors, add --trust."
                 )
             yield place, passage
 
@@ -111,14 +108,9 @@ class _NumberedCorpus(CorpusReader):
 def _check_kind(path: Path) -> None:
     header = read_header(path)
     if header.metric != INNER_PRODUCT:
-        raise BuildError(
-            f"--faiss {path}: made for another metric ({header.metric}) than the inner product "
-            f"({INNER_PRODUCT}), so its scores mean something else. Import its embeddings instead."
-        )
+        raise UserError(f"--faiss {path}: made for another metric than inner product. Import its embeddings.")
     if header.kind in ("IxMp", "IxM2"):
-        raise BuildError(
-            f"--faiss {path}: an IDMap, with ids of its own. Rows are ids here: write the index inside it."
-        )
+        raise UserError(f"--faiss {path}: an IDMap. Rows are the ids here: write the index inside it.")
 
 
 def _take_index(
@@ -127,10 +119,7 @@ def _take_index(
     """Check a FAISS file against corpus and encoder, and put it into the folder."""
     index = open_index(source, mapped=True)
     if index.ntotal != len(store):
-        raise BuildError(
-            f"--faiss {source}: {index.ntotal} rows, but the corpus has {len(store)} passages. Row i must be "
-            "passage i: give the corpus that was encoded."
-        )
+        raise UserError(f"--faiss {source}: {index.ntotal} rows for {len(store)} passages. Give its corpus.")
     parameters = SearchParameters(options.nprobe, options.ef_search)
     parameters.apply(index)
     ivf = faiss.try_extract_index_ivf(index)
@@ -144,13 +133,12 @@ def _take_index(
         )
         _probe(encoder, store, index.reconstruct_batch, exact=whole, trust=trust)
     except RuntimeError as error:
-        raise BuildError(
-            f"--faiss {source}: FAISS cannot give back the vector of a row ({_last_line(error)}), which "
-            "scores are computed from. Import its embeddings, or build the index here."
+        raise UserError(
+            f"--faiss {source}: FAISS returns no vectors ({faiss_message(error)}). Import its embeddings."
         ) from None
     factory = _factory(index)
     del index, ivf
-    _link_or_copy(source.resolve(), target, options.progress)
+    link_or_copy(source.resolve(), target, progress=options.progress)
     search = SearchSection(nprobe=options.nprobe, ef_search=options.ef_search)
     return DenseSection(
         encoder=encoder.section,
@@ -179,9 +167,8 @@ def _make_index(
                 bar.update(len(block))
 
     write_exact(blocks(), len(vectors), vectors.dimension, work / FAISS_INDEX)
-    return DenseSection(
-        encoder=encoder.section, metric="inner_product", factory="Flat", preset=options.preset
-    )
+    exact = {"metric": "inner_product", "factory": "Flat"}
+    return DenseSection(encoder=encoder.section, preset=options.preset, **exact)
 
 
 def _probe(
@@ -192,16 +179,16 @@ def _probe(
     exact: bool,
     trust: bool,
 ) -> None:
-    """Compare some rows, ``stored(rows)``, with their passages encoded again. Raises BuildError."""
+    """Compare some rows, ``stored(rows)``, with their passages encoded again. Raises UserError."""
     rows = np.random.default_rng(_SEED).permutation(len(store))[:_PROBED].astype(np.int64)
     fresh = encoder.encode_passages([store[row].contents for row in rows.tolist()])
     imported = stored(rows)
     lengths = np.linalg.norm(imported, axis=1)
     fresh /= np.linalg.norm(fresh, axis=1, keepdims=True)
     cosines = fresh @ (imported / np.maximum(lengths, 1e-9)[:, None]).T
-    own = np.diagonal(cosines)
-    at_home = int((own >= cosines.max(axis=1) - 1e-3).sum())
-    near = float(np.median(own))
+    own_cosines = np.diagonal(cosines)
+    at_home = int((own_cosines >= cosines.max(axis=1) - 1e-3).sum())
+    near = float(np.median(own_cosines))
     if at_home < _OWN * len(rows):
         fault = (
             f"of {len(rows)} passages encoded again, {len(rows) - at_home} are nearer to the vector of "
@@ -221,7 +208,7 @@ def _probe(
     else:
         return
     if not trust:
-        raise BuildError(f"{fault}. Correct that, or accept them as they are with --trust.")
+        raise UserError(f"{fault}. Correct that, or accept them as they are with --trust.")
     log.warning("%s; accepted all the same (--trust)", fault)
 
 
@@ -235,25 +222,3 @@ def _factory(index: faiss.Index) -> str:
     if type(index) is faiss.IndexIVFFlat:
         return f"IVF{index.nlist},Flat"
     return type(index).__name__.removeprefix("Index")
-
-
-def _link_or_copy(source: Path, target: Path, progress: bool) -> None:
-    """Hard-link the file, or copy it block by block where the file system cannot link."""
-    try:
-        os.link(source, target)
-        return
-    except OSError:
-        pass
-    size = source.stat().st_size
-    with (
-        source.open("rb") as read,
-        target.open("wb") as written,
-        tqdm(total=size, desc="copying", unit="B", unit_scale=True, disable=not progress) as bar,
-    ):
-        while block := read.read(_COPIED_AT_ONCE):
-            written.write(block)
-            bar.update(len(block))
-
-
-def _last_line(error: RuntimeError) -> str:
-    return str(error).strip().splitlines()[-1].rpartition(": ")[2]

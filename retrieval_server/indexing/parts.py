@@ -8,8 +8,8 @@ are put together for the last step:
 * ``encode_part`` writes the vectors of one part of the rows, ``part-00002-of-00010.f32`` (or ``.f16``,
   ``.i8``: the type of a preset's rows), and beside it a ``.json`` that says whose vectors these are. If it is
   killed, it resumes after its last whole block;
-* ``check_parts`` sees that the parts are whole, of this corpus, of one encoder and one type, and that none is
-  missing; builder.py makes the index from them.
+* ``check_parts`` checks that the parts are whole, of this corpus, of one encoder and one type, and that none
+  is missing; builder.py makes the index from them.
 
 Rows are divided at the borders of blocks, so that n parts together have the bytes of a single one.
 """
@@ -26,7 +26,7 @@ from tqdm import tqdm
 from retrieval_server.encode import vector_files
 from retrieval_server.encode.encoder import Encoder
 from retrieval_server.encode.vector_files import encode_rows
-from retrieval_server.errors import BuildError
+from retrieval_server.errors import UserError
 from retrieval_server.folder.atomic import write_json
 from retrieval_server.folder.corpus import CorpusReader, write_passages
 from retrieval_server.folder.locks import exclusive_lock, named_lock
@@ -73,16 +73,16 @@ class EncodingPart:
 
     def __post_init__(self) -> None:
         if not 1 <= self.number <= self.of <= 99999:
-            raise BuildError(f"--part {self}: give I/N with I from 1 to N, and N at most 99999.")
+            raise UserError(f"--part {self}: give I/N with I from 1 to N, and N at most 99999.")
 
     def __str__(self) -> str:
         return f"{self.number}/{self.of}"
 
     @classmethod
     def parse(cls, text: str) -> EncodingPart:
-        """From ``I/N``. Raises BuildError."""
+        """From ``I/N``. Raises UserError."""
         if not re.fullmatch(r"[0-9]{1,5}/[0-9]{1,5}", text):
-            raise BuildError(f"--part {text}: not of the form I/N, 2/10 for the second of ten.")
+            raise UserError(f"--part {text}: not of the form I/N, 2/10 for the second of ten.")
         return cls(*map(int, text.split("/")))
 
     def rows(self, count: int) -> tuple[int, int]:
@@ -102,9 +102,9 @@ class EncodingPart:
 
 
 def prepare_corpus(reader: CorpusReader, folder: Path) -> CorpusRecord:
-    """The first step. Raises CorpusError for a bad corpus, BuildError if the folder has one already."""
+    """The first step. Raises UserError for a bad corpus, or if the folder has one already."""
     if (folder / CORPUS).exists():
-        raise BuildError(f"{folder / CORPUS} exists: the folder has its corpus. Choose another --parts.")
+        raise UserError(f"{folder / CORPUS} exists: the folder has its corpus. Choose another --parts.")
     folder.mkdir(parents=True, exist_ok=True)
     with exclusive_lock(folder, f"{folder}: another process is writing the corpus of this folder."):
         corpus, count = write_passages(reader, folder / PASSAGES)
@@ -114,15 +114,13 @@ def prepare_corpus(reader: CorpusReader, folder: Path) -> CorpusRecord:
 
 
 def open_corpus(folder: Path) -> tuple[CorpusRecord, PassageStore]:
-    """What ``prepare_corpus`` made. Raises BuildError if it is missing or incomplete."""
+    """What ``prepare_corpus`` made. Raises UserError if it is missing or incomplete."""
     if not (folder / CORPUS).is_file():
-        raise BuildError(
-            f"{folder}: no {CORPUS}. Begin with: rag-r1 index build passages --corpus PATH --parts {folder}"
-        )
+        raise UserError(f"{folder}: no {CORPUS}. Use: rag-r1 index build passages --corpus PATH --parts DIR")
     record = _read(folder / CORPUS, CorpusRecord)
     store = PassageStore(folder / PASSAGES)
     if len(store) != record.count:
-        raise BuildError(
+        raise UserError(
             f"{folder / PASSAGES}: {len(store)} passages, but {CORPUS} says {record.count}. Copy both again."
         )
     return record, store
@@ -140,7 +138,7 @@ def encode_part(
 ) -> PartRecord:
     """The second step, for one part. Resumes where a killed run stopped; does nothing for a finished part.
 
-    ``rows`` is the type in which vectors are stored. Raises BuildError if the part has vectors of another
+    ``rows`` is the type in which vectors are stored. Raises UserError if the part has vectors of another
     type, encoder or corpus (``overwrite`` starts over), or if another process is encoding it.
     """
     corpus, store = open_corpus(folder)
@@ -153,10 +151,7 @@ def encode_part(
         if part.record(folder).exists() and not overwrite:
             record = _read(part.record(folder), PartRecord)
             if difference := _difference(record, expected):
-                raise BuildError(
-                    f"part {part}: its vectors are of another {difference}. "
-                    "Start it over with --overwrite, or choose another --parts."
-                )
+                raise UserError(f"part {part}: vectors of another {difference}. Start over with --overwrite.")
             if record.sha256 is not None:
                 return record
         else:
@@ -185,22 +180,22 @@ def check_parts(folder: Path, *, progress: bool = True) -> tuple[EncoderSection,
 
     Every file is compared with its hash.
 
-    Raises BuildError naming the part that is missing, unfinished, damaged, or of another corpus or encoder.
+    Raises UserError naming the part that is missing, unfinished, damaged, or of another corpus or encoder.
     """
     corpus, _ = open_corpus(folder)
     matches = filter(None, (_NAME.fullmatch(path.name) for path in sorted(folder.iterdir())))
     present = [EncodingPart(*map(int, match.groups())) for match in matches]
     command = f"rag-r1 index build encode --parts {folder} --part"
 
-    def refused(part: EncodingPart, problem: str, flag: str = "") -> BuildError:
-        return BuildError(f"part {part} {problem}. Encode it: {command} {part}{flag} --encoder NAME")
+    def refused(part: EncodingPart, problem: str, flag: str = "") -> UserError:
+        return UserError(f"part {part} {problem}. Encode it: {command} {part}{flag} --encoder NAME")
 
     if not present:
-        raise BuildError(f"{folder}: no part in this folder. Make them with: {command} 1/N --encoder NAME")
+        raise UserError(f"{folder}: no part in this folder. Make them with: {command} 1/N --encoder NAME")
     divisions = sorted({part.of for part in present})
     if len(divisions) > 1:
         example = ", ".join(str(next(part for part in present if part.of == of)) for of in divisions)
-        raise BuildError(f"{folder}: parts of different divisions ({example}). Remove all but one division.")
+        raise UserError(f"{folder}: parts of different divisions ({example}). Remove all but one division.")
     records: list[PartRecord] = []
     files = []
     parts = [EncodingPart(number, divisions[0]) for number in range(1, divisions[0] + 1)]
@@ -232,10 +227,10 @@ def _difference(record: PartRecord, expected: PartRecord) -> str | None:
         return f"range (rows {record.start}-{record.stop} instead of {expected.start}-{expected.stop})"
     if record.rows != expected.rows:
         return f"type ({record.rows} instead of {expected.rows})"
-    ours, theirs = (one.encoder.model_dump(exclude={"name"}) for one in (record, expected))
-    for key, value in ours.items():
-        if value != theirs[key]:
-            return f"encoder ({key} {value!r} instead of {theirs[key]!r})"
+    encoder, expected_encoder = (part.encoder.model_dump(exclude={"name"}) for part in (record, expected))
+    for key, value in encoder.items():
+        if value != expected_encoder[key]:
+            return f"encoder ({key} {value!r} instead of {expected_encoder[key]!r})"
     return None
 
 
@@ -247,4 +242,4 @@ def _read(path: Path, kind):
     try:
         return kind.model_validate_json(json_file_bytes(path))
     except (OSError, ValueError) as error:
-        raise BuildError(f"{path}: no readable record ({error}). Copy it again or make it again.") from None
+        raise UserError(f"{path}: no readable record ({error}). Copy it again or make it again.") from None

@@ -12,7 +12,8 @@ import math
 import shutil
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -20,7 +21,7 @@ import faiss
 import numpy as np
 
 from retrieval_server.encode.encoder import Encoder
-from retrieval_server.errors import BuildError
+from retrieval_server.errors import UserError
 from retrieval_server.folder.passages import PassageStore
 from retrieval_server.folder.row_layout import RowLayout
 from retrieval_server.indexing.faiss_build import make_index, sample_size
@@ -63,16 +64,10 @@ def estimate_bytes(
     ``encodes``: whether the build writes the vectors itself; else they lie elsewhere and are only read.
     """
     flat = 4 * dimension * passages
+    estimate = partial(ResourceEstimate, process=_resident(), index_s=0.0, with_encoder=with_encoder)
     if preset.bits is None or preset.rescoring is None:
         # The vectors of the encoder and the index are on disk together; the index is built in memory.
-        return ResourceEstimate(
-            memory=flat,
-            process=_resident(),
-            build_memory=2 * flat,
-            disk=2 * flat if encodes else flat,
-            index_s=0.0,
-            with_encoder=with_encoder,
-        )
+        return estimate(memory=flat, build_memory=2 * flat, disk=2 * flat if encodes else flat)
     many = cells_for(passages)
     code = faiss.extract_index_ivf(make_index(preset.factory(1, dimension), dimension)).code_size
     centres = many * (4 * dimension + (_LINK_BYTES if many >= GRAPH_FROM else 0)) + 4 * dimension**2
@@ -80,14 +75,8 @@ def estimate_bytes(
     rows = RowLayout(dimension, preset.rescoring.rows).row_bytes * passages
     # Training holds the sample and two copies; cells grow by doubling while vectors are added.
     sample = 4 * dimension * min(passages, sample_size(many))
-    return ResourceEstimate(
-        memory=index,
-        process=_resident(),
-        build_memory=max(3 * sample, 2 * index),
-        disk=rows + 2 * index,  # the index, and the half-built one that is kept until it is finished
-        index_s=0.0,
-        with_encoder=with_encoder,
-    )
+    # On disk: the index, and the half-built one that is kept until it is finished.
+    return estimate(memory=index, build_memory=max(3 * sample, 2 * index), disk=rows + 2 * index)
 
 
 def estimate_times(
@@ -113,13 +102,13 @@ def estimate_times(
         encoder.encode_passages(texts[:1])  # warm
         encode_s = _seconds(lambda: encoder.encode_passages(texts, batch_size)) / len(texts) * passages
     index_s = 0.0 if preset.bits is None else _index_seconds(preset, passages, dimension)
-    return ResourceEstimate(**{**vars(needs), "encode_s": encode_s, "index_s": index_s})
+    return replace(needs, encode_s=encode_s, index_s=index_s)
 
 
 def print_estimate(
     preset: Preset, passages: int, dimension: int, needs: ResourceEstimate, folder: Path, stored: int = 0
 ) -> None:
-    """Print what the build will need. Raises BuildError if the disk of ``folder`` has less than that free.
+    """Print what the build will need. Raises UserError if the disk of ``folder`` has less than that free.
 
     ``stored``: bytes that an interrupted build has left, which are continued or removed.
     """
@@ -135,17 +124,14 @@ def print_estimate(
         f"  disk                  {size_text(needs.disk)}, beside the text ({size_text(free)} are free)",
     ]
     if needs.encode_s is not None:
-        lines.append(
-            f"  time to encode        about {duration_text(needs.encode_s)} on this machine as it is now"
-        )
+        lines.append(f"  time to encode        about {duration_text(needs.encode_s)} on this machine now")
     if needs.index_s:
         lines.append(f"  time to index         about {duration_text(needs.index_s)}")
     print("\n".join(lines), flush=True)
     if free < needs.disk:
-        raise BuildError(
+        raise UserError(
             f"--preset {preset.name}: {folder} has {size_text(free)} free, and the build needs "
-            f"{size_text(needs.disk)}. "
-            "Free some, choose another --out, or take a smaller preset."
+            f"{size_text(needs.disk)}. Free some, choose another --out, or take a smaller preset."
         )
 
 

@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
-from retrieval_server.errors import BuildError
+from retrieval_server.errors import UserError
 from retrieval_server.extras import INDEX, require_packages
 from retrieval_server.folder.manifest import (
     BM25_FOLDER,
@@ -45,27 +45,22 @@ _VECTORS_AT_ONCE = 65536
 
 
 def split_index(folder: Path, out: Path, shards: int, *, progress: bool = True) -> None:
-    """Split the index in ``folder`` into ``shards`` index folders in ``out``. Raises BuildError."""
+    """Split the index in ``folder`` into ``shards`` index folders in ``out``. Raises UserError."""
     manifest = read_manifest(folder)
     check_files(folder, manifest)
     if manifest.shard is not None:
-        raise BuildError(f"{folder} is a shard itself; split the whole index.")
+        raise UserError(f"{folder} is a shard itself; split the whole index.")
     if manifest.backend not in ("dense", "bm25"):
-        raise BuildError(f"{folder}: a {manifest.backend} index; dense and bm25 indexes can be split.")
+        raise UserError(f"{folder}: a {manifest.backend} index; dense and bm25 indexes can be split.")
     if manifest.backend == "dense":
         require_packages("A dense index", "retrieval", INDEX)
     if out.exists():
-        raise BuildError(f"{out} exists. Choose another --out, or remove it.")
+        raise UserError(f"{out} exists. Choose another --out, or remove it.")
     if not 1 <= shards <= manifest.count:
-        raise BuildError(
-            f"--shards {shards}: an index of {manifest.count} passages has 1 to {manifest.count}."
-        )
+        raise UserError(f"--shards {shards}: choose from 1 to {manifest.count}, the number of passages.")
     dense = manifest.dense
     if dense is not None and dense.rescoring is None and not _EXACT.fullmatch(dense.factory):
-        raise BuildError(
-            f"{folder}: shards of a {dense.factory} index would not answer as the whole does; "
-            "Flat, IVF...,Flat and the presets balanced and small can be split."
-        )
+        raise UserError(f"{folder}: a {dense.factory} index; only Flat, IVF...,Flat, presets can be split.")
     work = out.with_name(out.name + ".building")
     shutil.rmtree(work, ignore_errors=True)
     borders = [manifest.count * number // shards for number in range(shards + 1)]
@@ -136,11 +131,11 @@ def _split_compressed(folder: Path, rows: range, target: Path, layout: RowLayout
             continue
         ids = faiss.rev_swig_ptr(source_cells.invlists.get_ids(cell), many)
         codes = faiss.rev_swig_ptr(source_cells.invlists.get_codes(cell), many * cells.code_size)
-        mine = (ids >= rows.start) & (ids < rows.stop)
+        selected = (ids >= rows.start) & (ids < rows.stop)
         # In variables, so that the arrays live as long as FAISS reads them.
-        own_ids = ids[mine] - rows.start
-        own_codes = codes.reshape(many, cells.code_size)[mine]
-        cells.invlists.add_entries(cell, len(own_ids), faiss.swig_ptr(own_ids), faiss.swig_ptr(own_codes))
+        new_ids = ids[selected] - rows.start
+        new_codes = codes.reshape(many, cells.code_size)[selected]
+        cells.invlists.add_entries(cell, len(new_ids), faiss.swig_ptr(new_ids), faiss.swig_ptr(new_codes))
     cells.ntotal = shard.ntotal = len(rows)
     faiss.write_index(shard, str(target / FAISS_INDEX))
 
@@ -150,11 +145,11 @@ def _split_bm25(folder: Path, rows: range, out: Path) -> None:
 
     index = bm25s.BM25.load(folder, mmap=True, show_progress=False)
     documents, borders = index.scores["indices"], index.scores["indptr"]
-    mine = (documents >= rows.start) & (documents < rows.stop)
-    before = np.concatenate([[0], np.cumsum(mine)])  # how many of mine come before each place
+    selected = (documents >= rows.start) & (documents < rows.stop)
+    before = np.concatenate([[0], np.cumsum(selected)])  # how many of them come before each place
     index.scores = {
-        "data": np.asarray(index.scores["data"][mine]),
-        "indices": (documents[mine] - rows.start).astype(documents.dtype),
+        "data": np.asarray(index.scores["data"][selected]),
+        "indices": (documents[selected] - rows.start).astype(documents.dtype),
         "indptr": before[borders].astype(borders.dtype),
         "num_docs": len(rows),
     }

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from retrieval_server.errors import BuildError, IndexFolderError, SetupError
+from retrieval_server.errors import REBUILD, UserError
 from retrieval_server.extras import missing_message
 from retrieval_server.folder.manifest import BM25Section, require_equal
 from retrieval_server.search.backends import Backend, Hit
@@ -26,6 +26,8 @@ _STOPWORDS = frozenset(
     "a an and are as at be but by for if in into is it no not of on or such that the their then there these "
     "they this to was will with".split()
 )
+#: The error of a corpus without words.
+NO_WORD = "The corpus has no word to index, only stop words and punctuation. Look at its contents."
 
 
 class Analyzer:
@@ -38,7 +40,7 @@ class Analyzer:
             try:
                 import Stemmer
             except ImportError:
-                raise SetupError(missing_message("Stemming", "bm25", ["PyStemmer"])) from None
+                raise UserError(missing_message("Stemming", "bm25", ["PyStemmer"])) from None
             self._stem = Stemmer.Stemmer("english").stemWord
 
     def terms(self, text: str) -> list[str]:
@@ -57,9 +59,7 @@ def build_bm25(texts: Iterable[str], section: BM25Section, folder: Path, *, prog
         for text in texts
     ]
     if not vocabulary:
-        raise BuildError(
-            "The corpus has no word to index, only stop words and punctuation. Look at its contents."
-        )
+        raise UserError(NO_WORD)
     index = bm25s.BM25(k1=section.k1, b=section.b, method="lucene", backend="numpy")
     # build_index_from_ids is the layer below BM25.index(): it takes the ids that our own analyser gave.
     index.scores = index.build_index_from_ids(
@@ -76,12 +76,8 @@ class BM25Backend(Backend):
         try:
             self._index = bm25s.BM25.load(folder, mmap=True, show_progress=False)
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise IndexFolderError(
-                f"{folder}: no readable BM25 index ({error}). Build the index again."
-            ) from error
-        require_equal(
-            f"{folder}: passages", count, int(self._index.scores["num_docs"]), "Build the index again."
-        )
+            raise UserError(f"{folder}: no readable BM25 index ({error}). {REBUILD}") from error
+        require_equal(f"{folder}: passages", count, int(self._index.scores["num_docs"]), REBUILD)
         self._analyzer = Analyzer(section)
 
     def prepare(self, queries: Sequence[str]) -> list[list[int]]:

@@ -23,16 +23,16 @@ import os
 import sys
 from pathlib import Path
 
-from retrieval_server.errors import IndexFolderError
+from retrieval_server.errors import UserError
 from retrieval_server.folder.manifest import Manifest
 from retrieval_server.search.backends import Backend
 
 
 def open_custom_backend(path: str, folder: Path, manifest: Manifest) -> Backend:
-    """What ``module:function`` opens. Raises IndexFolderError that says what is wrong with it."""
+    """What ``module:function`` opens. Raises UserError that says what is wrong with it."""
     module_name, _, name = path.partition(":")
     if not module_name or not name:
-        raise IndexFolderError(f"--backend {path}: write it as package.module:function.")
+        raise UserError(f"--backend {path}: write it as package.module:function.")
     here = os.getcwd()
     if here not in sys.path:  # behind all others, so that a file here takes no module's place
         sys.path.append(here)
@@ -40,9 +40,9 @@ def open_custom_backend(path: str, folder: Path, manifest: Manifest) -> Backend:
         factory = getattr(importlib.import_module(module_name), name)
         backend = factory(folder, manifest)
     except Exception as error:
-        raise IndexFolderError(f"--backend {path} raises {type(error).__name__}: {error}") from error
+        raise UserError(f"--backend {path} raises {type(error).__name__}: {error}") from error
     if not isinstance(backend, Backend):
-        raise IndexFolderError(
+        raise UserError(
             f"--backend {path} gives {type(backend).__name__}; it must give a "
             "retrieval_server.search.backends.Backend."
         )

@@ -15,7 +15,7 @@ import faiss
 import numpy as np
 
 from retrieval_server.encode.encoder import Encoder
-from retrieval_server.errors import IndexFolderError
+from retrieval_server.errors import REBUILD, UserError
 from retrieval_server.folder.manifest import ROWS, DenseSection, SearchSection, require_equal
 from retrieval_server.folder.row_layout import RowLayout
 from retrieval_server.search.backends import Backend, Hit
@@ -49,11 +49,10 @@ class DenseBackend(Backend):
         rescoring = section.rescoring
         mapped = rescoring is not None if options.mmap is None else options.mmap
         index = open_index(path, mapped=mapped)
-        remedy = "Build the index again."
-        require_equal(f"{path}: vectors", count, index.ntotal, remedy)
-        require_equal(f"{path}: dimension", section.encoder.dimension, index.d, remedy)
+        require_equal(f"{path}: vectors", count, index.ntotal, REBUILD)
+        require_equal(f"{path}: dimension", section.encoder.dimension, index.d, REBUILD)
         metric = "inner_product" if index.metric_type == faiss.METRIC_INNER_PRODUCT else "other"
-        require_equal(f"{path}: metric", section.metric, metric, remedy)
+        require_equal(f"{path}: metric", section.metric, metric, REBUILD)
         kept = section.search or SearchSection()
         SearchParameters(
             kept.nprobe if options.nprobe is None else options.nprobe,
@@ -90,13 +89,12 @@ class DenseBackend(Backend):
 def _open_search(
     index: faiss.Index, path: Path, section: DenseSection, count: int, options: OpenOptions
 ) -> Search:
-    """What searches the index. Raises IndexFolderError for an option that it has no use for."""
+    """What searches the index. Raises UserError for an option that it has no use for."""
     rescoring = section.rescoring
     if rescoring is None:
         if options.candidates is not None:
-            raise IndexFolderError(
-                f"--candidates {options.candidates}: {path.parent} has no rows to score candidates from. "
-                "Drop the flag, or build the index with --preset balanced or small."
+            raise UserError(
+                f"--candidates {options.candidates}: {path.parent} is no index of --preset balanced or small."
             )
         return open_search(
             index,
@@ -105,10 +103,7 @@ def _open_search(
             options.search_threads_alone,
         )
     if options.gpu == "on":
-        raise IndexFolderError(
-            f"--gpu on: {path.parent} is a compressed index, which FAISS searches on the CPU only. Start "
-            "with --gpu auto, or build the index with --preset exact."
-        )
+        raise UserError(f"--gpu on: {path.parent} is compressed: CPU only. Use --gpu auto or --preset exact.")
     layout = RowLayout(section.encoder.dimension, rescoring.rows)
     stored = StoredRows(path.with_name(ROWS), layout, count)
     candidates = options.candidates or rescoring.candidates

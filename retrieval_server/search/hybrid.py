@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from retrieval_server.determinism import weakest_determinism
-from retrieval_server.errors import BuildError
+from retrieval_server.errors import UserError
 from retrieval_server.folder.manifest import (
     HybridSection,
     Manifest,
@@ -72,7 +72,7 @@ class HybridBackend(Backend):
 def open_members(
     folder: Path, manifest: Manifest, verify: bool | None, open_member: Callable[[Path, Manifest], Backend]
 ) -> HybridBackend:
-    """Open the indexes that a hybrid folder names. Raises IndexFolderError if one no longer fits."""
+    """Open the indexes that a hybrid folder names. Raises UserError if one no longer fits."""
     assert manifest.hybrid is not None
     members = []
     for name in manifest.hybrid.of:
@@ -91,16 +91,16 @@ def describe_members(
 ) -> tuple[HybridSection, Manifest]:
     """The section of a hybrid of these folders, and the manifest of the one whose text and encoder it uses.
 
-    Raises BuildError or IndexFolderError unless they are two or more finished indexes of one corpus.
+    Raises UserError unless they are two or more finished indexes of one corpus.
     """
     if len({folder.resolve() for folder in folders}) < 2:
-        raise BuildError("--backend hybrid needs two indexes or more: --of DIR --of DIR.")
+        raise UserError("--backend hybrid needs two indexes or more: --of DIR --of DIR.")
     manifests = [read_manifest(folder) for folder in folders]
     for folder, manifest in zip(folders, manifests, strict=True):
         if manifest.backend == "hybrid":
-            raise BuildError(f"--of {folder}: a hybrid itself. Name the indexes that it consists of.")
+            raise UserError(f"--of {folder}: a hybrid itself. Name the indexes that it consists of.")
         if manifest.corpus.sha256 != manifests[0].corpus.sha256:
-            raise BuildError(
+            raise UserError(
                 f"--of {folder}: of another corpus than {folders[0]}: sha256 {manifest.corpus.sha256} and "
                 f"{manifests[0].corpus.sha256}. Rows must be the same passages: build both of one corpus."
             )

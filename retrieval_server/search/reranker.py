@@ -24,7 +24,7 @@ from typing import Any
 from retrieval_server.determinism import Determinism, probe_model, weakest_determinism
 from retrieval_server.encode.model_folder import resolve_model
 from retrieval_server.encode.model_import import import_library, model_load_lock
-from retrieval_server.errors import EncoderError
+from retrieval_server.errors import UserError
 from retrieval_server.folder.passages import Passage
 from retrieval_server.source import ScoredPassage, SourceDescription, StagedSource
 
@@ -45,7 +45,7 @@ class Reranker:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="cross-encoder")
 
     def load(self) -> None:
-        """Load the model now. Raises EncoderError."""
+        """Load the model now. Raises UserError."""
         self._thread.submit(self._load).result()
 
     def _load(self) -> None:
@@ -63,14 +63,9 @@ class Reranker:
                 )
             labels = model.config.num_labels
         except (OSError, ValueError, KeyError, RuntimeError) as error:
-            raise EncoderError(
-                f"--rerank {self.name}: no cross-encoder that loads ({type(error).__name__}: {error})."
-            ) from error
+            raise UserError(f"--rerank {self.name}: no cross-encoder that loads ({error!r}).") from error
         if labels != 1:
-            raise EncoderError(
-                f"--rerank {self.name}: the model gives {labels} labels for a pair, not one score. "
-                "Take a cross-encoder for ranking, such as cross-encoder/ms-marco-MiniLM-L6-v2."
-            )
+            raise UserError(f"--rerank {self.name}: {labels} labels, not one score for a pair. Take another.")
         self._guarantee = probe_model(model).guarantee
         import torch
 
@@ -147,8 +142,8 @@ class RerankedSource(StagedSource):
         scores = iter(self._reranker.score(pairs))
         answers = []
         for hits, topk in zip(results, topks, strict=True):
-            ranked = _best_first([next(scores) for _ in hits])[:topk]
-            answers.append(tuple(ScoredPassage(hits[i].passage, score) for i, score in ranked))
+            scored = [ScoredPassage(hit.passage, next(scores)) for hit in hits]
+            answers.append(tuple(sorted(scored, key=lambda hit: -hit.score)[:topk]))
         return answers
 
     def documents(self, ids: Sequence[str]) -> list[Passage | None]:
@@ -160,7 +155,3 @@ class RerankedSource(StagedSource):
 
     def close(self) -> None:
         self._source.close()
-
-
-def _best_first(scores: Sequence[float]) -> list[tuple[int, float]]:
-    return sorted(enumerate(scores), key=lambda item: -item[1])

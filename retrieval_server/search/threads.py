@@ -44,8 +44,8 @@ class ThreadCount:
         together: int | None,
     ):
         if (alone is None) != (together is None):
-            own = _own_number(usual)
-            alone, together = alone or own, together or own
+            number = _default_number(usual)
+            alone, together = alone or number, together or number
         self._set, self._alone, self._together = set_threads, alone, together
 
     @property
@@ -61,7 +61,7 @@ class ThreadCount:
 
 
 @cache
-def _own_number(usual: Callable[[], int]) -> int:
+def _default_number(usual: Callable[[], int]) -> int:
     return usual()
 
 
@@ -97,7 +97,7 @@ def _torch_threads() -> int:
 def openmp_runtimes(process: int | str = "self") -> list[str]:
     """The files of the OpenMP runtimes in a process, in the order of their paths; Linux only.
 
-    Raises OSError if there is no such process, or it belongs to somebody else.
+    Raises OSError if there is no such process, or it belongs to another user.
     """
     maps = Path(_MAPS.format(process)).read_text(encoding="utf-8", errors="replace")
     paths = {line.split(maxsplit=5)[5] for line in maps.splitlines() if len(line.split(maxsplit=5)) == 6}

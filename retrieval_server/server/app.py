@@ -12,13 +12,12 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from pathlib import Path
+from typing import Any
 
 from fastapi import APIRouter, Depends, FastAPI
 from fastapi.security import HTTPBearer
 
-from retrieval_server.engine.options import EngineOptions
-from retrieval_server.errors import RetrievalServerError
+from retrieval_server.errors import UserError
 from retrieval_server.search.reranker import Reranker
 from retrieval_server.server import routes
 from retrieval_server.server.error_responses import add_error_handlers
@@ -26,8 +25,6 @@ from retrieval_server.server.http.load_shedding import LoadSheddingMiddleware, L
 from retrieval_server.server.http.middleware import BodyLimitMiddleware, MetricsMiddleware, TokenMiddleware
 from retrieval_server.server.http.origin_check import HostNames, JsonMiddleware, OriginMiddleware
 from retrieval_server.server.indexes import Loader
-from retrieval_server.server.limits import RequestLimits
-from retrieval_server.server.reload import Reloader
 from retrieval_server.server.rerank_route import add_rerank_route
 from retrieval_server.server.services import Services
 from retrieval_server.server.wire import DEFAULT_INDEX
@@ -38,36 +35,21 @@ log = logging.getLogger(__name__)
 def create_app(
     load: Loader | Mapping[str, Loader],
     *,
-    topk: int = 3,
-    limits: RequestLimits | None = None,
-    options: EngineOptions | None = None,
-    pages: Path | None = None,
-    reloader: Reloader | None = None,
     token: str | None = None,
     reranker: Reranker | None = None,
     hosts: HostNames | None = None,
-    log_queries: bool = False,
     on_ready: Callable[[], None] | None = None,
     on_load_failure: Callable[[BaseException], None] | None = None,
+    **settings: Any,
 ) -> FastAPI:
     """The FastAPI app; ``load`` makes the source and is called once, in a worker thread.
 
-    For several indexes ``load`` is a mapping of names to such functions, the default index first. ``topk`` is
-    for requests that name none, ``pages`` the file of ``/access``; without ``reloader`` every ``/reload`` is
-    refused. With ``token`` every request needs it, except for health, readiness and the API page. ``hosts``
-    are the names under which the server may be addressed (None: any). ``log_queries`` puts the queries' text
-    into the log.
+    For several indexes ``load`` is a mapping of names to such functions, the default index first. With
+    ``token`` every request needs it, except for health, readiness and the API page. ``hosts`` are the names
+    under which the server may be addressed (None: any). ``settings`` are those of ``Services.make``.
     ``on_ready`` is called when everything is loaded, ``on_load_failure`` if that fails, to stop the server.
     """
-    services = Services.make(
-        load if isinstance(load, Mapping) else {DEFAULT_INDEX: load},
-        limits=limits or RequestLimits(),
-        topk=topk,
-        options=options or EngineOptions(),
-        pages=pages,
-        reloader=reloader,
-        log_queries=log_queries,
-    )
+    services = Services.make(load if isinstance(load, Mapping) else {DEFAULT_INDEX: load}, **settings)
     watch = LoopMonitor()
     app = FastAPI(
         title="Retrieval server",
@@ -105,7 +87,7 @@ def _lifespan(
             if on_ready is not None:
                 on_ready()
             return
-        expected = isinstance(error, RetrievalServerError)
+        expected = isinstance(error, UserError)
         log.error("the index could not be loaded: %s", error, exc_info=None if expected else error)
         if on_load_failure is not None:
             on_load_failure(error)

@@ -30,10 +30,10 @@ def add_error_handlers(app: FastAPI) -> None:
     async def bad_input(_: Request, error: RequestValidationError) -> JSONResponse:
         first = error.errors()[0]
         keys = [part for part in first["loc"] if part != "body"]
-        where = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in keys).lstrip(".")
+        key_path = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in keys).lstrip(".")
         if first["type"] == "json_invalid":
             return error_response(422, "bad_input", f"the body is not JSON: {first['ctx']['error']}")
-        return error_response(422, "bad_input", f"{where or 'body'}: {first['msg']}")
+        return error_response(422, "bad_input", f"{key_path or 'body'}: {first['msg']}")
 
     @app.exception_handler(HTTPException)
     async def http_error(_: Request, error: HTTPException) -> JSONResponse:

@@ -50,8 +50,8 @@ class TextFormatter(logging.Formatter):
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         fields = getattr(record, "fields", {})
-        shown = (f"{key}={value!r}" if key == "texts" else f"{key}={value}" for key, value in fields.items())
-        return " ".join([super().formatMessage(record), *shown])
+        pairs = (f"{key}={value!r}" if key == "texts" else f"{key}={value}" for key, value in fields.items())
+        return " ".join([super().formatMessage(record), *pairs])
 
 
 def set_up_logs(form: str, level: str) -> None:

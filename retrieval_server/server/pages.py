@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
-from retrieval_server.errors import CorpusError
+from retrieval_server.errors import UserError
 from retrieval_server.json_limits import read_json_line
 from retrieval_server.server.request_errors import RequestErrors
 
@@ -23,12 +23,12 @@ from retrieval_server.server.request_errors import RequestErrors
 class PageStore:
     """The pages of one file. ``get`` may be called from any thread.
 
-    Raises CorpusError naming the line if the file is not of that form.
+    Raises UserError naming the line if the file is not of that form.
     """
 
     def __init__(self, path: Path, *, progress: bool = True):
         if not path.is_file():
-            raise CorpusError(f"{path}: no such file. Give the pages with --pages FILE.jsonl.")
+            raise UserError(f"{path}: no such file. Give the pages with --pages FILE.jsonl.")
         self._path = path
         hashes, offsets = array("Q"), array("Q")
         size = path.stat().st_size
@@ -78,7 +78,7 @@ class ServedPages:
         self._store: PageStore | None = None
 
     async def load(self) -> None:
-        """Raises CorpusError."""
+        """Raises UserError."""
         if self._path is not None:
             self._store = await asyncio.to_thread(PageStore, self._path)
 
@@ -97,14 +97,12 @@ def _hash(url: str) -> int:
     return int.from_bytes(digest, "little")
 
 
-def _parse(line: bytes, where: str) -> dict[str, str]:
+def _parse(line: bytes, place: str) -> dict[str, str]:
     try:
         row = read_json_line(line)
         page = {"url": row["url"], "contents": row["contents"]}
     except (ValueError, RecursionError, KeyError, TypeError) as error:
-        raise CorpusError(
-            f"{where}: not a JSON object with 'url' and 'contents' ({error}). Repair it."
-        ) from None
+        raise UserError(f"{place}: no JSON object with 'url' and 'contents' ({error}). Repair it.") from None
     if not all(isinstance(value, str) for value in page.values()):
-        raise CorpusError(f"{where}: 'url' and 'contents' must be strings. Repair it.")
+        raise UserError(f"{place}: 'url' and 'contents' must be strings. Repair it.")
     return page

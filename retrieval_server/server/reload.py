@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from retrieval_server.errors import IndexFolderError, OutsideRootError, RetrievalServerError
+from retrieval_server.errors import OutsideRootError, UserError
 from retrieval_server.folder.manifest import read_manifest
 from retrieval_server.server.indexes import Indexes, LoadedIndex, Loader, ServedIndex
 from retrieval_server.server.request_errors import RequestErrors
@@ -77,9 +77,7 @@ class Reloader:
         except (OSError, ValueError, RuntimeError):  # a loop of links, a NUL
             raise OutsideRootError(f"{key}: not a path") from None
         if not folder.is_relative_to(root):
-            raise OutsideRootError(
-                f"{key}: outside {root}, the only folder that /reload opens (--reload-root)"
-            )
+            raise OutsideRootError(f"{key}: outside {root}, the folder that /reload opens (--reload-root)")
         return folder
 
 
@@ -121,11 +119,10 @@ class ReloadService:
         task.add_done_callback(self._finished)
         try:
             return index.name, await asyncio.shield(task)
-        except RetrievalServerError as error:
-            reason = f"{error} The old index keeps serving."
-            raise refused(422, "reload_failed", reason, index=index.name) from None
-        except OSError as error:
-            reason = f"a file of it cannot be read ({error.strerror}). The old index keeps serving."
+        except (UserError, OSError) as error:
+            unread = isinstance(error, OSError)
+            fault = f"a file of it cannot be read ({error.strerror})." if unread else str(error)
+            reason = f"{fault} The old index keeps serving."
             raise refused(422, "reload_failed", reason, index=index.name) from None
 
     async def _replace(self, reloader: Reloader, index: ServedIndex, place: IndexLocation) -> LoadedIndex:
@@ -133,7 +130,7 @@ class ReloadService:
             serving = await index.load(reloader.loader(place))
         except Exception as error:
             index.metrics.reloaded("failed")
-            expected = isinstance(error, RetrievalServerError)
+            expected = isinstance(error, UserError)
             log.error("reload of %s failed: %s", index.name, error, exc_info=None if expected else error)
             raise
         else:
@@ -154,6 +151,6 @@ def _members(folder: Path | None) -> list[Path]:
     """The folders that a hybrid index is made of; none for another index, and for what is no index at all."""
     try:
         hybrid = read_manifest(folder).hybrid if folder is not None else None
-    except IndexFolderError:  # opening it will say why
+    except UserError:  # opening it will say why
         return []
     return [folder / name for name in hybrid.of] if hybrid else []

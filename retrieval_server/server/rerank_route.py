@@ -18,7 +18,7 @@ from pydantic_core import PydanticCustomError
 
 from retrieval_server.search.reranker import Reranker
 from retrieval_server.server.services import Services
-from retrieval_server.server.wire import Query, TopK
+from retrieval_server.server.wire import Query, TopK, example
 
 MAX_PAIRS = 2048  # of a query and a document, in one request
 MAX_WAITING = 16  # requests accepted and not yet answered; the model scores them one after the other
@@ -44,15 +44,11 @@ RerankInput = Query | GivenScored | GivenDocument
 class RerankRequest(BaseModel):
     """Body of ``POST /rerank``."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "query": "Who wrote the novel The Trial?",
-                    "documents": ["Ulm lies on the Danube.", "Franz Kafka wrote The Trial."],
-                    "topk": 1,
-                }
-            ]
+    model_config = example(
+        {
+            "query": "Who wrote the novel The Trial?",
+            "documents": ["Ulm lies on the Danube.", "Franz Kafka wrote The Trial."],
+            "topk": 1,
         }
     )
 
@@ -71,9 +67,7 @@ class RerankRequest(BaseModel):
         if (self.query is None) == (self.queries is None):
             raise PydanticCustomError("queries", "give either query (one string) or queries (a list)")
         if any(isinstance(item, list) != (self.queries is not None) for item in self.documents):
-            raise PydanticCustomError(
-                "documents", "a list of documents for query, a list of lists for queries"
-            )
+            raise PydanticCustomError("documents", "a list of documents for query, list of lists for queries")
         if self.queries is not None and len(self.queries) != len(self.documents):
             raise PydanticCustomError("documents", "there must be one list of documents for each query")
         return self
@@ -123,12 +117,11 @@ def add_rerank_route(app: APIRouter, services: Services, reranker: Reranker, err
         pairs = [(query, _text(document)) for query, documents in lists for document in documents]
         work = asyncio.get_running_loop().run_in_executor(thread, reranker.score, pairs)
         try:
-            scores = iter(
-                await services.search.until_disconnected(request, work)
-            )  # cancelled if it has not begun
+            # Cancelled if it has not begun.
+            scores = iter(await services.search.until_disconnected(request, work))
         finally:
             waiting -= 1
-        result = [_ranked([(one, next(scores)) for one in documents], body) for _, documents in lists]
+        result = [_ranked([(item, next(scores)) for item in documents], body) for _, documents in lists]
         return JSONResponse({"result": result} if body.queries is not None else {"results": result[0]})
 
 
@@ -136,22 +129,22 @@ def _check(lists: list[tuple[str, list[RerankInput]]], services: Services) -> No
     refused, most = services.refusals.refused, services.search.limits.max_query_chars
     pairs = sum(len(documents) for _, documents in lists)
     if pairs > MAX_PAIRS:
-        raise services.refusals.refused(
-            413, "too_large", f"{pairs} documents; at most {MAX_PAIRS} in one request"
-        )
+        raise refused(413, "too_large", f"{pairs} documents; at most {MAX_PAIRS} in one request")
     if any(len(query) > most for query, _ in lists):
         raise refused(413, "too_large", f"a query of more than {most} characters")
 
 
+def _unscored(document: RerankInput) -> str | GivenDocument:
+    return document.document if isinstance(document, GivenScored) else document
+
+
 def _text(document: RerankInput) -> str:
-    if isinstance(document, GivenScored):
-        document = document.document
+    document = _unscored(document)
     return document if isinstance(document, str) else document.contents
 
 
 def _as_sent(document: RerankInput) -> Any:
-    if isinstance(document, GivenScored):
-        document = document.document
+    document = _unscored(document)
     return document if isinstance(document, str) else document.model_dump()
 
 

@@ -16,7 +16,7 @@ from retrieval_server.engine.metrics import CONTENT_TYPE
 from retrieval_server.errors import RequestError
 from retrieval_server.folder.passages import Passage
 from retrieval_server.server.indexes import LoadedIndex
-from retrieval_server.server.search_service import DocumentResult, SearchResult
+from retrieval_server.server.search_service import IndexResult
 from retrieval_server.server.services import Services
 from retrieval_server.server.wire import (
     AccessRequest,
@@ -95,7 +95,7 @@ def add_document_routes(app: APIRouter, services: Services) -> None:
     )
     async def documents(body: DocumentsRequest, request: Request):
         result = await services.search.documents(request, body.ids, body.index)
-        documents = [passage and _document(passage) for passage in result.passages]
+        documents = [passage and _document(passage) for passage in result.items]
         return JSONResponse({"result": documents}, headers=_source(result))
 
     @app.post(
@@ -156,9 +156,9 @@ async def _answer_retrieve(
     result = await services.search.search(request, body.query_list(), topk, index)
     # Built as plain types: validating thousands of documents again would cost more than finding them.
     shape = _scored if body.return_scores else _bare
-    answer: dict = {"result": [[shape(hit) for hit in hits] for hits in result.answers]}
+    answer: dict = {"result": [[shape(hit) for hit in hits] for hits in result.items]}
     if body.query is not None:
-        answer |= {"query": body.query, "results": [_flat(hit) for hit in result.answers[0]]}
+        answer |= {"query": body.query, "results": [_flat(hit) for hit in result.items[0]]}
     return JSONResponse(answer, headers=_source(result))
 
 
@@ -166,7 +166,7 @@ async def _answer_queries(
     services: Services, body: QueriesRequest, request: Request, index: str | None
 ) -> JSONResponse:
     result = await services.search.search(request, body.queries, body.k, index)
-    answers = [[f"{hit.passage.id}\t{hit.passage.contents}" for hit in hits] for hits in result.answers]
+    answers = [[f"{hit.passage.id}\t{hit.passage.contents}" for hit in hits] for hits in result.items]
     return JSONResponse({"queries": body.queries, "answers": answers}, headers=_source(result))
 
 
@@ -180,7 +180,7 @@ def _status(serving: LoadedIndex) -> IndexStatus:
     return IndexStatus(index_version=serving.version, **asdict(serving.source.description))
 
 
-def _source(result: SearchResult | DocumentResult) -> dict[str, str]:
+def _source(result: IndexResult) -> dict[str, str]:
     return {"X-Index": result.index, "X-Index-Version": str(result.version)}
 
 

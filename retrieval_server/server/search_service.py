@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Sequence
-from typing import NamedTuple, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from starlette.requests import Request
 
@@ -19,18 +19,10 @@ from retrieval_server.server.request_errors import RequestErrors
 Made = TypeVar("Made")
 
 
-class SearchResult(NamedTuple):
-    """The answers to one request, and the name and version of the index that gave them."""
+class IndexResult(NamedTuple, Generic[Made]):
+    """What an index gave for one request, an item for each query or id; the index's name and version."""
 
-    answers: list[Answer]
-    index: str
-    version: int
-
-
-class DocumentResult(NamedTuple):
-    """The documents of one request, and the name and version of the index that holds them."""
-
-    passages: list[Passage | None]
+    items: list[Made]
     index: str
     version: int
 
@@ -58,7 +50,7 @@ class SearchService:
 
     async def search(
         self, request: Request, queries: Sequence[str], topk: int | None, name: str | None = None
-    ) -> SearchResult:
+    ) -> IndexResult[Answer]:
         """Documents for each query. Raises RequestError, or ClientDisconnectedError, its work taken back."""
         note: RequestNote | None = request.scope.get(NOTE)
         if note is not None:
@@ -71,7 +63,7 @@ class SearchService:
         try:
             searching = serving.engine.search(queries, topk)
             answers = await self.until_disconnected(request, searching, index.name)
-            return SearchResult(answers, index.name, serving.version)
+            return IndexResult(answers, index.name, serving.version)
         except OverloadedError as error:
             raise self._overloaded(index.name, error) from None
         except SearchFailedError as error:
@@ -79,7 +71,7 @@ class SearchService:
 
     async def documents(
         self, request: Request, ids: Sequence[str], name: str | None = None
-    ) -> DocumentResult:
+    ) -> IndexResult[Passage | None]:
         """The documents with these ids. Raises RequestError, or ClientDisconnectedError."""
         index, serving = self._indexes.require(name)
 
@@ -91,7 +83,7 @@ class SearchService:
             passages = await self.until_disconnected(request, look_up(), index.name)
         except SearchFailedError as error:
             raise self._failed(index.name, error) from None
-        return DocumentResult(passages, index.name, serving.version)
+        return IndexResult(passages, index.name, serving.version)
 
     async def until_disconnected(
         self, request: Request, work: Awaitable[Made], index: str | None = None

@@ -33,14 +33,18 @@ class Services:
         cls,
         loaders: Mapping[str, Loader],
         *,
-        limits: RequestLimits,
-        topk: int,
-        options: EngineOptions,
+        limits: RequestLimits = RequestLimits(),  # noqa: B008 (frozen)
+        topk: int = 3,
+        options: EngineOptions = EngineOptions(),  # noqa: B008 (frozen)
         pages: Path | None = None,
         reloader: Reloader | None = None,
         log_queries: bool = False,
     ) -> Services:
-        """Nothing is loaded yet. The first of ``loaders`` is the index of requests that name none."""
+        """Nothing is loaded yet. The first of ``loaders`` is the index of requests that name none.
+
+        ``topk`` is for requests that name none, ``pages`` the file of ``/access``; without ``reloader`` every
+        ``/reload`` is refused. ``log_queries`` puts the queries' text into the log.
+        """
         metrics = Metrics()
         refusals = RequestErrors(metrics)
         indexes = Indexes(loaders, options, metrics, refusals)

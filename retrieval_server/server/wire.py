@@ -15,7 +15,7 @@ If a server has several indexes, ``index`` names one, or the path does: ``/index
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictBool, StrictInt, model_validator
 from pydantic_core import PydanticCustomError
@@ -28,14 +28,16 @@ MAX_IDS = 64  # documents in one answer
 MAX_ID_CHARS = 1024
 MAX_PATH = 1024  # characters of a folder's path in an order to reload
 _PASSAGE = {"id": "kafka-1", "contents": '"The Trial"\nThe Trial is a novel by Franz Kafka.'}
+_PAGE = {"url": "https://en.wikipedia.org/wiki/Ulm", "contents": "Ulm is a city."}
 _WIKI = {"index_version": 1, "backend": "bm25", "passages": 9756, "corpus_sha256": "5d41...c592"}
 _WIKI |= {"guarantee": "bits"}
 _LIMITS = {"max_queue": 4096, "deadline_s": 60.0, "max_queries": 2048, "max_topk": 100}
 _QUESTIONS = ["Who wrote the novel The Trial?", "In which river's valley lies Ulm?"]
 
 
-def _example(body: dict) -> ConfigDict:
-    return ConfigDict(json_schema_extra={"examples": [body]})
+def example(body: dict, **more: Any) -> ConfigDict:
+    """The configuration of a body's class with an example for the API page."""
+    return ConfigDict(json_schema_extra={"examples": [body]}, **more)
 
 
 def _encodable(query: str) -> str:
@@ -49,17 +51,13 @@ def _encodable(query: str) -> str:
 
 Query = Annotated[str, AfterValidator(_encodable)]
 TopK = Annotated[StrictInt, Field(ge=1)]
-IndexName = Annotated[
-    str | None, Field(description="Which of the server's indexes; its default one if absent.")
-]
+IndexName = Annotated[str | None, Field(description="One of the server's indexes; its default if absent.")]
 
 
 class RetrieveRequest(BaseModel):
     """Body of ``POST /retrieve``."""
 
-    model_config = ConfigDict(
-        json_schema_extra={"examples": [{"queries": _QUESTIONS, "topk": 2, "return_scores": True}]}
-    )
+    model_config = example({"queries": _QUESTIONS, "topk": 2, "return_scores": True})
 
     queries: list[Query] | None = Field(None, description="The queries; an empty list gives an empty result.")
     query: Query | None = Field(None, description="One query, in place of `queries`.")
@@ -106,7 +104,7 @@ class FlatDocument(ScoredDocument):
 class RetrieveResponse(BaseModel):
     """``result[i]`` answers ``queries[i]``, best first. The other two only where one ``query`` was asked."""
 
-    model_config = _example({"result": [[{"document": _PASSAGE, "score": 11.3}], []]})
+    model_config = example({"result": [[{"document": _PASSAGE, "score": 11.3}], []]})
 
     result: list[list[ScoredDocument]] | list[list[Document]]
     query: str | None = None
@@ -116,7 +114,7 @@ class RetrieveResponse(BaseModel):
 class QueriesRequest(BaseModel):
     """Body of ``POST /queries``."""
 
-    model_config = _example({"queries": _QUESTIONS, "k": 2})
+    model_config = example({"queries": _QUESTIONS, "k": 2})
 
     queries: list[Query]
     k: TopK | None = Field(None, description="Passages for each query; the server's --topk if absent.")
@@ -126,7 +124,7 @@ class QueriesRequest(BaseModel):
 class QueriesResponse(BaseModel):
     """``answers[i]`` are the passages for ``queries[i]``, each as ``id<TAB>contents``, whatever the id."""
 
-    model_config = _example({"queries": _QUESTIONS, "answers": [["kafka-1\t" + _PASSAGE["contents"]], []]})
+    model_config = example({"queries": _QUESTIONS, "answers": [["kafka-1\t" + _PASSAGE["contents"]], []]})
 
     queries: list[str]
     answers: list[list[str]]
@@ -135,9 +133,7 @@ class QueriesResponse(BaseModel):
 class AccessRequest(BaseModel):
     """Body of ``POST /access``."""
 
-    model_config = ConfigDict(
-        json_schema_extra={"examples": [{"urls": ["https://en.wikipedia.org/wiki/Ulm"]}]}
-    )
+    model_config = example({"urls": [_PAGE["url"]]})
 
     urls: list[Query] = Field(max_length=MAX_URLS)
 
@@ -152,9 +148,7 @@ class Page(BaseModel):
 class AccessResponse(BaseModel):
     """``result[i]`` is the page at ``urls[i]``; null where there is none."""
 
-    model_config = _example(
-        {"result": [{"url": "https://en.wikipedia.org/wiki/Ulm", "contents": "Ulm is a city."}]}
-    )
+    model_config = example({"result": [_PAGE]})
 
     result: list[Page | None]
 
@@ -162,7 +156,7 @@ class AccessResponse(BaseModel):
 class DocumentsRequest(BaseModel):
     """Body of ``POST /documents``."""
 
-    model_config = _example({"ids": ["kafka-1", "no such id"]})
+    model_config = example({"ids": ["kafka-1", "no such id"]})
 
     ids: list[Annotated[Query, Field(max_length=MAX_ID_CHARS)]] = Field(max_length=MAX_IDS)
     index: IndexName = None
@@ -171,7 +165,7 @@ class DocumentsRequest(BaseModel):
 class DocumentsResponse(BaseModel):
     """``result[i]`` is the document whose id is ``ids[i]``; null where there is none."""
 
-    model_config = _example({"result": [_PASSAGE, None]})
+    model_config = example({"result": [_PASSAGE, None]})
 
     result: list[Document | None]
 
@@ -188,7 +182,7 @@ class ServerLimits(BaseModel):
 class Health(BaseModel):
     """The process is alive."""
 
-    model_config = _example({"status": "ok", "limits": _LIMITS})
+    model_config = example({"status": "ok", "limits": _LIMITS})
 
     status: str = "ok"
     limits: ServerLimits
@@ -209,9 +203,7 @@ class IndexStatus(BaseModel):
     max_length: int | None = Field(
         None, description="Tokens of a query that its encoder reads, prefix and special tokens included."
     )
-    query_prefix: str | None = Field(
-        None, description="What the server puts before a query; clients must not."
-    )
+    query_prefix: str | None = Field(None, description="Put before a query by the server; clients must not.")
     query_mode: str | None = Field(
         None,
         description="What stands in a query beside it, as the encoder was trained: agentic (the question), "
@@ -240,10 +232,8 @@ class IndexStatus(BaseModel):
 class Ready(IndexStatus):
     """Every index is loaded and warmed up. The default index, and each one under ``indexes``."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [{"status": "ready", "topk": 3, "index": "wiki", "indexes": {"wiki": _WIKI}} | _WIKI]
-        }
+    model_config = example(
+        {"status": "ready", "topk": 3, "index": "wiki", "indexes": {"wiki": _WIKI}} | _WIKI
     )
 
     status: str = "ready"
@@ -255,9 +245,7 @@ class Ready(IndexStatus):
 class ReloadRequest(BaseModel):
     """Body of ``POST /reload``."""
 
-    model_config = ConfigDict(
-        extra="forbid", json_schema_extra={"examples": [{"index": "wiki", "path": "wiki-step-200"}]}
-    )
+    model_config = example({"index": "wiki", "path": "wiki-step-200"}, extra="forbid")
 
     index: IndexName = None
     path: str | None = Field(
@@ -273,7 +261,7 @@ class ReloadRequest(BaseModel):
 class ReloadResponse(IndexStatus):
     """The index that is served from now on."""
 
-    model_config = _example({"index": "wiki"} | _WIKI | {"index_version": 2})
+    model_config = example({"index": "wiki"} | _WIKI | {"index_version": 2})
 
     index: str
 

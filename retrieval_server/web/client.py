@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import random
 import time
 import unicodedata
 import zlib
@@ -91,7 +92,8 @@ class WebClient:
                 raise self._failed(503, "web_unavailable", reason, seconds)
             if hold.seconds > self.options.timeout_s:
                 raise self._failed(503, "web_limited", f"it asked for a pause of {seconds} s", seconds)
-            await asyncio.sleep(hold.seconds + retry.jitter(self.options.backoff_s))
+            # With jitter: all requests were given this pause, and must not end it at once.
+            await asyncio.sleep(hold.seconds + random.uniform(0, self.options.backoff_s))
 
     def _note(self, error: _TransientError) -> None:
         self._problem = str(error)
@@ -119,19 +121,19 @@ class WebClient:
             raise _TransientError(f"no answer ({_root(error)})") from None
         if status == 429 or status >= 500:
             limited = status == 429
-            raise _TransientError(f"HTTP {status}{_said(body)}", retry.retry_after(headers), limited)
+            raise _TransientError(f"HTTP {status}{_detail(body)}", retry.retry_after(headers), limited)
         if status in self.engine.refusals or status in (401, 403):
-            reason = f"HTTP {status}{_said(body)}; {self._remedy()}"
+            reason = f"HTTP {status}{_detail(body)}; {self._remedy()}"
             raise self._failed(502, "web_refused", reason)
         if 400 <= status:
-            raise self._failed(422, "web_bad_query", f"HTTP {status}{_said(body)}")
+            raise self._failed(422, "web_bad_query", f"HTTP {status}{_detail(body)}")
         if status != 200:
             raise self._failed(502, "web_bad_answer", f"HTTP {status} instead of 200; is its address right?")
         try:
             return self.engine.parse(read_json(body, MAX_ANSWER_VALUES))[:depth]
         except (ValueError, RecursionError) as error:
-            what = "not JSON" if isinstance(error, json.JSONDecodeError | UnicodeDecodeError) else str(error)
-            raise self._failed(502, "web_bad_answer", f"its answer is no search result: {what}") from None
+            text = "not JSON" if isinstance(error, json.JSONDecodeError | UnicodeDecodeError) else str(error)
+            raise self._failed(502, "web_bad_answer", f"its answer is no search result: {text}") from None
 
     def _open(self) -> aiohttp.ClientSession:
         if self._session is None:
@@ -196,7 +198,7 @@ def _root(error: BaseException) -> str:
     return type(error).__name__
 
 
-def _said(body: bytes) -> str:
+def _detail(body: bytes) -> str:
     """The engine's reason for a refusal, shortened: the first message in its JSON."""
     try:
         at = read_json(body, MAX_ANSWER_VALUES)
@@ -207,10 +209,10 @@ def _said(body: bytes) -> str:
             at = at[0]
         if isinstance(at, dict) and at.get(name):
             at = at[name]
-    return f" ({_shown(at)})" if isinstance(at, str) and at.strip() else ""
+    return f" ({_printable(at)})" if isinstance(at, str) and at.strip() else ""
 
 
-def _shown(text: str) -> str:
+def _printable(text: str) -> str:
     """Words of a server for a log: on one line, without control and formatting characters."""
     line = " ".join(text[:800].split())[:200]
-    return "".join("\ufffd" if unicodedata.category(one) in _HIDDEN else one for one in line)
+    return "".join("\ufffd" if unicodedata.category(char) in _HIDDEN else char for char in line)

@@ -20,7 +20,7 @@ topk differ only in length, one recording serves every topk of the page, and mos
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 from urllib.parse import urlsplit
@@ -46,14 +46,16 @@ class WebEngine:
     method: Literal["GET", "POST"]
     url: str | None  # None: no default address; the environment's ``url_variable`` has it
     key_variable: str | None
-    headers: Callable[[str], dict[str, str]]  # of the key
-    query: str
     count: str | None  # None: one page, of whatever size
     max_count: int
     results: tuple[str, ...]
-    title: str
-    link: str
-    snippet: str
+    #: The header of the key, and how its value begins.
+    key_header: str = "Authorization"
+    key_prefix: str = ""
+    query: str = "q"
+    title: str = "title"
+    link: str = "url"
+    snippet: str = "snippet"
     fixed: Mapping[str, Any] = field(default_factory=dict)
     #: What a request says unless ``--web-param`` says otherwise.
     defaults: Mapping[str, Any] = field(default_factory=dict)
@@ -62,6 +64,10 @@ class WebEngine:
     url_variable: str | None = None
     #: Statuses, besides 401 and 403, that mean a problem with key or quota.
     refusals: frozenset[int] = frozenset({402})
+
+    def headers(self, key: str) -> dict[str, str]:
+        """The headers that send the key."""
+        return {self.key_header: self.key_prefix + key}
 
     def depth(self, topk: int) -> int:
         """How many results to request in order to answer with ``topk``."""
@@ -127,28 +133,22 @@ ENGINES: dict[str, WebEngine] = {
             method="POST",
             url="https://google.serper.dev/search",
             key_variable="SERPER_API_KEY",
-            headers=lambda key: {"X-API-KEY": key},
-            query="q",
+            key_header="X-API-KEY",
             count="num",
             max_count=100,
             results=("organic",),
-            title="title",
             link="link",
-            snippet="snippet",
         ),
         WebEngine(
             name="bing",
             method="GET",
             url="https://api.bing.microsoft.com/v7.0/search",
             key_variable="BING_API_KEY",
-            headers=lambda key: {"Ocp-Apim-Subscription-Key": key},
-            query="q",
+            key_header="Ocp-Apim-Subscription-Key",
             count="count",
             max_count=50,
             results=("webPages", "value"),
             title="name",
-            link="url",
-            snippet="snippet",
             fixed={"responseFilter": "Webpages", "textFormat": "Raw"},
         ),
         WebEngine(
@@ -156,13 +156,11 @@ ENGINES: dict[str, WebEngine] = {
             method="POST",
             url="https://api.tavily.com/search",
             key_variable="TAVILY_API_KEY",
-            headers=lambda key: {"Authorization": f"Bearer {key}"},
+            key_prefix="Bearer ",
             query="query",
             count="max_results",
             max_count=20,
             results=("results",),
-            title="title",
-            link="url",
             snippet="content",
             refusals=frozenset({402, 432, 433}),
         ),
@@ -171,13 +169,10 @@ ENGINES: dict[str, WebEngine] = {
             method="GET",
             url="https://api.search.brave.com/res/v1/web/search",
             key_variable="BRAVE_API_KEY",
-            headers=lambda key: {"X-Subscription-Token": key},
-            query="q",
+            key_header="X-Subscription-Token",
             count="count",
             max_count=20,
             results=("web", "results"),
-            title="title",
-            link="url",
             snippet="description",
             fixed={"result_filter": "web", "text_decorations": "false"},
         ),
@@ -186,13 +181,12 @@ ENGINES: dict[str, WebEngine] = {
             method="POST",
             url="https://api.bochaai.com/v1/web-search",
             key_variable="BOCHA_API_KEY",
-            headers=lambda key: {"Authorization": f"Bearer {key}"},
+            key_prefix="Bearer ",
             query="query",
             count="count",
             max_count=50,
             results=("data", "webPages", "value"),
             title="name",
-            link="url",
             snippet="summary",
             short_snippet="snippet",
             fixed={"summary": True, "page": 1},
@@ -204,13 +198,9 @@ ENGINES: dict[str, WebEngine] = {
             url=None,
             url_variable="SEARXNG_URL",
             key_variable=None,
-            headers=lambda key: {},
-            query="q",
             count=None,
             max_count=100,
             results=("results",),
-            title="title",
-            link="url",
             snippet="content",
             fixed={"format": "json"},
         ),

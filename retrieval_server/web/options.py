@@ -27,7 +27,7 @@ class WebOptions(Options):
     timeout_s: Annotated[
         float,
         Field(gt=0, allow_inf_nan=False),
-        Flag("for one attempt", names=("--web-timeout",), metavar="SECONDS"),
+        Flag("time for one attempt", names=("--web-timeout",), metavar="SECONDS"),
     ] = 10.0
     retries: Annotated[
         int,
@@ -74,7 +74,7 @@ class WebSelection(Options):
             metavar="FILE",
         ),
     ] = None
-    asking: WebOptions = WebOptions()
+    client: WebOptions = WebOptions()
     web_param: Annotated[
         tuple[str, ...],
         Flag(

@@ -26,7 +26,7 @@ from typing import Any
 
 from filelock import lock_descriptor
 
-from retrieval_server.errors import RecordingError
+from retrieval_server.errors import UserError
 from retrieval_server.json_limits import read_json_line
 from retrieval_server.web.engines import WebDocument
 
@@ -54,7 +54,7 @@ class Recording:
     """Answers from ``replay`` and ``record``, and appends new ones to ``record``. Safe for threads.
 
     ``replay`` must exist. ``record`` may exist only if it is also ``replay``, so that an old run is not mixed
-    into a new one by mistake. Raises RecordingError.
+    into a new one by mistake. Raises UserError.
     """
 
     def __init__(self, replay: Path | None = None, record: Path | None = None):
@@ -78,7 +78,7 @@ class Recording:
         return len(self._at)
 
     def get(self, question: RecordingKey) -> list[WebDocument] | None:
-        """The recorded answer, or None. Raises RecordingError if the file was changed meanwhile."""
+        """The recorded answer, or None. Raises UserError if the file was changed meanwhile."""
         place = self._at.get(question.digest())
         if place is None:
             return None
@@ -87,13 +87,13 @@ class Recording:
             row = _parse(os.pread(descriptor, length, offset))
         except _BROKEN as error:
             path = self._paths[descriptor]
-            raise RecordingError(f"{path}: was changed since it was opened ({error!r}).") from None
+            raise UserError(f"{path}: was changed since it was opened ({error!r}).") from None
         return [WebDocument(**document) for document in row["documents"]]
 
     def put(self, question: RecordingKey, documents: Sequence[WebDocument]) -> list[WebDocument]:
         """Record an answer, if there is a file to record into. Returns the first answer recorded for its key.
 
-        Raises RecordingError if the file cannot be written; the line is then removed from it.
+        Raises UserError if the file cannot be written; the line is then removed from it.
         """
         if self._record is None:
             return list(documents)
@@ -108,7 +108,7 @@ class Recording:
             except OSError as error:
                 os.ftruncate(self._record, self._end)
                 path = self._paths[self._record]
-                raise RecordingError(f"{path}: cannot record ({error.strerror or error}).") from None
+                raise UserError(f"{path}: cannot record ({error.strerror or error}).") from None
             self._at[question.digest()] = (self._record, self._end, len(line))
             self._end += len(line)
         return list(documents)
@@ -123,7 +123,7 @@ class Recording:
             descriptor = os.open(path, flags, 0o600)  # readable by the owner only: queries are private
         except OSError as error:
             hint = "" if flags & os.O_CREAT else " Record it first, with --record FILE."
-            raise RecordingError(f"{path}: cannot be opened ({error.strerror}).{hint}") from None
+            raise UserError(f"{path}: cannot be opened ({error.strerror}).{hint}") from None
         self._files.append(descriptor)
         self._paths[descriptor] = path
         return descriptor
@@ -133,14 +133,11 @@ class Recording:
         try:
             alone = lock_descriptor(descriptor, blocking=False)
         except OSError as error:
-            raise RecordingError(f"{path}: cannot be locked ({error.strerror}).") from None
+            raise UserError(f"{path}: cannot be locked ({error.strerror}).") from None
         if not alone:
-            raise RecordingError(f"{path}: another server is recording into it. Give each its own file.")
+            raise UserError(f"{path}: another server is recording into it. Give each its own file.")
         if not go_on and os.fstat(descriptor).st_size:
-            raise RecordingError(
-                f"{path}: exists. To answer from it and record what is missing, add --replay {path}; "
-                "for a new recording name a new file."
-            )
+            raise UserError(f"{path}: exists. To go on with it, add --replay {path}; else name a new file.")
         self._end = self._read(descriptor, repair=True)
         self._record = descriptor
 
@@ -151,7 +148,7 @@ class Recording:
             stream.seek(0)
             for number, line in enumerate(iter(partial(stream.readline, MAX_LINE_BYTES + 1), b""), 1):
                 if len(line) > MAX_LINE_BYTES:
-                    raise RecordingError(f"{path}: line {number} is longer than {MAX_LINE_BYTES} bytes.")
+                    raise UserError(f"{path}: line {number} is longer than {MAX_LINE_BYTES} bytes.")
                 if not line.endswith(b"\n"):
                     log.warning("%s: line %d was cut off by a kill and is left out", path, number)
                     break
@@ -161,9 +158,8 @@ class Recording:
                         **{name: value for name, value in row.items() if name != "documents"}
                     )
                 except _BROKEN as error:
-                    raise RecordingError(
-                        f"{path}: line {number} is no recorded answer ({error!r}). Remove the line; its "
-                        "query is then sent again."
+                    raise UserError(
+                        f"{path}: line {number} is no recorded answer ({error!r}). Remove it."
                     ) from None
                 self._at.setdefault(question.digest(), (descriptor, end, len(line)))
                 end += len(line)
@@ -172,11 +168,11 @@ class Recording:
         return end
 
 
-def _is_same(one: Path, other: Path) -> bool:
+def _is_same(first: Path, second: Path) -> bool:
     try:
-        return one.samefile(other)
+        return first.samefile(second)
     except FileNotFoundError:
-        return one.resolve() == other.resolve()
+        return first.resolve() == second.resolve()
 
 
 def _parse(line: bytes) -> dict[str, Any]:

@@ -16,11 +16,6 @@ def backoff_seconds(first_s: float, attempt: int) -> float:
     return min(first_s * 2**attempt, _LONGEST_BACKOFF_S) * random.uniform(0.5, 1.5)
 
 
-def jitter(most_s: float) -> float:
-    """Seconds added to a pause that all requests were given, so that they do not end it at once."""
-    return random.uniform(0, most_s)
-
-
 def retry_after(headers: Mapping[str, str]) -> float | None:
     """Seconds of a Retry-After header, in either of its forms; None without a valid one."""
     value = headers.get("Retry-After", "").strip()

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from retrieval_server.errors import RecordingError, SearchFailedError, WebEngineError
+from retrieval_server.errors import SearchFailedError, UserError
 from retrieval_server.folder.passages import Passage
 from retrieval_server.source import RemoteSource, ScoredPassage, SourceDescription
 from retrieval_server.web.client import WebClient
@@ -42,8 +42,8 @@ class WebSource(RemoteSource):
     ) -> WebSource:
         """The engine of that name, with its key out of ``environment``.
 
-        With ``replay`` alone nothing is ever asked, and no key is needed. Raises WebEngineError or
-        RecordingError, before anything is sent.
+        With ``replay`` alone nothing is ever asked, and no key is needed. Raises UserError
+        before anything is sent.
         """
         engine = ENGINES[name]
         options = options or WebOptions()
@@ -71,13 +71,11 @@ class WebSource(RemoteSource):
             if documents is None:
                 if self._client is None:
                     reason = f"the recording has no answer of {self.engine.name} for {query[:100]!r}"
-                    raise SearchFailedError(
-                        404, "not_recorded", f"{reason} with topk {topk} and these parameters"
-                    )
+                    raise SearchFailedError(404, "not_recorded", f"{reason}, topk {topk}, these parameters")
                 documents = await self._client.search(query, question.depth)
                 if self._tape is not None:
                     documents = self._tape.put(question, documents)
-        except RecordingError as error:
+        except UserError as error:
             raise SearchFailedError(503, "record_failed", str(error), retry_after=60) from None
         return tuple(
             ScoredPassage(Passage(document.url, document.contents, document.url), 1 / rank)
@@ -92,11 +90,11 @@ class WebSource(RemoteSource):
 
 
 def open_web(choice: WebSelection) -> WebSource:
-    """The source that the options ask for. Raises WebEngineError or RecordingError."""
+    """The source that the options ask for. Raises UserError."""
     assert choice.web is not None
     read = _json_or_text if ENGINES[choice.web].method == "POST" else str
     params = {name: read(value) for name, _, value in (pair.partition("=") for pair in choice.web_param)}
-    options = choice.asking.model_copy(update={"params": params})
+    options = choice.client.model_copy(update={"params": params})
     return WebSource.open(
         choice.web, os.environ, options, url=choice.web_url, replay=choice.replay, record=choice.record
     )
@@ -115,15 +113,9 @@ def _key(engine: WebEngine, environment: Mapping[str, str]) -> str | None:
         return None
     key = environment.get(engine.key_variable, "").strip()
     if not key:
-        raise WebEngineError(
-            f"{engine.name} needs a key, and {engine.key_variable} is not set: export "
-            f"{engine.key_variable}=..., or answer from a recording with --replay FILE."
-        )
+        raise UserError(f"{engine.key_variable} is not set: export it, or use --replay FILE.")
     if not (key.isascii() and key.isprintable()) or " " in key:
-        raise WebEngineError(
-            f"{engine.key_variable} cannot travel in an HTTP header: it holds a blank, a line break or "
-            "a letter outside ASCII. Set it again (its value is not shown here)."
-        )
+        raise UserError(f"{engine.key_variable} must be printable ASCII without blanks. Set it again.")
     return key
 
 
@@ -133,9 +125,7 @@ def _url(engine: WebEngine, environment: Mapping[str, str], url: str | None) -> 
         name = engine.url_variable
         url = environment.get(name, "").strip()
         if not url:
-            raise WebEngineError(
-                f"{engine.name} has no default address: export {name}=http://127.0.0.1:8080, your instance."
-            )
+            raise UserError(f"{engine.name} has no default address: export {name}=http://127.0.0.1:8080")
         if not url.rstrip("/").endswith("/search"):
             url = url.rstrip("/") + "/search"
     url = url or engine.url
@@ -147,17 +137,14 @@ def _url(engine: WebEngine, environment: Mapping[str, str], url: str | None) -> 
     except ValueError:
         whole = False
     if not whole:
-        raise WebEngineError(
-            f"{name} is no http(s) address such as https://search.example.org/search, without user, "
-            "password, query and fragment."
-        )
+        raise UserError(f"{name} is no http(s) address without user, password, query and fragment.")
     return url
 
 
 def _check_params(engine: WebEngine, options: WebOptions) -> None:
     for name in options.params:
         if name in engine.reserved():
-            raise WebEngineError(f"--web-param {name}: the server sets this field of {engine.name} itself.")
+            raise UserError(f"--web-param {name}: the server sets this field of {engine.name} itself.")
         if any(word in name.lower() for word in ("key", "token", "secret")):
             remedy = f"it is read from {engine.key_variable}" if engine.key_variable else "leave it out"
-            raise WebEngineError(f"--web-param {name}: a key does not belong on a command line; {remedy}.")
+            raise UserError(f"--web-param {name}: a key does not belong on a command line; {remedy}.")

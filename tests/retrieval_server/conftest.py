@@ -3,44 +3,20 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import socket
-import subprocess
-import sys
-import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
-import httpx
 import pytest
 
+from retrieval_server.encode import vector_files
 from retrieval_server.encode.encoder import Encoder
 from retrieval_server.encode.options import EncoderOptions
-from retrieval_server.folder.manifest import sha256_of_file
 from retrieval_server.indexing.builder import build_index
 from retrieval_server.indexing.options import BuildOptions
 from retrieval_server.search.index_source import IndexSource
 
-ROOT = Path(__file__).parents[2]
-TOWNS = "Ulm Trier Kassel Lübeck Bremen Passau Worms Jena Celle Halle".split()
-RIVERS = "Donau Mosel Fulda Trave Weser Inn Rhein Saale Aller Elster".split()
-PASSAGES = [
-    {"id": f"town-{i}", "contents": f'"{town}"\n{town} is a town in the valley of the river {river}.'}
-    for i, (town, river) in enumerate(zip(TOWNS, RIVERS, strict=True))
-] + [
-    {
-        "id": f"river-{i}",
-        "contents": f'"{river}"\nThe {river} carries barges with timber; it is {i + 3} miles wide.',
-    }
-    for i, river in enumerate(RIVERS)
-]
-
-
-def write_jsonl(path: Path, rows: list[dict]) -> Path:
-    path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
-    return path
+from .builders import PASSAGES, build, write_jsonl
+from .running import server_process, serving
 
 
 @pytest.fixture(scope="session")
@@ -50,9 +26,7 @@ def corpus(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def bm25_index(corpus, tmp_path_factory) -> Path:
-    out = tmp_path_factory.mktemp("indexes") / "bm25"
-    build_index(BuildOptions(corpus=corpus, out=out, backend="bm25", progress=False))
-    return out
+    return build(corpus, tmp_path_factory.mktemp("indexes") / "bm25")
 
 
 @pytest.fixture(scope="session")
@@ -147,40 +121,34 @@ def encoder(tiny_bge) -> Encoder:
     return Encoder.create(str(tiny_bge), EncoderOptions(), device="cpu")
 
 
-def dense_options(corpus: Path, encoder: Path, out: Path, **more: object) -> BuildOptions:
-    """Those of a dense index that is encoded on the processor; ``more`` replaces them."""
-    options = {"corpus": corpus, "out": out, "backend": "dense", "encoder": str(encoder), "device": "cpu"}
-    return BuildOptions(**{**options, "progress": False, **more})
+@pytest.fixture
+def interrupted(monkeypatch) -> Callable[[BuildOptions], list[str]]:
+    """interrupted(options): stops that build in its third block of 8; the texts encoded from then on."""
+    encode, encoded, stops = Encoder.encode_passages, [], [True]
 
+    def watched(self, passages, batch_size=64):
+        if passages != ["probe"]:
+            if stops and len(encoded) >= 16:
+                raise KeyboardInterrupt
+            encoded.extend(passages)
+        return encode(self, passages, batch_size)
 
-def contents(folder: Path) -> dict[str, str]:
-    """The hash of every file in a folder, by its path in it."""
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
-    return {path.relative_to(folder).as_posix(): sha256_of_file(path) for path in files}
+    def interrupt(options: BuildOptions) -> list[str]:
+        monkeypatch.setattr(vector_files, "BLOCK", 8)
+        monkeypatch.setattr(Encoder, "encode_passages", watched)
+        with pytest.raises(KeyboardInterrupt):
+            build_index(options)
+        assert not options.out.exists() and len(encoded) == 16
+        stops.clear()
+        encoded.clear()
+        return encoded
+
+    return interrupt
 
 
 @pytest.fixture(scope="session")
 def dense_index(corpus, tiny_bge, tmp_path_factory) -> Path:
-    out = tmp_path_factory.mktemp("indexes") / "dense"
-    build_index(dense_options(corpus, tiny_bge, out))
-    return out
-
-
-@contextmanager
-def serving(load: Callable[[], IndexSource], **settings) -> Iterator:
-    """A TestClient of the app, when its index is loaded."""
-    from fastapi.testclient import TestClient
-
-    from retrieval_server.server.app import create_app
-
-    with TestClient(create_app(load, **settings), raise_server_exceptions=False) as client:
-        for _ in range(3000):
-            if client.get("/ready").status_code == 200:
-                break
-            time.sleep(0.01)
-        else:
-            raise AssertionError("the index was not ready within 30 s")
-        yield client
+    return build(corpus, tmp_path_factory.mktemp("indexes") / "dense", "dense", encoder=str(tiny_bge))
 
 
 @pytest.fixture(scope="module")
@@ -193,51 +161,6 @@ def client(bm25) -> Iterator:
 def serve() -> Callable:
     """The context manager ``serving``, for tests that need an app of their own."""
     return serving
-
-
-class ServerProcess:
-    """start_retrieval.py in a process of its own."""
-
-    def __init__(self, flags: list[str], environment: dict[str, str]):
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
-        self.url = f"http://127.0.0.1:{self.port}"
-        command = [sys.executable, "retrieval_server/start_retrieval.py", *flags, "--port", str(self.port)]
-        self.process = subprocess.Popen(
-            command, cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"} | environment
-        )
-
-    @property
-    def resident(self) -> int:
-        """Bytes of memory that the process holds."""
-        status = Path(f"/proc/{self.process.pid}/status").read_text()
-        return int(status.partition("VmRSS:")[2].split()[0]) * 1024
-
-    def wait_until_ready(self) -> None:
-        with httpx.Client() as client:  # one: httpx.get makes one each time, which takes 50 ms of CPU
-            while True:
-                assert self.process.poll() is None, "the server ended"
-                try:
-                    if client.get(self.url + "/ready").status_code == 200:
-                        return
-                except httpx.TransportError:
-                    pass
-                time.sleep(0.05)
-
-
-@contextmanager
-def server_process(*flags: str | Path, **environment: str) -> Iterator[ServerProcess]:
-    """A server with these flags, when it is ready; it has to end with status 0."""
-    server = ServerProcess([str(flag) for flag in flags], environment)
-    try:
-        server.wait_until_ready()
-        yield server
-        assert server.process.poll() is None, "the server ended"
-    finally:
-        server.process.send_signal(signal.SIGTERM)
-        server.process.wait(60)
-    assert server.process.returncode == 0
 
 
 @pytest.fixture(scope="session")

@@ -24,18 +24,18 @@ def wired(hits: Sequence[dict]) -> Answer:
 
 
 def assert_same_answers(
-    found: Sequence[Answer], expected: Sequence[Answer], guarantee: Determinism | str
+    results: Sequence[Answer], expected: Sequence[Answer], guarantee: Determinism | str
 ) -> None:
     """``bits``: equal. ``order``: scores within 1e-6, and the same ids but for ties within 1e-6.
 
     An answer may have been cut between two that tie: the last ones need not be in the other.
     """
     if Determinism(guarantee) is Determinism.BITS:
-        assert found == expected
+        assert results == expected
         return
     assert Determinism(guarantee) is Determinism.ORDER, "nothing is guaranteed, so there is nothing to test"
-    assert [len(answer) for answer in found] == [len(answer) for answer in expected]
-    for answer, other in zip(found, expected, strict=True):
+    assert [len(answer) for answer in results] == [len(answer) for answer in expected]
+    for answer, other in zip(results, expected, strict=True):
         scores, others = [score for _, score in answer], [score for _, score in other]
         assert scores == pytest.approx(others, rel=0, abs=TIE)
         assert len({key for key, _ in answer}) == len(answer), "no document stands twice"

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import Field, model_validator
 
-from retrieval_server import commands
+from retrieval_server import build_options, commands, serve_options
 from retrieval_server.build_options import BuildCommand
 from retrieval_server.command_line import Flag, Group, Options, parse
 from retrieval_server.engine.options import EngineOptions
@@ -60,9 +60,9 @@ def refused(capsys, *argv: Any) -> str:
     with pytest.raises(SystemExit) as ended:
         parsed(*argv)
     assert ended.value.code == 2
-    told, where = capsys.readouterr().err.splitlines()
-    assert where.startswith("see ") and where.endswith(" --help")
-    return told
+    message, hint = capsys.readouterr().err.splitlines()
+    assert hint.startswith("see ") and hint.endswith(" --help")
+    return message
 
 
 def test_without_flags_every_field_has_its_own_default():
@@ -73,8 +73,8 @@ def test_without_flags_every_field_has_its_own_default():
 @given(names=st.lists(WORDS), files=st.lists(WORDS, min_size=1))
 def test_values_arrive_as_they_were_typed_commas_and_brackets_included(names, files):
     flags = [part for name in names for part in ("--names", name)]
-    found = parsed(*flags, "--files", *files)
-    assert found.names == tuple(names) and found.files == tuple(map(Path, files))
+    results = parsed(*flags, "--files", *files)
+    assert results.names == tuple(names) and results.files == tuple(map(Path, files))
 
 
 @pytest.mark.parametrize(
@@ -123,11 +123,11 @@ def test_help_has_groups_texts_and_defaults(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     with pytest.raises(SystemExit) as ended:
         parsed("--help")
-    shown = capsys.readouterr().out
+    output = capsys.readouterr().out
     assert ended.value.code == 0
     for part in ("A command.", "inner:\n", "100 % of it.", "how large (default 3)", "how long (default 2.5)"):
-        assert part in shown
-    assert "--wait SECONDS" in shown and "--new" in shown and "hidden" not in shown
+        assert part in output
+    assert "--wait SECONDS" in output and "--new" in output and "hidden" not in output
 
 
 def test_the_environment_is_not_read(monkeypatch):
@@ -144,13 +144,13 @@ def test_no_two_options_of_a_script_have_one_name(command):
 
 
 def test_the_server_starts_from_the_defaults_that_its_packages_declare():
-    found = parse(ServeCommand, "", ["--index", "i"])
-    assert (found.engine, found.limits) == (EngineOptions(), RequestLimits())
+    results = parse(ServeCommand, "", ["--index", "i"])
+    assert (results.engine, results.limits) == (EngineOptions(), RequestLimits())
 
 
 def test_names_of_indexes_and_the_default_one_first():
-    found = parse(ServeCommand, "", ["--index", "news=/n", "--index", "/w,1", "--index", "old=a=b"])
-    assert list(found.folders.items()) == [
+    results = parse(ServeCommand, "", ["--index", "news=/n", "--index", "/w,1", "--index", "old=a=b"])
+    assert list(results.folders.items()) == [
         ("default", Path("/w,1")),
         ("news", Path("/n")),
         ("old", Path("a=b")),
@@ -159,8 +159,8 @@ def test_names_of_indexes_and_the_default_one_first():
 
 def test_a_field_that_is_settled_has_its_value_and_no_flag(capsys):
     settled = {"kind": "b", "flag": True, "inner": Inner(size=9)}
-    found = parse(Command, None, ["--names", "x"], "prog", settled)
-    assert found == Command(kind="b", flag=True, names=("x",), inner=Inner(size=9))
+    results = parse(Command, None, ["--names", "x"], "prog", settled)
+    assert results == Command(kind="b", flag=True, names=("x",), inner=Inner(size=9))
     for argv in (["b"], ["--flag"], ["--size", "3"]):
         with pytest.raises(SystemExit):
             parse(Command, None, argv, "prog", settled)
@@ -176,17 +176,62 @@ def test_import_is_that_step_of_a_build():
 
 def test_a_command_that_does_not_exist_is_refused_with_those_that_do(capsys):
     assert commands.main(["query"], "prog") == 2 and commands.main([], "prog") == 2
-    shown = capsys.readouterr()
-    assert shown.err.startswith("prog: there is no command 'query'\n\nusage: prog COMMAND")
-    assert all(f"\n  {name} " in shown.err and f"\n  {name} " in shown.out for name in commands.COMMANDS)
+    output = capsys.readouterr()
+    assert output.err.startswith("prog: there is no command 'query'\n\nusage: prog COMMAND")
+    assert all(f"\n  {name} " in output.err and f"\n  {name} " in output.out for name in commands.COMMANDS)
 
 
 def test_a_command_that_is_nearly_right_is_suggested(capsys):
     assert commands.main(["serv"], "prog") == 2
-    told = "prog: there is no command 'serv'; did you mean serve?\nsee prog --help\n"
-    assert capsys.readouterr() == ("", told)
+    message = "prog: there is no command 'serv'; did you mean serve?\nsee prog --help\n"
+    assert capsys.readouterr() == ("", message)
 
 
 def test_the_older_names_of_parts_are_taken_too():
     old = parse(BuildCommand, "", ["encode", "--shards", "w", "--shard", "1/2", "--encoder", "e"])
     assert old == parse(BuildCommand, "", ["encode", "--parts", "w", "--part", "1/2", "--encoder", "e"])
+
+
+PARSERS = {"serve": serve_options.parse_args, "build": build_options.parse_args}
+
+
+@pytest.mark.parametrize(
+    "words, named",
+    [
+        ("serve --topk 10", "--index DIR"),
+        ("serve --web altavista", "--web"),
+        ("serve --web serper --web-param gl", "NAME=VALUE"),
+        ("serve --web serper --web-concurrency 0", "--web-concurrency"),
+        ("serve --web serper --web-timeout nan", "--web-timeout"),
+        ("serve --web serper --web-retries -1", "--web-retries"),
+        ("serve --web serper --index web=i", "choose another"),
+        ("serve --index i --record f", "--record belongs to --web"),
+        ("serve --index i --replay f", "--replay belongs to --web"),
+        ("serve --index i --log-queries --log-level warning", "--log-queries: with --log-level warning"),
+        ("serve --index i --log-queries --log-level error", "--log-queries: with --log-level error"),
+        *((f"serve --index i --shard-replicas {wrong}", wrong) for wrong in "0 4:1 x 1: :2 -1".split()),
+        ("serve --index i --topk 0", "--topk"),
+        ("serve --index i --topk 200", "--topk"),
+        ("serve --index i --max-batch 0", "--max-batch"),
+        ("serve --index i --deadline 0", "--deadline"),
+        ("serve --index i --max-delay -1", "--max-delay"),
+        ("serve --index i --max-wait-ms nan", "--max-wait-ms"),
+        ("serve --index i --max-queue 100", "--max-queue"),
+        ("build --corpus c --out o --backend bm25 --b 2", "--b"),
+        ("build --corpus c --out o --backend dense --batch-size 0", "--batch-size"),
+        ("build --corpus c --out o --backend bm25 --faiss a", "rag-r1 index import"),
+        ("build --corpus c --out o --backend dense --preset small --factory SQ8", "--preset and --factory"),
+        ("build --corpus c --out o --backend bm25 --preset small", "--preset is for --backend dense"),
+        ("build import --corpus c --encoder e --out o", "either --faiss"),
+        ("build import --corpus c --encoder e --out o --faiss a --embeddings b", "either --faiss"),
+        ("build import --corpus c --encoder e --out o --faiss a --skip-bad-rows", "shift"),
+        ("build import --corpus c --encoder e --out o --faiss a --factory SQ8", "built already"),
+        ("build import --corpus c --encoder e --out o --faiss a --parts w", "--parts"),
+        ("build import --corpus c --encoder e --out o --faiss a --backend bm25", "dense"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(capsys, words, named):
+    script, *argv = words.split()
+    with pytest.raises(SystemExit) as ended:
+        PARSERS[script]("", argv)
+    assert ended.value.code == 2 and named in capsys.readouterr().err

@@ -82,8 +82,8 @@ def test_a_dense_index_is_refused_there_with_the_pip_line(bm25_only, corpus, tmp
         words += ("--out", tmp_path / "index")
     if "--parts" not in words:
         words += ("--corpus", corpus)
-    said = refusal(bm25_only.run("rag-r1", "index", *words, cwd=tmp_path))
-    assert said.startswith("error: ") and said.endswith(': pip install "rag-r1[retrieval]"')
+    message = refusal(bm25_only.run("rag-r1", "index", *words, cwd=tmp_path))
+    assert message.startswith("error: ") and message.endswith(': pip install "rag-r1[retrieval]"')
     assert list(tmp_path.iterdir()) == []
 
 
@@ -102,11 +102,11 @@ def test_serving_splitting_or_reranking_with_vectors_is_refused_there_with_the_p
 @pytest.mark.parametrize("backend", ["ray", "lucene"])
 def test_other_extras_are_named_with_their_pip_line(bm25_only, bm25_index, corpus, tmp_path, backend):
     if backend == "ray":
-        said = refusal(bm25_only.run("rag-r1", "index", "serve", "--index", bm25_index, "--serve", "ray"))
+        message = refusal(bm25_only.run("rag-r1", "index", "serve", "--index", bm25_index, "--serve", "ray"))
     else:
         words = ("--corpus", corpus, "--out", tmp_path / "index", "--backend", "lucene")
-        said = refusal(bm25_only.run("rag-r1", "index", "build", *words))
-    assert f'pip install "rag-r1[{backend}]"' in said
+        message = refusal(bm25_only.run("rag-r1", "index", "build", *words))
+    assert f'pip install "rag-r1[{backend}]"' in message
 
 
 @pytest.mark.parametrize("command", ["", *COMMANDS])
@@ -133,5 +133,5 @@ def test_a_port_that_is_taken_is_named_with_the_remedy(bm25_only, bm25_index):
         port = taken.getsockname()[1]
         done = bm25_only.run("rag-r1", "index", "serve", "--index", bm25_index, "--port", str(port))
     assert "loading" not in done.stdout
-    said = refusal(done)
-    assert f"port {port} of 127.0.0.1 is in use" in said and "--port" in said
+    message = refusal(done)
+    assert f"port {port} of 127.0.0.1 is in use" in message and "--port" in message

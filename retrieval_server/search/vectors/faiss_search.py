@@ -23,7 +23,7 @@ from functools import cache, partial
 import faiss
 import numpy as np
 
-from retrieval_server.errors import IndexFolderError
+from retrieval_server.errors import UserError
 from retrieval_server.search.backends import Hit, search_nested
 from retrieval_server.search.vectors.flat_search import FlatSearch
 from retrieval_server.search.vectors.stored_rows import StoredRows
@@ -46,7 +46,7 @@ class SearchParameters:
     ef_search: int | None = None
 
     def apply(self, index: faiss.Index, *, compressed: bool = False) -> None:
-        """Apply them to the index. Raises IndexFolderError naming the flag that does not fit it.
+        """Apply them to the index. Raises UserError naming the flag that does not fit it.
 
         In a ``compressed`` index, one that rescores, a graph over the cells looks at enough of them, unless
         ``ef_search`` is given. In any other it keeps the list of its file: the recall in the manifests of
@@ -60,9 +60,8 @@ class SearchParameters:
                 faiss.ParameterSpace().set_index_parameter(index, name, value)
             except RuntimeError:
                 kind = {"nprobe": "IVF", "efSearch": "HNSW"}[name]
-                raise IndexFolderError(
-                    f"{flag} {value}: this index has no {kind} part, so there is nothing to set. "
-                    f"Drop the flag, or build with --factory {kind}..."
+                raise UserError(
+                    f"{flag} {value}: this index has no {kind} part. Drop it, or take --factory {kind}..."
                 ) from None
         if compressed and self.ef_search is None:
             widen_cell_search(index)

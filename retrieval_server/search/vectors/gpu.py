@@ -10,29 +10,26 @@ import logging
 
 import faiss
 
-from retrieval_server.errors import IndexFolderError
+from retrieval_server.errors import UserError
 from retrieval_server.search.options import OpenOptions
 
 log = logging.getLogger(__name__)
 
 
 def gpu_count() -> int:
-    """The number of GPUs that this build of FAISS can use; faiss-cpu sees none."""
+    """The number of GPUs that this build of FAISS can use; faiss-cpu finds none."""
     return faiss.get_num_gpus() if hasattr(faiss, "GpuMultipleClonerOptions") else 0
 
 
 def place_on_gpus(index: faiss.Index, options: OpenOptions) -> faiss.Index:
     """What searches the index: a copy on the GPUs, or ``index`` itself.
 
-    Raises IndexFolderError if ``options.gpu`` is ``on`` and there is no GPU, or none for this kind of index.
+    Raises UserError if ``options.gpu`` is ``on`` and there is no GPU, or none for this kind of index.
     """
     if options.gpu == "off" or (options.gpu == "auto" and not gpu_count()):
         return index
     if not gpu_count():
-        raise IndexFolderError(
-            "--gpu on: this FAISS sees no GPU. Install faiss-gpu in place of faiss-cpu and look at "
-            "nvidia-smi, or start with --gpu auto to search on the CPU."
-        )
+        raise UserError("--gpu on: FAISS finds no GPU. Install faiss-gpu, or take --gpu auto.")
     cloning = faiss.GpuMultipleClonerOptions()
     cloning.shard = True
     cloning.useFloat16 = options.gpu_fp16
@@ -42,7 +39,7 @@ def place_on_gpus(index: faiss.Index, options: OpenOptions) -> faiss.Index:
         if options.gpu == "auto":
             log.warning("FAISS cannot hold this index on a GPU; searching on the CPU: %s", error)
             return index
-        raise IndexFolderError(
+        raise UserError(
             "--gpu on: FAISS cannot hold this index on the GPUs (kind or memory). Start with --gpu auto or "
             f"--gpu-fp16, or build it as Flat or IVF. FAISS says: {error}"
         ) from None

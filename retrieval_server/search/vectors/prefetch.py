@@ -90,7 +90,7 @@ class Prefetch:
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         with _lock:
-            together = {key: size for one in _reading for key, size in one._sizes.items()} | self._sizes
+            together = {key: size for other in _reading for key, size in other._sizes.items()} | self._sizes
             others = sum(together.values()) - self._size
             fits = available is None or self._size + others <= available
             if fits:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from retrieval_server.errors import IndexFolderError
+from retrieval_server.errors import REBUILD, UserError
 from retrieval_server.folder.row_layout import RowLayout
 
 #: Rows read before the mapped pages are released. With each, Linux maps 64 KiB around it, or the whole block
@@ -28,7 +28,7 @@ RELEASE_AFTER = 1024
 class StoredRows:
     """The ``count`` rows of a file; ``rows.take(numbers)`` gives some of them. Safe in several threads.
 
-    Raises IndexFolderError if the file does not hold exactly so many rows.
+    Raises UserError if the file does not hold exactly so many rows.
     """
 
     def __init__(self, path: Path, layout: RowLayout, count: int):
@@ -37,16 +37,16 @@ class StoredRows:
         try:
             size = path.stat().st_size
             if size != count * layout.row_bytes:
-                raise IndexFolderError(
+                raise UserError(
                     f"{path}: {count} rows of {layout.dimension} dimensions in {layout.kind} take "
-                    f"{count * layout.row_bytes} bytes, and it has {size}. Build the index again."
+                    f"{count * layout.row_bytes} bytes, and it has {size}. {REBUILD}"
                 )
             with path.open("rb") as stream:
                 self._map = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
         except (OSError, ValueError) as error:
-            raise IndexFolderError(f"{path}: cannot be read ({error}). Build the index again.") from None
+            raise UserError(f"{path}: cannot be read ({error}). {REBUILD}") from None
         self._rows = np.frombuffer(self._map, np.uint8).reshape(count, layout.row_bytes)
-        self._advise("MADV_RANDOM", 0, size)  # reading ahead would fetch rows that nobody asked for
+        self._advise("MADV_RANDOM", 0, size)  # reading ahead would fetch rows that are not needed
 
     def take(self, numbers: np.ndarray) -> np.ndarray:
         """The float32 vectors (numbers, dimension) of these rows; fastest in rising order."""

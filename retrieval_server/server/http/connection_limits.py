@@ -1,7 +1,7 @@
 """uvicorn's HTTP protocol with limits on connections and request heads.
 
 uvicorn passes a request to the app when its headers are complete, and waits for the headers, and for the
-body, as long as the client likes. So it is here, below every middleware and the token check, that
+body, without a time limit. So it is here, below every middleware and the token check, that
 
 - the bytes and the number of a request's headers are limited (431), trailers and chunk extensions included;
 - headers, and then the body, must be complete within ``read_timeout_s`` each (408); a connection that has

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import socket
 
-from retrieval_server.errors import SetupError
+from retrieval_server.errors import UserError
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -20,7 +20,7 @@ def listen(host: str, port: int) -> socket.socket:
         listener.listen(2048)
     except OSError as error:
         listener.close()
-        raise SetupError(_sentence(host, port, error)) from None
+        raise UserError(_sentence(host, port, error)) from None
     return listener
 
 

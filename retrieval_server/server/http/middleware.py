@@ -98,17 +98,17 @@ class BodyLimitMiddleware:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return await self._app(scope, receive, send)
-        seen = 0
+        received = 0
         declared = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")
         if len(declared) > 18 or (declared.isdigit() and int(declared) > self._max):
             reason = f"the body is larger than {self._max} bytes"
             return await error_response(413, "too_large", reason)(scope, receive, send)
 
         async def counted() -> Message:
-            nonlocal seen
+            nonlocal received
             message = await receive()
-            seen += len(message.get("body", b""))
-            if seen > self._max:
+            received += len(message.get("body", b""))
+            if received > self._max:
                 raise HTTPException(413, f"the body is larger than {self._max} bytes")
             return message
 

@@ -36,16 +36,16 @@ class HostNames:
     An entry ``.example.org`` stands for that name and its subdomains, ``*`` for every name.
     """
 
-    def __init__(self, own: Iterable[str] = (), allowed: Iterable[str] = ()):
+    def __init__(self, names: Iterable[str] = (), allowed: Iterable[str] = ()):
         self._allowed = frozenset(name.lower().rstrip(".") for name in allowed)
-        self._own = frozenset(name.lower().rstrip(".") for name in own) | {"localhost"}
+        self._names = frozenset(name.lower().rstrip(".") for name in names) | {"localhost"}
 
     def serves(self, host: str) -> bool:
         """Whether a ``Host`` header (a name or an address, with or without a port) means this server."""
         name = _name_of(host)
         if name is None:
             return False
-        return ANY_HOST in self._allowed or _is_address(name) or name in self._own or self.lists(name)
+        return ANY_HOST in self._allowed or _is_address(name) or name in self._names or self.lists(name)
 
     def lists(self, name: str) -> bool:
         """Whether an entry of ``allowed`` means this name, ``*`` aside."""
@@ -77,8 +77,8 @@ class OriginMiddleware:
         # HTTP/1.0 has no Host header; some load balancers check /health with it, but no browser uses it.
         named = len(hosts) == 1 or (not hosts and scope.get("http_version") == "1.0")
         if self._hosts is not None and not (named and all(map(self._hosts.serves, hosts))):
-            what = repr(hosts[0][:100]) if len(hosts) == 1 else f"{len(hosts)} Host headers"
-            reason = f"{what} is not a name of this server; if it should be: --allowed-host NAME"
+            name = repr(hosts[0][:100]) if len(hosts) == 1 else f"{len(hosts)} Host headers"
+            reason = f"{name} is not a name of this server; if it should be: --allowed-host NAME"
             return 421, "unknown_host", reason
         if scope["method"] in _READING or not self._foreign(scope, hosts):
             return None

@@ -10,7 +10,7 @@ import pytest
 
 from retrieval_server.encode import conversion_cache
 from retrieval_server.encode.conversion_cache import cached_conversion
-from retrieval_server.errors import EncoderError
+from retrieval_server.errors import UserError
 
 FILES = {"model.xml": b"a graph", "model.bin": b"numbers"}
 
@@ -53,20 +53,19 @@ def test_others_may_read_it(place):
     assert cached_conversion(place, Convert()).stat().st_mode & 0o777 == 0o755
 
 
-@pytest.mark.parametrize("damage", ["other bytes", "a file gone", "a file more", "no manifest", "no json"])
+DAMAGES = {
+    "other bytes": lambda place: (place / "model.bin").write_bytes(b"numbers"[::-1]),
+    "a file gone": lambda place: (place / "model.xml").unlink(),
+    "a file more": lambda place: (place / "other.xml").write_bytes(b"a graph"),
+    "no manifest": lambda place: (place / "manifest.json").unlink(),
+    "no json": lambda place: (place / "manifest.json").write_bytes(b"\0" * 100),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
 def test_one_that_is_damaged_is_made_again(place, caplog, damage):
     cached_conversion(place, Convert())
-    match damage:
-        case "other bytes":
-            (place / "model.bin").write_bytes(b"numbers"[::-1])
-        case "a file gone":
-            (place / "model.xml").unlink()
-        case "a file more":
-            (place / "other.xml").write_bytes(b"a graph")
-        case "no manifest":
-            (place / "manifest.json").unlink()
-        case "no json":
-            (place / "manifest.json").write_bytes(b"\0" * 100)
+    DAMAGES[damage](place)
     again = Convert()
     cached_conversion(place, again)
     assert again.calls == 1 and "damaged" in caplog.text
@@ -101,20 +100,18 @@ def test_a_good_one_that_another_process_puts_there_meanwhile_is_used(place, tmp
     assert contents(place) == FILES and list(place.parent.iterdir()) == [place]
 
 
-def test_a_conversion_that_fails_leaves_nothing(place):
+@pytest.mark.parametrize(
+    "error, reason",
+    [
+        (UserError("this model does not convert"), "this model does not convert"),
+        (OSError(28, "No space left on device"), "a-model: .*No space left.*--encoder-cache"),
+    ],
+)
+def test_a_conversion_that_fails_leaves_nothing(place, error, reason):
     def fail():
-        raise EncoderError("this model does not convert")
+        raise error
 
-    with pytest.raises(EncoderError, match="this model does not convert"):
-        cached_conversion(place, Convert(fail))
-    assert list(place.parent.iterdir()) == []
-
-
-def test_a_disk_that_is_full_is_named(place):
-    def fail():
-        raise OSError(28, "No space left on device")
-
-    with pytest.raises(EncoderError, match=r"a-model: .*No space left.*--encoder-cache"):
+    with pytest.raises(UserError, match=reason):
         cached_conversion(place, Convert(fail))
     assert list(place.parent.iterdir()) == []
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -16,7 +15,7 @@ from retrieval_server.determinism import Determinism
 from retrieval_server.encode.encoder import BUCKET, Encoder
 from retrieval_server.encode.model_folder import hash_model
 from retrieval_server.encode.options import EncoderOptions
-from retrieval_server.errors import IndexFolderError
+from retrieval_server.errors import UserError
 
 TEXTS = ["ulm", "the river carries barges with timber", "trier is a town in the valley of the river mosel"]
 BGE = "Represent this sentence for searching relevant passages: "
@@ -43,9 +42,8 @@ def test_families_are_pooled_and_prefixed_as_published(
 ):
     folder = make_bert(name, pooling if configured else None)
     encoder = Encoder.create(str(folder), EncoderOptions(), device="cpu")
-    assert (
-        encoder.section.pooling == pooling and encoder.section.normalize and encoder.section.dimension == 32
-    )
+    section = encoder.section
+    assert section.pooling == pooling and section.normalize and section.dimension == 32
     queries = by_hand(folder, [query_prefix + text for text in TEXTS], pooling)
     passages = by_hand(folder, [passage_prefix + text for text in TEXTS], pooling)
     np.testing.assert_allclose(encoder.encode_queries(TEXTS), queries, atol=1e-5)
@@ -91,17 +89,9 @@ def test_flags_settle_a_bare_folder(make_bert):
 def test_another_model_than_the_indexs_is_refused_with_both_hashes(make_bert):
     built, other = make_bert("own", "cls"), make_bert("own", "cls", seed=1)
     section = Encoder.create(str(built), EncoderOptions(), device="cpu").section
-    with pytest.raises(IndexFolderError, match="--encoder") as caught:
+    with pytest.raises(UserError, match="--encoder") as caught:
         Encoder.open(section, override=str(other))
     assert hash_model(built) in str(caught.value) and hash_model(other) in str(caught.value)
-
-
-def test_a_moved_model_is_accepted_where_it_lies_now(make_bert, tmp_path):
-    built = make_bert("own", "cls")
-    section = Encoder.create(str(built), EncoderOptions(), device="cpu").section
-    shutil.copytree(built, tmp_path / "moved")
-    moved = Encoder.open(section, override=str(tmp_path / "moved"), device="cpu")
-    np.testing.assert_allclose(moved.encode_queries(TEXTS), by_hand(built, TEXTS, "cls"), atol=1e-5)
 
 
 def test_a_query_is_padded_by_its_own_length_and_not_by_its_neighbours(tiny_bge, monkeypatch):
@@ -132,12 +122,12 @@ def test_a_query_is_padded_by_its_own_length_and_not_by_its_neighbours(tiny_bge,
 def test_sixteen_bit_models_give_normalised_float32_vectors_near_those_of_32_bits(make_bert, dtype):
     folder = str(make_bert("own", "mean"))
     exact, rough = (Encoder.create(folder, EncoderOptions(), "cpu", d) for d in ("float32", dtype))
-    for one, other in (
+    for expected_vectors, other in (
         (exact.encode_queries(TEXTS), rough.encode_queries(TEXTS)),
         (exact.encode_passages(TEXTS), rough.encode_passages(TEXTS)),
     ):
-        assert other.dtype == np.float32 and 1e-6 < np.abs(one - other).max()
-        np.testing.assert_allclose(one, other, atol=0.03)
+        assert other.dtype == np.float32 and 1e-6 < np.abs(expected_vectors - other).max()
+        np.testing.assert_allclose(expected_vectors, other, atol=0.03)
         np.testing.assert_allclose(np.linalg.norm(other, axis=1), 1, atol=1e-6)
     assert rough.section == exact.section, "an index of either answers to both"
 

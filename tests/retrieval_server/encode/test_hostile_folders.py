@@ -12,8 +12,10 @@ import pytest
 from retrieval_server.encode.encoder import Encoder
 from retrieval_server.encode.model_folder import hash_model
 from retrieval_server.encode.options import EncoderOptions
-from retrieval_server.errors import EncoderError, IndexFolderError
+from retrieval_server.errors import UserError
 from retrieval_server.search.index_source import IndexSource
+
+from ..builders import edit_json
 
 
 class Canary:
@@ -41,23 +43,17 @@ def plant(folder, canary):
         (folder / f"{name}.py").write_text(code)
 
 
-def edit(path, change):
-    data = json.loads(path.read_text())
-    change(data)
-    path.write_text(json.dumps(data))
-
-
 def own_class(folder, canary):
-    edit(folder / "modules.json", lambda modules: modules[0].update(type="evil.Own"))
+    edit_json(folder / "modules.json", lambda modules: modules[0].update(type="evil.Own"))
 
 
 def installed_class(folder, canary):
     """A class of a package that happens to be there: importing it runs its module."""
-    edit(folder / "modules.json", lambda modules: modules[0].update(type="antigravity.Own"))
+    edit_json(folder / "modules.json", lambda modules: modules[0].update(type="antigravity.Own"))
 
 
 def module_elsewhere(folder, canary):
-    edit(folder / "modules.json", lambda modules: modules[1].update(path="../elsewhere"))
+    edit_json(folder / "modules.json", lambda modules: modules[1].update(path="../elsewhere"))
 
 
 def modules_of_another_shape(folder, canary):
@@ -66,9 +62,9 @@ def modules_of_another_shape(folder, canary):
 
 def auto_map(folder, canary):
     names = {"AutoConfig": "configuration_evil.Own", "AutoModel": "modeling_evil.Own"}
-    edit(folder / "config.json", lambda config: config.update(auto_map=names, model_type="evil"))
+    edit_json(folder / "config.json", lambda config: config.update(auto_map=names, model_type="evil"))
     tokenizer = {"auto_map": {"AutoTokenizer": ["tokenization_evil.Own", None]}}
-    edit(folder / "tokenizer_config.json", lambda config: config.update(tokenizer))
+    edit_json(folder / "tokenizer_config.json", lambda config: config.update(tokenizer))
 
 
 def asks_for_trust(folder, canary):
@@ -106,7 +102,7 @@ def hostile(tmp_path, make_bert, canary):
 def test_a_model_that_brings_code_is_refused_and_none_of_it_runs(hostile, way, pooling, monkeypatch):
     monkeypatch.setattr("builtins.input", lambda *_: "y")  # whoever is asked on the terminal says yes
     folder = hostile(way, pooling)
-    with pytest.raises(EncoderError):
+    with pytest.raises(UserError):
         Encoder.create(str(folder), EncoderOptions(), "cpu")
 
 
@@ -117,10 +113,8 @@ def test_a_model_that_brings_code_is_refused_and_none_of_it_runs(hostile, way, p
     (modules_of_another_shape, "no list of modules"),
 ])  # fmt: skip
 def test_a_model_is_refused_before_a_library_has_seen_it(hostile, way, message, monkeypatch):
-    monkeypatch.setattr(
-        "retrieval_server.encode.encoder._load", lambda *_, **__: pytest.fail("it was loaded")
-    )
-    with pytest.raises(EncoderError, match=message):
+    monkeypatch.setattr("retrieval_server.encode.encoder._load", lambda *_, **__: pytest.fail("loaded"))
+    with pytest.raises(UserError, match=message):
         Encoder.create(str(hostile(way, "cls")), EncoderOptions(), "cpu")
 
 
@@ -131,9 +125,9 @@ def test_an_index_that_names_such_a_model_is_refused_and_nothing_runs(
     monkeypatch.setattr("builtins.input", lambda *_: "y")
     index, model = shutil.copytree(dense_index, tmp_path / "index"), hostile(way, "cls")
     plant(index, canary)
-    own = {"name": str(model), "sha256": hash_model(model)}  # the folder says that this is right
-    edit(index / "manifest.json", lambda data: data["dense"]["encoder"].update(own))
-    with pytest.raises(EncoderError):
+    identity = {"name": str(model), "sha256": hash_model(model)}  # the folder says that this is right
+    edit_json(index / "manifest.json", lambda data: data["dense"]["encoder"].update(identity))
+    with pytest.raises(UserError):
         IndexSource.open(index, device="cpu")
 
 
@@ -147,7 +141,7 @@ def test_pickled_arrays_in_an_index_are_not_unpickled(bm25_index, tmp_path, cana
     for path in files:
         pickled = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header
         path.write_bytes(pickled + pickle.dumps([Canary(canary)]))
-    with pytest.raises(IndexFolderError):
+    with pytest.raises(UserError):
         IndexSource.open(index, verify=False)
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import threading
 
 import pytest
 
 from retrieval_server.encode import malloc as memory
+
+from ..running import run_python
 
 # Pieces are below the size from which glibc gives each a mapping of its own, and some are kept, so that the
 # heap cannot shrink by itself.
@@ -38,9 +37,7 @@ print((before - resident()) / (PIECE * (PIECES - len(kept))))
 @pytest.mark.skipif(memory._trim is None, reason="this system's C library has no malloc_trim")
 def test_memory_freed_between_what_is_kept_goes_back_to_the_system():
     # In a process of its own: a server that ran in this one may give memory back at any moment.
-    done = subprocess.run([sys.executable, "-c", FREED], capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    assert float(done.stdout) > 0.8
+    assert float(run_python(FREED)) > 0.8
 
 
 ONE_HEAP = """
@@ -70,20 +67,10 @@ print(size // 2**20)
 
 @pytest.mark.skipif(memory._set is None, reason="this system's C library has no mallopt")
 def test_with_one_heap_all_threads_take_large_blocks_from_it_unless_the_user_has_set_something():
-    def megabytes_of_heap(way: str, **environment: str) -> int:
-        done = subprocess.run(
-            [sys.executable, "-c", ONE_HEAP, way],
-            env=os.environ | environment,
-            capture_output=True,
-            text=True,
-            timeout=120,
-        )
-        assert done.returncode == 0, done.stderr
-        return int(done.stdout)
-
-    assert megabytes_of_heap("one") >= 3 * (1 + 5 + 12 + 30)
-    assert megabytes_of_heap("as glibc chooses") < 48
-    assert megabytes_of_heap("one", MALLOC_ARENA_MAX="2") < 48
+    """The process prints the megabytes of its heap."""
+    assert int(run_python(ONE_HEAP, "one")) >= 3 * (1 + 5 + 12 + 30)
+    assert int(run_python(ONE_HEAP, "as glibc chooses")) < 48
+    assert int(run_python(ONE_HEAP, "one", MALLOC_ARENA_MAX="2")) < 48
 
 
 def test_it_is_given_back_again_and_again_until_told_to_stop(monkeypatch):

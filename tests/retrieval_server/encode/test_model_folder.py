@@ -5,7 +5,7 @@ import shutil
 import pytest
 
 from retrieval_server.encode.model_folder import hash_model, read_folder_settings, resolve_model
-from retrieval_server.errors import EncoderError
+from retrieval_server.errors import UserError
 
 
 def test_both_spellings_of_a_pooling_configuration_are_read(make_bert):
@@ -28,10 +28,10 @@ def test_the_hash_follows_weights_and_settings_but_not_the_readme(make_bert, tmp
 
 @pytest.mark.parametrize("name", ["./nowhere", "/no/such/folder", "justaword"])
 def test_a_name_that_is_no_model_says_so(name):
-    with pytest.raises(EncoderError, match="no such folder"):
+    with pytest.raises(UserError, match="no such folder"):
         resolve_model(name)
 
 
 def test_a_folder_without_a_model_says_so(tmp_path):
-    with pytest.raises(EncoderError, match="no model folder"):
+    with pytest.raises(UserError, match="no model folder"):
         resolve_model(str(tmp_path))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
@@ -16,14 +15,15 @@ from retrieval_server.determinism import Determinism
 from retrieval_server.encode import openvino_model
 from retrieval_server.encode.encoder import Encoder
 from retrieval_server.encode.options import EncoderOptions, OpenVinoOptions, choose_runtime
-from retrieval_server.errors import BuildError, EncoderError
-from retrieval_server.folder.corpus import CorpusReader
+from retrieval_server.errors import UserError
 from retrieval_server.folder.manifest import describe_files
 from retrieval_server.indexing.builder import build_index
-from retrieval_server.indexing.options import BuildOptions
-from retrieval_server.indexing.parts import EncodingPart, encode_part, prepare_corpus
+from retrieval_server.indexing.parts import EncodingPart, encode_part
 from retrieval_server.search.index_source import IndexSource
 from retrieval_server.search.options import OpenOptions
+
+from ..builders import dense_options, parts_of
+from ..running import run_python
 
 TEXTS = ["ulm", "the river carries barges with timber", "trier is a town in the valley of the river mosel"]
 OPTIONS = EncoderOptions()
@@ -37,6 +37,11 @@ def openvino():
         pytest.skip("left out: needs the extra `openvino`")
 
 
+@pytest.fixture
+def folder(make_bert):
+    return make_bert("own-model", "mean")
+
+
 def create(folder, dtype, cache):
     return Encoder.create(str(folder), OPTIONS, "cpu", dtype, OpenVinoOptions(cache))
 
@@ -48,10 +53,10 @@ def conversions(cache):
 @pytest.mark.parametrize("pooling", ["mean", "cls"])
 def test_float32_gives_the_vectors_of_torch(openvino, make_bert, tmp_path, pooling):
     folder = make_bert("own-model", pooling)
-    ours, torchs = create(folder, "float32", tmp_path), Encoder.create(str(folder), OPTIONS, "cpu")
-    np.testing.assert_allclose(ours.encode_queries(TEXTS), torchs.encode_queries(TEXTS), atol=1e-5)
-    np.testing.assert_allclose(ours.encode_passages(TEXTS), torchs.encode_passages(TEXTS), atol=1e-5)
-    assert ours.section == torchs.section, "in floating point, the index does not say what computed it"
+    converted, torchs = create(folder, "float32", tmp_path), Encoder.create(str(folder), OPTIONS, "cpu")
+    np.testing.assert_allclose(converted.encode_queries(TEXTS), torchs.encode_queries(TEXTS), atol=1e-5)
+    np.testing.assert_allclose(converted.encode_passages(TEXTS), torchs.encode_passages(TEXTS), atol=1e-5)
+    assert converted.section == torchs.section, "in floating point, the index does not say what computed it"
 
 
 ENCODES_AND_IS_TOLD_TO_END = """
@@ -73,25 +78,21 @@ os.kill(os.getpid(), signal.SIGTERM)
 
 
 @pytest.mark.slow
-def test_a_signal_is_handled_after_encoders_were_given_up(openvino, make_bert, tmp_path):
-    folder = make_bert("own-model", "mean")
-    command = [sys.executable, "-c", ENCODES_AND_IS_TOLD_TO_END, str(folder), str(tmp_path / "cache")]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert (done.returncode, done.stdout) == (0, "told\n"), done.stderr
+def test_a_signal_is_handled_after_encoders_were_given_up(openvino, folder, tmp_path):
+    assert run_python(ENCODES_AND_IS_TOLD_TO_END, folder, tmp_path / "cache") == "told\n"
 
 
-def test_8_bits_give_nearly_the_same_vectors_of_length_1(openvino, make_bert, tmp_path):
-    folder = make_bert("own-model", "mean")
-    ours, torchs = create(folder, "int8", tmp_path), Encoder.create(str(folder), OPTIONS, "cpu")
-    found, exact = ours.encode_queries(TEXTS), torchs.encode_queries(TEXTS)
-    cosines = (found * exact).sum(axis=1)
-    assert (cosines > 0.98).all() and np.abs(found - exact).max() > 1e-5
-    np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1, atol=1e-6)
-    assert ours.section.passage_dtype == "int8"
+def test_8_bits_give_nearly_the_same_vectors_of_length_1(openvino, folder, tmp_path):
+    converted, torchs = create(folder, "int8", tmp_path), Encoder.create(str(folder), OPTIONS, "cpu")
+    results, exact = converted.encode_queries(TEXTS), torchs.encode_queries(TEXTS)
+    cosines = (results * exact).sum(axis=1)
+    assert (cosines > 0.98).all() and np.abs(results - exact).max() > 1e-5
+    np.testing.assert_allclose(np.linalg.norm(results, axis=1), 1, atol=1e-6)
+    assert converted.section.passage_dtype == "int8"
 
 
-def test_a_vector_in_8_bits_does_not_depend_on_neighbours_or_padding(openvino, make_bert, tmp_path):
-    encoder = create(make_bert("own-model", "mean"), "int8", tmp_path)
+def test_a_vector_in_8_bits_does_not_depend_on_neighbours_or_padding(openvino, folder, tmp_path):
+    encoder = create(folder, "int8", tmp_path)
     alone = np.concatenate([encoder.encode_queries([text]) for text in TEXTS])
     same_length = encoder.encode_queries([TEXTS[0], "kassel", TEXTS[0], *TEXTS])
     padded = encoder.encode_passages(TEXTS)  # to the longest of them
@@ -102,23 +103,22 @@ def test_a_vector_in_8_bits_does_not_depend_on_neighbours_or_padding(openvino, m
         np.testing.assert_array_equal(same_length[3:], alone)
 
 
-def test_the_guarantee_is_that_of_openvino(openvino, make_bert, tmp_path, monkeypatch):
-    encoder = create(make_bert("own-model", "mean"), "int8", tmp_path)
-    forward, seen = openvino_model.OpenVinoTransformer.forward, []
+def test_the_guarantee_is_that_of_openvino(openvino, folder, tmp_path, monkeypatch):
+    encoder = create(folder, "int8", tmp_path)
+    forward, sizes = openvino_model.OpenVinoTransformer.forward, []
 
     def other_digits_in_a_batch(self, **features):
-        seen.append(len(features["input_ids"]))
+        sizes.append(len(features["input_ids"]))
         output = forward(self, **features)
         output.last_hidden_state += 1e-3 * (len(features["input_ids"]) > 1)
         return output
 
     monkeypatch.setattr(openvino_model.OpenVinoTransformer, "forward", other_digits_in_a_batch)
     assert encoder.probed.guarantee is Determinism.NONE
-    assert {1, 2} <= set(seen), "alone and in a batch"
+    assert {1, 2} <= set(sizes), "alone and in a batch"
 
 
-def test_a_conversion_is_made_once_and_then_read(openvino, make_bert, tmp_path, caplog):
-    folder = make_bert("own-model", "mean")
+def test_a_conversion_is_made_once_and_then_read(openvino, folder, tmp_path, caplog):
     first = create(folder, "int8", tmp_path).encode_queries(TEXTS)
     assert "converting the encoder" in caplog.text
     (kept,) = conversions(tmp_path)
@@ -131,44 +131,32 @@ def test_a_conversion_is_made_once_and_then_read(openvino, make_bert, tmp_path, 
 
 @pytest.mark.slow
 def test_another_model_or_type_is_another_conversion_but_bfloat16_shares_that_of_float32(
-    openvino, make_bert, tmp_path
+    openvino, make_bert, folder, tmp_path
 ):
-    one, other = make_bert("own-model", "mean"), make_bert("own-model", "mean", seed=1)
-    for folder, dtype in ((one, "int8"), (other, "int8"), (one, "float32")):
+    firsts, second = folder, make_bert("own-model", "mean", seed=1)
+    for folder, dtype in ((firsts, "int8"), (second, "int8"), (firsts, "float32")):
         create(folder, dtype, tmp_path)
     assert len(conversions(tmp_path)) == 3
     with (
         contextlib.nullcontext()
         if "bfloat16" in openvino_model.openvino_dtypes()
-        else pytest.raises(EncoderError, match="this processor has no such products. Take --dtype int8")
+        else pytest.raises(UserError, match="this processor has no such products. Take --dtype int8")
     ):
-        create(one, "bfloat16", tmp_path)
+        create(firsts, "bfloat16", tmp_path)
     assert len(conversions(tmp_path)) == 3
 
 
-@pytest.mark.slow
-def test_two_that_convert_at_once_leave_one_conversion(openvino, make_bert, tmp_path):
-    folder = make_bert("own-model", "mean")
-    Encoder.create(str(folder), OPTIONS, "cpu")  # the libraries are imported by one thread
-    with ThreadPoolExecutor(2) as both:
-        encoders = list(both.map(lambda _: create(folder, "int8", tmp_path), range(2)))
-    one, other = (encoder.encode_queries(TEXTS) for encoder in encoders)
-    np.testing.assert_array_equal(one, other)
-    assert len(conversions(tmp_path)) == 1
-
-
-def test_several_threads_get_the_vectors_of_their_own_texts(openvino, make_bert, tmp_path):
-    encoder = create(make_bert("own-model", "mean"), "int8", tmp_path)
+def test_several_threads_get_the_vectors_of_their_own_texts(openvino, folder, tmp_path):
+    encoder = create(folder, "int8", tmp_path)
     texts = [[text] for text in TEXTS]
     alone = [encoder.encode_queries(text) for text in texts]
     with ThreadPoolExecutor(len(TEXTS)) as threads:
-        found = list(threads.map(encoder.encode_queries, texts * 40))
-    for vectors, expected in zip(found, alone * 40, strict=True):
+        results = list(threads.map(encoder.encode_queries, texts * 40))
+    for vectors, expected in zip(results, alone * 40, strict=True):
         np.testing.assert_allclose(vectors, expected, atol=1e-5)
 
 
-def test_a_conversion_that_openvino_does_not_load_is_named(openvino, make_bert, tmp_path):
-    folder = make_bert("own-model", "mean")
+def test_a_conversion_that_openvino_does_not_load_is_named(openvino, folder, tmp_path):
     create(folder, "int8", tmp_path)
     (kept,) = conversions(tmp_path)
     place = tmp_path / kept
@@ -176,16 +164,16 @@ def test_a_conversion_that_openvino_does_not_load_is_named(openvino, make_bert, 
     (place / "manifest.json").unlink()
     files = {name: entry.model_dump() for name, entry in describe_files(place).items()}
     (place / "manifest.json").write_text(json.dumps({"files": files}))
-    with pytest.raises(EncoderError, match=rf"(?s){kept}: OpenVINO does not load.*--runtime torch"):
+    with pytest.raises(UserError, match=rf"(?s){kept}: OpenVINO does not load.*--runtime torch"):
         create(folder, "int8", tmp_path)
 
 
 def test_a_model_without_matrices_is_not_kept_as_one_of_8_bits(openvino):
     from openvino import opset13 as ops
 
-    given = ops.parameter([-1, 4])
-    with pytest.raises(EncoderError, match="no matrix"):
-        openvino_model._quantise(openvino.Model([ops.relu(given)], [given]))
+    parameters = ops.parameter([-1, 4])
+    with pytest.raises(UserError, match="no matrix"):
+        openvino_model._quantise(openvino.Model([ops.relu(parameters)], [parameters]))
 
 
 def test_the_vocabulary_may_be_nested_and_a_model_without_one_is_refused():
@@ -193,33 +181,25 @@ def test_the_vocabulary_may_be_nested_and_a_model_without_one_is_refused():
 
     nested = CLIPConfig(text_config={"vocab_size": 77})
     assert not hasattr(nested, "vocab_size") and openvino_model._vocabulary(nested) == 77
-    with pytest.raises(EncoderError, match="vocab_size None.*--runtime torch"):
+    with pytest.raises(UserError, match="vocab_size None.*--runtime torch"):
         openvino_model._vocabulary(PretrainedConfig())
 
 
 def test_a_conversion_that_computes_something_else_is_refused_and_not_kept(
-    openvino, make_bert, tmp_path, monkeypatch
+    openvino, folder, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(openvino_model, "_LEAST_COSINE", {"int8": 1.1})
-    with pytest.raises(EncoderError, match=r"other vectors than torch.*--runtime torch"):
-        create(make_bert("own-model", "mean"), "int8", tmp_path)
+    with pytest.raises(UserError, match=r"other vectors than torch.*--runtime torch"):
+        create(folder, "int8", tmp_path)
     assert conversions(tmp_path) == []
 
 
-def test_a_folder_that_cannot_be_written_is_named(openvino, make_bert, tmp_path):
-    blocked = tmp_path / "file"
-    blocked.write_text("no folder")
-    with pytest.raises(EncoderError, match=r"file/.*cannot be kept.*--encoder-cache"):
-        create(make_bert("own-model", "mean"), "int8", blocked)
-
-
-def test_an_index_says_what_passages_and_queries_were_encoded_in(openvino, make_bert, corpus, tmp_path):
-    folder = str(make_bert("own-model", "mean"))
+def test_an_index_says_what_passages_and_queries_were_encoded_in(openvino, folder, corpus, tmp_path):
     cache = tmp_path / "cache"
-    common = {"corpus": corpus, "backend": "dense", "encoder": folder, "device": "cpu", "progress": False}
-    eight_bits = {"out": tmp_path / "int8", "dtype": "int8", "encoder_cache": cache}
-    assert "openvino" in build_index(BuildOptions(**common, **eight_bits)).built_with
-    assert "openvino" not in build_index(BuildOptions(**common, out=tmp_path / "float32")).built_with
+    in_8_bits = dense_options(corpus, folder, tmp_path / "int8", dtype="int8", encoder_cache=cache)
+    assert "openvino" in build_index(in_8_bits).built_with
+    in_32_bits = dense_options(corpus, folder, tmp_path / "float32")
+    assert "openvino" not in build_index(in_32_bits).built_with
     eight, float32 = OpenOptions(device="cpu", dtype="int8", encoder_cache=cache), OpenOptions(device="cpu")
     text = json.loads(corpus.read_text(encoding="utf-8").splitlines()[0])["contents"]
     for index, options in (("int8", eight), ("int8", float32), ("float32", eight), ("float32", float32)):
@@ -230,18 +210,17 @@ def test_an_index_says_what_passages_and_queries_were_encoded_in(openvino, make_
         assert source.search([text], 1)[0][0].passage.contents == text
 
 
-def test_without_the_extra_the_error_says_what_to_install(make_bert, tmp_path, monkeypatch):
+def test_without_the_extra_the_error_says_what_to_install(folder, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "openvino", None)
-    with pytest.raises(EncoderError, match=r'pip install "rag-r1\[openvino\]"'):
-        create(make_bert("own-model", "mean"), "int8", tmp_path)
+    with pytest.raises(UserError, match=r'pip install "rag-r1\[openvino\]"'):
+        create(folder, "int8", tmp_path)
 
 
-def test_parts_in_8_bits_and_in_floating_point_are_not_mixed(make_bert, corpus, tmp_path):
-    encoder = Encoder.create(str(make_bert("own-model", "mean")), OPTIONS, "cpu")
-    prepare_corpus(CorpusReader(corpus, progress=False), tmp_path / "parts")
-    encode_part(tmp_path / "parts", EncodingPart(1, 1), encoder, progress=False)
+def test_parts_in_8_bits_and_in_floating_point_are_not_mixed(folder, corpus, tmp_path):
+    encoder = Encoder.create(str(folder), OPTIONS, "cpu")
+    parts_of(corpus, tmp_path / "parts", encoder)
     encoder.section = encoder.section.model_copy(update={"passage_dtype": "int8"})
-    with pytest.raises(BuildError, match="passage_dtype None instead of 'int8'"):
+    with pytest.raises(UserError, match="passage_dtype None instead of 'int8'"):
         encode_part(tmp_path / "parts", EncodingPart(1, 1), encoder, progress=False)
 
 
@@ -300,8 +279,5 @@ def test_conversions_are_not_reported_to_anybody(openvino, tmp_path, imports, re
     for place in (package.parent, package):
         (place / "__init__.py").write_text(REPORTS)
     code = f"{imports}\nfrom openvino.tools.ovc import telemetry_utils\nprint(telemetry_utils.tm.__name__)"
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
-    command = [sys.executable, "-c", code]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.split()[-1].rpartition(".")[2] == reports_by
+    written = run_python(code, PYTHONPATH=os.pathsep.join([str(tmp_path), *sys.path]))
+    assert written.split()[-1].rpartition(".")[2] == reports_by

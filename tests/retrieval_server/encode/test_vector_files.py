@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from retrieval_server.encode import vector_files
 from retrieval_server.encode.vector_files import VectorFiles, encode_rows
-from retrieval_server.errors import EncoderError
+from retrieval_server.errors import UserError
 from retrieval_server.folder.row_layout import RowLayout
 
 
@@ -60,7 +60,7 @@ def test_a_vector_that_is_no_number_is_named_by_its_passage(tmp_path, monkeypatc
     monkeypatch.setattr(vector_files, "BLOCK", 4)
     path = tmp_path / "rows"
     path.write_bytes(bytes(4 * there * RowLayout(2, kind).row_bytes))
-    with pytest.raises(EncoderError, match="m: .*vector 9 .*not finite.*--dtype float32") as caught:
+    with pytest.raises(UserError, match="m: .*vector 9 .*not finite.*--dtype float32") as caught:
         encode_rows(Texts(), Faulty("9", np.nan), path, kind=kind, progress=progress)
     assert "--preset" not in str(caught.value), "no preset can store it"
 
@@ -68,7 +68,7 @@ def test_a_vector_that_is_no_number_is_named_by_its_passage(tmp_path, monkeypatc
 def test_a_vector_too_large_for_16_bits_is_refused_with_the_presets_that_can_hold_it(tmp_path, monkeypatch):
     monkeypatch.setattr(vector_files, "BLOCK", 4)
     encoder = Faulty("5", 1e6)
-    with pytest.raises(EncoderError, match="vector 5 .*--preset small or exact"):
+    with pytest.raises(UserError, match="vector 5 .*--preset small or exact"):
         encode_rows(Texts(), encoder, tmp_path / "f16", kind="float16", progress=False)
     for kind in ("float32", "int8"):
         encode_rows(Texts(), encoder, tmp_path / kind, kind=kind, progress=False)

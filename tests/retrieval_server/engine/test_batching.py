@@ -24,11 +24,6 @@ def ask(former, number, now, request=None):
     return new
 
 
-def test_nothing_is_due_while_nobody_waits():
-    former = BatchFormer(8, 0.004)
-    assert former.seconds_until_due(0.0) is None and len(former) == 0
-
-
 def test_a_client_that_is_alone_never_waits():
     former = BatchFormer(8, 0.004)
     for now in range(5):
@@ -97,9 +92,13 @@ def test_a_crowd_that_has_gone_is_forgotten_after_a_few_batches():
 
 def test_batches_are_full_and_in_order_of_arrival():
     former = BatchFormer(4, 0.004)
-    asked = ask(former, 10, 0.0)
+    added = ask(former, 10, 0.0)
     assert former.seconds_until_due(0.0) == 0.0
-    assert [former.take(), former.take(), former.take()] == [asked[:4], asked[4:8], asked[8:]]
+    assert [former.take(), former.take(), former.take()] == [
+        added[:4],
+        added[4:8],
+        added[8:],
+    ]
 
 
 def test_what_nobody_wants_any_more_is_not_computed():
@@ -144,14 +143,14 @@ def test_every_request_has_its_turn_within_as_many_turns_as_requests_wait(sizes,
     former = BatchFormer(max_batch, 0.004)
     for number, size in enumerate(sizes):
         ask(former, size, float(number), request=f"before {number}")
-    (mine,) = ask(former, 1, 99.0)
+    (last,) = ask(former, 1, 99.0)
     turns_in_a_batch = max_batch - max_batch // 2
     batches = []
     for _ in range(-(-(len(sizes) + 1) // turns_in_a_batch)):
-        if mine not in sum(batches, []):
+        if last not in sum(batches, []):
             batches.append(former.take())
         ask(former, 5, 100.0, request=object())  # who comes later takes no turn from it
-    assert mine in sum(batches, [])
+    assert last in sum(batches, [])
 
 
 @given(

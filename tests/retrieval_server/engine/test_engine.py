@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from contextlib import asynccontextmanager
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from retrieval_server.engine.engine import Engine
 from retrieval_server.engine.metrics import Metrics
-from retrieval_server.engine.options import EngineOptions
 from retrieval_server.errors import OverloadedError
 from retrieval_server.search.index_source import IndexSource
 from retrieval_server.source import SourceDescription, StagedSource
 
+from ..running import engine_of, until
 from ..same_answers import assert_same_answers, plain
 
 
@@ -29,14 +29,11 @@ class Stepped(StagedSource):
         self.encoding.set()
         self.finding.set()
         self.prepared: list[list[str]] = []
-        self.found: list[list[str]] = []
+        self.searched: list[list[str]] = []
         self.poison: set[str] = set()
 
     def warm_up(self):
         pass
-
-    def close(self):
-        self.closed = True
 
     def prepare(self, queries):
         self.prepared.append(list(queries))
@@ -46,37 +43,28 @@ class Stepped(StagedSource):
         return list(queries)
 
     def find(self, prepared, topks):
-        self.found.append(list(prepared))
+        self.searched.append(list(prepared))
         assert self.finding.wait(30)
         return [(query,) * topk for query, topk in zip(prepared, topks, strict=True)]
 
 
-def run(conversation, retriever=None, **options):
-    """Run ``conversation(engine, retriever, metric)`` against a loaded engine."""
-    stepped = retriever or Stepped()
-    metrics = Metrics()
+@asynccontextmanager
+async def running(source=None, **options):
+    """A loaded engine, its source, and the function that reads one of its metrics."""
+    source, metrics = source or Stepped(), Metrics()
 
     def metric(name):
+        prefix = f'retrieval_{name}{{index="towns"}} '
         lines = metrics.page().decode().splitlines()
-        wanted = f'retrieval_{name}{{index="towns"}} '
-        return float(next(line for line in lines if line.startswith(wanted)).split()[-1])
+        return float(next(line for line in lines if line.startswith(prefix)).split()[-1])
 
-    async def main():
-        engine = await Engine.start(lambda: stepped, EngineOptions(**options), metrics.of("towns"))
+    async with engine_of(source, metrics.of("towns"), **options) as engine:
         try:
-            await asyncio.wait_for(conversation(engine, stepped, metric), 30)
+            yield engine, source, metric
         finally:
-            if isinstance(stepped, Stepped):
-                stepped.encoding.set()
-                stepped.finding.set()
-            await engine.stop()
-
-    asyncio.run(main())
-
-
-async def until(condition):
-    while not condition():
-        await asyncio.sleep(0.001)
+            if isinstance(source, Stepped):
+                source.encoding.set()
+                source.finding.set()
 
 
 async def start(engine, *requests):
@@ -86,8 +74,8 @@ async def start(engine, *requests):
     return tasks
 
 
-def test_queries_of_many_requests_are_encoded_together_and_answered_apart():
-    async def conversation(engine, stepped, _):
+async def test_queries_of_many_requests_are_encoded_together_and_answered_apart():
+    async with running() as (engine, stepped, _):
         stepped.encoding.clear()
         first = await start(engine, ["a"])
         await until(lambda: stepped.prepared)
@@ -96,22 +84,20 @@ def test_queries_of_many_requests_are_encoded_together_and_answered_apart():
         assert await asyncio.gather(*first, *others) == [[("a",)], [("b",), (), ("c",)], [("d",)], []]
         assert stepped.prepared == [["a"], ["b", "c", "d"]]
 
-    run(conversation)
 
-
-def test_topk_is_each_requests_own():
-    async def conversation(engine, stepped, _):
+async def test_topk_is_each_requests_own():
+    async with running() as (engine, stepped, _):
         both = await asyncio.gather(engine.search(["a"], 3), engine.search(["a"], 1))
         assert both == [[("a",) * 3], [("a",)]]
 
-    run(conversation)
 
-
-def test_where_stages_share_the_cores_a_batch_goes_through_both_before_the_next_starts():
-    async def conversation(engine, stepped, _):
+async def test_where_stages_share_the_cores_a_batch_goes_through_both_before_the_next_starts():
+    stepped = Stepped()
+    stepped.overlaps = False
+    async with running(stepped) as (engine, stepped, _):
         stepped.finding.clear()
         first = await start(engine, ["a"])
-        await until(lambda: stepped.found)
+        await until(lambda: stepped.searched)
         others = await start(engine, ["b"], ["c"])
         await asyncio.sleep(0.05)
         assert stepped.prepared == [["a"]]
@@ -119,59 +105,39 @@ def test_where_stages_share_the_cores_a_batch_goes_through_both_before_the_next_
         assert await asyncio.gather(*first, *others) == [[("a",)], [("b",)], [("c",)]]
         assert stepped.prepared == [["a"], ["b", "c"]]
 
-    stepped = Stepped()
-    stepped.overlaps = False
-    run(conversation, stepped)
 
-
-def test_stages_overlap_or_not_as_the_options_say():
-    async def conversation(engine, stepped, _):
+@pytest.mark.parametrize("overlaps, overlap", [(True, None), (False, True)])
+async def test_stages_overlap_or_not_as_the_source_or_the_options_say(overlaps, overlap):
+    source = Stepped()
+    source.overlaps = overlaps
+    async with running(source, overlap=overlap) as (engine, stepped, _):
         stepped.finding.clear()
         tasks = await start(engine, ["a"])
-        await until(lambda: stepped.found)
-        tasks += await start(engine, ["b"])
-        await until(lambda: len(stepped.prepared) == 2)  # while the first is still being searched
-        stepped.finding.set()
-        assert await asyncio.gather(*tasks) == [[("a",)], [("b",)]]
-
-    stepped = Stepped()
-    stepped.overlaps = False
-    run(conversation, stepped, overlap=True)
-
-
-def test_a_source_of_several_workers_gets_as_many_batches_at_once():
-    async def conversation(engine, stepped, _):
-        stepped.encoding.clear()
-        tasks = await start(engine, *[[query] for query in "abcdef"])
-        await until(lambda: len(stepped.prepared) == 3)
-        stepped.finding.clear()
-        stepped.encoding.set()
-        await until(lambda: len(stepped.found) == 2)
-        assert sorted(sum(stepped.prepared[:3], [])) == list("abcdef")
-        stepped.finding.set()
-        assert await asyncio.gather(*tasks) == [[(query,)] for query in "abcdef"]
-
-    stepped = Stepped()
-    stepped.encoders, stepped.searchers = 3, 2
-    run(conversation, stepped, max_batch=2)
-
-
-def test_one_batch_is_encoded_while_the_one_before_is_searched():
-    async def conversation(engine, stepped, _):
-        stepped.finding.clear()
-        tasks = await start(engine, ["a"])
-        await until(lambda: stepped.found == [["a"]])
+        await until(lambda: stepped.searched == [["a"]])
         tasks += await start(engine, ["b"])
         await until(lambda: stepped.prepared == [["a"], ["b"]])
         assert not tasks[0].done()
         stepped.finding.set()
         assert await asyncio.gather(*tasks) == [[("a",)], [("b",)]]
 
-    run(conversation)
+
+async def test_a_source_of_several_workers_gets_as_many_batches_at_once():
+    stepped = Stepped()
+    stepped.encoders, stepped.searchers = 3, 2
+    async with running(stepped, max_batch=2) as (engine, stepped, _):
+        stepped.encoding.clear()
+        tasks = await start(engine, *[[query] for query in "abcdef"])
+        await until(lambda: len(stepped.prepared) == 3)
+        stepped.finding.clear()
+        stepped.encoding.set()
+        await until(lambda: len(stepped.searched) == 2)
+        assert sorted(sum(stepped.prepared[:3], [])) == list("abcdef")
+        stepped.finding.set()
+        assert await asyncio.gather(*tasks) == [[(query,)] for query in "abcdef"]
 
 
-def test_equal_queries_under_way_are_computed_once_and_then_cached():
-    async def conversation(engine, stepped, metric):
+async def test_equal_queries_under_way_are_computed_once_and_then_cached():
+    async with running() as (engine, stepped, metric):
         stepped.encoding.clear()
         tasks = await start(engine, ["a", "a"], ["a"])
         stepped.encoding.set()
@@ -180,43 +146,27 @@ def test_equal_queries_under_way_are_computed_once_and_then_cached():
         assert stepped.prepared == [["a"]]
         assert [metric(f"{name}_total") for name in ("queries", "joined", "cache_hits")] == [4, 2, 1]
 
-    run(conversation)
 
-
-def test_cache_and_single_flight_can_be_switched_off():
-    async def conversation(engine, stepped, metric):
+async def test_cache_and_single_flight_can_be_switched_off():
+    async with running(cache_size=0, single_flight=False) as (engine, stepped, metric):
         await asyncio.gather(engine.search(["a", "a"], 1), engine.search(["a"], 1))
         await engine.search(["a"], 1)
         assert sum(len(batch) for batch in stepped.prepared) == 4
-        assert metric("cache_hits_total") == metric("joined_total") == 0
-
-    run(conversation, cache_size=0, single_flight=False)
+        assert metric("cache_hits_total") == metric("joined_total") == engine.cache_entries == 0
 
 
-def test_the_least_recently_used_answer_is_forgotten_first():
-    async def conversation(engine, stepped, metric):
+async def test_the_least_recently_used_answer_is_forgotten_first():
+    async with running(cache_size=2) as (engine, stepped, metric):
         for query in ["a", "b", "a", "c", "b", "a", "c"]:
             assert await engine.search([query], 1) == [(query,)]
         assert [query for batch in stepped.prepared for query in batch] == ["a", "b", "c", "b", "a", "c"]
         assert metric("cache_hits_total") == 1 and engine.cache_entries == 2
 
-    run(conversation, cache_size=2)
-
-
-def test_a_cache_of_size_0_remembers_nothing():
-    async def conversation(engine, stepped, metric):
-        await engine.search(["a"], 1)
-        assert engine.cache_entries == 0
-        await engine.search(["a"], 1)
-        assert stepped.prepared == [["a"], ["a"]] and metric("cache_hits_total") == 0
-
-    run(conversation, cache_size=0)
-
 
 @settings(max_examples=20)
 @given(size=st.integers(1, 4), queries=st.lists(st.sampled_from("abcdef"), max_size=20))
-def test_the_cache_holds_the_last_distinct_queries(size, queries):
-    async def conversation(engine, stepped, _):
+async def test_the_cache_holds_the_last_distinct_queries(size, queries):
+    async with running(cache_size=size) as (engine, stepped, _):
         for query in queries:
             await engine.search([query], 1)
         before = len(stepped.prepared)
@@ -229,11 +179,9 @@ def test_the_cache_holds_the_last_distinct_queries(size, queries):
             await engine.search([query], 1)
         assert len(stepped.prepared) == before + len(others)
 
-    run(conversation, cache_size=size)
 
-
-def test_a_query_that_nobody_waits_for_any_more_is_not_computed():
-    async def conversation(engine, stepped, metric):
+async def test_a_query_that_nobody_waits_for_any_more_is_not_computed():
+    async with running() as (engine, stepped, metric):
         stepped.encoding.clear()
         first = await start(engine, ["a"])
         await until(lambda: stepped.prepared)
@@ -247,11 +195,9 @@ def test_a_query_that_nobody_waits_for_any_more_is_not_computed():
         assert metric("dropped_total") == 1 and engine.outstanding == 0
         assert await engine.search(["gone"], 1) == [("gone",)]
 
-    run(conversation)
 
-
-def test_beyond_the_bound_a_request_is_refused_at_once_and_whole():
-    async def conversation(engine, stepped, metric):
+async def test_beyond_the_bound_a_request_is_refused_at_once_and_whole():
+    async with running(max_queue=3) as (engine, stepped, metric):
         stepped.encoding.clear()
         tasks = await start(engine, ["a", "b"])
         with pytest.raises(OverloadedError, match="2 queries under way, at most 3") as refusal:
@@ -265,11 +211,9 @@ def test_beyond_the_bound_a_request_is_refused_at_once_and_whole():
         assert engine.outstanding == 0
         assert await engine.search(["d", "e", "f"], 1) == [("d",), ("e",), ("f",)]
 
-    run(conversation, max_queue=3)
 
-
-def test_a_request_that_would_miss_its_deadline_is_refused_at_once():
-    async def conversation(engine, stepped, _):
+async def test_a_request_that_would_miss_its_deadline_is_refused_at_once():
+    async with running(deadline_s=10.0, max_batch=1) as (engine, stepped, _):
         engine._pace.batch_done(1, started=0.0, ended=4.0)
         stepped.encoding.clear()
         tasks = await start(engine, ["a", "b", "c"])
@@ -279,11 +223,9 @@ def test_a_request_that_would_miss_its_deadline_is_refused_at_once():
         stepped.encoding.set()
         await asyncio.gather(*tasks)
 
-    run(conversation, deadline_s=10.0, max_batch=1)
 
-
-def test_a_request_that_would_wait_too_long_is_refused_at_once_and_an_idle_engine_takes_any():
-    async def conversation(engine, stepped, _):
+async def test_a_request_that_would_wait_too_long_is_refused_at_once_and_an_idle_engine_takes_any():
+    async with running(max_delay_s=2.0, max_batch=1) as (engine, stepped, _):
         engine._pace.batch_done(1, started=0.0, ended=4.0)
         stepped.encoding.clear()
         tasks = await start(engine, ["a", "b", "c"])  # 12 s of work, but nothing to wait for
@@ -293,11 +235,9 @@ def test_a_request_that_would_wait_too_long_is_refused_at_once_and_an_idle_engin
         stepped.encoding.set()
         await asyncio.gather(*tasks)
 
-    run(conversation, max_delay_s=2.0, max_batch=1)
 
-
-def test_where_batches_scatter_less_is_accepted():
-    async def conversation(engine, stepped, _):
+async def test_where_batches_scatter_less_is_accepted():
+    async with running(max_delay_s=4.0, max_batch=1) as (engine, stepped, _):
         for end in range(10, 210, 10):
             engine._pace.batch_done(1, started=end - (1.0 if end % 20 else 2.0), ended=end)
         stepped.encoding.clear()
@@ -309,12 +249,10 @@ def test_where_batches_scatter_less_is_accepted():
         stepped.encoding.set()
         await asyncio.gather(*tasks)
 
-    run(conversation, max_delay_s=4.0, max_batch=1)
-
 
 @pytest.mark.parametrize("number", [1, 5])
-def test_a_query_that_breaks_the_backend_takes_no_other_with_it(number):
-    async def conversation(engine, stepped, metric):
+async def test_a_query_that_breaks_the_backend_takes_no_other_with_it(number):
+    async with running() as (engine, stepped, metric):
         stepped.poison = {"bad"}
         stepped.encoding.clear()
         tasks = await start(engine, *[[f"good {i}"] for i in range(number - 1)], ["bad"])
@@ -326,11 +264,9 @@ def test_a_query_that_breaks_the_backend_takes_no_other_with_it(number):
         stepped.poison = set()
         assert await engine.search(["bad"], 1) == [("bad",)]
 
-    run(conversation)
 
-
-def test_a_failure_whose_asker_has_gone_is_nobodys(caplog):
-    async def conversation(engine, stepped, metric):
+async def test_a_failure_whose_asker_has_gone_is_nobodys(caplog):
+    async with running() as (engine, stepped, metric):
         stepped.poison = {"bad"}
         stepped.encoding.clear()
         (task,) = await start(engine, ["bad"])
@@ -339,21 +275,16 @@ def test_a_failure_whose_asker_has_gone_is_nobodys(caplog):
         await asyncio.gather(task, return_exceptions=True)
         stepped.encoding.set()
         await until(lambda: engine.outstanding == 0)
-
-    run(conversation)
     assert "never retrieved" not in caplog.text
 
 
 @pytest.mark.parametrize("kind", ["bm25", "dense"])
-def test_64_concurrent_askers_get_what_one_by_one_gives(kind, bm25_index, dense_index):
+async def test_64_concurrent_askers_get_what_one_by_one_gives(kind, bm25_index, dense_index):
     retriever = IndexSource.open({"bm25": bm25_index, "dense": dense_index}[kind], device="cpu")
     queries = [f"{retriever._passages[i % 20].contents.split()[i // 20]} river {i}" for i in range(64)]
     expected = [retriever.search([query], 3)[0] for query in queries]
-
-    async def conversation(engine, _, metric):
+    async with running(retriever) as (engine, _, metric):
         answers = await asyncio.gather(*(engine.search([query], 3) for query in queries))
-        got, wanted = [plain(answer) for (answer,) in answers], [plain(hits) for hits in expected]
-        assert_same_answers(got, wanted, retriever.description.guarantee)
+        got, expected_answers = [plain(answer) for (answer,) in answers], [plain(hits) for hits in expected]
+        assert_same_answers(got, expected_answers, retriever.description.guarantee)
         assert metric("batch_size_count") < 64
-
-    run(conversation, retriever)

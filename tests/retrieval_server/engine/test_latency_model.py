@@ -44,8 +44,8 @@ def test_more_queries_never_take_less_time_and_none_take_none(batches):
     for size, seconds in batches:
         pace.batch_done(size, now, now := now + seconds)
     for seconds in (pace.expected, pace.upper_bound):
-        told = [seconds(queries) for queries in range(200)]
-        assert told[0] == 0.0 and told == sorted(told)
+        expected_seconds = [seconds(queries) for queries in range(200)]
+        assert expected_seconds[0] == 0.0 and expected_seconds == sorted(expected_seconds)
 
 
 @given(seconds=st.floats(0.01, 10), number=st.integers(1, 40), queries=st.integers(0, 200))
@@ -59,11 +59,11 @@ def test_batches_of_one_length_leave_no_doubt(seconds, number, queries):
 @given(pattern=st.lists(st.floats(0.01, 4), min_size=1, max_size=8))
 def test_answers_that_come_in_groups_are_expected_at_their_average(pattern):
     """As from a web search engine that answers several calls at once."""
-    pace, now, told = LatencyModel(max_batch=1), 0.0, []
+    pace, now, expected_seconds = LatencyModel(max_batch=1), 0.0, []
     for number in range(50 * len(pattern)):
         pace.batch_done(1, 0.0, now := now + pattern[number % len(pattern)])
-        told.append(pace.expected(1))
-    last = told[-len(pattern) :]
+        expected_seconds.append(pace.expected(1))
+    last = expected_seconds[-len(pattern) :]
     assert sum(last) / len(last) == pytest.approx(sum(pattern) / len(pattern))
 
 
@@ -93,7 +93,7 @@ def test_the_scatter_of_several_batches_grows_with_the_root_of_their_number(spre
     pace, now = LatencyModel(max_batch=10), 0.0
     for number in range(100):
         pace.batch_done(10, now, now := now + 1 + (spread if number % 2 else -spread))
-    half, one, many = (pace.upper_bound(n) - pace.expected(n) for n in (5, 10, 10 * batches))
-    assert many == pytest.approx(one * batches**0.5)
-    assert half == pytest.approx(one * pace.expected(5) / pace.expected(10))
-    assert one == pytest.approx(2 * spread, rel=0.25)
+    half, single, many = (pace.upper_bound(n) - pace.expected(n) for n in (5, 10, 10 * batches))
+    assert many == pytest.approx(single * batches**0.5)
+    assert half == pytest.approx(single * pace.expected(5) / pace.expected(10))
+    assert single == pytest.approx(2 * spread, rel=0.25)

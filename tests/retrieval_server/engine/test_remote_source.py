@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import asynccontextmanager
 
 import pytest
 
-from retrieval_server.engine.engine import Engine
-from retrieval_server.engine.metrics import Metrics
-from retrieval_server.engine.options import EngineOptions
 from retrieval_server.errors import SearchFailedError
 from retrieval_server.folder.passages import Passage
 from retrieval_server.source import RemoteSource, ScoredPassage, SourceDescription
+
+from ..running import engine_of, until
 
 
 class Gated(RemoteSource):
@@ -21,12 +21,12 @@ class Gated(RemoteSource):
 
     def __init__(self, concurrency: int):
         self.concurrency = concurrency
-        self.asked: list[str] = []
+        self.requests: list[str] = []
         self.gates: dict[str, asyncio.Event] = {}
         self.closed = False
 
     async def answer(self, query, topk):
-        self.asked.append(query)
+        self.requests.append(query)
         if query.startswith("dead"):
             raise SearchFailedError(502, "web_refused", f"{query} is dead")
         if not query.startswith("open"):
@@ -37,36 +37,27 @@ class Gated(RemoteSource):
         self.closed = True
 
 
-def run(conversation, concurrency=4):
-    async def main():
-        source = Gated(concurrency)
-        engine = await Engine.start(lambda: source, EngineOptions(), Metrics().of("web"))
+@asynccontextmanager
+async def running(concurrency=4):
+    """A source behind an engine, and the function that starts a request."""
+    source = Gated(concurrency)
+    async with engine_of(source) as engine:
 
         async def ask(*queries):
             task = asyncio.create_task(engine.search(queries, 1))
             await asyncio.sleep(0)
             return task
 
-        try:
-            await asyncio.wait_for(conversation(source, ask), 30)
-        finally:
-            await engine.stop()
-        assert source.closed
-
-    asyncio.run(main())
+        yield source, ask
+    assert source.closed
 
 
 def ids(answers):
     return [[hit.passage.id for hit in answer] for answer in answers]
 
 
-async def until(condition):
-    while not condition():
-        await asyncio.sleep(0.001)
-
-
-def test_a_slow_query_holds_up_no_other():
-    async def conversation(source, ask):
+async def test_a_slow_query_holds_up_no_other():
+    async with running() as (source, ask):
         slow = await ask("slow")
         for number in range(20):
             assert ids(await (await ask(f"open {number}"))) == [[f"open {number}"]]
@@ -74,58 +65,48 @@ def test_a_slow_query_holds_up_no_other():
         source.gates["slow"].set()
         assert ids(await slow) == [["slow"]]
 
-    run(conversation)
 
-
-def test_at_most_concurrency_queries_are_under_way_and_the_rest_wait_their_turn():
-    async def conversation(source, ask):
+async def test_at_most_concurrency_queries_are_under_way_and_the_rest_wait_their_turn():
+    async with running(concurrency=2) as (source, ask):
         task = await ask("a", "b", "c", "d")
         await until(lambda: len(source.gates) == 2)
         await asyncio.sleep(0.01)
-        assert source.asked == ["a", "b"]
+        assert source.requests == ["a", "b"]
         source.gates["b"].set()
-        await until(lambda: source.asked == ["a", "b", "c"])
+        await until(lambda: source.requests == ["a", "b", "c"])
         source.gates["c"].set()
-        await until(lambda: source.asked == ["a", "b", "c", "d"])
+        await until(lambda: source.requests == ["a", "b", "c", "d"])
         source.gates["a"].set()
         source.gates["d"].set()
         assert ids(await task) == [["a"], ["b"], ["c"], ["d"]]
 
-    run(conversation, concurrency=2)
 
-
-def test_who_leaves_the_line_is_never_asked_for():
-    async def conversation(source, ask):
+async def test_who_leaves_the_line_is_never_asked_for():
+    async with running(concurrency=1) as (source, ask):
         first, second = await ask("a"), await ask("b")
-        await until(lambda: source.asked == ["a"])
+        await until(lambda: source.requests == ["a"])
         second.cancel()
         await asyncio.gather(second, return_exceptions=True)
         source.gates["a"].set()
         await first
         assert ids(await (await ask("open"))) == [["open"]]
-        assert source.asked == ["a", "open"]
-
-    run(conversation, concurrency=1)
+        assert source.requests == ["a", "open"]
 
 
-def test_a_query_that_fails_fails_alone_and_what_was_found_beside_it_is_kept():
-    async def conversation(source, ask):
+async def test_a_query_that_fails_fails_alone_and_what_was_found_beside_it_is_kept():
+    async with running() as (source, ask):
         mixed, other = await ask("open 1", "dead", "open 2"), await ask("open 3")
         with pytest.raises(SearchFailedError, match="dead is dead"):
             await mixed
         assert ids(await other) == [["open 3"]]
         await (await ask("open 1", "open 2"))
-        assert sorted(source.asked) == ["dead", "open 1", "open 2", "open 3"]
-
-    run(conversation)
+        assert sorted(source.requests) == ["dead", "open 1", "open 2", "open 3"]
 
 
-def test_stopping_does_not_wait_for_the_far_end():
-    async def conversation(source, ask):
+async def test_stopping_does_not_wait_for_the_far_end():
+    async with running() as (source, ask):
         await ask("never answered")
-        await until(lambda: source.asked)
-
-    run(conversation)
+        await until(lambda: source.requests)
 
 
 def test_a_failed_search_is_answered_with_its_status_word_reason_and_retry_after(serve):

@@ -10,14 +10,13 @@ import pytest
 
 from retrieval_server.cluster.ray_serve import ShardedSource
 from retrieval_server.determinism import Determinism, ProbeResult
-from retrieval_server.engine.engine import Engine
-from retrieval_server.engine.metrics import Metrics
-from retrieval_server.engine.options import EngineOptions
 from retrieval_server.folder.passages import Passage
 from retrieval_server.search.reranker import RerankedSource, Reranker
 from retrieval_server.source import ScoredPassage, SourceDescription, StagedSource
 
-WAIT = 60  # seconds until a test is given up; nothing is ever slept
+from ..running import engine_of
+
+WAIT = 20  # seconds until a test is given up; nothing is ever slept
 needs_ray = pytest.mark.skipif(
     importlib.util.find_spec("ray") is None, reason="needs Ray Serve: pip install 'rag-r1[ray]'"
 )
@@ -124,18 +123,9 @@ def in_process():
     return source, source.first, source.second
 
 
-def run(source, conversation):
-    """Run ``conversation(engine)`` against an engine that makes a batch of every query."""
-
-    async def main():
-        options = EngineOptions(max_batch=1, max_wait_ms=0, cache_size=0)
-        engine = await Engine.start(lambda: source, options, Metrics().of("towns"))
-        try:
-            return await asyncio.wait_for(conversation(engine), 2 * WAIT)
-        finally:
-            await engine.stop()
-
-    return asyncio.run(main())
+def running(source):
+    """An engine that makes a batch of every query."""
+    return engine_of(source, max_batch=1, max_wait_ms=0, cache_size=0)
 
 
 def ids(answers):
@@ -143,43 +133,38 @@ def ids(answers):
 
 
 @pytest.mark.parametrize(
-    "made",
+    "make",
     [
         pytest.param(in_process, id="in process"),
         pytest.param(lambda: on_ray((1, 1)), id="on Ray", marks=needs_ray),
     ],
 )
-def test_while_the_model_reads_the_next_batches_are_encoded_and_searched(made):
-    source, first, second = made()
+async def test_while_the_model_reads_the_next_batches_are_encoded_and_searched(make):
+    source, first, second = make()
     model = Model()
-
-    async def conversation(engine):
-        asked, came = [], []
+    async with running(RerankedSource(source, model, 2)) as engine:
+        tasks, came = [], []
         for query, place in (("one", model.gate), ("two", second), ("three", first)):
             place.open.clear()
-            asked.append(asyncio.create_task(engine.search([query], 2)))
+            tasks.append(asyncio.create_task(engine.search([query], 2)))
             came.append(await asyncio.to_thread(place.holds, 1))
         at_once = [place.inside for place in (model.gate, second, first)]
         for place in (model.gate, second, first):
             place.open.set()
         assert all(came) and at_once == [1, 1, 1]
-        return [ids(await task) for task in asked]
-
-    assert run(RerankedSource(source, model, 2), conversation) == [[["b", "a"]]] * 3
+        assert [ids(await task) for task in tasks] == [[["b", "a"]]] * 3
 
 
 @needs_ray
 @pytest.mark.parametrize("at_once", [(1, 1), (3, 2)], ids=str)
-def test_every_replica_has_a_batch_while_the_model_reads_and_none_has_two(at_once):
+async def test_every_replica_has_a_batch_while_the_model_reads_and_none_has_two(at_once):
     source, encoders, shards = on_ray(at_once)
     model = Model()
-    reranked = RerankedSource(source, model, 2)
-
-    async def conversation(engine):
+    async with running(RerankedSource(source, model, 2)) as engine:
         encoders.most = shards.most = 0
         encoders.open.clear()
         model.gate.open.clear()
-        asked = [asyncio.create_task(engine.search([f"query {i}"], 1)) for i in range(12)]
+        tasks = [asyncio.create_task(engine.search([f"query {i}"], 1)) for i in range(12)]
         encoding = await asyncio.to_thread(encoders.holds, at_once[0])
         encoders.open.set()
         reading = await asyncio.to_thread(model.gate.holds, 1)
@@ -188,9 +173,7 @@ def test_every_replica_has_a_batch_while_the_model_reads_and_none_has_two(at_onc
         searching = await asyncio.to_thread(shards.holds, at_once[1])
         shards.open.set()
         assert encoding and reading and searching
-        return [ids(await task) for task in asked]
-
-    assert run(reranked, conversation) == [[["b"]]] * 12
+        assert [ids(await task) for task in tasks] == [[["b"]]] * 12
     assert (encoders.most, shards.most) == at_once
 
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from retrieval_server.errors import CorpusError
+from retrieval_server.errors import UserError
 from retrieval_server.folder.corpus import MAX_LINE_BYTES, CorpusReader, write_passages
 from retrieval_server.folder.passages import Passage
 
@@ -28,47 +28,43 @@ def write(tmp_path):
     return write
 
 
-def test_flashrag_rows_keep_their_id_and_contents(write):
-    path = write("c.jsonl", '{"id": "a7", "contents": "\\"Ulm\\"\\nA town."}\n{"id": 12, "contents": "x"}\n')
-    assert read(path) == [(1, Passage("a7", '"Ulm"\nA town.')), (2, Passage("12", "x"))]
+TSV = "0\tUlm   Ulm is a town.\r\n1\tTrier   Older than Rome?\n"
+TOWNS = [(1, Passage("0", "Ulm   Ulm is a town.")), (2, Passage("1", "Trier   Older than Rome?"))]
 
 
-def test_title_and_text_become_contents(write):
-    path = write(
-        "c.jsonl", '{"id": "1", "title": "Ulm", "text": "A town."}\n{"id": "2", "text": "No title."}\n'
-    )
-    assert [passage.contents for _, passage in read(path)] == ['"Ulm"\nA town.', "No title."]
-
-
-def test_a_url_is_kept(write):
-    first = '{"id": "1", "contents": "x", "url": "https://a.example/1"}'
-    rows = first + '\n{"id": "2", "contents": "y", "url": null}\n'
-    assert [passage.url for _, passage in read(write("c.jsonl", rows))] == ["https://a.example/1", None]
-    with pytest.raises(CorpusError, match="line 1: 'url' is int, not a string"):
-        read(write("d.jsonl", '{"id": "1", "contents": "x", "url": 5}\n'))
-
-
-@pytest.mark.parametrize("name", ["c.tsv", "c.tsv.gz"])
-def test_rag_r1_tsv_splits_at_the_tab_and_keeps_the_rest(write, name):
-    path = write(name, "0\tUlm   Ulm is a town.\r\n1\tTrier   Older than Rome?\n")
-    assert read(path) == [
-        (1, Passage("0", "Ulm   Ulm is a town.")),
-        (2, Passage("1", "Trier   Older than Rome?")),
-    ]
+@pytest.mark.parametrize(
+    "name, text, rows",
+    [
+        ("c.jsonl", '{"id": "a7", "contents": "\\"Ulm\\"\\nA"}\n', [(1, Passage("a7", '"Ulm"\nA'))]),
+        ("c.jsonl", '{"id": 12, "contents": "x"}\n', [(1, Passage("12", "x"))]),
+        ("c.jsonl", '{"id": "1", "title": "Ulm", "text": "A town."}', [(1, Passage("1", '"Ulm"\nA town.'))]),
+        ("c.jsonl", '{"id": "2", "text": "No title."}', [(1, Passage("2", "No title."))]),
+        (
+            "c.jsonl",
+            '{"id": "1", "contents": "x", "url": "https://a"}',
+            [(1, Passage("1", "x", "https://a"))],
+        ),
+        ("c.jsonl", '{"id": "1", "contents": "x", "url": null}', [(1, Passage("1", "x"))]),
+        ("c.tsv", TSV, TOWNS),
+        ("c.tsv.gz", TSV, TOWNS),
+        (
+            "c.tsv",
+            "1\tone\u2028still one\x85and one\n\n2\ttwo",
+            [(1, Passage("1", "one\u2028still one\x85and one")), (3, Passage("2", "two"))],
+        ),
+        ("c.jsonl", b'\xef\xbb\xbf{"id": "1", "contents": "x"}\n', [(1, Passage("1", "x"))]),
+    ],
+    ids="FlashRAG,number,title,text,url,no url,TSV,packed TSV,only newlines end a row,byte order mark".split(
+        ","
+    ),
+)
+def test_rows_become_passages(write, name, text, rows):
+    assert read(write(name, text)) == rows
 
 
 def test_gzip_and_plain_read_the_same(write):
     rows = "".join(json.dumps({"id": i, "contents": f"text {i}"}) + "\n" for i in range(2500))
     assert read(write("a.jsonl", rows)) == read(write("b.jsonl.gz", rows))
-
-
-def test_only_newlines_end_a_row_and_blank_lines_are_no_rows(write):
-    path = write("c.tsv", "1\tone\u2028still one\x85and one\n\n2\ttwo")
-    assert read(path) == [(1, Passage("1", "one\u2028still one\x85and one")), (3, Passage("2", "two"))]
-
-
-def test_a_byte_order_mark_is_not_part_of_the_first_row(write):
-    assert read(write("c.jsonl", b'\xef\xbb\xbf{"id": "1", "contents": "x"}\n'))[0][1] == Passage("1", "x")
 
 
 BAD_ROWS = {
@@ -83,6 +79,7 @@ BAD_ROWS = {
     "half a surrogate pair": b'{"id": "2", "contents": "\\ud800"}',
     "not UTF-8": b'{"id": "2", "contents": "\xff"}',
     "nested": b"[" * 100_000,
+    "'url' is int, not a string": b'{"id": "1", "contents": "x", "url": 5}',
 }
 
 
@@ -90,7 +87,7 @@ BAD_ROWS = {
 def test_a_malformed_row_stops_with_file_line_and_fault(write, fault):
     good = b'{"id": "1", "contents": "x"}\n'
     path = write("c.jsonl", good + BAD_ROWS[fault] + b"\n" + good)
-    with pytest.raises(CorpusError) as caught:
+    with pytest.raises(UserError) as caught:
         read(path)
     message = str(caught.value)
     assert f"{path}, line 2: " in message and fault in message and "--skip-bad-rows" in message
@@ -98,7 +95,7 @@ def test_a_malformed_row_stops_with_file_line_and_fault(write, fault):
 
 @pytest.mark.parametrize("row", ["no tab here", "1\ttext\ttitle", "\ttext", "1\t"])
 def test_a_tsv_row_of_another_shape_is_refused(write, row):
-    with pytest.raises(CorpusError, match="line 2"):
+    with pytest.raises(UserError, match="line 2"):
         read(write("c.tsv", f"0\tfine\n{row}\n"))
 
 
@@ -112,11 +109,11 @@ def test_skipped_rows_are_counted_and_the_rest_is_read(write):
 def test_broken_gzip_unknown_format_and_missing_file_say_so(tmp_path):
     cut = tmp_path / "c.jsonl.gz"
     cut.write_bytes(gzip.compress(b'{"id": "1", "contents": "x"}\n' * 999)[:-20])
-    with pytest.raises(CorpusError, match="broken gzip"):
+    with pytest.raises(UserError, match="broken gzip"):
         read(cut)
-    with pytest.raises(CorpusError, match=r"\.jsonl, \.jsonl\.gz, \.tsv, \.tsv\.gz, \.parquet"):
+    with pytest.raises(UserError, match=r"\.jsonl, \.jsonl\.gz, \.tsv, \.tsv\.gz, \.parquet"):
         CorpusReader(tmp_path / "c.csv")
-    with pytest.raises(CorpusError, match="no such file"):
+    with pytest.raises(UserError, match="no such file"):
         CorpusReader(tmp_path / "none.jsonl")
 
 
@@ -127,25 +124,22 @@ def parquet(path, **columns):
 
 def test_parquet_rows_are_read_by_the_same_rules(tmp_path):
     path = parquet(tmp_path / "c.parquet", id=[1, 2, 3], title=["Ulm", "", None], text=["A town.", "x", "y"])
-    assert read(path) == [
-        (1, Passage("1", '"Ulm"\nA town.')),
-        (2, Passage("2", "x")),
-        (3, Passage("3", "y")),
-    ]
+    expected = [Passage("1", '"Ulm"\nA town.'), Passage("2", "x"), Passage("3", "y")]
+    assert read(path) == list(enumerate(expected, start=1))
     other = parquet(tmp_path / "d.parquet", id=["a", "b"], contents=["x", "y"], url=["u", None], more=[1, 2])
     assert read(other) == [(1, Passage("a", "x", "u")), (2, Passage("b", "y"))]
 
 
 def test_a_bad_parquet_row_is_named_or_skipped(tmp_path):
     path = parquet(tmp_path / "c.parquet", id=["a", None, "c"], contents=["x", "y", None])
-    with pytest.raises(CorpusError, match="c.parquet, row 2: no 'id'"):
+    with pytest.raises(UserError, match="c.parquet, row 2: no 'id'"):
         read(path)
     reader = CorpusReader(path, skip_bad_rows=True, progress=False)
     assert [place for place, _ in reader] == [1] and reader.skipped == 2
-    with pytest.raises(CorpusError, match="row 1: neither 'contents' nor 'text'"):
+    with pytest.raises(UserError, match="row 1: neither 'contents' nor 'text'"):
         read(parquet(tmp_path / "d.parquet", id=["a"], body=["x"]))
     (tmp_path / "e.parquet").write_bytes(b"PAR1 nothing of the kind PAR1")
-    with pytest.raises(CorpusError, match="e.parquet: not a readable parquet file"):
+    with pytest.raises(UserError, match="e.parquet: not a readable parquet file"):
         read(tmp_path / "e.parquet")
 
 
@@ -159,20 +153,16 @@ def test_several_files_and_a_folder_are_one_corpus_in_order(write, tmp_path):
     assert [passage.id for _, passage in reader] == ["1", "2", "3", "4"]
     assert reader.source == "a.jsonl.gz ... c.parquet (3 files)"
     assert [passage.id for _, passage in read([second, first])] == ["3", "1", "2"]
-    assert [reader.where(place).rpartition("/")[2] for place in (1, 3, 4, 5)] == [
-        "a.jsonl.gz, line 1",
-        "a.jsonl.gz, line 3",
-        "b.tsv, line 1",
-        "c.parquet, row 1",
-    ]
+    places = [reader.locate(place).rpartition("/")[2] for place in (1, 3, 4, 5)]
+    assert places == ["a.jsonl.gz, line 1", "a.jsonl.gz, line 3", "b.tsv, line 1", "c.parquet, row 1"]
     (tmp_path / "none").mkdir()
-    with pytest.raises(CorpusError, match="no file in this folder"):
+    with pytest.raises(UserError, match="no file in this folder"):
         CorpusReader(tmp_path / "none")
 
 
 def test_an_id_in_two_files_is_refused_with_both_places(write, tmp_path):
     files = [write("a.tsv", "x\tone\ny\ttwo\n"), write("b.tsv.gz", "z\tthree\ny\tfour\n")]
-    with pytest.raises(CorpusError, match="a.tsv, line 2 and .*b.tsv.gz, line 2 have the same id 'y'"):
+    with pytest.raises(UserError, match="a.tsv, line 2 and .*b.tsv.gz, line 2 have the same id 'y'"):
         write_passages(CorpusReader(files, progress=False), tmp_path / "p.arrow")
 
 
@@ -187,7 +177,7 @@ def test_a_line_that_unpacks_to_gigabytes_is_refused_before_it_is_in_memory(tmp_
             file.write(b"a" * 2**20)
         file.write(b"\n" + (row % 3).encode())
     tracemalloc.start()
-    with pytest.raises(CorpusError, match=f"{name}, line 2: longer than {MAX_LINE_BYTES} bytes"):
+    with pytest.raises(UserError, match=f"{name}, line 2: longer than {MAX_LINE_BYTES} bytes"):
         read(path)
     reader = CorpusReader(path, skip_bad_rows=True, progress=False)
     assert [passage.id for _, passage in reader] == ["1", "3"] and reader.skipped == 1
@@ -200,5 +190,5 @@ def test_a_line_of_just_the_most_bytes_is_read(write, monkeypatch):
     monkeypatch.setattr("retrieval_server.folder.corpus.MAX_LINE_BYTES", len(rows[0]))
     for text in (rows[0] + rows[1], rows[1] + rows[0], rows[1] + rows[0][:-1]):
         assert sorted(passage.id for _, passage in read(write("c.jsonl", text))) == ["1", "2"]
-    with pytest.raises(CorpusError, match=f"line 2: longer than {len(rows[0])} bytes"):
+    with pytest.raises(UserError, match=f"line 2: longer than {len(rows[0])} bytes"):
         read(write("c.jsonl", rows[1] + rows[0].replace("x", "xx", 1)))

@@ -8,7 +8,7 @@ import os
 import pytest
 
 from retrieval_server.encode import model_folder
-from retrieval_server.errors import BadRowError, EncoderError, IndexFolderError
+from retrieval_server.errors import BadRowError, UserError
 from retrieval_server.folder.atomic import replacing, write_json
 from retrieval_server.folder.corpus_rows import parse_jsonl_row
 from retrieval_server.folder.manifest import read_manifest
@@ -25,34 +25,31 @@ def loaded(monkeypatch):
     return texts
 
 
-def test_a_manifest_of_millions_of_lists_is_refused(tmp_path, loaded):
-    (tmp_path / "manifest.json").write_text(MANY)
-    with pytest.raises(IndexFolderError, match="manifest.json.*more than 500,000 values"):
-        read_manifest(tmp_path)
-    assert not loaded
-
-
-def test_a_models_settings_of_millions_of_lists_are_refused(tmp_path, loaded):
-    (tmp_path / "modules.json").write_text(MANY)
-    with pytest.raises(EncoderError, match="modules.json.*more than 500,000 values"):
-        model_folder._json(tmp_path / "modules.json")
+@pytest.mark.parametrize(
+    "read, error, name",
+    [
+        (lambda path: read_manifest(path.parent), UserError, "manifest.json"),
+        (model_folder._json, UserError, "manifest.json"),
+        (lambda path: parse_jsonl_row(path.read_text()), BadRowError, ""),
+    ],
+    ids=["manifest", "settings of a model", "row of a corpus"],
+)
+def test_millions_of_lists_are_refused_before_objects_are_made(tmp_path, loaded, read, error, name):
+    path = tmp_path / "manifest.json"
+    path.write_text(MANY)
+    with pytest.raises(error, match=f"{name}.*more than 500,000 values"):
+        read(path)
     assert not loaded
 
 
 def test_a_file_that_is_too_large_or_a_pipe_is_not_read(tmp_path):
     with (tmp_path / "modules.json").open("wb") as file:
         file.truncate(1 << 40)  # a hole
-    with pytest.raises(EncoderError, match="more than 16,777,216 bytes"):
+    with pytest.raises(UserError, match="more than 16,777,216 bytes"):
         model_folder._json(tmp_path / "modules.json")
     os.mkfifo(tmp_path / "config.json")
-    with pytest.raises(EncoderError, match="no ordinary file"):
+    with pytest.raises(UserError, match="no ordinary file"):
         model_folder._json(tmp_path / "config.json")
-
-
-def test_a_row_of_a_corpus_of_millions_of_lists_is_a_bad_row(loaded):
-    with pytest.raises(BadRowError, match="more than 500,000 values"):
-        parse_jsonl_row(MANY)
-    assert not loaded
 
 
 def test_a_file_that_could_not_be_written_whole_is_still_the_old_one(tmp_path):

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
-from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 from filelock import lock_descriptor
 
-from retrieval_server.errors import BuildError
+from retrieval_server.errors import UserError
 from retrieval_server.folder.locks import exclusive_lock, named_lock
 
-ROOT = Path(__file__).parents[3]
+from ..running import python_process
+
 HOLD = """
 import sys
 from pathlib import Path
@@ -25,38 +22,20 @@ with exclusive_lock(Path(sys.argv[1]), "busy"):
 """
 
 
-@contextmanager
-def held_elsewhere(path):
-    """The path, held by another process that can be ended."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(path)],
-        cwd=ROOT,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        assert process.stdout.readline() == "held\n"
-        yield process
-    finally:
-        process.kill()
-        process.communicate()
-
-
 @pytest.fixture(params=["file", "folder"])
 def path(request, tmp_path):
-    made = tmp_path / "held"
+    target = tmp_path / "held"
     if request.param == "file":
-        made.write_bytes(b"contents")
+        target.write_bytes(b"contents")
     else:
-        made.mkdir()
-    return made
+        target.mkdir()
+    return target
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_the_lock_excludes_another_process_and_falls_when_that_is_killed(path, number):
-    with held_elsewhere(path) as other:
-        with pytest.raises(BuildError, match="^busy with it$"), exclusive_lock(path, "busy with it"):
+    with python_process(HOLD, path) as other:
+        with pytest.raises(UserError, match="^busy with it$"), exclusive_lock(path, "busy with it"):
             pass
         other.send_signal(number)
         other.wait(60)
@@ -74,7 +53,7 @@ def test_the_lock_leaves_no_file_behind_and_does_not_change_what_it_holds(path):
 
 def test_the_lock_is_held_against_this_process_too_and_given_back_after_an_error(path):
     with pytest.raises(ZeroDivisionError), exclusive_lock(path, "busy"):
-        with pytest.raises(BuildError), exclusive_lock(path, "busy"):
+        with pytest.raises(UserError), exclusive_lock(path, "busy"):
             pass
         raise ZeroDivisionError
     with exclusive_lock(path, "busy"):
@@ -85,7 +64,7 @@ def test_a_lock_file_excludes_and_is_gone_afterwards_also_after_an_error(tmp_pat
     lock = tmp_path / "part.lock"
     with pytest.raises(ZeroDivisionError), named_lock(lock, "busy"):
         assert lock.exists()
-        with pytest.raises(BuildError, match="busy"), named_lock(lock, "busy"):
+        with pytest.raises(UserError, match="busy"), named_lock(lock, "busy"):
             pass
         raise ZeroDivisionError
     assert not lock.exists()
@@ -94,8 +73,8 @@ def test_a_lock_file_excludes_and_is_gone_afterwards_also_after_an_error(tmp_pat
 def test_a_lock_file_of_another_process_excludes_until_that_is_killed_and_is_taken_over(tmp_path):
     lock = tmp_path / "part.lock"
     lock.touch()
-    with held_elsewhere(lock) as other:
-        with pytest.raises(BuildError), named_lock(lock, "busy"):
+    with python_process(HOLD, lock) as other:
+        with pytest.raises(UserError), named_lock(lock, "busy"):
             pass
         other.kill()
         other.wait(60)
@@ -118,5 +97,5 @@ def test_a_lock_file_removed_by_its_holder_before_it_was_locked_is_made_again(tm
     monkeypatch.setattr("retrieval_server.folder.locks.lock_descriptor", removed_first)
     with named_lock(lock, "busy"):
         assert len(tried) == 2 and lock.exists()
-        with pytest.raises(BuildError), named_lock(lock, "busy"):
+        with pytest.raises(UserError), named_lock(lock, "busy"):
             pass

@@ -25,11 +25,11 @@ def back(layout: RowLayout, vectors: np.ndarray) -> np.ndarray:
 
 @given(vectors=BLOCKS, kind=st.sampled_from(KINDS))
 def test_a_vector_comes_back_within_the_rounding_of_its_type(vectors, kind):
-    found = back(RowLayout(vectors.shape[1], kind), vectors)
+    results = back(RowLayout(vectors.shape[1], kind), vectors)
     largest = np.abs(vectors).max(axis=1, initial=0.0, keepdims=True)
     step = {"float32": 0 * largest, "float16": largest / 2**11 + 1e-7, "int8": largest / 253 + 1e-30}[kind]
-    assert found.dtype == np.float32 and found.shape == vectors.shape
-    assert (np.abs(found - vectors) <= step).all()
+    assert results.dtype == np.float32 and results.shape == vectors.shape
+    assert (np.abs(results - vectors) <= step).all()
 
 
 @given(vectors=BLOCKS, kind=st.sampled_from(KINDS))

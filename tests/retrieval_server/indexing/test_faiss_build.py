@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from retrieval_server.encode.vector_files import VectorFiles
-from retrieval_server.errors import BuildError
+from retrieval_server.errors import UserError
 from retrieval_server.folder.manifest import RecallRow, read_manifest
 from retrieval_server.folder.passages import PassageStore
 from retrieval_server.indexing.builder import build_index
@@ -15,14 +15,13 @@ from retrieval_server.search.index_source import IndexSource
 from retrieval_server.search.options import OpenOptions
 from retrieval_server.search.vectors.faiss_search import SearchParameters
 
-from ..conftest import dense_options
+from ..builders import build, dense_options
 
 
 @pytest.fixture(scope="module")
 def ivf(corpus, tiny_bge, tmp_path_factory):
     out = tmp_path_factory.mktemp("ivf") / "index"
-    build_index(dense_options(corpus, tiny_bge, out, factory="IVF4,Flat"))
-    return out
+    return build(corpus, out, "dense", encoder=str(tiny_bge), factory="IVF4,Flat")
 
 
 def test_the_table_of_recall_is_printed_and_kept_with_the_default_that_it_gives(
@@ -44,8 +43,8 @@ def test_the_table_of_recall_is_printed_and_kept_with_the_default_that_it_gives(
 def test_queries_of_a_file_and_settings_that_are_named_are_kept(corpus, tiny_bge, tmp_path):
     queries = tmp_path / "q.txt"
     queries.write_text("Where is Ulm?\n\nbarges\n")
-    asked = {"factory": "HNSW4", "ef_search": 50, "recall_queries": queries}
-    section = build_index(dense_options(corpus, tiny_bge, tmp_path / "i", **asked)).dense
+    more = {"factory": "HNSW4", "ef_search": 50, "recall_queries": queries}
+    section = build_index(dense_options(corpus, tiny_bge, tmp_path / "i", **more)).dense
     assert (section.recall.queries, section.recall.source) == (2, "q.txt")
     assert section.search.ef_search == 50 and 50 in [row.ef_search for row in section.recall.rows]
 
@@ -58,19 +57,19 @@ def test_the_exact_index_needs_no_table(corpus, tiny_bge, tmp_path):
 def test_all_cells_of_an_ivf_index_give_what_flat_gives(ivf, dense_index):
     flat = IndexSource.open(dense_index, device="cpu")
     all_cells = IndexSource.open(ivf, options=OpenOptions(device="cpu", nprobe=4))
-    asked = ["Which river lies Ulm on?", "", "timber"]
-    assert all_cells.search(asked, 50) == flat.search(asked, 50)
+    questions = ["Which river lies Ulm on?", "", "timber"]
+    assert all_cells.search(questions, 50) == flat.search(questions, 50)
 
 
 def test_a_string_that_faiss_does_not_take_is_refused_before_the_corpus_is_read(corpus, tiny_bge, tmp_path):
     for factory in ("Nonsense", "IVF4,", "LSH", "IDMap,Flat"):
-        with pytest.raises(BuildError, match=factory):
+        with pytest.raises(UserError, match=factory):
             build_index(dense_options(tmp_path / "no corpus", tiny_bge, tmp_path / "i", factory=factory))
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_corpus_too_small_for_the_factory_is_refused_with_both_numbers(corpus, tiny_bge, tmp_path):
-    with pytest.raises(BuildError, match="IVF64,Flat.*20 passages.*at least as large.*64"):
+    with pytest.raises(UserError, match="IVF64,Flat.*20 passages.*at least as large.*64"):
         build_index(dense_options(corpus, tiny_bge, tmp_path / "i", factory="IVF64,Flat"))
     assert not (tmp_path / "i").exists()
 
@@ -79,9 +78,9 @@ def test_recall_queries_of_an_exact_index_or_an_empty_file_are_refused(corpus, t
     empty = tmp_path / "empty.txt"
     empty.write_text("\n")
     for factory, reason in (("Flat", "exact"), ("SQ8", "no query in it")):
-        asked = dense_options(corpus, tiny_bge, tmp_path / "i", factory=factory, recall_queries=empty)
-        with pytest.raises(BuildError, match=f"--recall-queries.*{reason}"):
-            build_index(asked)
+        options = dense_options(corpus, tiny_bge, tmp_path / "i", factory=factory, recall_queries=empty)
+        with pytest.raises(UserError, match=f"--recall-queries.*{reason}"):
+            build_index(options)
 
 
 def test_training_sees_a_bounded_sample(tmp_path):
@@ -102,12 +101,10 @@ def test_product_quantisers_are_not_reordered_for_a_search_that_is_not_used():
     assert faiss.downcast_index(faiss.extract_index_ivf(inner)).do_polysemous_training is False
 
 
-def test_the_cheapest_good_setting_is_the_default_else_the_best():
-    def rows(*recalls):
-        return [RecallRow(nprobe=2**i, recall=recall, ms=1.0) for i, recall in enumerate(recalls)]
-
-    assert choose_default(rows(0.5, 0.96, 0.99)) == SearchParameters(nprobe=2)
-    assert choose_default(rows(0.5, 0.9, 0.8)) == SearchParameters(nprobe=2)
+@pytest.mark.parametrize("recalls", [(0.5, 0.96, 0.99), (0.5, 0.9, 0.8)])
+def test_the_cheapest_good_setting_is_the_default_else_the_best(recalls):
+    rows = [RecallRow(nprobe=2**i, recall=recall, ms=1.0) for i, recall in enumerate(recalls)]
+    assert choose_default(rows) == SearchParameters(nprobe=2)
 
 
 def test_sampled_queries_are_first_sentences_without_the_title(dense_index):
@@ -121,8 +118,8 @@ def test_no_good_setting_is_told_with_the_best_one():
         return [RecallRow(recall=recall, ms=1.0, **setting) for recall in recalls]
 
     assert recall_warning(rows(0.5, 0.95, nprobe=8)) is None
-    told = recall_warning(rows(0.5, 0.9123, nprobe=1024), 0.97)
-    assert "finds 97.0%" in told and "--nprobe 1024, with 91.2%" in told
+    message = recall_warning(rows(0.5, 0.9123, nprobe=1024), 0.97)
+    assert "finds 97.0%" in message and "--nprobe 1024, with 91.2%" in message
     assert "--ef-search 512, with 50.0%" in recall_warning(rows(0.5, ef_search=512))
     assert "finds 50.0% of what exact search finds, less than 95.0%" in recall_warning(rows(0.5))
 

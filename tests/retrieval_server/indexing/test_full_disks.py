@@ -11,7 +11,7 @@ import pytest
 
 from retrieval_server import errors
 from retrieval_server.build_index import main
-from retrieval_server.errors import DiskError, disk_errors
+from retrieval_server.errors import UserError, disk_errors
 
 #: Files of this process may have so many bytes; then it is the command.
 LIMITED = """
@@ -45,7 +45,7 @@ def test_errors_without_a_number_are_the_disks_only_if_it_is_full(tmp_path, monk
     with pytest.raises(RuntimeError, match="another reason"), disk_errors(tmp_path / "index"):
         raise RuntimeError("another reason")
     monkeypatch.setattr(errors, "_is_full", lambda folder: True)
-    with pytest.raises(DiskError, match="index: No space left on device; make room"):
+    with pytest.raises(UserError, match="index: No space left on device; make room"):
         with disk_errors(tmp_path / "index"):
             raise OSError("123 requested and 0 written")
     with pytest.raises(FileNotFoundError), disk_errors(tmp_path / "index"):

@@ -7,18 +7,14 @@ from collections import namedtuple
 
 import pytest
 
-from retrieval_server.encode.encoder import Encoder
-from retrieval_server.encode.options import EncoderOptions
-from retrieval_server.errors import BuildError, EncoderError
-from retrieval_server.folder.corpus import CorpusReader
+from retrieval_server.errors import UserError
 from retrieval_server.folder.manifest import FAISS_INDEX, ROWS
 from retrieval_server.indexing import dense_build, resource_estimate
 from retrieval_server.indexing.builder import build_index, merge_parts
 from retrieval_server.indexing.options import BuildOptions
-from retrieval_server.indexing.parts import EncodingPart, encode_part, prepare_corpus
 from retrieval_server.indexing.work_files import PARTIAL_INDEX, VECTORS
 
-from ..conftest import dense_options
+from ..builders import dense_options, parts_of
 
 FLAT = 20 * 32 * 4  # bytes of the corpus's vectors
 
@@ -28,19 +24,16 @@ def options(corpus, tiny_bge, tmp_path):
     """options(**more): those of a build with the preset small."""
 
     def make(**more) -> BuildOptions:
-        made = {"corpus": corpus, "encoder": tiny_bge, "out": tmp_path / "i", "preset": "small"}
-        return dense_options(**{**made, **more})
+        defaults = {"corpus": corpus, "encoder": tiny_bge, "out": tmp_path / "i", "preset": "small"}
+        return dense_options(**{**defaults, **more})
 
     return make
 
 
 @pytest.fixture
-def parts(corpus, tiny_bge, tmp_path):
+def parts(corpus, encoder, tmp_path):
     """The corpus, encoded in 32 bits in one part."""
-    encoder = Encoder.create(str(tiny_bge), EncoderOptions(), device="cpu")
-    prepare_corpus(CorpusReader(corpus, progress=False), tmp_path / "parts")
-    encode_part(tmp_path / "parts", EncodingPart(1, 1), encoder, progress=False)
-    return tmp_path / "parts"
+    return parts_of(corpus, tmp_path / "parts", encoder)
 
 
 def stops(*_, **__):
@@ -98,7 +91,7 @@ def test_vectors_of_a_build_of_another_kind_do_not_count_as_room(options, tmp_pa
     vectors = tmp_path / "i.building" / VECTORS
     assert vectors.stat().st_size == FLAT
     free(0)
-    with pytest.raises(BuildError, match="has 0 B free"):
+    with pytest.raises(UserError, match="has 0 B free"):
         build_index(options())
     assert not vectors.exists(), "removed, so that the system counts them itself"
 
@@ -108,14 +101,14 @@ def test_a_half_built_index_of_other_options_does_not_count_as_room(options, tmp
     work = tmp_path / "i.building"
     rows = (work / ROWS).stat().st_size
     free(0)
-    with pytest.raises(BuildError, match=f"has {rows} B free"):
+    with pytest.raises(UserError, match=f"has {rows} B free"):
         build_index(options(train_sample=19))
     assert (work / ROWS).exists() and not (work / PARTIAL_INDEX).exists()
 
 
 def test_a_merge_opens_the_encoder_before_it_builds_the_index(options, parts, tmp_path, monkeypatch):
     monkeypatch.setattr(dense_build, "write_faiss_index", not_called)
-    with pytest.raises(EncoderError, match="nowhere"):
+    with pytest.raises(UserError, match="nowhere"):
         merge_parts(options(encoder=str(tmp_path / "nowhere")), parts)
     assert not (tmp_path / "i.building").exists()
 
@@ -123,7 +116,7 @@ def test_a_merge_opens_the_encoder_before_it_builds_the_index(options, parts, tm
 def test_an_exact_merge_needs_no_encoder_and_room_for_the_index_alone(options, parts, tmp_path, free, capsys):
     free(FLAT - 1)
     exact = options(preset="exact", encoder=str(tmp_path / "nowhere"))
-    with pytest.raises(BuildError, match="needs 3 kB"):
+    with pytest.raises(UserError, match="needs 3 kB"):
         merge_parts(exact, parts)
     free(FLAT)
     merge_parts(exact, parts)
@@ -132,7 +125,7 @@ def test_an_exact_merge_needs_no_encoder_and_room_for_the_index_alone(options, p
 
 def test_a_build_that_encodes_needs_room_for_vectors_and_index(options, free, capsys):
     free(2 * FLAT - 1)
-    with pytest.raises(BuildError, match="needs 5 kB"):
+    with pytest.raises(UserError, match="needs 5 kB"):
         build_index(options(preset="exact"))
     free(2 * FLAT)
     build_index(options(preset="exact"))

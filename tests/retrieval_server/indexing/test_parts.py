@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -17,17 +15,15 @@ from hypothesis import strategies as st
 from retrieval_server.encode import vector_files
 from retrieval_server.encode.encoder import Encoder
 from retrieval_server.encode.options import EncoderOptions
-from retrieval_server.errors import BuildError
+from retrieval_server.errors import UserError
 from retrieval_server.folder.corpus import CorpusReader
 from retrieval_server.folder.locks import named_lock
 from retrieval_server.folder.manifest import sha256_of_file
-from retrieval_server.indexing.builder import build_index, merge_parts
-from retrieval_server.indexing.options import BuildOptions
+from retrieval_server.indexing.builder import merge_parts
 from retrieval_server.indexing.parts import EncodingPart, check_parts, encode_part, prepare_corpus
 
-from ..conftest import contents
-
-ROOT = Path(__file__).parents[3]
+from ..builders import build, contents, dense_options, edit_json, parts_of
+from ..running import ROOT
 
 
 @pytest.fixture(scope="module")
@@ -36,10 +32,7 @@ def three_parts(corpus, encoder, tmp_path_factory):
     folder = tmp_path_factory.mktemp("parts")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(vector_files, "BLOCK", 4)
-        prepare_corpus(CorpusReader(corpus, progress=False), folder)
-        for number in (3, 1, 2):
-            encode_part(folder, EncodingPart(number, 3), encoder, progress=False)
-    return folder
+        return parts_of(corpus, folder, encoder, (3, 1, 2))
 
 
 @pytest.fixture
@@ -49,7 +42,7 @@ def parts(three_parts, tmp_path, monkeypatch):
 
 
 def edit(path, **values):
-    path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
+    edit_json(path, lambda data: data.update(values))
 
 
 @given(st.integers(0, 100_000), st.integers(1, 40))
@@ -62,15 +55,14 @@ def test_parts_tile_the_rows_at_the_borders_of_blocks(count, of):
 
 @pytest.mark.parametrize("text", ["0/3", "4/3", "3", "1/0", "-1/3", "1/3/4", "a/b", "1/100000", "¹/3"])
 def test_a_part_that_is_none_is_refused(text):
-    with pytest.raises(BuildError, match="--part"):
+    with pytest.raises(UserError, match="--part"):
         EncodingPart.parse(text)
 
 
 def test_an_index_of_parts_has_the_bytes_of_one_made_in_one_go(parts, corpus, tiny_bge, tmp_path):
-    asked = {"corpus": corpus, "backend": "dense", "encoder": str(tiny_bge), "progress": False}
-    merge_parts(BuildOptions(**asked, out=tmp_path / "merged"), parts)
-    build_index(BuildOptions(**asked, device="cpu", out=tmp_path / "whole"))
-    assert contents(tmp_path / "merged") == contents(tmp_path / "whole")
+    merge_parts(dense_options(corpus, tiny_bge, tmp_path / "merged"), parts)
+    whole = build(corpus, tmp_path / "whole", "dense", encoder=str(tiny_bge))
+    assert contents(tmp_path / "merged") == contents(whole)
 
 
 def test_a_finished_part_is_not_encoded_again(parts, encoder, monkeypatch):
@@ -79,25 +71,22 @@ def test_a_finished_part_is_not_encoded_again(parts, encoder, monkeypatch):
 
 
 def test_more_parts_than_blocks_leave_some_empty(corpus, encoder, tmp_path):
-    prepare_corpus(CorpusReader(corpus, progress=False), tmp_path)
-    for number in (1, 2):
-        encode_part(tmp_path, EncodingPart(number, 2), encoder, progress=False)
-    _, files, _ = check_parts(tmp_path, progress=False)
+    _, files, _ = check_parts(parts_of(corpus, tmp_path, encoder, (1, 2)), progress=False)
     assert sorted(path.stat().st_size for path in files) == [0, 20 * 32 * 4]
 
 
 def test_the_corpus_is_written_once_and_needed_first(parts, corpus, encoder, tmp_path):
-    with pytest.raises(BuildError, match="Choose another --parts"):
+    with pytest.raises(UserError, match="Choose another --parts"):
         prepare_corpus(CorpusReader(corpus, progress=False), parts)
-    with pytest.raises(BuildError, match="rag-r1 index build passages --corpus"):
+    with pytest.raises(UserError, match="rag-r1 index build passages --corpus"):
         encode_part(tmp_path / "empty", EncodingPart(1, 1), encoder)
     edit(parts / "corpus.json", count=21)
-    with pytest.raises(BuildError, match="20 passages, but corpus.json says 21"):
+    with pytest.raises(UserError, match="20 passages, but corpus.json says 21"):
         encode_part(parts, EncodingPart(1, 3), encoder)
 
 
 def refuse(parts, *words):
-    with pytest.raises(BuildError) as caught:
+    with pytest.raises(UserError) as caught:
         check_parts(parts, progress=False)
     for word in words:
         assert word in str(caught.value)
@@ -110,9 +99,7 @@ def test_a_missing_an_unfinished_and_a_damaged_part_are_named(parts):
     refuse(parts, "part 2/3", "its hash differs", "encode --parts")
     second.unlink()
     refuse(parts, "part 2/3", "its hash differs")
-    record = json.loads(second.with_suffix(".json").read_text())
-    del record["sha256"]
-    second.with_suffix(".json").write_text(json.dumps(record))
+    edit_json(second.with_suffix(".json"), lambda record: record.pop("sha256"))
     refuse(parts, "part 2/3 is not finished")
     second.with_suffix(".json").unlink()
     refuse(parts, "part 2/3 is missing", "encode --parts")
@@ -144,7 +131,7 @@ def test_a_part_of_another_corpus_encoder_or_division_is_named(parts, encoder):
 def test_vectors_of_another_encoder_are_replaced_only_on_request(parts, make_bert):
     other = Encoder.create(str(make_bert("bge-small-en-v1.5", seed=3)), EncoderOptions(), device="cpu")
     before = sha256_of_file(parts / "part-00001-of-00003.f32")
-    with pytest.raises(BuildError, match="part 1/3: .*another encoder .*--overwrite"):
+    with pytest.raises(UserError, match="part 1/3: .*another encoder .*--overwrite"):
         encode_part(parts, EncodingPart(1, 3), other, progress=False)
     assert sha256_of_file(parts / "part-00001-of-00003.f32") == before
     assert encode_part(parts, EncodingPart(1, 3), other, overwrite=True, progress=False).sha256 != before
@@ -154,7 +141,7 @@ def test_a_part_that_is_being_encoded_is_refused_in_every_type(parts, encoder):
     part, before = EncodingPart(2, 3), contents(parts)
     with named_lock(part.lock(parts), "busy"):
         for rows in ("float32", "int8"):
-            with pytest.raises(BuildError, match="part 2/3: another process is encoding it"):
+            with pytest.raises(UserError, match="part 2/3: another process is encoding it"):
                 encode_part(parts, part, encoder, rows=rows, overwrite=True, progress=False)
     assert contents(parts) == before
     encode_part(parts, part, encoder, rows="int8", overwrite=True, progress=False)
@@ -163,12 +150,12 @@ def test_a_part_that_is_being_encoded_is_refused_in_every_type(parts, encoder):
 
 def test_a_refused_part_leaves_no_file_of_its_type(parts, encoder):
     before = contents(parts)
-    with pytest.raises(BuildError, match="another type"):
+    with pytest.raises(UserError, match="another type"):
         encode_part(parts, EncodingPart(2, 3), encoder, rows="int8", progress=False)
     assert contents(parts) == before
 
 
-def build(*args):
+def command(*args):
     return [sys.executable, str(ROOT / "retrieval_server" / "build_index.py"), *map(str, args)]
 
 
@@ -178,13 +165,12 @@ def test_a_part_that_was_killed_goes_on_and_ends_in_the_same_bytes(tiny_bge, enc
     with corpus.open("w") as rows:
         for i in range(12 * vector_files.BLOCK):
             rows.write(f"{i}\tUlm   {'the river carries barges with timber ' * (i % 5)}{i}\n")
-    done = subprocess.run(build("passages", "--corpus", corpus, "--parts", tmp_path / "a"), timeout=300)
+    done = subprocess.run(command("passages", "--corpus", corpus, "--parts", tmp_path / "a"), timeout=300)
     assert done.returncode == 0
     shutil.copytree(tmp_path / "a", tmp_path / "b")
 
-    encode = build(
-        "encode", "--parts", tmp_path / "a", "--part", "1/2", "--encoder", tiny_bge, "--device", "cpu"
-    )
+    words = ("--parts", tmp_path / "a", "--part", "1/2", "--encoder", tiny_bge, "--device", "cpu")
+    encode = command("encode", *words)
     vectors = tmp_path / "a" / "part-00001-of-00002.f32"
     block = vector_files.BLOCK * 32 * 4
     process = subprocess.Popen(encode)
@@ -197,8 +183,7 @@ def test_a_part_that_was_killed_goes_on_and_ends_in_the_same_bytes(tiny_bge, enc
     with vectors.open("ab") as stream:
         stream.write(b"half a block")  # what a kill in the middle of a write leaves
     assert subprocess.run(encode, timeout=300).returncode == 0
-    encode_part(
-        tmp_path / "b", EncodingPart(1, 2), encoder, progress=False
-    )  # undisturbed, and in another process
+    # Undisturbed, and in another process:
+    encode_part(tmp_path / "b", EncodingPart(1, 2), encoder, progress=False)
     assert vectors.stat().st_size == 6 * block
     assert contents(tmp_path / "a") == contents(tmp_path / "b")

@@ -2,156 +2,112 @@
 
 from __future__ import annotations
 
-import json
+import shutil
 
 import faiss
 import numpy as np
 import pytest
 
-from retrieval_server.build_options import parse_args
 from retrieval_server.cluster.merge import merge
 from retrieval_server.encode import vector_files
-from retrieval_server.encode.encoder import Encoder
-from retrieval_server.errors import BuildError, IndexFolderError
-from retrieval_server.folder.corpus import CorpusReader
+from retrieval_server.errors import UserError
 from retrieval_server.folder.manifest import FAISS_INDEX, MANIFEST, ROWS, read_manifest
 from retrieval_server.folder.shard_set import read_shards
 from retrieval_server.indexing.builder import build_index, merge_parts
 from retrieval_server.indexing.index_import import import_index
-from retrieval_server.indexing.options import BuildOptions
-from retrieval_server.indexing.parts import EncodingPart, encode_part, prepare_corpus
+from retrieval_server.indexing.parts import EncodingPart, encode_part
 from retrieval_server.indexing.split_index import split_index
 from retrieval_server.search.index_source import IndexSource
 
-from ..conftest import TOWNS, contents, dense_options
+from ..builders import TOWNS, contents_without_times, dense_options, edit_json, parts_of, write_jsonl
 
 QUERIES = [f"{town} is a town in the valley of a river." for town in TOWNS]
 
 
-def options(corpus, tiny_bge, out, preset) -> BuildOptions:
-    return dense_options(corpus, tiny_bge, out, preset=preset)
+@pytest.fixture(scope="module")
+def options(corpus, tiny_bge):
+    """options(out, preset): those of a build with this preset."""
+    return lambda out, preset: dense_options(corpus, tiny_bge, out, preset=preset)
+
+
+def stops(*_, **__):
+    raise KeyboardInterrupt
 
 
 @pytest.fixture(scope="module")
-def made(corpus, tiny_bge, tmp_path_factory):
+def built(options, tmp_path_factory):
     """made(preset): the folder of an index, built once."""
     folder = tmp_path_factory.mktemp("presets")
 
     def build(preset: str):
         if not (folder / preset).exists():
-            build_index(options(corpus, tiny_bge, folder / preset, preset))
+            build_index(options(folder / preset, preset))
         return folder / preset
 
     return build
 
 
 @pytest.mark.parametrize("preset, rows", [("exact", None), ("balanced", "float16"), ("small", "int8")])
-def test_the_manifest_names_the_preset_and_how_candidates_are_scored(made, preset, rows):
-    section = read_manifest(made(preset)).dense
+def test_the_manifest_names_the_preset_and_how_candidates_are_scored(built, preset, rows):
+    section = read_manifest(built(preset)).dense
     assert section.preset == preset
     if rows is None:
         assert section.rescoring is None and section.factory == "Flat"
     else:
         assert section.rescoring.rows == rows and 100 <= section.rescoring.candidates <= 400
         assert section.factory.startswith("RR32,IVF1,RaBitQ")
-        assert "vectors.rows" in read_manifest(made(preset)).files
+        assert "vectors.rows" in read_manifest(built(preset)).files
 
 
 @pytest.mark.parametrize("preset", ["balanced", "small"])
-def test_a_small_corpus_is_searched_as_exactly_as_its_rows_allow(made, preset):
+def test_a_small_corpus_is_searched_as_exactly_as_its_rows_allow(built, preset):
     """20 passages are all candidates: only the rounding of the rows is left."""
-    sources = [IndexSource.open(made(name), device="cpu") for name in ("exact", preset)]
-    exact, ours = (source.search(QUERIES, 20) for source in sources)
-    scores = [np.array([[hit.score for hit in hits] for hits in found]) for found in (exact, ours)]
+    sources = [IndexSource.open(built(name), device="cpu") for name in ("exact", preset)]
+    exact, compressed = (source.search(QUERIES, 20) for source in sources)
+    scores = [np.array([[hit.score for hit in hits] for hits in results]) for results in (exact, compressed)]
     assert scores[0].shape == (len(QUERIES), 20) and np.abs(scores[0] - scores[1]).max() < 0.02
     for source in sources:
         source.close()
 
 
-def test_what_a_build_will_need_is_printed_before_it_encodes(corpus, tiny_bge, tmp_path, capsys, monkeypatch):
-    def refuses(*_, **__):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("retrieval_server.encode.vector_files.encode_rows", refuses)
+def test_what_a_build_will_need_is_printed_before_it_encodes(options, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("retrieval_server.encode.vector_files.encode_rows", stops)
     with pytest.raises(KeyboardInterrupt):
-        build_index(options(corpus, tiny_bge, tmp_path / "i", "small"))
+        build_index(options(tmp_path / "i", "small"))
     printed = capsys.readouterr().out
     assert "20 passages of 32 dimensions, preset small: RR32,IVF1,RaBitQ" in printed
     assert "memory of a server" in printed and "disk" in printed
 
 
-@pytest.mark.parametrize("preset", ["balanced", "small"])
-def test_an_interrupted_build_encodes_the_rest_and_ends_in_the_same_bytes(
-    corpus, tiny_bge, made, tmp_path, monkeypatch, preset
-):
-    monkeypatch.setattr(vector_files, "BLOCK", 8)
-    whole = tmp_path / "whole"
-    build_index(options(corpus, tiny_bge, whole, preset))
-    encode, encoded = Encoder.encode_passages, []
-
-    def counting(self, passages, batch_size=64, stop=None):
-        if passages != ["probe"]:
-            if len(encoded) >= 16 and stop:
-                raise KeyboardInterrupt
-            encoded.extend(passages)
-        return encode(self, passages, batch_size)
-
-    monkeypatch.setattr(Encoder, "encode_passages", lambda *given: counting(*given, stop=True))
-    with pytest.raises(KeyboardInterrupt):
-        build_index(options(corpus, tiny_bge, tmp_path / "i", preset))
-    assert len(encoded) == 16
-    with (tmp_path / "i.building" / "vectors.rows").open("ab") as stream:
-        stream.write(b"half a row")
-    encoded.clear()
-    monkeypatch.setattr(Encoder, "encode_passages", lambda *given: counting(*given))
-    build_index(options(corpus, tiny_bge, tmp_path / "i", preset))
-    assert len(encoded) == 4
-    assert without_times(tmp_path / "i") == without_times(whole)
-
-
-def without_times(folder):
-    """The files of an index; of the manifest what does not depend on the clock."""
-    files = contents(folder)
-    manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-    manifest["dense"]["recall"]["rows"] = [{**row, "ms": 0} for row in manifest["dense"]["recall"]["rows"]]
-    return {**files, MANIFEST: manifest}
-
-
 def test_a_build_with_another_preset_does_not_take_the_rows_of_the_first(
-    corpus, tiny_bge, made, tmp_path, monkeypatch
+    options, built, tmp_path, monkeypatch
 ):
-    def stops(*_, **__):
-        raise KeyboardInterrupt
-
     with monkeypatch.context() as patch:
         patch.setattr("retrieval_server.indexing.dense_build.write_faiss_index", stops)
         with pytest.raises(KeyboardInterrupt):
-            build_index(options(corpus, tiny_bge, tmp_path / "i", "small"))
+            build_index(options(tmp_path / "i", "small"))
     assert (tmp_path / "i.building" / "vectors.rows").exists()
-    build_index(options(corpus, tiny_bge, tmp_path / "i", "balanced"))
-    assert without_times(tmp_path / "i") == without_times(made("balanced"))
+    build_index(options(tmp_path / "i", "balanced"))
+    assert contents_without_times(tmp_path / "i") == contents_without_times(built("balanced"))
 
 
 @pytest.mark.parametrize("preset, kind", [("small", "int8"), ("small", "float32"), ("balanced", "float16")])
 def test_an_index_of_parts_is_the_index_made_in_one_go(
-    corpus, tiny_bge, encoder, tmp_path, monkeypatch, preset, kind
+    corpus, options, encoder, tmp_path, monkeypatch, preset, kind
 ):
     monkeypatch.setattr(vector_files, "BLOCK", 4)
-    build_index(options(corpus, tiny_bge, tmp_path / "whole", preset))
-    prepare_corpus(CorpusReader(corpus, progress=False), tmp_path / "parts")
-    for number in (2, 1):
-        encode_part(tmp_path / "parts", EncodingPart(number, 2), encoder, rows=kind, progress=False)
-    merge_parts(options(corpus, tiny_bge, tmp_path / "i", preset), tmp_path / "parts")
-    assert without_times(tmp_path / "i") == without_times(tmp_path / "whole")
+    build_index(options(tmp_path / "whole", preset))
+    parts = parts_of(corpus, tmp_path / "parts", encoder, (2, 1), rows=kind)
+    merge_parts(options(tmp_path / "i", preset), parts)
+    assert contents_without_times(tmp_path / "i") == contents_without_times(tmp_path / "whole")
 
 
-def test_parts_of_another_type_are_refused_with_both_remedies(corpus, tiny_bge, encoder, tmp_path):
-    prepare_corpus(CorpusReader(corpus, progress=False), tmp_path / "parts")
-    encode_part(tmp_path / "parts", EncodingPart(1, 1), encoder, rows="int8", progress=False)
+def test_parts_of_another_type_are_refused_with_both_remedies(corpus, options, encoder, tmp_path):
+    parts_of(corpus, tmp_path / "parts", encoder, rows="int8")
     for preset in (None, "exact", "balanced"):
-        with pytest.raises(BuildError, match="encoded in int8.*--preset of encode"):
-            merge_parts(options(corpus, tiny_bge, tmp_path / "i", preset), tmp_path / "parts")
-    with pytest.raises(BuildError, match="another type .int8 instead of float32"):
+        with pytest.raises(UserError, match="encoded in int8.*--preset of encode"):
+            merge_parts(options(tmp_path / "i", preset), tmp_path / "parts")
+    with pytest.raises(UserError, match="another type .int8 instead of float32"):
         encode_part(tmp_path / "parts", EncodingPart(1, 1), encoder, progress=False)
     encode_part(tmp_path / "parts", EncodingPart(1, 1), encoder, overwrite=True, progress=False)
     assert sorted(path.suffix for path in (tmp_path / "parts").glob("part-*")) == [".f32", ".json"]
@@ -160,31 +116,30 @@ def test_parts_of_another_type_are_refused_with_both_remedies(corpus, tiny_bge, 
 def test_embeddings_from_elsewhere_become_a_compressed_index(tiny_bge, encoder, tmp_path):
     texts = [f"{town} is a town." for town in TOWNS]
     rows = [{"id": str(i), "contents": text} for i, text in enumerate(texts)]
-    corpus = tmp_path / "c.jsonl"
-    corpus.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    corpus = write_jsonl(tmp_path / "c.jsonl", rows)
     np.save(tmp_path / "e.npy", encoder.encode_passages(texts))
-    asked = options(corpus, tiny_bge, tmp_path / "i", "small")
-    manifest = import_index(asked, embeddings=[tmp_path / "e.npy"])
+    import_options = dense_options(corpus, tiny_bge, tmp_path / "i", preset="small")
+    manifest = import_index(import_options, embeddings=[tmp_path / "e.npy"])
     assert manifest.dense.preset == "small"
     source = IndexSource.open(tmp_path / "i", encodes=False)
-    found = source.find(encoder.encode_passages(texts), [1] * len(texts))
-    assert [hits[0].passage.contents for hits in found] == texts
+    results = source.find(encoder.encode_passages(texts), [1] * len(texts))
+    assert [hits[0].passage.contents for hits in results] == texts
     source.close()
 
 
 @pytest.mark.parametrize("preset", ["balanced", "small"])
 @pytest.mark.parametrize("shards", [1, 3])
 def test_shards_together_answer_as_the_whole_where_all_passages_are_candidates(
-    made, tmp_path, preset, shards
+    built, tmp_path, preset, shards
 ):
-    split_index(made(preset), tmp_path / "parts", shards, progress=False)
-    whole = IndexSource.open(made(preset), device="cpu")
+    split_index(built(preset), tmp_path / "parts", shards, progress=False)
+    whole = IndexSource.open(built(preset), device="cpu")
     parts = [IndexSource.open(path, encodes=False) for path, _ in read_shards(tmp_path / "parts")]
     prepared = whole.prepare(QUERIES)
     for topk in (1, 20):
         topks = [topk] * len(QUERIES)
-        found = [part.find_unrounded(prepared, topks) for part in parts]
-        assert [merge(hits, topk) for hits in zip(*found, strict=True)] == whole.find(prepared, topks)
+        results = [part.find_unrounded(prepared, topks) for part in parts]
+        assert [merge(hits, topk) for hits in zip(*results, strict=True)] == whole.find(prepared, topks)
     for source in (whole, *parts):
         source.close()
 
@@ -194,51 +149,31 @@ def codes_of(folder, first: int = 0) -> dict[int, tuple[int, bytes]]:
     index = faiss.read_index(str(folder / FAISS_INDEX))
     cells = faiss.extract_index_ivf(index)
     assert index.ntotal == cells.ntotal
-    found = {}
+    results = {}
     for cell in range(cells.nlist):
         if many := cells.invlists.list_size(cell):
             ids = faiss.rev_swig_ptr(cells.invlists.get_ids(cell), many).tolist()
             codes = faiss.rev_swig_ptr(cells.invlists.get_codes(cell), many * cells.code_size)
             rows = codes.reshape(many, -1)
-            found |= {first + row: (cell, code.tobytes()) for row, code in zip(ids, rows, strict=True)}
-    return found
+            results |= {first + row: (cell, code.tobytes()) for row, code in zip(ids, rows, strict=True)}
+    return results
 
 
 @pytest.mark.parametrize("preset", ["balanced", "small"])
-def test_shards_take_the_rows_and_the_codes_of_the_whole_with_them(made, tmp_path, preset):
-    split_index(made(preset), tmp_path / "parts", 3, progress=False)
+def test_shards_take_the_rows_and_the_codes_of_the_whole_with_them(built, tmp_path, preset):
+    split_index(built(preset), tmp_path / "parts", 3, progress=False)
     shards = read_shards(tmp_path / "parts")
     codes: dict[int, tuple[int, bytes]] = {}
     for path, manifest in shards:
         codes |= codes_of(path, manifest.shard.first_row)
-    whole = codes_of(made(preset))
-    assert len(whole) == read_manifest(made(preset)).count and codes == whole
+    whole = codes_of(built(preset))
+    assert len(whole) == read_manifest(built(preset)).count and codes == whole
     rows = b"".join((path / ROWS).read_bytes() for path, _ in shards)
-    assert rows == (made(preset) / ROWS).read_bytes()
+    assert rows == (built(preset) / ROWS).read_bytes()
 
 
-def test_a_manifest_that_does_not_fit_its_rows_is_refused(corpus, tiny_bge, tmp_path):
-    build_index(options(corpus, tiny_bge, tmp_path / "i", "small"))
-    path = tmp_path / "i" / MANIFEST
-    manifest = json.loads(path.read_text(encoding="utf-8"))
-    manifest["dense"]["rescoring"]["rows"] = "float16"
-    path.write_text(json.dumps(manifest))
-    with pytest.raises(IndexFolderError, match="vectors.rows: 20 rows of 32 dimensions in float16"):
-        IndexSource.open(tmp_path / "i", device="cpu")
-    manifest["dense"]["rescoring"]["candidates"] = 0
-    path.write_text(json.dumps(manifest))
-    with pytest.raises(IndexFolderError, match="dense.rescoring.candidates"):
-        read_manifest(tmp_path / "i")
-
-
-@pytest.mark.parametrize(
-    "given, reason",
-    [
-        (["--preset", "small", "--factory", "SQ8"], "--preset and --factory"),
-        (["--preset", "small", "--backend", "bm25"], "--preset is for --backend dense"),
-    ],
-)
-def test_a_preset_that_contradicts_another_option_is_refused(given, reason, capsys):
-    with pytest.raises(SystemExit):
-        parse_args(None, ["--corpus", "c", "--out", "o", "--backend", "dense", *given])
-    assert reason in capsys.readouterr().err
+def test_a_manifest_without_candidates_is_refused(built, tmp_path):
+    folder = shutil.copytree(built("small"), tmp_path / "i")
+    edit_json(folder / MANIFEST, lambda data: data["dense"]["rescoring"].update(candidates=0))
+    with pytest.raises(UserError, match="dense.rescoring.candidates"):
+        read_manifest(folder)

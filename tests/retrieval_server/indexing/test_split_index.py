@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from retrieval_server.cluster.merge import merge
-from retrieval_server.errors import BuildError, IndexFolderError
+from retrieval_server.errors import UserError
 from retrieval_server.folder.passages import Passage
 from retrieval_server.folder.shard_set import read_shards, shard_folder
-from retrieval_server.indexing.builder import build_hybrid, build_index
-from retrieval_server.indexing.options import BuildOptions
+from retrieval_server.indexing.builder import build_hybrid
 from retrieval_server.indexing.split_index import split_index
 from retrieval_server.search.index_source import IndexSource
 from retrieval_server.source import ScoredPassage, round_score
 
-from ..conftest import PASSAGES, RIVERS, TOWNS, write_jsonl
+from ..builders import PASSAGES, RIVERS, TOWNS, build, edit_json, write_jsonl
 
 QUERIES = [f"Which river is {town} on?" for town in TOWNS] + [f"barges on the {river}" for river in RIVERS]
 
@@ -31,15 +29,6 @@ def doubled(tmp_path_factory):
     return write_jsonl(tmp_path_factory.mktemp("corpus") / "doubled.jsonl", rows)
 
 
-def made(doubled, tiny_bge, out, backend, factory="Flat"):
-    build_index(
-        BuildOptions(
-            corpus=doubled, out=out, backend=backend, encoder=str(tiny_bge), factory=factory, progress=False
-        )
-    )
-    return out
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "backend, factory", [("bm25", "Flat"), ("dense", "Flat"), ("dense", "IVF4,Flat")], ids=str
@@ -48,7 +37,7 @@ def made(doubled, tiny_bge, out, backend, factory="Flat"):
 def test_the_merged_results_of_all_shards_are_the_whole_indexs(
     doubled, tiny_bge, tmp_path, backend, factory, shards
 ):
-    folder = made(doubled, tiny_bge, tmp_path / "whole", backend, factory)
+    folder = build(doubled, tmp_path / "whole", backend, encoder=str(tiny_bge), factory=factory)
     split_index(folder, tmp_path / "parts", shards, progress=False)
     whole = IndexSource.open(folder, device="cpu")
     parts = [IndexSource.open(path, device="cpu") for path, _ in read_shards(tmp_path / "parts")]
@@ -57,14 +46,13 @@ def test_the_merged_results_of_all_shards_are_the_whole_indexs(
     for topk in (1, 5, 40):
         topks = [topk] * len(QUERIES)
         expected = whole.find(prepared, topks)
-        found = [
+        results = [
             part.find_unrounded(prepared if backend == "dense" else part.prepare(QUERIES), topks)
             for part in parts
         ]
-        assert [merge(hits, topk) for hits in zip(*found, strict=True)] == expected
+        assert [merge(hits, topk) for hits in zip(*results, strict=True)] == expected
 
 
-@settings(deadline=None)
 @given(
     scores=st.lists(st.sampled_from([0.25, 0.5, 0.5 + 1e-9, 0.5 + 2e-9, 0.75]), max_size=20),
     borders=st.lists(st.integers(0, 20), max_size=3),
@@ -82,25 +70,24 @@ def test_merging_is_sorting_with_equal_scores_in_row_order(scores, borders, topk
 
 
 def test_what_would_not_answer_as_the_whole_is_refused(doubled, tiny_bge, bm25_index, tmp_path):
-    graph = made(doubled, tiny_bge, tmp_path / "graph", "dense", "HNSW4")
-    with pytest.raises(BuildError, match="HNSW4"):
+    graph = build(doubled, tmp_path / "graph", "dense", encoder=str(tiny_bge), factory="HNSW4")
+    with pytest.raises(UserError, match="HNSW4"):
         split_index(graph, tmp_path / "out", 2)
     for shards in (0, 21):
-        with pytest.raises(BuildError, match="--shards"):
+        with pytest.raises(UserError, match="--shards"):
             split_index(bm25_index, tmp_path / "out", shards)
     split_index(bm25_index, tmp_path / "out", 2, progress=False)
-    with pytest.raises(BuildError, match="exists"):
+    with pytest.raises(UserError, match="exists"):
         split_index(bm25_index, tmp_path / "out", 2)
-    with pytest.raises(BuildError, match="a shard itself"):
+    with pytest.raises(UserError, match="a shard itself"):
         split_index(shard_folder(tmp_path / "out", 0, 2), tmp_path / "again", 2)
 
 
 @pytest.mark.parametrize("preset", [None, "small"])
 def test_a_hybrid_is_refused_whatever_its_members_are(corpus, bm25_index, tiny_bge, tmp_path, preset):
-    made = {"corpus": corpus, "out": tmp_path / "dense", "backend": "dense", "encoder": str(tiny_bge)}
-    build_index(BuildOptions(**made, preset=preset, device="cpu", progress=False))
-    build_hybrid([tmp_path / "dense", bm25_index], tmp_path / "both")
-    with pytest.raises(BuildError, match="both: a hybrid index; dense and bm25 indexes can be split"):
+    dense = build(corpus, tmp_path / "dense", "dense", encoder=str(tiny_bge), preset=preset)
+    build_hybrid([dense, bm25_index], tmp_path / "both")
+    with pytest.raises(UserError, match="both: a hybrid index; dense and bm25 indexes can be split"):
         split_index(tmp_path / "both", tmp_path / "shards", 2, progress=False)
     assert not list(tmp_path.glob("shards*"))
 
@@ -111,14 +98,13 @@ def test_a_set_with_a_missing_or_foreign_shard_is_refused(bm25_index, tmp_path):
     split_index(bm25_index, tmp_path / "three", 3, progress=False)
     second = shard_folder(tmp_path / "three", 1, 3)
     kept = (second / "manifest.json").read_text()
-    for key, value in (("whole_sha256", "another"), ("first_row", 5)):
-        manifest = json.loads(kept)
-        manifest["shard"][key] = value
-        (second / "manifest.json").write_text(json.dumps(manifest))
-        with pytest.raises(IndexFolderError, match="rag-r1 index split"):
+    for change in ({"whole_sha256": "another"}, {"first_row": 5}):
+        (second / "manifest.json").write_text(kept)
+        edit_json(second / "manifest.json", lambda data, change=change: data["shard"].update(change))
+        with pytest.raises(UserError, match="rag-r1 index split"):
             read_shards(tmp_path / "three")
     shutil.rmtree(second)
-    with pytest.raises(IndexFolderError, match=r"\[0, 2\]"):
+    with pytest.raises(UserError, match=r"\[0, 2\]"):
         read_shards(tmp_path / "three")
-    with pytest.raises(IndexFolderError, match="rag-r1 index build"):
+    with pytest.raises(UserError, match="rag-r1 index build"):
         read_shards(tmp_path)

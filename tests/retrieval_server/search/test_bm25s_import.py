@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 
 import pytest
+
+from ..running import run_python
 
 #: Stands for JAX: bm25s imports jax.lax, and the real one would now choose its device.
 JAX = "import os; print('JAX_PLATFORMS', os.environ.get('JAX_PLATFORMS'))"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("own", "seen"), [({}, "cpu"), ({"JAX_PLATFORMS": "cuda"}, "cuda")])
-def test_importing_our_bm25_leaves_jax_on_the_cpu_unless_the_user_says_otherwise(tmp_path, own, seen):
+@pytest.mark.parametrize(("variables", "platform"), [({}, "cpu"), ({"JAX_PLATFORMS": "cuda"}, "cuda")])
+def test_importing_our_bm25_leaves_jax_on_the_cpu_unless_the_user_says_otherwise(
+    tmp_path, monkeypatch, variables, platform
+):
     package = tmp_path / "jax"
     package.mkdir()
     (package / "__init__.py").write_text(JAX)
     (package / "lax.py").write_text("def top_k(values, k): return values, k\n")
-    inherited = {name: value for name, value in os.environ.items() if name != "JAX_PLATFORMS"}
-    path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")]), os.getcwd()])
-    done = subprocess.run(
-        [sys.executable, "-c", "import retrieval_server.search.bm25"],
-        env={**inherited, **own, "PYTHONPATH": path}, capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
-    assert f"JAX_PLATFORMS {seen}" in done.stdout, done.stderr
+    monkeypatch.delenv("JAX_PLATFORMS", raising=False)
+    path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    written = run_python("import retrieval_server.search.bm25", PYTHONPATH=path, **variables)
+    assert f"JAX_PLATFORMS {platform}" in written

@@ -14,26 +14,39 @@ import pytest
 from retrieval_server.search.index_source import IndexSource
 from retrieval_server.search.options import OpenOptions
 
-SPARSE = """\
+COMMON = """
+import hashlib
 from collections import defaultdict
+
+import numpy as np
 
 from retrieval_server.folder.manifest import PASSAGES
 from retrieval_server.folder.passages import PassageStore
 from retrieval_server.search.backends import Backend, Hit
 
+
+def words(text):
+    return text.lower().replace(".", " ").split()
+
+
+def open_index(folder, manifest):
+    return Search([passage.contents for passage in PassageStore(folder / PASSAGES)])
+"""
+
+SPARSE = """
 # A word's weights, also for words that are not in the text: what SPLADE learns.
 EXPANSIONS = {"city": {"city": 1.0, "town": 0.8}, "ship": {"ship": 1.0, "barges": 0.9, "river": 0.2}}
 
 
 def weigh(text):
     weights = defaultdict(float)
-    for word in text.lower().replace(".", " ").split():
+    for word in words(text):
         for term, weight in EXPANSIONS.get(word, {word: 1.0}).items():
             weights[term] = max(weights[term], weight)
     return dict(weights)
 
 
-class Sparse(Backend):
+class Search(Backend):
     def __init__(self, texts):
         self.postings = defaultdict(list)
         for row, text in enumerate(texts):
@@ -53,32 +66,19 @@ class Sparse(Backend):
             best = sorted(scores.items(), key=lambda item: (-item[1], item[0]))[:topk]
             answers.append([Hit(row, score) for row, score in best])
         return answers
-
-
-def open_index(folder, manifest):
-    return Sparse([passage.contents for passage in PassageStore(folder / PASSAGES)])
 """
 
-LATE = """\
-import hashlib
-
-import numpy as np
-
-from retrieval_server.folder.manifest import PASSAGES
-from retrieval_server.folder.passages import PassageStore
-from retrieval_server.search.backends import Backend, Hit
-
-
+LATE = """
 def tokens(text):
     rows = []
-    for word in text.lower().replace(".", " ").split():
+    for word in words(text):
         seed = int.from_bytes(hashlib.sha256(word.encode()).digest()[:4], "big")
         vector = np.random.default_rng(seed).standard_normal(64)
         rows.append(vector / np.linalg.norm(vector))
     return np.array(rows)
 
 
-class LateInteraction(Backend):
+class Search(Backend):
     def __init__(self, texts):
         self.passages = [tokens(text) for text in texts]
 
@@ -92,16 +92,12 @@ class LateInteraction(Backend):
             best = np.argsort(-np.array(scores), kind="stable")[:topk]
             answers.append([Hit(int(row), scores[row]) for row in best])
         return answers
-
-
-def open_index(folder, manifest):
-    return LateInteraction([passage.contents for passage in PassageStore(folder / PASSAGES)])
 """
 
 
 @pytest.fixture(params=[SPARSE, LATE], ids=["sparse", "late interaction"])
 def source(request, bm25_index, tmp_path, monkeypatch):
-    (tmp_path / "users_search.py").write_text(request.param)
+    (tmp_path / "users_search.py").write_text(COMMON + request.param)
     monkeypatch.syspath_prepend(tmp_path)
     yield IndexSource.open(bm25_index, options=OpenOptions(backend="users_search:open_index"))
     sys.modules.pop("users_search")
@@ -112,8 +108,8 @@ def answers(source, queries, topk):
 
 
 def test_a_back_end_of_ones_own_finds_the_passages_of_the_index(source):
-    (found,) = answers(source, ["the valley of the river Mosel"], 3)
-    assert found[0][0] == "town-1" and np.all(np.diff([score for _, score in found]) <= 0)
+    (results,) = answers(source, ["the valley of the river Mosel"], 3)
+    assert results[0][0] == "town-1" and np.all(np.diff([score for _, score in results]) <= 0)
 
 
 def test_its_answers_depend_neither_on_the_batch_nor_but_for_their_number_on_topk(source):
@@ -125,5 +121,5 @@ def test_its_answers_depend_neither_on_the_batch_nor_but_for_their_number_on_top
 
 @pytest.mark.parametrize("source", [SPARSE], indirect=True, ids=["sparse"])
 def test_a_learned_weight_finds_a_word_that_is_not_in_the_query(source):
-    (found,) = answers(source, ["ship"], 20)
-    assert {key for key, _ in found[:10]} == {f"river-{i}" for i in range(10)}, "they have barges"
+    (results,) = answers(source, ["ship"], 20)
+    assert {key for key, _ in results[:10]} == {f"river-{i}" for i in range(10)}, "they have barges"

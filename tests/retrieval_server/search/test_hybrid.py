@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import shutil
 from fractions import Fraction
 from pathlib import Path
@@ -9,42 +8,43 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from retrieval_server.errors import BuildError, IndexFolderError, OutsideRootError
-from retrieval_server.indexing.builder import build_hybrid, build_index
-from retrieval_server.indexing.options import BuildOptions
+from retrieval_server.errors import OutsideRootError, UserError
+from retrieval_server.folder.manifest import read_manifest
+from retrieval_server.indexing.builder import build_hybrid
 from retrieval_server.search.backends import Hit
 from retrieval_server.search.hybrid import fuse
 from retrieval_server.search.index_source import IndexSource
 from retrieval_server.server.reload import IndexLocation, Reloader
 
+from ..builders import build, edit_json
 from ..same_answers import assert_same_answers, plain
 
 QUESTIONS = ["Which river lies Ulm on?", "barges with timber", "Worms", "zzz"]
 ranked_lists = st.lists(st.lists(st.integers(0, 12), unique=True, max_size=10), max_size=4)
 constants = st.integers(1, 100)
-unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # on a busy machine
+unhurried = settings(suppress_health_check=[HealthCheck.too_slow])  # on a busy machine
 
 
 def hits(rows):
     return [Hit(row, float(-place)) for place, row in enumerate(rows)]
 
 
-def rows(found):
-    return [hit.row for hit in found]
+def rows(results):
+    return [hit.row for hit in results]
 
 
 @unhurried
 @example([[0, 1, 2, 5], [0, 1, 2, 5], [0, 1, 2, 5, 6, 7, 3, 8, 4], [4]], 1)  # 3/5 in two ways
 @given(ranked_lists, constants)
 def test_a_passage_scores_the_sum_of_its_reciprocal_ranks_and_ties_stand_in_corpus_order(lists, k):
-    found = fuse([hits(rows) for rows in lists], k, 99)
+    results = fuse([hits(rows) for rows in lists], k, 99)
     exact = {
         row: sum(Fraction(1, k + each.index(row) + 1) for each in lists if row in each)
         for row in {row for each in lists for row in each}
     }
-    assert {hit.row: hit.score for hit in found} == pytest.approx({r: float(s) for r, s in exact.items()})
-    assert found == sorted(found, key=lambda hit: (-hit.score, hit.row))
-    assert rows(found) == sorted(exact, key=lambda row: (-round(exact[row], 12), row))
+    assert {hit.row: hit.score for hit in results} == pytest.approx({r: float(s) for r, s in exact.items()})
+    assert results == sorted(results, key=lambda hit: (-hit.score, hit.row))
+    assert rows(results) == sorted(exact, key=lambda row: (-round(exact[row], 12), row))
 
 
 @unhurried
@@ -56,11 +56,11 @@ def test_the_order_of_the_lists_does_not_matter(lists, k, random):
 
 @unhurried
 @given(ranked_lists, st.lists(st.integers(0, 12), unique=True, min_size=2), constants, st.data())
-def test_a_passage_that_rises_in_one_list_does_not_fall_in_the_answer(lists, one, k, data):
-    place = data.draw(st.integers(1, len(one) - 1))
-    row, risen = one[place], list(one)
-    risen[place - 1 : place + 1] = row, one[place - 1]
-    before, after = (rows(fuse([hits(each) for each in [some, *lists]], k, 99)) for some in (one, risen))
+def test_a_passage_that_rises_in_one_list_does_not_fall_in_the_answer(lists, ranking, k, data):
+    place = data.draw(st.integers(1, len(ranking) - 1))
+    row, risen = ranking[place], list(ranking)
+    risen[place - 1 : place + 1] = row, ranking[place - 1]
+    before, after = (rows(fuse([hits(each) for each in [some, *lists]], k, 99)) for some in (ranking, risen))
     assert after.index(row) <= before.index(row)
 
 
@@ -80,16 +80,16 @@ def hybrid_index(bm25_index, dense_index, tmp_path_factory):
 
 def test_a_hybrid_merges_what_its_indexes_find(hybrid_index, bm25, dense_index):
     hybrid, dense = IndexSource.open(hybrid_index, device="cpu"), IndexSource.open(dense_index, device="cpu")
-    found = hybrid.search(QUESTIONS, 20)
-    for question, answer in zip(QUESTIONS, found, strict=True):
+    results = hybrid.search(QUESTIONS, 20)
+    for question, answer in zip(QUESTIONS, results, strict=True):
         lists = [[hit.passage.id for hit in part.search([question], 20)[0]] for part in (bm25, dense)]
         for hit in answer:
             ranks = [each.index(hit.passage.id) + 1 for each in lists if hit.passage.id in each]
             assert hit.score == pytest.approx(sum(1 / (60 + rank) for rank in ranks))
         assert len(answer) == 20, "the dense index finds all"
     alone = [plain(hybrid.search([question], 20)[0]) for question in QUESTIONS]
-    assert_same_answers(alone, [plain(answer) for answer in found], hybrid.description.guarantee)
-    assert [answer[:3] for answer in found] == hybrid.search(QUESTIONS, 3)
+    assert_same_answers(alone, [plain(answer) for answer in results], hybrid.description.guarantee)
+    assert [answer[:3] for answer in results] == hybrid.search(QUESTIONS, 3)
 
 
 def test_a_hybrid_tells_the_encoder_and_text_of_its_parts(hybrid_index, dense_index):
@@ -110,27 +110,24 @@ def test_the_folders_can_be_moved_together(bm25_index, dense_index, tmp_path):
 
 def test_indexes_of_different_corpora_are_refused_with_both_hashes(bm25_index, tmp_path):
     (tmp_path / "c.tsv").write_text("1\tulm\n")
-    asked = BuildOptions(corpus=tmp_path / "c.tsv", out=tmp_path / "other", backend="bm25", progress=False)
-    other = build_index(asked)
-    with pytest.raises(BuildError, match=f"{other.corpus.sha256} and [0-9a-f]{{64}}"):
-        build_hybrid([bm25_index, tmp_path / "other"], tmp_path / "both")
+    other = build(tmp_path / "c.tsv", tmp_path / "other")
+    with pytest.raises(UserError, match=f"{read_manifest(other).corpus.sha256} and [0-9a-f]{{64}}"):
+        build_hybrid([bm25_index, other], tmp_path / "both")
     assert not (tmp_path / "both").exists()
 
 
 def test_one_index_or_a_hybrid_of_hybrids_is_refused(bm25_index, hybrid_index, tmp_path):
-    with pytest.raises(BuildError, match="two indexes"):
+    with pytest.raises(UserError, match="two indexes"):
         build_hybrid([bm25_index, bm25_index], tmp_path / "both")
-    with pytest.raises(BuildError, match="a hybrid itself"):
+    with pytest.raises(UserError, match="a hybrid itself"):
         build_hybrid([bm25_index, hybrid_index], tmp_path / "both")
 
 
 def test_a_part_that_was_built_again_of_another_corpus_is_refused_at_start(bm25_index, dense_index, tmp_path):
     shutil.copytree(bm25_index, tmp_path / "a")
     build_hybrid([tmp_path / "a", dense_index], tmp_path / "both")
-    manifest = json.loads((tmp_path / "a/manifest.json").read_text())
-    manifest["corpus"]["sha256"] = "0" * 64
-    (tmp_path / "a/manifest.json").write_text(json.dumps(manifest))
-    with pytest.raises(IndexFolderError, match="corpus sha256.*0000.*build both of the same corpus"):
+    edit_json(tmp_path / "a/manifest.json", lambda manifest: manifest["corpus"].update(sha256="0" * 64))
+    with pytest.raises(UserError, match="corpus sha256.*0000.*build both of the same corpus"):
         IndexSource.open(tmp_path / "both", device="cpu")
 
 

@@ -5,9 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import os
-import signal
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,11 +12,12 @@ from pathlib import Path
 import httpx
 import pytest
 
-from retrieval_server.errors import BuildError
+from retrieval_server.errors import UserError
 from retrieval_server.folder.manifest import BM25Section
-from retrieval_server.indexing.builder import build_hybrid, build_index
-from retrieval_server.indexing.options import BuildOptions
+from retrieval_server.indexing.builder import build_hybrid
 from retrieval_server.search.index_source import IndexSource
+
+from ..builders import build
 
 needs_lucene = pytest.mark.skipif(
     find_spec("jnius_config") is None or find_spec("pyserini") is None,
@@ -30,23 +28,22 @@ CORPUS, QUESTIONS = DATA / "corpus" / "hotpotqa_corpus.jsonl.gz", DATA / "qa" / 
 PLAIN = BM25Section(stemmer="none", stopwords="none", k1=1.2, b=0.75)
 
 
-def build(corpus, out, backend="lucene", **more):
-    build_index(BuildOptions(corpus=corpus, out=out, backend=backend, progress=False, **more))
-    return IndexSource.open(out)
+def index(corpus, out, backend="lucene", **more):
+    return IndexSource.open(build(corpus, out, backend, **more))
 
 
 @pytest.fixture(scope="module")
 def lucene(corpus, tmp_path_factory) -> IndexSource:
-    return build(corpus, tmp_path_factory.mktemp("lucene") / "i")
+    return index(corpus, tmp_path_factory.mktemp("lucene") / "i")
 
 
 @needs_lucene
 def test_scores_and_passages_are_those_of_bm25s(lucene, bm25):
     """Passages this short keep their exact length in Lucene's one byte."""
     questions = ["In which river's valley lies Lübeck?", "barges on the Aller", "timber timber Ulm", "zzz"]
-    for ours, theirs in zip(lucene.search(questions, 50), bm25.search(questions, 50), strict=True):
-        assert {hit.passage.id: hit.score for hit in ours} == pytest.approx(
-            {hit.passage.id: hit.score for hit in theirs}, rel=1e-5
+    for lucene_hits, bm25s_hits in zip(lucene.search(questions, 50), bm25.search(questions, 50), strict=True):
+        assert {hit.passage.id: hit.score for hit in lucene_hits} == pytest.approx(
+            {hit.passage.id: hit.score for hit in bm25s_hits}, rel=1e-5
         )
 
 
@@ -54,7 +51,7 @@ def test_scores_and_passages_are_those_of_bm25s(lucene, bm25):
 def test_equal_scores_stand_in_corpus_order_and_a_short_answer_begins_a_long_one(tmp_path):
     corpus = tmp_path / "c.tsv"
     corpus.write_text("".join(f"p{i}\t{'ulm ' * (1 + i % 2)}\n" for i in range(300)))
-    retriever = build(corpus, tmp_path / "i", bm25=PLAIN)
+    retriever = index(corpus, tmp_path / "i", bm25=PLAIN)
     (every,) = retriever.search(["ulm"], 999)
     numbers = [int(hit.passage.id[1:]) for hit in every]
     assert sorted(numbers) == list(range(300))
@@ -80,34 +77,27 @@ def test_a_query_of_thousands_of_words_is_answered(lucene):
 @needs_lucene
 def test_a_corpus_without_words_is_refused(tmp_path):
     (tmp_path / "c.tsv").write_text("1\t...\n")
-    with pytest.raises(BuildError, match="no word to index"):
-        build(tmp_path / "c.tsv", tmp_path / "i", bm25=PLAIN)
+    with pytest.raises(UserError, match="no word to index"):
+        index(tmp_path / "c.tsv", tmp_path / "i", bm25=PLAIN)
 
 
 @needs_lucene
 @pytest.mark.slow
-def test_a_server_with_a_hybrid_of_lucene_in_it_still_stops_gracefully(lucene, corpus, bm25_index, tmp_path):
+def test_a_server_with_a_hybrid_of_lucene_in_it_still_stops_gracefully(
+    lucene, corpus, bm25_index, start_server, tmp_path
+):
     """Java would take SIGTERM for itself, and end the process without answering what it has taken."""
-    build(corpus, tmp_path / "lucene").close()
+    index(corpus, tmp_path / "lucene").close()
     build_hybrid([tmp_path / "lucene", bm25_index], tmp_path / "both")
-    root = Path(__file__).parents[3]
-    script = root / "retrieval_server" / "start_retrieval.py"
-    command = [sys.executable, script, "--index", tmp_path / "both", "--port", "0"]
-    process = subprocess.Popen([str(part) for part in command], cwd=root, stdout=subprocess.PIPE, text=True)
-    try:
-        url = next(line.split()[-1] for line in process.stdout if line.startswith("serving on"))
+    with start_server("--index", tmp_path / "both") as server:
         body = {"queries": ["Where is Ulm?"], "topk": 1}
-        assert httpx.post(url + "/retrieve", json=body).json()["result"][0][0]["id"] == "town-0"
-    finally:
-        process.send_signal(signal.SIGTERM)
-        process.stdout.close()
-    assert process.wait(60) == 0
+        assert httpx.post(server.url + "/retrieve", json=body).json()["result"][0][0]["id"] == "town-0"
 
 
 @pytest.mark.skipif(find_spec("pyserini") is not None, reason="the extra is installed")
 def test_without_the_extra_the_remedy_is_named(corpus, tmp_path):
-    with pytest.raises(BuildError, match="pip install.*lucene"):
-        build(corpus, tmp_path / "i")
+    with pytest.raises(UserError, match="pip install.*lucene"):
+        index(corpus, tmp_path / "i")
 
 
 @needs_lucene
@@ -118,9 +108,9 @@ def test_lucene_and_bm25s_agree_on_most_of_the_first_five(tmp_path):
     with gzip.open(CORPUS, "rt", encoding="utf-8") as rows, part.open("w", encoding="utf-8") as out:
         out.writelines(row for row, _ in zip(rows, range(2000), strict=False))
     questions = [json.loads(line)["question"] for line in QUESTIONS.open(encoding="utf-8")][:100]
-    found = [
-        [{hit.passage.id for hit in hits} for hits in build(part, tmp_path / name, name).search(questions, 5)]
+    results = [
+        [{hit.passage.id for hit in hits} for hits in index(part, tmp_path / name, name).search(questions, 5)]
         for name in ("lucene", "bm25")
     ]
-    shared = [len(ours & theirs) / 5 for ours, theirs in zip(*found, strict=True)]
+    shared = [len(lucene_hits & bm25s_hits) / 5 for lucene_hits, bm25s_hits in zip(*results, strict=True)]
     assert sum(shared) / len(shared) > 0.9

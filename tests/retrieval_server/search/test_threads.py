@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 
-import faiss
 import numpy as np
 import pytest
 
@@ -16,6 +15,8 @@ from retrieval_server.folder.manifest import read_manifest
 from retrieval_server.search.options import OpenOptions
 from retrieval_server.search.threads import ThreadCount, encoder_threads, openmp_runtimes, probe_encoder
 
+from ..running import run_python
+
 linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc, which only Linux has")
 
 
@@ -24,11 +25,11 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc, which o
     [(None, None, []), (1, None, [1, 7, 7]), (None, 3, [7, 3, 3]), (1, 2, [1, 2, 2])],
 )
 def test_a_query_alone_and_a_batch_have_their_own_numbers(alone, together, expected):
-    told = []
-    threads = ThreadCount(told.append, lambda: 7, alone, together)
+    numbers = []
+    threads = ThreadCount(numbers.append, lambda: 7, alone, together)
     for queries in (1, 2, 64):
         threads.use_for(queries)
-    assert told == expected
+    assert numbers == expected
     assert threads.differ == (alone != together)
 
 
@@ -40,7 +41,7 @@ def test_the_usual_number_is_the_one_from_before_any_was_set():
         return number[0]
 
     for _ in range(3):
-        threads = ThreadCount(lambda told: number.__setitem__(0, told), usual, 1, None)
+        threads = ThreadCount(lambda numbers: number.__setitem__(0, numbers), usual, 1, None)
         threads.use_for(8)
         assert number == [4]
         threads.use_for(1)
@@ -53,15 +54,15 @@ class Encodes:
     on_gpu = False
 
     def __init__(self, otherwise: Determinism = Determinism.ORDER):
-        self.seen, self.otherwise = [], otherwise
+        self.counts, self.otherwise = [], otherwise
 
     @property
     def probed(self) -> ProbeResult:
-        self.seen.append(torch_threads())
+        self.counts.append(torch_threads())
         return ProbeResult(Determinism.BITS, "hash", self.otherwise)
 
     def encode_queries(self, queries):
-        self.seen.append(torch_threads())
+        self.counts.append(torch_threads())
         return np.zeros((len(queries), 8), np.float32)
 
 
@@ -85,16 +86,16 @@ def restored():
 )
 def test_what_is_promised_was_probed_with_the_threads_of_a_batch(batch, alone, promised, restored):
     options, encoder = OpenOptions(encode_threads=batch, encode_threads_alone=alone), Encodes()
-    found = probe_encoder(encoder, encoder_threads(options))
-    assert encoder.seen == [batch]
+    results = probe_encoder(encoder, encoder_threads(options))
+    assert encoder.counts == [batch]
     if promised is not None:
-        assert found == ProbeResult(promised, "hash")
+        assert results == ProbeResult(promised, "hash")
 
 
 def test_in_16_or_8_bits_nothing_is_promised_where_a_query_alone_has_other_threads(restored):
     options = OpenOptions(encode_threads=2, encode_threads_alone=1)
-    found = probe_encoder(Encodes(otherwise=Determinism.NONE), encoder_threads(options))
-    assert found.guarantee is Determinism.NONE
+    results = probe_encoder(Encodes(otherwise=Determinism.NONE), encoder_threads(options))
+    assert results.guarantee is Determinism.NONE
 
 
 def test_a_replica_of_the_encoder_on_ray_has_the_threads_of_the_command(dense_index, restored, monkeypatch):
@@ -105,26 +106,14 @@ def test_a_replica_of_the_encoder_on_ray_has_the_threads_of_the_command(dense_in
     replica = QueryEncoder(section, OpenOptions(encode_threads=3, encode_threads_alone=2))
     assert replica.call(["a"])[1].guarantee is Determinism.ORDER
     replica.call(["a", "b"])
-    assert encoder.seen == [3, 2, 3]
-
-
-def test_faiss_uses_the_number_that_it_is_told():
-    before = faiss.omp_get_max_threads()
-    try:
-        threads = ThreadCount(faiss.omp_set_num_threads, faiss.omp_get_max_threads, 1, 2)
-        for queries, number in ((1, 1), (8, 2), (1, 1)):
-            threads.use_for(queries)
-            assert faiss.omp_get_max_threads() == number
-    finally:
-        faiss.omp_set_num_threads(before)
+    assert encoder.counts == [3, 2, 3]
 
 
 @linux
 def test_the_runtime_of_faiss_is_found_in_a_process_with_it_and_none_in_one_without():
     # In a process of its own: where torch was imported first, FAISS may use the runtime of torch.
     code = "import faiss, retrieval_server.search.threads as threads; print(threads.openmp_runtimes())"
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "omp" in found.stdout
+    assert "omp" in run_python(code)
     with subprocess.Popen([sys.executable, "-S", "-c", "input()"], stdin=subprocess.PIPE) as bare:
         try:
             assert openmp_runtimes(bare.pid) == []

@@ -12,6 +12,7 @@ from retrieval_server.engine.options import EngineOptions
 from retrieval_server.search.index_source import IndexSource
 from retrieval_server.server.limits import RequestLimits
 
+from ..builders import PASSAGES
 from ..same_answers import assert_same_answers
 
 QUERIES = ["Which river is Ulm on?", "barges on the Inn", "the town Celle"]
@@ -19,13 +20,9 @@ QUERIES = ["Which river is Ulm on?", "barges on the Inn", "the town Celle"]
 
 def test_bare_documents_unless_scores_are_asked_for(client):
     body = client.post("/retrieve", json={"queries": QUERIES[:1], "topk": 1}).json()
-    assert body == {
-        "result": [[{"id": "town-0", "contents": '"Ulm"\nUlm is a town in the valley of the river Donau.'}]]
-    }
-    assert (
-        client.post("/retrieve", json={"queries": QUERIES[:1], "topk": 1, "return_scores": False}).json()
-        == body
-    )
+    assert body == {"result": [[PASSAGES[0]]]}
+    unscored = {"queries": QUERIES[:1], "topk": 1, "return_scores": False}
+    assert client.post("/retrieve", json=unscored).json() == body
 
 
 def test_search_r1_and_rag_r1_payload_with_scores(client):
@@ -37,30 +34,10 @@ def test_search_r1_and_rag_r1_payload_with_scores(client):
     assert [hits[0]["document"]["id"] for hits in body["result"]] == ["town-0", "river-5", "town-8"]
 
 
-@pytest.mark.parametrize("number", [0, 1, 2, 3])
-def test_results_are_aligned_with_any_number_of_queries(client, number):
-    body = client.post("/retrieve", json={"queries": QUERIES[:number], "topk": 1}).json()
-    assert [hits[0]["id"] for hits in body["result"]] == ["town-0", "river-5", "town-8"][:number]
-
-
-def test_a_query_that_finds_nothing_keeps_its_place(client):
-    body = client.post("/retrieve", json={"queries": ["zzz", "Celle", ""], "topk": 1}).json()
-    assert [[doc["id"] for doc in hits] for hits in body["result"]] == [[], ["town-8"], []]
-
-
 def test_topk_is_the_servers_where_absent_or_null(client):
-    for body in (
-        {"queries": ["river"]},
-        {"queries": ["river"], "topk": None},
-        {"queries": ["river"], "other": 1},
-    ):
-        assert len(client.post("/retrieve", json=body).json()["result"][0]) == 3
-
-
-def test_r1_searcher_payload(client):
-    body = client.post("/queries", json={"queries": ["Ulm", "zzz"], "k": 1}).json()
-    line = 'town-0\t"Ulm"\nUlm is a town in the valley of the river Donau.'
-    assert body == {"queries": ["Ulm", "zzz"], "answers": [[line], []]}
+    for more in ({}, {"topk": None}, {"other": 1}):
+        answer = client.post("/retrieve", json={"queries": ["river"]} | more)
+        assert len(answer.json()["result"][0]) == 3
 
 
 BAD = {
@@ -85,12 +62,7 @@ BAD = {
 }
 
 
-RETRIEVE_ONLY = {
-    "scores as text",
-    "a query beside queries",
-    "a list as the one query",
-    "two different topk",
-}
+RETRIEVE_ONLY = "scores as text,a query beside queries,a list as the one query,two different topk".split(",")
 
 
 @pytest.mark.parametrize(
@@ -120,13 +92,12 @@ json_values = st.recursive(
 )
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     body=json_values | st.binary(max_size=40),
     path=st.sampled_from(["/retrieve", "/queries", "/access", "/documents"]),
 )
 def test_no_body_makes_the_server_fail(client, body, path):
-
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
     answer = client.post(path, content=content, headers={"content-type": "application/json"})
     assert answer.status_code in (200, 404, 413, 422)
@@ -186,18 +157,9 @@ def test_dense_answers_over_the_same_wire_with_exact_scores(dense_index, serve):
 
 def test_the_api_page_has_examples_and_only_the_routes_that_work(client):
     page = client.get("/openapi.json").json()
-    assert set(page["paths"]) == {
-        "/retrieve",
-        "/indexes/{name}/retrieve",
-        "/queries",
-        "/indexes/{name}/queries",
-        "/access",
-        "/documents",
-        "/health",
-        "/ready",
-        "/reload",
-        "/metrics",
-    }
+    searches = {"/retrieve", "/indexes/{name}/retrieve", "/queries", "/indexes/{name}/queries"}
+    others = {"/access", "/documents", "/health", "/ready", "/reload", "/metrics"}
+    assert set(page["paths"]) == searches | others
     for name in ("RetrieveRequest", "QueriesRequest"):
         (example,) = page["components"]["schemas"][name]["examples"]
         path = "/retrieve" if name == "RetrieveRequest" else "/queries"

@@ -6,16 +6,19 @@ import asyncio
 import json
 import threading
 import time
+from contextlib import asynccontextmanager
 
 import httpx
 
 from retrieval_server.engine.options import EngineOptions
-from retrieval_server.errors import IndexFolderError
+from retrieval_server.errors import UserError
 from retrieval_server.search.backends import Backend
 from retrieval_server.search.index_source import IndexSource
 from retrieval_server.search.reranker import Reranker
 from retrieval_server.server.app import create_app
 from retrieval_server.server.http.load_shedding import LoadSheddingMiddleware, LoopMonitor
+
+from ..running import asgi_client
 
 
 class Gate(Backend):
@@ -36,28 +39,13 @@ class Gate(Backend):
         return [[] for _ in prepared]
 
 
-def ask(app, conversation):
-    """Run ``conversation(client)`` against the app in one event loop, as uvicorn would."""
-
-    async def run():
-        async with app.router.lifespan_context(app):
-            transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-            async with httpx.AsyncClient(transport=transport, base_url="http://server") as client:
-                await asyncio.wait_for(conversation(client), 30)
-
-    asyncio.run(run())
-
-
 async def until(condition):
     while not await condition():
         await asyncio.sleep(0.005)
 
 
-def test_health_answers_while_a_search_runs(bm25, bm25_index):
-    gate = Gate()
-
-    async def conversation(client):
-        await shut(gate, client)
+async def test_health_answers_while_a_search_runs(bm25, bm25_index):
+    async with held(bm25) as (client, gate):
         search = asyncio.create_task(client.post("/retrieve", json={"queries": ["Ulm"]}))
         await until(lambda: asyncio.sleep(0, gate.entered.is_set()))
         assert (await client.get("/health")).status_code == 200
@@ -65,8 +53,6 @@ def test_health_answers_while_a_search_runs(bm25, bm25_index):
         assert not search.done()
         gate.go.set()
         assert (await search).json() == {"result": [[]]}
-
-    ask(create_app(lambda: IndexSource(bm25.manifest, bm25._passages, gate)), conversation)
 
 
 async def is_ready(client):
@@ -80,14 +66,23 @@ async def shut(gate, client):
     gate.entered.clear()
 
 
-def test_until_the_index_is_loaded_the_server_lives_but_is_not_ready(bm25):
+@asynccontextmanager
+async def held(bm25, **options):
+    """A client of an app that is ready and lets no search through, and the gate at which they wait."""
+    gate = Gate()
+    async with asgi_client(served_by(gate, bm25, **options)) as client:
+        await shut(gate, client)
+        yield client, gate
+
+
+async def test_until_the_index_is_loaded_the_server_lives_but_is_not_ready(bm25):
     loading = threading.Event()
 
     def load():
         assert loading.wait(30)
         return bm25
 
-    async def conversation(client):
+    async with asgi_client(create_app(load)) as client:
         assert (await client.get("/health")).status_code == 200
         for answer in (await client.get("/ready"), await client.post("/retrieve", json={"queries": ["Ulm"]})):
             assert (answer.status_code, answer.json()["error"]) == (503, "not_ready")
@@ -96,28 +91,23 @@ def test_until_the_index_is_loaded_the_server_lives_but_is_not_ready(bm25):
         await until(lambda: is_ready(client))
         assert (await client.post("/retrieve", json={"queries": ["Ulm"]})).status_code == 200
 
-    ask(create_app(load), conversation)
 
-
-def test_an_index_that_does_not_load_is_reported_once_and_never_ready():
+async def test_an_index_that_does_not_load_is_reported_once_and_never_ready():
     failures = []
 
     def load():
-        raise IndexFolderError("passages: the manifest says 20, found 7")
+        raise UserError("passages: the manifest says 20, found 7")
 
-    async def conversation(client):
+    async with asgi_client(create_app(load, on_load_failure=failures.append)) as client:
         await until(lambda: asyncio.sleep(0.001, failures))
         answer = await client.get("/ready")
         assert answer.status_code == 503 and "could not be loaded" in answer.json()["reason"]
-
-    ask(create_app(load, on_load_failure=failures.append), conversation)
     assert [str(failure) for failure in failures] == ["passages: the manifest says 20, found 7"]
 
 
-def test_a_search_that_fails_is_500_in_json_and_the_next_one_works(bm25):
+async def test_a_search_that_fails_is_500_in_json_and_the_next_one_works(bm25):
     gate = Gate()
-
-    async def conversation(client):
+    async with asgi_client(served_by(gate, bm25)) as client:
         await until(lambda: is_ready(client))
         gate.fails = True
         answer = await client.post("/retrieve", json={"queries": ["Ulm"]})
@@ -125,8 +115,6 @@ def test_a_search_that_fails_is_500_in_json_and_the_next_one_works(bm25):
         assert "out of everything" not in answer.text
         gate.fails = False
         assert (await client.post("/retrieve", json={"queries": ["Ulm"]})).status_code == 200
-
-    ask(create_app(lambda: IndexSource(bm25.manifest, bm25._passages, gate)), conversation)
 
 
 OUTSTANDING = 'retrieval_outstanding{index="default"}'
@@ -145,11 +133,8 @@ async def sample(client, line):
     return next((float(row.split()[-1]) for row in page.splitlines() if row.startswith(line + " ")), 0.0)
 
 
-def test_a_full_queue_is_503_with_retry_after_at_once(bm25):
-    gate = Gate()
-
-    async def conversation(client):
-        await shut(gate, client)
+async def test_a_full_queue_is_503_with_retry_after_at_once(bm25):
+    async with held(bm25, max_queue=2) as (client, gate):
         taken = asyncio.create_task(client.post("/retrieve", json={"queries": ["Ulm", "Celle"]}))
         await until(lambda: sampled(client, OUTSTANDING, 2))
         answer = await client.post("/retrieve", json={"queries": ["Trier"]})
@@ -160,14 +145,11 @@ def test_a_full_queue_is_503_with_retry_after_at_once(bm25):
         assert (await taken).status_code == 200
         assert (await client.post("/retrieve", json={"queries": ["Trier"]})).status_code == 200
 
-    ask(served_by(gate, bm25, max_queue=2), conversation)
 
-
-def test_when_the_loop_is_late_what_would_be_refused_is_refused_unread(bm25):
+async def test_when_the_loop_is_late_what_would_be_refused_is_refused_unread(bm25):
     gate, watch = Gate(), LoopMonitor()
     app = served_by(gate, bm25, max_queue=2)
-
-    async def conversation(client):
+    async with asgi_client(app) as client:
         await until(lambda: is_ready(client))
         transport = httpx.ASGITransport(LoadSheddingMiddleware(app, watch, app.state.services))
         behind = httpx.AsyncClient(transport=transport, base_url="http://server")
@@ -190,8 +172,6 @@ def test_when_the_loop_is_late_what_would_be_refused_is_refused_unread(bm25):
         gate.go.set()
         assert (await taken).status_code == 200
         assert (await behind.post("/retrieve", json={"queries": ["Ulm"]})).status_code == 200
-
-    ask(app, conversation)
 
 
 async def test_the_loop_is_pressed_while_something_holds_it_up():
@@ -224,11 +204,8 @@ async def sampled(client, line, value):
     return await sample(client, line) == value
 
 
-def test_a_request_beyond_its_deadline_is_504_and_its_queued_work_is_dropped(bm25):
-    gate = Gate()
-
-    async def conversation(client):
-        await shut(gate, client)
+async def test_a_request_beyond_its_deadline_is_504_and_its_queued_work_is_dropped(bm25):
+    async with held(bm25, deadline_s=0.2, max_batch=1) as (client, gate):
         answers = await asyncio.gather(
             *(client.post("/retrieve", json={"queries": [query]}) for query in ("Ulm", "Celle"))
         )
@@ -237,8 +214,6 @@ def test_a_request_beyond_its_deadline_is_504_and_its_queued_work_is_dropped(bm2
         gate.go.set()
         await until(lambda: sampled(client, OUTSTANDING, 0))
         assert (await client.post("/retrieve", json={"queries": ["Ulm"]})).status_code == 200
-
-    ask(served_by(gate, bm25, deadline_s=0.2, max_batch=1), conversation)
 
 
 async def leaver(app, path, body, closed, listened):
@@ -262,11 +237,10 @@ async def leaver(app, path, body, closed, listened):
     await app(scope | {"headers": [(b"content-type", b"application/json")]}, receive, send)
 
 
-def test_work_of_a_client_that_has_gone_is_dropped(bm25):
+async def test_work_of_a_client_that_has_gone_is_dropped(bm25):
     gate, closed = Gate(), asyncio.Event()
     app = served_by(gate, bm25, max_batch=1)
-
-    async def conversation(client):
+    async with asgi_client(app) as client:
         await shut(gate, client)
         first = asyncio.create_task(client.post("/retrieve", json={"queries": ["Ulm"]}))
         await until(lambda: sampled(client, OUTSTANDING, 1))
@@ -277,8 +251,6 @@ def test_work_of_a_client_that_has_gone_is_dropped(bm25):
         assert await sample(client, 'retrieval_dropped_total{index="default"}') == 1
         gate.go.set()
         assert (await first).status_code == 200
-
-    ask(app, conversation)
 
 
 class GatedReranker(Reranker):
@@ -294,11 +266,10 @@ class GatedReranker(Reranker):
         return [0.0] * len(pairs)
 
 
-def test_what_a_client_that_has_gone_wanted_ranked_is_dropped(bm25):
+async def test_what_a_client_that_has_gone_wanted_ranked_is_dropped(bm25):
     reranker, closed, listened = GatedReranker(), asyncio.Event(), asyncio.Event()
     app = create_app(lambda: bm25, reranker=reranker)
-
-    async def conversation(client):
+    async with asgi_client(app) as client:
         await until(lambda: is_ready(client))
         first = asyncio.create_task(client.post("/rerank", json={"query": "Ulm", "documents": ["a"]}))
         while not reranker.entered.is_set():
@@ -312,5 +283,3 @@ def test_what_a_client_that_has_gone_wanted_ranked_is_dropped(bm25):
         assert (await first).status_code == 200
         again = await client.post("/rerank", json={"query": "Trier", "documents": ["c"]})
         assert again.status_code == 200 and reranker.scored == [("Ulm", "a"), ("Trier", "c")]
-
-    ask(app, conversation)

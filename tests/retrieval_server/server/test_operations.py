@@ -35,12 +35,8 @@ def guarded(bm25, serve):
 )
 def test_without_the_token_nothing_is_answered_nor_read(guarded, sent):
     headers = {} if sent is None else {"authorization": sent.encode("latin-1")}
-    for method, path in (
-        ("POST", "/retrieve"),
-        ("POST", "/reload"),
-        ("GET", "/metrics"),
-        ("GET", "/no/such"),
-    ):
+    requests = ("POST", "/retrieve"), ("POST", "/reload"), ("GET", "/metrics"), ("GET", "/no/such")
+    for method, path in requests:
         answer = guarded.request(method, path, content=b"not JSON", headers=headers)
         assert answer.status_code == 401 and answer.headers["www-authenticate"] == "Bearer"
         assert answer.json()["error"] == "unauthorized" and SECRET not in answer.text
@@ -103,7 +99,7 @@ def test_an_error_in_the_log_is_one_line_too():
 
 def test_every_metric_of_the_dashboard_is_on_the_page(bm25_index, serve):
     dashboard = json.loads((ROOT / "retrieval_server" / "grafana.json").read_text())
-    shown = {
+    graphed = {
         name
         for panel in dashboard["panels"]
         for target in panel["targets"]
@@ -111,15 +107,14 @@ def test_every_metric_of_the_dashboard_is_on_the_page(bm25_index, serve):
     }
     places = {"towns": IndexLocation(bm25_index)}
     reloader = Reloader(places, lambda place: IndexSource.open(place.path))
-    with serve(
-        {"towns": reloader.loader(places["towns"])}, reloader=reloader, limits=RequestLimits(max_topk=5)
-    ) as client:
+    load, limits = {"towns": reloader.loader(places["towns"])}, RequestLimits(max_topk=5)
+    with serve(load, reloader=reloader, limits=limits) as client:
         for body in (ASK, ASK, ASK | {"topk": 6}, ASK | {"index": "elsewhere"}):
             client.post("/retrieve", json=body)
         client.post("/reload", json={})
         families = list(text_string_to_metric_families(client.get("/metrics").text))
     samples = [sample for family in families for sample in family.samples]
-    assert len(shown) > 12 and shown <= {sample.name for sample in samples}
+    assert len(graphed) > 12 and graphed <= {sample.name for sample in samples}
     refused = {
         (sample.labels["index"], sample.labels["reason"])
         for sample in samples
@@ -129,9 +124,8 @@ def test_every_metric_of_the_dashboard_is_on_the_page(bm25_index, serve):
     # Nothing that is measured is missing from the dashboard, but for what a histogram has beside its buckets.
     names = {family.name for family in families if not family.name.endswith("_created")}
     measured = {name for name in names if name.startswith("retrieval_")}
-    assert measured == {
-        re.sub("_(total|bucket|sum|count)$", "", name) for name in shown if "process" not in name
-    }
+    graphs = {re.sub("_(total|bucket|sum|count)$", "", name) for name in graphed if "process" not in name}
+    assert measured == graphs
 
 
 def test_the_page_about_the_api_has_an_example_of_every_body_and_they_are_right(client):

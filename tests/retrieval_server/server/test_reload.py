@@ -5,35 +5,29 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import shutil
+import threading
 
-import httpx
 import pytest
 
 from retrieval_server.engine.options import EngineOptions
 from retrieval_server.errors import OutsideRootError
-from retrieval_server.indexing.builder import build_index
-from retrieval_server.indexing.options import BuildOptions
 from retrieval_server.search.index_source import IndexSource
 from retrieval_server.server.app import create_app
 from retrieval_server.server.reload import IndexLocation, Reloader
 
-from ..conftest import PASSAGES, write_jsonl
-
-TOWNS = [row["contents"].split('"')[1] for row in PASSAGES[:10]]
+from ..builders import TOWNS, shelf_of
+from ..running import asgi_client
 
 
 @pytest.fixture(scope="module")
 def shelf(tmp_path_factory):
-    """A folder with two indexes, ``red`` and ``blue``: the same ids, texts signed with the index's name."""
-    folder = tmp_path_factory.mktemp("shelf")
-    for name in ("red", "blue"):
-        rows = [{"id": row["id"], "contents": f"{row['contents']} ({name})"} for row in PASSAGES]
-        corpus = write_jsonl(folder / f"{name}.jsonl", rows)
-        build_index(BuildOptions(corpus=corpus, out=folder / name, backend="bm25", progress=False))
-    return folder
+    return shelf_of(tmp_path_factory.mktemp("shelf"), red={}, blue={})
 
 
-def one(shelf):
+@pytest.fixture
+def wiki(shelf):
+    """The place of an index."""
     return {"wiki": IndexLocation(shelf / "red")}
 
 
@@ -52,12 +46,10 @@ async def client_of(places, root=None, **options):
     reloader = Reloader(places, open_index, root)
     loaders = {name: reloader.loader(place) for name, place in places.items()}
     app = create_app(loaders, reloader=reloader, options=EngineOptions(**options))
-    async with app.router.lifespan_context(app):
-        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-        async with httpx.AsyncClient(transport=transport, base_url="http://server") as client:
-            while (await client.get("/ready")).status_code != 200:
-                await asyncio.sleep(0.005)
-            yield client
+    async with asgi_client(app) as client:
+        while (await client.get("/ready")).status_code != 200:
+            await asyncio.sleep(0.005)
+        yield client
 
 
 async def ask(client, query="Ulm", path="/retrieve", **more):
@@ -77,10 +69,9 @@ async def test_a_request_names_its_index_by_key_or_path_or_gets_the_default(shel
         assert signature(await ask(client, index=None)) == "red"
         assert signature(await ask(client, index="sea")) == "blue"
         assert signature(await ask(client, path="/indexes/sea/retrieve")) == "blue"
-        line = (await client.post("/indexes/sea/queries", json={"queries": ["Ulm"], "k": 1})).json()[
-            "answers"
-        ]
-        assert line[0][0].startswith("town-0\t") and line[0][0].endswith("(blue)")
+        lines = await client.post("/indexes/sea/queries", json={"queries": ["Ulm"], "k": 1})
+        ((line,),) = lines.json()["answers"]
+        assert line.startswith("town-0\t") and line.endswith("(blue)")
         both = await ask(client, path="/indexes/sea/retrieve", index="default")
         assert both.status_code == 422 and "index" in both.json()["reason"]
 
@@ -104,10 +95,8 @@ async def test_ready_tells_each_index_and_its_version(shelf):
     async with client_of(two(shelf, "wiki", "news")) as client:
         ready = (await client.get("/ready")).json()
         assert ready["index"] == "wiki" and list(ready["indexes"]) == ["wiki", "news"]
-        assert (
-            ready["index_version"] == 1
-            and ready["corpus_sha256"] == ready["indexes"]["wiki"]["corpus_sha256"]
-        )
+        assert ready["index_version"] == 1
+        assert ready["corpus_sha256"] == ready["indexes"]["wiki"]["corpus_sha256"]
         assert ready["corpus_sha256"] != ready["indexes"]["news"]["corpus_sha256"]
         await client.post("/reload", json={"index": "news"})
         after = (await client.get("/ready")).json()["indexes"]
@@ -115,8 +104,8 @@ async def test_ready_tells_each_index_and_its_version(shelf):
         assert (await ask(client, index="news")).headers["x-index-version"] == "2"
 
 
-async def test_answers_after_a_reload_are_the_new_indexs_also_for_what_was_cached(shelf):
-    async with client_of(one(shelf)) as client:
+async def test_answers_after_a_reload_are_the_new_indexs_also_for_what_was_cached(wiki):
+    async with client_of(wiki) as client:
         assert signature(await ask(client)) == signature(await ask(client)) == "red"
         answer = await client.post("/reload", json={"path": "blue"})
         assert answer.status_code == 200 and answer.json()["index_version"] == 2
@@ -126,46 +115,42 @@ async def test_answers_after_a_reload_are_the_new_indexs_also_for_what_was_cache
         assert signature(await ask(client)) == "blue"
 
 
-async def test_under_load_every_answer_is_whole_and_from_one_of_the_two(shelf):
-    seen, stop = set(), False
+async def test_under_load_every_answer_is_whole_and_from_one_of_the_two(wiki):
+    versions, stop = set(), False
 
     async def hammer(client, number):
-        asked = 0
+        number_asked = 0
         while not stop:
-            queries = [f"{TOWNS[(number + i) % 10]} {asked}" for i in range(5)]
+            queries = [f"{TOWNS[(number + i) % 10]} {number_asked}" for i in range(5)]
             answer = await client.post("/retrieve", json={"queries": queries, "topk": 1})
-            assert [hits[0]["id"] for hits in answer.json()["result"]] == [
-                f"town-{(number + i) % 10}" for i in range(5)
-            ]
+            expected = [f"town-{(number + i) % 10}" for i in range(5)]
+            assert [hits[0]["id"] for hits in answer.json()["result"]] == expected
             version = int(answer.headers["x-index-version"])
             assert signature(answer) == ("red", "blue")[(version + 1) % 2]
-            seen.add(version)
-            asked += 1
-        return asked
+            versions.add(version)
+            number_asked += 1
+        return number_asked
 
-    async with client_of(one(shelf), max_batch=4) as client:
+    async with client_of(wiki, max_batch=4) as client:
         clients = [asyncio.create_task(hammer(client, number)) for number in range(16)]
         for path in ["blue", "red"] * 3:
             answer = await client.post("/reload", json={"path": path})
             assert answer.status_code == 200, answer.text
             version = answer.json()["index_version"]
-            while version not in seen and not any(task.done() for task in clients):
+            while version not in versions and not any(task.done() for task in clients):
                 await asyncio.sleep(0.005)
         stop = True
         assert min(await asyncio.gather(*clients)) > 0
-        assert seen >= {2, 3, 4, 5, 6, 7}
+        assert versions >= {2, 3, 4, 5, 6, 7}
         page = (await client.get("/metrics")).text.splitlines()
         assert 'retrieval_outstanding{index="wiki"} 0.0' in page
         assert 'retrieval_reloads_total{index="wiki",outcome="done"} 6.0' in page
-        assert not [
-            line for line in page if line.startswith('retrieval_requests_total{route="/retrieve",status="5')
-        ]
+        failed = 'retrieval_requests_total{route="/retrieve",status="5'
+        assert not any(line.startswith(failed) for line in page)
 
 
-async def test_the_old_index_lets_go_of_its_threads(shelf):
-    import threading
-
-    async with client_of(one(shelf)) as client:
+async def test_the_old_index_lets_go_of_its_threads(wiki):
+    async with client_of(wiki) as client:
         await ask(client)
         for _ in range(3):
             await client.post("/reload", json={})
@@ -175,10 +160,12 @@ async def test_the_old_index_lets_go_of_its_threads(shelf):
             await asyncio.sleep(0.005)
 
 
-async def test_a_reload_that_fails_says_why_and_the_old_index_goes_on(shelf):
-    (shelf / "empty").mkdir(exist_ok=True)
-    async with client_of(one(shelf)) as client:
-        answer = await client.post("/reload", json={"path": "empty"})
+@pytest.mark.parametrize("folder", ["empty", "odd/manifest.json"])
+async def test_a_reload_that_fails_says_why_and_the_old_index_goes_on(shelf, wiki, folder):
+    """Of a folder without a manifest, and of one whose manifest is no file."""
+    (shelf / folder).mkdir(parents=True)
+    async with client_of(wiki) as client:
+        answer = await client.post("/reload", json={"path": folder.partition("/")[0]})
         assert (answer.status_code, answer.json()["error"]) == (422, "reload_failed")
         assert "manifest.json" in answer.json()["reason"] and "keeps serving" in answer.json()["reason"]
         assert signature(await ask(client)) == "red"
@@ -187,10 +174,10 @@ async def test_a_reload_that_fails_says_why_and_the_old_index_goes_on(shelf):
 
 
 @pytest.mark.parametrize("path", ["..", "/", "../elsewhere", "red/../..", "link", "red\0"])
-async def test_only_the_root_may_be_opened(shelf, tmp_path, path):
+async def test_only_the_root_may_be_opened(shelf, wiki, tmp_path, path):
     if path == "link" and not (shelf / "link").exists():
         os.symlink(tmp_path, shelf / "link")
-    async with client_of(one(shelf)) as client:
+    async with client_of(wiki) as client:
         for body in ({"path": path}, {"encoder": path}):
             answer = await client.post("/reload", json=body)
             assert (answer.status_code, answer.json()["error"]) == (403, "forbidden")
@@ -206,15 +193,13 @@ def test_the_root_can_be_another_folder(shelf, tmp_path):
         reloader.resolve("wiki", str(shelf / "blue"), None)
 
 
-async def test_one_reload_of_an_index_at_a_time(shelf):
-    async with client_of(one(shelf)) as client:
+async def test_one_reload_of_an_index_at_a_time(wiki):
+    async with client_of(wiki) as client:
         answers = await asyncio.gather(*(client.post("/reload", json={}) for _ in range(3)))
         assert sorted(answer.status_code for answer in answers) == [200, 409, 409]
 
 
 async def test_the_encoder_may_move_but_must_stay_the_indexs_own(dense_index, make_bert, tiny_bge, tmp_path):
-    import shutil
-
     shutil.copytree(dense_index, tmp_path / "dense")
     shutil.copytree(tiny_bge, tmp_path / "moved")
     shutil.copytree(make_bert("bge-small-en-v1.5", seed=7), tmp_path / "other")
@@ -228,17 +213,10 @@ async def test_the_encoder_may_move_but_must_stay_the_indexs_own(dense_index, ma
 
 
 @pytest.mark.parametrize("name", ["x" * 5000, "x" * 300, "é" * 1000, "a/" * 400 + "b" * 300])
-async def test_a_path_that_no_file_system_takes_is_refused_with_a_reason(shelf, name):
-    async with client_of(one(shelf)) as client:
+async def test_a_path_that_no_file_system_takes_is_refused_with_a_reason(wiki, name):
+    async with client_of(wiki) as client:
         for key in ("path", "encoder"):
             answer = await client.post("/reload", json={key: name})
             assert answer.status_code in (403, 422), answer.text
             assert answer.json()["reason"].startswith(f"{key}: ")
         assert (await client.get("/ready")).json()["index_version"] == 1
-
-
-async def test_a_manifest_that_is_no_file_is_a_failed_reload(shelf):
-    (shelf / "odd" / "manifest.json").mkdir(parents=True)
-    async with client_of(one(shelf)) as client:
-        answer = await client.post("/reload", json={"path": "odd"})
-        assert (answer.status_code, answer.json()["error"]) == (422, "reload_failed")

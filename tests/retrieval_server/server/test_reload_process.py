@@ -26,12 +26,10 @@ from rag_r1.iterate.server import LoopServer
 from rag_r1.protocols import Failure
 from rag_r1.tools import RetrievalClient, RetrieverConfig
 from retrieval_server.determinism import Determinism
-from retrieval_server.indexing.builder import build_index
-from retrieval_server.indexing.options import BuildOptions
 from retrieval_server.search.index_source import IndexSource
 from retrieval_server.source import round_score
 
-from ..conftest import PASSAGES, RIVERS, TOWNS, write_jsonl
+from ..builders import RIVERS, TOWNS, shelf_of
 from ..same_answers import Answer, assert_same_answers, wired
 
 pytestmark = [pytest.mark.slow, pytest.mark.full]
@@ -45,16 +43,12 @@ QUERIES = [f"{town} {river}" for town in TOWNS for river in RIVERS]
 
 @pytest.fixture(scope="module")
 def shelf(tmp_path_factory, make_bert) -> Path:
-    """A folder with the indexes ``red`` and ``blue``: the same ids, signed texts, an encoder each."""
-    folder = tmp_path_factory.mktemp("shelf")
-    for seed, (name, model) in enumerate(zip(NAMES, ("e5-base-v2", "bge-small-en-v1.5"), strict=True)):
-        rows = [{"id": row["id"], "contents": f"{row['contents']} ({name})"} for row in PASSAGES]
-        corpus, encoder = write_jsonl(folder / f"{name}.jsonl", rows), str(make_bert(model, seed=seed))
-        options = BuildOptions(
-            corpus=corpus, out=folder / name, backend="dense", encoder=encoder, progress=False
-        )
-        build_index(options)
-    return folder
+    """A folder with the indexes ``red`` and ``blue``, of an encoder each."""
+    encoders = [str(make_bert(model, seed=i)) for i, model in enumerate(("e5-base-v2", "bge-small-en-v1.5"))]
+    options = {
+        name: {"backend": "dense", "encoder": path} for name, path in zip(NAMES, encoders, strict=True)
+    }
+    return shelf_of(tmp_path_factory.mktemp("shelf"), **options)
 
 
 class Expected:
@@ -149,13 +143,13 @@ class Agent:
     async def search(self, *queries: str) -> set[str]:
         """The names of the indexes that have answered."""
         self.searches += 1
-        *found, new = await self.client.search([*queries, f"{TOWNS[0]} {self.searches}"])
-        assert not any(isinstance(one, Failure) for one in (*found, new)), self.client.stats
-        [last] = {signed(one.contents) for one in new}
+        *results, new = await self.client.search([*queries, f"{TOWNS[0]} {self.searches}"])
+        assert not any(isinstance(item, Failure) for item in (*results, new)), self.client.stats
+        [last] = {signed(item.contents) for item in new}
         names = {last}
-        for query, documents in zip(queries, found, strict=True):
-            [name] = {signed(one.contents) for one in documents}
-            answer = [(document(one.id, one.contents), one.score) for one in documents]
+        for query, documents in zip(queries, results, strict=True):
+            [name] = {signed(item.contents) for item in documents}
+            answer = [(document(item.id, item.contents), item.score) for item in documents]
             self.expected.check(name, query, answer)
             names.add(name)
         return names
@@ -184,7 +178,7 @@ class Exchanges:
 async def exchanged_under_load(shelf: Path, url: str, version: int, load: Load, agent: Agent) -> Exchanges:
     """Ten reloads, the next one as soon as every client has an answer of the last. Raises what a client has
     raised. `version`: that which is served before."""
-    found = Exchanges()
+    results = Exchanges()
     with ThreadPoolExecutor(CLIENTS) as threads:
         clients = [threads.submit(load.run, number) for number in range(CLIENTS)]
         searching = asyncio.create_task(agent.run())
@@ -204,8 +198,8 @@ async def exchanged_under_load(shelf: Path, url: str, version: int, load: Load, 
                     break
                 requests, searches = load.total, agent.searches
                 await asyncio.to_thread(order, shelf, url, number)
-                found.requests.append(load.total - requests)
-                found.searches.append(agent.searches - searches)
+                results.requests.append(load.total - requests)
+                results.searches.append(agent.searches - searches)
                 version += 1
             await all_have_answers_of(version)
         finally:
@@ -214,7 +208,7 @@ async def exchanged_under_load(shelf: Path, url: str, version: int, load: Load, 
         await searching
         for client in clients:
             client.result()
-    return found
+    return results
 
 
 async def test_no_request_fails_during_ten_reloads_and_each_answer_is_one_indexs_alone(shelf, start_server):
@@ -227,9 +221,9 @@ async def test_no_request_fails_during_ten_reloads_and_each_answer_is_one_indexs
         first, last = 1, 1 + RELOADS  # the versions that are served now, and at the end
         load, agent = Load(server.url, expected), Agent(server.url, expected)
         try:
-            found = await exchanged_under_load(shelf, server.url, first, load, agent)
+            results = await exchanged_under_load(shelf, server.url, first, load, agent)
             assert all(set(counts) == set(range(first, last + 1)) for counts in load.answered)
-            assert sum(found.requests) > 0 and sum(found.searches) > 0, "no request came during a reload"
+            assert sum(results.requests) > 0 and sum(results.searches) > 0, "no request came during a reload"
             with closing(connected(server.url)) as connection:
                 for query in QUERIES:
                     version, [hits] = ask(connection, [query])

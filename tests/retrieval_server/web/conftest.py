@@ -29,91 +29,51 @@ def results(query: str, number: int) -> list[tuple[str, str, str]]:
     ]
 
 
-def serper(query, fields):
-    found = results(query, fields.get("num", 10))
-    return {
-        "searchParameters": {"q": query, "type": "search", "engine": "google"},
-        "knowledgeGraph": {"title": query, "type": "Thing"},
-        "organic": [
-            {"title": t, "link": u, "snippet": s, "position": i} for i, (u, t, s) in enumerate(found, 1)
-        ],
-        "peopleAlsoAsk": [],
-        "credits": 1,
-    }
+@dataclass(frozen=True)
+class Api:
+    """The documented JSON of an engine's answers."""
+
+    #: The field of a request with the number of results, if it has one, and their number without it.
+    count: str
+    usual: int
+    #: The keys under which the results lie, and what address, title and snippet are called there.
+    place: str
+    names: str
+    #: What else an answer and a result have.
+    around: dict
+    more: Callable[[int, str], dict] = lambda rank, snippet: {}
+
+    def answer(self, query: str, fields: dict) -> dict:
+        hits = results(query, int(fields.get(self.count, self.usual)))
+        rows = [
+            dict(zip(self.names.split(), texts, strict=True)) | self.more(rank, texts[2])
+            for rank, texts in enumerate(hits)
+        ]
+        outer, *inner = self.place.split(".")
+        for key in reversed(inner):
+            rows = {key: rows, "totalEstimatedMatches": 31}
+        return {**self.around, outer: rows}
 
 
-def bing(query, fields):
-    found = results(query, int(fields.get("count", 10)))
-    return {
-        "_type": "SearchResponse",
-        "queryContext": {"originalQuery": query},
-        "webPages": {
-            "webSearchUrl": "https://www.bing.com/search?q=x",
-            "totalEstimatedMatches": 31,
-            "value": [{"id": "1", "name": t, "url": u, "displayUrl": u, "snippet": s} for u, t, s in found],
-        },
-        "rankingResponse": {},
-    }
-
-
-def tavily(query, fields):
-    found = results(query, fields.get("max_results", 5))
-    return {
-        "query": query,
-        "answer": None,
-        "images": [],
-        "results": [
-            {"title": t, "url": u, "content": s, "score": 0.9, "raw_content": None} for u, t, s in found
-        ],
-        "response_time": 1.2,
-    }
-
-
-def brave(query, fields):
-    found = results(query, int(fields.get("count", 20)))
-    return {
-        "type": "search",
-        "query": {"original": query, "more_results_available": True},
-        "web": {
-            "type": "search",
-            "results": [
-                {"type": "search_result", "title": t, "url": u, "description": s} for u, t, s in found
-            ],
-        },
-    }
-
-
-def searxng(query, fields):
-    found = results(query, 20)
-    return {
-        "query": query,
-        "number_of_results": 0,
-        "results": [
-            {"url": u, "title": t, "content": s, "engine": "x", "engines": ["x"], "score": 1.0}
-            for u, t, s in found
-        ],
-        "answers": [],
-        "infoboxes": [],
-        "suggestions": [],
-        "unresponsive_engines": [],
-    }
-
-
-def bocha(query, fields):
-    found = results(query, fields.get("count", 10))
-    value = [
-        {"id": None, "name": t, "url": u, "snippet": s, "summary": s if i else None, "siteName": "x"}
-        for i, (u, t, s) in enumerate(found)
-    ]
-    pages = {"webSearchUrl": "https://bochaai.com/search?q=x", "totalEstimatedMatches": 10, "value": value}
-    return {"code": 200, "log_id": "1", "msg": None, "data": {"_type": "SearchResponse", "webPages": pages}}
-
-
-APIS: dict[str, Callable] = {f.__name__: f for f in (serper, bing, tavily, brave, bocha, searxng)}
+APIS = {
+    "serper": Api("num", 10, "organic", "link title snippet", {"peopleAlsoAsk": [], "credits": 1}),
+    "bing": Api("count", 10, "webPages.value", "url name snippet", {"_type": "SearchResponse"}),
+    "tavily": Api("max_results", 5, "results", "url title content", {"answer": None, "images": []}),
+    "brave": Api("count", 20, "web.results", "url title description", {"type": "search"}),
+    "searxng": Api("", 20, "results", "url title content", {"number_of_results": 0, "answers": []}),
+    "bocha": Api(
+        "count",
+        10,
+        "data.webPages.value",
+        "url name snippet",
+        {"code": 200, "msg": None},
+        lambda rank, snippet: {"summary": snippet if rank else None},
+    ),
+}
 
 
 @dataclass
-class Asked:
+class StubRequest:
     """One request as it reached the stub."""
 
     method: str
@@ -129,7 +89,7 @@ class Stub:
 
     api: str
     port: int = 0
-    asked: list[Asked] = field(default_factory=list)
+    requests: list[StubRequest] = field(default_factory=list)
     script: list[tuple[int, dict, bytes]] = field(default_factory=list)
     connections: int = 0
     at_once: int = 0
@@ -143,21 +103,21 @@ class Stub:
 
     @property
     def queries(self) -> list[str]:
-        return [asked.query for asked in self.asked]
+        return [request.query for request in self.requests]
 
     def respond(self, method: str, target: str, headers: dict, body: bytes) -> tuple[int, dict, bytes]:
         parts = urlsplit(target)
         fields = json.loads(body) if body else dict(parse_qsl(parts.query))
         query = fields[ENGINES[self.api].query]
         with self.lock:
-            self.asked.append(Asked(method, parts.path, headers, fields, query))
+            self.requests.append(StubRequest(method, parts.path, headers, fields, query))
             self.at_once += 1
             self.most_at_once = max(self.most_at_once, self.at_once)
             scripted = self.script.pop(0) if self.script else None
         self.gate.wait(30)
         with self.lock:
             self.at_once -= 1
-        return scripted or (200, {}, json.dumps(APIS[self.api](query, fields)).encode())
+        return scripted or (200, {}, json.dumps(APIS[self.api].answer(query, fields)).encode())
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from retrieval_server.web.plain_text import contents, plain_text
@@ -28,13 +28,11 @@ def test_tags_go_entities_are_resolved_and_the_rest_stays(marked_up, text):
     assert plain_text(marked_up) == text
 
 
-@settings(deadline=None)
 @given(st.text(st.characters(exclude_categories=("Cs", "Cc"))))
 def test_a_text_that_was_escaped_for_html_comes_back(text):
     assert plain_text(html.escape(text)) == " ".join(text.split())
 
 
-@settings(deadline=None)
 @given(st.text(), st.text())
 def test_contents_are_a_title_in_quotes_on_one_line_and_a_snippet_on_one_line(title, snippet):
     lines = contents(title, snippet).split("\n")

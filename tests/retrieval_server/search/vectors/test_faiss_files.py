@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
-from pathlib import Path
 
 import faiss
 import numpy as np
@@ -12,7 +10,8 @@ import pytest
 
 from retrieval_server.indexing.faiss_build import make_index
 
-ROOT = Path(__file__).parents[4]
+from ...running import run_python
+
 DIMENSION, ROWS = 64, 60_000  # files of a megabyte and more, whatever else FAISS allocates
 MAPPED = (
     "Flat",
@@ -49,7 +48,5 @@ def test_a_mapped_index_costs_memory_only_where_faiss_cannot_map_it(tmp_path, fa
     index.train(vectors[:1000])
     index.add(vectors)
     faiss.write_index(index, str(tmp_path / "index"))
-    command = [sys.executable, "-c", _OPEN, str(tmp_path / "index")]
-    done = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE)
-    share = int(done.stdout) / (tmp_path / "index").stat().st_size
+    share = int(run_python(_OPEN, tmp_path / "index")) / (tmp_path / "index").stat().st_size
     assert share < 0.5 if factory in MAPPED else share > 0.8

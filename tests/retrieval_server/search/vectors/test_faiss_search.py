@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from retrieval_server.errors import IndexFolderError
+from retrieval_server.errors import UserError
 from retrieval_server.indexing.faiss_build import make_index
 from retrieval_server.search.backends import Hit, search_nested
 from retrieval_server.search.options import OpenOptions
@@ -56,11 +56,11 @@ def alone(factory: str, topk: int) -> list[list[Hit]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("factory", FACTORIES)
-@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=10, suppress_health_check=[HealthCheck.too_slow])
 @given(batch=st.lists(st.integers(0, QUERIES - 1), min_size=1, max_size=40), topk=st.integers(1, 60))
 def test_hits_depend_neither_on_the_batch_nor_on_topk(factory, batch, topk):
-    found = opened(factory).find(queries()[batch], topk)
-    assert found == [alone(factory, 60)[i][:topk] for i in batch]
+    results = opened(factory).find(queries()[batch], topk)
+    assert results == [alone(factory, 60)[i][:topk] for i in batch]
 
 
 @pytest.mark.parametrize("factory", FACTORIES)
@@ -78,9 +78,9 @@ def test_most_of_what_exact_search_finds_is_found(factory):
     if "IVF" in factory:
         SearchParameters(nprobe=8).apply(index)
     exact = np.argsort(-queries() @ passages().T, axis=1, kind="stable")[:, :10]
-    found = open_search(index).find(queries(), 10)
+    results = open_search(index).find(queries(), 10)
     shared = sum(
-        len({hit.row for hit in hits} & set(row)) for hits, row in zip(found, exact.tolist(), strict=True)
+        len({hit.row for hit in hits} & set(row)) for hits, row in zip(results, exact.tolist(), strict=True)
     )
     if "IVF" in factory:
         SearchParameters(nprobe=1).apply(index)
@@ -100,7 +100,7 @@ def test_only_flat_is_searched_exactly():
     assert set(kinds.values()) == {ApproximateSearch}
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.integers(0, 30), unique=True), st.integers(1, 40), st.integers(1, 40))
 def test_a_shorter_list_is_the_beginning_of_a_longer_one(order, topk, more):
     """Whatever the index answers at each depth: here each answer is turned round."""
@@ -153,7 +153,7 @@ def test_without_a_wish_only_a_compressed_index_looks_at_more_cells_than_its_fil
     ],
 )
 def test_a_setting_that_the_index_does_not_have_is_refused(factory, parameters, flag):
-    with pytest.raises(IndexFolderError, match=flag):
+    with pytest.raises(UserError, match=flag):
         parameters.apply(make_index(factory, DIMENSION))
 
 
@@ -175,5 +175,5 @@ def test_without_a_gpu_the_index_stays_and_an_explicit_request_is_refused():
     index = faiss.IndexFlatIP(DIMENSION)
     assert place_on_gpus(index, OpenOptions(gpu="auto")) is index
     assert place_on_gpus(index, OpenOptions(gpu="off")) is index
-    with pytest.raises(IndexFolderError, match="--gpu on.*faiss-gpu.*--gpu auto"):
+    with pytest.raises(UserError, match="--gpu on.*faiss-gpu.*--gpu auto"):
         place_on_gpus(index, OpenOptions(gpu="on"))

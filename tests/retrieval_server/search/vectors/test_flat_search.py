@@ -29,7 +29,7 @@ def flat(vectors) -> faiss.IndexFlatIP:
     return index
 
 
-def found(vectors, queries, topk, **threads):
+def search_in_parts(vectors, queries, topk, **threads):
     search = FlatSearch(flat(vectors), **threads)
     try:
         return search.find(queries, topk)
@@ -47,8 +47,8 @@ def test_parts_find_what_the_whole_finds(rows, queries, threads, topk):
     """Few different vectors: many equal scores, within a part and across its ends."""
     known = np.random.default_rng(0).standard_normal((6, DIMENSION)).astype(np.float32)
     vectors = known[np.array(rows, int)]
-    expected = found(vectors, known[queries], topk, threads=1)
-    assert found(vectors, known[queries], topk, threads=threads) == expected
+    expected = search_in_parts(vectors, known[queries], topk, threads=1)
+    assert search_in_parts(vectors, known[queries], topk, threads=threads) == expected
     for hits, query in zip(expected, known[queries], strict=True):
         exact = (vectors.astype(np.float64) * query).sum(axis=1)
         assert [hit.row for hit in hits] == np.lexsort((np.arange(len(rows)), -exact))[:topk].tolist()
@@ -57,7 +57,7 @@ def test_parts_find_what_the_whole_finds(rows, queries, threads, topk):
 @pytest.mark.parametrize("alone, together, parts", [(None, 3, (3, 3)), (1, 3, (1, 3)), (5, 2, (5, 2))])
 def test_one_query_and_a_batch_have_their_own_numbers_of_parts(alone, together, parts):
     vectors = np.random.default_rng(0).standard_normal((100, DIMENSION)).astype(np.float32)
-    asked = []
+    searches = []
 
     class Watched:
         """Remembers the parts of a search."""
@@ -68,7 +68,7 @@ def test_one_query_and_a_batch_have_their_own_numbers_of_parts(alone, together, 
             self.index = flat(vectors)
 
         def search(self, queries, depth, params=None):
-            asked.append(params)
+            searches.append(params)
             return self.index.search(queries, depth, params=params)
 
         def reconstruct_batch(self, rows):
@@ -76,9 +76,9 @@ def test_one_query_and_a_batch_have_their_own_numbers_of_parts(alone, together, 
 
     search = FlatSearch(Watched(), together, alone)
     for size, number in zip((1, 4), parts, strict=True):
-        asked.clear()
+        searches.clear()
         search.find(vectors[:size], 3)
-        assert len(asked) == number
+        assert len(searches) == number
     search.close()
 
 

@@ -113,7 +113,7 @@ def test_the_indexes_of_a_process_share_what_is_free_until_they_are_closed(tmp_p
         return reading
 
     first, second, third = opened("a"), opened("b"), opened("c")
-    assert [one.share for one in (first, second, third)] == [1.0, 1.0, None]
+    assert [item.share for item in (first, second, third)] == [1.0, 1.0, None]
     assert "60 bytes do not fit into the 130 bytes of free memory, of which 120 are other" in caplog.text
     again = opened("a")  # a reload of the same folder
     assert again.share == 1.0, "the same pages"

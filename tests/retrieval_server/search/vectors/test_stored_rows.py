@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from retrieval_server.errors import IndexFolderError
+from retrieval_server.errors import UserError
 from retrieval_server.folder.row_layout import RowLayout
 from retrieval_server.indexing.faiss_build import make_index
 from retrieval_server.search.backends import Hit
@@ -25,9 +25,9 @@ KINDS = ("float16", "int8")
 
 @cache
 def vectors() -> np.ndarray:
-    made = np.random.default_rng(0).standard_normal((ROWS, DIMENSION)).astype(np.float32)
-    made[50:60] = made[49]  # copies: equal scores
-    return made / np.linalg.norm(made, axis=1, keepdims=True)
+    arrays = np.random.default_rng(0).standard_normal((ROWS, DIMENSION)).astype(np.float32)
+    arrays[50:60] = arrays[49]  # copies: equal scores
+    return arrays / np.linalg.norm(arrays, axis=1, keepdims=True)
 
 
 @cache
@@ -107,15 +107,15 @@ def test_scores_are_those_of_the_stored_rows_and_not_of_the_codes(opened):
 
 def test_more_candidates_find_more_of_what_exact_search_finds(opened):
     stored, exact = opened("float16")
-    wanted = [{hit.row for hit in hits} for hits in exact.find(queries(), 10)]
+    exact_rows = [{hit.row for hit in hits} for hits in exact.find(queries(), 10)]
 
-    def found(candidates: int) -> int:
+    def number_found(candidates: int) -> int:
         search = ApproximateSearch(compressed(1), threads=1, stored=stored, candidates=candidates)
         hits = search.find(queries(), 10)
         search.close()
-        return sum(len(rows & {hit.row for hit in some}) for rows, some in zip(wanted, hits, strict=True))
+        return sum(len(rows & {hit.row for hit in some}) for rows, some in zip(exact_rows, hits, strict=True))
 
-    assert found(18) < found(100) <= found(ROWS) == 10 * QUERIES
+    assert number_found(18) < number_found(100) <= number_found(ROWS) == 10 * QUERIES
 
 
 def test_rows_read_after_a_release_are_the_same(rows_file, monkeypatch):
@@ -128,10 +128,5 @@ def test_rows_read_after_a_release_are_the_same(rows_file, monkeypatch):
 
 @pytest.mark.parametrize("kind, count", [("float16", ROWS - 1), ("float16", ROWS + 1), ("int8", 2 * ROWS)])
 def test_a_file_of_other_rows_is_refused_with_both_sizes(rows_file, kind, count):
-    with pytest.raises(IndexFolderError, match=f"{count} rows of {DIMENSION} dimensions in {kind}"):
+    with pytest.raises(UserError, match=f"{count} rows of {DIMENSION} dimensions in {kind}"):
         StoredRows(rows_file("float16"), RowLayout(DIMENSION, kind), count)
-
-
-def test_a_missing_file_is_refused(tmp_path):
-    with pytest.raises(IndexFolderError, match="cannot be read"):
-        StoredRows(tmp_path / "none", RowLayout(DIMENSION, "int8"), ROWS)

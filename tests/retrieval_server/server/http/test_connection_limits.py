@@ -59,12 +59,12 @@ def port():
 
 @contextmanager
 def connection(port, receive_buffer=None):
-    with socket.socket() as made:
+    with socket.socket() as opened:
         if receive_buffer is not None:
-            made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
-        made.settimeout(60)
-        made.connect(("127.0.0.1", port))
-        yield made
+            opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+        opened.settimeout(60)
+        opened.connect(("127.0.0.1", port))
+        yield opened
 
 
 def answer_to(port, sent):

@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from retrieval_server.errors import SetupError
+from retrieval_server.errors import UserError
 from retrieval_server.server.http.listener import listen
 
 
@@ -14,13 +14,13 @@ def test_it_is_open_at_once_and_nobody_else_gets_it():
     with listen("127.0.0.1", 0) as listener:
         port = listener.getsockname()[1]
         socket.create_connection(("127.0.0.1", port)).close()
-        with pytest.raises(SetupError, match=f"port {port} of 127.0.0.1 is in use.*--port"):
+        with pytest.raises(UserError, match=f"port {port} of 127.0.0.1 is in use.*--port"):
             listen("127.0.0.1", port)
 
 
 @pytest.mark.parametrize("host", ["192.0.2.1", "no-such-host.invalid"])
 def test_an_address_of_another_machine_is_named(host):
-    with pytest.raises(SetupError, match=f"--host {host}: .*127.0.0.1"):
+    with pytest.raises(UserError, match=f"--host {host}: .*127.0.0.1"):
         listen(host, 0)
 
 
