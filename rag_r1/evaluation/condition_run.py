@@ -180,7 +180,7 @@ def _report(
             + (f"; the same command, run again, asks {again} of them again" if again else "")
         )
     if verdicts is not None:
-        print(verdicts.told())
+        print(verdicts.summary())
         if verdicts.stopped is not None:
             print(stop_message(verdicts.stopped, "the judge has not seen all answers"))
     print(usage_line(run))
