@@ -58,18 +58,18 @@ def read_questions(paths: Sequence[Path]) -> CorpusQuestions:
     first: dict[tuple[str, str], str] = {}
     for path in map(Path, paths):
         before = len(read.questions)
-        for number, found in _rows(path):
+        for number, row in _rows(path):
             place = f"{path}, row {number}"
-            if isinstance(found, CorpusQuestion) and found.key in first:
-                found = ValueError(f"its id {found.id[:80]!r} is also that of {first[found.key]}")
-            if isinstance(found, CorpusQuestion):
-                first[found.key] = place
-                read.questions.append(found)
+            if isinstance(row, ValueError):
+                read.bad.add(place, row)
+            elif row.key in first:
+                read.bad.add(place, f"its id {row.id[:80]!r} is also that of {first[row.key]}")
             else:
-                read.bad.add(place, found)
+                first[row.key] = place
+                read.questions.append(row)
         if len(read.questions) == before:
-            told = "; ".join(read.bad.first) or "it has no rows"
-            raise DataError(f"no usable question in {path}: {told}. Accepted are {ACCEPTED}")
+            reasons = "; ".join(read.bad.first) or "it has no rows"
+            raise DataError(f"no usable question in {path}: {reasons}. Accepted are {ACCEPTED}")
     return read
 
 
@@ -96,12 +96,9 @@ def has_verl_columns(path: Path) -> bool:
 
     try:
         check_parquet(path, COLUMNS_READ)
+        return {"extra_info", "reward_model"} <= set(pq.read_schema(path).names)
     except ParquetLimitError as error:
         raise DataError(str(error)) from error
-    except OSError:
-        pass  # said below
-    try:
-        return {"extra_info", "reward_model"} <= set(pq.read_schema(path).names)
     except (OSError, pyarrow.ArrowException) as error:
         raise DataError(f"{path} is not a parquet file that can be read: {error}") from error
 
@@ -135,7 +132,5 @@ def _parts(metadata: Mapping[str, Any]) -> tuple[tuple[str, tuple[str, ...]], ..
     questions, answers = metadata.get("parts"), metadata.get("part_answers")
     if not isinstance(questions, list) or not isinstance(answers, list) or len(questions) != len(answers):
         return ()
-    parts = [
-        (str(question), tuple(as_golds(golds))) for question, golds in zip(questions, answers, strict=True)
-    ]
-    return tuple(parts) if all(golds for _, golds in parts) else ()
+    parts = tuple((str(text), tuple(as_golds(golds))) for text, golds in zip(questions, answers, strict=True))
+    return parts if all(golds for _, golds in parts) else ()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import gzip
 import zlib
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +31,11 @@ def read_redirects(path: Path, bad: BadRows, *, progress: bool = True) -> Iterat
         raise CorpusError(f"--redirects {path}: the name must end in one of {', '.join(_SUFFIXES)}")
     parse = _pair_of_json if ".jsonl" in name[-9:] else _pair_of_tsv
     try:
-        with path.open("rb") as raw, _bar(path, progress) as bar:
+        size = path.stat().st_size
+        bar = tqdm(total=size, unit="B", unit_scale=True, desc="reading redirects", disable=not progress)
+        with path.open("rb") as raw, bar:
             stream: Any = gzip.open(raw) if name.endswith(".gz") else raw
-            number = 0
-            while line := stream.readline(_MAX_LINE):
-                number += 1
+            for number, line in enumerate(iter(partial(stream.readline, _MAX_LINE), b""), 1):
                 if number % 1000 == 0:
                     bar.update(raw.tell() - bar.n)
                 try:
@@ -46,11 +47,6 @@ def read_redirects(path: Path, bad: BadRows, *, progress: bool = True) -> Iterat
                     pass  # the rest of a line that is too long
     except (OSError, EOFError, zlib.error) as error:
         raise CorpusError(f"--redirects {path}: cannot be read ({error})") from error
-
-
-def _bar(path: Path, progress: bool) -> tqdm:
-    size = path.stat().st_size
-    return tqdm(total=size, unit="B", unit_scale=True, desc="reading redirects", disable=not progress)
 
 
 def _pair_of_tsv(line: str) -> tuple[str, str]:

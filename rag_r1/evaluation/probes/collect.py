@@ -23,7 +23,7 @@ from typing import Any
 
 import httpx
 
-from rag_r1.corpus.reader import BadPassageError, Corpus, CorpusError, CorpusPosition
+from rag_r1.corpus.reader import Corpus, CorpusError, CorpusPosition
 from rag_r1.data.evidence import GoldEvidence, title_key, title_of
 from rag_r1.data.files.bad_rows import BadRows
 from rag_r1.io.atomic_files import write_json_lines
@@ -136,8 +136,8 @@ def find_passages(
     read = 0
     for row, place in () if scan.done else corpus.rows(scan.place, progress=progress, doing="reading corpus"):
         scan.place = place
-        if isinstance(row, BadPassageError):
-            scan.bad.add(corpus.where(place), row)
+        if isinstance(row, ValueError):
+            scan.bad.add(corpus.location(place), row)
         else:
             scan.note(Document(row.id or "", row.contents))
         read += 1
