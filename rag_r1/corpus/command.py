@@ -15,20 +15,12 @@ from pathlib import Path
 from shlex import quote
 from typing import Any, Literal
 
+from rag_r1.corpus import report
 from rag_r1.corpus.answer_matcher import AnswerMatcher
 from rag_r1.corpus.questions import CorpusQuestion, CorpusQuestions, read_questions
 from rag_r1.corpus.reader import Corpus, CorpusError
 from rag_r1.corpus.redirects import read_redirects
 from rag_r1.corpus.repair import REPAIRED, RepairResult, repair
-from rag_r1.corpus.report import (
-    ANSWERABLE_IDS,
-    QuestionVerdict,
-    judge_questions,
-    markdown,
-    missing_evidence,
-    summarise,
-    write_report,
-)
 from rag_r1.corpus.retrieval_check import RetrievalResult, retrieve
 from rag_r1.corpus.scan import SAVE_EVERY, ScanResult, ScanTargets, scan_corpus
 from rag_r1.corpus.supplements import write_supply
@@ -78,12 +70,8 @@ class CheckArguments(Arguments):
         ("PATH", ...),
     )
     out: Path = argument("folder for the report, and for the results of a run that is killed", "DIR")
-    retriever_url: Address | None = argument(
-        "a retrieval server that serves this corpus", "URL", default=None
-    )
-    bm25_url: Address | None = argument(
-        "a retrieval server with a BM25 index of this corpus", "URL", default=None
-    )
+    retriever_url: Address | None = argument("retrieval server of this corpus", "URL", default=None)
+    bm25_url: Address | None = argument("retrieval server of its BM25 index", "URL", default=None)
     topk: Positive = argument("passages in which a server's answer is looked for", default=20)
     wire: Literal[tuple(WIRES)] = argument("wire format of the servers", default="retrieve")
     ids: Literal["auto", "trust", "ignore"] = argument(
@@ -108,7 +96,7 @@ class CheckArguments(Arguments):
 class CheckResult:
     """A finished check."""
 
-    judged: list[QuestionVerdict]
+    judged: list[report.QuestionVerdict]
     summary: dict[str, Any]
     evidence: CorpusFindings
     repaired: RepairResult | None
@@ -146,9 +134,10 @@ def check_corpus(args: CheckArguments, *, save_every: int = SAVE_EVERY) -> Check
         raise CorpusError(f"{', '.join(map(str, args.corpus))}: no passage in it")
     foreign = _foreign(args, read.questions, scan)
     evidence = CorpusFindings(scan, titles, answers, foreign=foreign, **retrieved)
-    judged = judge_questions(read.questions, evidence)
-    summary = {**summarise(judged, evidence), "notes": _notes(read.questions, evidence, retrieved, args)}
-    missing = missing_evidence(judged)
+    judged = report.judge_questions(read.questions, evidence)
+    notes = _notes(read.questions, evidence, retrieved, args)
+    summary = {**report.summarise(judged, evidence), "notes": notes}
+    missing = report.missing_evidence(judged)
     missing_titles = [row["title"] for row in missing if "title" in row]
     repaired = None
     if args.supply:
@@ -161,7 +150,7 @@ def check_corpus(args: CheckArguments, *, save_every: int = SAVE_EVERY) -> Check
             skip_bad_rows=args.skip_bad_rows,
             progress=progress,
         )
-    write_report(args.out, judged, summary)
+    report.write_report(args.out, judged, summary)
     offered = write_supply(args.questions, missing_titles, args.out / SUPPLY)
     bad = read.bad + scan.bad + (repaired.bad if repaired else BadRows())
     return CheckResult(judged, summary, evidence, repaired, offered, bad)
@@ -225,7 +214,7 @@ def _notes(
 
 def summary_lines(done: CheckResult, args: CheckArguments) -> list[str]:
     """The printed lines: shares, the first unanswerable questions, the names of the files."""
-    lines = [terminal_text(line, 2000) for line in markdown(done.summary).splitlines()]
+    lines = [terminal_text(line, 2000) for line in report.markdown(done.summary).splitlines()]
     unanswerable = [verdict for verdict in done.judged if verdict.rule.verdict == "unanswerable"]
     if unanswerable:
         lines += ["", f"unanswerable ({len(unanswerable):,}):"]
@@ -235,7 +224,8 @@ def summary_lines(done: CheckResult, args: CheckArguments) -> list[str]:
             lines.append("  " + terminal_text(line))
         if len(unanswerable) > _LISTED:
             lines.append(f"  and {len(unanswerable) - _LISTED:,} more, in {args.out / 'verdicts.jsonl'}")
-    lines += ["", f"{args.out}: verdicts.jsonl, {ANSWERABLE_IDS}, missing.jsonl, summary.json, shares.png"]
+    files = ("verdicts.jsonl", report.ANSWERABLE_IDS, "missing.jsonl", "summary.json", "shares.png")
+    lines += ["", f"{args.out}: {', '.join(files)}"]
     if done.offered and not done.repaired:
         lines.append(
             f"{args.out / SUPPLY}: {done.offered:,} paragraphs of missing pages, from the data files; "
@@ -252,7 +242,7 @@ def summary_lines(done: CheckResult, args: CheckArguments) -> list[str]:
     return lines
 
 
-def _reason(verdict: QuestionVerdict) -> str:
+def _reason(verdict: report.QuestionVerdict) -> str:
     titles = (verdict.signals.titles or {}).items()
     missing = {
         "ids_missing": verdict.signals.ids_missing or (),

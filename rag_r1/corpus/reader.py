@@ -15,6 +15,7 @@ import gzip
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -139,41 +140,55 @@ def _known(path: Path) -> bool:
 
 
 def _line_rows(path: Path, start: CorpusPosition, ids: bool, report: Callable[[int], None]) -> Rows:
-    packed = path.name.lower().endswith(".gz")
     parse = _tsv_row if path.name.lower().removesuffix(".gz").endswith(".tsv") else _json_row
+    for row, place in parsed_lines(path, partial(parse, ids=ids), report, MAX_LINE_BYTES, start):
+        yield row, place._replace(file=start.file)
+
+
+def parsed_lines(
+    path: Path,
+    parse: Callable[[str], Any],
+    report: Callable[[int], object],
+    max_bytes: int,
+    start: CorpusPosition = START,
+) -> Iterator[tuple[Any, CorpusPosition]]:
+    """(what `parse` makes of a line, place behind it) for the lines of a file, plain or .gz, that are not
+    blank. In place of one that is too long, is no UTF-8, or for which `parse` raises ValueError stands the
+    error. `report` is called with the bytes that were read. Raises CorpusError for a broken gzip file."""
     with path.open("rb") as raw:
-        stream: Any = gzip.open(raw) if packed else raw
+        stream: Any = gzip.open(raw) if path.name.lower().endswith(".gz") else raw
         try:
             stream.seek(start.offset)
-            for number, (line, offset) in enumerate(_lines(stream, start.offset), start.row + 1):
+            for number, (line, offset) in enumerate(_lines(stream, start.offset, max_bytes), start.row + 1):
                 if number % 1000 == 0:
                     report(raw.tell())
-                if row := _read(line, number == 1, parse, ids):
-                    yield row, CorpusPosition(start.file, offset, number)
+                value = _parsed(line, number == 1, parse, max_bytes)
+                if value is not None:
+                    yield value, CorpusPosition(0, offset, number)
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
             raise CorpusError(f"{path}: a broken gzip file ({error}). Fetch it again") from error
 
 
-def _lines(stream: BinaryIO, offset: int) -> Iterator[tuple[bytes | None, int]]:
+def _lines(stream: BinaryIO, offset: int, max_bytes: int) -> Iterator[tuple[bytes | None, int]]:
     """Lines and the offsets behind them; None for one that is too long."""
-    while line := stream.readline(MAX_LINE_BYTES + 1):
+    while line := stream.readline(max_bytes + 1):
         offset += len(line)
         whole: bytes | None = line
-        if len(line) > MAX_LINE_BYTES:
+        if len(line) > max_bytes:
             whole = None
             while line and not line.endswith(b"\n"):
-                line = stream.readline(MAX_LINE_BYTES)
+                line = stream.readline(max_bytes)
                 offset += len(line)
         yield whole, offset
 
 
-def _read(line: bytes | None, first: bool, parse: Callable, ids: bool) -> Passage | ValueError | None:
-    """The passage of a line, or the reason why it has none; None for a blank one."""
+def _parsed(line: bytes | None, first: bool, parse: Callable[[str], Any], max_bytes: int) -> Any:
+    """What `parse` makes of a line, or the reason why it has no value; None for a blank one."""
     if line is None:
-        return ValueError(f"longer than {MAX_LINE_BYTES} bytes")
+        return ValueError(f"longer than {max_bytes} bytes")
     try:
         text = line.decode("utf-8-sig" if first else "utf-8").rstrip("\r\n")
-        return parse(text, ids) if text.strip() else None
+        return parse(text) if text.strip() else None
     except UnicodeDecodeError as error:
         return ValueError(f"not UTF-8 ({error.reason} at byte {error.start})")
     except ValueError as error:

@@ -19,14 +19,7 @@ from typing import Any
 
 from rag_r1.corpus.questions import CorpusQuestion
 from rag_r1.corpus.title_index import STRONG
-from rag_r1.corpus.verdict import (
-    VERDICTS,
-    CorpusFindings,
-    QuestionSignals,
-    VerdictRule,
-    rule_of,
-    signals_of,
-)
+from rag_r1.corpus.verdict import VERDICTS, CorpusFindings, QuestionSignals, VerdictRule, rule_of, signals_of
 from rag_r1.io.atomic_files import write_json, write_json_lines, write_text
 from rag_r1.io.terminal_text import terminal_text
 from rag_r1.runs import pictures

@@ -9,7 +9,6 @@ import pytest
 
 from rag_r1.cli import main as cli
 from rag_r1.corpus.report import markdown
-from rag_r1.io.terminal_text import terminal_text
 from tests.corpus.row_files import rows_of, written
 from tests.fakes.retriever import Retriever
 
@@ -149,12 +148,7 @@ def test_bad_rows_refuse_the_check_or_are_left_out(run, tmp_path, name):
 
 @pytest.mark.parametrize(
     ("option", "name"),
-    [
-        ("--corpus", "none.jsonl"),
-        ("--data", "none.jsonl"),
-        ("--supply", "s.txt"),
-        ("--redirects", "r.csv"),
-    ],
+    [("--corpus", "none.jsonl"), ("--data", "none.jsonl"), ("--supply", "s.txt"), ("--redirects", "r.csv")],
 )
 def test_a_file_that_cannot_be_read_is_named(run, option, name):
     status, _, error = run(option, name)
@@ -186,8 +180,3 @@ def test_hostile_texts_reach_neither_terminal_nor_markdown_nor_picture(run, tmp_
     assert all(line.count("|") in (0, 3, 6) for line in page.splitlines())
     assert (tmp_path / "out" / "shares.png").is_file()
     assert HOSTILE in {row["id"] for row in rows_of(tmp_path / "out" / "verdicts.jsonl")}
-
-
-def test_what_is_printed_has_one_line_and_no_control_characters():
-    assert terminal_text("a\n\tb\x1b[31m\u202ec\u200bd") == "a b\ufffd[31m\ufffdc\ufffdd"
-    assert terminal_text("x" * 1000) == "x" * 197 + "..."

@@ -70,13 +70,6 @@ def test_ids_stay_unique_and_every_wanted_text_is_there_once(tmp_path_factory, p
     assert done.supplied == len({row for row in supply if row[0] in wanted or row[1] == "Rome"})
 
 
-def test_a_second_repair_goes_on_counting(tmp_path):
-    repaired(tmp_path, [passage("1")], [passage(None, "Rome", "a")], titles=["Rome"])
-    first = rows_of(tmp_path / "out.jsonl")
-    repaired(tmp_path, first, [passage(None, "Ulm", "b")], titles=["Ulm"])
-    assert [row["id"] for row in rows_of(tmp_path / "out.jsonl")] == ["1", "supplied-1", "supplied-2"]
-
-
 @pytest.mark.parametrize("name", ["corpus", "supply"])
 def test_bad_rows_are_refused_or_left_out_and_the_old_file_stays(tmp_path, name):
     (tmp_path / "out.jsonl").write_text("old")
