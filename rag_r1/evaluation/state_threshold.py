@@ -120,9 +120,8 @@ def best_balanced(thresholds: Sequence[Threshold]) -> Threshold:
 
 def roc_area(states: AnswerStates) -> float:
     """Chance that a wrong answer has a higher state than a right one; equal states count half."""
-    below = np.searchsorted(states.right, states.wrong, side="left").sum()
-    equal = np.searchsorted(states.right, states.wrong, side="right").sum() - below
-    return float((below + equal / 2) / (len(states.right) * len(states.wrong)))
+    lower = sum(np.searchsorted(states.right, states.wrong, side=side).sum() for side in ("left", "right"))
+    return float(lower / 2 / (len(states.right) * len(states.wrong)))
 
 
 def report(states: AnswerStates, share: float) -> list[str]:

@@ -166,9 +166,9 @@ def verdict(conditions: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _side(figure: Mapping[str, Any]) -> str:
-    if figure["high"] is not None and figure["high"] < 0:
+    if (figure["high"] or 0) < 0:
         return "below"
-    return "above" if figure["low"] is not None and figure["low"] > 0 else "open"
+    return "above" if (figure["low"] or 0) > 0 else "open"
 
 
 def _opening(conditions: Mapping[str, Mapping[str, Any]]) -> str:

@@ -132,6 +132,5 @@ def _published(page: Page, comparison: Comparison) -> None:
 
 def _mean(row: PublishedResult, names: Sequence[str]) -> str:
     """The mean over these data sets, if the paper has all of them."""
-    values = [row.values.get(name) for name in names]
-    known = [value for value in values if value is not None]
-    return number(sum(known) / len(known) if len(known) == len(values) else None)
+    known = [row.values[name] for name in names if name in row.values]
+    return number(sum(known) / len(known) if len(known) == len(names) else None)

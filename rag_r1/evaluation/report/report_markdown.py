@@ -71,20 +71,15 @@ def _opening(report: Report) -> list[str]:
 
 def _section(page: Page, report: Report, section: str) -> None:
     """The figures of a section that have a value anywhere."""
-    figures = [
-        figure
-        for figure in report["figures"].values()
-        if figure["section"] == section and figure["all"]["value"] is not None
-    ]
-    if not figures:
-        return
     sources = report["counts"]["sources"]
     rows = []
-    for figure in figures:
-        columns = [*(figure["sources"][source] for source in sources), figure["mean"], figure["all"]]
-        rows.append([cell(figure["label"]), *(with_interval(c, figure["decimals"]) for c in columns)])
-    head = ["", *map(cell, labels(sources).values()), "Avg.", "all questions"]
-    page.heading(_TITLES[section]).table(head, rows)
+    for figure in report["figures"].values():
+        if figure["section"] == section and figure["all"]["value"] is not None:
+            columns = [*(figure["sources"][source] for source in sources), figure["mean"], figure["all"]]
+            rows.append([cell(figure["label"]), *(with_interval(c, figure["decimals"]) for c in columns)])
+    if rows:
+        head = ["", *map(cell, labels(sources).values()), "Avg.", "all questions"]
+        page.heading(_TITLES[section]).table(head, rows)
 
 
 def _statuses(page: Page, report: Report) -> None:
