@@ -116,6 +116,8 @@ class Corpus:
 
 
 Rows = Iterator[tuple[Passage | ValueError, CorpusPosition]]
+#: Is called with the bytes of a file that have been read.
+Report = Callable[[int], object]
 
 
 def _files(path: Path) -> list[Path]:
@@ -139,22 +141,18 @@ def _known(path: Path) -> bool:
     return path.name.lower().endswith(SUFFIXES) and not path.name.startswith(".")
 
 
-def _line_rows(path: Path, start: CorpusPosition, ids: bool, report: Callable[[int], None]) -> Rows:
+def _line_rows(path: Path, start: CorpusPosition, ids: bool, report: Report) -> Rows:
     parse = _tsv_row if path.name.lower().removesuffix(".gz").endswith(".tsv") else _json_row
     for row, place in parsed_lines(path, partial(parse, ids=ids), report, MAX_LINE_BYTES, start):
         yield row, place._replace(file=start.file)
 
 
 def parsed_lines(
-    path: Path,
-    parse: Callable[[str], Any],
-    report: Callable[[int], object],
-    max_bytes: int,
-    start: CorpusPosition = START,
+    path: Path, parse: Callable[[str], Any], report: Report, max_bytes: int, start: CorpusPosition = START
 ) -> Iterator[tuple[Any, CorpusPosition]]:
     """(what `parse` makes of a line, place behind it) for the lines of a file, plain or .gz, that are not
     blank. In place of one that is too long, is no UTF-8, or for which `parse` raises ValueError stands the
-    error. `report` is called with the bytes that were read. Raises CorpusError for a broken gzip file."""
+    error. Raises CorpusError for a broken gzip file."""
     with path.open("rb") as raw:
         stream: Any = gzip.open(raw) if path.name.lower().endswith(".gz") else raw
         try:
@@ -246,7 +244,7 @@ def _text(value: Any, name: str) -> str:
     return value
 
 
-def _parquet_rows(path: Path, start: CorpusPosition, ids: bool, report: Callable[[int], None]) -> Rows:
+def _parquet_rows(path: Path, start: CorpusPosition, ids: bool, report: Report) -> Rows:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -263,7 +261,7 @@ def _parquet_rows(path: Path, start: CorpusPosition, ids: bool, report: Callable
         raise CorpusError(f"{path}: no parquet file that can be read ({error}). Fetch it again") from error
 
 
-def _arrow_rows(path: Path, start: CorpusPosition, ids: bool, report: Callable[[int], None]) -> Rows:
+def _arrow_rows(path: Path, start: CorpusPosition, ids: bool, report: Report) -> Rows:
     """An index's text: read through the file, not a mapping, so that one batch is in memory."""
     import pyarrow as pa
 
@@ -277,12 +275,7 @@ def _arrow_rows(path: Path, start: CorpusPosition, ids: bool, report: Callable[[
 
 
 def _table_rows(
-    batches: Iterator[Any],
-    start: CorpusPosition,
-    ids: bool,
-    report: Callable[[int], None],
-    path: Path,
-    n_rows: int,
+    batches: Iterator[Any], start: CorpusPosition, ids: bool, report: Report, path: Path, n_rows: int
 ) -> Rows:
     number, share = 0, path.stat().st_size / max(n_rows, 1)
     for batch in batches:
