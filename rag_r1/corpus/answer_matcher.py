@@ -13,6 +13,7 @@ An answer string proves little where it is short or a number: `weak_reason` says
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 from rag_r1.corpus.title_index import unicode_normalised
@@ -42,8 +43,8 @@ def answer_tokens(text: str) -> list[str]:
     """The tokens of a text; empty if it has no letter or digit, or only articles."""
     text = text if text.isascii() else unicode_normalised(text).casefold()
     text = _INITIALS.sub("", _THOUSANDS.sub("", text))
-    found = text.translate(_ASCII_TOKENS).split() if text.isascii() else _TOKEN.findall(text)
-    return [token for token in found if token not in _ARTICLES]
+    tokens = text.translate(_ASCII_TOKENS).split() if text.isascii() else _TOKEN.findall(text)
+    return [token for token in tokens if token not in _ARTICLES]
 
 
 def weak_reason(tokens: Sequence[str]) -> str | None:
@@ -65,7 +66,8 @@ class AnswerMatcher:
 
     def __init__(self, answers: Iterable[str] = ()):
         self.keys: dict[str, int] = {}
-        self._lengths: dict[str, tuple[int, ...]] = {}
+        #: By first token, the numbers of tokens of the answers that begin with it.
+        self._lengths: dict[str, set[int]] = defaultdict(set)
         for answer in answers:
             self.add(answer)
 
@@ -75,24 +77,13 @@ class AnswerMatcher:
         if weak_reason(tokens) in ("empty", "long"):
             return None
         key = " ".join(tokens)
-        if key not in self.keys:
-            self.keys[key] = len(self.keys)
-            lengths = self._lengths.get(tokens[0], ())
-            if len(tokens) not in lengths:
-                self._lengths[tokens[0]] = tuple(sorted({*lengths, len(tokens)}))
+        self.keys.setdefault(key, len(self.keys))
+        self._lengths[tokens[0]].add(len(tokens))
         return key
 
-    def __len__(self) -> int:
-        return len(self.keys)
-
-    def found_in(self, text: str) -> set[int]:
+    def matches_in(self, text: str) -> set[int]:
         """The numbers (`keys`) of the answers in a text."""
         tokens, lengths, keys = answer_tokens(text), self._lengths, self.keys
-        found = set()
-        for start in [place for place, token in enumerate(tokens) if token in lengths]:
-            token = tokens[start]
-            for length in lengths[token]:
-                key = token if length == 1 else " ".join(tokens[start : start + length])
-                if (number := keys.get(key)) is not None:
-                    found.add(number)
-        return found
+        starts = [start for start, token in enumerate(tokens) if token in lengths]
+        phrases = (" ".join(tokens[i : i + length]) for i in starts for length in lengths[tokens[i]])
+        return {keys[phrase] for phrase in phrases if phrase in keys}

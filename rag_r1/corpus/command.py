@@ -2,8 +2,8 @@
 
 The steps: read the questions; ask the retrieval server (retrieval_check.py); scan the corpus once for all
 ids, titles and answers (scan.py); judge (verdict.py); write the report (report.py) and, with --supply, a
-repaired corpus (repair.py). The first two long steps keep what they have found in the output folder, so the
-same command continues after a kill, and repeats nothing if only --supply is added.
+repaired corpus (repair.py). The first two long steps keep their results in the output folder, so the same
+command continues after a kill, and repeats nothing if only --supply is added.
 """
 
 from __future__ import annotations
@@ -15,21 +15,13 @@ from pathlib import Path
 from shlex import quote
 from typing import Any, Literal
 
+from rag_r1.corpus import report
 from rag_r1.corpus.answer_matcher import AnswerMatcher
 from rag_r1.corpus.questions import CorpusQuestion, CorpusQuestions, read_questions
 from rag_r1.corpus.reader import Corpus, CorpusError
 from rag_r1.corpus.redirects import read_redirects
 from rag_r1.corpus.repair import REPAIRED, RepairResult, repair
-from rag_r1.corpus.report import (
-    ANSWERABLE_IDS,
-    QuestionVerdict,
-    judge_questions,
-    markdown,
-    missing_evidence,
-    summarise,
-    write_report,
-)
-from rag_r1.corpus.retrieval_check import RetrievalResult, RetrieverError, retrieve
+from rag_r1.corpus.retrieval_check import RetrievalResult, retrieve
 from rag_r1.corpus.scan import SAVE_EVERY, ScanResult, ScanTargets, scan_corpus
 from rag_r1.corpus.supplements import write_supply
 from rag_r1.corpus.title_index import TitleIndex
@@ -40,6 +32,7 @@ from rag_r1.io.terminal_text import terminal_text
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, Positive, argument, read_arguments
 from rag_r1.options.server_address import Address
+from rag_r1.runs.errors import RunError
 from rag_r1.tools.retrieval.client import RetrieverConfig
 from rag_r1.tools.retrieval.wire import WIRES
 
@@ -60,10 +53,12 @@ SUPPLY = "supply.jsonl"
 _LISTED = 10
 #: First hits of the retrieval server that are looked for in the corpus.
 _PROBED = 1000
+#: What a server finds, by the question's key.
+_Results = dict[tuple[str, str], RetrievalResult]
 
 
 class CheckArguments(Arguments):
-    """What is checked, against what, and how."""
+    """The arguments of `rag-r1 corpus check`."""
 
     questions: list[Path] = argument(
         "questions: veRL parquet, or a data set's own file (JSON, JSON lines, CSV, TSV, parquet)",
@@ -74,11 +69,9 @@ class CheckArguments(Arguments):
         "the corpus: .jsonl, .tsv (each plain or .gz), .parquet, a folder of these, or an index folder",
         ("PATH", ...),
     )
-    out: Path = argument("folder for the report, and for what a run that is killed has found", "DIR")
-    retriever_url: Address | None = argument(
-        "a retrieval server that serves this corpus", "URL", default=None
-    )
-    bm25_url: Address | None = argument("another one, with a BM25 index of it", "URL", default=None)
+    out: Path = argument("folder for the report, and for the results of a run that is killed", "DIR")
+    retriever_url: Address | None = argument("retrieval server of this corpus", "URL", default=None)
+    bm25_url: Address | None = argument("retrieval server of its BM25 index", "URL", default=None)
     topk: Positive = argument("passages in which a server's answer is looked for", default=20)
     wire: Literal[tuple(WIRES)] = argument("wire format of the servers", default="retrieve")
     ids: Literal["auto", "trust", "ignore"] = argument(
@@ -103,7 +96,7 @@ class CheckArguments(Arguments):
 class CheckResult:
     """A finished check."""
 
-    judged: list[QuestionVerdict]
+    judged: list[report.QuestionVerdict]
     summary: dict[str, Any]
     evidence: CorpusFindings
     repaired: RepairResult | None
@@ -114,42 +107,52 @@ class CheckResult:
 
 
 def check_corpus(args: CheckArguments, *, save_every: int = SAVE_EVERY) -> CheckResult:
-    """Check a corpus and write the report into `given.out`.
+    """Check a corpus and write the report into `args.out`.
 
     Raises DataError and CorpusError, with the remedy, if a file cannot be read, or has rows that cannot be
-    used and are not to be left out; RetrieverError if a server answers nothing. Then nothing is written but
-    what was found until then, for the next run.
+    used and are not to be left out; RunError if a server answers nothing. Then nothing is written but the
+    results until then, for the next run.
     """
     progress = not args.no_progress
     corpus, supply = Corpus(args.corpus), Corpus(args.supply, ids=False)
     read = read_questions(args.questions)
     _refuse(read.bad, args)
-    titles = TitleIndex(title for one in read.questions for title in one.titles)
+    titles = TitleIndex(title for question in read.questions for title in question.titles)
     if args.redirects:
         bad = BadRows()
         titles.add_redirects(read_redirects(args.redirects, bad, progress=progress))
         _refuse(bad, args)
         read.bad += bad
-    table = AnswerMatcher(gold for one in read.questions for _, golds in one.parts for gold in golds)
-    asked = _ask(args, read, table, progress)
-    wanted = ScanTargets(
-        ids=frozenset(own_id for one in read.questions for own_id in one.ids),
-        titles=titles,
-        answers=table,
-        probe=_probe([*asked.values()]),
-    )
-    found = scan_corpus(corpus, wanted, args.out / "scan.json", save_every=save_every, progress=progress)
-    _refuse(found.bad, args)
-    if not found.passages:
+    parts = [part for question in read.questions for part in question.parts]
+    answers = AnswerMatcher(gold for _, golds in parts for gold in golds)
+    retrieved = _ask(args, read, answers, progress)
+    ids = frozenset(passage_id for question in read.questions for passage_id in question.ids)
+    wanted = ScanTargets(ids, titles, answers, _probe(retrieved))
+    scan = scan_corpus(corpus, wanted, args.out / "scan.json", save_every=save_every, progress=progress)
+    _refuse(scan.bad, args)
+    if not scan.passages:
         raise CorpusError(f"{', '.join(map(str, args.corpus))}: no passage in it")
-    evidence = CorpusFindings(found, titles, table, foreign=_foreign(args, read.questions, found), **asked)
-    judged = judge_questions(read.questions, evidence)
-    summary = {**summarise(judged, evidence), "notes": _notes(read.questions, evidence, asked, args)}
-    repaired = _repair(args, corpus, supply, judged, progress) if args.supply else None
-    write_report(args.out, judged, summary)
-    lost = {row["title"] for row in missing_evidence(judged) if "title" in row}
-    offered = write_supply(args.questions, lost, args.out / SUPPLY)
-    bad = read.bad + found.bad + (repaired.bad if repaired else BadRows())
+    foreign = _foreign(args, read.questions, scan)
+    evidence = CorpusFindings(scan, titles, answers, foreign=foreign, **retrieved)
+    judged = report.judge_questions(read.questions, evidence)
+    notes = _notes(read.questions, evidence, retrieved, args)
+    summary = {**report.summarise(judged, evidence), "notes": notes}
+    missing = report.missing_evidence(judged)
+    missing_titles = [row["title"] for row in missing if "title" in row]
+    repaired = None
+    if args.supply:
+        repaired = repair(
+            corpus,
+            supply,
+            args.out / REPAIRED,
+            ids=[row["id"] for row in missing if "id" in row],
+            titles=missing_titles,
+            skip_bad_rows=args.skip_bad_rows,
+            progress=progress,
+        )
+    report.write_report(args.out, judged, summary)
+    offered = write_supply(args.questions, missing_titles, args.out / SUPPLY)
+    bad = read.bad + scan.bad + (repaired.bad if repaired else BadRows())
     return CheckResult(judged, summary, evidence, repaired, offered, bad)
 
 
@@ -159,110 +162,96 @@ def _refuse(bad: BadRows, args: CheckArguments) -> None:
 
 
 def _ask(
-    args: CheckArguments, read: CorpusQuestions, table: AnswerMatcher, progress: bool
-) -> dict[str, dict[tuple[str, str], RetrievalResult]]:
-    """What each server that was given finds: "retriever" and "bm25"."""
-    asked = {}
+    args: CheckArguments, read: CorpusQuestions, answers: AnswerMatcher, progress: bool
+) -> dict[str, _Results]:
+    """The results of each server with an address: "retriever" and "bm25"."""
+    retrieved = {}
     for name, url in (("retriever", args.retriever_url), ("bm25", args.bm25_url)):
         if url:
             config = RetrieverConfig(url=url, topk=args.topk, wire=args.wire, cache_size=0)
-            store = args.out / f"{name}.jsonl"
-            asked[name] = retrieve(
-                read.questions, table, config, store, doing=f"asking the {name}", progress=progress
-            )
-    return asked
+            store, doing = args.out / f"{name}.jsonl", f"asking the {name}"
+            retrieved[name] = retrieve(read.questions, answers, config, store, doing=doing, progress=progress)
+    return retrieved
 
 
-def _probe(asked: Sequence[dict[tuple[str, str], RetrievalResult]]) -> frozenset[str]:
+def _probe(retrieved: dict[str, _Results]) -> frozenset[str]:
     """Ids of passages that the servers returned, to see whether they serve this corpus."""
-    firsts = [one.ids[0] for found in asked for one in found.values() if one.ids and one.ids[0]]
-    return frozenset(sorted(set(firsts))[:_PROBED])
+    firsts = {result.ids[0] for results in retrieved.values() for result in results.values() if result.ids}
+    return frozenset(sorted(filter(None, firsts))[:_PROBED])
 
 
-def _foreign(args: CheckArguments, questions: Sequence[CorpusQuestion], found: ScanResult) -> frozenset[str]:
+def _foreign(args: CheckArguments, questions: Sequence[CorpusQuestion], scan: ScanResult) -> frozenset[str]:
     if args.ids == "trust":
         return frozenset()
-    sources = frozenset(one.source for one in questions if one.ids)
-    return sources if args.ids == "ignore" else foreign_sources(questions, found)
+    sources = frozenset(question.source for question in questions if question.ids)
+    return sources if args.ids == "ignore" else foreign_sources(questions, scan)
 
 
 def _notes(
     questions: Sequence[CorpusQuestion],
     evidence: CorpusFindings,
-    asked: dict[str, dict[tuple[str, str], RetrievalResult]],
+    retrieved: dict[str, _Results],
     args: CheckArguments,
 ) -> list[str]:
-    """What a reader of the shares must know."""
+    """Notes that a reader of the shares must know."""
     notes = []
     if evidence.foreign and args.ids == "auto":
         notes.append(
             f"The supporting ids of {len(evidence.foreign)} source(s) were ignored: none of them is in the "
             "corpus, so they are those of another one. --ids trust counts them as missing."
         )
-    for name, found in asked.items():
-        if failed := len(questions) - len(found):
+    for name, results in retrieved.items():
+        if failed := len(questions) - len(results):
             notes.append(f"{failed:,} questions got no answer from the {name}. Run again to ask only these.")
-    if lost := len(evidence.found.probe - evidence.found.probe_found):
+    probe = evidence.scan.probe
+    if lost := len(probe - evidence.scan.probe_found):
         notes.append(
-            f"{lost:,} of {len(evidence.found.probe):,} passages that the servers returned first are not in "
-            "this corpus. Do they serve another one?"
+            f"{lost:,} of {len(probe):,} passages that the servers returned first are not in this corpus. Do "
+            "they serve another one?"
         )
     return notes
 
 
-def _repair(
-    args: CheckArguments, corpus: Corpus, supply: Corpus, judged: list[QuestionVerdict], progress: bool
-) -> RepairResult:
-    left = missing_evidence(judged)
-    return repair(
-        corpus,
-        supply,
-        args.out / REPAIRED,
-        ids=[row["id"] for row in left if "id" in row],
-        titles=[row["title"] for row in left if "title" in row],
-        skip_bad_rows=args.skip_bad_rows,
-        progress=progress,
-    )
-
-
 def summary_lines(done: CheckResult, args: CheckArguments) -> list[str]:
-    """What is printed: shares, the first unanswerable questions, where the rest is."""
-    lines = [terminal_text(line, 2000) for line in markdown(done.summary).splitlines()]
-    unanswerable = [one for one in done.judged if one.rule.verdict == "unanswerable"]
+    """The printed lines: shares, the first unanswerable questions, the names of the files."""
+    lines = [terminal_text(line, 2000) for line in report.markdown(done.summary).splitlines()]
+    unanswerable = [verdict for verdict in done.judged if verdict.rule.verdict == "unanswerable"]
     if unanswerable:
         lines += ["", f"unanswerable ({len(unanswerable):,}):"]
-        for one in unanswerable[:_LISTED]:
-            lines.append("  " + terminal_text(f"{one.question.id}: {one.question.parts[0][0]} ({_why(one)})"))
+        for verdict in unanswerable[:_LISTED]:
+            question = verdict.question
+            line = f"{question.id}: {question.parts[0][0]} ({_reason(verdict)})"
+            lines.append("  " + terminal_text(line))
         if len(unanswerable) > _LISTED:
             lines.append(f"  and {len(unanswerable) - _LISTED:,} more, in {args.out / 'verdicts.jsonl'}")
-    lines += ["", f"{args.out}: verdicts.jsonl, {ANSWERABLE_IDS}, missing.jsonl, summary.json, shares.png"]
+    files = ("verdicts.jsonl", report.ANSWERABLE_IDS, "missing.jsonl", "summary.json", "shares.png")
+    lines += ["", f"{args.out}: {', '.join(files)}"]
     if done.offered and not done.repaired:
         lines.append(
             f"{args.out / SUPPLY}: {done.offered:,} paragraphs of missing pages, from the data files; "
             "--supply with this file adds them to the corpus"
         )
-    if made := done.repaired:
+    if result := done.repaired:
         lines += [
-            f"{made.path}: {made.passages:,} passages and {made.supplied:,} supplied ones "
-            f"({made.renamed:,} of these with a new id); "
-            f"still missing: {len(made.ids_left):,} ids, {len(made.titles_left):,} titles",
+            f"{result.path}: {result.passages:,} passages and {result.supplied:,} supplied ones "
+            f"({result.renamed:,} of these with a new id); "
+            f"still missing: {len(result.ids_left):,} ids, {len(result.titles_left):,} titles",
             "Build its index, and check it again:",
-            f"  rag-r1 index build --corpus {quote(str(made.path))} --out indexes/repaired --backend bm25",
+            f"  rag-r1 index build --corpus {quote(str(result.path))} --out indexes/repaired --backend bm25",
         ]
     return lines
 
 
-def _why(one: QuestionVerdict) -> str:
-    missing_ids = one.signals.ids_missing or ()
-    titles = [title for title, level in (one.signals.titles or {}).items() if level is None]
-    if one.rule.name == "ids_missing":
-        return "missing: " + ", ".join(missing_ids[:3])
-    if one.rule.name == "titles_missing":
-        return "missing: " + ", ".join(titles[:3])
-    return "no gold answer in the corpus"
+def _reason(verdict: report.QuestionVerdict) -> str:
+    titles = (verdict.signals.titles or {}).items()
+    missing = {
+        "ids_missing": verdict.signals.ids_missing or (),
+        "titles_missing": [title for title, level in titles if level is None],
+    }.get(verdict.rule.name)
+    return "no gold answer in the corpus" if missing is None else f"missing: {', '.join(missing[:3])}"
 
 
-@command_main(DataError, CorpusError, RetrieverError, OSError)
+@command_main(DataError, CorpusError, RunError, OSError)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit status."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)

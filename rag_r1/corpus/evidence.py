@@ -54,13 +54,13 @@ def paragraphs_of(row: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         if isinstance(context, Mapping):  # as the Hub's copies have it: a list for each column
             columns = context.get("title"), context.get("sentences")
             context = list(zip(*columns, strict=False)) if all(isinstance(c, list) for c in columns) else []
-        for one in context if isinstance(context, list) else ():
-            if isinstance(one, list | tuple) and len(one) == 2:
-                yield from _paragraph(one[0], one[1])
+        for page in context if isinstance(context, list) else ():
+            if isinstance(page, list | tuple) and len(page) == 2:
+                yield from _paragraph(*page)
         paragraphs = _plain(place.get("paragraphs"))
-        for one in paragraphs if isinstance(paragraphs, list) else ():
-            if isinstance(one, Mapping):
-                yield from _paragraph(one.get("title"), one.get("paragraph_text", one.get("text")))
+        for row in paragraphs if isinstance(paragraphs, list) else ():
+            if isinstance(row, Mapping):
+                yield from _paragraph(row.get("title"), row.get("paragraph_text", row.get("text")))
 
 
 def _paragraph(title: Any, text: Any) -> Iterator[tuple[str, str]]:
@@ -115,10 +115,9 @@ def _titles_of_facts(facts: Any) -> list[str]:
 
 
 def _titles_of_paragraphs(paragraphs: Any) -> list[str]:
-    found = paragraphs if isinstance(paragraphs, list) else []
     return [
         paragraph["title"]
-        for paragraph in found
+        for paragraph in (paragraphs if isinstance(paragraphs, list) else ())
         if isinstance(paragraph, Mapping)
         and paragraph.get("is_supporting") is True
         and isinstance(paragraph.get("title"), str)

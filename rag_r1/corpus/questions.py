@@ -10,7 +10,7 @@ A question is known by its source (`data_source`, or the file's name) and its id
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -58,33 +58,36 @@ def read_questions(paths: Sequence[Path]) -> CorpusQuestions:
     first: dict[tuple[str, str], str] = {}
     for path in map(Path, paths):
         before = len(read.questions)
-        for number, found in _rows(path):
+        for number, row, parse in _rows(path):
             place = f"{path}, row {number}"
-            if isinstance(found, CorpusQuestion) and found.key in first:
-                found = ValueError(f"its id {found.id[:80]!r} is also that of {first[found.key]}")
-            if isinstance(found, CorpusQuestion):
-                first[found.key] = place
-                read.questions.append(found)
-            else:
-                read.bad.add(place, found)
+            try:
+                if isinstance(row, ValueError):
+                    raise row
+                question = parse(row, path, number)
+                if question.key in first:
+                    raise ValueError(f"its id {question.id[:80]!r} is also that of {first[question.key]}")
+            except ValueError as error:
+                read.bad.add(place, error)
+                continue
+            first[question.key] = place
+            read.questions.append(question)
         if len(read.questions) == before:
-            told = "; ".join(read.bad.first) or "it has no rows"
-            raise DataError(f"no usable question in {path}: {told}. Accepted are {ACCEPTED}")
+            reasons = "; ".join(read.bad.first) or "it has no rows"
+            raise DataError(f"no usable question in {path}: {reasons}. Accepted are {ACCEPTED}")
     return read
 
 
-def _rows(path: Path) -> Iterator[tuple[int, CorpusQuestion | ValueError]]:
+def _rows(path: Path) -> Iterator[tuple[int, Any, Callable[[Any, Path, int], CorpusQuestion]]]:
+    """The rows, or why they cannot be read, with their numbers and the function that parses them."""
     if not path.is_file():
         raise DataError(f"{path}: there is no such file. Give the questions with --questions FILE")
     if has_verl_columns(path):
-        for number, row in enumerate(read_rows(path), 1):
-            yield number, _read(_of_verl, row, path, number)
+        yield from ((number, row, _of_verl) for number, row in enumerate(read_rows(path), 1))
         return
     with open_rows(path, _READ, (*_GOLDS, *COLUMNS)) as (columns, rows):
         if columns is not None and "question" not in columns:
             raise DataError(f"{path} has no column `question`. Rename the column of questions")
-        for number, row in rows:
-            yield number, row if isinstance(row, ValueError) else _read(_of_data_set, row, path, number)
+        yield from ((number, row, _of_data_set) for number, row in rows)
 
 
 def has_verl_columns(path: Path) -> bool:
@@ -96,21 +99,11 @@ def has_verl_columns(path: Path) -> bool:
 
     try:
         check_parquet(path, COLUMNS_READ)
+        return {"extra_info", "reward_model"} <= set(pq.read_schema(path).names)
     except ParquetLimitError as error:
         raise DataError(str(error)) from error
-    except OSError:
-        pass  # said below
-    try:
-        return {"extra_info", "reward_model"} <= set(pq.read_schema(path).names)
     except (OSError, pyarrow.ArrowException) as error:
         raise DataError(f"{path} is not a parquet file that can be read: {error}") from error
-
-
-def _read(parse: Any, row: Any, path: Path, number: int) -> CorpusQuestion | ValueError:
-    try:
-        return parse(row, path, number)
-    except ValueError as error:
-        return error
 
 
 def _of_verl(row: Mapping[str, Any], path: Path, number: int) -> CorpusQuestion:
@@ -118,9 +111,9 @@ def _of_verl(row: Mapping[str, Any], path: Path, number: int) -> CorpusQuestion:
         raise ValueError(fault)
     read = QuestionRow.from_row(row)
     ids, titles = evidence_of(read.metadata)
-    own_id = read.id or f"row-{number}"
+    question_id = read.id or f"row-{number}"
     parts = _parts(read.metadata) or ((read.question, read.golds),)
-    return CorpusQuestion(read.data_source or path.stem, own_id, parts, ids, titles)
+    return CorpusQuestion(read.data_source or path.stem, question_id, parts, ids, titles)
 
 
 def _of_data_set(row: Any, path: Path, number: int) -> CorpusQuestion:
@@ -135,7 +128,5 @@ def _parts(metadata: Mapping[str, Any]) -> tuple[tuple[str, tuple[str, ...]], ..
     questions, answers = metadata.get("parts"), metadata.get("part_answers")
     if not isinstance(questions, list) or not isinstance(answers, list) or len(questions) != len(answers):
         return ()
-    parts = [
-        (str(question), tuple(as_golds(golds))) for question, golds in zip(questions, answers, strict=True)
-    ]
-    return tuple(parts) if all(golds for _, golds in parts) else ()
+    parts = tuple((str(text), tuple(as_golds(golds))) for text, golds in zip(questions, answers, strict=True))
+    return parts if all(golds for _, golds in parts) else ()

@@ -6,7 +6,7 @@ holds the text. The two programs share no code: what is shared are these formats
 
 Every row comes with the place behind it, from which reading can go on, so a scan that was killed continues
 there. One row, one gzip block or one batch of a table is in memory at a time. What is read is hostile data:
-lines have a largest size, and a row that cannot be used is a `BadPassageError` in place of the passage.
+lines have a largest size, and in place of a passage that cannot be used stands a ValueError with the reason.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import gzip
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -34,10 +35,6 @@ _MAX_TITLE = 400
 
 class CorpusError(ValueError):
     """A corpus that cannot be read; the message names the file and the remedy."""
-
-
-class BadPassageError(ValueError):
-    """What is wrong with one row, in words."""
 
 
 class CorpusPosition(NamedTuple):
@@ -94,7 +91,7 @@ class Corpus:
         stats = [(file, file.stat()) for file in self.files]
         return [[str(file.resolve()), stat.st_size, stat.st_mtime_ns] for file, stat in stats]
 
-    def where(self, place: CorpusPosition) -> str:
+    def location(self, place: CorpusPosition) -> str:
         """`FILE, line N` of the row that ends at this place."""
         unit = "row" if self.files[place.file].suffix in (".parquet", ".arrow") else "line"
         return f"{self.files[place.file]}, {unit} {place.row}"
@@ -102,23 +99,25 @@ class Corpus:
     def rows(
         self, start: CorpusPosition = START, *, progress: bool = True, doing: str = "reading corpus"
     ) -> Rows:
-        """(passage or BadPassageError, place behind it) of every row from `start` on. Raises CorpusError if a
-        file turns out to be broken."""
+        """(passage or ValueError, place behind it) of every row from `start` on. Raises CorpusError if a file
+        turns out to be broken."""
         sizes = [file.stat().st_size for file in self.files]
         with tqdm(total=sum(sizes), unit="B", unit_scale=True, desc=doing, disable=not progress) as bar:
             for number in range(start.file, len(self.files)):
                 path, before = self.files[number], sum(sizes[:number])
                 first = start if number == start.file else CorpusPosition(number)
 
-                def told(done: int, before: int = before) -> None:
+                def report(done: int, before: int = before) -> None:
                     bar.update(before + done - bar.n)
 
                 read = _ROWS.get(path.suffix.lower(), _line_rows)
-                yield from read(path, first, self.ids, told)
-                told(sizes[number])
+                yield from read(path, first, self.ids, report)
+                report(sizes[number])
 
 
-Rows = Iterator[tuple[Passage | BadPassageError, CorpusPosition]]
+Rows = Iterator[tuple[Passage | ValueError, CorpusPosition]]
+#: Is called with the bytes of a file that have been read.
+Report = Callable[[int], object]
 
 
 def _files(path: Path) -> list[Path]:
@@ -142,100 +141,110 @@ def _known(path: Path) -> bool:
     return path.name.lower().endswith(SUFFIXES) and not path.name.startswith(".")
 
 
-def _line_rows(path: Path, start: CorpusPosition, ids: bool, told: Callable[[int], None]) -> Rows:
-    packed = path.name.lower().endswith(".gz")
+def _line_rows(path: Path, start: CorpusPosition, ids: bool, report: Report) -> Rows:
     parse = _tsv_row if path.name.lower().removesuffix(".gz").endswith(".tsv") else _json_row
+    for row, place in parsed_lines(path, partial(parse, ids=ids), report, MAX_LINE_BYTES, start):
+        yield row, place._replace(file=start.file)
+
+
+def parsed_lines(
+    path: Path, parse: Callable[[str], Any], report: Report, max_bytes: int, start: CorpusPosition = START
+) -> Iterator[tuple[Any, CorpusPosition]]:
+    """(what `parse` makes of a line, place behind it) for the lines of a file, plain or .gz, that are not
+    blank. In place of one that is too long, is no UTF-8, or for which `parse` raises ValueError stands the
+    error. Raises CorpusError for a broken gzip file."""
     with path.open("rb") as raw:
-        stream: Any = gzip.open(raw) if packed else raw
+        stream: Any = gzip.open(raw) if path.name.lower().endswith(".gz") else raw
         try:
             stream.seek(start.offset)
-            for number, (line, offset) in enumerate(_lines(stream, start.offset), start.row + 1):
+            for number, (line, offset) in enumerate(_lines(stream, start.offset, max_bytes), start.row + 1):
                 if number % 1000 == 0:
-                    told(raw.tell())
-                if found := _read(line, number == 1, parse, ids):
-                    yield found, CorpusPosition(start.file, offset, number)
+                    report(raw.tell())
+                value = _parsed(line, number == 1, parse, max_bytes)
+                if value is not None:
+                    yield value, CorpusPosition(0, offset, number)
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
             raise CorpusError(f"{path}: a broken gzip file ({error}). Fetch it again") from error
 
 
-def _lines(stream: BinaryIO, offset: int) -> Iterator[tuple[bytes | None, int]]:
+def _lines(stream: BinaryIO, offset: int, max_bytes: int) -> Iterator[tuple[bytes | None, int]]:
     """Lines and the offsets behind them; None for one that is too long."""
-    while line := stream.readline(MAX_LINE_BYTES + 1):
+    while line := stream.readline(max_bytes + 1):
         offset += len(line)
         whole: bytes | None = line
-        if len(line) > MAX_LINE_BYTES:
+        if len(line) > max_bytes:
             whole = None
             while line and not line.endswith(b"\n"):
-                line = stream.readline(MAX_LINE_BYTES)
+                line = stream.readline(max_bytes)
                 offset += len(line)
         yield whole, offset
 
 
-def _read(line: bytes | None, first: bool, parse: Callable, ids: bool) -> Passage | BadPassageError | None:
-    """What a line holds; None for a blank one."""
+def _parsed(line: bytes | None, first: bool, parse: Callable[[str], Any], max_bytes: int) -> Any:
+    """What `parse` makes of a line, or the reason why it has no value; None for a blank one."""
+    if line is None:
+        return ValueError(f"longer than {max_bytes} bytes")
     try:
-        if line is None:
-            raise BadPassageError(f"longer than {MAX_LINE_BYTES} bytes")
         text = line.decode("utf-8-sig" if first else "utf-8").rstrip("\r\n")
-        return parse(text, ids) if text.strip() else None
+        return parse(text) if text.strip() else None
     except UnicodeDecodeError as error:
-        return BadPassageError(f"not UTF-8 ({error.reason} at byte {error.start})")
-    except BadPassageError as fault:
-        return fault
+        return ValueError(f"not UTF-8 ({error.reason} at byte {error.start})")
+    except ValueError as error:
+        return error
 
 
 def _json_row(line: str, ids: bool) -> Passage:
     try:
         row = read_json_line(line)
     except (ValueError, RecursionError) as error:
-        raise BadPassageError(f"not JSON ({str(error)[:100]})") from None
+        raise ValueError(f"not JSON ({str(error)[:100]})") from None
     if not isinstance(row, dict):
-        raise BadPassageError(f"a JSON {type(row).__name__}, not an object")
+        raise ValueError(f"a JSON {type(row).__name__}, not an object")
     return passage_of(row, ids)
 
 
 def _tsv_row(line: str, ids: bool) -> Passage:
     columns = line.split("\t")
     if len(columns) != 2:
-        raise BadPassageError(f"{len(columns)} tab-separated columns instead of 2 (id, then 'title   text')")
+        raise ValueError(f"{len(columns)} tab-separated columns instead of 2 (id, then 'title   text')")
     return Passage(_text(columns[0], "id"), _text(columns[1], "contents"))
 
 
 def passage_of(row: Mapping[str, Any], ids: bool = True) -> Passage:
-    """The passage of a row of named values; an id may be a whole number. Raises BadPassageError."""
+    """The passage of a row of named values; an id may be a whole number. Raises ValueError."""
     identity = row.get("id")
     if isinstance(identity, int) and not isinstance(identity, bool):
         identity = str(identity)
-    if identity is not None or ids:
-        if identity is None:
-            raise BadPassageError("no 'id'")
+    if identity is not None:
         identity = _text(identity, "id")
+    elif ids:
+        raise ValueError("no 'id'")
     if row.get("contents") is not None:
         contents = _text(row["contents"], "contents")
     elif row.get("text") is not None:
         text = _text(row["text"], "text")
         contents = f'"{_text(row["title"], "title")}"\n{text}' if row.get("title") else text
     else:
-        raise BadPassageError("neither 'contents' nor 'text'")
+        raise ValueError("neither 'contents' nor 'text'")
     url = row.get("url")
     return Passage(identity, contents, None if url is None else _text(url, "url"))
 
 
 def _text(value: Any, name: str) -> str:
     if not isinstance(value, str):
-        raise BadPassageError(f"'{name}' is {type(value).__name__}, not a string")
+        raise ValueError(f"'{name}' is {type(value).__name__}, not a string")
     if not value.strip():
-        raise BadPassageError(f"'{name}' is empty")
+        raise ValueError(f"'{name}' is empty")
     try:
         value.encode("utf-8")
     except UnicodeEncodeError:
-        raise BadPassageError(
+        raise ValueError(
             f"'{name}' holds half of a character (a lone surrogate), which is not text"
         ) from None
     return value
 
 
-def _parquet_rows(path: Path, start: CorpusPosition, ids: bool, told: Callable[[int], None]) -> Rows:
+def _parquet_rows(path: Path, start: CorpusPosition, ids: bool, report: Report) -> Rows:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -247,12 +256,12 @@ def _parquet_rows(path: Path, start: CorpusPosition, ids: bool, told: Callable[[
         with pq.ParquetFile(path, buffer_size=2**20, pre_buffer=False) as file:
             names = [name for name in _COLUMNS if name in file.schema_arrow.names]
             batches = file.iter_batches(BATCH_ROWS, columns=names, use_threads=False)
-            yield from _table_rows(batches, start, ids, told, path, file.metadata.num_rows)
+            yield from _table_rows(batches, start, ids, report, path, file.metadata.num_rows)
     except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
         raise CorpusError(f"{path}: no parquet file that can be read ({error}). Fetch it again") from error
 
 
-def _arrow_rows(path: Path, start: CorpusPosition, ids: bool, told: Callable[[int], None]) -> Rows:
+def _arrow_rows(path: Path, start: CorpusPosition, ids: bool, report: Report) -> Rows:
     """An index's text: read through the file, not a mapping, so that one batch is in memory."""
     import pyarrow as pa
 
@@ -260,34 +269,29 @@ def _arrow_rows(path: Path, start: CorpusPosition, ids: bool, told: Callable[[in
         with pa.OSFile(str(path)) as source, pa.ipc.open_file(source) as reader:
             batches = (reader.get_batch(number) for number in range(reader.num_record_batches))
             # The number of rows is not stored; the bar follows the position in the file.
-            yield from _table_rows(batches, start, ids, lambda _: told(source.tell()), path, 1)
+            yield from _table_rows(batches, start, ids, lambda _: report(source.tell()), path, 1)
     except (OSError, ValueError) as error:  # pa.ArrowInvalid is a ValueError
         raise CorpusError(f"{path}: no index text that can be read ({error}). Build it again") from error
 
 
 def _table_rows(
-    batches: Iterator[Any],
-    start: CorpusPosition,
-    ids: bool,
-    told: Callable[[int], None],
-    path: Path,
-    n_rows: int,
+    batches: Iterator[Any], start: CorpusPosition, ids: bool, report: Report, path: Path, n_rows: int
 ) -> Rows:
     number, share = 0, path.stat().st_size / max(n_rows, 1)
     for batch in batches:
         if number + batch.num_rows <= start.offset:
             number += batch.num_rows
             continue
-        for row in batch.to_pylist():
+        for values in batch.to_pylist():
             number += 1
             if number <= start.offset:
                 continue
             try:
-                found: Passage | BadPassageError = passage_of(row, ids)
-            except BadPassageError as fault:
-                found = fault
-            yield found, CorpusPosition(start.file, number, number)
-        told(int(share * number))
+                row: Passage | ValueError = passage_of(values, ids)
+            except ValueError as error:
+                row = error
+            yield row, CorpusPosition(start.file, number, number)
+        report(int(share * number))
 
 
 _ROWS = {".parquet": _parquet_rows, ".arrow": _arrow_rows}

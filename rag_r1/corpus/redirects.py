@@ -6,15 +6,12 @@ more redirects than pages, so they are read one by one, and those of other title
 
 from __future__ import annotations
 
-import gzip
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from tqdm import tqdm
 
-from rag_r1.corpus.reader import CorpusError
+from rag_r1.corpus.reader import CorpusError, parsed_lines
 from rag_r1.data.files.bad_rows import BadRows
 from rag_r1.io.bounded_json import read_json_line
 
@@ -25,32 +22,21 @@ _MAX_LINE = 2**16
 def read_redirects(path: Path, bad: BadRows, *, progress: bool = True) -> Iterator[tuple[str, str]]:
     """The pairs (from, to) of a file; lines that are none are added to `bad`. Raises CorpusError if the file
     cannot be read."""
-    name = path.name.lower()
-    if not name.endswith(_SUFFIXES):
+    if not path.name.lower().endswith(_SUFFIXES):
         raise CorpusError(f"--redirects {path}: the name must end in one of {', '.join(_SUFFIXES)}")
-    parse = _pair_of_json if ".jsonl" in name[-9:] else _pair_of_tsv
+    parse = _pair_of_json if ".jsonl" in path.name.lower()[-9:] else _pair_of_tsv
     try:
-        with path.open("rb") as raw, _bar(path, progress) as bar:
-            stream: Any = gzip.open(raw) if name.endswith(".gz") else raw
-            number = 0
-            while line := stream.readline(_MAX_LINE):
-                number += 1
-                if number % 1000 == 0:
-                    bar.update(raw.tell() - bar.n)
-                try:
-                    if text := line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n"):
-                        yield parse(text)
-                except ValueError as error:
-                    bad.add(f"{path}, line {number}", str(error)[:100])
-                while not line.endswith(b"\n") and (line := stream.readline(_MAX_LINE)):
-                    pass  # the rest of a line that is too long
-    except (OSError, EOFError, zlib.error) as error:
+        size = path.stat().st_size
+        bar = tqdm(total=size, unit="B", unit_scale=True, desc="reading redirects", disable=not progress)
+        with bar:
+            lines = parsed_lines(path, parse, lambda done: bar.update(done - bar.n), _MAX_LINE)
+            for pair, place in lines:
+                if isinstance(pair, ValueError):
+                    bad.add(f"{path}, line {place.row}", str(pair)[:100])
+                else:
+                    yield pair
+    except OSError as error:
         raise CorpusError(f"--redirects {path}: cannot be read ({error})") from error
-
-
-def _bar(path: Path, progress: bool) -> tqdm:
-    size = path.stat().st_size
-    return tqdm(total=size, unit="B", unit_scale=True, desc="reading redirects", disable=not progress)
 
 
 def _pair_of_tsv(line: str) -> tuple[str, str]:

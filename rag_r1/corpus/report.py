@@ -19,14 +19,7 @@ from typing import Any
 
 from rag_r1.corpus.questions import CorpusQuestion
 from rag_r1.corpus.title_index import STRONG
-from rag_r1.corpus.verdict import (
-    VERDICTS,
-    CorpusFindings,
-    QuestionSignals,
-    VerdictRule,
-    rule_of,
-    signals_of,
-)
+from rag_r1.corpus.verdict import VERDICTS, CorpusFindings, QuestionSignals, VerdictRule, rule_of, signals_of
 from rag_r1.io.atomic_files import write_json, write_json_lines, write_text
 from rag_r1.io.bounded_json import read_json_file
 from rag_r1.io.terminal_text import terminal_text
@@ -48,32 +41,31 @@ class QuestionVerdict:
 
     def row(self) -> dict[str, Any]:
         """A line of verdicts.jsonl."""
-        one = self.question
-        asked = {"question": one.parts[0][0], "golden_answers": one.parts[0][1]}
-        if len(one.parts) > 1:
-            asked = {
-                "parts": [text for text, _ in one.parts],
-                "part_answers": [golds for _, golds in one.parts],
-            }
-        told = {"source": one.source, "id": one.id, "verdict": self.rule.verdict, "reason": self.rule.name}
-        return {**told, **asked, "signals": asdict(self.signals)}
+        source, question_id = self.question.key
+        facts = {"source": source, "id": question_id, "verdict": self.rule.verdict, "reason": self.rule.name}
+        texts, golds = zip(*self.question.parts, strict=True)
+        if len(texts) > 1:
+            parts = {"parts": texts, "part_answers": golds}
+        else:
+            parts = {"question": texts[0], "golden_answers": golds[0]}
+        return {**facts, **parts, "signals": asdict(self.signals)}
 
 
 def judge_questions(questions: Iterable[CorpusQuestion], evidence: CorpusFindings) -> list[QuestionVerdict]:
     """The verdicts of all questions, in order."""
-    told = ((question, signals_of(question, evidence)) for question in questions)
-    return [QuestionVerdict(question, signals, rule_of(signals)) for question, signals in told]
+    pairs = ((question, signals_of(question, evidence)) for question in questions)
+    return [QuestionVerdict(question, signals, rule_of(signals)) for question, signals in pairs]
 
 
 def missing_evidence(judged: Iterable[QuestionVerdict]) -> list[dict[str, Any]]:
     """What is not in the corpus, most needed first: {"id" or "title", "questions": n, "needed_by": [...]}."""
     needed: dict[tuple[str, str], list[str]] = defaultdict(list)
-    for one in judged:
-        for own_id in one.signals.ids_missing or ():
-            needed["id", own_id].append(one.question.id)
-        for title, level in (one.signals.titles or {}).items():
+    for verdict in judged:
+        for passage_id in verdict.signals.ids_missing or ():
+            needed["id", passage_id].append(verdict.question.id)
+        for title, level in (verdict.signals.titles or {}).items():
             if level not in STRONG:
-                needed["title", title].append(one.question.id)
+                needed["title", title].append(verdict.question.id)
     rows = [
         {kind: name, "questions": len(by), "needed_by": by[:_NAMED]} for (kind, name), by in needed.items()
     ]
@@ -83,46 +75,42 @@ def missing_evidence(judged: Iterable[QuestionVerdict]) -> list[dict[str, Any]]:
 def summarise(judged: Sequence[QuestionVerdict], evidence: CorpusFindings) -> dict[str, Any]:
     """Counts by source and over all; shares follow from them."""
     by_source: dict[str, list[QuestionVerdict]] = defaultdict(list)
-    for one in judged:
-        by_source[one.question.source].append(one)
+    for verdict in judged:
+        by_source[verdict.question.source].append(verdict)
     return {
-        "passages": evidence.found.passages,
+        "passages": evidence.scan.passages,
         "all": _counts(judged, evidence),
-        "sources": {source: _counts(ones, evidence) for source, ones in sorted(by_source.items())},
+        "sources": {source: _counts(verdicts, evidence) for source, verdicts in sorted(by_source.items())},
     }
 
 
 def _counts(judged: Sequence[QuestionVerdict], evidence: CorpusFindings) -> dict[str, Any]:
-    verdicts = Counter(one.rule.verdict for one in judged)
-    signals = [one.signals for one in judged]
-    levels = Counter(level or "missing" for one in signals for level in (one.titles or {}).values())
-    told: dict[str, Any] = {
+    verdicts = Counter(verdict.rule.verdict for verdict in judged)
+    signals = [verdict.signals for verdict in judged]
+    titles = [None if s.titles is None else list(s.titles.values()) for s in signals]
+    levels = Counter(level or "missing" for row in titles for level in row or ())
+    counts: dict[str, Any] = {
         "questions": len(judged),
-        **{verdict: verdicts[verdict] for verdict in VERDICTS},
-        "reasons": dict(Counter(one.rule.name for one in judged).most_common()),
+        **{name: verdicts[name] for name in VERDICTS},
+        "reasons": dict(Counter(verdict.rule.name for verdict in judged).most_common()),
         "signals": {
-            "ids": _three(
-                one.ids_missing if one.ids_missing is None else not one.ids_missing for one in signals
-            ),
-            "titles": _three(
-                one.titles if one.titles is None else all(level in STRONG for level in one.titles.values())
-                for one in signals
-            ),
-            "retriever": _three(one.retriever_rank for one in signals),
-            "bm25": _three(one.bm25_rank for one in signals),
-            "anywhere": dict(Counter(one.anywhere for one in signals)),
+            "ids": _three(None if s.ids_missing is None else not s.ids_missing for s in signals),
+            "titles": _three(None if row is None else set(row) <= set(STRONG) for row in titles),
+            "retriever": _three(s.retriever_rank for s in signals),
+            "bm25": _three(s.bm25_rank for s in signals),
+            "anywhere": dict(Counter(s.anywhere for s in signals)),
         },
         "title_levels": dict(levels.most_common()),
     }
     for name, retrieved in (("retriever", evidence.retriever), ("bm25", evidence.bm25)):
         shares = [
-            retrieved[one.question.key].share_of(one.question.ids)
-            for one in judged
-            if retrieved and one.question.key in retrieved and one.signals.ids_missing is not None
+            retrieved[verdict.question.key].share_of(verdict.question.ids)
+            for verdict in judged
+            if retrieved and verdict.question.key in retrieved and verdict.signals.ids_missing is not None
         ]
         if shares:
-            told[f"{name}_recall"] = sum(shares) / len(shares)
-    return told
+            counts[f"{name}_recall"] = sum(shares) / len(shares)
+    return counts
 
 
 def _three(values: Iterable[Any]) -> dict[str, int]:
@@ -134,12 +122,12 @@ def _three(values: Iterable[Any]) -> dict[str, int]:
 def write_report(out: Path, judged: Sequence[QuestionVerdict], summary: dict[str, Any]) -> None:
     """All files of the report; each appears under its name when it is whole."""
     out.mkdir(parents=True, exist_ok=True)
-    write_json_lines(out / "verdicts.jsonl", (one.row() for one in judged), durable=True)
+    write_json_lines(out / "verdicts.jsonl", (verdict.row() for verdict in judged), durable=True)
     write_json_lines(out / "missing.jsonl", missing_evidence(judged), durable=True)
     ids: dict[str, list[str]] = defaultdict(list)
-    for one in judged:
-        if one.rule.verdict == "answerable":
-            ids[one.question.source].append(one.question.id)
+    for verdict in judged:
+        if verdict.rule.verdict == "answerable":
+            ids[verdict.question.source].append(verdict.question.id)
     write_json_lines(out / ANSWERABLE_IDS, [ids], durable=True)
     write_json(out / "summary.json", summary, ensure_ascii=False, durable=True)
     write_text(out / "summary.md", markdown(summary) + "\n", durable=True)
@@ -152,12 +140,11 @@ def read_answerable_ids(path: str | Path) -> set[tuple[str, str]]:
     path = Path(path)
     path = path / ANSWERABLE_IDS if path.is_dir() else path
     try:
-        read = read_json_file(path)
-        return {(source, own_id) for source, ids in read.items() for own_id in ids}
+        lists = read_json_file(path)
+        return {(source, question_id) for source, ids in lists.items() for question_id in ids}
     except (OSError, ValueError, RecursionError, AttributeError, TypeError) as error:
-        raise ValueError(
-            f"{path}: no list of answerable ids ({error}). Make it with rag-r1 corpus check"
-        ) from error
+        remedy = "Make it with rag-r1 corpus check"
+        raise ValueError(f"{path}: no list of answerable ids ({error}). {remedy}") from error
 
 
 def markdown(summary: dict[str, Any]) -> str:

@@ -1,7 +1,7 @@
 """Checks whether a retrieval server finds a gold answer in its top k passages.
 
-One line a question is appended to a file at once, so a run that was killed asks only the others. A question
-whose search failed is not in the file: the next run asks it again.
+One line a question is appended to a file at once (rag_r1/runs/json_lines.py), so a run that was killed asks
+only the others. A question whose search failed is not in the file: the next run asks it again.
 """
 
 from __future__ import annotations
@@ -12,24 +12,22 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tqdm import tqdm
 
 from rag_r1.corpus.answer_matcher import AnswerMatcher
 from rag_r1.corpus.questions import CorpusQuestion
-from rag_r1.io.atomic_files import name_in_errors
 from rag_r1.io.bounded_json import read_json_line
 from rag_r1.protocols import Failure
+from rag_r1.runs.errors import RunError
+from rag_r1.runs.json_lines import JsonLinesFile
 from rag_r1.tools.retrieval.client import RetrievalClient, RetrieverConfig
 
 #: Questions in flight.
 _AT_ONCE = 64
 #: A server that has answered none of so many is not asked the others.
 _GIVE_UP = 16
-
-
-class RetrieverError(RuntimeError):
-    """A retrieval server that answers no question; the message has its address and the remedy."""
 
 
 @dataclass(frozen=True)
@@ -55,59 +53,67 @@ def retrieve(
     progress: bool = True,
 ) -> dict[tuple[str, str], RetrievalResult]:
     """What the server finds for each question; those that it did not answer are left out. `table` holds all
-    gold answers; `store` is the file of what is known already. Raises RetrieverError if none is answered."""
-    header = json.dumps({"endpoint": config.endpoint, "topk": config.topk})
+    gold answers; `store` is the file of the results, also of earlier runs with the same server and k. Raises
+    RunError if no question is answered, or the file cannot be read or written."""
+    header = {"endpoint": config.endpoint, "topk": config.topk}
     digests = {question.key: _digest(question) for question in questions}
-    stored = _load(store, header)
-    known = {key: found for key, (digest, found) in stored.items() if digests.get(key) == digest}
-    left = [question for question in questions if question.key not in known]
-    if not left:
-        return known
-    store.parent.mkdir(parents=True, exist_ok=True)
-    with name_in_errors(store), store.open("a" if stored else "w", encoding="utf-8") as file:
-        if not stored:
-            file.write(header + "\n")
+    results: dict[tuple[str, str], RetrievalResult] = {}
 
-        def note(question: CorpusQuestion, found: RetrievalResult) -> None:
-            known[question.key] = found
-            row = {"source": question.source, "id": question.id, "of": digests[question.key]}
-            file.write(json.dumps({**row, "rank": found.rank, "ids": found.ids}) + "\n")
-            file.flush()
+    def load(row: dict[str, Any], place: tuple[int, int]) -> None:
+        key = (row["source"], row["id"]) if row != header else None
+        if key in digests and digests[key] == row["of"]:
+            results[key] = RetrievalResult(row["rank"], tuple(row["ids"]))
 
-        failures = asyncio.run(_ask_all(left, table, config, note, doing, progress))
-    if not known:
-        raise RetrieverError(
+    def save(question: CorpusQuestion, result: RetrievalResult) -> None:
+        results[question.key] = result
+        row = {"source": question.source, "id": question.id, "of": digests[question.key]}
+        lines.append({**row, "rank": result.rank, "ids": result.ids})
+
+    is_new = not _begins_with(store, header)
+    if is_new:
+        store.parent.mkdir(parents=True, exist_ok=True)
+        store.unlink(missing_ok=True)
+    lines = JsonLinesFile(store, load)
+    try:
+        if is_new:
+            lines.append(header)
+        left = [question for question in questions if question.key not in results]
+        failures = asyncio.run(_ask_all(left, table, config, save, doing, progress)) if left else []
+    finally:
+        lines.close()
+    if not results:
+        raise RunError(
             f"{config.endpoint} answered none of the first {len(failures)} questions ({failures[0]}). "
             "Start it: rag-r1 index serve --index DIR; or correct the address"
         )
-    return known
+    return results
 
 
 async def _ask_all(
     questions: Sequence[CorpusQuestion],
     table: AnswerMatcher,
     config: RetrieverConfig,
-    note: Callable[[CorpusQuestion, RetrievalResult], None],
+    save: Callable[[CorpusQuestion, RetrievalResult], None],
     doing: str,
     progress: bool,
 ) -> list[str]:
     """Ask the questions; returns why searches failed."""
     client = RetrievalClient(config)
     waiting: Iterator[CorpusQuestion] = iter(questions)
-    answered = 0
+    has_answered = False
     failures: list[str] = []
     with tqdm(total=len(questions), desc=doing, disable=not progress) as bar:
 
         async def work() -> None:
-            nonlocal answered
+            nonlocal has_answered
             for question in waiting:  # shared: each question is taken once
-                found = await _ask(question, table, client)
-                if isinstance(found, RetrievalResult):
-                    answered += 1
-                    note(question, found)
+                result = await _ask(question, table, client)
+                if isinstance(result, RetrievalResult):
+                    has_answered = True
+                    save(question, result)
                 else:
-                    failures.append(found)
-                    if not answered and len(failures) >= _GIVE_UP:
+                    failures.append(result)
+                    if not has_answered and len(failures) >= _GIVE_UP:
                         return
                 bar.update()
 
@@ -121,7 +127,7 @@ async def _ask_all(
 async def _ask(
     question: CorpusQuestion, table: AnswerMatcher, client: RetrievalClient
 ) -> RetrievalResult | str:
-    """What was found, or why a search failed."""
+    """The result, or why a search failed."""
     answers = await client.search([text for text, _ in question.parts])
     ranks: list[int | None] = []
     ids: list[str] = []
@@ -129,8 +135,8 @@ async def _ask(
         if isinstance(documents, Failure):
             return documents.detail
         wanted = {table.keys[key] for gold in golds if (key := table.add(gold)) is not None}
-        found = (rank for rank, one in enumerate(documents, 1) if wanted & table.found_in(one.contents))
-        ranks.append(next(found, None))
+        hits = (rank for rank, doc in enumerate(documents, 1) if wanted & table.matches_in(doc.contents))
+        ranks.append(next(hits, None))
         ids += [document.id for document in documents]
     rank = None if None in ranks else max(rank for rank in ranks if rank is not None)
     return RetrievalResult(rank, tuple(dict.fromkeys(ids)))
@@ -141,20 +147,11 @@ def _digest(question: CorpusQuestion) -> str:
     return hashlib.sha256(json.dumps(question.parts).encode()).hexdigest()[:16]
 
 
-def _load(path: Path, header: str) -> dict[tuple[str, str], tuple[str, RetrievalResult]]:
-    """What an earlier run of the same server and k has found, with the digest of the question; the last line
-    may be cut off."""
+def _begins_with(path: Path, header: dict[str, Any]) -> bool:
+    """Whether the first line of a file is this object."""
     try:
-        lines = path.read_bytes().split(b"\n")
-        if lines[0].decode() != header:
-            return {}
-        if lines[-1]:  # killed while writing: what follows would be glued to it
-            with path.open("r+b") as file:
-                file.truncate(sum(len(line) + 1 for line in lines[:-1]))
-        rows = [read_json_line(line) for line in lines[1:-1]]
-        return {
-            (row["source"], row["id"]): (row["of"], RetrievalResult(row["rank"], tuple(row["ids"])))
-            for row in rows
-        }
-    except (OSError, ValueError, RecursionError, KeyError, TypeError):
-        return {}
+        with path.open("rb") as file:
+            line = file.readline(1 << 16)
+        return line.endswith(b"\n") and read_json_line(line) == header
+    except (OSError, ValueError, RecursionError):
+        return False

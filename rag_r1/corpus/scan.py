@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from rag_r1.corpus.answer_matcher import AnswerMatcher
-from rag_r1.corpus.reader import BadPassageError, Corpus, CorpusPosition
+from rag_r1.corpus.reader import Corpus, CorpusPosition
 from rag_r1.corpus.title_index import TitleIndex
 from rag_r1.data.files.bad_rows import BadRows
 from rag_r1.io.atomic_files import write_text
@@ -52,7 +52,7 @@ class ScanTargets:
 
 @dataclass
 class ScanResult:
-    """What was found until `place`. The titles are in `Wanted.titles`."""
+    """The matches until `place`; those of the titles are in `ScanTargets.titles`."""
 
     place: CorpusPosition = CorpusPosition()
     passages: int = 0
@@ -64,83 +64,60 @@ class ScanResult:
     probe_found: set[str] = field(default_factory=set)
     bad: BadRows = field(default_factory=BadRows)
 
-    def count(self, key: str) -> int:
-        """In how many passages the answer with this key stands."""
-        return self.answers.get(key, (0, ""))[0]
-
 
 def scan_corpus(
     corpus: Corpus, wanted: ScanTargets, state: Path, *, save_every: int = SAVE_EVERY, progress: bool = True
 ) -> ScanResult:
     """Look for everything in all passages; goes on from the file `state` if it is of the same scan."""
     fingerprint = wanted.fingerprint(corpus)
-    found = _load(state, fingerprint, wanted)
-    if found.done:
-        return found
-    counts: dict[int, list[Any]] = {
-        wanted.answers.keys[key]: [*value] for key, value in found.answers.items()
-    }
-    keys = list(wanted.answers.keys)
-    ids, note, found_in = wanted.ids | found.probe, wanted.titles.note, wanted.answers.found_in
-    seen: set[str] = found.ids | found.probe_found
-    read = 0
-    for row, place in corpus.rows(found.place, progress=progress, doing="scanning corpus"):
-        found.place = place
-        if isinstance(row, BadPassageError):
-            found.bad.add(corpus.where(place), row)
+    result = _load(state, fingerprint, wanted)
+    if result.done:
+        return result
+    numbers, keys = wanted.answers.keys, list(wanted.answers.keys)
+    counts: dict[int, list[Any]] = {numbers[key]: [*value] for key, value in result.answers.items()}
+    ids, note, matches_in = wanted.ids | result.probe, wanted.titles.note, wanted.answers.matches_in
+    present: set[str] = result.ids | result.probe_found
+
+    def save() -> None:
+        result.ids, result.probe_found = present & wanted.ids, present & result.probe
+        result.answers = {keys[number]: (count, first) for number, (count, first) in counts.items()}
+        _save(state, fingerprint, result, wanted)
+
+    rows = corpus.rows(result.place, progress=progress, doing="scanning corpus")
+    for read, (row, place) in enumerate(rows, 1):
+        result.place = place
+        if isinstance(row, ValueError):
+            result.bad.add(corpus.location(place), row)
         else:
-            found.passages += 1
+            result.passages += 1
             if row.id in ids:
-                seen.add(row.id)
+                present.add(row.id)
             if title := row.title:
                 note(title)
-            for number in found_in(row.contents):
-                if number in counts:
-                    counts[number][0] += 1
-                else:
-                    counts[number] = [1, row.id]
-        read += 1
+            for number in matches_in(row.contents):
+                counts.setdefault(number, [0, row.id])[0] += 1
         if read % save_every == 0:
-            _keep(found, seen, counts, keys, wanted)
-            _save(state, fingerprint, found, wanted)
-    found.done = True
-    _keep(found, seen, counts, keys, wanted)
-    _save(state, fingerprint, found, wanted)
-    return found
+            save()
+    result.done = True
+    save()
+    return result
 
 
-def _keep(
-    found: ScanResult, seen: set[str], counts: dict[int, list[Any]], keys: list[str], wanted: ScanTargets
-) -> None:
-    found.ids, found.probe_found = seen & wanted.ids, seen & found.probe
-    found.answers = {keys[number]: (count, first) for number, (count, first) in counts.items()}
-
-
-def _save(path: Path, fingerprint: str, found: ScanResult, wanted: ScanTargets) -> None:
-    state = {
-        "fingerprint": fingerprint,
-        "place": found.place,
-        "passages": found.passages,
-        "done": found.done,
-        "ids": sorted(found.ids),
-        "titles": wanted.titles.found,
-        "answers": found.answers,
-        "probe": sorted(found.probe),
-        "probe_found": sorted(found.probe_found),
-        "bad": [found.bad.count, found.bad.first],
-    }
+def _save(path: Path, fingerprint: str, result: ScanResult, wanted: ScanTargets) -> None:
+    sets = {name: sorted(getattr(result, name)) for name in ("ids", "probe", "probe_found")}
+    bad = [result.bad.count, result.bad.first]
+    state = {**vars(result), **sets, "bad": bad, "fingerprint": fingerprint, "titles": wanted.titles.matches}
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, json.dumps(state, ensure_ascii=False), durable=True)
 
 
 def _load(path: Path, fingerprint: str, wanted: ScanTargets) -> ScanResult:
-    """What an earlier, equal scan has found; nothing if there was none, or its file is broken."""
-    fresh = ScanResult(probe=wanted.probe)
+    """The state of an earlier, equal scan; a new one if there was none, or its file is broken."""
     try:
         state = read_json_file(path, 1 << 30, 20_000_000)
         if state["fingerprint"] != fingerprint:
-            return fresh
-        found = ScanResult(
+            return ScanResult(probe=wanted.probe)
+        result = ScanResult(
             place=CorpusPosition(*state["place"]),
             passages=int(state["passages"]),
             done=bool(state["done"]),
@@ -150,8 +127,8 @@ def _load(path: Path, fingerprint: str, wanted: ScanTargets) -> ScanResult:
             probe_found=set(state["probe_found"]),
             bad=BadRows(*state["bad"]),
         )
-        titles = {title: (level, name) for title, (level, name) in state["titles"].items()}
+        matches = {title: (level, name) for title, (level, name) in state["titles"].items()}
     except (OSError, ValueError, RecursionError, TypeError, KeyError, AttributeError):
-        return fresh
-    wanted.titles.found = titles
-    return found
+        return ScanResult(probe=wanted.probe)
+    wanted.titles.matches = matches
+    return result

@@ -15,12 +15,12 @@ from rag_r1.io.atomic_files import write_json_lines
 
 def write_supply(data: Sequence[Path], titles: Collection[str], out: Path) -> int:
     """Write the paragraphs with these titles, {"title", "text"} a line, each once. Returns their number."""
-    paragraphs = _paragraphs(data, frozenset(titles))
-    return write_json_lines(out, ({"title": title, "text": text} for title, text in paragraphs), durable=True)
+    rows = ({"title": title, "text": text} for title, text in _paragraphs(data, frozenset(titles)))
+    return write_json_lines(out, rows, durable=True)
 
 
 def _paragraphs(data: Sequence[Path], titles: frozenset[str]) -> Iterator[tuple[str, str]]:
-    seen: set[bytes] = set()
+    written: set[bytes] = set()
     for path in map(Path, data):
         if not titles or has_verl_columns(path):
             continue
@@ -28,8 +28,8 @@ def _paragraphs(data: Sequence[Path], titles: frozenset[str]) -> Iterator[tuple[
             for _, row in rows:
                 for title, text in paragraphs_of(row) if isinstance(row, dict) else ():
                     digest = hashlib.sha256(f"{title}\n{text}".encode("utf-8", "replace")).digest()[:12]
-                    if title in titles and digest not in seen and _is_text(title + text):
-                        seen.add(digest)
+                    if title in titles and digest not in written and _is_text(title + text):
+                        written.add(digest)
                         yield title, text
 
 

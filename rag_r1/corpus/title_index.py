@@ -25,7 +25,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from functools import lru_cache
 
 STRONG = ("exact", "unicode", "underscores", "case", "redirect")
@@ -51,7 +51,7 @@ _SUFFIX = re.compile(r"(?<=\S)\s*\([^()]*\)\s*$")
 def unicode_normalised(text: str) -> str:
     """The text in one Unicode form, with blanks folded: what `unicode` compares."""
     if not text.isascii():
-        text = _IS_ALIKE.sub(lambda found: _ALIKE[found[0]], unicodedata.normalize("NFKC", text))
+        text = _IS_ALIKE.sub(lambda match: _ALIKE[match[0]], unicodedata.normalize("NFKC", text))
         # Where a character without width was, a letter and its accent may meet.
         text = unicodedata.normalize("NFC", text)
     else:
@@ -85,30 +85,30 @@ def key_of(text: str) -> str:
     return _SUFFIX.sub("", without_diacritics(text)) or without_diacritics(text)
 
 
-def level_of(wanted: str, found: str) -> str | None:
+def level_of(first: str, second: str) -> str | None:
     """The best level, but for redirects, on which two titles match; None if they do not."""
-    if wanted == found:
+    if first == second:
         return "exact"
-    if key_of(wanted) != key_of(found):
+    if key_of(first) != key_of(second):
         return None
-    if unicode_normalised(wanted) == unicode_normalised(found):
+    if unicode_normalised(first) == unicode_normalised(second):
         return "unicode"
-    one, other = without_underscores(wanted), without_underscores(found)
-    if one == other:
+    a, b = without_underscores(first), without_underscores(second)
+    if a == b:
         return "underscores"
-    if case_folded(wanted) == case_folded(found):
-        whole = any(text in (text.lower(), text.upper()) for text in (one, other))
-        return "case" if whole or one[1:] == other[1:] else "mixed_case"
-    return "diacritics" if without_diacritics(wanted) == without_diacritics(found) else "suffix"
+    if case_folded(first) == case_folded(second):
+        whole = any(text in (text.lower(), text.upper()) for text in (a, b))
+        return "case" if whole or a[1:] == b[1:] else "mixed_case"
+    return "diacritics" if without_diacritics(first) == without_diacritics(second) else "suffix"
 
 
 class TitleIndex:
-    """The titles that the questions need, and how each was found so far."""
+    """The titles that the questions need, and the best match of each so far."""
 
     def __init__(self, titles: Iterable[str]):
         self.titles = list(dict.fromkeys(titles))
         #: Title -> (level, the title in the corpus).
-        self.found: dict[str, tuple[str, str]] = {}
+        self.matches: dict[str, tuple[str, str]] = {}
         self._names: dict[str, list[tuple[str, str, str | None]]] = defaultdict(list)
         self._redirects: list[tuple[str, str, str]] = []
         self._last: str | None = None
@@ -119,36 +119,29 @@ class TitleIndex:
         """Take redirects (from, to) into account; those of other titles are ignored, so the pairs may be
         those of a whole Wikipedia. Returns how many are used. Call it once, before titles are noted."""
         for source, target in pairs:
-            for title, name in self._strong(source):
-                if level_of(name, target) not in STRONG:
-                    self._redirects.append((title, target, "redirect"))
-            for title, name in self._strong(target):
-                if level_of(name, source) not in STRONG:
-                    self._redirects.append((title, source, "redirected_from"))
+            for page, other, via in ((source, target, "redirect"), (target, source, "redirected_from")):
+                for title, name, _ in self._names.get(key_of(page), ()):
+                    if level_of(name, page) in STRONG and level_of(name, other) not in STRONG:
+                        self._redirects.append((title, other, via))
         for title, name, via in self._redirects:
             self._names[key_of(name)].append((title, name, via))
         return len(self._redirects)
 
-    def _strong(self, found: str) -> Iterator[tuple[str, str]]:
-        for title, name, via in self._names.get(key_of(found), ()):
-            if via is None and level_of(name, found) in STRONG:
-                yield title, name
-
-    def note(self, found: str) -> None:
-        """A title of the corpus."""
-        if found == self._last:  # the passages of a page stand together
+    def note(self, page: str) -> None:
+        """Compare a title of the corpus with all that are looked for."""
+        if page == self._last:  # the passages of a page stand together
             return
-        self._last = found
-        for title, name, via in self._names.get(key_of(found), ()):
-            level = level_of(name, found)
+        self._last = page
+        for title, name, via in self._names.get(key_of(page), ()):
+            level = level_of(name, page)
             if via is not None:
                 level = via if level in STRONG else None
-            if level and (title not in self.found or _RANK[level] < _RANK[self.found[title][0]]):
-                self.found[title] = (level, found)
+            if level and (title not in self.matches or _RANK[level] < _RANK[self.matches[title][0]]):
+                self.matches[title] = (level, page)
 
     def level(self, title: str) -> str | None:
-        """How a wanted title was found; None if it was not."""
-        return self.found[title][0] if title in self.found else None
+        """The level of a title's best match; None if there is none."""
+        return self.matches[title][0] if title in self.matches else None
 
     def names(self) -> list[list[str]]:
         """All that is looked for, for a fingerprint."""

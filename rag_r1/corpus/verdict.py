@@ -63,10 +63,6 @@ class VerdictRule:
     verdict: Literal["answerable", "unanswerable", "unknown"]
 
 
-def _titles(signals: QuestionSignals) -> list[str | None]:
-    return list((signals.titles or {}).values())
-
-
 RULES = (
     VerdictRule(
         "ids_present",
@@ -80,13 +76,13 @@ RULES = (
     VerdictRule(
         "titles_missing",
         "the data names pages by title, and at least one is in the corpus in no variant",
-        lambda s: bool(s.titles) and None in _titles(s),
+        lambda s: bool(s.titles) and None in s.titles.values(),
         "unanswerable",
     ),
     VerdictRule(
         "titles_similar",
         "at least one is there only under a similar title (a weak variant)",
-        lambda s: bool(s.titles) and any(level not in STRONG for level in _titles(s)),
+        lambda s: bool(s.titles) and not set(s.titles.values()) <= set(STRONG),
         "unknown",
     ),
     VerdictRule("titles_present", "all of them are in the corpus", lambda s: bool(s.titles), "answerable"),
@@ -138,9 +134,9 @@ def rule_table() -> str:
 
 @dataclass(frozen=True)
 class CorpusFindings:
-    """All that was found, for all questions: what `signals_of` reads."""
+    """The results for all questions, which `signals_of` reads."""
 
-    found: ScanResult
+    scan: ScanResult
     titles: TitleIndex
     answers: AnswerMatcher
     retriever: dict[tuple[str, str], RetrievalResult] | None = None
@@ -149,61 +145,51 @@ class CorpusFindings:
     foreign: frozenset[str] = frozenset()
 
 
-def foreign_sources(questions: Sequence[CorpusQuestion], found: ScanResult) -> frozenset[str]:
+def foreign_sources(questions: Sequence[CorpusQuestion], scan: ScanResult) -> frozenset[str]:
     """The sources of which not a single supporting id is in the corpus, though they have some."""
-    named: set[str] = set()
-    known: set[str] = set()
-    for question in questions:
-        if question.ids:
-            named.add(question.source)
-            if question.source not in known and any(one in found.ids for one in question.ids):
-                known.add(question.source)
-    return frozenset(named - known)
+    named = {question.source for question in questions if question.ids}
+    return frozenset(named - {question.source for question in questions if scan.ids & {*question.ids}})
 
 
 def signals_of(question: CorpusQuestion, evidence: CorpusFindings) -> QuestionSignals:
     """The signals of one question."""
-    found = evidence.found
-    parts = [_anywhere(golds, evidence) for _, golds in question.parts]
+    parts = [_anywhere(golds, evidence.scan) for _, golds in question.parts]
     order = ("no", "weak", "distinctive")
     worst = min(parts, key=lambda part: (order.index(part[0]), part[2]))
-    usable = question.ids and question.source not in evidence.foreign
+    missing = tuple(name for name in question.ids if name not in evidence.scan.ids)
     return QuestionSignals(
-        ids_missing=tuple(one for one in question.ids if one not in found.ids) if usable else None,
-        titles={title: evidence.titles.level(title) for title in question.titles} or None,
-        retriever_rank=_rank(question, evidence.retriever),
-        bm25_rank=_rank(question, evidence.bm25),
-        anywhere=worst[0],
-        weak=worst[1],
-        passages=worst[2],
-        passage=worst[3],
+        missing if question.ids and question.source not in evidence.foreign else None,
+        {title: evidence.titles.level(title) for title in question.titles} or None,
+        _rank(question, evidence.retriever),
+        _rank(question, evidence.bm25),
+        *worst,
     )
 
 
 def _rank(question: CorpusQuestion, retrieved: dict[tuple[str, str], RetrievalResult] | None) -> int | None:
-    one = (retrieved or {}).get(question.key)
-    return None if one is None else one.rank or 0
+    result = (retrieved or {}).get(question.key)
+    return None if result is None else result.rank or 0
 
 
-def _anywhere(golds: Sequence[str], evidence: CorpusFindings) -> tuple[Any, tuple[str, ...], int, str | None]:
-    """(signal, reasons of weakness, passages, a passage) of one question's gold answers."""
-    limit = max(COMMON_AT_LEAST, COMMON_SHARE * evidence.found.passages)
-    reasons: dict[bool, set[str]] = {True: set(), False: set()}  # of golds that were found, and of others
+def _anywhere(golds: Sequence[str], scan: ScanResult) -> tuple[Any, tuple[str, ...], int, str | None]:
+    """`anywhere`, `weak`, `passages` and `passage` of QuestionSignals for one question's gold answers."""
+    limit = max(COMMON_AT_LEAST, COMMON_SHARE * scan.passages)
+    reasons: dict[bool, set[str]] = {True: set(), False: set()}  # of golds in the corpus, and of others
     best: dict[bool, tuple[int, str | None]] = {}  # distinctive -> most passages
     for gold in golds:
         tokens = answer_tokens(gold)
         reason = weak_reason(tokens)
-        count, first = evidence.found.answers.get(" ".join(tokens), (0, None))
-        if count and reason is None and count > limit:
+        count, first = scan.answers.get(" ".join(tokens), (0, None))
+        if reason is None and count > limit:
             reason = "common"
         if reason:
             reasons[count > 0].add(reason)
-        if count and count > best.get(reason is None, (0, None))[0]:
+        if count > best.get(reason is None, (0, None))[0]:
             best[reason is None] = (count, first)
     if True in best:
         return "distinctive", (), *best[True]
-    why = tuple(sorted(reasons[True] or reasons[False]))
+    weak = tuple(sorted(reasons[True] or reasons[False]))
     if False in best:
-        return "weak", why, *best[False]
+        return "weak", weak, *best[False]
     all_weak = all(weak_reason(answer_tokens(gold)) for gold in golds)
-    return "no", why if all_weak else (), 0, None
+    return "no", weak if all_weak else (), 0, None

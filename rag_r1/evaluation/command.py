@@ -21,7 +21,7 @@ from rag_r1.evaluation.eval_arguments import EvalArguments
 from rag_r1.options.command_line import read_arguments
 
 #: The subcommands and their modules. These, and what plays, are imported when they are needed: `--help` and
-#: wrong arguments are told at once.
+#: wrong arguments are answered at once.
 _SUBCOMMANDS = {
     "report": "rag_r1.evaluation.report.report",
     "compare": "rag_r1.evaluation.report.compare_command",

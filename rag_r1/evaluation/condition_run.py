@@ -16,7 +16,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from rag_r1.config.agent_setup import AgentSetup
 from rag_r1.data.annotations import (
@@ -31,7 +30,7 @@ from rag_r1.evaluation.baselines import Condition
 from rag_r1.evaluation.eval_arguments import EvalArguments, PolicyArguments
 from rag_r1.evaluation.judge import JudgeVerdicts, judge
 from rag_r1.evaluation.provenance import write_provenance
-from rag_r1.evaluation.report.report import REPORT_MD, WRONG_RUN, ReportOptions, make_report
+from rag_r1.evaluation.report.report import REPORT_MD, WRONG_RUN, make_report
 from rag_r1.evaluation.report.summary import headline, stop_message
 from rag_r1.evaluation.validation_limits import validation_limits
 from rag_r1.io.atomic_files import error_text, write_json_lines
@@ -76,7 +75,7 @@ async def run_condition(args: PolicyArguments, ready: RunSetup, condition: Condi
     """Play all questions of a condition into the folder `out`, and write its report; returns 0, or 3 if the
     run was stopped before its end.
 
-    `given.base_url` is the server (target.py). Raises RunError; a run that was interrupted goes on.
+    `args.base_url` is the server (target.py). Raises RunError; a run that was interrupted goes on.
     """
     rows = [row for row in ready.questions.rows if condition.applies(row)]
     if not rows:
@@ -146,15 +145,8 @@ async def _write_records(
     ids = [outcome.id for outcome in outcomes]
     verdicts = None
     if args.judge_url is not None:
-        verdicts = await judge(
-            args,
-            run.folder.records(ids),
-            out / "judge",
-            retries=args.retries,
-            timeout_s=args.timeout_s,
-            backoff_s=args.backoff_s,
-            trust_env=args.trust_env,
-        )
+        connection = {key: getattr(args, key) for key in ("retries", "timeout_s", "backoff_s", "trust_env")}
+        verdicts = await judge(args, run.folder.records(ids), out / "judge", **connection)
     folder = out / TRAJECTORIES
     folder.mkdir(mode=0o700, exist_ok=True)
     records = run.folder.records(ids)
@@ -173,11 +165,9 @@ def _report(
     out: Path,
 ) -> None:
     """Write the report and print its main figures."""
-    options = ReportOptions(
-        answerable=args.answerable, supporting=args.supporting, skip_bad_rows=args.skip_bad_rows
-    )
+    files = {name: getattr(args, name) for name in ("answerable", "supporting", "skip_bad_rows")}
     try:
-        report: dict[str, Any] = make_report(out, options)
+        report = make_report(out, **files)
     except WRONG_RUN as error:
         raise RunError(f"the records are complete, but not the report: {error_text(error)}") from error
     for line in headline(report, condition.name):
@@ -189,7 +179,7 @@ def _report(
             + (f"; the same command, run again, asks {again} of them again" if again else "")
         )
     if verdicts is not None:
-        print(verdicts.told())
+        print(verdicts.summary())
         if verdicts.stopped is not None:
             print(stop_message(verdicts.stopped, "the judge has not seen all answers"))
     print(usage_line(run))

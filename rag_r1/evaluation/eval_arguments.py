@@ -18,7 +18,7 @@ BASELINES: tuple[BaselineName, ...] = get_args(BaselineName)
 
 
 class PolicyArguments(JudgeArguments, ServedModel, RolloutArguments):
-    """A policy, where it runs, and what it is asked."""
+    """A policy, its server, and the questions that it is asked."""
 
     finds_tokenizer: ClassVar[bool] = True
 
@@ -31,23 +31,20 @@ class PolicyArguments(JudgeArguments, ServedModel, RolloutArguments):
     model: str = argument(
         "a folder: Hugging Face's, or a checkpoint of veRL; with --base-url, the model's name there", "MODEL"
     )
-    temperature: From0 = argument("0: greedy", "T", default=0.0, rare=SAMPLING)
+    temperature: From0 = argument("sampling temperature; 0 is greedy", "T", default=0.0, rare=SAMPLING)
     samples: Positive = argument("episodes for each question", "N", default=1)
     in_flight: Positive = argument("episodes at a time", "N", default=256)
     answerable: Path | None = argument(
-        "ids of the questions that the corpus can answer (`rag-r1 corpus check`)",
-        "FILE",
-        default=None,
-        rare=SCORING,
+        "ids of the answerable questions, from `rag-r1 corpus check`", "FILE", default=None, rare=SCORING
     )
     supporting: Path | None = argument(
-        "the passages that each question needs: for their recall, and what --card shows and withholds",
+        "passages that each question needs, for their recall and --card",
         "FILE",
         default=None,
         rare=SCORING,
     )
     index: Path | None = argument(
-        "folder of the retrieval server's index, for the card", "DIR", default=None, rare=SCORING
+        "folder of the retrieval server's index, which the card describes", "DIR", default=None, rare=SCORING
     )
 
     @model_validator(mode="after")
@@ -58,17 +55,17 @@ class PolicyArguments(JudgeArguments, ServedModel, RolloutArguments):
 
 
 class EvalArguments(PolicyArguments):
-    """How else the policy is asked."""
+    """Other ways to ask the policy."""
 
     baseline: BaselineName | None = argument(
-        "ask in another way than the agent: at once, with a chain of thought, with one search for the "
+        "another way to ask than the agent: at once, with a chain of thought, with one search for the "
         "question itself, or as the agent without search",
         f"{{{','.join(BASELINES)}}}",
         default=None,
     )
     card: bool = argument(
-        "does it search, or does it already know? Also play the questions with a closed book, with other "
-        "results of the search, and without the gold passages",
+        "a search card: also play the questions with a closed book, with other results of the search, and "
+        "without the gold passages, to see whether the policy searches or knows",
         default=False,
     )
     corpus: list[Path] = argument("the corpus, for --card; may be repeated", "FILE", default=[])

@@ -1,14 +1,15 @@
 """A language model as a judge of answers, beside EM and F1.
 
-Exact match misses paraphrases. The judge gets the question, the accepted answers and the given answer, and
+Exact match misses paraphrases. The judge gets the question, the accepted answers and the policy's answer, and
 replies with one word, `correct` or `incorrect`. Each distinct triple is asked about once: replies are kept in
 the run's folder (rag_r1/runs/response_cache.py), so neither a resumed run nor a second sample with the same
 answer pays again. An episode without an answer is wrong without asking. Any other reply than the two words is
 no value: it is counted and not guessed at. So is a request that fails; the next start sends it again.
 
-The three texts are data. They are sent as JSON, and the judge is told to ignore instructions in them; but a
-policy that is trained on such a verdict can still learn to persuade. So judge with another model than the
-one whose verdict was the reward (rag_r1/rewards/terms/judged.py, which has the wording).
+The three texts are data. They are sent as JSON, and the judge is instructed to ignore instructions in them
+(rag_r1/inference/judging.py has the wording); but a policy that is trained on such a verdict can still learn
+to persuade. So judge with another model than the one whose verdict was the reward
+(rag_r1/rewards/terms/judged.py).
 """
 
 from __future__ import annotations
@@ -28,9 +29,8 @@ from rag_r1.inference.chat import PATH, read_chat
 from rag_r1.inference.client import Endpoint, EndpointOptions, EngineFailure
 from rag_r1.inference.cost_limit import CostTracker
 from rag_r1.inference.episode_client import EpisodeClient, merge_body
-from rag_r1.inference.judging import judge_messages, verdict_word
+from rag_r1.inference.judging import ACCURACY_PROMPT, VERDICTS, answer_case, read_verdict, request_body
 from rag_r1.inference.rate_limit import CancelToken, RateLimiter
-from rag_r1.rewards.terms.judged import ACCURACY_PROMPT, VERDICTS
 from rag_r1.rollouts.concurrency import JobPool
 from rag_r1.runs.json_lines import JsonLinesFile
 from rag_r1.runs.response_cache import ResponseCache
@@ -38,12 +38,12 @@ from rag_r1.runs.response_cache import ResponseCache
 #: The name of its figure among the terms of a record.
 TERM = "judge"
 #: Tokens of a reply, unless --judge-body says otherwise.
-_MOST_TOKENS = 16
+_MAX_TOKENS = 16
 
 
 @dataclass(frozen=True)
 class JudgeCase:
-    """What is judged: one answer to one question."""
+    """An answer to a question, to be judged."""
 
     question: str
     golds: tuple[str, ...]
@@ -65,10 +65,11 @@ class JudgeCase:
 
 @dataclass
 class JudgeVerdicts:
-    """What the judge said, by case. `no_verdict`: replies that are neither word; `unanswered`: cases without
-    a reply; `stopped`: why the judge is not asked any more."""
+    """The judge's verdicts. `values`: 1, 0 or None by the case's key. In `counts`, `no_verdict` are replies
+    that are neither word, and `unanswered` cases without a reply. `stopped`: why the judge is not asked any
+    more."""
 
-    of: dict[str, float | None] = field(default_factory=dict)
+    values: dict[str, float | None] = field(default_factory=dict)
     counts: Counter[str] = field(default_factory=Counter)
     cost: float = 0.0
     stopped: str | None = None
@@ -76,16 +77,16 @@ class JudgeVerdicts:
     def add_to_record(self, record: Mapping[str, Any]) -> dict[str, Any]:
         """The record with the judge's term; without a value if the episode has failed."""
         case = JudgeCase.of(record)
-        value = self.of.get(case.key) if case else None if record["right"] is None else 0.0
+        value = self.values.get(case.key) if case else None if record["right"] is None else 0.0
         return {**record, "rewards": {**record["rewards"], TERM: value}}
 
-    def told(self) -> str:
+    def summary(self) -> str:
         """A line about the judge."""
         counts = self.counts
         line = f"judge: {counts['asked']:,} distinct answers, {counts['correct']:,} correct"
-        for name, what in (("no_verdict", "without a verdict"), ("unanswered", "without a reply")):
+        for name, text in (("no_verdict", "without a verdict"), ("unanswered", "without a reply")):
             if counts[name]:
-                line += f", {counts[name]:,} {what}"
+                line += f", {counts[name]:,} {text}"
         return line + (f", cost {self.cost:.4g}" if self.cost else "")
 
 
@@ -98,29 +99,21 @@ def description(args: JudgeArguments) -> dict[str, Any]:
 
 
 async def judge(
-    args: JudgeArguments,
-    records: Iterable[Mapping[str, Any]],
-    folder: Path,
-    *,
-    retries: int = 6,
-    timeout_s: float = 300.0,
-    backoff_s: float = 1.0,
-    trust_env: bool = False,
+    args: JudgeArguments, records: Iterable[Mapping[str, Any]], folder: Path, **connection: Any
 ) -> JudgeVerdicts:
     """The verdicts on all records. `folder`: where replies are kept; it belongs to one process at a time.
-    Raises RunError."""
+    `connection`: see `judge_endpoint`. Raises RunError."""
     cases = {case.key: case for record in records if (case := JudgeCase.of(record)) is not None}
-    verdicts, tape = JudgeVerdicts(), ResponseCache()
+    verdicts, cache = JudgeVerdicts(), ResponseCache()
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    tape.lines = lines = JsonLinesFile(folder / "exchanges.ndjson", tape.seen)
-    ways = {"retries": retries, "timeout_s": timeout_s, "backoff_s": backoff_s, "trust_env": trust_env}
+    cache.lines = JsonLinesFile(folder / "exchanges.ndjson", cache.seen)
     try:
-        async with judge_endpoint(args, tape, **ways) as endpoint:
+        async with judge_endpoint(args, cache, **connection) as endpoint:
             pool = JobPool(args.judge_in_flight, endpoint.stop, endpoint.idle)
-            jobs = (partial(_ask, args, case, endpoint, tape, verdicts) for case in cases.values())
+            jobs = (partial(_ask, args, case, endpoint, cache, verdicts) for case in cases.values())
             await pool.run(jobs, len(cases), "verdict")
     finally:
-        lines.close()
+        cache.lines.close()
     verdicts.cost, verdicts.stopped = endpoint.spending.cost, endpoint.stop.reason
     verdicts.counts["asked"] = len(cases)
     return verdicts
@@ -128,27 +121,16 @@ async def judge(
 
 @asynccontextmanager
 async def judge_endpoint(
-    args: JudgeArguments,
-    tape: ResponseCache,
-    *,
-    retries: int = 6,
-    timeout_s: float = 300.0,
-    backoff_s: float = 1.0,
-    trust_env: bool = False,
+    args: JudgeArguments, cache: ResponseCache, **connection: Any
 ) -> AsyncIterator[Endpoint]:
-    """The judge's endpoint while the block runs. Cached responses count as spent. Raises RunError."""
+    """The judge's endpoint while the block runs. Cached responses count as spent. `connection`: `retries`,
+    `timeout_s`, `backoff_s` and `trust_env` of EndpointOptions. Raises RunError."""
     assert args.judge_url is not None
     stop = CancelToken()
     options = EndpointOptions(
-        url=args.judge_url,
-        key_variable=args.judge_api_key_env,
-        timeout_s=timeout_s,
-        retries=retries,
-        backoff_s=backoff_s,
-        in_flight=args.judge_in_flight,
-        trust_env=trust_env,
+        args.judge_url, args.judge_api_key_env, in_flight=args.judge_in_flight, **connection
     )
-    spending = CostTracker(stop, args.judge_price_in, args.judge_price_out, args.judge_max_cost, tape.usage)
+    spending = CostTracker(stop, args.judge_price_in, args.judge_price_out, args.judge_max_cost, cache.usage)
     endpoint = Endpoint(options, stop, spending, RateLimiter(args.judge_rpm))
     try:
         yield endpoint
@@ -161,33 +143,24 @@ def judge_request(
 ) -> tuple[dict[str, Any], int]:
     """The body of a request about a case, and how many tokens its reply may have: `most_tokens`, unless
     --judge-body says otherwise. `more`: further keys."""
-    body = {
-        "model": args.judge_model,
-        "messages": judge_messages(instructions, case),
-        "temperature": 0.0,
-        "max_tokens": most_tokens,
-        **more,
-    }
+    # 0.0, not 0: the bytes of a request are its key in the caches of earlier runs.
+    body = request_body(args.judge_model, instructions, case, most_tokens, **{"temperature": 0.0, **more})
     body = merge_body(body, json.loads(args.judge_body))
     limits = (body.get(name) for name in ("max_tokens", "max_completion_tokens"))
     return body, next((limit for limit in limits if isinstance(limit, int)), most_tokens)
 
 
-def verdict_of(reply: str) -> float | None:
-    """1 or 0 for a reply of one of the two words, with or without a full stop; None for any other."""
-    return VERDICTS.get(verdict_word(reply))
-
-
 async def _ask(
-    args: JudgeArguments, case: JudgeCase, endpoint: Endpoint, tape: ResponseCache, verdicts: JudgeVerdicts
+    args: JudgeArguments, case: JudgeCase, endpoint: Endpoint, cache: ResponseCache, verdicts: JudgeVerdicts
 ) -> None:
-    shown = {"question": case.question, "accepted_answers": case.golds, "given_answer": case.answer}
-    body, most = judge_request(args, ACCURACY_PROMPT, shown, _MOST_TOKENS)
+    texts = answer_case(case.question, case.golds, case.answer)
+    body, most_tokens = judge_request(args, ACCURACY_PROMPT, texts, _MAX_TOKENS)
     try:
-        reply = await EpisodeClient(case.key, endpoint, tape).ask(PATH, body, read_chat, most)
+        reply = await EpisodeClient(case.key, endpoint, cache).ask(PATH, body, read_chat, most_tokens)
     except EngineFailure:
-        verdicts.of[case.key] = None
+        verdicts.values[case.key] = None
         verdicts.counts["unanswered"] += 1
         return
-    value = verdicts.of[case.key] = verdict_of(reply.text)
-    verdicts.counts["no_verdict" if value is None else "correct" if value else "incorrect"] += 1
+    word = read_verdict(reply.text, VERDICTS)
+    verdicts.values[case.key] = None if word is None else VERDICTS[word]
+    verdicts.counts[word or "no_verdict"] += 1

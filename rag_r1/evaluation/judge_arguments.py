@@ -13,29 +13,23 @@ from rag_r1.rollouts.arguments import Above0, From0
 
 
 class JudgeArguments(Arguments):
-    """Who judges, and what it may cost."""
+    """The judge, and what it may cost."""
 
     judge_url: Address | None = argument(
-        "a judge's chat endpoint, up to and with /v1; without it there is no judge",
-        "URL",
-        default=None,
-        rare=JUDGE,
+        "chat endpoint of a judge of the answers, up to and with /v1", "URL", default=None, rare=JUDGE
     )
-    judge_model: str | None = argument("the judge's name there", "NAME", default=None, rare=JUDGE)
+    judge_model: str | None = argument("name of the judge at its endpoint", "NAME", default=None, rare=JUDGE)
     judge_api_key_env: str = argument(
-        "environment variable with its key", "NAME", default="OPENAI_API_KEY", rare=JUDGE
+        "environment variable with the judge's key", "NAME", default="OPENAI_API_KEY", rare=JUDGE
     )
     judge_body: str = argument(
-        'further keys of each of its requests as JSON, {"max_tokens": 2000}; null leaves a key out',
-        "JSON",
-        default="{}",
-        rare=JUDGE,
+        "further keys of each request to the judge; null leaves a key out", "JSON", default="{}", rare=JUDGE
     )
-    judge_in_flight: Positive = argument("its requests at a time", "N", default=16, rare=JUDGE)
-    judge_rpm: Above0 | None = argument("its most requests per minute", "N", default=None, rare=JUDGE)
-    judge_price_in: From0 = argument("price of a million of its prompt tokens", default=0.0, rare=JUDGE)
-    judge_price_out: From0 = argument("price of a million of its generated tokens", default=0.0, rare=JUDGE)
-    judge_max_cost: Above0 | None = argument("ask it no more before it costs more", default=None, rare=JUDGE)
+    judge_in_flight: Positive = argument("requests to the judge at a time", "N", default=16, rare=JUDGE)
+    judge_rpm: Above0 | None = argument("most requests to the judge a minute", "N", default=None, rare=JUDGE)
+    judge_price_in: From0 = argument("price of a million prompt tokens of the judge", default=0.0, rare=JUDGE)
+    judge_price_out: From0 = argument("price of a million tokens that it generates", default=0.0, rare=JUDGE)
+    judge_max_cost: Above0 | None = argument("most that the judge may cost", default=None, rare=JUDGE)
 
     @model_validator(mode="after")
     def _judge_is_whole(self) -> JudgeArguments:

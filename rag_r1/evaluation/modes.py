@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -30,9 +30,9 @@ from rag_r1.evaluation.baselines import Condition, agent_condition, baseline
 from rag_r1.evaluation.condition_run import prepare_evaluation, run_condition
 from rag_r1.evaluation.eval_arguments import EvalArguments
 from rag_r1.evaluation.report.bootstrap import Bootstrap
-from rag_r1.evaluation.report.compare_command import CompareError, compare, write_comparison
+from rag_r1.evaluation.report.compare_command import compare, write_comparison
 from rag_r1.evaluation.report.episode_metrics import TERM
-from rag_r1.evaluation.report.measures import MEASURES, Measure, by_source, column
+from rag_r1.evaluation.report.measures import MEASURES, Measure, among, by_source, column
 from rag_r1.evaluation.report.report import WRONG_RUN, figure
 from rag_r1.evaluation.report.run_table import RunTable, read_run
 from rag_r1.evaluation.target import resolve_model, serve_model
@@ -65,17 +65,17 @@ example:
 
 
 class ModesArguments(EvalArguments):
-    """Those of `rag-r1 eval`, and the trained model."""
+    """The arguments of `rag-r1 eval`, and the trained model."""
 
-    trained: str = argument("the model after training: as --model, which is the one before", "MODEL")
+    trained: str = argument("the model after training, named as --model names the model before it", "MODEL")
     trained_url: Address | None = argument(
-        "its server, if it is another than that of --base-url", "URL", default=None
+        "server of the trained model, if it is another than that of --base-url", "URL", default=None
     )
     alone: Literal["cot", "direct", "no_search"] = argument(
         "how the model answers without search: as the baseline of that name", default="cot"
     )
     prompt_alone: Path | None = argument(
-        "a prompt of your own for it: a text file with {question} in it", "FILE", default=None
+        "prompt of the model without search: a text file with {question} in it", "FILE", default=None
     )
 
     @model_validator(mode="after")
@@ -102,15 +102,15 @@ async def evaluate_modes(args: ModesArguments) -> int:
         model=args.trained, base_url=args.trained_url or args.base_url, out=args.out / AFTER
     )
     after = resolve_model(trained)
-    for asked, modes in ((before, (ALONE, BEFORE)), (after, (AFTER,))):
-        ready = prepare_evaluation(asked)
+    for model_args, modes in ((before, (ALONE, BEFORE)), (after, (AFTER,))):
+        ready = prepare_evaluation(model_args)
         conditions = [
             alone_condition(ready.setup, args.alone, args.prompt_alone)
             if mode == ALONE
             else agent_condition(ready.setup)
             for mode in modes
         ]
-        with serve_model(asked) as at_server:
+        with serve_model(model_args) as at_server:
             for mode, condition in zip(modes, conditions, strict=True):
                 print(f"{list(MODE_NAMES).index(mode) + 1}/{len(MODE_NAMES)} {MODE_NAMES[mode]}")
                 if status := await run_condition(at_server, ready, condition, args.out / mode):
@@ -151,67 +151,52 @@ def write_modes(out: Path) -> Iterator[str]:
             card = Provenance.read(out / mode)
             tables[mode] = read_run(out / mode, mask=card.mask if card else None)
         comparison = compare([out / mode for mode in (BEFORE, ALONE, AFTER)], _DIFFERS)
-    except (CompareError, *WRONG_RUN) as error:
+    except WRONG_RUN as error:
         raise RunError(f"the runs are complete, but not the table: {error}") from error
-    told = {mode: figures_of(run) for mode, run in tables.items()}
-    write_json(out / MODES_JSON, {"format": 1, "modes": told})
-    write_text(out / MODES_MD, markdown(told) + "\n")
+    modes = {mode: figures_of(run) for mode, run in tables.items()}
+    write_json(out / MODES_JSON, {"format": 1, "modes": modes})
+    write_text(out / MODES_MD, markdown(modes) + "\n")
     write_comparison(comparison, out)
-    yield from table_lines(told)
+    yield from table_lines(modes)
     yield f"\ntable: {out / MODES_MD}; differences with intervals: {out / 'compare.md'}"
 
 
-@dataclass(frozen=True)
-class _CorrectColumn:
-    """What counts as right: a column of the run's table."""
-
-    label: str
-    column: str
-
-    def measures(self) -> tuple[Measure, ...]:
-        """Accuracy over all answers, over those with an answer, and over the well-formed."""
-        return (
-            Measure(self.label, self.label, "scores", column(self.column)),
-            *(
-                Measure(
-                    f"{self.label}_{group}",
-                    f"{self.label} {of}",
-                    "form",
-                    lambda columns, group=group: columns[self.column] * columns[group],
-                    column(group),
-                )
-                for group, of in (("answered", "of the answered"), ("formatted", "of the well-formed"))
-            ),
-        )
+def _accuracies(label: str, name: str) -> tuple[Measure, ...]:
+    """Means of the column `name`: over all answers, over those with an answer, and over the well-formed."""
+    return (
+        Measure(label, label, "scores", column(name)),
+        among(label, f"{label} of the answered", "form", name, "answered"),
+        among(label, f"{label} of the well-formed", "form", name, "formatted"),
+    )
 
 
 def figures_of(run: RunTable) -> dict[str, Any]:
     """The figures of a mode over all its questions: questions, failed episodes, and by name of the figure its
     label and its value with an interval."""
-    form = [measure for measure in MEASURES if measure.name in ("answered", "formatted")]
-    rights = [
-        _CorrectColumn("EM", "em:squad"),
-        *(_CorrectColumn(name.removeprefix(TERM), name) for name in run.terms),
+    correct = [("EM", "em:squad"), *((name.removeprefix(TERM), name) for name in run.terms)]
+    measures = [
+        *(measure for measure in MEASURES if measure.name in ("answered", "formatted")),
+        *(measure for label, name in correct for measure in _accuracies(label, name)),
+        *(measure for measure in MEASURES if measure.name in ("queries", "generated_tokens")),
     ]
-    cost = [measure for measure in MEASURES if measure.name in ("queries", "generated_tokens")]
-    measures = [*form, *(measure for right in rights for measure in right.measures()), *cost]
-    sums, episodes = by_source(run, measures)
-    _, _, every = Bootstrap().estimates(sums, [measure.share for measure in measures])
-    shown = {
+    sums, _ = by_source(run, measures)
+    _, _, whole = Bootstrap().estimates(sums, [measure.share for measure in measures])
+    counts = sum((source.denominators > 0).sum(axis=0) for source in sums.values())
+    figures = {
         measure.name: {
             "label": measure.label,
             "decimals": measure.decimals,
-            **figure(every, i, int(sum((of.denominators[:, i] > 0).sum() for of in sums.values()))),
+            **figure(whole, i, int(counts[i])),
         }
         for i, measure in enumerate(measures)
     }
     questions = len({key[:2] for key in run.keys})
-    return {"questions": questions, "failed": int(np.sum(run.failed)), "figures": shown}
+    return {"questions": questions, "failed": int(np.sum(run.failed)), "figures": figures}
 
 
-def markdown(told: Mapping[str, Mapping[str, Any]]) -> str:
+def markdown(modes: Mapping[str, Mapping[str, Any]]) -> str:
     """The page with the table."""
-    page = Page("Before and after training").text("\n".join(table_lines(told)))
+    page = Page("Before and after training").text("\n".join(table_lines(modes)))
     page.text(
         "Accuracy is given three times: over all questions, over those that got an answer, as Agentic "
         "RAG-R1 reports it, and over the well-formed episodes. The last two leave out what failed by its "
@@ -221,18 +206,17 @@ def markdown(told: Mapping[str, Mapping[str, Any]]) -> str:
     return str(page)
 
 
-def table_lines(told: Mapping[str, Mapping[str, Any]]) -> list[str]:
+def table_lines(modes: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """The table: a row for each figure, a column for each mode."""
-    names = dict.fromkeys(name for one in told.values() for name in one["figures"])
     rows = [
-        ["questions", *(integer(one["questions"]) for one in told.values())],
-        ["failed episodes", *(integer(one["failed"]) for one in told.values())],
+        ["questions", *(integer(mode["questions"]) for mode in modes.values())],
+        ["failed episodes", *(integer(mode["failed"]) for mode in modes.values())],
     ]
-    for name in names:
-        known = [one["figures"].get(name) for one in told.values()]
-        label, decimals = next((one["label"], one["decimals"]) for one in known if one)
-        rows.append([cell(label), *(with_interval(one, decimals) for one in known)])
-    return table(["", *(MODE_NAMES[mode] for mode in told)], rows)
+    for name in dict.fromkeys(name for mode in modes.values() for name in mode["figures"]):
+        values = [mode["figures"].get(name) for mode in modes.values()]
+        label, decimals = next((value["label"], value["decimals"]) for value in values if value)
+        rows.append([cell(label), *(with_interval(value, decimals) for value in values)])
+    return table(["", *(MODE_NAMES[mode] for mode in modes)], rows)
 
 
 if __name__ == "__main__":

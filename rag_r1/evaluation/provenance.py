@@ -40,12 +40,10 @@ def write_provenance(
     except ProvenanceError as error:
         raise RunError(str(error)) from error
     if before is not None:
-        found = {
-            key: values for key, values in find_differences([before, card]).items() if None not in values
-        }
-        was, now = ({key: v[i] for key, v in found.items() if _is_fixed(key)} for i in range(2))
+        changes = {key: v for key, v in find_differences([before, card]).items() if None not in v}
+        was, now = ({key: v[i] for key, v in changes.items() if _is_fixed(key)} for i in range(2))
         refuse_changes(out, was, now, "Restore them to go on, or choose another --out")
-        others = [key for key in found if key.startswith(("versions.", "commit.", "machine."))]
+        others = [key for key in changes if key.startswith(("versions.", "commit.", "machine."))]
         if others:
             print(f"{out} goes on, but these differ from its start: {', '.join(others)}", file=sys.stderr)
         card = card.model_copy(update={"started": before.started})

@@ -75,13 +75,13 @@ def states_of(records: Iterable[dict[str, Any]], term: str = "em", right_from: f
     """The states in trajectory records. An answer is right if the value of `term` is at least `right_from`.
 
     Raises RecordError if a record is no trajectory."""
-    found: dict[bool, list[float]] = {True: [], False: []}
+    states: dict[bool, list[float]] = {True: [], False: []}
     left_out: Counter[str] = Counter()
     for record in records:
-        played = trajectory_of(record)
-        value = played.rewards.get(term)
-        state = played.turns[-1].state if played.turns else None
-        if played.answer is None:
+        trajectory = trajectory_of(record)
+        value = trajectory.rewards.get(term)
+        state = trajectory.turns[-1].state if trajectory.turns else None
+        if trajectory.answer is None:
             left_out["without an answer"] += 1
         elif value is None:
             left_out[f"without a value of {term!r}"] += 1
@@ -90,8 +90,8 @@ def states_of(records: Iterable[dict[str, Any]], term: str = "em", right_from: f
         elif not math.isfinite(state):
             left_out["with a state that is not finite"] += 1
         else:
-            found[value >= right_from].append(state)
-    return AnswerStates(np.sort(found[True]), np.sort(found[False]), dict(left_out))
+            states[value >= right_from].append(state)
+    return AnswerStates(np.sort(states[True]), np.sort(states[False]), dict(left_out))
 
 
 def thresholds_of(states: AnswerStates) -> list[Threshold]:
@@ -99,61 +99,58 @@ def thresholds_of(states: AnswerStates) -> list[Threshold]:
     and one above all of them. Empty without a right and a wrong answer."""
     if not len(states.right) or not len(states.wrong):
         return []
-    every = np.unique(np.concatenate([states.right, states.wrong]))
-    between = np.append((every[:-1] + every[1:]) / 2, every[-1] + max(1.0, abs(every[-1])))
+    values = np.unique(np.concatenate([states.right, states.wrong]))
+    sigmas = np.append((values[:-1] + values[1:]) / 2, values[-1] + max(1.0, abs(values[-1])))
     right, wrong = (
-        np.searchsorted(of, between, side="left") / len(of) for of in (states.right, states.wrong)
+        np.searchsorted(group, sigmas, side="left") / len(group) for group in (states.right, states.wrong)
     )
-    rows = zip(between.tolist(), right.tolist(), wrong.tolist(), strict=True)
+    rows = zip(sigmas.tolist(), right.tolist(), wrong.tolist(), strict=True)
     return [Threshold(*row) for row in rows if row[0] > 0]
 
 
 def quantile_threshold(thresholds: Sequence[Threshold], share: float) -> Threshold:
     """The lowest threshold that accepts at least `share` of the right answers."""
-    return next(one for one in thresholds if one.right_accepted >= share - 1e-12)
+    return next(threshold for threshold in thresholds if threshold.right_accepted >= share - 1e-12)
 
 
 def best_balanced(thresholds: Sequence[Threshold]) -> Threshold:
     """The threshold of best balanced accuracy; of equal ones the highest, which demotes the fewest."""
-    return max(thresholds, key=lambda one: (round(one.balanced_accuracy, 12), one.sigma))
+    return max(thresholds, key=lambda t: (round(t.balanced_accuracy, 12), t.sigma))
 
 
 def roc_area(states: AnswerStates) -> float:
     """Chance that a wrong answer has a higher state than a right one; equal states count half."""
-    below = np.searchsorted(states.right, states.wrong, side="left").sum()
-    equal = np.searchsorted(states.right, states.wrong, side="right").sum() - below
-    return float((below + equal / 2) / (len(states.right) * len(states.wrong)))
+    lower = sum(np.searchsorted(states.right, states.wrong, side=side).sum() for side in ("left", "right"))
+    return float(lower / 2 / (len(states.right) * len(states.wrong)))
 
 
 def report(states: AnswerStates, share: float) -> list[str]:
-    """What is printed: the distributions, the proposals, and what to think of them."""
+    """The printed lines: the distributions, the proposals, and warnings about them."""
     rows = []
-    for name, of in (("right", states.right), ("wrong", states.wrong)):
-        values = [of.mean(), *np.quantile(of, _QUANTILES)] if len(of) else [None] * (1 + len(_QUANTILES))
-        rows.append([name, integer(len(of)), *(number(value, 2) for value in values)])
+    for name, group in (("right", states.right), ("wrong", states.wrong)):
+        facts = [None] * (1 + len(_QUANTILES))
+        if len(group):
+            facts = [group.mean(), *np.quantile(group, _QUANTILES)]
+        rows.append([name, integer(len(group)), *(number(value, 2) for value in facts)])
     head = ["state at the answer (nats)", "answers", "mean", *(f"{q:.0%}" for q in _QUANTILES)]
     lines = [*table(head, rows), ""]
     lines += [f"left out: {integer(count)} records {why}" for why, count in states.left_out.items()]
     thresholds = thresholds_of(states)
     if not thresholds:
         return [*lines, "no max_state is proposed: it takes right and wrong answers with a state"]
-    rows = [
-        [
-            name,
-            number(one.sigma, 3),
-            f"{one.right_accepted:.1%}",
-            f"{one.wrong_accepted:.1%}",
-            number(one.balanced_accuracy, 3),
-        ]
-        for name, one in (
-            (f"{share:.0%} of the right answers", quantile_threshold(thresholds, share)),
-            ("best balanced accuracy", best_balanced(thresholds)),
-        )
-    ]
-    told = roc_area(states)
+    proposals = {
+        f"{share:.0%} of the right answers": quantile_threshold(thresholds, share),
+        "best balanced accuracy": best_balanced(thresholds),
+    }
+    rows = []
+    for name, threshold in proposals.items():
+        accepted = (f"{threshold.right_accepted:.1%}", f"{threshold.wrong_accepted:.1%}")
+        accuracy = number(threshold.balanced_accuracy, 3)
+        rows.append([name, number(threshold.sigma, 3), *accepted, accuracy])
+    area = roc_area(states)
     lines += table(["proposed", "max_state", "right accepted", "wrong accepted", "balanced accuracy"], rows)
-    lines += ["", f"chance that a wrong answer has a higher state than a right one: {told:.3f}"]
-    if told < 0.5 + _NOTHING:
+    lines += ["", f"chance that a wrong answer has a higher state than a right one: {area:.3f}"]
+    if area < 0.5 + _NOTHING:
         lines.append("the state does not tell right answers from wrong ones here: leave max_state at null")
     if min(len(states.right), len(states.wrong)) < FEW:
         lines.append(f"fewer than {FEW} answers of a kind: play more questions before relying on this")
@@ -161,12 +158,12 @@ def report(states: AnswerStates, share: float) -> list[str]:
 
 
 class SigmaArguments(Arguments):
-    """Whose states."""
+    """The runs, and which of their answers are right."""
 
     runs: CliPositionalArg[list[Path]] = argument(
         "folders of runs, or files of records, that were played with a max_state above all states", "RUN"
     )
-    term: str = argument("reward term that says what is right", "NAME", default="em")
+    term: str = argument("reward term by which an answer is right", "NAME", default="em")
     right_from: Above0 = argument("value of the term from which an answer is right", default=1.0)
     accept: Annotated[float, Field(gt=0, le=1), Constraint("a number above 0 and at most 1")] = argument(
         "share of the right answers that the first proposal accepts", "SHARE", default=0.9

@@ -31,7 +31,7 @@ from functools import partial
 from typing import Any
 
 from rag_r1.inference.connection import ModelServer
-from rag_r1.inference.judging import judge_messages, verdict_word
+from rag_r1.inference.judging import read_verdict, request_body
 from rag_r1.inference.response_limits import ResponseLimits
 from rag_r1.inference.response_metadata import first_choice, message_text
 from rag_r1.io.bounded_json import read_json
@@ -49,14 +49,14 @@ _LONGEST_WAIT_S = 30.0
 
 
 async def ask_judge(
-    asked: JudgeOptions, instructions: str, case: Mapping[str, Any], allowed: Collection[str]
+    options: JudgeOptions, instructions: str, case: Mapping[str, Any], allowed: Collection[str]
 ) -> str:
     """The judge's reply about a case, one of the `allowed` words (in lower case). Raises CannotJudgeError
     without one, and RewardError if the key is missing or the cache cannot be opened."""
-    place = asyncio.get_running_loop(), asked
+    place = asyncio.get_running_loop(), options
     if place not in _clients:
         # Nothing is awaited before its yield, so no one else can be here meanwhile.
-        holder = _held_client(asked)
+        holder = _held_client(options)
         _clients[place] = await anext(holder), holder
     return await _clients[place][0].ask(instructions, case, allowed)
 
@@ -72,17 +72,18 @@ class _PendingRequest:
 class JudgeClient:
     """See the top of the module; belongs to one event loop."""
 
-    def __init__(self, asked: JudgeOptions, replies: ReplyCache, server: ModelServer):
-        self.options = asked
+    def __init__(self, options: JudgeOptions, replies: ReplyCache, server: ModelServer):
+        self.options = options
         self._replies = replies
         self._server = server
-        self._retry = RetryPolicy(asked.retries, asked.backoff_s, _LONGEST_WAIT_S)
-        self._slots = asyncio.Semaphore(asked.concurrency)
+        self._retry = RetryPolicy(options.retries, options.backoff_s, _LONGEST_WAIT_S)
+        self._slots = asyncio.Semaphore(options.concurrency)
         self._under_way: dict[str, _PendingRequest] = {}
 
     async def ask(self, instructions: str, case: Mapping[str, Any], allowed: Collection[str]) -> str:
         """As `ask_judge`."""
-        body = self._body(instructions, case)
+        fields = request_body(self.options.model, instructions, case, self.options.max_tokens)
+        body = json.dumps(fields, sort_keys=True).encode()
         key = hashlib.sha256(body).hexdigest()
         known = self._replies.get(key)
         if known is not None and known in allowed:
@@ -101,21 +102,12 @@ class JudgeClient:
                 request.task.cancel()
                 del self._under_way[key]
 
-    def _body(self, instructions: str, case: Mapping[str, Any]) -> bytes:
-        body = {
-            "model": self.options.model,
-            "messages": judge_messages(instructions, case),
-            "temperature": 0,
-            "max_tokens": self.options.max_tokens,
-        }
-        return json.dumps(body, sort_keys=True).encode()
-
     async def _reply(self, key: str, body: bytes, allowed: Collection[str]) -> str:
         try:
-            word = verdict_word(await with_retries(self._retry, partial(self._post, body)))
+            reply = await with_retries(self._retry, partial(self._post, body))
         except TransientError as error:
             raise CannotJudgeError(f"the judge failed: {error}") from None
-        if word not in allowed:
+        if (word := read_verdict(reply, allowed)) is None:
             raise CannotJudgeError(f"the judge's reply is none of: {', '.join(allowed)}")
         self._replies.put(key, word)
         return word
@@ -141,25 +133,25 @@ _sent: Counter[JudgeOptions] = Counter()
 _sent_lock = threading.Lock()  # event loops may run in several threads
 
 
-def _count(asked: JudgeOptions) -> None:
+def _count(options: JudgeOptions) -> None:
     """Count a request that is about to be sent. Raises CannotJudgeError if there were enough."""
     with _sent_lock:
-        if _sent[asked] >= asked.max_requests:
+        if _sent[options] >= options.max_requests:
             raise CannotJudgeError(
-                f"the judge is asked no more: max_requests ({asked.max_requests:,}) have been sent"
+                f"the judge is asked no more: max_requests ({options.max_requests:,}) have been sent"
             )
-        _sent[asked] += 1
+        _sent[options] += 1
 
 
-async def _held_client(asked: JudgeOptions) -> AsyncGenerator[JudgeClient, None]:
+async def _held_client(options: JudgeOptions) -> AsyncGenerator[JudgeClient, None]:
     """Yields the client and closes it with the event loop, whose shutdown ends all async generators."""
-    place = asyncio.get_running_loop(), asked
+    place = asyncio.get_running_loop(), options
     # Errors are named by their type: their texts may show a request.
-    key = key_header(asked.api_key_env)
-    server = ModelServer(asked.endpoint, key, asked.timeout_s, quotes=False)
-    replies = ReplyCache(asked.cache)
+    key = key_header(options.api_key_env)
+    server = ModelServer(options.endpoint, key, options.timeout_s, quotes=False)
+    replies = ReplyCache(options.cache)
     try:
-        yield JudgeClient(asked, replies, server)
+        yield JudgeClient(options, replies, server)
     finally:
         _clients.pop(place, None)
         replies.close()

@@ -26,8 +26,7 @@ from rag_r1.corpus.answer_matcher import MAX_TOKENS, AnswerMatcher, answer_token
     ],
 )
 def test_an_answer_is_found_in_another_spelling(answer, text):
-    table = AnswerMatcher([answer])
-    assert table.found_in(text) == {0}
+    assert AnswerMatcher([answer]).matches_in(text) == {0}
 
 
 @pytest.mark.parametrize(
@@ -41,7 +40,7 @@ def test_an_answer_is_found_in_another_spelling(answer, text):
     ],
 )
 def test_an_answer_is_not_found_where_its_tokens_do_not_follow_each_other(answer, text):
-    assert AnswerMatcher([answer]).found_in(text) == set()
+    assert AnswerMatcher([answer]).matches_in(text) == set()
 
 
 words = st.sampled_from("new york the danube a ulm 1,000 j. k. of".split())
@@ -52,20 +51,19 @@ phrases = st.lists(words, min_size=1, max_size=5).map(" ".join)
 @given(st.lists(phrases, max_size=8), st.lists(words, max_size=20).map(" ".join))
 def test_all_answers_at_once_are_those_that_are_found_one_by_one(answers, text):
     table = AnswerMatcher(answers)
-    keys = list(table.keys)
     tokens = f" {' '.join(answer_tokens(text))} "
-    assert {keys[number] for number in table.found_in(text)} == {key for key in keys if f" {key} " in tokens}
+    assert table.matches_in(text) == {number for key, number in table.keys.items() if f" {key} " in tokens}
 
 
 @settings(deadline=None, max_examples=100)
 @given(st.text(max_size=20), st.text(max_size=12), st.text(max_size=20))
 def test_any_answer_is_found_in_a_text_that_quotes_it(before, answer, after):
     table = AnswerMatcher([answer])
-    assert table.found_in(f"{before}\n| {answer} |\n{after}") >= set(range(len(table)))
+    assert table.matches_in(f"{before}\n| {answer} |\n{after}") >= set(range(len(table.keys)))
 
 
 @pytest.mark.parametrize(
-    ("answer", "why"),
+    ("answer", "reason"),
     [
         ("yes", "yes_no"),
         ("No.", "yes_no"),
@@ -82,8 +80,8 @@ def test_any_answer_is_found_in_a_text_that_quotes_it(before, answer, after):
         ("the Danube", None),
     ],
 )
-def test_an_answer_is_weak_for_a_reason(answer, why):
-    assert weak_reason(answer_tokens(answer)) == why
+def test_an_answer_is_weak_for_a_reason(answer, reason):
+    assert weak_reason(answer_tokens(answer)) == reason
 
 
 def test_answers_that_cannot_be_looked_for_are_not_in_the_table():

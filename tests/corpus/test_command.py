@@ -9,7 +9,7 @@ import pytest
 
 from rag_r1.cli import main as cli
 from rag_r1.corpus.report import markdown, read_answerable_ids
-from rag_r1.io.terminal_text import terminal_text
+from tests.corpus.row_files import rows_of, written
 from tests.fakes.retriever import Retriever
 
 CORPUS = [
@@ -37,27 +37,16 @@ EXPECTED = {
 }
 
 
-def lines(path: Path) -> list[dict]:
-    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
-
-
-def written(path: Path, rows: list) -> Path:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return path
-
-
 @pytest.fixture
 def run(tmp_path, capsys):
     """run(*arguments): status, what was printed, the error. `data`: questions besides those above; `corpus`:
     another one; `out`: another folder."""
-    mine = written(tmp_path / "corpus.jsonl", CORPUS)
+    default = written(tmp_path / "corpus.jsonl", CORPUS)
     questions = written(tmp_path / "q.jsonl", QUESTIONS)
 
-    def call(
-        *arguments: object, data: list[object] | tuple[()] = (), corpus: object = mine, out: str = "out"
-    ) -> tuple[int, str, str]:
-        given = ["--data", questions, *data, "--corpus", corpus, "--out", tmp_path / out, "--no-progress"]
-        status = cli(["corpus", "check", *map(str, [*given, *arguments])])
+    def call(*arguments: object, data=(), corpus: Path = default, out: str = "out") -> tuple[int, str, str]:
+        words = ["--data", questions, *data, "--corpus", corpus, "--out", tmp_path / out, "--no-progress"]
+        status = cli(["corpus", "check", *map(str, [*words, *arguments])])
         return status, *capsys.readouterr()
 
     return call
@@ -65,69 +54,53 @@ def run(tmp_path, capsys):
 
 @pytest.mark.slow
 def test_a_check_writes_verdicts_ids_missing_passages_summary_and_picture(run, tmp_path):
-    status, shown, _ = run()
+    status, printed, _ = run()
     out = tmp_path / "out"
     assert status == 0
-    verdicts = {row["id"]: row for row in lines(out / "verdicts.jsonl")}
-    assert {own_id: (row["verdict"], row["reason"]) for own_id, row in verdicts.items()} == EXPECTED
+    verdicts = {row["id"]: row for row in rows_of(out / "verdicts.jsonl")}
+    assert {question_id: (row["verdict"], row["reason"]) for question_id, row in verdicts.items()} == EXPECTED
     assert verdicts["river"]["golden_answers"] == ["the Danube", "Donau"]
     assert verdicts["river"]["signals"]["passage"] == "1"
     assert verdicts["titles"]["signals"]["titles"] == {"são_paulo": "case", "Rome": None}
     assert json.loads((out / "answerable_ids.json").read_text()) == {"q": ["river"]}
-    assert read_answerable_ids(out) == {("q", "river")}
-    assert [
-        {k: v for k, v in row.items() if k in ("id", "title")} for row in lines(out / "missing.jsonl")
-    ] == [
-        {"title": "Heat"},
-        {"id": "9"},
-        {"title": "Rome"},
-    ]
+    assert read_answerable_ids(out) == read_answerable_ids(out / "answerable_ids.json") == {("q", "river")}
+    missing = [(row.get("id"), row.get("title")) for row in rows_of(out / "missing.jsonl")]
+    assert missing == [(None, "Heat"), ("9", None), (None, "Rome")]
     summary = json.loads((out / "summary.json").read_text())
     counts = summary["sources"]["q"]
     assert summary["all"] == counts and summary["passages"] == 3
-    assert (counts["questions"], counts["answerable"], counts["unanswerable"], counts["unknown"]) == (
-        7,
-        1,
-        3,
-        3,
-    )
+    assert [counts[name] for name in ("questions", "answerable", "unanswerable", "unknown")] == [7, 1, 3, 3]
     assert counts["signals"]["ids"] == {"yes": 0, "no": 1, "none": 6}
     assert counts["signals"]["retriever"] == {"yes": 0, "no": 0, "none": 7}
     assert counts["title_levels"] == {"suffix": 1, "case": 1, "missing": 1}
     assert (out / "shares.png").read_bytes()[:4] == b"\x89PNG"
-    assert "| `q` | 7 | 14.3% | 42.9% | 42.9% |" in shown
+    assert "| `q` | 7 | 14.3% | 42.9% | 42.9% |" in printed
     assert (out / "summary.md").read_text() == markdown(summary) + "\n"
-    assert "  lost: Which town? (no gold answer in the corpus)" in shown
-    assert "  titles: y? (missing: Rome)" in shown
+    assert "  lost: Which town? (no gold answer in the corpus)" in printed
+    assert "  titles: y? (missing: Rome)" in printed
 
 
 @pytest.mark.slow
 def test_a_repaired_corpus_makes_its_questions_answerable(run, tmp_path):
-    supply = written(
-        tmp_path / "supply.jsonl",
-        [
-            {"title": "Rome", "text": "A city."},
-            {"id": "9", "contents": "nine"},
-            {"id": "5", "contents": "five"},
-        ],
-    )
-    status, shown, _ = run("--supply", supply)
+    supply = [{"id": "9", "contents": "nine"}, {"id": "5", "contents": "five"}]
+    supply.insert(0, {"title": "Rome", "text": "A city."})
+    status, printed, _ = run("--supply", written(tmp_path / "supply.jsonl", supply))
     repaired = tmp_path / "out" / "repaired_corpus.jsonl"
-    assert status == 0 and f"rag-r1 index build --corpus {repaired}" in shown
-    assert "3 passages and 2 supplied ones (1 of these with a new id)" in shown
-    assert [row["id"] for row in lines(repaired)] == ["1", "2", "3", "supplied-1", "9"]
+    assert status == 0 and f"rag-r1 index build --corpus {repaired}" in printed
+    assert "3 passages and 2 supplied ones (1 of these with a new id)" in printed
+    assert [row["id"] for row in rows_of(repaired)] == ["1", "2", "3", "supplied-1", "9"]
     assert run(corpus=repaired, out="again")[0] == 0
-    verdicts = {row["id"]: row["reason"] for row in lines(tmp_path / "again" / "verdicts.jsonl")}
+    verdicts = {row["id"]: row["reason"] for row in rows_of(tmp_path / "again" / "verdicts.jsonl")}
     assert (verdicts["ids"], verdicts["titles"]) == ("ids_present", "titles_present")
 
 
 def test_the_answer_of_a_server_decides_where_no_evidence_is_named(run, tmp_path):
     with Retriever({"3": "The city has 12,000,000 people."}) as stub:
-        status, _, _ = run("--retriever-url", stub.url, "--bm25-url", f"{stub.url}/retrieve", "--topk", "5")
-        assert status == 0 and len(stub.queries) == 14
-        run("--retriever-url", stub.url, "--bm25-url", f"{stub.url}/retrieve", "--topk", "5")
-        assert len(stub.queries) == 14
-    verdicts = {row["id"]: row for row in lines(tmp_path / "out" / "verdicts.jsonl")}
+        for _ in range(2):
+            urls = ("--retriever-url", stub.url, "--bm25-url", f"{stub.url}/retrieve")
+            assert run(*urls, "--topk", "5")[0] == 0
+            assert len(stub.queries) == 14, "a second check asks nothing"
+    verdicts = {row["id"]: row for row in rows_of(tmp_path / "out" / "verdicts.jsonl")}
     assert verdicts["people"]["reason"] == "in_top_k"
     assert verdicts["people"]["signals"]["retriever_rank"] == verdicts["people"]["signals"]["bm25_rank"] == 1
     assert verdicts["river"]["signals"]["retriever_rank"] == 0
@@ -138,27 +111,27 @@ def test_the_answer_of_a_server_decides_where_no_evidence_is_named(run, tmp_path
 def test_a_server_of_another_corpus_or_one_that_fails_is_noted(run, tmp_path):
     with Retriever({"77": "another"}) as stub:
         stub.refuse = "river"
-        _, shown, _ = run("--retriever-url", stub.url)
-    assert "1 of 1 passages that the servers returned first are not in this corpus" in shown
-    assert "1 questions got no answer from the retriever. Run again to ask only these." in shown
+        _, printed, _ = run("--retriever-url", stub.url)
+    assert "1 of 1 passages that the servers returned first are not in this corpus" in printed
+    assert "1 questions got no answer from the retriever. Run again to ask only these." in printed
 
 
 def test_ids_of_another_corpus_are_ignored_unless_they_are_trusted(run, tmp_path):
     row = {"id": "a", "question": "x?", "answer": "the Danube", "supporting_ids": ["70", "71"]}
     data = written(tmp_path / "other.jsonl", [row])
-    _, shown, _ = run(data=[data])
-    assert "supporting ids of 1 source(s) were ignored" in shown and "| `anywhere` | 2 |" in shown
-    _, shown, _ = run("--ids", "trust", data=[data])
-    assert "ignored" not in shown and "| `ids_missing` | 2 |" in shown
-    _, shown, _ = run("--ids", "ignore", data=[data])
-    assert "ids_missing" not in shown
+    _, printed, _ = run(data=[data])
+    assert "supporting ids of 1 source(s) were ignored" in printed and "| `anywhere` | 2 |" in printed
+    _, printed, _ = run("--ids", "trust", data=[data])
+    assert "ignored" not in printed and "| `ids_missing` | 2 |" in printed
+    _, printed, _ = run("--ids", "ignore", data=[data])
+    assert "ids_missing" not in printed
 
 
 def test_redirects_are_followed(run, tmp_path):
     redirects = tmp_path / "redirects.tsv"
     redirects.write_text("Rome\tUlm\nHeat\tHeat (1995 film)\n")
     run("--redirects", redirects)
-    verdicts = {row["id"]: row["signals"]["titles"] for row in lines(tmp_path / "out" / "verdicts.jsonl")}
+    verdicts = {row["id"]: row["signals"]["titles"] for row in rows_of(tmp_path / "out" / "verdicts.jsonl")}
     assert verdicts["titles"]["Rome"] == "redirect" and verdicts["film"] == {"Heat": "redirect"}
 
 
@@ -170,22 +143,17 @@ def test_bad_rows_refuse_the_check_or_are_left_out(run, tmp_path, name):
     status, _, error = run(*more)
     assert status == 1 and f"{name}, " in error and "--skip-bad-rows" in error
     assert not (tmp_path / "out" / "verdicts.jsonl").exists()
-    status, shown, error = run(*more, "--skip-bad-rows")
-    assert status == 0 and "7 questions, 3 passages" in shown and "left out: 1 bad row" in error
+    status, printed, error = run(*more, "--skip-bad-rows")
+    assert status == 0 and "7 questions, 3 passages" in printed and "left out: 1 bad row" in error
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
-    [
-        (["--corpus", "none.jsonl"], "no such file"),
-        (["--data", "none.jsonl"], "no such file"),
-        (["--supply", "none.txt"], "must end in one of"),
-        (["--redirects", "none.csv"], "must end in one of"),
-    ],
+    ("option", "name"),
+    [("--corpus", "none.jsonl"), ("--data", "none.jsonl"), ("--supply", "s.txt"), ("--redirects", "r.csv")],
 )
-def test_a_file_that_cannot_be_read_is_named(run, arguments, told):
-    status, _, error = run(*arguments)
-    assert status == 1 and arguments[1] in error and told in error
+def test_a_file_that_cannot_be_read_is_named(run, option, name):
+    status, _, error = run(option, name)
+    assert status == 1 and name in error
 
 
 def test_a_wrong_address_and_a_wrong_subcommand_end_with_status_2(run, capsys):
@@ -205,23 +173,23 @@ def test_hostile_texts_reach_neither_terminal_nor_markdown_nor_picture(run, tmp_
     corpus = [{"id": HOSTILE, "contents": f'"{HOSTILE}"\n{HOSTILE}'}]
     row = {"question": f"{HOSTILE}?", "answer": "nobody", "supporting_titles": [f"{HOSTILE} x"]}
     data = written(tmp_path / "a$b|`<i>\x1b[1m.jsonl", [{"id": HOSTILE, **row}, {"id": "2", **row}])
-    status, shown, error = run(data=[data], corpus=written(tmp_path / "h.jsonl", corpus))
+    status, printed, error = run(data=[data], corpus=written(tmp_path / "h.jsonl", corpus))
     assert status == 0
-    assert not set(shown + error) & set("\x1b\x07\u202e\u009b")
-    told = (tmp_path / "out" / "summary.md").read_text()
-    assert not set(told) & set("<>\x1b")
-    assert all(line.count("|") in (0, 3, 6) for line in told.splitlines())
+    assert not set(printed + error) & set("\x1b\x07\u202e\u009b")
+    page = (tmp_path / "out" / "summary.md").read_text()
+    assert not set(page) & set("<>\x1b")
+    assert all(line.count("|") in (0, 3, 6) for line in page.splitlines())
     assert (tmp_path / "out" / "shares.png").is_file()
-    assert HOSTILE in {row["id"] for row in lines(tmp_path / "out" / "verdicts.jsonl")}
+    assert HOSTILE in {row["id"] for row in rows_of(tmp_path / "out" / "verdicts.jsonl")}
 
 
-def test_what_is_printed_has_one_line_and_no_control_characters():
-    assert terminal_text("a\n\tb\x1b[31m\u202ec\u200bd") == "a b\ufffd[31m\ufffdc\ufffdd"
-    assert terminal_text("x" * 1000) == "x" * 197 + "..."
+@pytest.mark.parametrize("text", ["[]", "{", '{"a": 1}'])
+def test_a_list_of_ids_that_is_none_is_refused(tmp_path, text):
+    (tmp_path / "answerable_ids.json").write_text(text)
+    with pytest.raises(ValueError, match="answerable_ids.json: no list of answerable ids"):
+        read_answerable_ids(tmp_path)
 
 
-def test_a_list_of_ids_that_is_none_is_refused(tmp_path):
-    for text in ("[]", "{", '{"a": 1}'):
-        (tmp_path / "answerable_ids.json").write_text(text)
-        with pytest.raises(ValueError, match="answerable_ids.json: no list of answerable ids"):
-            read_answerable_ids(tmp_path)
+def test_a_list_of_ids_is_read_as_pairs(tmp_path):
+    (tmp_path / "answerable_ids.json").write_text('{"q": ["a", "b"], "r": []}')
+    assert read_answerable_ids(tmp_path) == {("q", "a"), ("q", "b")}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import os
 from pathlib import Path
 
@@ -16,13 +15,10 @@ from rag_r1.corpus.questions import CorpusQuestion, read_questions
 from rag_r1.corpus.supplements import write_supply
 from rag_r1.data.files.row_files import DataError
 from rag_r1.data.rows import QuestionRow, write_rows
+from tests.corpus.row_files import rows_of, written
 
+QUESTION = {"question": "q", "answer": "a"}
 DATA = Path(os.environ.get("RAG_R1_DATA") or Path(__file__).parents[3] / "shared" / "data")
-
-
-def written(path: Path, rows: list[dict]) -> Path:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return path
 
 
 def test_a_row_of_a_data_set_has_its_answers_and_its_evidence(tmp_path):
@@ -33,19 +29,17 @@ def test_a_row_of_a_data_set_has_its_answers_and_its_evidence(tmp_path):
 
 
 def test_rows_of_verls_parquet_have_source_id_and_metadata(tmp_path):
-    row = {
-        "question": "Where?",
-        "golds": ("Ulm", "Ulm, Germany"),
-        "prompt": ({"role": "user", "content": "x"},),
-    }
+    part = ("Where?", ("Ulm", "Ulm, Germany"))
+    named = [{"supporting_titles": ["Ulm"]}, {"supporting_titles": None}]
+    prompt = ({"role": "user", "content": "x"},)
     rows = [
-        QuestionRow(**row, id="nq/1", data_source="nq", metadata={"supporting_titles": ["Ulm"]}),
-        QuestionRow(**row, id="nq/2", data_source="nq", metadata={"supporting_titles": None}),
+        QuestionRow(*part, prompt, id=f"nq/{n}", data_source="nq", metadata=metadata)
+        for n, metadata in enumerate(named, 1)
     ]
     write_rows(tmp_path / "test.parquet", rows)
     read = read_questions([tmp_path / "test.parquet"]).questions
-    asked = (("Where?", ("Ulm", "Ulm, Germany")),)
-    assert read == [CorpusQuestion("nq", "nq/1", asked, (), ("Ulm",)), CorpusQuestion("nq", "nq/2", asked)]
+    first, second = CorpusQuestion("nq", "nq/1", (part,), (), ("Ulm",)), CorpusQuestion("nq", "nq/2", (part,))
+    assert read == [first, second]
 
 
 def test_a_row_that_joins_questions_has_a_part_for_each(tmp_path):
@@ -62,11 +56,8 @@ def test_a_row_that_joins_questions_has_a_part_for_each(tmp_path):
         ({"supporting_facts": [["Ulm", 0], ["Ulm", 1], ["Danube", 0]]}, (), ("Ulm", "Danube")),
         ({"supporting_facts": {"title": ["Ulm"], "sent_id": [0]}}, (), ("Ulm",)),
         ({"supporting_facts": '[["Ulm", 0]]'}, (), ("Ulm",)),
-        (
-            {"paragraphs": [{"title": "Ulm", "is_supporting": True}, {"title": "x", "is_supporting": False}]},
-            (),
-            ("Ulm",),
-        ),
+        ({"paragraphs": [{"title": "Ulm", "is_supporting": True}, {"title": "x"}]}, (), ("Ulm",)),
+        ({"paragraphs": [{"title": "x", "is_supporting": False}]}, (), ()),
         ({"metadata": {"s_wiki_title": "Heat (film)", "supporting_ids": [3]}}, ("3",), ("Heat (film)",)),
         ({"metadata": '{"s_wiki_title": "Heat"}'}, (), ("Heat",)),
         ({"supporting_ids": None, "supporting_titles": [], "metadata": None, "paragraphs": "text"}, (), ()),
@@ -77,48 +68,46 @@ def test_evidence_is_read_in_the_forms_of_the_data_sets(row, ids, titles):
 
 
 @pytest.mark.parametrize(
-    ("row", "told"),
+    ("row", "message"),
     [
         ({"supporting_ids": 5}, "`supporting_ids` must be a list"),
-        ({"supporting_titles": [["Ulm"]]}, "`supporting_titles` must be a list"),
+        ({"supporting_titles": [["Ulm"]]}, "`supporting_titles`"),
         ({"supporting_facts": "x"}, "`supporting_facts` must be"),
-        ({"supporting_facts": [[]]}, "`supporting_facts` must be"),
+        ({"supporting_facts": [[]]}, "`supporting_facts`"),
         ({"supporting_titles": ["\ud800"]}, "half of a character"),
     ],
 )
-def test_evidence_of_another_shape_makes_a_row_unusable(tmp_path, row, told):
-    path = written(
-        tmp_path / "x.jsonl", [{"question": "q", "answer": "a"}, {"question": "q", "answer": "a", **row}]
-    )
+def test_evidence_of_another_shape_makes_a_row_unusable(tmp_path, row, message):
+    path = written(tmp_path / "x.jsonl", [QUESTION, {**QUESTION, **row}])
     read = read_questions([path])
     assert len(read.questions) == 1 and read.bad.count == 1
-    assert read.bad.first[0].startswith(f"{path}, row 2: ") and told in read.bad.first[0]
+    assert read.bad.first[0].startswith(f"{path}, row 2: ") and message in read.bad.first[0]
 
 
 def test_tables_are_read_too(tmp_path):
-    row = {"id": "1", "question": "q", "answer": "a", "supporting_titles": ["Ulm"]}
+    row = {"id": "1", **QUESTION, "supporting_titles": ["Ulm"]}
     pq.write_table(pa.Table.from_pylist([row]), tmp_path / "p.parquet")
     with (tmp_path / "c.csv").open("w", newline="") as file:
         csv.writer(file).writerows([row, [1, "q", "a", '["Ulm"]']])
     read = read_questions([tmp_path / "p.parquet", tmp_path / "c.csv"]).questions
-    assert [(one.source, one.id, one.titles) for one in read] == [("p", "1", ("Ulm",)), ("c", "1", ("Ulm",))]
+    assert [(q.source, q.id, q.titles) for q in read] == [("p", "1", ("Ulm",)), ("c", "1", ("Ulm",))]
 
 
 def test_an_id_names_one_question_of_a_source(tmp_path):
-    row = {"id": "1", "question": "q", "answer": "a"}
+    row = {"id": "1", **QUESTION}
     first, second = written(tmp_path / "a.jsonl", [row, row]), written(tmp_path / "b.jsonl", [row])
     read = read_questions([first, second])
-    assert [one.key for one in read.questions] == [("a", "1"), ("b", "1")]
+    assert [question.key for question in read.questions] == [("a", "1"), ("b", "1")]
     assert read.bad.first == [f"{first}, row 2: its id '1' is also that of {first}, row 1"]
 
 
 def test_rows_without_an_id_are_known_by_their_number(tmp_path):
-    path = written(tmp_path / "a.jsonl", [{"question": "q", "answer": "a"}] * 2)
-    assert [one.id for one in read_questions([path]).questions] == ["row-1", "row-2"]
+    path = written(tmp_path / "a.jsonl", [QUESTION] * 2)
+    assert [question.id for question in read_questions([path]).questions] == ["row-1", "row-2"]
 
 
 @pytest.mark.parametrize(
-    ("name", "data", "told"),
+    ("name", "data", "message"),
     [
         ("none.jsonl", None, "no such file"),
         ("a.jsonl", b"[]", "no usable question"),
@@ -126,10 +115,10 @@ def test_rows_without_an_id_are_known_by_their_number(tmp_path):
         ("a.parquet", b"PAR1", "not a parquet file"),
     ],
 )
-def test_a_file_without_questions_is_refused(tmp_path, name, data, told):
+def test_a_file_without_questions_is_refused(tmp_path, name, data, message):
     if data is not None:
         (tmp_path / name).write_bytes(data)
-    with pytest.raises(DataError, match=told):
+    with pytest.raises(DataError, match=message):
         read_questions([tmp_path / name])
 
 
@@ -152,7 +141,10 @@ def test_the_raw_files_of_the_data_sets_name_their_evidence(name, titles):
         pytest.skip("left out: this sample is not there")
     read = read_questions([path])
     assert len(read.questions) == 20 and not read.bad.count
-    assert all(len(one.titles) >= titles and bool(one.titles) == bool(titles) for one in read.questions)
+    assert all(len(q.titles) >= titles and bool(q.titles) == bool(titles) for q in read.questions)
+
+
+PARAGRAPHS = [("Ulm", "paragraph_text", "A city. Old."), ("Rome", "text", "No.")]
 
 
 @pytest.mark.parametrize(
@@ -187,12 +179,8 @@ def test_text_of_another_shape_is_no_text(row):
 
 
 def test_the_paragraphs_of_missing_pages_become_a_supply(tmp_path):
-    row = {
-        "question": "q",
-        "answer": "a",
-        "context": [["Ulm", ["A city."]], ["Rome", ["No."]], ["Half", ["\ud800"]]],
-    }
+    row = {**QUESTION, "context": [["Ulm", ["A city."]], ["Rome", ["No."]], ["Half", ["\ud800"]]]}
     data = [written(tmp_path / "a.jsonl", [row, row]), written(tmp_path / "b.jsonl", [row])]
     write_rows(tmp_path / "c.parquet", [QuestionRow("q", ("a",), id="1")])
     assert write_supply([*data, tmp_path / "c.parquet"], ["Ulm", "Half", "Bonn"], tmp_path / "s.jsonl") == 1
-    assert json.loads((tmp_path / "s.jsonl").read_text()) == {"title": "Ulm", "text": "A city."}
+    assert rows_of(tmp_path / "s.jsonl") == [{"title": "Ulm", "text": "A city."}]

@@ -33,16 +33,16 @@ def setting(tmp_path_factory):
 
 def test_every_affected_question_is_found_by_ids_and_by_titles_in_any_spelling(setting, tmp_path):
     assert len(setting.affected) > 200
-    told = corpus_check.evidence_rows(setting, tmp_path)
-    assert len(told) == len(corpus_check.SPELLINGS) + 2
-    for name, found, _, others in told:
-        assert (found, others) == (len(setting.affected), 0), name
+    rows = corpus_check.evidence_rows(setting, tmp_path)
+    assert len(rows) == len(corpus_check.SPELLINGS) + 2
+    for name, flagged, _, others in rows:
+        assert (flagged, others) == (len(setting.affected), 0), name
 
 
 @pytest.mark.full
 def test_after_the_repair_the_server_finds_the_gold_passages_as_before(setting, tmp_path):
-    told, strings = corpus_check.recall_table(setting, tmp_path, 10)
-    (_, whole, before, _), (_, cut, without, share), (_, repaired, after, answerable) = told
+    table, strings = corpus_check.recall_table(setting, tmp_path, 10)
+    (_, whole, before, _), (_, cut, without, share), (_, repaired, after, answerable) = table
     assert (whole, cut, repaired) == (9756, 9456, 9756)
     assert after == pytest.approx(before, abs=0.002) and without < before - 0.2
     assert share == pytest.approx(1 - len(setting.affected) / 500) and answerable == 1

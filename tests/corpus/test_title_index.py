@@ -16,7 +16,7 @@ from rag_r1.data.files.bad_rows import BadRows
 
 
 @pytest.mark.parametrize(
-    ("wanted", "found", "level"),
+    ("title", "page", "level"),
     [
         ("Ulm", "Ulm", "exact"),
         ("Cafe\u0301", "Café", "unicode"),
@@ -39,8 +39,8 @@ from rag_r1.data.files.bad_rows import BadRows
         ("(film)", "Heat (film)", None),
     ],
 )
-def test_two_titles_match_on_the_best_level(wanted, found, level):
-    assert level_of(wanted, found) == level
+def test_two_titles_match_on_the_best_level(title, page, level):
+    assert level_of(title, page) == level
 
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=12)
@@ -48,11 +48,11 @@ texts = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=1
 
 @settings(deadline=None, max_examples=100)
 @given(texts, texts)
-def test_a_match_is_mutual_and_follows_from_the_key(one, other):
-    assert level_of(one, other) == level_of(other, one)
-    if key_of(one) == key_of(other):
-        assert level_of(one, other) in LEVELS
-    assert level_of(one, one) == "exact"
+def test_a_match_is_mutual_and_follows_from_the_key(first, second):
+    assert level_of(first, second) == level_of(second, first)
+    if key_of(first) == key_of(second):
+        assert level_of(first, second) in LEVELS
+    assert level_of(first, first) == "exact"
 
 
 @settings(deadline=None, max_examples=100)
@@ -70,7 +70,7 @@ def test_what_is_noted_is_the_best_match_of_all_titles_of_the_corpus(wanted, cor
     for title in corpus:
         titles.note(title)
     for title in wanted:
-        levels = [level for found in corpus if (level := level_of(title, found))]
+        levels = [level for page in corpus if (level := level_of(title, page))]
         assert titles.level(title) == min(levels, key=LEVELS.index, default=None)
 
 

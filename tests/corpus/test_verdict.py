@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -32,27 +33,15 @@ GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "corpora.md"
     [
         (QuestionSignals(ids_missing=()), "ids_present", "answerable"),
         (QuestionSignals(ids_missing=(), titles={"Ulm": None}), "ids_present", "answerable"),
-        (
-            QuestionSignals(ids_missing=("1",), retriever_rank=1, anywhere="distinctive"),
-            "ids_missing",
-            "unanswerable",
-        ),
+        (QuestionSignals(("1",), retriever_rank=1, anywhere="distinctive"), "ids_missing", "unanswerable"),
         (QuestionSignals(titles={"Ulm": "case", "Rome": "redirect"}), "titles_present", "answerable"),
-        (
-            QuestionSignals(titles={"Ulm": "exact", "Rome": None}, retriever_rank=1),
-            "titles_missing",
-            "unanswerable",
-        ),
+        (QuestionSignals(None, {"Ulm": "case", "Rome": None}, 1), "titles_missing", "unanswerable"),
         (QuestionSignals(titles={"Ulm": "suffix", "Rome": None}), "titles_missing", "unanswerable"),
         (QuestionSignals(titles={"Ulm": "suffix"}, anywhere="distinctive"), "titles_similar", "unknown"),
         (QuestionSignals(weak=("yes_no",), retriever_rank=1, anywhere="weak"), "yes_or_no", "unknown"),
         (QuestionSignals(weak=("empty", "long")), "no_string", "unknown"),
         (QuestionSignals(retriever_rank=3), "in_top_k", "answerable"),
-        (
-            QuestionSignals(retriever_rank=0, bm25_rank=2, weak=("number",), anywhere="weak"),
-            "in_top_k",
-            "answerable",
-        ),
+        (QuestionSignals(None, None, 0, 2, "weak", ("number",)), "in_top_k", "answerable"),
         (QuestionSignals(retriever_rank=0, anywhere="distinctive"), "anywhere", "answerable"),
         (QuestionSignals(retriever_rank=0, anywhere="weak", weak=("number",)), "anywhere_weak", "unknown"),
         (QuestionSignals(weak=("short",)), "nowhere", "unanswerable"),
@@ -93,10 +82,10 @@ def test_the_guide_shows_the_table_of_the_rules():
     assert f"longer than {MAX_TOKENS} words" in rule_table()
 
 
-def evidence(**found) -> CorpusFindings:
-    wanted = TitleIndex(["Ulm", "Rome"])
-    wanted.note("ulm")
-    return CorpusFindings(ScanResult(passages=10, **found), wanted, AnswerMatcher())
+def evidence(**results) -> CorpusFindings:
+    titles = TitleIndex(["Ulm", "Rome"])
+    titles.note("ulm")
+    return CorpusFindings(ScanResult(passages=10, **results), titles, AnswerMatcher())
 
 
 def asks(*golds: str, **more) -> CorpusQuestion:
@@ -138,24 +127,15 @@ def test_all_parts_of_a_question_must_be_found():
 
 
 def test_the_ranks_are_those_of_the_servers():
-    found = ScanResult(passages=1)
-    known = CorpusFindings(
-        found,
-        TitleIndex(()),
-        AnswerMatcher(),
-        {("s", "1"): RetrievalResult(None, ())},
-        {("s", "1"): RetrievalResult(4, ())},
-    )
+    retriever, bm25 = {("s", "1"): RetrievalResult(None, ())}, {("s", "1"): RetrievalResult(4, ())}
+    known = replace(evidence(), retriever=retriever, bm25=bm25)
     read = signals_of(asks("x"), known)
     assert (read.retriever_rank, read.bm25_rank) == (0, 4)
-    assert signals_of(CorpusQuestion("s", "2", (("q", ("x",)),)), known).retriever_rank is None
+    assert signals_of(replace(asks("x"), id="2"), known).retriever_rank is None
 
 
 def test_ids_of_which_none_is_there_are_those_of_another_corpus():
-    mine = [
-        CorpusQuestion("a", "1", (), ("1", "2")),
-        CorpusQuestion("a", "2", (), ("9",)),
-        CorpusQuestion("b", "1", (), ("8",)),
-    ]
-    assert foreign_sources(mine, ScanResult(ids={"1"})) == {"b"}
+    ids = [("a", ("1", "2")), ("a", ("9",)), ("b", ("8",))]
+    questions = [CorpusQuestion(source, "1", (), names) for source, names in ids]
+    assert foreign_sources(questions, ScanResult(ids={"1"})) == {"b"}
     assert foreign_sources([CorpusQuestion("c", "1", ())], ScanResult()) == set()

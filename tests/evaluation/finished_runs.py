@@ -21,7 +21,7 @@ def record(
     source: str = "hotpotqa",
     sample: int = 0,
     searches: Sequence[Sequence[str]] = (("q",),),
-    shown: Sequence[Document] = (),
+    documents: Sequence[Document] = (),
     failure: str | None = None,
     status: str | None = None,
     invalid: bool = False,
@@ -30,10 +30,10 @@ def record(
     seconds: float = 2.0,
     **context: Any,
 ) -> dict[str, Any]:
-    """A record; `searches`: the queries of each turn with a search, `shown`: what the first of them found;
-    `failed_calls`: turns of which the first search got no answer."""
+    """A record; `searches`: the queries of each turn with a search, `documents`: results of the first of
+    them; `failed_calls`: turns of which the first search got no answer."""
     turns = [
-        Turn.searched("", queries, [list(shown) if i == 0 else [] for _ in queries], observed_tokens=7)
+        Turn.searched("", queries, [list(documents) if i == 0 else [] for _ in queries], observed_tokens=7)
         for i, queries in enumerate(searches)
     ]
     for turn in turns[:failed_calls]:
@@ -42,20 +42,20 @@ def record(
         turns.append(Turn("?", "invalid", status="invalid"))
     if answer is not None:
         turns.append(Turn(answer, "answer", generated_tokens=3))
-    made = Trajectory(f"{question_id}#{sample}", f"What is {question_id}?", "rag_r1_mq", turns, answer)
-    made.status = status or ("answered" if answer is not None else "turn_limit")
-    made.prompt_tokens, made.generated_tokens, made.observed_tokens = 100, 20, 50
-    made.seconds, made.rewards = seconds, rewards or {}
+    played = Trajectory(f"{question_id}#{sample}", f"What is {question_id}?", "rag_r1_mq", turns, answer)
+    played.status = status or ("answered" if answer is not None else "turn_limit")
+    played.prompt_tokens, played.generated_tokens, played.observed_tokens = 100, 20, 50
+    played.seconds, played.rewards = seconds, rewards or {}
     if failure:
-        made.failed(failure, "made to fail")
-    own = {"step": 0, "split": "test", "data_source": source, "golds": list(golds)}
-    return {**own, "question_id": question_id, "sample": sample, **context, **made.to_dict()}
+        played.failed(failure, "made to fail")
+    run = {"step": 0, "split": "test", "data_source": source, "golds": list(golds)}
+    return {**run, "question_id": question_id, "sample": sample, **context, **played.to_dict()}
 
 
 def write_run(folder: Path, records: Sequence[dict[str, Any]], card: Provenance | None = None) -> Path:
     """A run folder with these records, in this order."""
     folder.mkdir(parents=True, exist_ok=True)
-    lines = [json.dumps(one) + "\n" for one in records]
+    lines = (json.dumps(record) + "\n" for record in records)
     (folder / "step_000000-1.jsonl").write_text("".join(lines), encoding="utf-8")
     if card is not None:
         card.write(folder)

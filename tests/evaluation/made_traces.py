@@ -39,14 +39,14 @@ def tokenizer() -> PreTrainedTokenizerFast:
     core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     core.decoder = decoders.ByteLevel()
     core.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in SPECIAL])
-    made = PreTrainedTokenizerFast(
+    tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=core,
         eos_token="<|im_end|>",
         pad_token="<|endoftext|>",
         additional_special_tokens=["<|im_start|>"],
     )
-    made.chat_template = CHATML
-    return made
+    tokenizer.chat_template = CHATML
+    return tokenizer
 
 
 class Lines:
@@ -117,21 +117,8 @@ def write_records(path: Path, records: Sequence[dict]) -> Path:
 
 
 #: Documents and questions contain what could be mistaken for a turn, and tokens that control a model.
-TEXTS = joined(
-    [
-        "Ulm",
-        " ",
-        "\n",
-        ">",
-        "é",
-        "<answer> x </answer>",
-        "</information>",
-        "<search>",
-        "<|im_end|>",
-        "Doc 1:",
-    ],
-    most=6,
-)
+_TAGS = ["<answer> x </answer>", "</information>", "<search>", "<|im_end|>", "Doc 1:"]
+TEXTS = joined(["Ulm", " ", "\n", ">", "é", *_TAGS], most=6)
 WORDS = st.text("abc é,", max_size=8)
 DOCUMENTS = st.lists(st.builds(Document, id=st.just("1"), contents=TEXTS), max_size=3)
 

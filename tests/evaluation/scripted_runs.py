@@ -67,7 +67,7 @@ def row_of(name: str) -> QuestionRow:
 
 
 def runner_of(
-    folder: RunFolder, script: Script, played: list[str], pause: Pause = lambda ask, turn: 0.0, **given
+    folder: RunFolder, script: Script, played: list[str], pause: Pause = lambda ask, turn: 0.0, **options
 ):
     """A runner that follows a script; `played` gets the id of each episode as it begins."""
 
@@ -76,7 +76,7 @@ def runner_of(
         return ScriptedEngine(ask, script[ask.question_id][ask.sample], pause)
 
     reward = RewardSum.from_config([{"term": "em"}, {"term": "f1", "weight": 0.0}])
-    return EpisodeRunner(setup_of(), make, reward, folder, **{"in_flight": 4, **given})
+    return EpisodeRunner(setup_of(), make, reward, folder, **{"in_flight": 4, **options})
 
 
 def folder_at(path: Path, **settings) -> RunFolder:
@@ -86,13 +86,8 @@ def folder_at(path: Path, **settings) -> RunFolder:
 
 def untimed(record: dict) -> dict:
     """A record without what differs from run to run."""
-    turns = [
-        {
-            **turn,
-            "generate_s": 0,
-            "tool_s": 0,
-            "calls": [{**call, "seconds": 0} for call in turn["calls"]],
-        }
-        for turn in record["turns"]
-    ]
+    turns = []
+    for turn in record["turns"]:
+        calls = [{**call, "seconds": 0} for call in turn["calls"]]
+        turns.append({**turn, "generate_s": 0, "tool_s": 0, "calls": calls})
     return {**record, "seconds": 0, "turns": turns}

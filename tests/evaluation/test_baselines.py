@@ -16,11 +16,9 @@ ROW = row_of("a")
 
 
 def prompt_of(name: str, protocol: str = "rag_r1_sq") -> str:
-    setup = replace(setup_of(), protocol=load_protocol(protocol))
-    condition = baseline(name, setup)
-    asked = condition.setup(ROW)
-    text = "".join(m["content"] for m in asked.messages(ROW.question, ROW.prompt))
-    return text + asked.protocol.opening
+    setup = baseline(name, replace(setup_of(), protocol=load_protocol(protocol))).setup(ROW)
+    text = "".join(m["content"] for m in setup.messages(ROW.question, ROW.prompt))
+    return text + setup.protocol.opening
 
 
 def test_the_run_itself_is_the_agent_unchanged():
@@ -48,22 +46,19 @@ def test_only_a_chain_of_thought_begins_within_a_thought_where_the_protocol_does
 
 @pytest.mark.parametrize("name", BASELINES)
 def test_no_baseline_may_search_by_itself_and_other_limits_stay(name):
-    setup = setup_of()
-    asked = baseline(name, setup).setup(ROW)
-    assert (asked.budget.max_turns, asked.budget.final_turn) == (0, True)
-    assert replace(asked.budget, max_turns=setup.budget.max_turns) == replace(setup.budget, final_turn=True)
+    budget = setup_of().budget
+    assert baseline(name, setup_of()).setup(ROW).budget == replace(budget, max_turns=0, final_turn=True)
 
 
 def test_without_search_the_agent_keeps_its_own_prompt():
     condition = baseline("no_search", setup_of())
-    asked = condition.setup(ROW)
-    assert asked.messages(ROW.question, ROW.prompt) == SQ.messages(ROW.question)
+    assert condition.setup(ROW).messages(ROW.question, ROW.prompt) == SQ.messages(ROW.question)
     assert not condition.searches and not condition.search_first
 
 
 def test_only_one_shot_needs_the_retrieval_server():
     conditions = {name: baseline(name, setup_of()) for name in BASELINES}
-    assert [name for name, one in conditions.items() if one.searches] == ["one_shot"]
+    assert [name for name, condition in conditions.items() if condition.searches] == ["one_shot"]
     assert conditions["one_shot"].search_first
 
 
@@ -73,11 +68,10 @@ def with_prompt(text: str):
 
 
 def test_a_prompt_of_the_users_own_takes_the_place_of_ours():
-    asked = baseline("direct", with_prompt("Say it: {question}")).setup(ROW)
-    assert asked.messages(ROW.question, ROW.prompt) == [
-        {"role": "user", "content": f"Say it: {ROW.question}"}
-    ]
-    assert GOLD not in str(asked.messages(ROW.question))
+    setup = baseline("direct", with_prompt("Say it: {question}")).setup(ROW)
+    message = {"role": "user", "content": f"Say it: {ROW.question}"}
+    assert setup.messages(ROW.question, ROW.prompt) == [message]
+    assert GOLD not in str(setup.messages(ROW.question))
 
 
 def test_a_prompt_without_a_place_for_the_passages_is_refused():

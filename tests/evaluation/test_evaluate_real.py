@@ -15,18 +15,13 @@ from rag_r1.demo.world import demo_protocol, to_row
 from rag_r1.evaluation import command
 from rag_r1.inference.vllm_server import vllm_server
 from rag_r1.tools.retrieval.local_server import build_index, retrieval_process
+from tests.evaluation.command_words import PROMPT, command_words
 from tests.fakes.scripted_teacher import Teacher
 
-ROOT = Path(__file__).parents[2]
 DATA = Path(os.environ.get("RAG_R1_DATA") or Path(__file__).parents[3] / "shared" / "data")
 CORPUS, QUESTIONS = DATA / "corpus" / "hotpotqa_corpus.jsonl.gz", DATA / "qa" / "hotpotqa.jsonl"
-PROMPT = ROOT / "rag_r1" / "demo" / "prompt.txt"
 
 pytestmark = [pytest.mark.slow, pytest.mark.full, pytest.mark.timeout(1200)]
-
-
-def words(**flags: object) -> list[str]:
-    return [str(word) for name, value in flags.items() for word in (f"--{name.replace('_', '-')}", value)]
 
 
 def test_a_folder_is_served_evaluated_and_the_server_ended(tmp_path, capsys):
@@ -35,7 +30,8 @@ def test_a_folder_is_served_evaluated_and_the_server_ended(tmp_path, capsys):
     with Teacher.of_world(seed=2, count=24, calm=True) as world:
         rows = (to_row(question, i, "test", protocol) for i, question in enumerate(world.questions))
         write_rows(tmp_path / "q.parquet", rows)
-        given = words(
+        words = command_words(
+            "rag_r1.agent.max_turn_tokens=48",
             data=tmp_path / "q.parquet",
             model=policy,
             prompt=PROMPT,
@@ -45,9 +41,9 @@ def test_a_folder_is_served_evaluated_and_the_server_ended(tmp_path, capsys):
             max_prompt_tokens=64,
             max_response_tokens=400,
         )
-        assert command.main([*given, "rag_r1.agent.max_turn_tokens=48"]) == 0
-        told = capsys.readouterr().out
-    assert "condition agent: 24 questions" in told and "failed (the endpoint" not in told
+        assert command.main(words) == 0
+        printed = capsys.readouterr().out
+    assert "condition agent: 24 questions" in printed and "failed (the endpoint" not in printed
     card = json.loads((tmp_path / "out" / "card.json").read_text())
     assert card["model"]["name"] == "rag_r1_mq" and len(card["model"]["sha256"]) == 64
     assert card["engine"]["mode"] == "tokens" and card["budget"]["max_context_tokens"] == 464
@@ -67,7 +63,10 @@ def test_500_real_questions_run_through_in_token_ids_without_a_failure(tmp_path)
         retrieval_process(index, tmp_path / "retrieval.log") as retriever,
         vllm_server(policy, tmp_path / "vllm.log", options=options) as url,
     ):
-        given = words(
+        # Most of the time goes into reading observations, so they are short.
+        words = command_words(
+            "rag_r1.agent.max_turn_tokens=48",
+            "rag_r1.agent.max_query_observation_tokens=120",
             data=QUESTIONS,
             supporting=QUESTIONS,
             index=index,
@@ -81,9 +80,7 @@ def test_500_real_questions_run_through_in_token_ids_without_a_failure(tmp_path)
             max_prompt_tokens=400,
             max_response_tokens=600,
         )
-        # Most of the time goes into reading observations, so they are short.
-        limits = ("rag_r1.agent.max_turn_tokens=48", "rag_r1.agent.max_query_observation_tokens=120")
-        assert command.main([*given, *limits]) == 0
+        assert command.main(words) == 0
     report = json.loads((tmp_path / "out" / "report.json").read_text())
     counts = report["counts"]["all"]
     assert (counts["questions"], counts["episodes"], counts["failed"]) == (500, 500, 0)

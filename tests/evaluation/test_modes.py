@@ -15,77 +15,74 @@ from rag_r1.demo.world import demo_protocol, make_questions, make_world, to_row
 from rag_r1.evaluation import command
 from rag_r1.evaluation.modes import alone_condition
 from rag_r1.runs.errors import RunError
+from tests.evaluation.command_words import PROMPT, command_words
 from tests.evaluation.scripted_runs import row_of, setup_of
 from tests.fakes.reading_policy import ReadingPolicy
 
 SQ = demo_protocol("rag_r1_sq")
-PROMPT = Path(__file__).parents[2] / "rag_r1" / "demo" / "prompt.txt"
 WORLD = make_world(3, "train", people=60, places=20)
 QUESTIONS = make_questions(WORLD, 12, 3)
 TURNS, TURN_TOKENS = 4, 40
 FIGURES = ("answered", "formatted", "EM", "EM_answered", "EM_formatted")
 
 
-@pytest.fixture(scope="module")
-def tokenizer():
-    from transformers import AutoTokenizer
-
-    return AutoTokenizer.from_pretrained(policy_path("rag_r1_sq"))
-
-
 def words(before: str, after: str, out: Path, *more: str) -> list[str]:
-    given = {
-        "--data": out.parent / "questions.parquet",
-        "--base-url": before,
-        "--trained-url": after,
-        "--model": "base",
-        "--trained": "tuned",
-        "--tokenizer": policy_path("rag_r1_sq"),
-        "--retriever-url": before,
-        "--protocol": "rag_r1_sq",
-        "--prompt": PROMPT,
-        "--out": out,
+    flags = {
+        "data": out.parent / "questions.parquet",
+        "base_url": before,
+        "trained_url": after,
+        "model": "base",
+        "trained": "tuned",
+        "tokenizer": policy_path("rag_r1_sq"),
+        "retriever_url": before,
+        "protocol": "rag_r1_sq",
+        "prompt": PROMPT,
+        "out": out,
     }
     limits = [f"rag_r1.agent.max_turns={TURNS}", f"rag_r1.agent.max_turn_tokens={TURN_TOKENS}"]
-    return ["modes", *(str(word) for pair in given.items() for word in pair), *more, *limits]
+    return ["modes", *command_words(*more, *limits, **flags)]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("interrupted", [False, pytest.param(True, marks=pytest.mark.full)])
-def test_three_runs_with_one_budget_become_one_table(tokenizer, tmp_path, capsys, monkeypatch, interrupted):
+def test_three_runs_with_one_budget_become_one_table(
+    sq_tokenizer, tmp_path, capsys, monkeypatch, interrupted
+):
     monkeypatch.setitem(sys.modules, "matplotlib", None)  # pictures take longer than everything else
     # Before training the model never finds anything, since its search has half of the passages; afterwards it
     # knows the answers. Without search it has to guess.
     write_rows(tmp_path / "questions.parquet", [to_row(q, i, "test", SQ) for i, q in enumerate(QUESTIONS)])
     out = tmp_path / "out"
     with (
-        ReadingPolicy.of(tokenizer, QUESTIONS, WORLD.passages[:1]) as base,
-        ReadingPolicy.of(tokenizer, QUESTIONS, WORLD.passages, knows=True) as tuned,
+        ReadingPolicy.of(sq_tokenizer, QUESTIONS, WORLD.passages[:1]) as base,
+        ReadingPolicy.of(sq_tokenizer, QUESTIONS, WORLD.passages, knows=True) as tuned,
     ):
         if interrupted:  # the server of the trained model is not there yet
             assert command.main(words(base.url, "http://127.0.0.1:9/v1", out, "--retries", "0")) == 1
-            asked = len(base.bodies)
-            assert asked and not (out / "modes.json").exists() and "3/3 after" in capsys.readouterr().out
+            requests = len(base.bodies)
+            assert requests and not (out / "modes.json").exists() and "3/3 after" in capsys.readouterr().out
         assert command.main(words(base.url, tuned.url, out)) == 0
-        assert not interrupted or len(base.bodies) == asked, "what is finished is not played again"
+        assert not interrupted or len(base.bodies) == requests, "what is finished is not played again"
         modes = json.loads((out / "modes.json").read_text())["modes"]
         assert list(modes) == ["before_no_search", "before", "after"]
-        right = {name: [one["figures"][figure]["value"] for figure in FIGURES] for name, one in modes.items()}
+        right = {
+            name: [mode["figures"][figure]["value"] for figure in FIGURES] for name, mode in modes.items()
+        }
         assert right["after"] == [1.0, 1.0, 1.0, 1.0, 1.0]
         assert right["before"] == [1.0, 1.0, 0.0, 0.0, 0.0]
-        assert {one["questions"] for one in modes.values()} == {len(QUESTIONS)}
+        assert {mode["questions"] for mode in modes.values()} == {len(QUESTIONS)}
 
         budgets = {name: json.loads((out / name / "card.json").read_text())["budget"] for name in modes}
         assert budgets["before"] == budgets["after"]
         alone = budgets["before_no_search"]
         assert (alone["max_turns"], alone["max_turn_tokens"]) == (0, (TURNS + 1) * TURN_TOKENS)
-        prompts = [tokenizer.decode(body["prompt"]) for body in base.bodies]
+        prompts = [sq_tokenizer.decode(body["prompt"]) for body in base.bodies]
         assert any("reason step by step" in prompt for prompt in prompts), "without search: its own prompt"
         assert {body["model"] for body in base.bodies} == {"base"}
         assert {body["model"] for body in tuned.bodies} == {"tuned"}
 
-        shown = capsys.readouterr().out
-        assert "| EM of the answered |" in shown and "3/3 after training, with search" in shown
+        printed = capsys.readouterr().out
+        assert "| EM of the answered |" in printed and "3/3 after training, with search" in printed
         assert "after training, with search" in (out / "modes.md").read_text()
         compared = json.loads((out / "compare.json").read_text())
         assert compared["runs"] == ["before", "before_no_search", "after"]

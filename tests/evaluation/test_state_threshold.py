@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -27,9 +26,9 @@ from rag_r1.evaluation.state_threshold import (
     states_of,
     thresholds_of,
 )
+from tests.evaluation.command_words import PROMPT, command_words
+from tests.evaluation.finished_runs import write_run
 from tests.fakes.reading_policy import ReadingPolicy
-
-PROMPT = Path(__file__).parents[2] / "rag_r1" / "demo" / "prompt.txt"
 
 
 def record(state: float | None, em: float | None = 1.0, answer: str | None = "x") -> dict:
@@ -38,21 +37,15 @@ def record(state: float | None, em: float | None = 1.0, answer: str | None = "x"
     return Trajectory("t", "?", "agentic_rag_en", turns, answer=answer, rewards={"em": em}).to_dict()
 
 
-def write(path: Path, records: list[dict]) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(one) + "\n" for one in records))
-    return path
-
-
 def states(right: list[float], wrong: list[float]) -> AnswerStates:
     return AnswerStates(np.sort(right), np.sort(wrong))
 
 
 def test_the_state_is_that_of_the_answer_and_what_has_none_is_counted():
     records = [record(3.0), record(1.0, 0.0), record(2.0), record(None), record(4.0, answer=None)]
-    found = states_of([*records, record(5.0, None), record(float("inf"))])
-    assert (found.right.tolist(), found.wrong.tolist()) == ([2.0, 3.0], [1.0])
-    assert sorted(found.left_out.values()) == [1, 1, 1, 1]
+    answers = states_of([*records, record(5.0, None), record(float("inf"))])
+    assert (answers.right.tolist(), answers.wrong.tolist()) == ([2.0, 3.0], [1.0])
+    assert sorted(answers.left_out.values()) == [1, 1, 1, 1]
     assert states_of([record(1.0, 0.6)], right_from=0.5).right.tolist() == [1.0]
 
 
@@ -78,43 +71,37 @@ VALUES = st.lists(st.floats(0.01, 1e6), min_size=1, max_size=30)
 
 @given(VALUES, VALUES, st.floats(0.05, 1.0))
 def test_a_threshold_accepts_what_it_says_as_the_agent_accepts(right, wrong, share):
-    found = states(right, wrong)
-    thresholds = thresholds_of(found)
+    thresholds = thresholds_of(states(right, wrong))
     assert all(first.sigma <= second.sigma for first, second in pairwise(thresholds))
-    for one in (quantile_threshold(thresholds, share), best_balanced(thresholds)):
-        assert one.sigma > 0
-        assert one.right_accepted == sum(not state >= one.sigma for state in right) / len(right)
-        assert one.wrong_accepted == sum(not state >= one.sigma for state in wrong) / len(wrong)
+    for threshold in (quantile_threshold(thresholds, share), best_balanced(thresholds)):
+        sigma = threshold.sigma
+        assert sigma > 0
+        assert threshold.right_accepted == sum(not state >= sigma for state in right) / len(right)
+        assert threshold.wrong_accepted == sum(not state >= sigma for state in wrong) / len(wrong)
     assert quantile_threshold(thresholds, share).right_accepted >= share - 1e-9
     assert best_balanced(thresholds).balanced_accuracy >= 0.5
 
 
 def test_the_command_reads_a_run_and_prints_the_proposals(tmp_path, capsys):
     records = [record(float(i)) for i in range(1, 61)] + [record(50.0 + i, 0.0) for i in range(60)]
-    write(tmp_path / "run" / "trajectories" / "records.jsonl", [*records, record(None)])
-    write(tmp_path / "run" / "journal" / "records.jsonl", [{"no": "trajectory"}])
+    write_run(tmp_path / "run" / "trajectories", [*records, record(None)])
+    write_run(tmp_path / "run" / "journal", [{"no": "trajectory"}])
     assert command.main(["sigma", str(tmp_path / "run"), "--accept", "0.5"]) == 0
-    shown = capsys.readouterr().out
-    assert (
-        "| right | 60 | 30.50 | 3.95 |" in shown
-        and "| 50% of the right answers | 30.500 | 50.0% | 0.0% |" in shown
-    )
-    assert "left out: 1 records without a state" in shown and "fewer than" not in shown
+    printed = capsys.readouterr().out
+    assert "| right | 60 | 30.50 | 3.95 |" in printed
+    assert "| 50% of the right answers | 30.500 | 50.0% | 0.0% |" in printed
+    assert "left out: 1 records without a state" in printed and "fewer than" not in printed
 
 
 def test_a_state_that_tells_nothing_and_few_answers_are_said(tmp_path, capsys):
-    path = write(tmp_path / "r.jsonl", [record(2.0), record(1.0, 0.0), record(3.0, 0.0)])
-    assert command.main(["sigma", str(path)]) == 0
-    shown = capsys.readouterr().out
-    assert "does not tell right answers from wrong ones" in shown and "fewer than 50 answers" in shown
-    path = write(tmp_path / "r.jsonl", [record(2.0)])
-    assert command.main(["sigma", str(path)]) == 0
+    records = [record(2.0), record(1.0, 0.0), record(3.0, 0.0)]
+    assert command.main(["sigma", str(write_run(tmp_path / "three", records))]) == 0
+    printed = capsys.readouterr().out
+    assert "does not tell right answers from wrong ones" in printed and "fewer than 50 answers" in printed
+    assert command.main(["sigma", str(write_run(tmp_path / "one", records[:1]))]) == 0
     assert "no max_state is proposed" in capsys.readouterr().out
-
-
-def test_what_is_not_there_is_an_error(tmp_path, capsys):
     assert command.main(["sigma", str(tmp_path / "none")]) == 1
-    assert "no such file or folder" in capsys.readouterr().err
+    assert str(tmp_path / "none") in capsys.readouterr().err
 
 
 class WithLogProbs(ReadingPolicy):
@@ -129,30 +116,27 @@ class WithLogProbs(ReadingPolicy):
 
 
 @pytest.mark.slow
-def test_an_evaluation_with_a_high_max_state_records_the_states_of_its_tokens(tmp_path, capsys, monkeypatch):
+def test_an_evaluation_with_a_high_max_state_records_the_states_of_its_tokens(
+    sq_tokenizer, tmp_path, capsys, monkeypatch
+):
     monkeypatch.setitem(sys.modules, "matplotlib", None)  # no pictures: they take the longest
-    from transformers import AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(policy_path("rag_r1_sq"))
     small = make_world(3, "train", people=20, places=10)
     questions = make_questions(small, 4, 3)
     rows = [to_row(question, i, "test", demo_protocol("rag_r1_sq")) for i, question in enumerate(questions)]
     write_rows(tmp_path / "q.parquet", rows)
-    with WithLogProbs.of(tokenizer, questions, small.passages) as policy:
-        given = {
-            "--data": tmp_path / "q.parquet",
-            "--base-url": policy.url,
-            "--model": "m",
-            "--tokenizer": policy_path("rag_r1_sq"),
-            "--retriever-url": policy.url,
-            "--protocol": "rag_r1_sq",
-            "--prompt": PROMPT,
-            "--out": tmp_path / "run",
+    with WithLogProbs.of(sq_tokenizer, questions, small.passages) as policy:
+        flags = {
+            "data": tmp_path / "q.parquet",
+            "base_url": policy.url,
+            "model": "m",
+            "tokenizer": policy_path("rag_r1_sq"),
+            "retriever_url": policy.url,
+            "protocol": "rag_r1_sq",
+            "prompt": PROMPT,
         }
-        words = [str(word) for pair in given.items() for word in pair]
-        assert command.main([*words, "rag_r1.agent.max_state=1000000"]) == 0
-        chat = [*words[:-1], str(tmp_path / "chat"), "--engine", "chat"]
-        assert command.main([*chat, "rag_r1.agent.max_state=1000000"]) == 1
+        key = "rag_r1.agent.max_state=1000000"
+        assert command.main(command_words(key, **flags, out=tmp_path / "run")) == 0
+        assert command.main(command_words(key, **flags, out=tmp_path / "chat", engine="chat")) == 1
     assert "max_state needs the log-probs" in capsys.readouterr().err
     for played in read_records(tmp_path / "run" / "trajectories"):
         assert played["turns"][-1]["state"] == pytest.approx(0.5 * played["generated_tokens"])

@@ -14,8 +14,8 @@ from rag_r1.runs.errors import RunError
 from tests.fakes.scripted_vllm import Policy
 
 
-def arguments(**given) -> EvalArguments:
-    return EvalArguments(**{"questions": [Path("q.parquet")], "out": Path("out"), "model": "m", **given})
+def arguments(**changes) -> EvalArguments:
+    return EvalArguments(**{"questions": [Path("q.parquet")], "out": Path("out"), "model": "m", **changes})
 
 
 def folder_with(path: Path, config: str) -> Path:
@@ -42,22 +42,22 @@ def test_a_dead_server_is_named_with_its_address_and_the_command_that_starts_one
 
 
 @pytest.mark.parametrize(
-    ("longest", "given", "context"),
+    ("longest", "limit", "context"),
     [(2048, None, 2048), (100_000, None, 12_288), (None, None, 12_288), (2048, 512, 512), (2048, 4096, 2048)],
 )
 def test_a_folders_context_is_as_long_as_the_episode_needs_and_the_model_can(
-    tmp_path, longest, given, context
+    tmp_path, longest, limit, context
 ):
     folder = folder_with(tmp_path / "model", json.dumps({"max_position_embeddings": longest}))
-    found = resolve_model(arguments(model=str(folder), max_context_tokens=given))
-    assert (found.max_context_tokens, found.model, found.tokenizer) == (context, str(folder), str(folder))
-    assert found.max_prompt_tokens == min(4096, context - 1)
+    args = resolve_model(arguments(model=str(folder), max_context_tokens=limit))
+    assert (args.max_context_tokens, args.model, args.tokenizer) == (context, str(folder), str(folder))
+    assert args.max_prompt_tokens == min(4096, context - 1)
 
 
 def test_a_server_says_how_long_its_context_is_and_whether_it_has_the_model():
     with Policy(None, {}, lambda *unused: True, context=512) as server:
-        found = resolve_model(arguments(model="policy", base_url=server.url))
-        assert (found.max_context_tokens, found.max_prompt_tokens) == (512, 511)
+        args = resolve_model(arguments(model="policy", base_url=server.url))
+        assert (args.max_context_tokens, args.max_prompt_tokens) == (512, 511)
         with pytest.raises(RunError, match="has no model 'other', but policy"):
             resolve_model(arguments(model="other", base_url=server.url))
         assert vllm_version(server.url, "NO_KEY") == "0.1"
@@ -67,8 +67,8 @@ def test_a_server_says_how_long_its_context_is_and_whether_it_has_the_model():
 
 
 def test_a_demo_policy_is_resolved():
-    found = resolve_model(arguments(model=str(policy_path("rag_r1_mq"))))
-    assert found.max_context_tokens == 2048 and found.base_url is None
+    args = resolve_model(arguments(model=str(policy_path("rag_r1_mq"))))
+    assert args.max_context_tokens == 2048 and args.base_url is None
 
 
 @pytest.mark.parametrize("config", ["{", "[]"])
@@ -79,6 +79,6 @@ def test_a_configuration_that_cannot_be_read_is_named(tmp_path, config):
 
 
 def test_flags_for_the_server_that_cannot_be_split_are_named(tmp_path):
-    given = arguments(model=str(policy_path("rag_r1_mq")), vllm_options="--seed '1")
-    with pytest.raises(RunError, match="--vllm-options"), serve_model(resolve_model(given)):
+    args = arguments(model=str(policy_path("rag_r1_mq")), vllm_options="--seed '1")
+    with pytest.raises(RunError, match="--vllm-options"), serve_model(resolve_model(args)):
         pass

@@ -8,9 +8,9 @@ _PROMPT = "Write <answer> Beijing </answer>.<|im_start|>assistant\n"
 _HINT = protocol("search_r1").invalid_hint or ""
 
 
-def _turn(text: str, contents: str | None = None, shown: str = "") -> Case:
+def _turn(text: str, contents: str | None = None, observation: str = "") -> Case:
     documents = [] if contents is None else [{"title": "", "text": "", "contents": contents}]
-    return {"text": text, "documents": documents, "observation": shown}
+    return {"text": text, "documents": documents, "observation": observation}
 
 
 def _search_r1(golds: list[str], turns: list[Case], **published: float) -> Case:

@@ -19,7 +19,7 @@ from rag_r1.protocols import Action, Invalid
 from rag_r1.rewards import normalise
 from rag_r1.rewards.normalise import normalise_r1_searcher
 from rag_r1.rewards.terms.r1_searcher import r1_searcher_blocks
-from tests.golden.golden_tables import TABLES, Case, found, played, protocol, rag_r1_action
+from tests.golden.golden_tables import TABLES, Case, documents_of, played, protocol, rag_r1_action
 from tests.golden.published_readings import (
     answer_in_the_text,
     block,
@@ -84,7 +84,7 @@ def _tags_in_documents(table: str, case: Case) -> bool:
     if "observations" not in TABLES[table]:
         return False
     neutralise = protocol(dialect(table)).neutralise
-    contents = [document.contents for turn in case["turns"] for document in found(turn["documents"])]
+    contents = [document.contents for turn in case["turns"] for document in documents_of(turn["documents"])]
     return any(neutralise(text) != text for text in contents)
 
 
@@ -101,8 +101,8 @@ def _nothing_left(table: str, case: Case) -> bool:
     shorten, normaliser = (normalise_r1_searcher, "r1_searcher") if r1_searcher else (normalise, "squad")
     if published is not None and not all(map(shorten, golds)):
         compared = slice(1, 3) if r1_searcher else slice(0, 1)  # cover-EM and F1, or EM
-        ours = figures(answer, golds, normaliser)[compared]
-        if ours != plain_figures(published, golds, normaliser)[compared]:
+        values = figures(answer, golds, normaliser)[compared]
+        if values != plain_figures(published, golds, normaliser)[compared]:
             return True
     return table == "search_r1_format" and not all(map(normalise, golds)) and finds_gold_elsewhere(case)
 
@@ -127,14 +127,14 @@ def _past_the_stop(table: str, case: Case) -> bool:
     if table not in SEARCH_R1:
         return False
     last = case["turns"][-1]
-    for turn, ours in zip(case["turns"], _actions(table, case), strict=True):
+    for turn, action in zip(case["turns"], _actions(table, case), strict=True):
         text = turn["text"].rstrip()
         if first_closing(text) < len(text):
             published = block(text)[0] or "invalid"
-            kind = "search" if ours == Invalid("empty query") else ours.kind
+            kind = "search" if action == Invalid("empty query") else action.kind
             if (published != kind and turn is not last) or reads_another_answer(table, case):
                 return True
-        if ours.kind == "answer":
+        if action.kind == "answer":
             return False
     return False
 
@@ -156,19 +156,19 @@ def _nothing_found(table: str, case: Case) -> bool:
     )
 
 
-def _asked(case: Case) -> str | None:
+def _search_body(case: Case) -> str | None:
     """The body of the search that the released code carried out and ours as well."""
     searched = case["action"] == "search" and rag_r1_action(case).kind == "search"
     return case["content"] if searched else None
 
 
 def _opened_again(table: str, case: Case) -> bool:
-    return table == "rag_r1_queries" and "<search>" in (_asked(case) or "")
+    return table == "rag_r1_queries" and "<search>" in (_search_body(case) or "")
 
 
 def _listed(case: Case) -> str:
     """The body of a list of queries as our parser sees it, empty if the case has none."""
-    body = _asked(case) if case.get("mode") == "mq" else None
+    body = _search_body(case) if case.get("mode") == "mq" else None
     return (body or "").rpartition("<search>")[2].strip()
 
 

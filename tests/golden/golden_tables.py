@@ -57,7 +57,7 @@ def differing(name: str, case: Case) -> set[str]:
     return {column for column, compared in TABLES[name].items() if not compared.agrees(case)}
 
 
-def found(documents: list[dict[str, str]]) -> list[Document]:
+def documents_of(documents: list[dict[str, str]]) -> list[Document]:
     """The documents of a case as the agent core holds them."""
     return [Document(str(i), document["contents"]) for i, document in enumerate(documents)]
 
@@ -71,7 +71,7 @@ def played(dialect: str, case: Case) -> Trajectory:
         action = protocol(dialect).parse(turn["text"])
         record.turns.append(Turn(turn["text"], action.kind))
         if isinstance(action, Search) and turn is not last:
-            documents = [found(turn["documents"])] + [[]] * (len(action.queries) - 1)
+            documents = [documents_of(turn["documents"])] + [[]] * (len(action.queries) - 1)
             record.turns[-1] = Turn.searched(turn["text"], action.queries, documents)
         if isinstance(action, Answer):
             record.answer, record.status = action.text, "answered"
@@ -81,16 +81,16 @@ def played(dialect: str, case: Case) -> Trajectory:
 
 def observations(dialect: str, case: Case) -> list[str]:
     """What our environment puts behind each turn of a case: documents, the hint, or nothing."""
-    shown = []
+    observed = []
     for turn in case["turns"][:-1]:
         action = protocol(dialect).parse(turn["text"])
         if isinstance(action, Answer):
             break
         if isinstance(action, Invalid):
-            shown.append(protocol(dialect).invalid_hint or "")
+            observed.append(protocol(dialect).invalid_hint or "")
         else:
-            shown.append(protocol(dialect).observation(action.queries, [found(turn["documents"])]))
-    return [*shown, ""]
+            observed.append(protocol(dialect).observation(action.queries, [documents_of(turn["documents"])]))
+    return [*observed, ""]
 
 
 def _observed(dialect: str) -> dict[str, Column]:
@@ -135,7 +135,7 @@ def _metric(column: str, metric: Callable[..., float]) -> dict[str, Column]:
 
 def _observation(dialect: Callable[[Case], str]) -> dict[str, Column]:
     def ours(case: Case) -> str:
-        results = [found(documents) for documents in case["documents"]]
+        results = [documents_of(documents) for documents in case["documents"]]
         return protocol(dialect(case)).observation(case["queries"], results)
 
     return {"observation": Column(lambda case: case["observation"], ours)}

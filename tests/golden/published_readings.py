@@ -26,8 +26,8 @@ def block(text: str) -> tuple[str | None, int]:
         if close in text:
             text = text[: text.index(close) + len(close)]
             break
-    found = re.search(r"<(search|answer)>(.*?)</\1>", text, re.DOTALL)
-    return (found[1], found.end()) if found else (None, 0)
+    match = re.search(r"<(search|answer)>(.*?)</\1>", text, re.DOTALL)
+    return (match[1], match.end()) if match else (None, 0)
 
 
 def first_closing(text: str) -> int:

@@ -33,9 +33,9 @@ NOTHING = "nothing to judge: an episode without a search is worth 0, and RAGAS r
 
 def cases() -> list[dict[str, Any]]:
     """The inputs, and the replies of the two judges."""
-    made = [(QUESTION, CONTEXTS, pair) for pair in product(GRADES, repeat=2)]
-    made += [(QUESTION, CONTEXTS, pair) for bad in UNUSABLE for pair in (("2", bad), (bad, "1"), (bad, bad))]
-    made += [
+    rows = [(QUESTION, CONTEXTS, pair) for pair in product(GRADES, repeat=2)]
+    rows += [(QUESTION, CONTEXTS, pair) for bad in UNUSABLE for pair in (("2", bad), (bad, "1"), (bad, bad))]
+    rows += [
         (question, contexts, ("2", "2"))
         for question, contexts in (
             (QUESTION, CONTEXTS[1:]),
@@ -50,7 +50,7 @@ def cases() -> list[dict[str, Any]]:
             (QUESTION, []),
         )
     ]
-    return [{"question": q, "contexts": c, "judges": list(judges)} for q, c, judges in made]
+    return [{"question": q, "contexts": c, "judges": list(judges)} for q, c, judges in rows]
 
 
 class Judges(ThreadingHTTPServer):
@@ -70,21 +70,21 @@ class _Handler(BaseHTTPRequestHandler):
         texts = json.dumps(body["messages"], ensure_ascii=False)
         reply = self.server.replies[self.server.first not in texts]
         # RAGAS asks for an object with the grade; what is no number is said in plain words.
-        said = f'{{"rating": {reply}}}' if _is_number(reply) else reply
-        message: dict[str, Any] = {"role": "assistant", "content": said}
+        text = f'{{"rating": {reply}}}' if _is_number(reply) else reply
+        message: dict[str, Any] = {"role": "assistant", "content": text}
         if body.get("tools"):
-            called = {"name": body["tools"][0]["function"]["name"], "arguments": said}
+            function = {"name": body["tools"][0]["function"]["name"], "arguments": text}
             message = {"role": "assistant", "content": None, "tool_calls": [
-                {"id": "1", "type": "function", "function": called}]}  # fmt: skip
+                {"id": "1", "type": "function", "function": function}]}  # fmt: skip
         answer = {"id": "1", "object": "chat.completion", "created": 0, "model": body["model"],
                   "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
                   "usage": {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}}  # fmt: skip
-        told = json.dumps(answer).encode()
+        data = json.dumps(answer).encode()
         self.send_response(200)
         self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(told)))
+        self.send_header("Content-Length", str(len(data)))
         self.end_headers()
-        self.wfile.write(told)
+        self.wfile.write(data)
 
     def log_message(self, *unused: object) -> None:
         """Nothing is logged."""
@@ -98,12 +98,12 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def completed(case: dict[str, Any], value: float | None | str, asked: bool) -> dict[str, Any]:
+def completed(case: dict[str, Any], value: float | None | str, has_asked: bool) -> dict[str, Any]:
     """The case with RAGAS's value and ours."""
-    told = {**case, "ragas": value, "requests": asked, "here": value}
+    row = {**case, "ragas": value, "requests": has_asked, "here": value}
     if value is None:
-        return {**told, "why": NO_GRADE}
-    return {**told, "here": 0.0, "why": NOTHING} if isinstance(value, str) else told
+        return {**row, "why": NO_GRADE}
+    return {**row, "here": 0.0, "why": NOTHING} if isinstance(value, str) else row
 
 
 async def measure() -> list[dict[str, Any]]:
@@ -117,7 +117,7 @@ async def measure() -> list[dict[str, Any]]:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         client = AsyncOpenAI(base_url=f"http://127.0.0.1:{server.server_port}/v1", api_key="none")
         metric = ContextRelevance(llm=llm_factory("judge", client=client))
-        found = []
+        rows = []
         for case in cases():
             server.replies, server.requests = case["judges"], 0
             try:
@@ -125,9 +125,9 @@ async def measure() -> list[dict[str, Any]]:
                 value = None if math.isnan(value) else value
             except ValueError as error:
                 value = type(error).__name__
-            found.append(completed(case, value, server.requests > 0))
+            rows.append(completed(case, value, server.requests > 0))
         server.shutdown()
-    return found
+    return rows
 
 
 def main() -> None:

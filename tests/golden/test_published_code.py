@@ -18,7 +18,7 @@ def cases_of(table: str) -> list[Case]:
         )
 
 
-def told(table: str, case: Case) -> str:
+def name_of(table: str, case: Case) -> str:
     return f"{table} case {case['id']}, {case['kind']}"
 
 
@@ -28,7 +28,7 @@ def test_every_case_agrees_with_the_published_code_or_falls_under_a_stated_diffe
     for case in cases_of(table):
         allowed = {column for difference in explaining(table, case) for column in difference.columns}
         unexplained += [
-            f"{told(table, case)}, {column}: published {TABLES[table][column].published(case)!r}, "
+            f"{name_of(table, case)}, {column}: published {TABLES[table][column].published(case)!r}, "
             f"ours {TABLES[table][column].ours(case)!r}"
             for column in sorted(differing(table, case) - allowed)
         ]
@@ -38,7 +38,7 @@ def test_every_case_agrees_with_the_published_code_or_falls_under_a_stated_diffe
 @pytest.mark.parametrize("table", TABLES)
 def test_no_case_that_agrees_everywhere_falls_under_a_difference(table):
     covered = {
-        told(table, case): [difference.name for difference in explaining(table, case)]
+        name_of(table, case): [difference.name for difference in explaining(table, case)]
         for case in cases_of(table)
         if not differing(table, case)
     }
@@ -57,8 +57,8 @@ def test_every_table_of_the_folder_is_compared():
 def test_every_difference_shows_in_its_example_and_in_no_other_column(difference: Difference):
     table, case = EXAMPLES[difference.name]
     assert difference in explaining(table, case)
-    shown = differing(table, case)
-    assert shown and shown <= set(difference.columns)
+    columns = differing(table, case)
+    assert columns and columns <= set(difference.columns)
 
 
 def test_the_page_on_published_formats_tells_every_difference():

@@ -3,7 +3,7 @@
 The corpus is read once, whatever its size: in memory are the passages that are kept and the current row. A
 gold passage is found by its id, or by the title of its page, and of a page at most `PAGE` passages are kept.
 The random ones are a sample without replacement: those with the smallest hashes of seed and place, so they
-depend neither on the order of reading nor on what else is looked for. What was found is written to a file
+depend neither on the order of reading nor on what else is looked for. The results are written to a file
 (rag_r1/probes/passages.py) every `save_every` passages, with the place that was reached, so a scan that was
 killed goes on from there.
 
@@ -23,7 +23,7 @@ from typing import Any
 
 import httpx
 
-from rag_r1.corpus.reader import BadPassageError, Corpus, CorpusError, CorpusPosition
+from rag_r1.corpus.reader import Corpus, CorpusError, CorpusPosition
 from rag_r1.data.evidence import GoldEvidence, title_key, title_of
 from rag_r1.data.files.bad_rows import BadRows
 from rag_r1.io.atomic_files import write_json_lines
@@ -86,25 +86,21 @@ class _PassageScan:
             elif entry > self.drawn[0]:
                 heapq.heapreplace(self.drawn, entry)
 
-    def found(self) -> Passages:
-        """What was found until now."""
-        return Passages(self.by_id, self.by_title, pool_of(self.drawn))
-
     def state(self) -> dict[str, Any]:
         """As JSON."""
         return {
             "place": list(self.place),
             "done": self.done,
             "by_id": [_pair(document) for document in self.by_id.values()],
-            "by_title": {key: [_pair(one) for one in page] for key, page in self.by_title.items()},
+            "by_title": {key: [*map(_pair, page)] for key, page in self.by_title.items()},
             "drawn": sorted(self.drawn),
             "bad": [self.bad.count, self.bad.first],
         }
 
     def restore(self, state: _ScanState) -> None:
         """The inverse."""
-        found = state.passages()
-        self.by_id, self.by_title, self.drawn = found.by_id, found.by_title, list(state.drawn)
+        passages = state.passages()
+        self.by_id, self.by_title, self.drawn = passages.by_id, passages.by_title, list(state.drawn)
         heapq.heapify(self.drawn)
         self.bad, self.place, self.done = BadRows(*state.bad), CorpusPosition(*state.place), state.done
 
@@ -127,36 +123,35 @@ def find_passages(
     file then stays unfinished (`done` is false), so that nothing but this command reads it.
     """
     evidence = list(wanted)
-    ids = frozenset(name for one in evidence for name in one.ids)
-    titles = frozenset(title for one in evidence for title in one.titles)
+    ids = frozenset().union(*(gold.ids for gold in evidence))
+    titles = frozenset().union(*(gold.titles for gold in evidence))
     scan = _PassageScan(ids, titles, random, seed)
-    asked = [_VERSION, corpus.fingerprint(), sorted(ids), sorted(titles), random, seed, PAGE]
-    fingerprint = hashlib.sha256(json.dumps(asked).encode()).hexdigest()
+    target = [_VERSION, corpus.fingerprint(), sorted(ids), sorted(titles), random, seed, PAGE]
+    fingerprint = hashlib.sha256(json.dumps(target).encode()).hexdigest()
     _load(out, fingerprint, scan)
-    read = 0
-    for row, place in () if scan.done else corpus.rows(scan.place, progress=progress, doing="reading corpus"):
+    rows = () if scan.done else corpus.rows(scan.place, progress=progress)
+    for read, (row, place) in enumerate(rows, 1):
         scan.place = place
-        if isinstance(row, BadPassageError):
-            scan.bad.add(corpus.where(place), row)
+        if isinstance(row, ValueError):
+            scan.bad.add(corpus.location(place), row)
         else:
             scan.note(Document(row.id or "", row.contents))
-        read += 1
         if read % save_every == 0:
             _save(out, fingerprint, scan)
-    refused = bool(scan.bad.count) and not skip_bad_rows
+    is_refused = bool(scan.bad.count) and not skip_bad_rows
     if not scan.done:
-        scan.done = not refused
+        scan.done = not is_refused
         _save(out, fingerprint, scan)
-    if refused:
+    if is_refused:
         raise CorpusError(f"the corpus has {scan.bad.refusal()}")
-    return scan.found(), scan.bad
+    return Passages(scan.by_id, scan.by_title, pool_of(scan.drawn)), scan.bad
 
 
 def served_passages(base: str, wanted: Iterable[GoldEvidence]) -> Passages:
     """The gold passages that these questions name by id, from the retrieval server at `base`; none if it does
     not serve documents by id. Raises RunError if nothing answers there."""
-    names = sorted({name for one in wanted for name in one.ids})
-    found = Passages()
+    names = sorted({name for evidence in wanted for name in evidence.ids})
+    passages = Passages()
     try:
         with bounded_http_client(60.0, token_header()) as client:
             for start in range(0, len(names), _AT_ONCE):
@@ -164,13 +159,13 @@ def served_passages(base: str, wanted: Iterable[GoldEvidence]) -> Passages:
                 answer = client.post(f"{base}/documents", json={"ids": part})
                 if answer.status_code != 200:
                     return Passages()
-                found.by_id.update(_served(answer.json(), part))
+                passages.by_id.update(_served(answer.json(), part))
     except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError, RecursionError) as error:
         raise RunError(
             f"the retrieval server at {base} gives no documents ({type(error).__name__}: {error}): start it, "
             "or give the corpus with --corpus"
         ) from error
-    return found
+    return passages
 
 
 def _served(data: Any, names: Sequence[str]) -> dict[str, Document]:
@@ -178,12 +173,12 @@ def _served(data: Any, names: Sequence[str]) -> dict[str, Document]:
     result = data.get("result") if isinstance(data, dict) else None
     if not isinstance(result, list) or len(result) != len(names):
         raise ValueError("no `result` with a document for each id")
-    found = {}
-    for name, one in zip(names, result, strict=True):
-        contents = one.get("contents") if isinstance(one, dict) else None
-        if isinstance(contents, str) and contents.strip():
-            found[name] = Document(name, contents)
-    return found
+    texts = [row.get("contents") if isinstance(row, dict) else None for row in result]
+    return {
+        name: Document(name, text)
+        for name, text in zip(names, texts, strict=True)
+        if isinstance(text, str) and text.strip()
+    }
 
 
 def _pair(document: Document) -> tuple[str, str]:

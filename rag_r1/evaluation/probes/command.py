@@ -1,8 +1,8 @@
 """`rag-r1 probe-passages`: collects the passages that the probes `random` and `gold` show.
 
-The questions say which gold passages are wanted; collect.py finds them in the corpus, and draws the random
-ones. A search card of the same questions and corpus finds the same. The file (rag_r1/probes/passages.py) also
-holds the place that the scan has reached, so the same command continues after a kill.
+The questions name the gold passages; collect.py finds them in the corpus, and draws the random ones. A search
+card of the same questions and corpus finds the same. The file (rag_r1/probes/passages.py) also holds the
+place that the scan has reached, so the same command continues after a kill.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from pydantic import model_validator
 
-from rag_r1.corpus.questions import CorpusQuestion, read_questions
+from rag_r1.corpus.questions import read_questions
 from rag_r1.corpus.reader import Corpus, CorpusError
 from rag_r1.data.evidence import GoldEvidence
 from rag_r1.data.files.bad_rows import HELP, BadRows
@@ -22,7 +22,6 @@ from rag_r1.evaluation.probes.collect import POOL, SAVE_EVERY, find_passages
 from rag_r1.io.terminal_text import terminal_text
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, Positive, argument, read_arguments
-from rag_r1.probes.passages import Passages
 
 _DESCRIPTION = """\
 Find the passages that the probes `random` and `gold` show in the validations of a training.
@@ -37,12 +36,10 @@ the same command continues where it was killed.
 
 
 class PassagesArguments(Arguments):
-    """Which passages, from where."""
+    """The questions and the corpus of the passages, and their file."""
 
     questions: list[Path] = argument(
-        "questions: data.val_files of the training, or a data set's own files",
-        ("FILE", ...),
-        old="data",
+        "questions: data.val_files of the training, or a data set's own files", ("FILE", ...), old="data"
     )
     corpus: list[Path] = argument(
         "the corpus: .jsonl, .tsv (each plain or .gz), .parquet, a folder of these, or an index folder",
@@ -50,7 +47,7 @@ class PassagesArguments(Arguments):
     )
     out: Path = argument("file for the passages, FILE.json", "FILE")
     random: Positive = argument("random passages that are drawn from the corpus", "N", default=POOL)
-    seed: int = argument("of the random passages", default=0)
+    seed: int = argument("seed of the random passages", default=0)
     skip_bad_rows: bool = argument(HELP, default=False)
     no_progress: bool = argument("show no progress bar", default=False)
 
@@ -67,11 +64,7 @@ class PassagesArguments(Arguments):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit status."""
     args = read_arguments(
-        PassagesArguments,
-        arguments,
-        prog="rag-r1 probe-passages",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
+        PassagesArguments, arguments, prog="rag-r1 probe-passages", description=_DESCRIPTION, epilog=_EPILOG
     )
     lines, bad = gather(args)
     print("\n".join(lines))
@@ -81,7 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def gather(args: PassagesArguments, *, save_every: int = SAVE_EVERY) -> tuple[list[str], BadRows]:
-    """Write the passages; returns what was found, in words, and the rows that were left out.
+    """Write the passages; returns lines with their numbers, and the rows that were left out.
 
     Raises DataError and CorpusError, with the remedy, if a file cannot be read, or has bad rows that are not
     to be left out.
@@ -89,7 +82,10 @@ def gather(args: PassagesArguments, *, save_every: int = SAVE_EVERY) -> tuple[li
     read = read_questions(args.questions)
     if read.bad.count and not args.skip_bad_rows:
         raise DataError(f"nothing was written, because of {read.bad.refusal()}")
-    wanted = [_evidence(question) for question in read.questions]
+    wanted = [
+        GoldEvidence.of({"supporting_ids": question.ids, "supporting_titles": question.titles})
+        for question in read.questions
+    ]
     passages, bad = find_passages(
         Corpus(args.corpus),
         wanted,
@@ -100,18 +96,12 @@ def gather(args: PassagesArguments, *, save_every: int = SAVE_EVERY) -> tuple[li
         save_every=save_every,
         progress=not args.no_progress,
     )
-    return [*_told(wanted, passages), f"passages: {args.out}"], read.bad + bad
-
-
-def _evidence(question: CorpusQuestion) -> GoldEvidence:
-    return GoldEvidence.of({"supporting_ids": question.ids, "supporting_titles": question.titles})
-
-
-def _told(wanted: Sequence[GoldEvidence], passages: Passages) -> list[str]:
-    named = [one for one in wanted if one]
-    found = sum(bool(passages.of(one, golds=())) for one in named)
-    return [
+    named = [evidence for evidence in wanted if evidence]
+    complete = sum(bool(passages.of(evidence, golds=())) for evidence in named)
+    lines = [
         f"questions that name their gold passages: {len(named):,} of {len(wanted):,}",
-        f"all of them found for: {found:,}",
+        f"all of them found for: {complete:,}",
         f"random passages: {len(passages.pool):,}",
+        f"passages: {args.out}",
     ]
+    return lines, read.bad + bad

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rag_r1.evaluation.probes.metrics import CONDITION_NAMES
-from rag_r1.runs.markdown import Page, cell, integer, number, one_line_text, table, with_interval
+from rag_r1.runs.markdown import Page, cell, integer, number, table, with_interval
 
 Card = Mapping[str, Any]
 
@@ -31,14 +31,13 @@ _HEAD = (
 
 def markdown(card: Card, pictures: Sequence[Path] = ()) -> str:
     """The whole page."""
-    first, said, *more = card["sentences"]
-    page = Page("Does it search, or does it already know?").text(f"**{said}** {' '.join([first, *more])}")
+    first, verdict, *more = card["sentences"]
+    page = Page("Does it search, or does it already know?").text(f"**{verdict}** {' '.join([first, *more])}")
     page.pictures(pictures).table(_HEAD, _rows(card))
-    groups = list(card["conditions"]["real"]["groups"])
-    if groups:
+    if groups := list(card["conditions"]["real"]["groups"]):
         rows = [
-            [CONDITION_NAMES[name], *(with_interval(one["groups"][group], 2) for group in groups)]
-            for name, one in card["conditions"].items()
+            [CONDITION_NAMES[name], *(with_interval(condition["groups"][group], 2) for group in groups)]
+            for name, condition in card["conditions"].items()
         ]
         page.heading("EM by data source and kind of question").table(["", *map(cell, groups)], rows)
     page.heading("What differs from the real run")
@@ -52,18 +51,18 @@ def table_lines(card: Card) -> list[str]:
 
 
 def _rows(card: Card) -> list[list[str]]:
-    rows = []
-    for name, one in card["conditions"].items():
-        shown = [
-            integer(one["questions"]),
-            with_interval(one["em"], 2),
-            with_interval(one.get("difference"), 2, signed=True),
-            number(one["answered"]["value"], 2),
-            number(one["queries"]["value"], 2),
-            integer(one["failed"]),
+    return [
+        [
+            CONDITION_NAMES[name],
+            integer(condition["questions"]),
+            with_interval(condition["em"], 2),
+            with_interval(condition.get("difference"), 2, signed=True),
+            number(condition["answered"]["value"], 2),
+            number(condition["queries"]["value"], 2),
+            integer(condition["failed"]),
         ]
-        rows.append([CONDITION_NAMES[name], *shown])
-    return rows
+        for name, condition in card["conditions"].items()
+    ]
 
 
 def _left_out(card: Card) -> Iterator[str]:
@@ -77,18 +76,15 @@ def _left_out(card: Card) -> Iterator[str]:
 
 def _foot(card: Card) -> list[str]:
     interval, model = card["interval"], card["model"] or {}
-    made = ", ".join(
-        f"{label} {cell(one_line_text(value))}"
-        for label, value in (
-            ("model", model.get("name")),
-            ("protocol", card["protocol"]),
-            ("corpus", (card["corpus_sha256"] or "")[:12] or None),
-        )
-        if value
-    )
+    facts = {
+        "model": model.get("name"),
+        "protocol": card["protocol"],
+        "corpus": (card["corpus_sha256"] or "")[:12],
+    }
+    line = ", ".join(f"{name} {cell(value)}" for name, value in facts.items() if value)
     return [
         f"In brackets: {interval['level']:.0%} bootstrap intervals ({integer(interval['resamples'])} "
         "replicates, questions drawn within their data sources). A condition is compared with the real run "
         "on the questions that both have. Failed episodes have no score.",
-        *([made[0].upper() + made[1:] + "."] if made else []),
+        *([f"{line[0].upper()}{line[1:]}."] if line else []),
     ]

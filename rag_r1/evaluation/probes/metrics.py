@@ -35,7 +35,7 @@ QuestionKey = tuple[str, str]
 REAL = "real"
 #: The conditions without the evidence.
 WITHOUT = ("closed_book", "empty", "random", "withheld")
-#: What is told of each condition, by their names in rag_r1/evaluation/report/measures.py; the first is what
+#: The figures of each condition, by their names in rag_r1/evaluation/report/measures.py; the first is what
 #: is compared.
 _FIGURES = ("em", "answered", "queries")
 _MEASURES = tuple(measure for name in _FIGURES for measure in MEASURES if measure.name == name)
@@ -55,7 +55,7 @@ class ConditionRun:
     @classmethod
     def of(cls, table: RunTable) -> ConditionRun:
         """From the table of its records."""
-        values = {asked: row for asked, row in by_question(table, _MEASURES).items() if not np.isnan(row[0])}
+        values = {key: row for key, row in by_question(table, _MEASURES).items() if not np.isnan(row[0])}
         return cls(values, int(table.failed.sum()))
 
 
@@ -66,23 +66,20 @@ def figures(
     real run."""
     bootstrap = bootstrap or Bootstrap()
     groups = groups_of(rows)
-    conditions = {}
-    for name, run in runs.items():
-        compared = {} if name == REAL else _compared(run, runs[REAL], bootstrap)
-        conditions[name] = {
+    every_question = groups.pop("all")
+    conditions = {
+        name: {
             "questions": len(run.values),
             "failed": run.failed,
-            **_means(run, groups["all"], bootstrap),
-            "groups": {
-                group: _means(run, asked, bootstrap)["em"]
-                for group, asked in groups.items()
-                if group != "all"
-            },
-            **compared,
+            **_means(run, every_question, bootstrap),
+            "groups": {group: _means(run, keys, bootstrap)["em"] for group, keys in groups.items()},
+            **({} if name == REAL else _compared(run, runs[REAL], bootstrap)),
         }
+        for name, run in runs.items()
+    }
     return {
         "format": 1,
-        "interval": {"level": bootstrap.level, "resamples": bootstrap.resamples, "seed": bootstrap.seed},
+        "interval": bootstrap.description(),
         "conditions": conditions,
         **verdict(conditions),
     }
@@ -91,21 +88,20 @@ def figures(
 def groups_of(rows: Iterable[QuestionRow]) -> dict[str, list[QuestionKey]]:
     """The questions of each group: `all`, each data source in the papers' order, each kind of question; a
     kind that is the same as a source, or as all, once."""
-    rows = list(rows)
     sources: dict[str, list[QuestionKey]] = {}
     kinds: dict[str, list[QuestionKey]] = {}
     for row in rows:
-        asked = (row.data_source, row.id)
-        sources.setdefault(row.data_source, []).append(asked)
+        key = (row.data_source, row.id)
+        sources.setdefault(row.data_source, []).append(key)
         if kind := kind_of(row):
-            kinds.setdefault(kind, []).append(asked)
-    called = labels(sources)
-    found = {"all": [asked for asked_of in sources.values() for asked in asked_of]}
-    named = [*((called[name], sources[name]) for name in in_paper_order(sources)), *sorted(kinds.items())]
-    for name, asked in named:
-        if set(asked) not in map(set, found.values()):
-            found[name] = asked
-    return found
+            kinds.setdefault(kind, []).append(key)
+    names = labels(sources)
+    groups = {"all": [key for keys in sources.values() for key in keys]}
+    candidates = [(names[source], sources[source]) for source in in_paper_order(sources)]
+    for name, keys in [*candidates, *sorted(kinds.items())]:
+        if set(keys) not in map(set, groups.values()):
+            groups[name] = keys
+    return groups
 
 
 def kind_of(row: QuestionRow) -> str:
@@ -115,20 +111,20 @@ def kind_of(row: QuestionRow) -> str:
     return str(named) if named else f"{hops} hops" if hops else ""
 
 
-def _means(run: ConditionRun, asked: Iterable[QuestionKey], bootstrap: Bootstrap) -> dict[str, Any]:
+def _means(run: ConditionRun, keys: Iterable[QuestionKey], bootstrap: Bootstrap) -> dict[str, Any]:
     """The figures of these questions, by name."""
-    known = {one: run.values[one] for one in asked if one in run.values}
+    known = {key: run.values[key] for key in keys if key in run.values}
     return dict(zip(_FIGURES, _estimated(known, [m.share for m in _MEASURES], bootstrap), strict=True))
 
 
 def _compared(run: ConditionRun, real: ConditionRun, bootstrap: Bootstrap) -> dict[str, Any]:
     """The differences from the real run, on the questions that both have, and its EM there."""
-    shared = [asked for asked in run.values if asked in real.values]
-    pairs = {asked: (run.values[asked][0], real.values[asked][0]) for asked in shared}
-    changes = {asked: np.array([ours - em, ours - em / 2]) for asked, (ours, em) in pairs.items()}
+    shared = [key for key in run.values if key in real.values]
+    pairs = {key: (run.values[key][0], real.values[key][0]) for key in shared}
+    changes = {key: np.array([em - real_em, em - real_em / 2]) for key, (em, real_em) in pairs.items()}
     difference, over_half = _estimated(changes, [False, False], bootstrap)
-    [there] = _estimated({asked: np.array([em]) for asked, (_, em) in pairs.items()}, [True], bootstrap)
-    return {"difference": difference, "over_half": over_half, "real_there": there}
+    [real_there] = _estimated({key: np.array([em]) for key, (_, em) in pairs.items()}, [True], bootstrap)
+    return {"difference": difference, "over_half": over_half, "real_there": real_there}
 
 
 def _estimated(
@@ -140,7 +136,7 @@ def _estimated(
     by_source: dict[str, list[np.ndarray]] = {}
     for (source, _), row in sorted(values.items(), key=lambda item: item[0]):
         by_source.setdefault(source, []).append(row)
-    sums = {source: RatioSums.of_means(np.array(of, dtype=float)) for source, of in by_source.items()}
+    sums = {name: RatioSums.of_means(np.array(rows, dtype=float)) for name, rows in by_source.items()}
     _, _, whole = bootstrap.estimates(sums, shares)
     return [figure(whole, i, len(values)) for i in range(len(shares))]
 
@@ -150,62 +146,54 @@ def verdict(conditions: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     show."""
     measured = [name for name in WITHOUT if name in conditions]
     sides = {name: _side(conditions[name]["over_half"]) for name in measured}
+    word = "open"
     if any(conditions[name]["over_half"]["questions"] < LEAST for name in measured) or not measured:
-        found, said = "open", f"Too few questions for a verdict: it takes {LEAST} in each condition."
+        sentence = f"Too few questions for a verdict: it takes {LEAST} in each condition."
     elif all(side == "below" for side in sides.values()):
-        found = "searches"
-        said = "It searches: without the evidence it answers less than half of what it answers with it."
+        word = "searches"
+        sentence = "It searches: without the evidence it answers less than half of what it answers with it."
     elif sides.get("closed_book") == "above":
-        found = "knows"
-        said = (
-            "It already knows: with a closed book it answers more than half of what it answers with search."
-        )
+        word, known = "knows", "more than half of what it answers with search"
+        sentence = f"It already knows: with a closed book it answers {known}."
     elif "above" in sides.values():
-        found = "mixed"
         over = _listed(name for name, side in sides.items() if side == "above")
-        said = (
-            f"It does not depend on the evidence: it keeps more than half of its right answers with {over}."
-        )
+        word, kept = "mixed", "it keeps more than half of its right answers"
+        sentence = f"It does not depend on the evidence: {kept} with {over}."
     else:
-        found = "open"
         undecided = _listed(name for name, side in sides.items() if side == "open")
-        said = f"Open: with {undecided} it may keep more or less than half of its right answers."
-    return {"verdict": found, "sentences": [_opening(conditions), said, *_remarks(conditions)]}
+        sentence = f"Open: with {undecided} it may keep more or less than half of its right answers."
+    return {"verdict": word, "sentences": [_opening(conditions), sentence, *_remarks(conditions)]}
 
 
 def _side(figure: Mapping[str, Any]) -> str:
-    if figure["high"] is not None and figure["high"] < 0:
+    if (figure["high"] or 0) < 0:
         return "below"
-    return "above" if figure["low"] is not None and figure["low"] > 0 else "open"
+    return "above" if (figure["low"] or 0) > 0 else "open"
 
 
 def _opening(conditions: Mapping[str, Mapping[str, Any]]) -> str:
-    told = f"It answers {percent(conditions[REAL]['em'])} of the questions with its search"
+    sentence = f"It answers {percent(conditions[REAL]['em'])} of the questions with its search"
     closed = conditions.get("closed_book")
-    return f"{told}, and {percent(closed['em'])} with a closed book." if closed else f"{told}."
+    return f"{sentence}, and {percent(closed['em'])} with a closed book." if closed else f"{sentence}."
 
 
 def _remarks(conditions: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    told = []
+    remarks = []
     if gold := conditions.get("gold"):
-        own, ideal = percent(gold["real_there"]), percent(gold["em"])
-        told.append(
-            {
-                "above": f"A better search would help: {own} with its own, {ideal} with the gold passages.",
-                "below": f"The gold passages make it worse: {own} with its own search, {ideal} with them.",
-                "open": f"The gold passages make no difference that shows: {own} without, {ideal} with them.",
-            }[_side(gold["difference"])]
-        )
+        real, ideal = percent(gold["real_there"]), percent(gold["em"])
+        sentences = {
+            "above": f"A better search would help: {real} with its own, {ideal} with the gold passages.",
+            "below": f"The gold passages make it worse: {real} with its own search, {ideal} with them.",
+            "open": f"The gold passages make no difference that shows: {real} without, {ideal} with them.",
+        }
+        remarks.append(sentences[_side(gold["difference"])])
     if (closed := conditions.get("closed_book")) and _side(closed["difference"]) == "above":
-        told.append("Searching makes it worse: with a closed book it answers more.")
-    many = [
-        name
-        for name, one in conditions.items()
-        if one["failed"] > _MANY_FAILED * (one["questions"] + one["failed"])
-    ]
+        remarks.append("Searching makes it worse: with a closed book it answers more.")
+    counts = {name: (run["failed"], run["questions"]) for name, run in conditions.items()}
+    many = [name for name, (failed, scored) in counts.items() if failed > _MANY_FAILED * (scored + failed)]
     if many:
-        told.append(f"Many episodes failed, so that these figures are of a selection: {_listed(many)}.")
-    return told
+        remarks.append(f"Many episodes failed, so that these figures are of a selection: {_listed(many)}.")
+    return remarks
 
 
 def percent(figure: Mapping[str, Any]) -> str:

@@ -18,8 +18,8 @@ def draw_search_card(card: Mapping[str, Any], out: Path) -> list[Path]:
 
     def scores(axes: Any) -> None:
         series = []
-        for i, one in enumerate(conditions.values()):
-            points = [one["em"], *(one["groups"][group] for group in groups)]
+        for i, condition in enumerate(conditions.values()):
+            points = [condition["em"], *(condition["groups"][group] for group in groups)]
             series.append(dots(axes, points, i, len(conditions)))
         row_names(axes, ["all questions", *groups])
         axes.set(xlim=(-0.02, 1.02), xlabel="EM")

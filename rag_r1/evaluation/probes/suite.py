@@ -40,18 +40,9 @@ from rag_r1.evaluation.probes.plots import draw_search_card
 from rag_r1.evaluation.report.report import WRONG_RUN
 from rag_r1.evaluation.report.run_table import read_run
 from rag_r1.io.atomic_files import write_json, write_text
+from rag_r1.probes import probes
 from rag_r1.probes.passages import Passages
-from rag_r1.probes.probes import (
-    NEED_GOLD,
-    NEED_PASSAGES,
-    PROBES,
-    Probe,
-    ProbeAgent,
-    applies,
-    deeper_search,
-    enough_random,
-    topk_of,
-)
+from rag_r1.probes.probes import Probe, ProbeAgent
 from rag_r1.protocols import Document
 from rag_r1.rollouts.provenance import Provenance
 from rag_r1.rollouts.session import RunSetup
@@ -75,14 +66,13 @@ class ProbePlan:
 
 
 async def make_search_card(args: EvalArguments, ready: RunSetup, passages: Passages) -> int:
-    """Play all conditions into folders of `given.out` and write the card; returns 0, or 3 if a run was
-    stopped before its end. `given.base_url` is the server; `passages`: from `gather_passages`. Raises
+    """Play all conditions into folders of `args.out` and write the card; returns 0, or 3 if a run was
+    stopped before its end. `args.base_url` is the server; `passages`: from `gather_passages`. Raises
     RunError."""
     plan = plan_conditions(ready, passages)
     for number, (condition, of_condition) in enumerate(plan.conditions, 1):
         print(f"{number}/{len(plan.conditions)} {CONDITION_NAMES[condition.name]}")
-        status = await run_condition(args, of_condition, condition, args.out / condition.name)
-        if status:
+        if status := await run_condition(args, of_condition, condition, args.out / condition.name):
             return status
     names = [condition.name for condition, _ in plan.conditions]
     card = write_card(args.out, names, ready.questions.rows, plan.left_out)
@@ -101,88 +91,80 @@ def gather_passages(args: EvalArguments, ready: RunSetup) -> Passages:
             return served_passages(RetrieverConfig.from_config(options).base, wanted)
         return Passages()
     try:
-        found, bad = find_passages(
-            Corpus(args.corpus),
-            wanted,
-            args.out / PASSAGES,
-            random=POOL,
-            seed=args.seed,
-            skip_bad_rows=args.skip_bad_rows,
-        )
+        corpus, options = Corpus(args.corpus), {"seed": args.seed, "skip_bad_rows": args.skip_bad_rows}
+        passages, bad = find_passages(corpus, wanted, args.out / PASSAGES, random=POOL, **options)
     except CorpusError as error:
         raise RunError(str(error)) from error
     for line in bad.left_out():
         print(line, file=sys.stderr)
-    return found
+    return passages
 
 
 def plan_conditions(ready: RunSetup, passages: Passages) -> ProbePlan:
     """Which conditions can be played with these questions and passages."""
-    rows, topk = ready.questions.rows, topk_of(ready.retriever)
+    rows, topk = ready.questions.rows, probes.topk_of(ready.retriever)
     deeper = _deeper(ready, topk)
     agent = ProbeAgent(ready.setup, deeper.setup, topk, passages)
     evidence = {row.id: agent.evidence(row.metadata, row.golds) for row in rows}
     plan = ProbePlan()
-    for name in PROBES:
+    for name in probes.PROBES:
         if reason := _impossible(name, evidence, agent):
             plan.left_out[name] = {reason: None}
             continue
         if left := _left_out(name, evidence.values()):
             plan.left_out[name] = left
-        of_condition = deeper if name in NEED_GOLD else ready
+        of_condition = deeper if name in probes.NEED_GOLD else ready
         plan.conditions.append((_condition(name, agent, evidence), of_condition))
     return plan
 
 
 def _impossible(name: Probe, evidence: Mapping[str, GoldEvidence], agent: ProbeAgent) -> str | None:
     """Why a condition cannot be played at all; None if it can."""
-    if name in NEED_PASSAGES and not agent.topk:
+    if name in probes.NEED_PASSAGES and not agent.topk:
         return "rag_r1.retriever.topk is not a number, so it is not known how many passages a search shows"
-    if name == "random" and not enough_random(agent.passages, evidence.values(), agent.topk):
+    if name == "random" and not probes.enough_random(agent.passages, evidence.values(), agent.topk):
         return "needs passages of the corpus: --corpus FILE"
-    if name in NEED_GOLD and not any(evidence.values()):
+    if name in probes.NEED_GOLD and not any(evidence.values()):
         return "no question names its gold passages (supporting_titles or supporting_ids)"
-    if name == "gold" and not any(one.passages for one in evidence.values()):
+    if name == "gold" and not any(gold.passages for gold in evidence.values()):
         return "needs the text of the gold passages: --corpus FILE"
     return None
 
 
 def _left_out(name: Probe, evidence: Iterable[GoldEvidence]) -> dict[str, int | None]:
-    left = [one for one in evidence if not applies(name, one)]
-    return dict(sorted(Counter(_NOT_FOUND if one else _NO_EVIDENCE for one in left).items()))
+    left = [gold for gold in evidence if not probes.applies(name, gold)]
+    return dict(sorted(Counter(_NOT_FOUND if gold else _NO_EVIDENCE for gold in left).items()))
 
 
 def _deeper(ready: RunSetup, topk: int) -> RunSetup:
     """The same with a search that returns enough to fill top-k without the passages of gold pages."""
-    retriever = deeper_search(ready.retriever, topk)
+    retriever = probes.deeper_search(ready.retriever, topk)
     tools = partial(shared_tools, retriever, ready.config.tools)
     return replace(ready, retriever=retriever, setup=replace(ready.setup, tools=tools))
 
 
 def _condition(name: Probe, agent: ProbeAgent, evidence: Mapping[str, GoldEvidence]) -> Condition:
     options: dict[str, Any] = {}
-    if name in NEED_PASSAGES:  # a run goes on only with the same passages
+    if name in probes.NEED_PASSAGES:  # a run goes on only with the same passages
         pool = agent.passages.pool if name == "random" else []
         options = {"passages_sha256": _hash({} if name == "random" else evidence, pool)}
     return Condition(
         name,
         lambda row: agent.under(name, row.id, evidence[row.id]),
-        lambda row: applies(name, evidence[row.id]),
-        searches=name in ("real", *NEED_GOLD),
+        lambda row: probes.applies(name, evidence[row.id]),
+        searches=name in ("real", *probes.NEED_GOLD),
         options=options,
     )
 
 
 def _hash(evidence: Mapping[str, GoldEvidence], pool: Sequence[Document]) -> str:
     """Of the passages that a condition shows or withholds."""
-    told = [
-        [
-            [name, sorted(one.ids), sorted(one.titles), [passage.id for passage in one.passages]]
-            for name, one in sorted(evidence.items())
-        ],
-        [[passage.id, passage.contents] for passage in pool],
+    golds = [
+        [name, sorted(gold.ids), sorted(gold.titles), [passage.id for passage in gold.passages]]
+        for name, gold in sorted(evidence.items())
     ]
-    return hashlib.sha256(json.dumps(told).encode()).hexdigest()
+    drawn = [[passage.id, passage.contents] for passage in pool]
+    return hashlib.sha256(json.dumps([golds, drawn]).encode()).hexdigest()
 
 
 def write_card(
@@ -191,7 +173,7 @@ def write_card(
     rows: Sequence[QuestionRow],
     left_out: Mapping[str, Mapping[str, int | None]],
 ) -> dict[str, Any]:
-    """Write the card from the finished runs of these conditions; returns what search_card.json has."""
+    """Write the card from the finished runs of these conditions; returns the content of search_card.json."""
     runs = {}
     try:
         cards = {name: Provenance.read(out / name) for name in names}
@@ -200,14 +182,14 @@ def write_card(
     except WRONG_RUN as error:
         raise RunError(f"the runs are complete, but not the card: {error}") from error
     real = cards[names[0]]
-    told = {
+    content = {
         **figures(runs, rows),
         "left_out": {name: dict(reasons) for name, reasons in left_out.items()},
         "model": real.model.model_dump() if real else None,
         "protocol": real.protocol.name if real else None,
         "corpus_sha256": real.corpus_sha256 if real else None,
     }
-    pictures = draw_search_card(told, out)
-    write_json(out / CARD_JSON, told)
-    write_text(out / CARD_MD, markdown(told, pictures) + "\n")
-    return told
+    pictures = draw_search_card(content, out)
+    write_json(out / CARD_JSON, content)
+    write_text(out / CARD_MD, markdown(content, pictures) + "\n")
+    return content

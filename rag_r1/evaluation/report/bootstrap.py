@@ -21,7 +21,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 
@@ -70,29 +71,34 @@ class Bootstrap:
     level: float = 0.95
     seed: int = 0
 
+    def description(self) -> dict[str, Any]:
+        """The fields, as the files of results have them."""
+        return {"level": self.level, "resamples": self.resamples, "seed": self.seed}
+
     def estimates(self, sources: Mapping[str, RatioSums], shares: Sequence[bool]) -> Estimates:
         """The figures of each source, their means over the sources, and the figures of all questions.
 
         `shares`: for each figure, whether its values lie in [0, 1]. A source without a value of a figure is
         left out of that figure's mean.
         """
-        drawn = {name: self._drawn(name, sums) for name, sums in sources.items()}
+        totals = {name: _totals(sums) for name, sums in sources.items()}
+        draws = {name: self._draw(name, sums) for name, sums in sources.items()}
         each = {
-            name: self._with_bounds(_divided(*_totals(sums)), _divided(*drawn[name]), sums, shares)
+            name: self._with_bounds(_divided(*totals[name]), _divided(*draws[name]), sums, shares)
             for name, sums in sources.items()
         }
-        values = np.stack([one.value for one in each.values()])
-        mean = self._estimate(
-            _mean(values, values), _mean(values, np.stack([one.replicates for one in each.values()], axis=1))
+        # One array for each field of Estimate, with the sources on an axis of its own.
+        values, lows, highs, replicates = (
+            np.stack([getattr(estimate, field.name) for estimate in each.values()], axis=-2)
+            for field in fields(Estimate)
         )
-        for ends, of_each in ((mean.low, "low"), (mean.high, "high")):
-            certain = np.array(shares) & ((mean.value == 0.0) | (mean.value == 1.0))
-            of_sources = np.stack([getattr(one, of_each) for one in each.values()])
-            ends[certain] = _mean(values, of_sources)[certain]
-        totals = [_totals(sums) for sums in sources.values()]
+        mean = self._estimate(_mean(values, values), _mean(values, replicates))
+        certain = np.array(shares) & ((mean.value == 0.0) | (mean.value == 1.0))
+        mean.low[certain] = _mean(values, lows)[certain]
+        mean.high[certain] = _mean(values, highs)[certain]
         whole = self._with_bounds(
-            _divided(sum(n for n, _ in totals), sum(d for _, d in totals)),
-            _divided(sum(n for n, _ in drawn.values()), sum(d for _, d in drawn.values())),
+            _divided(*map(sum, zip(*totals.values(), strict=True))),
+            _divided(*map(sum, zip(*draws.values(), strict=True))),
             RatioSums(
                 np.concatenate([sums.numerators for sums in sources.values()]),
                 np.concatenate([sums.denominators for sums in sources.values()]),
@@ -101,20 +107,20 @@ class Bootstrap:
         )
         return each, mean, whole
 
-    def _drawn(self, name: str, sums: RatioSums) -> tuple[np.ndarray, np.ndarray]:
+    def _draw(self, name: str, sums: RatioSums) -> tuple[np.ndarray, np.ndarray]:
         """Both sums of each replicate, (resamples, figures) each."""
         questions, figures = sums.numerators.shape
         both = np.concatenate([sums.numerators, sums.denominators], axis=1)
         rng = np.random.default_rng([self.seed, _number(name)])
-        found = np.empty((self.resamples, 2 * figures))
+        replicates = np.empty((self.resamples, 2 * figures))
         step = max(1, _CELLS // max(1, questions))
         for start in range(0, self.resamples, step):
             rows = min(step, self.resamples - start)
             draws = rng.integers(0, questions, (rows, questions))
             draws += np.arange(rows)[:, None] * questions
             counts = np.bincount(draws.ravel(), minlength=rows * questions).reshape(rows, questions)
-            found[start : start + rows] = counts.astype(float) @ both
-        return found[:, :figures], found[:, figures:]
+            replicates[start : start + rows] = counts.astype(float) @ both
+        return replicates[:, :figures], replicates[:, figures:]
 
     def _estimate(self, value: np.ndarray, replicates: np.ndarray) -> Estimate:
         tail = (1 - self.level) / 2
@@ -131,18 +137,16 @@ class Bootstrap:
     ) -> Estimate:
         """The estimate; with Clopper and Pearson's bound where all values of a share are 0, or are 1; without
         an interval where there is only one question."""
-        made = self._estimate(value, replicates)
-        there = sums.denominators > 0
+        estimate = self._estimate(value, replicates)
         for i, share in enumerate(shares):
-            questions = int(there[:, i].sum())
-            certain = share and value[i] in (0.0, 1.0)
-            if certain and value[i] == 0.0:
-                made.high[i] = 1 - ((1 - self.level) / 2) ** (1 / questions)
-            elif certain:
-                made.low[i] = ((1 - self.level) / 2) ** (1 / questions)
+            questions = int((sums.denominators[:, i] > 0).sum())
+            if share and value[i] == 0.0:
+                estimate.high[i] = 1 - ((1 - self.level) / 2) ** (1 / questions)
+            elif share and value[i] == 1.0:
+                estimate.low[i] = ((1 - self.level) / 2) ** (1 / questions)
             elif questions < 2:
-                made.low[i] = made.high[i] = np.nan
-        return made
+                estimate.low[i] = estimate.high[i] = np.nan
+        return estimate
 
 
 def _totals(sums: RatioSums) -> tuple[np.ndarray, np.ndarray]:
@@ -151,16 +155,16 @@ def _totals(sums: RatioSums) -> tuple[np.ndarray, np.ndarray]:
 
 def _divided(numerator: np.ndarray, denominator: np.ndarray) -> np.ndarray:
     """The ratio; nan where there is nothing to divide by."""
-    there = denominator > 0
-    return np.divide(numerator, denominator, out=np.full(np.shape(numerator), np.nan), where=there)
+    out = np.full(np.shape(numerator), np.nan)
+    return np.divide(numerator, denominator, out=out, where=denominator > 0)
 
 
-def _mean(values: np.ndarray, of: np.ndarray) -> np.ndarray:
-    """The mean of `of`, (..., sources, figures), over the sources of which `values`, (sources, figures), is
-    not nan; nan if there are none, or if one of these is nan in `of`."""
-    there = ~np.isnan(values)
-    total = np.where(there, of, 0.0).sum(axis=-2)
-    count = there.sum(axis=0)
+def _mean(values: np.ndarray, terms: np.ndarray) -> np.ndarray:
+    """The mean of `terms`, (..., sources, figures), over the sources of which `values`, (sources, figures),
+    is not nan; nan if there are none, or if one of these is nan in `terms`."""
+    known = ~np.isnan(values)
+    total = np.where(known, terms, 0.0).sum(axis=-2)
+    count = known.sum(axis=0)
     return np.where(count > 0, total / np.maximum(count, 1), np.nan)
 
 

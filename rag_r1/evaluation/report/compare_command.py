@@ -28,6 +28,7 @@ from rag_r1.options.suggestions import did_you_mean
 from rag_r1.rewards.normalise import NormaliserName
 from rag_r1.rollouts.provenance import FILE, Provenance, find_differences
 from rag_r1.rollouts.provenance_facts import short_names
+from rag_r1.runs.errors import RunError
 
 #: `--differs card`: runs without a card are compared as well.
 NO_CARD = "card"
@@ -40,10 +41,6 @@ example:
 """
 
 
-class CompareError(ValueError):
-    """Runs that cannot be compared; the message says why and what to do."""
-
-
 def compare(
     runs: Sequence[Path],
     differs: Sequence[str] = (),
@@ -53,7 +50,8 @@ def compare(
 ) -> dict[str, Any]:
     """The content of compare.json, from at least two run folders, the first of which is the baseline.
 
-    `differs`: keys of the cards that may differ. Raises CompareError, or one of the report's WRONG_RUN.
+    `differs`: keys of the cards that may differ. Raises one of the report's WRONG_RUN: RunError if the runs
+    cannot be compared.
     """
     cards = [Provenance.read(run) for run in runs]
     differing = intended_differences(runs, cards, differs)
@@ -66,101 +64,81 @@ def compare(
         bad = BadRows()
         for source, question_id in questions.mismatched:
             bad.add(f"{source}, {question_id}", "another question, or other gold answers, under the same id")
-        raise CompareError(f"the runs have different data: {bad.refusal()}")
+        raise RunError(f"the runs have different data: {bad.refusal()}")
     if not questions.count:
-        raise CompareError(
+        raise RunError(
             "no question has an answer in all of these runs: compare runs on the same data (their questions' "
             "ids must be equal)"
         )
-    known = [card for card in cards if card is not None]
+    facts = next((card.flat() for card in cards if card is not None), {})
     return {
         **compare_tables(run_names(runs), tables, questions, normaliser, bootstrap),
         "differing": differing,
-        "unknown": [key for key, value in known[0].flat().items() if value is None and key not in differing]
-        if known
-        else [],
+        "unknown": [key for key, value in facts.items() if value is None and key not in differing],
     }
 
 
 def intended_differences(
     runs: Sequence[Path], cards: Sequence[Provenance | None], differs: Sequence[str]
 ) -> dict[str, list[Any]]:
-    """The keys in which the cards differ, with all values. Raises CompareError if not all are intended, or if
-    a key of `differs` is none."""
-    named = [name.strip() for given in differs for name in given.split(",") if name.strip()]
+    """The keys in which the cards differ, with the values of all runs, None without a card. Raises RunError
+    if not all are intended, or if a name in `differs` is no key."""
+    names = [name.strip() for text in differs for name in text.split(",") if name.strip()]
     known = [card for card in cards if card is not None]
-    _check_keys(known, named)
+    _check_keys(known, names)
     without = [str(run) for run, card in zip(runs, cards, strict=True) if card is None]
-    if without and NO_CARD not in named:
-        raise CompareError(
+    if without and NO_CARD not in names:
+        raise RunError(
             f"{', '.join(without)}: no {FILE}, so it is not known what the result depends on; play the run "
             f"again, or compare without it: --differs {NO_CARD}"
         )
-    if len(known) < 2:
-        return {}
-    found = find_differences(known)
-    unintended = {key: values for key, values in found.items() if not any(_is_part(key, n) for n in named)}
+    differences = find_differences(known)
+    intended = tuple(f"{name}." for name in names)
+    unintended = {k: values for k, values in differences.items() if not f"{k}.".startswith(intended)}
     if unintended:
-        told = "\n".join(
-            f"  {key}: {' | '.join(_shown(value) for value in values)}" for key, values in unintended.items()
-        )
-        raise CompareError(
-            f"the runs' cards differ, and so results may differ for these reasons:\n{told}\nif that is what "
-            f"is compared, name it: {' '.join(f'--differs {name}' for name in _sections(unintended))}"
-        )
-    return _for_all(found, cards)
+        lines = [f"  {key}: {' | '.join(map(_value_text, values))}" for key, values in unintended.items()]
+        sections = dict.fromkeys(key.split(".")[0] for key in unintended)
+        options = " ".join(f"--differs {name}" for name in sections)
+        beginning = "the runs' cards differ, and so results may differ for these reasons:"
+        remedy = f"if that is what is compared, name it: {options}"
+        raise RunError("\n".join([beginning, *lines, remedy]))
+    flat = [{} if card is None else card.flat() for card in cards]
+    return {key: [values.get(key) for values in flat] for key in differences}
 
 
 def run_names(runs: Sequence[Path]) -> list[str]:
-    """The names of the folders (rag_r1/rollouts/provenance_facts.py); numbered if one is given twice."""
+    """The names of the folders (rag_r1/rollouts/provenance_facts.py); numbered if a folder is named twice."""
     names = short_names(runs)
     if len(set(names)) == len(names):
         return names
     return [f"{name} ({number})" for number, name in enumerate(names, 1)]
 
 
-def _for_all(found: Mapping[str, list[Any]], cards: Sequence[Provenance | None]) -> dict[str, list[Any]]:
-    """The values of all runs; None for a run without a card."""
-    made = {}
-    for key, values in found.items():
-        given = iter(values)
-        made[key] = [None if card is None else next(given) for card in cards]
-    return made
-
-
-def _check_keys(cards: Sequence[Provenance], named: Sequence[str]) -> None:
+def _check_keys(cards: Sequence[Provenance], names: Sequence[str]) -> None:
     keys = {key for card in cards for key in card.flat()} | set(Provenance.model_fields)
     sections = {".".join(key.split(".")[:n]) for key in keys for n in range(1, key.count(".") + 2)}
-    for name in named:
+    for name in names:
         if name != NO_CARD and name not in sections:
             words = [f"--differs {name}: the cards have no such key", did_you_mean(name, sections)]
-            raise CompareError("; ".join(filter(None, words)))
+            raise RunError("; ".join(filter(None, words)))
 
 
-def _is_part(key: str, name: str) -> bool:
-    return key == name or key.startswith(f"{name}.")
-
-
-def _sections(keys: Mapping[str, Any]) -> list[str]:
-    return list(dict.fromkeys(key.split(".")[0] for key in keys))
-
-
-def _shown(value: Any) -> str:
+def _value_text(value: Any) -> str:
     text = "not known" if value is None else repr(value)
     return text if len(text) <= 100 else f"{text[:97]}..."
 
 
 class CompareArguments(Arguments):
-    """Which runs, and what may differ between them."""
+    """The runs, and what may differ between them."""
 
     runs: CliPositionalArg[list[Path]] = argument(
         "folders of finished runs; the others are compared with the first", "RUN"
     )
-    differs: list[str] = argument("what is meant to differ between the runs", "KEY", default=[])
-    normaliser: NormaliserName = argument("how answers are compared", default="squad")
+    differs: list[str] = argument("intended difference between the runs", "KEY", default=[])
+    normaliser: NormaliserName = argument("normaliser with which answers are compared", default="squad")
     out: Path | None = argument("folder for compare.json, compare.md and pictures", "DIR", default=None)
     resamples: Positive = argument("replicates of the bootstrap", "N", default=2000)
-    seed: Annotated[int, Field(ge=0)] = argument("of bootstrap and permutations", "N", default=0)
+    seed: Annotated[int, Field(ge=0)] = argument("seed of bootstrap and permutations", "N", default=0)
     skip_bad_rows: bool = argument(HELP, default=False)
 
     @model_validator(mode="after")
@@ -170,7 +148,7 @@ class CompareArguments(Arguments):
         return self
 
 
-@command_main(CompareError, *WRONG_RUN)
+@command_main(*WRONG_RUN)
 def main(arguments: Sequence[str] | None = None, prog: str = "rag-r1 eval compare") -> int:
     """Compare runs and print the tables; returns the exit status."""
     args = read_arguments(

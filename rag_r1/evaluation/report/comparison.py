@@ -19,14 +19,15 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from rag_r1.evaluation.report.bootstrap import Bootstrap, Estimate, Estimates, RatioSums
-from rag_r1.evaluation.report.measures import MEASURES, Measure, by_question, column, measures_of, score
+from rag_r1.evaluation.report.episode_metrics import METRICS
+from rag_r1.evaluation.report.measures import MEASURES, Measure, by_question, measures_of, score
 from rag_r1.evaluation.report.published_results import in_paper_order
 from rag_r1.evaluation.report.report import figure
 from rag_r1.evaluation.report.run_table import RunTable
@@ -63,15 +64,15 @@ def shared_questions(tables: Sequence[RunTable]) -> SharedQuestions:
     """Which questions can be compared."""
     texts = [dict(zip([key[:2] for key in t.keys], t.questions, strict=True)) for t in tables]
     scored = [{key[:2] for key, failed in zip(t.keys, t.failed, strict=True) if not failed} for t in tables]
-    everywhere = set(texts[0]).intersection(*texts[1:])
-    other = sorted(asked for asked in everywhere if len({text[asked] for text in texts}) > 1)
-    kept = sorted(everywhere.intersection(*scored) - set(other))
+    in_all = set(texts[0]).intersection(*texts[1:])
+    mismatched = sorted(key for key in in_all if len({text[key] for text in texts}) > 1)
+    kept = sorted(in_all.intersection(*scored) - set(mismatched))
     names = in_paper_order(source for source, _ in kept)
     return SharedQuestions(
-        shared={name: [asked for asked in kept if asked[0] == name] for name in names},
-        only=[len(set(text) - everywhere) for text in texts],
-        failed=[len((everywhere - set(other)) - answered) for answered in scored],
-        mismatched=other,
+        shared={name: [key for key in kept if key[0] == name] for name in names},
+        only=[len(set(text) - in_all) for text in texts],
+        failed=[len(in_all - set(mismatched) - keys) for keys in scored],
+        mismatched=mismatched,
     )
 
 
@@ -79,26 +80,24 @@ def shared_questions(tables: Sequence[RunTable]) -> SharedQuestions:
 class _SourceValues:
     """The values of each source's questions, (questions, figures, runs); nan where a run has none."""
 
-    of: dict[str, np.ndarray]
+    arrays: dict[str, np.ndarray]
 
     def sums(self, changes: bool) -> dict[str, RatioSums]:
         """For the bootstrap: of the runs' values, or of their differences from the first run. A question
         without a value in one run counts in none."""
-        found = {}
-        for source, values in self.of.items():
-            moved = values[..., 1:] - values[..., :1] if changes else values
-            known = np.broadcast_to(~np.isnan(values).any(axis=2, keepdims=True), moved.shape)
-            flat = (len(values), -1)
-            found[source] = RatioSums(
-                np.where(known, moved, 0.0).reshape(flat), known.astype(float).reshape(flat)
-            )
-        return found
+        sums = {}
+        for source, values in self.arrays.items():
+            terms = values[..., 1:] - values[..., :1] if changes else values
+            known = np.broadcast_to(~np.isnan(values).any(axis=2, keepdims=True), terms.shape)
+            pair = np.where(known, terms, 0.0), known.astype(float)
+            sums[source] = RatioSums(*(array.reshape(len(values), -1) for array in pair))
+        return sums
 
     def known(self, figure: int) -> dict[str, np.ndarray]:
         """The values of one figure, (questions, runs), of the sources and questions that have it."""
-        found = {source: values[:, figure] for source, values in self.of.items()}
-        found = {source: values[~np.isnan(values).any(axis=1)] for source, values in found.items()}
-        return {source: values for source, values in found.items() if len(values)}
+        values = {source: array[:, figure] for source, array in self.arrays.items()}
+        known = {source: array[~np.isnan(array).any(axis=1)] for source, array in values.items()}
+        return {source: array for source, array in known.items() if len(array)}
 
 
 def compare_tables(
@@ -112,19 +111,15 @@ def compare_tables(
     bootstrap = bootstrap or Bootstrap()
     measures = _measures(tables, normaliser)
     values = _values(tables, questions, measures)
-    runs = len(tables)
+    runs, others = len(tables), len(tables) - 1
     levels = bootstrap.estimates(values.sums(changes=False), [m.share for m in measures for _ in tables])
-    changes = bootstrap.estimates(values.sums(changes=True), [False] * (len(measures) * (runs - 1)))
+    changes = bootstrap.estimates(values.sums(changes=True), [False] * (len(measures) * others))
     once = all(_one_episode_each(table, questions) for table in tables)
     figures = {}
-    for number, measure in enumerate(measures):
-        known = values.known(number)
-        if known:
+    for n, measure in enumerate(measures):
+        if known := values.known(n):
             tests = _FigureTests(measure.name, known, once and measure.name in _BINARY, bootstrap)
-            places = (
-                range(number * runs, (number + 1) * runs),
-                range(number * (runs - 1), (number + 1) * (runs - 1)),
-            )
+            places = range(n * runs, (n + 1) * runs), range(n * others, (n + 1) * others)
             figures[measure.name] = _figure(measure, known, levels, changes, places, tests)
     return {
         "format": 1,
@@ -132,14 +127,12 @@ def compare_tables(
         "normaliser": normaliser,
         "interval": {
             "kind": "paired percentile bootstrap, stratified by source, clustered by question",
-            "level": bootstrap.level,
-            "resamples": bootstrap.resamples,
-            "seed": bootstrap.seed,
+            **bootstrap.description(),
         },
         "sources": list(questions.shared),
         "questions": {
             "compared": questions.count,
-            "by_source": {name: len(of) for name, of in questions.shared.items()},
+            "by_source": {name: len(keys) for name, keys in questions.shared.items()},
             "not_in_all_runs": questions.only,
             "failed": questions.failed,
             "another_question_under_the_same_id": len(questions.mismatched),
@@ -150,10 +143,7 @@ def compare_tables(
 
 def _measures(tables: Sequence[RunTable], normaliser: NormaliserName) -> list[Measure]:
     """The scores with this normaliser, the terms that all runs have, and the costs."""
-    scores = [
-        Measure(name, score(name).label, "scores", column(f"{name}:{normaliser}"))
-        for name in (*_BINARY, "f1")
-    ]
+    scores = [replace(score(name, normaliser), name=name, label=score(name).label) for name in METRICS]
     everywhere = set(tables[0].terms).intersection(*(table.terms for table in tables[1:]))
     terms = [measure for measure in measures_of(tables[0]) if measure.name in everywhere]
     by_name = {measure.name: measure for measure in MEASURES}
@@ -163,18 +153,18 @@ def _measures(tables: Sequence[RunTable], normaliser: NormaliserName) -> list[Me
 def _values(
     tables: Sequence[RunTable], questions: SharedQuestions, measures: Sequence[Measure]
 ) -> _SourceValues:
-    every = [by_question(table, measures) for table in tables]
+    runs = [by_question(table, measures) for table in tables]
     return _SourceValues(
         {
-            source: np.array([np.stack([values[one] for values in every], axis=1) for one in asked])
-            for source, asked in questions.shared.items()
+            source: np.array([np.stack([values[key] for values in runs], axis=1) for key in keys])
+            for source, keys in questions.shared.items()
         }
     )
 
 
 def _one_episode_each(table: RunTable, questions: SharedQuestions) -> bool:
     scored = Counter(key[:2] for key, failed in zip(table.keys, table.failed, strict=True) if not failed)
-    return all(scored[asked] == 1 for of in questions.shared.values() for asked in of)
+    return all(scored[key] == 1 for keys in questions.shared.values() for key in keys)
 
 
 @dataclass(frozen=True)
@@ -199,17 +189,20 @@ class _FigureTests:
 
     def of_mean(self, i: int) -> dict[str, Any]:
         """The test of the mean over the sources."""
-        moves = [(of[:, i + 1] - of[:, 0]) / (len(of) * len(self.values)) for of in self.values.values()]
-        return self._permuted("(mean)", i, np.concatenate(moves))
+        sources = len(self.values)
+        changes = [(run[:, i + 1] - run[:, 0]) / (len(run) * sources) for run in self.values.values()]
+        return self._permuted("(mean)", i, np.concatenate(changes))
 
     def of_all(self, i: int) -> dict[str, Any]:
         """The test of all questions."""
-        return self._permuted(
-            "(all)", i, np.concatenate([of[:, i + 1] - of[:, 0] for of in self.values.values()])
-        )
+        changes = [run[:, i + 1] - run[:, 0] for run in self.values.values()]
+        return self._permuted("(all)", i, np.concatenate(changes))
 
-    def _permuted(self, where: str, i: int, differences: np.ndarray) -> dict[str, Any]:
-        p = permutation(differences, _rng(self.bootstrap, self.name, where, i))
+    def _permuted(self, group: str, i: int, differences: np.ndarray) -> dict[str, Any]:
+        # Draws that depend on the seed and on the name of the test, and on nothing else.
+        name = repr((self.name, group, i)).encode("utf-8", "surrogatepass")
+        seed = int.from_bytes(hashlib.sha256(name).digest()[:8], "big")
+        p = permutation(differences, np.random.default_rng([self.bootstrap.seed, seed]))
         return {"test": "permutation", "p": _p(p)}
 
 
@@ -228,19 +221,21 @@ def _figure(
     def group(level: Estimate, change: Estimate, count: int, test: _Test) -> dict[str, Any]:
         differences = []
         for i, place in enumerate(places[1]):
-            told = figure(change, place, count)
+            difference = figure(change, place, count)
             if tested:
                 p = bootstrap_p(float(change.value[place]), change.replicates[:, place])
-                told |= {**test(i), "p_bootstrap": _p(p)}
-            differences.append(told)
+                difference |= {**test(i), "p_bootstrap": _p(p)}
+            differences.append(difference)
         return {"values": [figure(level, i, count) for i in places[0]], "differences": differences}
 
     groups = {
-        source: group(levels[0][source], changes[0][source], len(of), partial(tests.of_source, source))
-        for source, of in values.items()
+        source: group(levels[0][source], changes[0][source], len(runs), partial(tests.of_source, source))
+        for source, runs in values.items()
     }
     if tested:
-        _correct([told for one in groups.values() for told in one["differences"]])
+        differences = [difference for row in groups.values() for difference in row["differences"]]
+        for difference, p in zip(differences, holm([row["p"] for row in differences]), strict=True):
+            difference["p_holm"] = _p(p)
     count = sum(map(len, values.values()))
     return {
         "label": measure.label,
@@ -252,18 +247,6 @@ def _figure(
     }
 
 
-def _correct(told: Sequence[dict[str, Any]]) -> None:
-    """Add Holm's p-values to the tests of one figure."""
-    for one, p in zip(told, holm([one["p"] for one in told]), strict=True):
-        one["p_holm"] = _p(p)
-
-
 def _p(p: float) -> float:
     """Six significant digits."""
     return float(f"{p:.6g}")
-
-
-def _rng(bootstrap: Bootstrap, *what: Any) -> np.random.Generator:
-    """Draws that depend on the seed and on what is tested, and on nothing else."""
-    digest = hashlib.sha256(repr(what).encode("utf-8", "surrogatepass")).digest()
-    return np.random.default_rng([bootstrap.seed, int.from_bytes(digest[:8], "big")])

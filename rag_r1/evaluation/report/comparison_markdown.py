@@ -32,9 +32,9 @@ def markdown(comparison: Comparison, pictures: Sequence[Path] = ()) -> str:
 
 
 def _opening(page: Page, comparison: Comparison) -> None:
-    asked, interval = comparison["questions"], comparison["interval"]
+    counts, interval = comparison["questions"], comparison["interval"]
     page.text(
-        f"{integer(asked['compared'])} questions that all runs have and none has lost to a failure; all "
+        f"{integer(counts['compared'])} questions that all runs have and none has lost to a failure; all "
         f"figures are about these. Answers are compared with the normaliser `{comparison['normaliser']}`. "
         f"Differences are from the first run, with {interval['level']:.0%} intervals ({interval['kind']}, "
         f"{integer(interval['resamples'])} replicates). "
@@ -42,11 +42,13 @@ def _opening(page: Page, comparison: Comparison) -> None:
         "or wrong, else a permutation test; `p, Holm` is corrected over the data sources and runs of a "
         "figure; `p, bootstrap` is the paired bootstrap's."
     )
-    if other := asked["another_question_under_the_same_id"]:
-        page.text(f"**{integer(other)} ids stand for different questions or golds and were left out.**")
-    differ = comparison["differing"]
-    if differ:
-        rows = [[cell(key), *(cell(_shown(value)) for value in values)] for key, values in differ.items()]
+    if mismatched := counts["another_question_under_the_same_id"]:
+        page.text(f"**{integer(mismatched)} ids stand for different questions or golds and were left out.**")
+    if differing := comparison["differing"]:
+        rows = [
+            [cell(key), *(cell("null" if value is None else value) for value in values)]
+            for key, values in differing.items()
+        ]
         page.text("The runs differ, as was intended, in:")
         page.table(["key", *map(cell, comparison["runs"])], rows)
     if unknown := comparison["unknown"]:
@@ -54,19 +56,14 @@ def _opening(page: Page, comparison: Comparison) -> None:
 
 
 def _runs(page: Page, comparison: Comparison) -> None:
-    asked = comparison["questions"]
-    rows = [
-        [cell(name), integer(only), integer(failed)]
-        for name, only, failed in zip(
-            comparison["runs"], asked["not_in_all_runs"], asked["failed"], strict=True
-        )
-    ]
+    counts = comparison["questions"]
+    columns = comparison["runs"], counts["not_in_all_runs"], counts["failed"]
+    rows = [[cell(name), integer(only), integer(failed)] for name, only, failed in zip(*columns, strict=True)]
     page.table(["run", "questions not in all runs", "shared, but failed in this run"], rows)
 
 
 def _head(comparison: Comparison, first: str) -> list[str]:
-    called = labels(comparison["sources"])
-    return [first, *(cell(called[source]) for source in comparison["sources"]), "Avg.", "all questions"]
+    return [first, *map(cell, labels(comparison["sources"]).values()), "Avg.", "all questions"]
 
 
 def _groups(comparison: Comparison, figure: Mapping[str, Any]) -> list[Mapping[str, Any] | None]:
@@ -77,13 +74,10 @@ def _groups(comparison: Comparison, figure: Mapping[str, Any]) -> list[Mapping[s
 
 def _values(page: Page, comparison: Comparison, figure: Mapping[str, Any]) -> None:
     groups = _groups(comparison, figure)
-    rows = [
-        [
-            cell(name),
-            *(with_interval(group["values"][i] if group else None, figure["decimals"]) for group in groups),
-        ]
-        for i, name in enumerate(comparison["runs"])
-    ]
+    rows = []
+    for i, name in enumerate(comparison["runs"]):
+        values = [group["values"][i] if group else None for group in groups]
+        rows.append([cell(name), *(with_interval(value, figure["decimals"]) for value in values)])
     page.table(_head(comparison, cell(figure["label"])), rows)
 
 
@@ -103,34 +97,26 @@ def _others(page: Page, comparison: Comparison, figures: Sequence[Mapping[str, A
 
 def _differences(page: Page, comparison: Comparison, figure: Mapping[str, Any]) -> None:
     """The differences, one line for each source, and their tests."""
-    places = _head(comparison, "")[1:]
+    names = _head(comparison, "")[1:]
     head = ["", "questions", "difference", "only first right", "only this right"]
     head += ["p", "p, Holm", "p, bootstrap"]
     for i, name in enumerate(comparison["runs"][1:]):
         rows = []
-        for place, group in zip(places, _groups(comparison, figure), strict=True):
+        for group_name, group in zip(names, _groups(comparison, figure), strict=True):
             if group is None:
                 continue
-            told = group["differences"][i]
-            rows.append(
-                [
-                    place,
-                    integer(told["questions"]),
-                    with_interval(told, figure["decimals"], signed=True),
-                    integer(told.get("only_first")),
-                    integer(told.get("only_second")),
-                    p_value(told["p"]),
-                    p_value(told.get("p_holm")),
-                    p_value(told["p_bootstrap"]),
-                ]
-            )
+            test = group["differences"][i]
+            difference = with_interval(test, figure["decimals"], signed=True)
+            only = (integer(test.get(key)) for key in ("only_first", "only_second"))
+            ps = (p_value(test.get(key)) for key in ("p", "p_holm", "p_bootstrap"))
+            rows.append([group_name, integer(test["questions"]), difference, *only, *ps])
         page.text(f"{cell(name)} against {cell(comparison['runs'][0])}:").table(head, rows)
 
 
 def _published(page: Page, comparison: Comparison) -> None:
     """The papers' rows for the data sets of the comparison."""
-    there = {label_of(source) for source in comparison["sources"]}
-    names = [name for name in LAYOUT if name in there]
+    compared = {label_of(source) for source in comparison["sources"]}
+    names = [name for name in LAYOUT if name in compared]
     rows = [
         [row.system, row.measure, *(number(row.values.get(name)) for name in names), _mean(row, names)]
         + [row.source]
@@ -146,10 +132,5 @@ def _published(page: Page, comparison: Comparison) -> None:
 
 def _mean(row: PublishedResult, names: Sequence[str]) -> str:
     """The mean over these data sets, if the paper has all of them."""
-    values = [row.values.get(name) for name in names]
-    known = [value for value in values if value is not None]
-    return number(sum(known) / len(known) if len(known) == len(values) else None)
-
-
-def _shown(value: Any) -> str:
-    return "null" if value is None else str(value)
+    known = [row.values[name] for name in names if name in row.values]
+    return number(sum(known) / len(known) if len(known) == len(names) else None)

@@ -8,7 +8,7 @@ hold its answer) comes from side files (rag_r1/data/annotations.py); a number th
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Any, get_args
+from typing import get_args
 
 from rag_r1.agent import Trajectory
 from rag_r1.agent.records import summary
@@ -46,9 +46,9 @@ def episode_metrics(
     """The numbers of one episode by name; the same names for all, but for the terms of the reward."""
     figures = summary(record)
     calls = (call for turn in record.turns for call in turn.calls)
-    shown = [document for call in calls for document in call.documents or ()]
+    documents = [document for call in calls for document in call.documents or ()]
     answered = record.answer is not None
-    recall = evidence.recall(shown) if evidence else None
+    recall = evidence.recall(documents) if evidence else None
     return {
         **{
             f"{name}:{normaliser}": metric(record.answer, list(golds), normaliser=normaliser)
@@ -67,9 +67,9 @@ def episode_metrics(
         "prompt_tokens": float(record.prompt_tokens),
         "generated_tokens": float(record.generated_tokens),
         "observed_tokens": float(record.observed_tokens),
-        **{f"{TERM}{n}": _number(v) for n, v in record.rewards.items() if n not in _NO_TERMS},
+        **{
+            f"{TERM}{name}": None if value is None else float(value)
+            for name, value in record.rewards.items()
+            if name not in _NO_TERMS
+        },
     }
-
-
-def _number(value: Any) -> float | None:
-    return None if value is None else float(value)

@@ -44,26 +44,22 @@ def column(name: str) -> Formula:
     return lambda columns: columns[name]
 
 
-def _times(first: str, second: str) -> Formula:
-    return lambda columns: columns[first] * columns[second]
-
-
 def score(metric: str, normaliser: NormaliserName = "squad") -> Measure:
     """EM, cover-EM or F1 with a normaliser; its name is `em`, or `em_r1_searcher`."""
     label = {"em": "EM", "cover_em": "cover-EM", "f1": "F1"}[metric]
-    ours = normaliser == "squad"
-    return Measure(
-        metric if ours else f"{metric}_{normaliser}",
-        label if ours else f"{label}, R1-Searcher's normaliser",
-        "scores",
-        column(f"{metric}:{normaliser}"),
-    )
+    name = metric
+    if normaliser != "squad":
+        name, label = f"{metric}_{normaliser}", f"{label}, R1-Searcher's normaliser"
+    return Measure(name, label, "scores", column(f"{metric}:{normaliser}"))
 
 
-def _among(metric: str, label: str, section: Section, group: str, of: str) -> Measure:
+def among(name: str, label: str, section: Section, score_column: str, group: str) -> Measure:
     """A score of the answers, or questions, for which the column `group` is 1."""
-    name = f"{metric}_{group}"
-    return Measure(name, f"{label} of {of}", section, _times(f"{metric}:squad", group), column(group))
+    return Measure(f"{name}_{group}", label, section, _product(score_column, group), column(group))
+
+
+def _product(first: str, second: str) -> Formula:
+    return lambda columns: columns[first] * columns[second]
 
 
 def _bound(name: str, label: str, for_failed: float) -> Measure:
@@ -79,19 +75,24 @@ def _cost(name: str, label: str, section: Section = "cost", decimals: int = 1) -
     return Measure(name, label, section, column(name), share=False, decimals=decimals)
 
 
+def _of_calls(name: str, label: str, count: str) -> Measure:
+    """The share of the calls of tools that the column `count` counts."""
+    return Measure(name, label, "failures", column(count), column("calls"), of_all=True)
+
+
 MEASURES: tuple[Measure, ...] = (
     *(score(metric) for metric in ("em", "cover_em", "f1")),
     *(score(metric, "r1_searcher") for metric in ("em", "cover_em", "f1")),
     Measure("answered", "has an answer", "form", column("answered")),
     Measure("formatted", "format accuracy", "form", column("formatted")),
-    _among("em", "EM", "form", "answered", "episodes with an answer"),
-    _among("em", "EM", "form", "formatted", "well-formed episodes"),
-    _among("cover_em", "cover-EM", "form", "formatted", "well-formed episodes"),
-    _among("f1", "F1", "form", "formatted", "well-formed episodes"),
+    among("em", "EM of episodes with an answer", "form", "em:squad", "answered"),
+    among("em", "EM of well-formed episodes", "form", "em:squad", "formatted"),
+    among("cover_em", "cover-EM of well-formed episodes", "form", "cover_em:squad", "formatted"),
+    among("f1", "F1 of well-formed episodes", "form", "f1:squad", "formatted"),
     Measure("answerable", "answerable questions", "answerable", column("answerable"), of_all=True),
-    _among("em", "EM", "answerable", "answerable", "answerable questions"),
-    _among("cover_em", "cover-EM", "answerable", "answerable", "answerable questions"),
-    _among("f1", "F1", "answerable", "answerable", "answerable questions"),
+    among("em", "EM of answerable questions", "answerable", "em:squad", "answerable"),
+    among("cover_em", "cover-EM of answerable questions", "answerable", "cover_em:squad", "answerable"),
+    among("f1", "F1 of answerable questions", "answerable", "f1:squad", "answerable"),
     Measure("searched", "searches at all", "search", column("searched")),
     _cost("retrievals", "retrievals a question", "search", 2),
     _cost("queries", "queries a question", "search", 2),
@@ -104,22 +105,8 @@ MEASURES: tuple[Measure, ...] = (
     _cost("generated_tokens", "generated tokens"),
     _cost("observed_tokens", "observed tokens"),
     Measure("failed", "failed episodes", "failures", column("failed"), of_all=True),
-    Measure(
-        "tool_failure_rate",
-        "failed calls of tools",
-        "failures",
-        column("failed_calls"),
-        column("calls"),
-        of_all=True,
-    ),
-    Measure(
-        "refused_calls",
-        "refused calls of tools",
-        "failures",
-        column("refused_calls"),
-        column("calls"),
-        of_all=True,
-    ),
+    _of_calls("tool_failure_rate", "failed calls of tools", "failed_calls"),
+    _of_calls("refused_calls", "refused calls of tools", "refused_calls"),
     Measure("retries", "retries a question", "failures", column("retries"), share=False, of_all=True),
     _bound("em_if_failed_wrong", "EM, if all failed ones were wrong", 0.0),
     _bound("em_if_failed_right", "EM, if all failed ones were right", 1.0),
@@ -140,30 +127,25 @@ def measures_of(table: RunTable) -> tuple[Measure, ...]:
 def by_source(table: RunTable, measures: Sequence[Measure]) -> tuple[dict[str, RatioSums], np.ndarray]:
     """The sums of each source for the bootstrap, and the number of episodes of each figure in each source,
     (sources, figures), in the order of the sources' names."""
-    questions, places = table.asked()
+    questions, places = table.question_places()
     columns = {**table.columns, "failed": table.failed.astype(float)}
     numerators = np.empty((len(questions), len(measures)))
-    denominators = np.empty_like(numerators)
-    counts = np.empty_like(numerators)
+    denominators, counts = np.empty_like(numerators), np.empty_like(numerators)
     for i, measure in enumerate(measures):
         value = np.asarray(measure.value(columns), dtype=float)
         weight = np.ones_like(value) if measure.weight is None else measure.weight(columns)
-        there = ~np.isnan(value) & ~np.isnan(weight)
+        known = ~np.isnan(value) & ~np.isnan(weight)
         if not measure.of_all:
-            there &= ~table.failed
-        of = places[there]
-        samples = np.bincount(of, minlength=len(questions))
-        numerators[:, i] = np.bincount(of, value[there], len(questions)) / np.maximum(samples, 1)
-        denominators[:, i] = np.bincount(of, weight[there], len(questions)) / np.maximum(samples, 1)
+            known &= ~table.failed
+        rows = places[known]
+        samples = np.bincount(rows, minlength=len(questions))
+        numerators[:, i] = np.bincount(rows, value[known], len(questions)) / np.maximum(samples, 1)
+        denominators[:, i] = np.bincount(rows, weight[known], len(questions)) / np.maximum(samples, 1)
         counts[:, i] = samples
-    sources = [source for source, _ in questions]
-    names = sorted(set(sources))
-    sums, episodes = {}, np.empty((len(names), len(measures)))
-    for row, name in enumerate(names):
-        here = [source == name for source in sources]
-        sums[name] = RatioSums(numerators[here], denominators[here])
-        episodes[row] = counts[here].sum(axis=0)
-    return sums, episodes
+    sources = np.array([source for source, _ in questions], dtype=object)
+    masks = {name: sources == name for name in sorted(set(sources))}
+    sums = {name: RatioSums(numerators[mask], denominators[mask]) for name, mask in masks.items()}
+    return sums, np.array([counts[mask].sum(axis=0) for mask in masks.values()])
 
 
 def by_question(table: RunTable, measures: Sequence[Measure]) -> dict[tuple[str, str], np.ndarray]:
@@ -173,6 +155,6 @@ def by_question(table: RunTable, measures: Sequence[Measure]) -> dict[tuple[str,
     if weighted := [measure.name for measure in measures if measure.weight is not None]:
         raise ValueError(f"{', '.join(weighted)}: no mean over questions")
     sums, _ = by_source(table, measures)
-    value = np.concatenate([one.numerators for one in sums.values()])
-    there = np.concatenate([one.denominators for one in sums.values()]) > 0
-    return dict(zip(table.asked()[0], np.where(there, value, np.nan), strict=True))
+    value = np.concatenate([source.numerators for source in sums.values()])
+    known = np.concatenate([source.denominators for source in sums.values()]) > 0
+    return dict(zip(table.question_places()[0], np.where(known, value, np.nan), strict=True))

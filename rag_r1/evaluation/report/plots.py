@@ -70,20 +70,20 @@ def draw_comparison(comparison: Mapping[str, Any], name: str, out: Path) -> list
     return pictures.draw(out / f"compare_{name}.png", values, size=(10.0, height), panels=2)
 
 
-def dots(axes: Any, points: Sequence[Mapping[str, Any]], i: int, of: int) -> Any:
-    """One series: a dot for each row, with its interval; the `of` series of a row stand below each other."""
+def dots(axes: Any, points: Sequence[Mapping[str, Any]], i: int, count: int) -> Any:
+    """Series `i` of `count`, which stand below each other in a row: a dot for each row, with its interval."""
     known = [(row, point) for row, point in enumerate(points) if point["value"] is not None]
     points = [point for _, point in known]
     values = [point["value"] for point in points]
-    heights = [row + 0.6 * ((i + 0.5) / of - 0.5) for row, _ in known]
+    heights = [row + 0.6 * ((i + 0.5) / count - 0.5) for row, _ in known]
     color = SERIES[i % len(SERIES)]
     return axes.errorbar(values, heights, xerr=reach(points), fmt="o", markersize=4, capsize=2, color=color)
 
 
 def legend(figure: Any, series: Sequence[Any], names: Sequence[str]) -> None:
     """A legend above the panels. Its names are set here: matplotlib hides labels that begin with `_`."""
-    made = figure.legend(series, list(names), frameon=False, loc="outside upper center", ncols=3)
-    for text in made.get_texts():
+    box = figure.legend(series, list(names), frameon=False, loc="outside upper center", ncols=3)
+    for text in box.get_texts():
         text.set_parse_math(False)
 
 
@@ -99,14 +99,13 @@ def _searches(left: Any, right: Any, table: RunTable) -> None:
     """How many episodes have how many retrievals, and the EM of each number."""
     scored = ~table.failed
     retrievals = np.minimum(table.columns["retrievals"][scored], _MOST_RETRIEVALS).astype(int)
-    right_ones = table.columns["em:squad"][scored]
     counts = np.bincount(retrievals, minlength=_MOST_RETRIEVALS + 1)
-    em = np.bincount(retrievals, right_ones, _MOST_RETRIEVALS + 1) / np.maximum(counts, 1)
+    correct = np.bincount(retrievals, table.columns["em:squad"][scored], _MOST_RETRIEVALS + 1)
+    em = correct / np.maximum(counts, 1)
     names = [*map(str, range(_MOST_RETRIEVALS)), f"{_MOST_RETRIEVALS}+"]
     left.bar(names, counts / max(1, counts.sum()), color=pictures.GREY)
     left.set(xlabel="retrievals", ylabel="share of episodes", ylim=(0, 1))
-    there = np.flatnonzero(counts)
-    right.bar([names[i] for i in range(len(names))], np.where(counts > 0, em, 0.0), color=SERIES[0])
-    for i in there:
+    right.bar(names, em, color=SERIES[0])
+    for i in np.flatnonzero(counts):
         right.text(i, em[i] + 0.02, f"{em[i]:.2f}", ha="center", fontsize=8)
     right.set(xlabel="retrievals", ylabel="EM", ylim=(0, 1.1))

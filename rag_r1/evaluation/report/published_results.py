@@ -27,7 +27,6 @@ LAYOUT: dict[str, tuple[str, ...]] = {
     "MedQA (zh)": ("medqazh",),
 }
 _LABELS = {name: label for label, names in LAYOUT.items() for name in names}
-_ORDER = list(LAYOUT)
 
 
 def label_of(source: str) -> str | None:
@@ -38,12 +37,8 @@ def label_of(source: str) -> str | None:
 
 def in_paper_order(sources: Iterable[str]) -> list[str]:
     """Data sources in the papers' order, others after them by name."""
-
-    def place(source: str) -> tuple[int, str]:
-        label = label_of(source)
-        return (_ORDER.index(label) if label else len(_ORDER), source)
-
-    return sorted(set(sources), key=place)
+    order = [*LAYOUT, None]
+    return sorted(set(sources), key=lambda source: (order.index(label_of(source)), source))
 
 
 def labels(sources: Iterable[str]) -> dict[str, str]:

@@ -38,7 +38,7 @@ def _opening(report: Report) -> list[str]:
     """The paragraphs before the tables."""
     counts, interval = report["counts"], report["interval"]
     every = counts["all"]
-    told = [
+    paragraphs = [
         f"{integer(every['questions'])} questions, {integer(every['episodes'])} episodes, of which "
         f"{integer(every['failed'])} failed. "
         "A failed episode (engine, search engine, unusable row, bug) is no "
@@ -46,65 +46,56 @@ def _opening(report: Report) -> list[str]:
         "EM if all of them had been wrong, or right. In brackets: "
         f"{interval['level']:.0%} intervals ({interval['kind']}, "
         f"{integer(interval['resamples'])} replicates). "
-        "Avg. is the mean over the data sources, in which each counts once.",
+        "Avg. is the mean over the data sources, in which each counts once."
     ]
     if every["episodes"] and every["failed"] > _MANY_FAILED * every["episodes"]:
         share = every["failed"] / every["episodes"]
-        told.append(f"**{share:.1%} of the episodes failed**: the scores are of the others only.")
+        paragraphs.append(f"**{share:.1%} of the episodes failed**: the scores are of the others only.")
     if report["figures"]["answerable"]["all"]["value"] is None:
-        told.append(
+        paragraphs.append(
             "Which of the questions the corpus can answer is not known, so the figures of these are missing: "
             "`rag-r1 corpus check` finds out, and its file `answerable_ids.json` is given as `--answerable`."
         )
     if counts["questions_without_record"]:
-        told.append(
+        paragraphs.append(
             f"**{integer(counts['questions_without_record'])} of {integer(counts['questions_in_data'])} "
             "questions have no record**: the run is not finished, or was made with fewer questions."
         )
     if counts["bad_records"]:
-        told.append(f"**{integer(counts['bad_records'])} bad rows were left out.**")
+        paragraphs.append(f"**{integer(counts['bad_records'])} bad rows were left out.**")
     if counts["played_again"]:
-        told.append(f"{integer(counts['played_again'])} records are of episodes that were played again.")
-    return told
+        again = f"{integer(counts['played_again'])} records are of episodes that were played again."
+        paragraphs.append(again)
+    return paragraphs
 
 
 def _section(page: Page, report: Report, section: str) -> None:
     """The figures of a section that have a value anywhere."""
-    figures = [
-        figure
-        for figure in report["figures"].values()
-        if figure["section"] == section and figure["all"]["value"] is not None
-    ]
-    if not figures:
-        return
-    sources = list(report["counts"]["sources"])
-    called = labels(sources)
+    sources = report["counts"]["sources"]
     rows = []
-    for figure in figures:
-        columns = [*(figure["sources"][source] for source in sources), figure["mean"], figure["all"]]
-        shown = [with_interval(column, figure["decimals"]) for column in columns]
-        rows.append([cell(figure["label"]), *shown])
-    head = ["", *(cell(called[source]) for source in sources), "Avg.", "all questions"]
-    page.heading(_TITLES[section]).table(head, rows)
+    for figure in report["figures"].values():
+        if figure["section"] == section and figure["all"]["value"] is not None:
+            columns = [*(figure["sources"][source] for source in sources), figure["mean"], figure["all"]]
+            rows.append([cell(figure["label"]), *(with_interval(c, figure["decimals"]) for c in columns)])
+    if rows:
+        head = ["", *map(cell, labels(sources).values()), "Avg.", "all questions"]
+        page.heading(_TITLES[section]).table(head, rows)
 
 
 def _statuses(page: Page, report: Report) -> None:
     """How episodes ended, and which failures there were."""
-    sources = report["counts"]["sources"]
-    called = labels(sources)
-    counted = [*sources.values(), report["counts"]["all"]]
+    sources, whole = report["counts"]["sources"], report["counts"]["all"]
+    columns = [*sources.values(), whole]
 
     def rows(kind: str, label: str) -> list[list[str]]:
-        names = report["counts"]["all"][kind]
         return [
-            [label.format(cell(name)), *(integer(one[kind].get(name, 0)) for one in counted)]
-            for name in names
+            [label.format(cell(name)), *(integer(counts[kind].get(name, 0)) for counts in columns)]
+            for name in whole[kind]
         ]
 
-    head = ["", *(cell(called[source]) for source in sources), "all questions"]
+    head = ["", *map(cell, labels(sources).values()), "all questions"]
     body = [
-        ["questions", *(integer(one["questions"]) for one in counted)],
-        ["episodes", *(integer(one["episodes"]) for one in counted)],
+        *([name, *(integer(counts[name]) for counts in columns)] for name in ("questions", "episodes")),
         *rows("statuses", "status {}"),
         *rows("failed_by_kind", "failed: {}"),
         *rows("scored_with_failure", "scored, with a failure: {}"),

@@ -34,17 +34,14 @@ from rag_r1.data.evidence import GoldEvidence
 from rag_r1.data.files.bad_rows import BadRows
 from rag_r1.data.rows import as_golds
 from rag_r1.evaluation.report.episode_metrics import TERM, episode_metrics, masked_kinds
+from rag_r1.runs.errors import RunError
 
 #: Data source, question id, sample.
 Key = tuple[str, str, str]
 
 _SAMPLE = re.compile(r"(.+)#(\d+)", re.DOTALL)
 #: What a line that is no trajectory, or holds wrong types, can raise.
-_WRONG = (RecordError, TypeError, ValueError, KeyError, AttributeError, OverflowError)
-
-
-class TableError(ValueError):
-    """Records from which no table can be made; the message says why and what to do."""
+_UNUSABLE = (RecordError, TypeError, ValueError, KeyError, AttributeError, OverflowError)
 
 
 @dataclass(frozen=True)
@@ -69,7 +66,7 @@ class RunTable:
         """The columns that hold terms of the reward."""
         return sorted(name for name in self.columns if name.startswith(TERM))
 
-    def asked(self) -> tuple[list[tuple[str, str]], np.ndarray]:
+    def question_places(self) -> tuple[list[tuple[str, str]], np.ndarray]:
         """The questions, as (data source, id), in order; and for each episode the place of its question."""
         places: dict[tuple[str, str], int] = {}
         of_episodes = [places.setdefault(key[:2], len(places)) for key in self.keys]
@@ -109,29 +106,23 @@ def read_run(
     """The table of a run folder (of its subfolder `trajectories`, if there is one) or of a file of records.
 
     `mask`: the kinds of failure that the run masks, None if that is not known. `answerable`, `supporting`:
-    side files. `step`: of a training's validation, only the records of this step. Raises TableError,
+    side files. `step`: of a training's validation, only the records of this step. Raises RunError,
     AnnotationError, or RecordError for a path that does not exist.
     """
     bad = BadRows()
     listed = read_answerable(answerable, bad) if answerable else None
     passages = read_supporting(supporting, bad) if supporting else None
     folder = run / "trajectories" if (run / "trajectories").is_dir() else run
-    records = tqdm(
-        read_records(folder, skip_broken=bad.add),
-        f"reading {run.name}",
-        unit=" records",
-        disable=None,
-        delay=2,
-    )
-    read = _reader(masked_kinds(mask), listed, passages)
-    episodes, left_out = _each_once(records, read, step, bad)
+    records = read_records(folder, skip_broken=bad.add)
+    bar = tqdm(records, f"reading {run.name}", unit=" records", disable=None, delay=2)
+    episodes, left_out = _each_once(bar, _reader(masked_kinds(mask), listed, passages), step, bad)
     if bad.count and not skip_bad_rows:
-        raise TableError(f"{run}: nothing was written, because of {bad.refusal()}")
+        raise RunError(f"{run}: nothing was written, because of {bad.refusal()}")
     if not episodes:
-        raise TableError(f"{folder} has no trajectory records: give a run's folder, or a file of records")
+        raise RunError(f"{folder} has no trajectory records: give a run's folder, or a file of records")
     steps = sorted({episode.step for episode in episodes})
     if len(steps) > 1:
-        raise TableError(
+        raise RunError(
             f"{folder} has records of the steps {', '.join(map(str, steps))}: choose one with --step"
         )
     for side_file in (listed, passages):
@@ -143,7 +134,7 @@ def read_run(
 def _reader(
     mask: Collection[str], listed: Annotations[bool] | None, passages: Annotations[GoldEvidence] | None
 ) -> Callable[[Mapping[str, Any]], _EpisodeRow]:
-    """The function that makes an episode of a record; it raises one of _WRONG."""
+    """The function that makes an episode of a record; it raises one of _UNUSABLE."""
 
     def read(record: Mapping[str, Any]) -> _EpisodeRow:
         trajectory = trajectory_of(dict(record))
@@ -153,11 +144,13 @@ def _reader(
         failed = bool(set(kinds) & set(mask))
         if not golds and not failed:
             raise ValueError("it has no gold answers (`golds`)")
+        metadata = record.get("metadata")
         needed = passages.get(source, question_id) if passages else None
-        needed = needed or GoldEvidence.of(record) or GoldEvidence.of(_mapping(record.get("metadata")))
-        numbers = episode_metrics(
-            trajectory, golds, needed, listed.get(source, question_id) if listed else None
-        )
+        needed = needed or GoldEvidence.of(record)
+        if not needed and isinstance(metadata, Mapping):
+            needed = GoldEvidence.of(metadata)
+        answerable = listed.get(source, question_id) if listed else None
+        numbers = episode_metrics(trajectory, golds, needed, answerable)
         for name, number in numbers.items():
             if number is not None and not math.isfinite(number):
                 raise ValueError(f"{name.removeprefix(TERM)} is {number}")
@@ -177,11 +170,11 @@ def _reader(
 
 
 def _key(record: Mapping[str, Any]) -> Key:
-    """Whose record this is."""
-    own_id = str(record["id"])
-    numbered = _SAMPLE.fullmatch(own_id)
-    question_id = record.get("question_id") or (numbered[1] if numbered else record["question"])
-    sample = record.get("sample", numbered[2] if numbered else own_id)
+    """The key of a record's episode."""
+    record_id = str(record["id"])
+    match = _SAMPLE.fullmatch(record_id)
+    question_id = record.get("question_id") or (match[1] if match else record["question"])
+    sample = record.get("sample", match[2] if match else record_id)
     return str(record.get("data_source") or ""), str(question_id), str(sample)
 
 
@@ -197,33 +190,33 @@ def _each_once(
     for record in records:
         try:
             episode = read(record)
-        except _WRONG as error:
+        except _UNUSABLE as error:
             bad.add(f"record {str(record.get('id'))[:80]!r}", error)
             continue
         if step is not None and episode.step != step:
             continue
         count += 1
         played.setdefault((episode.key, episode.step), {})[episode.fingerprint] = episode
-    kept, others = [], 0
-    for (key, _), found in sorted(played.items()):
-        best = sorted(found.values(), key=lambda episode: (episode.failed, episode.fingerprint))
-        kept.append(best[0])
-        for episode in best[1:]:
+    kept, contradicting = [], 0
+    for (key, _), versions in sorted(played.items()):
+        best, *rest = sorted(versions.values(), key=lambda episode: (episode.failed, episode.fingerprint))
+        kept.append(best)
+        for episode in rest:
             if not episode.failed:
-                others += 1
+                contradicting += 1
                 bad.add(f"record of {'/'.join(key[1:])!r}", "another record has another answer to the same")
-    return kept, count - len(kept) - others
+    return kept, count - len(kept) - contradicting
 
 
 def _table(episodes: list[_EpisodeRow], bad: BadRows, left_out: int) -> RunTable:
     names = dict.fromkeys(name for episode in episodes for name in episode.numbers)
-    columns = {name: np.array([_float(episode.numbers.get(name)) for episode in episodes]) for name in names}
-    for source in {episode.key[0] for episode in episodes}:
-        # A file that lists the answerable questions of a source leaves out the others.
-        here = np.array([episode.key[0] == source for episode in episodes])
-        known = ~np.isnan(columns["answerable"])
-        if (here & known).any():
-            columns["answerable"][here & ~known] = 0.0
+    # None becomes nan.
+    columns = {name: np.array([row.numbers.get(name) for row in episodes], dtype=float) for name in names}
+    sources = np.array([episode.key[0] for episode in episodes], dtype=object)
+    listed = set(sources[~np.isnan(columns["answerable"])])
+    # A file that lists the answerable questions of a source leaves out the others.
+    unlisted = np.isnan(columns["answerable"]) & np.array([source in listed for source in sources])
+    columns["answerable"][unlisted] = 0.0
     return RunTable(
         keys=[episode.key for episode in episodes],
         questions=[(episode.question, episode.golds) for episode in episodes],
@@ -234,11 +227,3 @@ def _table(episodes: list[_EpisodeRow], bad: BadRows, left_out: int) -> RunTable
         bad=bad,
         left_out=left_out,
     )
-
-
-def _float(value: float | None) -> float:
-    return math.nan if value is None else value
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}

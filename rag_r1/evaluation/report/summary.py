@@ -24,9 +24,8 @@ def headline(report: Mapping[str, Any], condition: str) -> Iterator[str]:
             yield f"  {figure['label']:32}{with_interval(figure['all'], figure['decimals'])}"
     sources = figures["em"]["sources"]
     if len(sources) > 1:
-        called = labels(sources)
-        for source, figure in sources.items():
-            yield f"  EM, {one_line_text(called[source]):28}{with_interval(figure)}"
+        for name, figure in zip(labels(sources).values(), sources.values(), strict=True):
+            yield f"  EM, {one_line_text(name):28}{with_interval(figure)}"
         yield f"  {'EM, mean of the sources':32}{with_interval(figures['em']['mean'])}"
     if figures["answerable"]["all"]["value"] is None:
         yield (

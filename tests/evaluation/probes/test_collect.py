@@ -23,12 +23,12 @@ ROWS = [{"id": str(i), "contents": f'"Page {i // 3}"\ntext {i}'} for i in range(
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory) -> Path:
     path = tmp_path_factory.mktemp("corpus") / "corpus.jsonl"
-    path.write_text("".join(json.dumps(one) + "\n" for one in ROWS))
+    path.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
     return path
 
 
-def found(corpus: Path, out: Path, *wanted: GoldEvidence, **given) -> Passages:
-    passages, bad = find_passages(Corpus([corpus]), wanted, out, progress=False, **given)
+def collected(corpus: Path, out: Path, *wanted: GoldEvidence, **options) -> Passages:
+    passages, bad = find_passages(Corpus([corpus]), wanted, out, progress=False, **options)
     assert bad.count == 0 and read_passages(out) == passages, "the file has what is returned"
     return passages
 
@@ -39,69 +39,68 @@ def titled(*titles: str) -> GoldEvidence:
 
 def test_passages_are_found_by_their_ids_and_by_the_titles_of_their_pages(corpus, tmp_path):
     named = GoldEvidence.of({"supporting_ids": ["5", "9", "no such"]})
-    passages = found(corpus, tmp_path / "out.json", named, titled("PAGE_7", "Nowhere"))
+    passages = collected(corpus, tmp_path / "out.json", named, titled("PAGE_7", "Nowhere"))
     assert sorted(passages.by_id) == ["5", "9"] and passages.by_id["5"].contents == ROWS[5]["contents"]
-    assert {key: [one.id for one in page] for key, page in passages.by_title.items()} == {
-        "page 7": ["21", "22", "23"]
-    }
+    ids = {key: [passage.id for passage in page] for key, page in passages.by_title.items()}
+    assert ids == {"page 7": ["21", "22", "23"]}
 
 
 def test_of_a_long_page_only_the_first_passages_are_kept(tmp_path):
     path = tmp_path / "long.jsonl"
     path.write_text("".join(json.dumps({"id": str(i), "contents": '"P"\nx'}) + "\n" for i in range(PAGE + 9)))
-    assert len(found(path, tmp_path / "state.json", titled("P")).by_title["p"]) == PAGE
+    assert len(collected(path, tmp_path / "state.json", titled("P")).by_title["p"]) == PAGE
 
 
 def test_the_draw_is_that_of_earlier_releases(corpus, tmp_path):
     """Scans that they have saved go on, and a search card shows the same passages again."""
-    drawn = found(corpus, tmp_path / "out.json", random=5, seed=7).pool
-    assert [one.id for one in drawn] == ["78", "102", "117", "74", "37"]
+    drawn = collected(corpus, tmp_path / "out.json", random=5, seed=7).pool
+    assert [passage.id for passage in drawn] == ["78", "102", "117", "74", "37"]
 
 
 class Killed(Corpus):
     """A corpus whose reader is killed after some rows."""
 
-    def rows(self, *given, **named):
-        for number, one in enumerate(super().rows(*given, **named)):
+    def rows(self, *args, **options):
+        for number, row in enumerate(super().rows(*args, **options)):
             if number == 50:
                 raise KeyboardInterrupt
-            yield one
+            yield row
 
 
 def test_a_scan_that_was_killed_goes_on_and_finds_the_same(corpus, tmp_path):
     wanted = [titled("Page 3", "Page 30"), GoldEvidence.of({"supporting_ids": ["7", "110"]})]
-    whole = found(corpus, tmp_path / "whole.json", *wanted, random=9)
+    whole = collected(corpus, tmp_path / "whole.json", *wanted, random=9)
     state = tmp_path / "state.json"
     with pytest.raises(KeyboardInterrupt):
         find_passages(Killed([corpus]), wanted, state, random=9, save_every=20, progress=False)
     assert json.loads(state.read_text())["place"][2] == 40
     with pytest.raises(PassagesError, match="interrupted"):
         read_passages(state)
-    assert found(corpus, state, *wanted, random=9) == whole
-    assert found(corpus, state, *wanted, random=9) == whole, "a finished scan is read from its file"
+    assert collected(corpus, state, *wanted, random=9) == whole
+    assert collected(corpus, state, *wanted, random=9) == whole, "a finished scan is read from its file"
 
 
 def test_a_file_of_another_scan_or_a_broken_one_is_not_used(corpus, tmp_path):
     state = tmp_path / "state.json"
-    found(corpus, state, titled("Page 3"))
-    assert "page 4" in found(corpus, state, titled("Page 4")).by_title
+    collected(corpus, state, titled("Page 3"))
+    assert "page 4" in collected(corpus, state, titled("Page 4")).by_title
     state.write_text("{")
-    assert "page 4" in found(corpus, state, titled("Page 4")).by_title
+    assert "page 4" in collected(corpus, state, titled("Page 4")).by_title
 
 
 def test_bad_rows_are_refused_and_the_file_is_unfinished_until_they_are_left_out(tmp_path):
     path, out = tmp_path / "bad.jsonl", tmp_path / "out.json"
     path.write_text('{"id": "1", "contents": "a"}\n{\n')
-    given = {"random": 5, "progress": False}
+    options = {"random": 5, "progress": False}
     with pytest.raises(CorpusError, match="1 bad row: .*bad.jsonl, line 2: .*--skip-bad-rows"):
-        find_passages(Corpus([path]), [], out, **given)
+        find_passages(Corpus([path]), [], out, **options)
     with pytest.raises(PassagesError, match="refused"):
         read_passages(out)
-    passages, bad = find_passages(Corpus([path]), [], out, skip_bad_rows=True, **given)
+    passages, bad = find_passages(Corpus([path]), [], out, skip_bad_rows=True, **options)
     assert bad.count == 1 and "bad.jsonl, line 2" in bad.first[0], "counted once"
     assert passages.pool == [Document("1", "a")] == read_passages(out).pool
     with pytest.raises(CorpusError, match="1 bad row"):
-        find_passages(Corpus([path]), [], out, **given)
+        find_passages(Corpus([path]), [], out, **options)
     assert read_passages(out) == passages, "what was finished stays so"
 
 
@@ -110,23 +109,23 @@ def test_random_passages_are_different_ones_and_depend_on_the_seed_alone(
     corpus, tmp_path_factory, size, seed
 ):
     folder = tmp_path_factory.mktemp("states")
-    drawn = found(corpus, folder / "a.json", random=size, seed=seed).pool
-    assert len({one.id for one in drawn}) == min(size, len(ROWS)) == len(drawn)
-    again = found(corpus, folder / "b.json", titled("Page 3"), random=size, seed=seed).pool
+    drawn = collected(corpus, folder / "a.json", random=size, seed=seed).pool
+    assert len({passage.id for passage in drawn}) == min(size, len(ROWS)) == len(drawn)
+    again = collected(corpus, folder / "b.json", titled("Page 3"), random=size, seed=seed).pool
     assert again == drawn
-    more = found(corpus, folder / "c.json", random=size + 1, seed=seed).pool
+    more = collected(corpus, folder / "c.json", random=size + 1, seed=seed).pool
     assert more[:size] == drawn
 
 
-def server_of_documents(asked: Asked):
+def server_of_documents(request: Asked):
     """The answer of a retrieval server to documents by id."""
-    texts, ids = {one["id"]: one["contents"] for one in ROWS}, asked.body["ids"]
+    texts, ids = {row["id"]: row["contents"] for row in ROWS}, request.body["ids"]
     assert len(ids) <= 64
     return {"result": [{"id": i, "contents": texts[i]} if i in texts else None for i in ids]}
 
 
 def test_a_server_gives_the_passages_that_are_named_by_id():
-    named = GoldEvidence.of({"supporting_ids": [one["id"] for one in ROWS] + ["no such"]})
+    named = GoldEvidence.of({"supporting_ids": [row["id"] for row in ROWS] + ["no such"]})
     with JsonStub(server_of_documents) as server:
         passages = served_passages(server.url, [named, titled("Page 1")])
     assert len(passages.by_id) == len(ROWS) and passages.by_id["7"] == Document("7", '"Page 2"\ntext 7')
@@ -135,9 +134,9 @@ def test_a_server_gives_the_passages_that_are_named_by_id():
 @pytest.mark.slow
 def test_a_server_without_documents_has_none_and_a_wrong_answer_is_an_error():
     named = GoldEvidence.of({"supporting_ids": ["7"]})
-    with JsonStub(lambda asked: (404, "{}")) as server:
+    with JsonStub(lambda request: (404, "{}")) as server:
         assert served_passages(server.url, [named]) == Passages()
-    with JsonStub(lambda asked: {"result": "?"}) as server, pytest.raises(RunError, match="--corpus"):
+    with JsonStub(lambda request: {"result": "?"}) as server, pytest.raises(RunError, match="--corpus"):
         served_passages(server.url, [named])
     with pytest.raises(RunError, match="--corpus"):
         served_passages("http://127.0.0.1:9", [named])

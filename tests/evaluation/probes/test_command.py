@@ -23,32 +23,32 @@ CORPUS = [{"id": str(i), "contents": f'"Page {i // 2}"\ntext {i}'} for i in rang
 ROW = QuestionRow("Which?", ("x",), id="q", split="test", protocol="rag_r1_mq")
 
 
-def asked(number: int, *titles: str) -> QuestionRow:
+def row_of(number: int, *titles: str) -> QuestionRow:
     return replace(ROW, id=f"q{number}", metadata={"supporting_titles": list(titles)})
 
 
 @pytest.fixture
 def run(tmp_path, capsys):
     """run(*arguments): status, what was printed, the error. `bad`: a first row of the corpus."""
-    rows = [asked(1, "Page 3", "page_5"), asked(2, "Page 5", "Nowhere"), asked(3)]
+    rows = [row_of(1, "Page 3", "page_5"), row_of(2, "Page 5", "Nowhere"), row_of(3)]
     write_rows(tmp_path / "val.parquet", rows)
 
     def call(*arguments: object, bad: str = "", out: str = "passages.json") -> tuple[int, str, str]:
         lines = "".join(json.dumps(row) + "\n" for row in CORPUS)
         if not (tmp_path / "corpus.jsonl").exists():
             (tmp_path / "corpus.jsonl").write_text(bad + lines)
-        given = ["--data", "val.parquet", "--corpus", "corpus.jsonl", "--out", out]
-        given = [str(tmp_path / word) if not word.startswith("--") else word for word in given]
-        status = cli(["probe-passages", *given, "--no-progress", *map(str, arguments)])
+        files = {"--data": "val.parquet", "--corpus": "corpus.jsonl", "--out": out}
+        words = [str(word) for flag, name in files.items() for word in (flag, tmp_path / name)]
+        status = cli(["probe-passages", *words, "--no-progress", *map(str, arguments)])
         return status, *capsys.readouterr()
 
     return call
 
 
 def test_the_file_has_what_gold_and_random_show(run, tmp_path):
-    status, told, _ = run("--random", 15, "--seed", 2)
+    status, printed, _ = run("--random", 15, "--seed", 2)
     assert status == 0
-    assert told.splitlines() == [
+    assert printed.splitlines() == [
         "questions that name their gold passages: 2 of 3",
         "all of them found for: 1",
         "random passages: 15",
@@ -56,10 +56,10 @@ def test_the_file_has_what_gold_and_random_show(run, tmp_path):
     ]
     passages = read_passages(tmp_path / "passages.json")
     gold = passages.of(GoldEvidence.of({"supporting_titles": ["Page 3", "Page 5"]}), [])
-    assert [one.id for one in gold] == ["6", "10", "7", "11"]
+    assert [passage.id for passage in gold] == ["6", "10", "7", "11"]
     assert len(passages.pool) == 15
     wanted = [
-        GoldEvidence.of(asked(0, "Page 3", "Page 5").metadata),
+        GoldEvidence.of(row_of(0, "Page 3", "Page 5").metadata),
         GoldEvidence(titles=frozenset({"nowhere"})),
     ]
     of_card = tmp_path / "of_card.json"
@@ -83,19 +83,19 @@ def test_a_bad_row_of_the_corpus_is_refused_unless_it_is_left_out(run, tmp_path)
     assert status == 1 and "corpus.jsonl, line 1: not JSON" in error and "--skip-bad-rows" in error
     with pytest.raises(PassagesError):
         read_passages(tmp_path / "passages.json")
-    status, told, error = run("--skip-bad-rows")
-    assert status == 0 and "random passages: 40" in told
+    status, printed, error = run("--skip-bad-rows")
+    assert status == 0 and "random passages: 40" in printed
     assert error.splitlines()[0] == "left out: 1 bad row" and "line 1: not JSON" in error
     assert len(read_passages(tmp_path / "passages.json").pool) == 40
 
 
 def test_a_bad_row_of_the_questions_is_refused_before_the_corpus_is_read(run, tmp_path):
-    write_rows(tmp_path / "val.parquet", [asked(1, "Page 3"), replace(ROW, golds=())])
+    write_rows(tmp_path / "val.parquet", [row_of(1, "Page 3"), replace(ROW, golds=())])
     status, _, error = run()
     assert status == 1 and "nothing was written" in error and "val.parquet, row 2" in error
     assert not (tmp_path / "passages.json").exists()
-    status, told, error = run("--skip-bad-rows")
-    assert status == 0 and "1 of 1" in told and "val.parquet, row 2" in error
+    status, printed, error = run("--skip-bad-rows")
+    assert status == 0 and "1 of 1" in printed and "val.parquet, row 2" in error
 
 
 @pytest.mark.parametrize("name", ["missing.jsonl", "corpus.txt"])
@@ -105,13 +105,13 @@ def test_a_corpus_that_cannot_be_read_is_named(run, name, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("out", "what"), [("passages.parquet", "must end in .json"), ("q.json", "also the name of a file")]
+    ("out", "message"), [("passages.parquet", "must end in .json"), ("q.json", "also the name of a file")]
 )
-def test_a_file_that_is_something_else_is_not_overwritten(run, out, what, tmp_path, capsys):
+def test_a_file_that_is_something_else_is_not_overwritten(run, out, message, tmp_path, capsys):
     (tmp_path / "q.json").write_text("[]")
     with pytest.raises(SystemExit) as refused:
         run("--data", tmp_path / "q.json", out=out)
-    assert refused.value.code == 2 and what in capsys.readouterr().err
+    assert refused.value.code == 2 and message in capsys.readouterr().err
     assert (tmp_path / "q.json").read_text() == "[]"
 
 
@@ -120,14 +120,14 @@ def test_the_command_goes_on_after_sigkill_and_finds_the_same(tmp_path):
     rows = 60_000
     with (tmp_path / "corpus.jsonl").open("w") as file:
         file.writelines(f'{{"id": "{i}", "contents": "Page {i % 1000}\\ntext {i}"}}\n' for i in range(rows))
-    write_rows(tmp_path / "val.parquet", [asked(1, "Page 3", "Page 999")])
+    write_rows(tmp_path / "val.parquet", [row_of(1, "Page 3", "Page 999")])
     program = (
         "import sys; from pathlib import Path\n"
         "from rag_r1.evaluation.probes.command import PassagesArguments, gather\n"
         "folder = Path(sys.argv[1])\n"
-        "given = PassagesArguments(questions=[folder / 'val.parquet'], corpus=[folder / 'corpus.jsonl'],\n"
-        "                          out=folder / sys.argv[2], random=50, no_progress=True)\n"
-        "print(gather(given, save_every=2000)[0])\n"
+        "args = PassagesArguments(questions=[folder / 'val.parquet'], corpus=[folder / 'corpus.jsonl'],\n"
+        "                         out=folder / sys.argv[2], random=50, no_progress=True)\n"
+        "print(gather(args, save_every=2000)[0])\n"
     )
     command = [sys.executable, "-c", program, str(tmp_path)]
     process = subprocess.Popen([*command, "killed.json"], cwd=ROOT, stdout=subprocess.DEVNULL)

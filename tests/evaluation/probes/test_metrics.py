@@ -25,7 +25,7 @@ def played(answers: str, failed: int = 0) -> ConditionRun:
     return ConditionRun(values, failed)
 
 
-def told(**runs: str) -> dict:
+def card_of(**runs: str) -> dict:
     rows = [row(i) for i in range(len(next(iter(runs.values()))))]
     return figures({name: played(answers) for name, answers in runs.items()}, rows, FEW)
 
@@ -49,11 +49,11 @@ R, W = "1" * 30, "0" * 30
     ],
 )
 def test_the_verdict_follows_from_the_intervals(runs, verdict):
-    assert told(**runs)["verdict"] == verdict
+    assert card_of(**runs)["verdict"] == verdict
 
 
 def test_the_sentences_say_what_was_found_in_words():
-    card = told(real="1" * 27 + "000", closed_book=W, gold=R, empty=W)
+    card = card_of(real="1" * 27 + "000", closed_book=W, gold=R, empty=W)
     assert card["sentences"][0].startswith("It answers 90 % [")
     assert "0 % [0, 12] with a closed book" in card["sentences"][0], "Clopper and Pearson's bound of 0 of 30"
     assert card["sentences"][1].startswith("It searches")
@@ -61,15 +61,15 @@ def test_the_sentences_say_what_was_found_in_words():
 
 
 @pytest.mark.parametrize(
-    ("real", "gold", "said"),
+    ("real", "gold", "remark"),
     [("0" * 15 + "1" * 15, R, "would help"), (R, "0" * 15 + "1" * 15, "worse"), (R, R, "no difference")],
 )
-def test_the_gold_passages_show_what_a_better_search_could_add(real, gold, said):
-    assert said in told(real=real, closed_book=W, gold=gold)["sentences"][2]
+def test_the_gold_passages_show_what_a_better_search_could_add(real, gold, remark):
+    assert remark in card_of(real=real, closed_book=W, gold=gold)["sentences"][2]
 
 
 def test_searching_can_make_it_worse():
-    assert told(real=W, closed_book=R)["sentences"][-1].startswith("Searching makes it worse")
+    assert card_of(real=W, closed_book=R)["sentences"][-1].startswith("Searching makes it worse")
 
 
 def test_many_failures_are_told():
@@ -80,7 +80,7 @@ def test_many_failures_are_told():
 
 
 def test_a_condition_is_compared_on_the_questions_that_both_have():
-    card = told(real="1" * 20 + "0" * 20, gold="-" * 20 + "1" * 20)
+    card = card_of(real="1" * 20 + "0" * 20, gold="-" * 20 + "1" * 20)
     gold = card["conditions"]["gold"]
     assert (gold["questions"], gold["real_there"]["value"], gold["difference"]["value"]) == (20, 0.0, 1.0)
 
@@ -98,10 +98,10 @@ def test_kinds_that_are_the_same_as_a_source_stand_once():
 def test_a_difference_is_that_of_the_two_means(answers):
     real, other = ("".join(str(int(a[i])) for a in answers) for i in (0, 1))
     card = figures({"real": played(real), "empty": played(other)}, [row(i) for i in range(len(answers))], FEW)
-    one = card["conditions"]["empty"]
-    ours, theirs = one["em"]["value"], one["real_there"]["value"]
-    assert one["difference"]["value"] == pytest.approx(ours - theirs, abs=2e-6)
-    assert one["over_half"]["value"] == pytest.approx(ours - theirs / 2, abs=2e-6)
+    condition = card["conditions"]["empty"]
+    em, real_em = condition["em"]["value"], condition["real_there"]["value"]
+    assert condition["difference"]["value"] == pytest.approx(em - real_em, abs=2e-6)
+    assert condition["over_half"]["value"] == pytest.approx(em - real_em / 2, abs=2e-6)
 
 
 def test_every_condition_has_a_name_in_words():

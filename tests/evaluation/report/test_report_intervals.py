@@ -30,10 +30,8 @@ def test_an_interval_contains_the_mean_and_lies_within_the_values(values, seed):
 
 
 def test_an_interval_shrinks_as_one_over_the_root_of_the_number_of_questions():
-    widths = []
-    for n in (50, 200, 800):
-        low, _, high = ends(of_source([0.0, 1.0] * (n // 2), Bootstrap(4000)))
-        widths.append(high - low)
+    intervals = [ends(of_source([0.0, 1.0] * pairs, Bootstrap(4000))) for pairs in (25, 100, 400)]
+    widths = [high - low for low, _, high in intervals]
     assert widths[0] / widths[1] == pytest.approx(2, rel=0.15)
     assert widths[1] / widths[2] == pytest.approx(2, rel=0.15)
 
@@ -70,9 +68,9 @@ def test_a_ratio_is_the_ratio_of_the_sums():
 
 
 def test_a_figure_that_a_source_lacks_is_left_out_of_the_mean():
-    one = RatioSums.of_means(np.array([[0.2, 1.0], [0.4, 3.0]]))
-    other = RatioSums(np.array([[0.5, 0.0], [0.7, 0.0]]), np.array([[1.0, 0.0], [1.0, 0.0]]))
-    each, mean, whole = Bootstrap(100).estimates({"a": one, "b": other}, [False, False])
+    first = RatioSums.of_means(np.array([[0.2, 1.0], [0.4, 3.0]]))
+    second = RatioSums(np.array([[0.5, 0.0], [0.7, 0.0]]), np.array([[1.0, 0.0], [1.0, 0.0]]))
+    each, mean, whole = Bootstrap(100).estimates({"a": first, "b": second}, [False, False])
     assert np.isnan(each["b"].value[1]) and np.isnan(each["b"].low[1])
     assert mean.value.tolist() == pytest.approx([0.45, 2.0])
     assert whole.value.tolist() == pytest.approx([0.45, 2.0])
@@ -132,10 +130,8 @@ def test_coverage_of_the_mean_over_sources_of_different_sizes():
     truth = np.mean([p for _, p in shares.values()])
     hits = 0
     for _ in range(400):
-        sums = {
-            name: RatioSums.of_means((rng.random((n, 1)) < p).astype(float))
-            for name, (n, p) in shares.items()
-        }
+        draws = {name: (rng.random((n, 1)) < p).astype(float) for name, (n, p) in shares.items()}
+        sums = {name: RatioSums.of_means(values) for name, values in draws.items()}
         mean = Bootstrap(400).estimates(sums, [True])[1]
         hits += mean.low[0] <= truth <= mean.high[0]
     assert 0.91 <= hits / 400 <= 0.98
