@@ -50,9 +50,9 @@ class Recipe:
     name: str
 
     @classmethod
-    def find(cls, given: str | Path) -> Recipe:
+    def find(cls, name: str | Path) -> Recipe:
         """From a name or a path, as `find_file`. Raises RecipeError."""
-        path = find_file(given, ".yaml")
+        path = find_file(name, ".yaml")
         if path.suffix != ".yaml":
             raise RecipeError(f"{path} is no recipe: the name of a recipe's file ends in .yaml")
         _content(path)  # before Hydra reads it
@@ -67,9 +67,9 @@ class Recipe:
     def arguments(self, overrides: Sequence[str]) -> list[str]:
         """The overrides for Hydra: those given, and the search path, which begins with the user's own
         entries, from `hydra.searchpath` of an override or of the recipe."""
-        ours = ["pkg://verl.trainer.config", f"file://{RECIPES}"]
-        theirs = [one for one in self._searchpath(overrides) if one not in ours]
-        entries = ",".join('"' + entry.replace('"', '\\"') + '"' for entry in (*theirs, *ours))
+        shipped = ["pkg://verl.trainer.config", f"file://{RECIPES}"]
+        added = [entry for entry in self._searchpath(overrides) if entry not in shipped]
+        entries = ",".join('"' + entry.replace('"', '\\"') + '"' for entry in (*added, *shipped))
         others = [override for override in overrides if not override.startswith(_SEARCHPATH)]
         return [f"{_SEARCHPATH}[{entries}]", *others]
 
@@ -82,11 +82,11 @@ class Recipe:
         return [sys.executable, "-m", "verl.trainer.main_ppo", *self.words(overrides)]
 
     def _searchpath(self, overrides: Sequence[str]) -> list[str]:
-        given = next((one for one in overrides if one.startswith(_SEARCHPATH)), None)
-        if given is not None:
+        override = next((item for item in overrides if item.startswith(_SEARCHPATH)), None)
+        if override is not None:
             from hydra.core.override_parser.overrides_parser import OverridesParser
 
-            value: Any = OverridesParser.create().parse_override(given).value()
+            value: Any = OverridesParser.create().parse_override(override).value()
         else:
             block = _content(self.path).get("hydra") or {}
             value = block.get("searchpath") if isinstance(block, dict) else None
@@ -95,20 +95,20 @@ class Recipe:
         return [str(entry) for entry in value or ()]
 
 
-def find_file(given: str | Path, suffix: str = "") -> Path:
+def find_file(name: str | Path, suffix: str = "") -> Path:
     """A file of the user's, relative to the working directory, or a shipped one, by its path in the folder of
     the recipes with or without `recipes/` in front. `suffix`: may be left out. Raises RecipeError."""
-    names = (f"{given}{suffix}", given) if suffix and Path(given).suffix != suffix else (given,)
+    candidates = (f"{name}{suffix}", name) if suffix and Path(name).suffix != suffix else (name,)
     for base in (Path.cwd(), RECIPES.parent, RECIPES):
-        for name in names:
+        for candidate in candidates:
             try:
-                if (path := base / name).is_file():
+                if (path := base / candidate).is_file():
                     return path.resolve()
             except OSError as error:  # a name that is too long, a folder that may not be entered
                 raise RecipeError(f"{path} cannot be read: {error.strerror}") from None
     if not (RECIPES / _DEFAULTS).is_file():
         raise RecipeError(f"this installation has no recipes ({RECIPES} is missing): install rag-r1 again")
-    raise RecipeError(_unknown(str(given)))
+    raise RecipeError(_unknown(str(name)))
 
 
 def text_of(path: Path) -> str:
@@ -121,17 +121,17 @@ def text_of(path: Path) -> str:
         raise RecipeError(f"{path} is no recipe: it is not text in UTF-8") from error
 
 
-def _unknown(given: str) -> str:
-    name = given.removeprefix("recipes/").removesuffix(".yaml")
+def _unknown(recipe: str) -> str:
+    name = recipe.removeprefix("recipes/").removesuffix(".yaml")
     hint = did_you_mean(name, shipped_names(), cutoff=0.5)
     others = "`rag-r1 recipes` lists the shipped ones, and a YAML file of your own will do"
-    return f"there is no recipe {given!r}; {f'{hint} ' if hint else ''}{others}"
+    return f"there is no recipe {recipe!r}; {f'{hint} ' if hint else ''}{others}"
 
 
 def shipped_names(*kinds: str) -> list[str]:
     """The names of the shipped recipes, of the given kinds (keys of KINDS) or of all."""
-    found = [path for path in RECIPES.rglob("*.yaml") if kind_of(path) in (kinds or KINDS)]
-    return sorted(path.relative_to(RECIPES).with_suffix("").as_posix() for path in found)
+    paths = [path for path in RECIPES.rglob("*.yaml") if kind_of(path) in (kinds or KINDS)]
+    return sorted(path.relative_to(RECIPES).with_suffix("").as_posix() for path in paths)
 
 
 #: What a recipe is for -> the command that takes it.
@@ -158,12 +158,12 @@ def kind_of(path: Path) -> str | None:
 
 def _built_on(path: Path) -> list[str]:
     """Everything in a file's defaults list and, after each, what that is built on, by absolute names."""
-    found = []
+    names = []
     for entry in _content(path).get("defaults") or []:
         if isinstance(entry, str) and entry.startswith("/"):
             shipped = RECIPES / f"{entry[1:]}.yaml"
-            found += [entry, *(_built_on(shipped) if shipped.is_file() else ())]
-    return found
+            names += [entry, *(_built_on(shipped) if shipped.is_file() else ())]
+    return names
 
 
 def _content(path: Path) -> dict[str, Any]:

@@ -134,26 +134,26 @@ class RagR1Config:
         settings.
         """
         if not isinstance(config, Mapping):
-            what = "the configuration has no mapping `rag_r1:`; build on one of the recipes"
-            return None, [ValueError(what)]
-        block, wrong = read_options(_RagR1Block, config)
-        faults: list[Exception] = list(wrong)
+            message = "the configuration has no mapping `rag_r1:`; build on one of the recipes"
+            return None, [ValueError(message)]
+        block, new = read_options(_RagR1Block, config)
+        faults: list[Exception] = list(new)
         protocol = None
-        if "rag_r1.protocol" not in {fault.key for fault in wrong}:
+        if "rag_r1.protocol" not in {fault.key for fault in new}:
             try:
                 protocol = _protocol(block)
             except ValueError as fault:
                 faults.append(fault)
-        agent, wrong = read_options(EpisodeLimits, block.agent)
-        faults += wrong
-        validation_agent, wrong = read_options(
+        agent, new = read_options(EpisodeLimits, block.agent)
+        faults += new
+        validation_agent, new = read_options(
             EpisodeLimits, {**vars(agent), **block.validation_agent}, "rag_r1.validation_agent"
         )
-        faults += wrong
-        failures, wrong = read_options(FailurePolicy, {**FOR_TRAINING, **block.failures})
-        faults += wrong
+        faults += new
+        failures, new = read_options(FailurePolicy, {**FOR_TRAINING, **block.failures})
+        faults += new
         if (fault := _missing_passages(block)) and fault.key not in [
-            getattr(one, "key", "") for one in faults
+            getattr(other, "key", "") for other in faults
         ]:
             faults.append(fault)
         settings = cls(
@@ -178,11 +178,11 @@ class RagR1Config:
         for section, limits in (("agent", self.agent), ("validation_agent", self.validation_agent)):
             if limits.paths > 1:
                 key, count = f"rag_r1.{section}.paths", limits.paths
-                what = (
+                message = (
                     f"{key} is {count}, but in a training each path is a sample with a reward of its own: "
                     f"set it to 1 and actor_rollout_ref.rollout.n={count}; `rag-r1 eval` plays several"
                 )
-                raise OptionFault(key, what)
+                raise OptionFault(key, message)
 
     def budget(self, max_response_tokens: int, *, validation: bool = False) -> Budget:
         """The episode's limits for rows of `max_response_tokens`."""
@@ -249,12 +249,12 @@ def find_faults(build: Callable[[dict[str, Any]], Any], options: Mapping[str, An
 
 def _missing_passages(block: _RagR1Block) -> OptionFault | None:
     """The fault of probes that show passages if no file of passages is given."""
-    shown = [probe for probe in block.probes if probe in SHOW_PASSAGES]
-    if not shown or block.probe_passages is not None:
+    probes = [probe for probe in block.probes if probe in SHOW_PASSAGES]
+    if not probes or block.probe_passages is not None:
         return None
     key = "rag_r1.probe_passages"
-    what = f"must be given for the probes {', '.join(shown)}: a file made with `rag-r1 probe-passages`"
-    return OptionFault(key, f"{key} {what}")
+    message = f"must be given for the probes {', '.join(probes)}: a file made with `rag-r1 probe-passages`"
+    return OptionFault(key, f"{key} {message}")
 
 
 def _protocol(block: _RagR1Block) -> Protocol:

@@ -119,7 +119,7 @@ class _ProcessAgent:
     """The agent of a process, for training and for validation; created once, although veRL creates
     a loop for each trajectory."""
 
-    _made: tuple[DictConfig, _ProcessAgent] | None = None
+    _instance: tuple[DictConfig, _ProcessAgent] | None = None
 
     def __init__(self, config: DictConfig, tokenizer: Any):
         settings = RagR1Config.from_config(_plain(config.get("rag_r1")))
@@ -149,9 +149,9 @@ class _ProcessAgent:
 
     @classmethod
     def of(cls, config: DictConfig, tokenizer: Any) -> _ProcessAgent:
-        if cls._made is None or cls._made[0] is not config:
-            cls._made = (config, cls(config, tokenizer))
-        return cls._made[1]
+        if cls._instance is None or cls._instance[0] is not config:
+            cls._instance = (config, cls(config, tokenizer))
+        return cls._instance[1]
 
 
 def _probed_agent(settings: RagR1Config, validation: AgentSetup, limits: RowLimits) -> ProbeAgent:
@@ -194,8 +194,8 @@ class SearchAgentLoop(AgentLoopBase):
     async def _prompt_ids(self, setup: AgentSetup, row: dict[str, Any], question: str) -> list[int]:
         # Not ct_build_initial_tokens, which truncates a long prompt on the left (_cap_text_prompt_length).
         chat = self.continuous_token_builder.build_initial_tokens
-        given = None if setup.own_prompt else list(row["raw_prompt"])
-        return await asyncio.get_running_loop().run_in_executor(None, setup.prompt_ids, question, given, chat)
+        messages = None if setup.own_prompt else list(row["raw_prompt"])
+        return await asyncio.to_thread(setup.prompt_ids, question, messages, chat)
 
     def _outputs(
         self,
@@ -256,8 +256,9 @@ def _vocabulary_size(config: DictConfig) -> int | None:
     if not model.get("path"):
         return None
     try:
-        found = AutoConfig.from_pretrained(model.path, trust_remote_code=bool(model.get("trust_remote_code")))
-        return int(found.get_text_config().vocab_size)
+        trusted = bool(model.get("trust_remote_code"))
+        model_config = AutoConfig.from_pretrained(model.path, trust_remote_code=trusted)
+        return int(model_config.get_text_config().vocab_size)
     except Exception:  # an address that only veRL can read, or a model without a vocabulary size
         return None
 

@@ -68,23 +68,23 @@ class _SearchSamplerMixin(GroupFilter):
             batch, metrics = super().sample(*args, partition_id=partition_id, batch_size=batch_size, **kwargs)
             if partition_id != "train":
                 return drop_masked_rows(batch), metrics
-            found = reward_infos(batch)
-            masked = [bool(found[session_of(key)].get("masked")) for key in batch.keys]
+            judged = reward_infos(batch)
+            masked = [bool(judged[session_of(key)].get("masked")) for key in batch.keys]
             kept = trainable_keys(batch.keys, masked, self.group_size)
-            left_out = len(found) - len(group_by_session(kept))
+            left_out = len(judged) - len(group_by_session(kept))
             kept = rows_to_train(kept, partition_id)
-            staying = set(kept)
-            if gone := [key for key in batch.keys if key not in staying]:
-                remove_rows(gone, partition_id)
-            infos = [*found.values(), *self.dropped_infos]
+            remaining = set(kept)
+            if removed := [key for key in batch.keys if key not in remaining]:
+                remove_rows(removed, partition_id)
+            infos = [*judged.values(), *self.dropped_infos]
             if kept:
                 metrics = {**metrics, **search_metrics(infos), "search/left_out": float(left_out)}
                 if self.group_size:
                     groups = batch_size - metrics.get("search/short_groups", 0)
-                    metrics["search/lost"] = float(groups * self.group_size - len(found))
+                    metrics["search/lost"] = float(groups * self.group_size - len(judged))
                 if attempt:
                     metrics["search/refilled_batches"] = float(attempt)
-                return (batch.select_keys(kept) if gone else batch), metrics
+                return (batch.select_keys(kept) if removed else batch), metrics
             failures.update(n for info in infos for n in info if n.startswith("failed_") and info[n])
             logger.error("no trajectory of a batch is usable: %s", dict(failures))
             if attempt < self.refills:
@@ -118,9 +118,9 @@ def rows_to_train(keys: Sequence[str], partition_id: str) -> list[str]:
     masks = [mask.tolist() for mask in data["response_mask"].unbind()]
     moved = {}
     for key, mask, rewards in zip(several, masks, data["rm_scores"].unbind(), strict=True):
-        put = move_rewards(rewards.tolist(), mask)
-        if put != rewards.tolist():
-            moved[key] = {"rm_scores": torch.tensor(put, dtype=rewards.dtype)}
+        shifted = move_rewards(rewards.tolist(), mask)
+        if shifted != rewards.tolist():
+            moved[key] = {"rm_scores": torch.tensor(shifted, dtype=rewards.dtype)}
     if moved:
         write_rows(moved, partition_id)
     generated = {key: any(mask) for key, mask in zip(several, masks, strict=True)}

@@ -59,15 +59,15 @@ class SftDataset(Dataset):
     def __getitem__(self, item: int) -> dict[str, torch.Tensor]:
         """`input_ids`, `position_ids` and `loss_mask`, each of shape (tokens,)."""
         row = self.rows[item]
-        made = self.tokens(row)
-        if len(made.ids) > self.max_length:
-            raise SftRowError(
-                f"the row {row.id!r} has {len(made.ids)} tokens, more than data.max_length={self.max_length}"
-            )
-        if made.mask[0]:
+        tokens = self.tokens(row)
+        length = len(tokens.ids)
+        if length > self.max_length:
+            limit = f"data.max_length={self.max_length}"
+            raise SftRowError(f"the row {row.id!r} has {length} tokens, more than {limit}")
+        if tokens.mask[0]:
             raise SftRowError(f"the row {row.id!r} has no prompt")
         return {
-            "input_ids": torch.tensor(made.ids),
-            "position_ids": torch.arange(len(made.ids)),
-            "loss_mask": torch.tensor(made.mask),
+            "input_ids": torch.tensor(tokens.ids),
+            "position_ids": torch.arange(length),
+            "loss_mask": torch.tensor(tokens.mask),
         }

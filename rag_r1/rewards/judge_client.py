@@ -49,14 +49,14 @@ _LONGEST_WAIT_S = 30.0
 
 
 async def ask_judge(
-    asked: JudgeOptions, instructions: str, case: Mapping[str, Any], allowed: Collection[str]
+    options: JudgeOptions, instructions: str, case: Mapping[str, Any], allowed: Collection[str]
 ) -> str:
     """The judge's reply about a case, one of the `allowed` words (in lower case). Raises CannotJudgeError
     without one, and RewardError if the key is missing or the cache cannot be opened."""
-    place = asyncio.get_running_loop(), asked
+    place = asyncio.get_running_loop(), options
     if place not in _clients:
         # Nothing is awaited before its yield, so no one else can be here meanwhile.
-        holder = _held_client(asked)
+        holder = _held_client(options)
         _clients[place] = await anext(holder), holder
     return await _clients[place][0].ask(instructions, case, allowed)
 
@@ -72,12 +72,12 @@ class _PendingRequest:
 class JudgeClient:
     """See the top of the module; belongs to one event loop."""
 
-    def __init__(self, asked: JudgeOptions, replies: ReplyCache, server: ModelServer):
-        self.options = asked
+    def __init__(self, options: JudgeOptions, replies: ReplyCache, server: ModelServer):
+        self.options = options
         self._replies = replies
         self._server = server
-        self._retry = RetryPolicy(asked.retries, asked.backoff_s, _LONGEST_WAIT_S)
-        self._slots = asyncio.Semaphore(asked.concurrency)
+        self._retry = RetryPolicy(options.retries, options.backoff_s, _LONGEST_WAIT_S)
+        self._slots = asyncio.Semaphore(options.concurrency)
         self._under_way: dict[str, _PendingRequest] = {}
 
     async def ask(self, instructions: str, case: Mapping[str, Any], allowed: Collection[str]) -> str:
@@ -141,25 +141,25 @@ _sent: Counter[JudgeOptions] = Counter()
 _sent_lock = threading.Lock()  # event loops may run in several threads
 
 
-def _count(asked: JudgeOptions) -> None:
+def _count(options: JudgeOptions) -> None:
     """Count a request that is about to be sent. Raises CannotJudgeError if there were enough."""
     with _sent_lock:
-        if _sent[asked] >= asked.max_requests:
+        if _sent[options] >= options.max_requests:
             raise CannotJudgeError(
-                f"the judge is asked no more: max_requests ({asked.max_requests:,}) have been sent"
+                f"the judge is asked no more: max_requests ({options.max_requests:,}) have been sent"
             )
-        _sent[asked] += 1
+        _sent[options] += 1
 
 
-async def _held_client(asked: JudgeOptions) -> AsyncGenerator[JudgeClient, None]:
+async def _held_client(options: JudgeOptions) -> AsyncGenerator[JudgeClient, None]:
     """Yields the client and closes it with the event loop, whose shutdown ends all async generators."""
-    place = asyncio.get_running_loop(), asked
+    place = asyncio.get_running_loop(), options
     # Errors are named by their type: their texts may show a request.
-    key = key_header(asked.api_key_env)
-    server = ModelServer(asked.endpoint, key, asked.timeout_s, quotes=False)
-    replies = ReplyCache(asked.cache)
+    key = key_header(options.api_key_env)
+    server = ModelServer(options.endpoint, key, options.timeout_s, quotes=False)
+    replies = ReplyCache(options.cache)
     try:
-        yield JudgeClient(asked, replies, server)
+        yield JudgeClient(options, replies, server)
     finally:
         _clients.pop(place, None)
         replies.close()

@@ -61,10 +61,10 @@ class JudgeOptions:
         return f"{model_server_base(self.url)}/chat/completions"
 
 
-def option_faults(given: Mapping[str, Any], key: str) -> list[str]:
+def option_faults(entry: Mapping[str, Any], key: str) -> list[str]:
     """What is wrong with the options of the term at `key`, to be told when the run starts."""
     try:
-        JudgeOptions(**{str(name): value for name, value in given.items()})
+        JudgeOptions(**{str(name): value for name, value in entry.items()})
     except OptionsError as error:
         declared = f"{JudgeOptions.options_key}."
         return [str(fault).replace(declared, f"{key}.", 1) for fault in error.faults]

@@ -78,7 +78,7 @@ def log_overrides(config: Any) -> list[str]:
         return []
     folder = Path(config.trainer.default_local_dir).expanduser().absolute()
     before = [path.stem.rpartition("-")[2] for path in folder.glob("metrics-*.jsonl")]
-    number = 1 + max((int(one) for one in before if one.isdecimal()), default=0)
+    number = 1 + max((int(number) for number in before if number.isdecimal()), default=0)
     folder.mkdir(parents=True, exist_ok=True)
     return [f"++{_RAY_VARIABLES}.{_LOG_VARIABLES[0]}={hydra_quoted(folder / f'metrics-{number}.jsonl')}"]
 
@@ -98,8 +98,8 @@ def compose_recipe(recipe: Recipe, overrides: Sequence[str]):
             OmegaConf.to_container(config.rag_r1, resolve=True)
         return config
     except RecursionError as error:
-        what = "its defaults list leads back to itself, or its values are nested too deep"
-        raise RecipeError(f"{recipe.path}: {what}: name what it builds on, e.g. rag_r1/grpo") from error
+        reason = "its defaults list leads back to itself, or its values are nested too deep"
+        raise RecipeError(f"{recipe.path}: {reason}: name what it builds on, e.g. rag_r1/grpo") from error
     except (HydraException, OmegaConfBaseException) as error:
         raise RecipeError(f"{recipe.name}: {error}") from error
 
@@ -179,10 +179,10 @@ def whole_paths(config: Any) -> list[str]:
 class TrainArguments(Arguments):
     """A recipe and what is changed in it."""
 
-    recipe: str = argument("a shipped recipe (`rag-r1 recipes`), e.g. rag_r1/ppo_mq, or a YAML", "RECIPE")
+    recipe: str = argument("a shipped recipe (`rag-r1 recipes`), e.g. rag_r1/grpo, or a YAML file", "RECIPE")
     check_only: bool = argument("run the checks and stop", default=False)
     leave_model: bool = argument(
-        "refuse settings with which the end leaves no model, as rag-r1 stages does", default=False
+        "refuse settings with which the training leaves no model, as rag-r1 stages does", default=False
     )
     overrides: Overrides = argument("any key of veRL or of `rag_r1:`", "key=value", default=[])
 

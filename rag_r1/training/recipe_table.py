@@ -49,13 +49,13 @@ def recipe_row(name: str, config: DictConfig, size: str) -> tuple[str, ...]:
     """One line of the table."""
     shape = SHAPES[size]
     if config.get("actor_rollout_ref") is None:
-        found = sft_memory_of(config, shape)
+        memory = sft_memory_of(config, shape)
         dtype, lora, rates = str(config.engine.model_dtype), "-", _rate(config.optim.lr)
     else:
-        found = memory_of(config, shape)
+        memory = memory_of(config, shape)
         dtype, lora, rates = _trained(config)
     count = "-" if config.trainer.device == "cpu" else str(gpu_count(config))
-    return name, size, dtype, lora, rates, count, *_figures(found)
+    return name, size, dtype, lora, rates, count, *_figures(memory)
 
 
 def _trained(config: DictConfig) -> tuple[str, str, str]:

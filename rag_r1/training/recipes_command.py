@@ -29,25 +29,14 @@ from rag_r1.options.command_line import Arguments, CheckedOverrides, argument, r
 from rag_r1.options.subcommands import run
 from rag_r1.system.installation import version
 
-#: Subcommand -> its function, and what it does.
+_MODULE = "rag_r1.training.recipes_command"
+#: Subcommand -> its function, and its help.
 COMMANDS: dict[str, tuple[str, str]] = {
-    "list": (
-        "rag_r1.training.recipes_command:list_recipes",
-        "the shipped recipes, by the command that takes them",
-    ),
-    "show": (
-        "rag_r1.training.recipes_command:show_recipe",
-        "the file of a recipe; --composed: with all that it builds on",
-    ),
-    "table": (
-        "rag_r1.training.recipes_command:print_recipe_table",
-        "dtype, adapters, learning rates and calculated memory, of all that train or of one",
-    ),
-    "copy": (
-        "rag_r1.training.recipes_command:copy_recipe",
-        "copy a recipe into a file of your own, ready to be changed",
-    ),
-    "path": ("rag_r1.training.recipes_command:print_paths", "the folder of the recipes, or the file of one"),
+    "list": (f"{_MODULE}:list_recipes", "list the shipped recipes, by the command that takes them"),
+    "show": (f"{_MODULE}:show_recipe", "show the file of a recipe, or with --composed all that it builds on"),
+    "table": (f"{_MODULE}:print_recipe_table", "print dtype, adapters, learning rates and calculated memory"),
+    "copy": (f"{_MODULE}:copy_recipe", "copy a recipe into a file of your own, ready to be changed"),
+    "path": (f"{_MODULE}:print_paths", "print the folder of the recipes, or the files of some"),
 }
 _ABOUT = "The recipes that come with this project. Without a command: list them."
 _SENTENCE = re.compile(r"(?<=[.!?])\s")
@@ -61,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 class ListArguments(Arguments):
-    """Nothing to choose."""
+    """No arguments."""
 
 
 def list_recipes(arguments: Sequence[str]) -> int:
@@ -89,13 +78,13 @@ def _first_sentence(path: Path) -> str:
 
 
 class ShowArguments(Arguments):
-    """Which recipe, and how much of it."""
+    """A recipe, and how much of it is shown."""
 
-    name: CliPositionalArg[str] = argument("of the recipe, or of another file of the recipes", "NAME")
+    name: CliPositionalArg[str] = argument("name of a recipe, or of another file of the recipes", "NAME")
     composed: bool = argument(
-        "the whole configuration, as veRL gets it: with everything that the recipe builds on", default=False
+        "show the whole configuration, with everything that the recipe builds on", default=False
     )
-    overrides: CheckedOverrides = argument("with --composed: changes", "key=value", default=[])
+    overrides: CheckedOverrides = argument("changes, with --composed", "key=value", default=[])
 
 
 def show_recipe(arguments: Sequence[str]) -> int:
@@ -118,13 +107,13 @@ def show_recipe(arguments: Sequence[str]) -> int:
 
 
 class TableArguments(Arguments):
-    """Which recipe, and for which model; without a recipe, all that are shipped."""
+    """A recipe and a size of its model; without a recipe, all shipped ones."""
 
-    recipe: str | None = argument("one recipe instead of all", default=None)
+    recipe: str | None = argument("a recipe; without it, all shipped ones", default=None)
     size: str | None = argument(
-        "of the model, e.g. 32B; a Qwen2.5, unless it says otherwise (default: the recipe's)", default=None
+        "size of the model, a Qwen2.5 or a named one, e.g. 32B (default: the recipe's)", default=None
     )
-    overrides: CheckedOverrides = argument("with --recipe: changes", "key=value", default=[])
+    overrides: CheckedOverrides = argument("changes, with --recipe", "key=value", default=[])
 
 
 _TABLE_EPILOG = """\
@@ -160,9 +149,9 @@ def print_recipe_table(arguments: Sequence[str]) -> int:
 
 
 class CopyArguments(Arguments):
-    """Which recipe, and where to."""
+    """A recipe, and the place of its copy."""
 
-    name: CliPositionalArg[str] = argument("of the recipe", "NAME")
+    name: CliPositionalArg[str] = argument("name of a recipe", "NAME")
     to: CliPositionalArg[Path] = argument("a new file, or a folder", "FILE")
 
 
@@ -201,7 +190,7 @@ def _named(path: Path) -> str:
 
 
 class PathArguments(Arguments):
-    """Of the folder, or of some files."""
+    """Files of the recipes; without any, their folder."""
 
     names: CliPositionalArg[list[str]] = argument(
         "recipes or other files, e.g. r1_searcher/run.sh", "NAME", default=[]

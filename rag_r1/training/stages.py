@@ -79,9 +79,9 @@ def run_stages(recipes: Sequence[str], out: Path, overrides: Sequence[str], trai
 def check_overrides(overrides: Sequence[str], stages: int) -> None:
     """Raises RunError for an override of a stage that does not exist, or one that is not key=value."""
     for override in overrides:
-        one = _ONE_STAGE.fullmatch(override)
-        if one and not 1 <= int(one[1]) <= stages:
-            raise RunError(f"{override}: there is no stage {one[1]}, only 1 to {stages}")
+        match = _ONE_STAGE.fullmatch(override)
+        if match and not 1 <= int(match[1]) <= stages:
+            raise RunError(f"{override}: there is no stage {match[1]}, only 1 to {stages}")
         if "=" not in override:
             raise RunError(f"{override} is not key=value (or stage1:key=value)")
 
@@ -91,11 +91,11 @@ def stage_overrides(overrides: Sequence[str], number: int, folder: Path, model: 
     cannot be overridden, its checkpoint folder and its initial model, which connect the stages."""
     every, single = [], []
     for override in overrides:
-        one = _ONE_STAGE.fullmatch(override)
-        if one is None:
+        match = _ONE_STAGE.fullmatch(override)
+        if match is None:
             every.append(override)
-        elif int(one[1]) == number:
-            single.append(one[2])
+        elif int(match[1]) == number:
+            single.append(match[2])
     start = [] if model is None else [f"{MODEL_KEY}={hydra_quoted(model)}"]
     return [
         f"rag_r1.trajectory_dir={hydra_quoted(folder / 'trajectories')}",
@@ -151,7 +151,7 @@ def lock_folder(folder: Path) -> AbstractContextManager[None]:
 class StagesArguments(Arguments):
     """The recipes of the stages and what is changed in them."""
 
-    recipe: list[str] = argument("a stage's recipe, in order; once for each stage", "RECIPE")
+    recipe: list[str] = argument("recipe of a stage; repeat the flag in the order of the stages", "RECIPE")
     out: Path = argument("folder of the stages", "OUT")
     check_only: bool = argument("check every stage and stop", default=False)
     overrides: Overrides = argument("any key of veRL or of `rag_r1:`", "key=value", default=[])

@@ -70,7 +70,7 @@ async def judged_accuracy(
 
     `judge`: the keys of JudgeOptions. Raises Refused without a verdict.
     """
-    asked = JudgeOptions(timeout_s=timeout_s, **judge)
+    options = JudgeOptions(timeout_s=timeout_s, **judge)
     if not (trajectory.answer or "").strip():
         return 0.0
     case = {
@@ -78,7 +78,7 @@ async def judged_accuracy(
         "accepted_answers": list(golds),
         "given_answer": trajectory.answer,
     }
-    return VERDICTS[await ask_judge(asked, ACCURACY_PROMPT, case, VERDICTS)]
+    return VERDICTS[await ask_judge(options, ACCURACY_PROMPT, case, VERDICTS)]
 
 
 def _at_searches(
@@ -102,12 +102,12 @@ async def context_relevance(
     words of the question. Unlike RAGAS, a useless grade is not asked for again: at temperature 0 it would be
     the same. `judge`: the keys of JudgeOptions. Raises Refused if neither prompt got a grade.
     """
-    asked = JudgeOptions(timeout_s=timeout_s, **judge)
+    options = JudgeOptions(timeout_s=timeout_s, **judge)
     question, context = trajectory.question.strip(), observed_text(trajectory).strip()
     if not question or context in question:  # the empty text is in every question
         return 0.0
     case = {"question": question, "context": context}
-    replies = await _all(ask_judge(asked, prompt, case, GRADES) for prompt in RELEVANCE_PROMPTS)
+    replies = await _all(ask_judge(options, prompt, case, GRADES) for prompt in RELEVANCE_PROMPTS)
     grades = [GRADES[reply] for reply in replies if isinstance(reply, str)]
     if not grades:
         raise CannotJudgeError(str(replies[0]))
@@ -135,10 +135,10 @@ async def query_relevance(
     bound. `judge`: the keys of JudgeOptions. Raises Refused if one search got no grade: as 0 it would be a
     judgement.
     """
-    asked = JudgeOptions(timeout_s=timeout_s, **judge)
+    options = JudgeOptions(timeout_s=timeout_s, **judge)
     searched = [i for i, turn in enumerate(trajectory.turns) if turn.queries]
     cases = ({"question": trajectory.question, "queries": trajectory.turns[i].queries} for i in searched)
-    replies = await _all(ask_judge(asked, QUERY_PROMPT, case, QUERY_GRADES) for case in cases)
+    replies = await _all(ask_judge(options, QUERY_PROMPT, case, QUERY_GRADES) for case in cases)
     scores = [0.0] * len(trajectory.turns)
     for i, reply in zip(searched, replies, strict=True):
         if isinstance(reply, CannotJudgeError):

@@ -35,23 +35,23 @@ def check_adapters(config: DictConfig) -> list[Problem]:
     apart = verls_mode(config.trainer.v1.trainer_mode) == "separate_async"
     problems = []
     if config.actor_rollout_ref.actor.strategy == "megatron" and not (model.get("lora") or {}).get("rank"):
-        what = "is for FSDP: Megatron takes the rank from lora.rank, which is 0, and would train all weights"
+        text = "is for FSDP: Megatron takes the rank from lora.rank, which is 0, and would train all weights"
         remedy = f"set {_MODEL}.lora.rank and its target_modules, or train with platform=gpu"
-        problems.append(error(f"{_MODEL}.lora_rank", what, remedy))
+        problems.append(error(f"{_MODEL}.lora_rank", text, remedy))
     if config.trainer.device == "cpu":
         if not merged:
-            what = "vLLM's CPU build cannot load LoRA adapters"
+            text = "vLLM's CPU build cannot load LoRA adapters"
             remedy = "set it to true: merged weights are then sent to vLLM instead"
-            problems.append(error(_MERGE, what, remedy))
+            problems.append(error(_MERGE, text, remedy))
         return problems
     if apart and not merged:
-        what = "with trainer_mode=separate_async veRL sends unmerged adapters to no engine"
-        problems.append(error(_MERGE, what, "use another trainer.v1.trainer_mode, or set this to true"))
+        text = "with trainer_mode=separate_async veRL sends unmerged adapters to no engine"
+        problems.append(error(_MERGE, text, "use another trainer.v1.trainer_mode, or set this to true"))
     elif merged:
-        what = "merged weights are rounded to bf16, in which the first updates are lost"
+        text = "merged weights are rounded to bf16, in which the first updates are lost"
         remedy = "use another trainer.v1.trainer_mode, and set this to false" if apart else "set it to false"
-        problems.append(warning(_MERGE, what, remedy))
+        problems.append(warning(_MERGE, text, remedy))
     elif rollout.get("layered_summon") and "dummy" in str(rollout.load_format):
-        what = f"is {rollout.load_format}, but with layered_summon=true vLLM must read the weights itself"
-        problems.append(error(f"{_ROLLOUT}.load_format", what, "set it to safetensors"))
+        text = f"is {rollout.load_format}, but with layered_summon=true vLLM must read the weights itself"
+        problems.append(error(f"{_ROLLOUT}.load_format", text, "set it to safetensors"))
     return problems

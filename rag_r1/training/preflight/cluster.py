@@ -37,9 +37,9 @@ def check_batch_sizes(config: DictConfig) -> list[Problem]:
         if together is None:
             continue
         if gpu_count(config) % together:
-            what = f"{gpu_count(config)} GPUs cannot be divided into groups of {together} that hold one model"
+            text = f"{gpu_count(config)} GPUs cannot be divided into groups of {together} that hold one model"
             remedy = "make the product of its tensor, pipeline, context and sequence sizes divide the GPUs"
-            problems.append(error(role, what, remedy))
+            problems.append(error(role, text, remedy))
             continue
         size = gpu_count(config) // together
         problems += _check_update(config, role, node, size)
@@ -76,8 +76,8 @@ def _check_replicas(config: DictConfig) -> list[Problem]:
     each = math.prod(int(rollout.get(name) or 1) for name in names)
     if gpu_count(config) % each == 0:
         return []
-    what = f"{gpu_count(config)} GPUs cannot be divided into replicas of {each}"
-    return [error(f"{_ROLLOUT}.tensor_model_parallel_size", what, "set it to a divisor of the GPUs")]
+    text = f"{gpu_count(config)} GPUs cannot be divided into replicas of {each}"
+    return [error(f"{_ROLLOUT}.tensor_model_parallel_size", text, "set it to a divisor of the GPUs")]
 
 
 def _check_update(config: DictConfig, role: str, node: DictConfig, size: int) -> list[Problem]:
@@ -85,13 +85,13 @@ def _check_update(config: DictConfig, role: str, node: DictConfig, size: int) ->
     if prompts * n % size == 0:
         return []
     step = size // math.gcd(size, n)
-    what = (
+    text = (
         f"an update of {prompts} x {n} = {prompts * n} trajectories cannot be shared by {size} data-parallel"
         f" ranks ({gpu_count(config)} GPUs)"
     )
     lower, upper = prompts // step * step, -(-prompts // step) * step
     near = f"{lower} or {upper}" if lower else f"{upper}"
-    return [error(f"{role}.ppo_mini_batch_size", what, f"set it to a multiple of {step}, e.g. {near}")]
+    return [error(f"{role}.ppo_mini_batch_size", text, f"set it to a multiple of {step}, e.g. {near}")]
 
 
 def _check_micro_batches(
@@ -117,14 +117,14 @@ def _check_micro_batches(
         if dynamic:
             limit = owner.get(f"{prefix}max_token_len_per_gpu")
             if limit is not None and limit * ranks < row:
-                what = f"{limit} tokens are fewer than the longest row has, {row}"
+                text = f"{limit} tokens are fewer than the longest row has, {row}"
                 problems.append(
-                    error(f"{key}.{prefix}max_token_len_per_gpu", what, f"set it to at least {row}")
+                    error(f"{key}.{prefix}max_token_len_per_gpu", text, f"set it to at least {row}")
                 )
         elif rows % size == 0 and (micro := owner.get(name)) and share % micro:
-            what = f"{micro} does not divide the {share} rows of a rank"
+            text = f"{micro} does not divide the {share} rows of a rank"
             remedy = f"set it to a divisor of {share}, or actor_rollout_ref.actor.use_dynamic_bsz=true"
-            problems.append(error(f"{key}.{name}", what, remedy))
+            problems.append(error(f"{key}.{name}", text, remedy))
     return problems
 
 
@@ -132,28 +132,28 @@ def check_engines(config: DictConfig) -> list[Problem]:
     """The engines for generation and training work with the agent loop, and their packages are installed."""
     problems, rollout = [], OmegaConf.select(config, _ROLLOUT)
     if rollout.name != "vllm":
-        what = (
+        text = (
             f"{rollout.name} does not work here: a turn must end with its stop string, which vLLM keeps if"
             " include_stop_str_in_output is set. SGLang and TensorRT-LLM refuse that parameter, so every"
             " generation would fail and be masked; and veRL starts SGLang without a tokenizer, so that it"
             " cannot find stop strings"
         )
-        problems.append(error(f"{_ROLLOUT}.name", what, "set it to vllm"))
+        problems.append(error(f"{_ROLLOUT}.name", text, "set it to vllm"))
     strategy = OmegaConf.select(config, f"{_ACTOR}.strategy")
     if strategy == "megatron" and importlib.util.find_spec("megatron") is None:
-        what = "megatron is chosen, but megatron-core is not installed"
+        text = "megatron is chosen, but megatron-core is not installed"
         remedy = "install veRL's extra `mcore` on all nodes, or train with platform=gpu"
-        problems.append(error(f"{_ACTOR}.strategy", what, remedy))
+        problems.append(error(f"{_ACTOR}.strategy", text, remedy))
     elif strategy not in ("fsdp", "fsdp2", "megatron"):
-        what = f"there is no recipe for {strategy}: its keys, divisibility and memory were not checked"
-        problems.append(warning(f"{_ACTOR}.strategy", what, "use fsdp, fsdp2 or megatron"))
+        text = f"there is no recipe for {strategy}: its keys, divisibility and memory were not checked"
+        problems.append(warning(f"{_ACTOR}.strategy", text, "use fsdp, fsdp2 or megatron"))
     problems += check_adapters(config) + _check_attention(config)
     backend = OmegaConf.select(config, f"{_ROLLOUT}.checkpoint_engine.backend")
     apart = verls_mode(config.trainer.v1.trainer_mode) == "separate_async"
     if apart and backend in ("nccl", "nixl", "delta") and importlib.util.find_spec("cupy") is None:
-        what = f"{backend} transfers weights with cupy, which is not installed"
+        text = f"{backend} transfers weights with cupy, which is not installed"
         remedy = "pip install cupy-cuda13x==14.0.1 (the extra gpu has it), on all nodes"
-        problems.append(error(f"{_ROLLOUT}.checkpoint_engine.backend", what, remedy))
+        problems.append(error(f"{_ROLLOUT}.checkpoint_engine.backend", text, remedy))
     return problems
 
 
@@ -169,9 +169,9 @@ def _check_attention(config: DictConfig) -> list[Problem]:
     parts = ["actor_rollout_ref", *(["critic"] if needs_critic(config) else [])]
     keys = [f"{part}.model.override_config.attn_implementation" for part in parts]
     wanted = {key: OmegaConf.select(config, key) or "flash_attention_2" for key in keys}
-    what = "flash-attn is not installed"
+    text = "flash-attn is not installed"
     remedy = f"train with platform=gpu_sdpa (PyTorch's attention), or install it: {flash_attn_command()}"
-    return [error(key, what, remedy) for key, name in wanted.items() if name == "flash_attention_2"]
+    return [error(key, text, remedy) for key, name in wanted.items() if name == "flash_attention_2"]
 
 
 def check_reachability(config: DictConfig) -> list[Problem]:
@@ -183,12 +183,12 @@ def check_reachability(config: DictConfig) -> list[Problem]:
     for key in ("rag_r1.retriever.url", "rag_r1.validation_retriever.url"):
         url = None if is_unset(config, key) else OmegaConf.select(config, key)
         if nodes > 1 and is_server_address(url) and is_loopback(url):
-            what = f"on each node {url} is that node itself, and agent loops run on all {nodes}"
+            text = f"on each node {url} is that node itself, and agent loops run on all {nodes}"
             remedy = (
                 "give an address that every node reaches (rag-r1 index serve --host 0.0.0.0) or, with a"
                 " server on every node, a host name that each node resolves to itself"
             )
-            problems.append(error(key, what, remedy))
+            problems.append(error(key, text, remedy))
     return problems
 
 

@@ -46,14 +46,14 @@ def check_data(
                 continue
             problems = column_problems(path)
             if not problems and protocol is not None:
-                found = scan_parquet(path, protocol.name, messages, count_tokens, limit)
-                problems = scan_problems(path, found, protocol.name, limit, filtered)
-                which = "all" if found.tokenised >= found.usable else "the longest by characters"
-                counted = f", prompt tokens counted for {found.tokenised} ({which})" if count_tokens else ""
-                report.notes.append(f"{path}: {found.rows} rows, {found.usable} usable{counted}")
+                scan = scan_parquet(path, protocol.name, messages, count_tokens, limit)
+                problems = scan_problems(path, scan, protocol.name, limit, filtered)
+                extent = "all" if scan.tokenised >= scan.usable else "the longest by characters"
+                counted = f", prompt tokens counted for {scan.tokenised} ({extent})" if count_tokens else ""
+                report.notes.append(f"{path}: {scan.rows} rows, {scan.usable} usable{counted}")
                 if key == "train_files" and train_rows is not None:
-                    dropped = found.overlong.count if filtered else 0
-                    train_rows += found.rows - found.promptless.count - dropped
+                    dropped = scan.overlong.count if filtered else 0
+                    train_rows += scan.rows - scan.promptless.count - dropped
             elif key == "train_files":
                 train_rows = None
             report.problems += problems
@@ -75,13 +75,13 @@ def check_steps(config: DictConfig, train_rows: int) -> list[Problem]:
     if 0 < (config.data.get("train_max_samples") or -1) < train_rows:
         train_rows = config.data.train_max_samples
     if train_rows < batch:
-        what = f"{batch} is more than the {train_rows} training rows, so there would be no step"
-        return [error("data.train_batch_size", what, f"set it to at most {train_rows}")]
+        text = f"{batch} is more than the {train_rows} training rows, so there would be no step"
+        return [error("data.train_batch_size", text, f"set it to at most {train_rows}")]
     reached = train_rows // batch * epochs
     if steps is not None and reached < steps:
-        what = f"{epochs} epochs of {train_rows // batch} steps end the run at step {reached}, before {steps}"
+        text = f"{epochs} epochs of {train_rows // batch} steps end the run at step {reached}, before {steps}"
         return [
-            warning("trainer.total_epochs", what, f"set it to at least {-(-steps // (train_rows // batch))}")
+            warning("trainer.total_epochs", text, f"set it to at least {-(-steps // (train_rows // batch))}")
         ]
     return []
 

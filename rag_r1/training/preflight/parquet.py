@@ -75,8 +75,8 @@ def column_problems(path: str) -> list[Problem]:
     try:
         check_parquet(path, COLUMNS_READ)
     except ParquetLimitError as fault:
-        what, _, remedy = str(fault).removeprefix(f"{path}: ").rpartition(": ")
-        return [error(path, what, remedy)]
+        text, _, remedy = str(fault).removeprefix(f"{path}: ").rpartition(": ")
+        return [error(path, text, remedy)]
     try:
         schema = pq.read_schema(path)
     except (pa.ArrowException, OSError) as fault:
@@ -116,21 +116,21 @@ def scan_parquet(
     `messages` gives the chat messages that the agent will send for a row, `count_tokens` the length of its
     prompt (None if no tokenizer could be loaded).
     """
-    found = ParquetScan()
+    scan = ParquetScan()
     longest: list[tuple[int, int, QuestionRow]] = []
-    name, rows = Path(path).name, pq.read_metadata(path).num_rows
-    bar = tqdm(read_rows(path), total=rows, desc=f"{name}: rows", unit="row", leave=False)
+    file_name, rows = Path(path).name, pq.read_metadata(path).num_rows
+    bar = tqdm(read_rows(path), total=rows, desc=f"{file_name}: rows", unit="row", leave=False)
     for number, row in enumerate(bar):
-        found.rows += 1
+        scan.rows += 1
         fault = row_fault(row)
         if not usable_prompt(row.get("prompt")):
-            found.promptless.add(number, "no messages with role and content")
+            scan.promptless.add(number, "no messages with role and content")
         elif fault is not None:
-            found.malformed.add(number, fault)
+            scan.malformed.add(number, fault)
         else:
             question = QuestionRow.from_row(row)
             if question.protocol != protocol:
-                found.other_protocol.add(number, repr(question.protocol or None))
+                scan.other_protocol.add(number, repr(question.protocol or None))
             # Negative row number: among equals the first is kept, and rows are never compared.
             entry = (sum(len(message["content"]) for message in messages(question)), -number, question)
             if len(longest) < TOKENISED:
@@ -139,38 +139,38 @@ def scan_parquet(
                 heapq.heappushpop(longest, entry)
     if count_tokens is not None:
         longest.sort(key=lambda entry: -entry[1])
-        for _, number, kept in tqdm(longest, desc=f"{name}: tokens", unit="prompt", leave=False):
-            found.tokenised += 1
+        for _, number, kept in tqdm(longest, desc=f"{file_name}: tokens", unit="prompt", leave=False):
+            scan.tokenised += 1
             if (length := count_tokens(kept)) > max_prompt_length:
-                found.overlong.add(-number, f"{length} tokens")
-    return found
+                scan.overlong.add(-number, f"{length} tokens")
+    return scan
 
 
 def scan_problems(
-    path: str, found: ParquetScan, protocol: str, max_prompt_length: int, filtered: bool
+    path: str, scan: ParquetScan, protocol: str, max_prompt_length: int, filtered: bool
 ) -> list[Problem]:
     """The problems in a Scan. `filtered`: veRL drops long prompts itself."""
     problems = []
-    if found.malformed.count:
-        what = f"{found.malformed.count} of {found.rows} rows are malformed ({found.malformed})"
-        problems.append(warning(path, what, "repair or remove them; they end no run, but train nothing"))
-    if found.promptless.count:
-        what = f"{found.promptless.count} of {found.rows} rows have no usable `prompt` ({found.promptless})"
-        problems.append(warning(path, what, "repair or remove them; they are left out of the run"))
-    if found.other_protocol.count:
-        rows = f"{found.other_protocol.count} rows ({found.other_protocol})"
-        what = f"{rows} were made for another protocol than the configured {protocol!r}"
+    if scan.malformed.count:
+        text = f"{scan.malformed.count} of {scan.rows} rows are malformed ({scan.malformed})"
+        problems.append(warning(path, text, "repair or remove them; they end no run, but train nothing"))
+    if scan.promptless.count:
+        text = f"{scan.promptless.count} of {scan.rows} rows have no usable `prompt` ({scan.promptless})"
+        problems.append(warning(path, text, "repair or remove them; they are left out of the run"))
+    if scan.other_protocol.count:
+        rows = f"{scan.other_protocol.count} rows ({scan.other_protocol})"
+        text = f"{rows} were made for another protocol than the configured {protocol!r}"
         problems.append(
-            error(path, what, f"set rag_r1.protocol to theirs, or make the data with --protocol {protocol}")
+            error(path, text, f"set rag_r1.protocol to theirs, or make the data with --protocol {protocol}")
         )
-    if found.overlong.count:
-        rows = f"{found.overlong.count} prompts ({found.overlong})"
-        what = f"{rows} are longer than data.max_prompt_length={max_prompt_length}"
+    if scan.overlong.count:
+        rows = f"{scan.overlong.count} prompts ({scan.overlong})"
+        text = f"{rows} are longer than data.max_prompt_length={max_prompt_length}"
         if filtered:
-            problems.append(warning(path, what, "data.filter_overlong_prompts leaves them out"))
+            problems.append(warning(path, text, "data.filter_overlong_prompts leaves them out"))
         else:
             remedy = "raise data.max_prompt_length, or leave them out with data.filter_overlong_prompts=true"
-            problems.append(error(path, what, remedy))
-    if found.usable == 0:
+            problems.append(error(path, text, remedy))
+    if scan.usable == 0:
         problems.append(error(path, "no usable row is left", _REMEDY))
     return problems

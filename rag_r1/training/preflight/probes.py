@@ -29,19 +29,19 @@ def check_probes(config: DictConfig, settings: RagR1Config | None) -> list[Probl
         return []
     problems = []
     named = OmegaConf.select(config, "data.custom_cls") or {}
-    own = {key: named.get(key) for key in _DATASET} == _DATASET and config.data.get("probes")
-    if not own or config.data.get("probe_passages") != settings.probe_passages:
-        what = "only the data set of rag_r1_defaults.yaml adds the rows of probes"
+    is_ours = {key: named.get(key) for key in _DATASET} == _DATASET and config.data.get("probes")
+    if not is_ours or config.data.get("probe_passages") != settings.probe_passages:
+        text = "only the data set of rag_r1_defaults.yaml adds the rows of probes"
         remedy = "keep its data.custom_cls, data.probes and data.probe_passages, or set no probes"
-        problems.append(error(_KEY, what, remedy))
+        problems.append(error(_KEY, text, remedy))
     trains = not config.trainer.get("val_only")
     if trains and files_of(config.data, "train_files") == files_of(config.data, "val_files"):
-        what = "data.train_files and data.val_files are the same, so the probes would be trained on"
-        problems.append(error(_KEY, what, "give the validation files of its own, or set no probes"))
+        text = "data.train_files and data.val_files are the same, so the probes would be trained on"
+        problems.append(error(_KEY, text, "give the validation files of its own, or set no probes"))
     counting = [probe for probe in settings.probes if probe in NEED_PASSAGES]
     if counting and not topk_of(settings.validation_retriever):
-        what = f"{', '.join(counting)} needs rag_r1.retriever.topk, which is not a whole number"
-        problems.append(error(_KEY, what, "set it"))
+        text = f"{', '.join(counting)} needs rag_r1.retriever.topk, which is not a whole number"
+        problems.append(error(_KEY, text, "set it"))
     passages, unreadable = _passages(settings)
     return problems + unreadable + _check_rows(config, settings, passages)
 
@@ -71,24 +71,24 @@ def _check_rows(config: DictConfig, settings: RagR1Config, passages: Passages | 
     except (OSError, pa.ArrowException):
         return []
     if not rows:
-        what = "all rows of data.val_files have extra_info.split train, and are played as in training"
-        return [error(_KEY, what, "make the file with another split, or set no probes")]
+        text = "all rows of data.val_files have extra_info.split train, and are played as in training"
+        return [error(_KEY, text, "make the file with another split, or set no probes")]
     problems = []
     gold = [probe for probe in settings.probes if probe in NEED_GOLD]
     if gold and not any(rows):
-        what = f"no row of data.val_files names its gold passages, which {', '.join(gold)} needs"
+        text = f"no row of data.val_files names its gold passages, which {', '.join(gold)} needs"
         remedy = "make the file with `rag-r1 data`, from a source with supporting titles, e.g. hotpotqa"
-        problems.append(error(_KEY, what, remedy))
-    elif "gold" in gold and passages is not None and not any(applies("gold", one) for one in rows):
-        what = f"{settings.probe_passages} has the gold passages of no row of data.val_files"
-        problems.append(error(_FILE, what, HOW_TO_MAKE))
+        problems.append(error(_KEY, text, remedy))
+    elif "gold" in gold and passages is not None and not any(applies("gold", evidence) for evidence in rows):
+        text = f"{settings.probe_passages} has the gold passages of no row of data.val_files"
+        problems.append(error(_FILE, text, HOW_TO_MAKE))
     topk = topk_of(settings.validation_retriever)
     if "random" in settings.probes and passages is not None and not enough_random(passages, rows, topk):
-        what = (
+        text = (
             f"{settings.probe_passages} has {len(passages.pool)} random passages, and random needs more than "
             f"{2 * topk} beside each question's gold ones"
         )
-        problems.append(error(_FILE, what, HOW_TO_MAKE))
+        problems.append(error(_FILE, text, HOW_TO_MAKE))
     return problems
 
 

@@ -66,13 +66,13 @@ def _check(config: DictConfig, places: list[tuple[str, str, str]]) -> list[Probl
         try:
             rates = _saved_rates(files[0])
         except (OSError, LimitError, JobError) as fault:
-            what = f"the learning rate in {files[0]} cannot be read ({fault}), so it was not compared"
-            problems.append(warning(key, what, "see that it has not changed: veRL restores the old one"))
+            text = f"the learning rate in {files[0]} cannot be read ({fault}), so it was not compared"
+            problems.append(warning(key, text, "see that it has not changed: veRL restores the old one"))
             continue
         wanted = float(OmegaConf.select(config, key))
         if all(math.isclose(rate, wanted, rel_tol=1e-6) for rate in rates):
             continue
-        what = (
+        text = (
             f"is {wanted:g}, but the training resumes from {checkpoint}, which was trained with {rates[0]:g}:"
             " veRL restores that and ignores a new one"
         )
@@ -80,7 +80,7 @@ def _check(config: DictConfig, places: list[tuple[str, str, str]]) -> list[Probl
             f"set {key}={rates[0]:g} to go on; for another rate start a new training from the exported model,"
             " with another trainer.default_local_dir"
         )
-        problems.append(error(key, what, remedy))
+        problems.append(error(key, text, remedy))
     return problems
 
 

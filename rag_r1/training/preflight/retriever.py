@@ -35,8 +35,8 @@ def check_retriever(config: DictConfig, report: PreflightReport) -> None:
         return
     headers = token_header()
     if not all(value.isascii() and value.isprintable() for value in headers.values()):
-        what = "has characters that are not allowed in the header of a request"
-        report.problems.append(error(TOKEN_VARIABLE, what, "set it to the token alone, without line breaks"))
+        text = "has characters that are not allowed in the header of a request"
+        report.problems.append(error(TOKEN_VARIABLE, text, "set it to the token alone, without line breaks"))
         return
     key, start = "rag_r1.retriever.url", "start it: rag-r1 index serve --index DIR --port PORT"
     base = settings.base
@@ -45,9 +45,9 @@ def check_retriever(config: DictConfig, report: PreflightReport) -> None:
             for path in ("/ready", "/health"):
                 answer = client.get(base + path)
                 if answer.status_code == 503:
-                    what = f"{base} is up but not ready ({first_line(answer.text)[:200]})"
+                    text = f"{base} is up but not ready ({first_line(answer.text)[:200]})"
                     report.problems.append(
-                        error(key, what, "wait until it has loaded its index, or see its log")
+                        error(key, text, "wait until it has loaded its index, or see its log")
                     )
                     return
                 if answer.status_code not in (404, 405):
@@ -62,13 +62,13 @@ def check_retriever(config: DictConfig, report: PreflightReport) -> None:
         report.problems.append(error(fault.key, fault.what, fault.remedy))
         return
     except (httpx.HTTPError, httpx.InvalidURL, OSError) as fault:
-        what = f"no retrieval server answers at {base} ({type(fault).__name__}: {first_line(fault)})"
-        report.problems.append(error(key, what, f"{start}; or correct the address"))
+        text = f"no retrieval server answers at {base} ({type(fault).__name__}: {first_line(fault)})"
+        report.problems.append(error(key, text, f"{start}; or correct the address"))
         return
     if answer.status_code == 401:
-        what = "does not accept the token" if headers else "requires a token"
+        text = "does not accept the token" if headers else "requires a token"
         remedy = f"set the environment variable {TOKEN_VARIABLE} to the token that the server has"
-        report.problems.append(error(key, f"the server at {base} {what} (HTTP 401)", remedy))
+        report.problems.append(error(key, f"the server at {base} {text} (HTTP 401)", remedy))
         return
     try:
         if answer.status_code != 200:
@@ -81,9 +81,9 @@ def check_retriever(config: DictConfig, report: PreflightReport) -> None:
         return
     report.notes.append(f"{base}: answered a test search with {len(documents)} documents")
     if len(documents) < settings.topk:
-        what = f"a test search gave {len(documents)} documents, but topk={settings.topk}"
+        text = f"a test search gave {len(documents)} documents, but topk={settings.topk}"
         report.problems.append(
-            warning("rag_r1.retriever.topk", what, "check that the index is of the right corpus")
+            warning("rag_r1.retriever.topk", text, "check that the index is of the right corpus")
         )
     _check_limits(config, settings, headers, report)
 
@@ -114,8 +114,8 @@ def _format_notes(
         if fault.stops(settings.mode):
             raise
         return []
-    told = f"separator {form.separator!r}, mode {mode}, queries {_longest(form)}"
-    return [f"{settings.base}: {told}"]
+    description = f"separator {form.separator!r}, mode {mode}, queries {_longest(form)}"
+    return [f"{settings.base}: {description}"]
 
 
 def _longest(form: QueryFormat) -> str:

@@ -36,22 +36,22 @@ def check_limits(config: DictConfig, settings: RetrieverConfig, limits: Mapping[
     workers = int(OmegaConf.select(config, "actor_rollout_ref.rollout.agent.num_workers") or 1)
     at_once = workers * settings.max_connections * settings.max_queries
     if at_once > (most := limits.get("max_queue", missing)):
-        what = (
+        text = (
             f"{workers} agent workers x {settings.max_connections} connections x {settings.max_queries}"
             f" queries a request are up to {at_once} at once, but the server takes {most:g} and refuses more"
         )
         connections = int(most // (workers * settings.max_queries))
         lower = f"set it to at most {connections}, or " if connections else ""
         remedy = f"{lower}start the server with --max-queue {at_once}"
-        problems.append(warning(f"{_KEY}.max_connections", what, remedy))
+        problems.append(warning(f"{_KEY}.max_connections", text, remedy))
     if settings.max_queries > (most := limits.get("max_queries", missing)):
-        what = f"is {settings.max_queries}, but the server takes {most:g} queries in a request"
-        problems.append(warning(f"{_KEY}.max_queries", what, f"set it to at most {most:g}"))
+        text = f"is {settings.max_queries}, but the server takes {most:g} queries in a request"
+        problems.append(warning(f"{_KEY}.max_queries", text, f"set it to at most {most:g}"))
     if settings.timeout_s < (deadline := limits.get("deadline_s", 0.0)):
-        what = (
+        text = (
             f"is {settings.timeout_s:g} s, but the server answers within {deadline:g} s: what it still works"
             " on is asked again"
         )
         remedy = f"set it above {deadline:g}, or start the server with --deadline {settings.timeout_s:g}"
-        problems.append(warning(f"{_KEY}.timeout_s", what, remedy))
+        problems.append(warning(f"{_KEY}.timeout_s", text, remedy))
     return problems

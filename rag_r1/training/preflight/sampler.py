@@ -23,8 +23,8 @@ def check_sampler(config: DictConfig) -> list[Problem]:
     right = "SearchReplayBuffer" if verls_mode(mode) == "sync" else "SearchReplayBufferAsync"
     if sampler.name == right:
         return []
-    what = f"{sampler.name} does not fit trainer.v1.trainer_mode={mode}"
-    return [error(f"{_SAMPLER}.name", what, f"add {_SAMPLER}.name={right}")]
+    text = f"{sampler.name} does not fit trainer.v1.trainer_mode={mode}"
+    return [error(f"{_SAMPLER}.name", text, f"add {_SAMPLER}.name={right}")]
 
 
 def check_sampler_options(config: DictConfig) -> list[Problem]:
@@ -45,27 +45,27 @@ def check_filtering(config: DictConfig, settings: RagR1Config | None) -> list[Pr
         return problems
     n = int(config.actor_rollout_ref.rollout.n)
     if n < 2:
-        what = f"with rollout.n={n} a group is one trajectory, and no two rewards can differ"
+        text = f"with rollout.n={n} a group is one trajectory, and no two rewards can differ"
         problems.append(
-            error(f"{_FILTER}.enable", what, "set actor_rollout_ref.rollout.n to 2 or more, or this to false")
+            error(f"{_FILTER}.enable", text, "set actor_rollout_ref.rollout.n to 2 or more, or this to false")
         )
     model = config.reward.reward_model
     if model.enable and not model.enable_resource_pool:
-        what = "the reward model shares the GPUs and judges after groups are filtered"
+        text = "the reward model shares the GPUs and judges after groups are filtered"
         remedy = "set reward.reward_model.enable_resource_pool=true"
-        problems.append(error("reward.reward_model.enable_resource_pool", what, remedy))
+        problems.append(error("reward.reward_model.enable_resource_pool", text, remedy))
     problems += _check_metric(config, settings)
     if _is_ours(config):
         if not OmegaConf.select(config, f"{_KWARGS}.filter_groups.enable"):
-            what = "veRL does not pass algorithm.filter_groups to a sampler, and this recipe does not either"
+            text = "veRL does not pass algorithm.filter_groups to a sampler, and this recipe does not either"
             remedy = f"build on rag_r1_defaults.yaml, or add ++{_KWARGS}.filter_groups='${{{_FILTER}}}'"
-            problems.append(error(f"{_KWARGS}.filter_groups", what, remedy))
+            problems.append(error(f"{_KWARGS}.filter_groups", text, remedy))
         if int(chosen.get("max_num_gen_batches") or 0) <= 0:
-            what = "0 is no limit: if all groups are all right or all wrong, generation never ends"
-            problems.append(warning(f"{_FILTER}.max_num_gen_batches", what, "set it, e.g. to 10"))
+            text = "0 is no limit: if all groups are all right or all wrong, generation never ends"
+            problems.append(warning(f"{_FILTER}.max_num_gen_batches", text, "set it, e.g. to 10"))
     elif OmegaConf.select(config, f"{_SAMPLER}.path"):
-        what = "veRL does not pass it to a custom sampler, so only that sampler's own code can filter"
-        problems.append(warning(f"{_FILTER}.enable", what, "use ours (rag_r1.plugin.sampler), or veRL's"))
+        text = "veRL does not pass it to a custom sampler, so only that sampler's own code can filter"
+        problems.append(warning(f"{_FILTER}.enable", text, "use ours (rag_r1.plugin.sampler), or veRL's"))
     return problems
 
 
@@ -81,8 +81,8 @@ def _check_metric(config: DictConfig, settings: RagR1Config | None) -> list[Prob
         return []  # reported by check_rag_r1_keys
     if metric in known:
         return []
-    what = f"{metric!r} is neither `reward` nor a term of rag_r1.reward"
-    return [error(f"{_FILTER}.metric", what, f"use one of {', '.join(sorted(known))}")]
+    text = f"{metric!r} is neither `reward` nor a term of rag_r1.reward"
+    return [error(f"{_FILTER}.metric", text, f"use one of {', '.join(sorted(known))}")]
 
 
 def _check_refill(config: DictConfig) -> list[Problem]:

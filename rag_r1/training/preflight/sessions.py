@@ -59,52 +59,52 @@ def _check_trainer(config: DictConfig) -> list[Problem]:
     """Whole trajectories in each mini-batch, of the actor and of the critic."""
     mode, problems = str(config.trainer.v1.trainer_mode), []
     if not mode.startswith(_PREFIX):
-        what = "makes mini-batches by rows, which splits trajectories and makes more updates"
-        problems.append(_refused(_MODE, mode, what, [_PREFIX + mode]))
+        reason = "makes mini-batches by rows, which splits trajectories and makes more updates"
+        problems.append(_refused(_MODE, mode, reason, [_PREFIX + mode]))
     parts = [_ACTOR, "critic"] if _has_critic(config) else [_ACTOR]
     for part in parts:
-        what = "shuffles rows, which splits trajectories"
-        problems += _only(config, f"{part}.shuffle", (False,), what)
+        reason = "shuffles rows, which splits trajectories"
+        problems += _only(config, f"{part}.shuffle", (False,), reason)
     for key in _SHARED if len(parts) == 2 else ():
         of_actor = OmegaConf.select(config, f"{_ACTOR}.{key.replace('fsdp.', 'fsdp_config.')}")
-        what = "differs from the actor's, but both get the same rows in the same order"
-        problems += _only(config, f"critic.{key}", (of_actor,), what)
+        reason = "differs from the actor's, but both get the same rows in the same order"
+        problems += _only(config, f"critic.{key}", (of_actor,), reason)
     return problems
 
 
 def _check_losses(config: DictConfig) -> list[Problem]:
     """Every token has the weight that it has in a single row."""
-    problems, what = [], "treats each row as a separate sequence"
+    problems, reason = [], "treats each row as a separate sequence"
     for part in [_ACTOR, "critic"] if _has_critic(config) else [_ACTOR]:
-        problems += _only(config, f"{part}.loss_agg_mode", EXACT_AGGREGATIONS, what)
-    what = "may make the loss of a token depend on the other tokens of its row or micro-batch"
-    problems += _only(config, f"{_ACTOR}.policy_loss.loss_mode", EXACT_LOSSES, what)
-    what = "weights each row by its own tokens, and not the trajectory"
-    problems += _only(config, f"{_CORRECTION}.rollout_is", (None, "token"), what)
-    what = "can reject a whole last row, from which GRPO takes the advantage of the trajectory"
-    problems += _only(config, f"{_CORRECTION}.rollout_rs", (None,), what)
-    what = "calls the teacher for the last row of a trajectory only"
-    return problems + _only(config, "distillation.enabled", (False,), what)
+        problems += _only(config, f"{part}.loss_agg_mode", EXACT_AGGREGATIONS, reason)
+    reason = "may make the loss of a token depend on the other tokens of its row or micro-batch"
+    problems += _only(config, f"{_ACTOR}.policy_loss.loss_mode", EXACT_LOSSES, reason)
+    reason = "weights each row by its own tokens, and not the trajectory"
+    problems += _only(config, f"{_CORRECTION}.rollout_is", (None, "token"), reason)
+    reason = "can reject a whole last row, from which GRPO takes the advantage of the trajectory"
+    problems += _only(config, f"{_CORRECTION}.rollout_rs", (None,), reason)
+    reason = "calls the teacher for the last row of a trajectory only"
+    return problems + _only(config, "distillation.enabled", (False,), reason)
 
 
 def _check_advantages(config: DictConfig) -> list[Problem]:
     """Every token has the advantage that it has in a single row; a trajectory has one vote in its group."""
     estimator = str(config.algorithm.adv_estimator)
-    what = "may count each row as a trajectory"
-    problems = _only(config, "algorithm.adv_estimator", EXACT_ESTIMATORS, what)
-    what = "leaves out the penalties of later rows (actor_rollout_ref.actor.use_kl_loss does not)"
-    problems += _only(config, "algorithm.use_kl_in_reward", (False,), what)
+    reason = "may count each row as a trajectory"
+    problems = _only(config, "algorithm.adv_estimator", EXACT_ESTIMATORS, reason)
+    reason = "leaves out the penalties of later rows (actor_rollout_ref.actor.use_kl_loss does not)"
+    problems += _only(config, "algorithm.use_kl_in_reward", (False,), reason)
     if estimator in ("gae", "reinforce_plus_plus"):
-        what = "discounts the reward within each row, at whose end it is, and not within the trajectory"
-        problems += _only(config, "algorithm.gamma", (1.0,), what)
+        reason = "discounts the reward within each row, at whose end it is, and not within the trajectory"
+        problems += _only(config, "algorithm.gamma", (1.0,), reason)
     if estimator == "gae":
-        what = "leaves out the values of later rows"
-        problems += _only(config, "algorithm.lam", (1.0,), what)
+        reason = "leaves out the values of later rows"
+        problems += _only(config, "algorithm.lam", (1.0,), reason)
         problems += _only(config, "algorithm.use_pf_ppo", (False,), "draws rows, and not trajectories")
     model = OmegaConf.select(config, "reward.reward_model")
     if model is not None and model.get("enable") and not model.get("enable_resource_pool"):
-        what = "lets the reward model judge each row by itself"
-        problems.append(_refused("reward.reward_model.enable_resource_pool", False, what, [True]))
+        reason = "lets the reward model judge each row by itself"
+        problems.append(_refused("reward.reward_model.enable_resource_pool", False, reason, [True]))
     return problems
 
 
@@ -117,11 +117,11 @@ def _only(config: DictConfig, key: str, allowed: Sequence[Any], why: str) -> lis
 
 
 def _refused(key: str, value: Any, why: str, allowed: Sequence[Any]) -> Problem:
-    what = f"with a protocol that rewrites its context, {_shown(value)} {why}"
-    return error(key, what, f"set {key}={' or '.join(map(_shown, allowed))}")
+    text = f"with a protocol that rewrites its context, {_yaml(value)} {why}"
+    return error(key, text, f"set {key}={' or '.join(map(_yaml, allowed))}")
 
 
-def _shown(value: Any) -> str:
+def _yaml(value: Any) -> str:
     return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 

@@ -61,9 +61,9 @@ def _tool_faults(settings: RagR1Config) -> list[Exception]:
     known = {str(fault) for fault in training}
     others = [str(fault) for fault in _searcher_faults(settings.validation_retriever)]
     return training + [
-        ValueError(what.replace("rag_r1.retriever.", "rag_r1.validation_retriever.", 1))
-        for what in others
-        if what not in known
+        ValueError(text.replace("rag_r1.retriever.", "rag_r1.validation_retriever.", 1))
+        for text in others
+        if text not in known
     ]
 
 
@@ -83,16 +83,16 @@ def _own_tool_faults(settings: RagR1Config) -> list[Exception]:
     called = settings.protocol.tools_called if settings.protocol is not None else []
     for name in called:
         if name not in (SEARCH, *settings.tools):
-            what = f"rag_r1.tools.{name} must be given: the protocol {settings.protocol.name!r} calls it"
-            faults.append(ValueError(what))
+            text = f"rag_r1.tools.{name} must be given: the protocol {settings.protocol.name!r} calls it"
+            faults.append(ValueError(text))
     return faults
 
 
 def _searcher_faults(options: dict[str, Any]) -> list[Exception]:
     tool = options.get("tool") or DEFAULT_TOOL
     if tool == DEFAULT_TOOL:
-        given = {key: value for key, value in options.items() if key != "url" or value not in (None, "???")}
-        return find_faults(make_searcher, given)
+        options = {key: value for key, value in options.items() if key != "url" or value not in (None, "???")}
+        return find_faults(make_searcher, options)
     try:
         make_searcher(options)
     except ImportPathError as fault:
@@ -128,18 +128,18 @@ def check_lengths(config: DictConfig) -> list[Problem]:
     positions = _positions(config)
     if positions is not None and (room is None or room > positions):
         if room is not None:
-            what = f"{room} is more than the model's own limit, max_position_embeddings={positions}"
-            problems.append(error(holder, what, f"set it to at most {positions}"))
+            text = f"{room} is more than the model's own limit, max_position_embeddings={positions}"
+            problems.append(error(holder, text, f"set it to at most {positions}"))
         room, holder = positions, "the model's max_position_embeddings"
     if room is not None and prompt + response > room:
-        what = f"{prompt} + {response} = {prompt + response} tokens do not fit into {holder}={room}"
+        text = f"{prompt} + {response} = {prompt + response} tokens do not fit into {holder}={room}"
         remedy = "lower data.max_prompt_length or data.max_response_length, or raise rollout.max_model_len"
-        problems.append(error("data.max_prompt_length + data.max_response_length", what, remedy))
+        problems.append(error("data.max_prompt_length + data.max_response_length", text, remedy))
     for key in ("rag_r1.agent.max_turn_tokens", "rag_r1.validation_agent.max_turn_tokens"):
         turn = OmegaConf.select(config, key)
         if isinstance(turn, int) and turn > response:
-            what = f"a turn of {turn} tokens does not fit into data.max_response_length={response}"
-            problems.append(error(key, what, "lower the turn or raise the response length"))
+            text = f"a turn of {turn} tokens does not fit into data.max_response_length={response}"
+            problems.append(error(key, text, "lower the turn or raise the response length"))
     return problems
 
 
@@ -148,9 +148,9 @@ def check_log_probs(config: DictConfig) -> list[Problem]:
     if config.actor_rollout_ref.rollout.calculate_log_probs:
         return []
     keys = ("rag_r1.agent.max_state", "rag_r1.validation_agent.max_state")
-    what = "the state of the memory is a sum of log-probs, which the engine does not return"
+    text = "the state of the memory is a sum of log-probs, which the engine does not return"
     remedy = "set actor_rollout_ref.rollout.calculate_log_probs=true, or this to null"
-    return [error(key, what, remedy) for key in keys if OmegaConf.select(config, key) is not None]
+    return [error(key, text, remedy) for key in keys if OmegaConf.select(config, key) is not None]
 
 
 def _positions(config: DictConfig) -> int | None:
@@ -172,9 +172,9 @@ def check_export(config: DictConfig) -> list[Problem]:
     problems = []
     every = config.trainer.save_freq
     if not isinstance(every, int) or every <= 0:
-        what = f"is {every}, so no checkpoint is saved, and what is trained would be lost"
+        text = f"is {every}, so no checkpoint is saved, and what is trained would be lost"
         remedy = "set it above 0; the last step is saved in any case"
-        problems.append(error("trainer.save_freq", what, remedy))
+        problems.append(error("trainer.save_freq", text, remedy))
     key = "actor_rollout_ref.actor.checkpoint.save_contents"
     contents = list(config.actor_rollout_ref.actor.checkpoint.save_contents)
     if "hf_model" not in contents:

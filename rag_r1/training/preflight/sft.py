@@ -25,10 +25,10 @@ DATASET = "SftDataset"
 def preflight_sft(config: DictConfig) -> PreflightReport:
     """Run every check on a composed configuration. Faults in what is checked are reported, never raised."""
     report = PreflightReport()
-    for key, what in (("model.path", "a model folder or its name on the Hub"),
+    for key, example in (("model.path", "a model folder or its name on the Hub"),
                       ("data.train_files", "train.parquet, made by `rag-r1 sft-data`")):  # fmt: skip
         if is_unset(config, key):
-            report.problems.append(error(key, "is not given", f"set it to {what}"))
+            report.problems.append(error(key, "is not given", f"set it to {example}"))
     tokenizer, problems = check_model(config, "model")
     report.problems += problems
     train = _rows(config, "train_files", report)
@@ -53,14 +53,14 @@ def _rows(config: DictConfig, key: str, report: PreflightReport) -> list[SftRow]
     rows: list[SftRow] = []
     for file in list(files) if isinstance(files, ListConfig) else [files]:
         try:
-            found = list(read_sft_rows(Path(file).expanduser()))
+            new_rows = list(read_sft_rows(Path(file).expanduser()))
         except (SftRowError, OSError) as fault:
             report.problems.append(error(f"data.{key}", str(fault), "give files made by `rag-r1 sft-data`"))
             continue
-        if not found:
+        if not new_rows:
             report.problems.append(error(f"data.{key}", f"{file}: no rows", "make it with `rag-r1 sft-data`"))
-        report.notes.append(f"{file}: {len(found)} rows")
-        rows += found
+        report.notes.append(f"{file}: {len(new_rows)} rows")
+        rows += new_rows
     return rows
 
 
@@ -84,11 +84,11 @@ def _lengths(
         except (SftRowError, ValueError) as fault:
             return [error(f"data.{key}", str(fault), "make the data with this model's tokenizer")]
     if rows:
-        which = "all" if len(longest) == len(rows) else f"the {COUNTED} longest by characters"
-        report.notes.append(f"data.{key}: longest row {most} tokens ({which} counted)")
+        counted = "all" if len(longest) == len(rows) else f"the {COUNTED} longest by characters"
+        report.notes.append(f"data.{key}: longest row {most} tokens ({counted} counted)")
     if most > config.data.max_length:
-        what = f"is {config.data.max_length}, but the longest row of data.{key} has {most} tokens"
-        return [error("data.max_length", what, f"raise it, or make data with shorter rows (at least {most})")]
+        text = f"is {config.data.max_length}, but the longest row of data.{key} has {most} tokens"
+        return [error("data.max_length", text, f"raise it, or make data with shorter rows (at least {most})")]
     return []
 
 
@@ -101,21 +101,21 @@ def check_batches(config: DictConfig, train: int, validation: int) -> list[Probl
         problems.append(error("data.train_batch_size", f"{batch} rows cannot be divided", remedy))
     for key, rows in (("train_files", train), ("val_files", validation)):
         if 0 < rows < batch:
-            what = f"{rows} rows are fewer than data.train_batch_size={batch}; veRL drops incomplete batches"
+            text = f"{rows} rows are fewer than data.train_batch_size={batch}; veRL drops incomplete batches"
             remedy = "give more rows, or lower data.train_batch_size"
-            problems.append(error(f"data.{key}", what, remedy))
+            problems.append(error(f"data.{key}", text, remedy))
     tests = trainer.test_freq == "after_each_epoch" or int(trainer.test_freq) > 0
     if tests and not validation:
         remedy = "give data.val_files, or set trainer.test_freq=-1"
         problems.append(error("trainer.test_freq", "there is nothing to validate on", remedy))
     steps = train // batch * int(trainer.total_epochs)
     if trainer.total_training_steps is not None and 0 < steps < int(trainer.total_training_steps):
-        what = f"is {trainer.total_training_steps}, but {trainer.total_epochs} epochs have {steps} steps"
+        text = f"is {trainer.total_training_steps}, but {trainer.total_epochs} epochs have {steps} steps"
         remedy = "raise trainer.total_epochs: veRL saves the last checkpoint only when it gets there"
-        problems.append(error("trainer.total_training_steps", what, remedy))
+        problems.append(error("trainer.total_training_steps", text, remedy))
     if data.use_dynamic_bsz and int(data.max_token_len_per_gpu) < int(data.max_length):
-        what = f"{data.max_token_len_per_gpu} tokens cannot hold a row of data.max_length={data.max_length}"
-        problems.append(error("data.max_token_len_per_gpu", what, "raise it to at least data.max_length"))
+        text = f"{data.max_token_len_per_gpu} tokens cannot hold a row of data.max_length={data.max_length}"
+        problems.append(error("data.max_token_len_per_gpu", text, "raise it to at least data.max_length"))
     return problems
 
 
@@ -123,5 +123,5 @@ def check_output(config: DictConfig) -> list[Problem]:
     """A model is exported that `rag-r1 train` can take."""
     if "hf_model" in config.checkpoint.save_contents:
         return []
-    what = "has no hf_model, so no model is exported that `rag-r1 train` could start from"
-    return [warning("checkpoint.save_contents", what, "add hf_model")]
+    text = "has no hf_model, so no model is exported that `rag-r1 train` could start from"
+    return [warning("checkpoint.save_contents", text, "add hf_model")]

@@ -45,18 +45,18 @@ def check_bucket(config: DictConfig) -> list[Problem]:
     bucket = int(rollout.checkpoint_engine.update_weights_bucket_megabytes)
     if bucket >= needed:
         return []
-    what = f"a bucket of {bucket} MB is smaller than {name}, which has {needed} MB in {dtype}"
+    text = f"a bucket of {bucket} MB is smaller than {name}, which has {needed} MB in {dtype}"
     if config.trainer.device == "cpu" or rollout.checkpoint_engine.backend == "mooncake":
-        return [error(_KEY, f"{what}: veRL ends with an assertion", f"set it to at least {needed}")]
-    return [warning(_KEY, f"{what}: veRL sends it alone", f"set it to {needed}, if there is room for it")]
+        return [error(_KEY, f"{text}: veRL ends with an assertion", f"set it to at least {needed}")]
+    return [warning(_KEY, f"{text}: veRL sends it alone", f"set it to {needed}, if there is room for it")]
 
 
 def largest_tensor(folder: Path) -> tuple[str, int] | None:
     """Name and number of values of a model's largest tensor: from the headers of its safetensors files, or
     from the shape of the embeddings in its config.json. None if the folder has neither."""
-    found = [largest for file in folder.glob("*.safetensors") if (largest := _largest_in(file))]
-    if found:
-        return max(found, key=lambda named: named[1])
+    tensors = [largest for file in folder.glob("*.safetensors") if (largest := _largest_in(file))]
+    if tensors:
+        return max(tensors, key=lambda named: named[1])
     try:
         settings = read_json_file(folder / "config.json")
         settings = {**settings.get("text_config", {}), **settings}
