@@ -22,6 +22,7 @@ from typing import Any
 
 from rag_r1.io.bounded_yaml import YamlError, YamlLimitError, read_yaml
 from rag_r1.options.suggestions import did_you_mean
+from rag_r1.runs.errors import RunError
 
 #: A file that only the folder of the recipes has.
 _DEFAULTS = "rag_r1_defaults.yaml"
@@ -38,8 +39,8 @@ def recipes_folder() -> Path:
 RECIPES = recipes_folder()
 
 
-class RecipeError(ValueError):
-    """A recipe that cannot be found or composed; the message names the recipe or the key."""
+#: The old name, for one release: of a recipe that cannot be found or composed.
+RecipeError = RunError
 
 
 @dataclass(frozen=True)
@@ -51,10 +52,10 @@ class Recipe:
 
     @classmethod
     def find(cls, name: str | Path) -> Recipe:
-        """From a name or a path, as `find_file`. Raises RecipeError."""
+        """From a name or a path, as `find_file`. Raises RunError."""
         path = find_file(name, ".yaml")
         if path.suffix != ".yaml":
-            raise RecipeError(f"{path} is no recipe: the name of a recipe's file ends in .yaml")
+            raise RunError(f"{path} is no recipe: the name of a recipe's file ends in .yaml")
         _content(path)  # before Hydra reads it
         folder = next((p for p in path.parents if (p / _DEFAULTS).is_file()), path.parent)
         return cls(folder, path.relative_to(folder).with_suffix("").as_posix())
@@ -91,13 +92,13 @@ class Recipe:
             block = _content(self.path).get("hydra") or {}
             value = block.get("searchpath") if isinstance(block, dict) else None
         if value is not None and not isinstance(value, list):
-            raise RecipeError(f"{self.name}: hydra.searchpath must be a list of folders, not {value!r}")
+            raise RunError(f"{self.name}: hydra.searchpath must be a list of folders, not {value!r}")
         return [str(entry) for entry in value or ()]
 
 
 def find_file(name: str | Path, suffix: str = "") -> Path:
     """A file of the user's, relative to the working directory, or a shipped one, by its path in the folder of
-    the recipes with or without `recipes/` in front. `suffix`: may be left out. Raises RecipeError."""
+    the recipes with or without `recipes/` in front. `suffix`: may be left out. Raises RunError."""
     candidates = (f"{name}{suffix}", name) if suffix and Path(name).suffix != suffix else (name,)
     for base in (Path.cwd(), RECIPES.parent, RECIPES):
         for candidate in candidates:
@@ -105,20 +106,20 @@ def find_file(name: str | Path, suffix: str = "") -> Path:
                 if (path := base / candidate).is_file():
                     return path.resolve()
             except OSError as error:  # a name that is too long, a folder that may not be entered
-                raise RecipeError(f"{path} cannot be read: {error.strerror}") from None
+                raise RunError(f"{path} cannot be read: {error.strerror}") from None
     if not (RECIPES / _DEFAULTS).is_file():
-        raise RecipeError(f"this installation has no recipes ({RECIPES} is missing): install rag-r1 again")
-    raise RecipeError(_unknown(str(name)))
+        raise RunError(f"this installation has no recipes ({RECIPES} is missing): install rag-r1 again")
+    raise RunError(_unknown(str(name)))
 
 
 def text_of(path: Path) -> str:
-    """The text of a recipe's file. Raises RecipeError for a file that cannot be read, or is not UTF-8."""
+    """The text of a recipe's file. Raises RunError for a file that cannot be read, or is not UTF-8."""
     try:
         return path.read_text(encoding="utf-8")
     except OSError as error:
-        raise RecipeError(f"{path} cannot be read: {error.strerror}") from error
+        raise RunError(f"{path} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise RecipeError(f"{path} is no recipe: it is not text in UTF-8") from error
+        raise RunError(f"{path} is no recipe: it is not text in UTF-8") from error
 
 
 def _unknown(recipe: str) -> str:
@@ -168,12 +169,12 @@ def _built_on(path: Path) -> list[str]:
 
 def _content(path: Path) -> dict[str, Any]:
     """The mapping in a YAML file; an empty one for what is none or cannot be parsed: Hydra's message about
-    such a file, when it is composed, is the better one. Raises RecipeError for a file on which Hydra's reader
+    such a file, when it is composed, is the better one. Raises RunError for a file on which Hydra's reader
     would end the process or fill memory."""
     try:
         read = read_yaml(path)
     except YamlLimitError as error:
-        raise RecipeError(f"{path}: {error}") from None
+        raise RunError(f"{path}: {error}") from None
     except (OSError, YamlError):
         return {}
     return read if isinstance(read, dict) else {}

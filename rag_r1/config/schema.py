@@ -36,6 +36,8 @@ from rag_r1.options.declare import (
 from rag_r1.protocols import Protocol, ProtocolError, load_protocol
 
 _REWARD = ({"term": "em", "weight": 1.0},)
+#: Keys of the block that the settings have as they are.
+_UNCHANGED = ("tools", "reward", "trajectory_dir", "probes", "probe_passages", "trajectory_gzip")
 
 
 def _listed(value: Any) -> Any:
@@ -136,41 +138,35 @@ class RagR1Config:
         if not isinstance(config, Mapping):
             message = "the configuration has no mapping `rag_r1:`; build on one of the recipes"
             return None, [ValueError(message)]
-        block, new = read_options(_RagR1Block, config)
-        faults: list[Exception] = list(new)
+        faults: list[Exception] = []
+
+        def section(cls: type, values: Mapping[str, Any], *key: str) -> Any:
+            options, wrong = read_options(cls, values, *key)
+            faults.extend(wrong)
+            return options
+
+        block = section(_RagR1Block, config)
         protocol = None
-        if "rag_r1.protocol" not in {fault.key for fault in new}:
+        if "rag_r1.protocol" not in [fault.key for fault in faults]:
             try:
                 protocol = _protocol(block)
             except ValueError as fault:
                 faults.append(fault)
-        agent, new = read_options(EpisodeLimits, block.agent)
-        faults += new
-        validation_agent, new = read_options(
-            EpisodeLimits, {**vars(agent), **block.validation_agent}, "rag_r1.validation_agent"
-        )
-        faults += new
-        failures, new = read_options(FailurePolicy, {**FOR_TRAINING, **block.failures})
-        faults += new
-        if (fault := _missing_passages(block)) and fault.key not in [
-            getattr(other, "key", "") for other in faults
-        ]:
-            faults.append(fault)
+        agent = section(EpisodeLimits, block.agent)
+        validation = {**vars(agent), **block.validation_agent}
         settings = cls(
             protocol=protocol,
             own_prompt=block.prompt is not None,
             agent=agent,
-            validation_agent=validation_agent,
+            validation_agent=section(EpisodeLimits, validation, "rag_r1.validation_agent"),
             retriever=block.retriever,
             validation_retriever={**block.retriever, **block.validation_retriever},
-            tools=block.tools,
-            reward=block.reward,
-            failures=failures,
-            trajectory_dir=block.trajectory_dir,
-            probes=block.probes,
-            probe_passages=block.probe_passages,
-            trajectory_gzip=block.trajectory_gzip,
+            failures=section(FailurePolicy, {**FOR_TRAINING, **block.failures}),
+            **{name: getattr(block, name) for name in _UNCHANGED},
         )
+        fault = _missing_passages(block)
+        if fault and fault.key not in [getattr(other, "key", "") for other in faults]:
+            faults.append(fault)
         return settings, faults
 
     def check_paths(self) -> None:

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from rag_r1.evaluation.eval_arguments import EvalArguments
+from rag_r1.training.checkpoints import newest_checkpoint
 
-_TRACKER = "latest_checkpointed_iteration.txt"
 #: A file of trajectory records (rag_r1/agent/records.py).
 _RECORDS = re.compile(r"step_(\d+)-\d+\.jsonl")
 _EVALUATE = "evaluate it (with --card: does it search, or does it already know?):"
@@ -83,14 +83,6 @@ def finished_model(stage: Path) -> Path:
     Raises OSError or ValueError if it names none."""
     named = Path((stage / "finished").read_text(encoding="utf-8").strip())
     return stage.joinpath(*named.parts[named.parts.index("checkpoints") :])
-
-
-def newest_checkpoint(folder: Path) -> Path | None:
-    """The checkpoint that veRL would resume from, which is the newest complete one; None if there is none."""
-    tracker = folder / _TRACKER
-    step = tracker.read_text(errors="replace").strip() if tracker.is_file() else ""
-    path = folder / f"global_step_{step}"
-    return path if step.isdigit() and path.is_dir() else None
 
 
 def _evaluation(config: Any, model: Path, folder: Path) -> EvalArguments:

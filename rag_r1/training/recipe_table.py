@@ -11,11 +11,13 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from rag_r1.config.recipes import Recipe, RecipeError, shipped_names
+from rag_r1.config.recipes import Recipe, shipped_names
+from rag_r1.runs.errors import RunError
 from rag_r1.runs.markdown import table
 from rag_r1.training.preflight.adapters import adapter_rank
-from rag_r1.training.preflight.cluster import gpu_count, needs_critic
+from rag_r1.training.preflight.cluster import gpu_count
 from rag_r1.training.preflight.memory import SHAPES, MemoryEstimate, memory_of, sft_memory_of
+from rag_r1.training.preflight.sessions import needs_critic
 
 _COLUMNS = (
     "recipe", "model", "`model_dtype`", "LoRA", "learning rate", "GPUs", "update, GB", "vLLM's weights, GB",
@@ -109,14 +111,14 @@ def recipe_tables(compose: Compose, folders: Sequence[str] = ()) -> Iterator[tup
 
 
 def print_tables(compose: Compose) -> None:
-    """Prints the table of each folder. Raises RecipeError for a recipe that cannot be composed."""
+    """Prints the table of each folder. Raises RunError for a recipe that cannot be composed."""
     for folder, text in recipe_tables(compose):
         print(f"## {folder or 'demo'}\n\n{text}\n", flush=True)
 
 
 def print_row(recipe: Recipe, config: DictConfig, size: str | None) -> None:
-    """Prints the line of one recipe; `size`: None for the model that it is for. Raises RecipeError for a size
+    """Prints the line of one recipe; `size`: None for the model that it is for. Raises RunError for a size
     that is not known."""
     if size is not None and size not in SHAPES:
-        raise RecipeError(f"--size {size}: the sizes that are known are {', '.join(SHAPES)}")
+        raise RunError(f"--size {size}: the sizes that are known are {', '.join(SHAPES)}")
     print(recipe_table([recipe_row(f"`{recipe.name}`", config, size or size_for(recipe.name))]))

@@ -25,6 +25,7 @@ from rag_r1.options.command_line import Arguments, Overrides, argument, hydra_qu
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.lock import hold_lock
 from rag_r1.runs.processes import run_child
+from rag_r1.training.checkpoints import TRACKER, newest_checkpoint
 
 _DESCRIPTION = """\
 Train in stages: each stage starts from the model that the previous one exported. Run again, the same command
@@ -39,7 +40,6 @@ example:
       rag_r1.retriever.url=http://127.0.0.1:8000 stage1:trainer.total_epochs=3
 """
 MODEL_KEY = "actor_rollout_ref.model.path"
-_TRACKER = "latest_checkpointed_iteration.txt"
 _ONE_STAGE = re.compile(r"stage(\d+):(.*)", re.DOTALL)
 
 Train = Callable[[str, Sequence[str]], int]
@@ -109,7 +109,7 @@ def stage_overrides(overrides: Sequence[str], number: int, folder: Path, model: 
 def repair_tracker(checkpoints: Path) -> None:
     """Repair veRL's tracker file, which names the step to resume from: veRL cannot start if a kill has left
     it empty. It is written last of all, so the newest checkpoint is then complete."""
-    tracker = checkpoints / _TRACKER
+    tracker = checkpoints / TRACKER
     if not tracker.exists() or tracker.read_text(errors="replace").strip().isdigit():
         return
     steps = [int(path.parent.name.rpartition("_")[2]) for path in checkpoints.glob("global_step_*/data.pt")]
@@ -121,10 +121,9 @@ def repair_tracker(checkpoints: Path) -> None:
 
 def exported_model(checkpoints: Path) -> Path:
     """The Hugging Face model folder in the last checkpoint. Raises RunError if there is none."""
-    tracker = checkpoints / _TRACKER
-    step = tracker.read_text().strip() if tracker.exists() else ""
-    folder = checkpoints / f"global_step_{step}" / "actor" / "huggingface"
-    if not step or not any(folder.glob("*.safetensors")):
+    checkpoint = newest_checkpoint(checkpoints)
+    folder = checkpoint and checkpoint / "actor" / "huggingface"
+    if folder is None or not any(folder.glob("*.safetensors")):
         raise RunError(
             f"no exported model under {checkpoints}: a stage needs trainer.save_freq above 0 and "
             "actor_rollout_ref.actor.checkpoint.save_contents=[model,optimizer,extra,hf_model]"

@@ -9,7 +9,7 @@ tokenised: all of a small file, and of a large one those that could be too long.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -67,11 +67,8 @@ class ParquetScan:
 def column_problems(path: str) -> list[Problem]:
     """The file exists, is parquet, and has the columns. Names those that are missing."""
     if not Path(path).is_file():
-        return [
-            error(
-                path, "there is no such file", "make it with a script in data_process/, or correct the path"
-            )
-        ]
+        remedy = "make it with a script in data_process/, or correct the path"
+        return [error(path, "there is no such file", remedy)]
     try:
         check_parquet(path, COLUMNS_READ)
     except ParquetLimitError as fault:
@@ -80,13 +77,8 @@ def column_problems(path: str) -> list[Problem]:
     try:
         schema = pq.read_schema(path)
     except (pa.ArrowException, OSError) as fault:
-        return [
-            error(
-                path,
-                f"is not a readable parquet file ({fault})",
-                "make it again with a script in data_process/",
-            )
-        ]
+        remedy = "make it again with a script in data_process/"
+        return [error(path, f"is not a readable parquet file ({fault})", remedy)]
     missing = [column for column in REQUIRED_COLUMNS if not _has(schema, column)]
     return [error(path, f"has no column {column}", _REMEDY) for column in missing]
 
@@ -133,10 +125,8 @@ def scan_parquet(
                 scan.other_protocol.add(number, repr(question.protocol or None))
             # Negative row number: among equals the first is kept, and rows are never compared.
             entry = (sum(len(message["content"]) for message in messages(question)), -number, question)
-            if len(longest) < TOKENISED:
-                heapq.heappush(longest, entry)
-            else:
-                heapq.heappushpop(longest, entry)
+            push = heapq.heappush if len(longest) < TOKENISED else heapq.heappushpop
+            push(longest, entry)
     if count_tokens is not None:
         longest.sort(key=lambda entry: -entry[1])
         for _, number, kept in tqdm(longest, desc=f"{file_name}: tokens", unit="prompt", leave=False):
@@ -148,29 +138,25 @@ def scan_parquet(
 
 def scan_problems(
     path: str, scan: ParquetScan, protocol: str, max_prompt_length: int, filtered: bool
-) -> list[Problem]:
-    """The problems in a Scan. `filtered`: veRL drops long prompts itself."""
-    problems = []
-    if scan.malformed.count:
-        text = f"{scan.malformed.count} of {scan.rows} rows are malformed ({scan.malformed})"
-        problems.append(warning(path, text, "repair or remove them; they end no run, but train nothing"))
-    if scan.promptless.count:
-        text = f"{scan.promptless.count} of {scan.rows} rows have no usable `prompt` ({scan.promptless})"
-        problems.append(warning(path, text, "repair or remove them; they are left out of the run"))
-    if scan.other_protocol.count:
-        rows = f"{scan.other_protocol.count} rows ({scan.other_protocol})"
+) -> Iterator[Problem]:
+    """The problems in a scan. `filtered`: veRL drops long prompts itself."""
+    if count := scan.malformed.count:
+        text = f"{count} of {scan.rows} rows are malformed ({scan.malformed})"
+        yield warning(path, text, "repair or remove them; they end no run, but train nothing")
+    if count := scan.promptless.count:
+        text = f"{count} of {scan.rows} rows have no usable `prompt` ({scan.promptless})"
+        yield warning(path, text, "repair or remove them; they are left out of the run")
+    if count := scan.other_protocol.count:
+        rows = f"{count} rows ({scan.other_protocol})"
         text = f"{rows} were made for another protocol than the configured {protocol!r}"
-        problems.append(
-            error(path, text, f"set rag_r1.protocol to theirs, or make the data with --protocol {protocol}")
-        )
-    if scan.overlong.count:
-        rows = f"{scan.overlong.count} prompts ({scan.overlong})"
-        text = f"{rows} are longer than data.max_prompt_length={max_prompt_length}"
+        remedy = f"set rag_r1.protocol to theirs, or make the data with --protocol {protocol}"
+        yield error(path, text, remedy)
+    if count := scan.overlong.count:
+        text = f"{count} prompts ({scan.overlong}) are longer than data.max_prompt_length={max_prompt_length}"
         if filtered:
-            problems.append(warning(path, text, "data.filter_overlong_prompts leaves them out"))
+            yield warning(path, text, "data.filter_overlong_prompts leaves them out")
         else:
             remedy = "raise data.max_prompt_length, or leave them out with data.filter_overlong_prompts=true"
-            problems.append(error(path, text, remedy))
+            yield error(path, text, remedy)
     if scan.usable == 0:
-        problems.append(error(path, "no usable row is left", _REMEDY))
-    return problems
+        yield error(path, "no usable row is left", _REMEDY)
