@@ -37,11 +37,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from omegaconf import OmegaConf
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer, ReplayBufferAsync
 
 from rag_r1.config.schema import SamplerOptions
 from rag_r1.io.retry import backoff
+from rag_r1.options.problems import plain
 from rag_r1.plugin.group_filter import GroupFilter, reward_info
 from rag_r1.plugin.sample_store import KVBatchMeta, read_rows, remove_rows, write_rows
 from rag_r1.plugin.sessions import group_by_session, last_rows, move_rewards, session_of, trained_rows
@@ -54,7 +54,7 @@ class _SearchSamplerMixin(GroupFilter):
     """Mixin: reads our keys of `sampler_kwargs`, removes masked trajectories, adds search metrics."""
 
     def __init__(self, *args: Any, sampler_kwargs: Any = None, **kwargs: Any):
-        options = SamplerOptions.from_config(_plain(sampler_kwargs))
+        options = SamplerOptions.from_config(plain(sampler_kwargs))
         if options.poll_interval is not None:
             kwargs["poll_interval"] = options.poll_interval
         self.refills, self.refill_wait_s = options.refills, options.refill_wait_s
@@ -149,10 +149,6 @@ def search_metrics(infos: Sequence[dict[str, Any]]) -> dict[str, float]:
                 values[name].append(float(value))
     means = {f"search/{name}": sum(numbers) / len(numbers) for name, numbers in values.items()}
     return {**means, "search/samples": float(len(infos))}
-
-
-def _plain(config: Any) -> Any:
-    return OmegaConf.to_container(config, resolve=True) if OmegaConf.is_config(config) else config
 
 
 class SearchReplayBuffer(_SearchSamplerMixin, ReplayBuffer):

@@ -17,10 +17,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from omegaconf import ListConfig, OmegaConf
+from omegaconf import ListConfig
 from torch.utils.data import Dataset
 
 from rag_r1.data.sft_rows import SftRowError, SftTokens, protocol_of_rows, read_sft_rows
+from rag_r1.options.problems import plain
 
 
 class SftDataset(Dataset):
@@ -48,9 +49,8 @@ class SftDataset(Dataset):
             self.rows = self.rows[:max_samples]
         if not self.rows:
             raise SftRowError(f"{', '.join(map(str, files))}: no rows: make them with `rag-r1 sft-data`")
-        chat = config.get("apply_chat_template_kwargs") or {}
-        chat = OmegaConf.to_container(chat, resolve=True) if OmegaConf.is_config(chat) else chat
-        self.tokens = SftTokens(tokenizer, protocol_of_rows(self.rows, config.get("protocol")), chat)
+        template = plain(config.get("apply_chat_template_kwargs")) or {}
+        self.tokens = SftTokens(tokenizer, protocol_of_rows(self.rows, config.get("protocol")), template)
         self.max_length = int(config.get("max_length", 1024))
 
     def __len__(self) -> int:
