@@ -1,13 +1,13 @@
 """Finds the shipped recipes and the user's own, and reads them.
 
 In the repository they lie in `recipes/`, beside the packages; a wheel has that folder inside the package
-`rag_r1`. `recipes_folder` tells the two apart, and nothing else does.
+`rag_r1`. Only `recipes_folder` distinguishes the two.
 
 A recipe is named by its path in that folder, `rag_r1/grpo`, with or without `recipes/` in front and `.yaml`
-behind, or is a YAML file of the user's own, anywhere. Whoever composes one, in this process or by a command
-of veRL, passes Hydra the overrides of `Recipe.arguments`: they add veRL's configuration and the shipped
-recipes to Hydra's search path. So no recipe needs a search path of its own, which Hydra would accept in the
-outermost file only, and each recipe, shipped or not, can be built on:
+behind, or is a YAML file of the user's own, anywhere. To compose one, in this process or by a command of
+veRL, Hydra gets the overrides of `Recipe.arguments`: they add veRL's configuration and the shipped recipes to
+Hydra's search path. So no recipe needs a search path of its own, which Hydra would accept in the outermost
+file only, and each recipe, shipped or not, can be built on:
 
     defaults: [rag_r1/grpo, _self_]
 """

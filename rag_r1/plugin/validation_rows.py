@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 def drop_masked_rows(batch: KVBatchMeta) -> KVBatchMeta:
     """The rows of a validation batch that were judged. If there are none, all rows stay: veRL's validation
-    needs some, and an error in the log says that its numbers are worth nothing."""
+    needs some, and an error is logged: its numbers are worth nothing."""
     rows = last_rows(batch.keys)  # veRL takes a trajectory's result from its last row
     if not rows:
         return batch

@@ -1,14 +1,12 @@
 """`rag-r1 train`: composes a recipe, runs the preflight and starts veRL's trainer.
 
 There is no trainer here. The recipe and the `key=value` overrides are Hydra's and are passed unchanged to
-`python -m verl.trainer.main_ppo`; this command only checks them first, and says at the end what to do with
-what was trained (launch.py). A user's own files and modules are
-searched for in the folder from which the command is started. Ray's workers may run in another folder, so
-relative names of existing files are passed on as absolute paths.
+`python -m verl.trainer.main_ppo`; this command only checks them first, and prints the next steps at the end
+(launch.py). A user's own files and modules are searched for in the folder from which the command is started.
+Ray's workers may run in another folder, so relative names of existing files are passed on as absolute paths.
 
 Your own recipe may be anywhere and may build on a shipped one (`defaults: [rag_r1/grpo, _self_]`) or on the
-fragments of which these are made (`- /rag_r1_defaults`, `- /platform: cpu`): rag_r1/config/recipes.py says
-how.
+fragments of which these are made (`- /rag_r1_defaults`, `- /platform: cpu`): see rag_r1/config/recipes.py.
 """
 
 from __future__ import annotations

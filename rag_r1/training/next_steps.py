@@ -18,9 +18,9 @@ from rag_r1.training.checkpoints import newest_checkpoint
 #: A file of trajectory records (rag_r1/agent/records.py).
 _RECORDS = re.compile(r"step_(\d+)-\d+\.jsonl")
 _EVALUATE = "evaluate it (with --card: does it search, or does it already know?):"
-#: Keys of a search that decide what it finds, with the values that need not be told.
+#: Keys of a search that decide what it finds, with the values that need not be named.
 _FOUND = {"tool": "retrieval", "wire": "retrieve", "topk": None}
-#: The address of a retrieval server that was started as its `--help` says.
+#: The address of a retrieval server that was started with the defaults of its `--help`.
 _SEARCH = "http://127.0.0.1:8000"
 _LIMITS = ("max_turns", "max_turn_tokens", "max_query_observation_tokens")
 

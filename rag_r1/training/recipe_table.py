@@ -11,8 +11,7 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from rag_r1.config.recipes import Recipe, shipped_names
-from rag_r1.runs.errors import RunError
+from rag_r1.config.recipes import shipped_names
 from rag_r1.runs.markdown import table
 from rag_r1.training.preflight.adapters import adapter_rank
 from rag_r1.training.preflight.cluster import gpu_count
@@ -35,11 +34,6 @@ _SIZES = {
 }
 
 Compose = Callable[[str, Sequence[str]], DictConfig]
-
-
-def training_recipes() -> list[str]:
-    """The names of the shipped recipes that train a policy."""
-    return shipped_names("train", "sft")
 
 
 def size_for(name: str) -> str:
@@ -100,25 +94,11 @@ def folder_of(name: str) -> str:
 
 def recipe_tables(compose: Compose, folders: Sequence[str] = ()) -> Iterator[tuple[str, str]]:
     """For each folder of recipes, or for these, its name and its table."""
-    names = training_recipes()
+    names = shipped_names("train", "sft")
     for folder in folders or sorted({folder_of(name) for name in names}):
-        chosen = [name for name in names if folder_of(name) == folder]
         rows = [
             recipe_row(f"`{name.removeprefix(f'{folder}/')}`", compose(f"recipes/{name}", []), size_for(name))
-            for name in chosen
+            for name in names
+            if folder_of(name) == folder
         ]
         yield folder, recipe_table(rows)
-
-
-def print_tables(compose: Compose) -> None:
-    """Prints the table of each folder. Raises RunError for a recipe that cannot be composed."""
-    for folder, text in recipe_tables(compose):
-        print(f"## {folder or 'demo'}\n\n{text}\n", flush=True)
-
-
-def print_row(recipe: Recipe, config: DictConfig, size: str | None) -> None:
-    """Prints the line of one recipe; `size`: None for the model that it is for. Raises RunError for a size
-    that is not known."""
-    if size is not None and size not in SHAPES:
-        raise RunError(f"--size {size}: the sizes that are known are {', '.join(SHAPES)}")
-    print(recipe_table([recipe_row(f"`{recipe.name}`", config, size or size_for(recipe.name))]))

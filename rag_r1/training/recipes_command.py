@@ -120,16 +120,21 @@ def print_recipe_table(arguments: Sequence[str]) -> int:
     if args.recipe is None and (args.overrides or args.size):
         raise RunError("changes and --size are for one recipe: name it with --recipe")
     from rag_r1.training.command import check_training, compose_recipe
-    from rag_r1.training.recipe_table import print_row, print_tables
+    from rag_r1.training.preflight.memory import SHAPES
+    from rag_r1.training.recipe_table import recipe_row, recipe_table, recipe_tables, size_for
 
     if args.recipe is None:
-        print_tables(lambda name, overrides: compose_recipe(Recipe.find(name), overrides))
-    else:
-        recipe = Recipe.find(args.recipe)
-        config = compose_recipe(recipe, args.overrides)
-        if kind_of(recipe.path) != "sft":
-            check_training(recipe, config)
-        print_row(recipe, config, args.size)
+        for folder, text in recipe_tables(lambda name, changes: compose_recipe(Recipe.find(name), changes)):
+            print(f"## {folder or 'demo'}\n\n{text}\n", flush=True)
+        return 0
+    recipe = Recipe.find(args.recipe)
+    config = compose_recipe(recipe, args.overrides)
+    if kind_of(recipe.path) != "sft":
+        check_training(recipe, config)
+    size = args.size or size_for(recipe.name)
+    if size not in SHAPES:
+        raise RunError(f"--size {size}: the sizes that are known are {', '.join(SHAPES)}")
+    print(recipe_table([recipe_row(f"`{recipe.name}`", config, size)]))
     return 0
 
 

@@ -6,19 +6,19 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
-from rag_r1.config.recipes import RECIPES
+from rag_r1.config.recipes import RECIPES, shipped_names
 from rag_r1.training import recipes_command
 from rag_r1.training.preflight.memory import CONTEXTS, SHAPES, memory_of, training_bytes
-from rag_r1.training.recipe_table import folder_of, recipe_tables, training_recipes
+from rag_r1.training.recipe_table import folder_of, recipe_tables
 from tests.recipes.composed_recipes import compose_quickly, composed
 
-FOLDERS = sorted({folder_of(name) for name in training_recipes()})
+FOLDERS = sorted({folder_of(name) for name in shipped_names("train", "sft")})
 #: Millions of parameters, from the models' cards.
 PUBLISHED = {"1.5B": 1_540, "3B": 3_090, "7B": 7_610, "14B": 14_700, "32B": 32_500, "Llama 8B": 8_030}
 
 
 def test_every_recipe_that_trains_is_found_and_no_fragment_is():
-    names = training_recipes()
+    names = shipped_names("train", "sft")
     assert {"rag_r1/grpo", "demo/ppo_mq", "agentic_rag/dapo_lora", "rag_r1/sft/qwen_7b"} <= set(names)
     assert not any(name.rpartition("/")[2].startswith("_") for name in names)
     assert {name.partition("/")[0] for name in names}.isdisjoint({"platform", "rag_r1_defaults"})

@@ -79,7 +79,8 @@ def flash_attn_finding() -> Iterator[Finding]:
 
 
 def ignores_gpu() -> bool:
-    """Whether the environment says not to use this machine's GPU (scripts/train.sh sets it for the demo)."""
+    """Whether a variable of the environment excludes this machine's GPU (scripts/train.sh sets it for the
+    demo)."""
     return os.environ.get("RAG_R1_PLATFORM") == "cpu" or os.environ.get("VERL_PLATFORM") == "cpu"
 
 

@@ -4,7 +4,7 @@ veRL sends adapters to vLLM in one of two ways (`actor_rollout_ref.model.lora.me
 workers/engine/fsdp/transformer_impl.py, `get_per_tensor_param`). Unmerged, vLLM gets the adapters themselves,
 which its CPU build cannot load. Merged, it gets weights that are rounded to bf16: most of what the first
 updates change is smaller than a step of bf16 and is lost. The trainer that separates training from generation
-knows only the second way: it drops the adapters' configuration (engine_workers.py, `update_weights`), and
+has only the second way: it drops the adapters' configuration (engine_workers.py, `update_weights`), and
 without merging it would send the frozen weights alone, after every step.
 """
 

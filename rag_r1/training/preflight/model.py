@@ -68,7 +68,7 @@ _QUANTISED = ("load_in_4bit", "load_in_8bit", "quantization_config", "bnb_4bit_q
 
 
 def check_quantisation(config: DictConfig, section: str = "actor_rollout_ref.model") -> Iterator[Problem]:
-    """No key asks for nf4 or 8-bit weights: veRL's engines would train a policy that vLLM cannot be given."""
+    """No key sets nf4 or 8-bit weights: veRL's engines would train a policy that vLLM cannot load."""
     for key in (f"{node}.{name}" for node in (section, f"{section}.override_config") for name in _QUANTISED):
         if OmegaConf.select(config, key):
             text = "veRL 0.9.1 trains no quantised weights (nf4): vLLM is sent weights of 16 bits"

@@ -2,7 +2,7 @@
 
 When veRL 0.9.1 resumes it restores optimizers and schedulers (utils/checkpoint/fsdp_checkpoint_manager.py,
 `load_checkpoint`). The rates with which a scheduler was created, `base_lrs`, are part of its state, so a rate
-that was changed since then has no effect, and nothing says so. Warm-up and decay are factors of that rate,
+that was changed since then has no effect, without a message. Warm-up and decay are factors of that rate,
 and are the new configuration's.
 
 A checkpoint is read without torch and without running anything in it, in a process with limits of time and

@@ -1,8 +1,8 @@
 """Checks that the agent loops stay within the retrieval server's limits.
 
-Our server tells its limits in `GET /health` (`limits`: max_queue, deadline_s, max_queries, max_topk). Beyond
+Our server has its limits in `GET /health` (`limits`: max_queue, deadline_s, max_queries, max_topk). Beyond
 them it refuses, and the client tries again; if that happens often enough a search fails, and its trajectory
-is masked. Servers that do not tell their limits are not checked.
+is masked. Servers without them are not checked.
 """
 
 from __future__ import annotations

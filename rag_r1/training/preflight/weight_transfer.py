@@ -67,7 +67,7 @@ def largest_tensor(folder: Path) -> tuple[str, int] | None:
 
 def _tensors_of(file: Path) -> Iterator[tuple[str, int]]:
     """Names and numbers of values in a safetensors file: eight bytes with the length of a JSON header, and
-    that. Nothing for a file that has none, which is reported by whoever loads it."""
+    that. Nothing for a file that has none, which is reported where it is loaded."""
     try:
         with file.open("rb") as opened:
             (length,) = struct.unpack("<Q", opened.read(8))
