@@ -25,8 +25,9 @@ def _in_the_root(monkeypatch):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_nothing_is_refused_and_the_warm_start_has_the_budget_of_the_training(name, compose):
-    config, budget = compose(f"recipes/demo/{name}"), memory_budget()
+def test_nothing_is_refused_and_the_warm_start_has_the_budget_of_the_training(name, model_folder, compose):
+    config = compose(f"recipes/demo/{name}", f"critic.model.path={model_folder}")
+    budget = memory_budget()
     assert refusals(config) == []
     settings, _ = check_rag_r1_keys(config)
     assert settings.protocol.rewrites_context == (name != "memory_plain")
