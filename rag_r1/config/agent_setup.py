@@ -103,28 +103,28 @@ class AgentSetup:
             tools=partial(shared_tools, settings.validation_retriever, settings.tools),
         )
 
-    def messages(self, question: str, given: Messages | None = None) -> list[Any]:
-        """The chat messages that ask a question: those given (by a row of the data set), unless `own_prompt`
-        is set."""
-        if given is None or self.own_prompt:
+    def messages(self, question: str, row: Messages | None = None) -> list[Any]:
+        """The chat messages that ask a question: those of a row of the data set, if there are any and
+        `own_prompt` is not set."""
+        if row is None or self.own_prompt:
             return self.protocol.messages(question)
-        return list(given)
+        return list(row)
 
-    def prompt_ids(self, question: str, given: Messages | None = None, chat: Chat | None = None) -> list[int]:
+    def prompt_ids(self, question: str, row: Messages | None = None, chat: Chat | None = None) -> list[int]:
         """Token ids of the prompt that asks a question, up to where the policy's first turn begins.
 
         The question in the messages is neutralised. Raises ValueError for a prompt that has more characters
         than `max_prompt_tokens` tokens can have, before encoding it.
         """
-        messages = self.messages(question, given)
+        messages = self.messages(question, row)
         if self.budget.max_prompt_tokens is not None:
             most = _MOST_CHARS_A_TOKEN * self.budget.max_prompt_tokens
             if sum(len(str(message["content"])) for message in messages) > most:
                 raise ValueError(f"a prompt of more than {most} characters")
         messages = self.protocol.harmless(messages, question)
-        made = partial(chat or self.chat, **({"tools": list(self.schemas)} if self.schemas else {}))
+        encode_chat = partial(chat or self.chat, **({"tools": list(self.schemas)} if self.schemas else {}))
         return list(
-            self.protocol.prompt_ids(messages, lambda m: list(made(m)), self.codec.encode, self.start)
+            self.protocol.prompt_ids(messages, lambda m: list(encode_chat(m)), self.codec.encode, self.start)
         )
 
     def episode(self, engine: Engine, observer: Observer | None = None) -> Episode:

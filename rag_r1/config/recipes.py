@@ -1,13 +1,13 @@
 """Finds the shipped recipes and the user's own, and reads them.
 
 In the repository they lie in `recipes/`, beside the packages; a wheel has that folder inside the package
-`rag_r1`. `recipes_folder` tells the two apart, and nothing else does.
+`rag_r1`. Only `recipes_folder` distinguishes the two.
 
 A recipe is named by its path in that folder, `rag_r1/grpo`, with or without `recipes/` in front and `.yaml`
-behind, or is a YAML file of the user's own, anywhere. Whoever composes one, in this process or by a command
-of veRL, passes Hydra the overrides of `Recipe.arguments`: they add veRL's configuration and the shipped
-recipes to Hydra's search path. So no recipe needs a search path of its own, which Hydra would accept in the
-outermost file only, and each recipe, shipped or not, can be built on:
+behind, or is a YAML file of the user's own, anywhere. To compose one, in this process or by a command of
+veRL, Hydra gets the overrides of `Recipe.arguments`: they add veRL's configuration and the shipped recipes to
+Hydra's search path. So no recipe needs a search path of its own, which Hydra would accept in the outermost
+file only, and each recipe, shipped or not, can be built on:
 
     defaults: [rag_r1/grpo, _self_]
 """
@@ -22,6 +22,7 @@ from typing import Any
 
 from rag_r1.io.bounded_yaml import YamlError, YamlLimitError, read_yaml
 from rag_r1.options.suggestions import did_you_mean
+from rag_r1.runs.errors import RunError
 
 #: A file that only the folder of the recipes has.
 _DEFAULTS = "rag_r1_defaults.yaml"
@@ -38,8 +39,8 @@ def recipes_folder() -> Path:
 RECIPES = recipes_folder()
 
 
-class RecipeError(ValueError):
-    """A recipe that cannot be found or composed; the message names the recipe or the key."""
+#: The old name, for one release: of a recipe that cannot be found or composed.
+RecipeError = RunError
 
 
 @dataclass(frozen=True)
@@ -50,11 +51,11 @@ class Recipe:
     name: str
 
     @classmethod
-    def find(cls, given: str | Path) -> Recipe:
-        """From a name or a path, as `find_file`. Raises RecipeError."""
-        path = find_file(given, ".yaml")
+    def find(cls, name: str | Path) -> Recipe:
+        """From a name or a path, as `find_file`. Raises RunError."""
+        path = find_file(name, ".yaml")
         if path.suffix != ".yaml":
-            raise RecipeError(f"{path} is no recipe: the name of a recipe's file ends in .yaml")
+            raise RunError(f"{path} is no recipe: the name of a recipe's file ends in .yaml")
         _content(path)  # before Hydra reads it
         folder = next((p for p in path.parents if (p / _DEFAULTS).is_file()), path.parent)
         return cls(folder, path.relative_to(folder).with_suffix("").as_posix())
@@ -67,9 +68,9 @@ class Recipe:
     def arguments(self, overrides: Sequence[str]) -> list[str]:
         """The overrides for Hydra: those given, and the search path, which begins with the user's own
         entries, from `hydra.searchpath` of an override or of the recipe."""
-        ours = ["pkg://verl.trainer.config", f"file://{RECIPES}"]
-        theirs = [one for one in self._searchpath(overrides) if one not in ours]
-        entries = ",".join('"' + entry.replace('"', '\\"') + '"' for entry in (*theirs, *ours))
+        shipped = ["pkg://verl.trainer.config", f"file://{RECIPES}"]
+        added = [entry for entry in self._searchpath(overrides) if entry not in shipped]
+        entries = ",".join('"' + entry.replace('"', '\\"') + '"' for entry in (*added, *shipped))
         others = [override for override in overrides if not override.startswith(_SEARCHPATH)]
         return [f"{_SEARCHPATH}[{entries}]", *others]
 
@@ -82,56 +83,56 @@ class Recipe:
         return [sys.executable, "-m", "verl.trainer.main_ppo", *self.words(overrides)]
 
     def _searchpath(self, overrides: Sequence[str]) -> list[str]:
-        given = next((one for one in overrides if one.startswith(_SEARCHPATH)), None)
-        if given is not None:
+        override = next((item for item in overrides if item.startswith(_SEARCHPATH)), None)
+        if override is not None:
             from hydra.core.override_parser.overrides_parser import OverridesParser
 
-            value: Any = OverridesParser.create().parse_override(given).value()
+            value: Any = OverridesParser.create().parse_override(override).value()
         else:
             block = _content(self.path).get("hydra") or {}
             value = block.get("searchpath") if isinstance(block, dict) else None
         if value is not None and not isinstance(value, list):
-            raise RecipeError(f"{self.name}: hydra.searchpath must be a list of folders, not {value!r}")
+            raise RunError(f"{self.name}: hydra.searchpath must be a list of folders, not {value!r}")
         return [str(entry) for entry in value or ()]
 
 
-def find_file(given: str | Path, suffix: str = "") -> Path:
+def find_file(name: str | Path, suffix: str = "") -> Path:
     """A file of the user's, relative to the working directory, or a shipped one, by its path in the folder of
-    the recipes with or without `recipes/` in front. `suffix`: may be left out. Raises RecipeError."""
-    names = (f"{given}{suffix}", given) if suffix and Path(given).suffix != suffix else (given,)
+    the recipes with or without `recipes/` in front. `suffix`: may be left out. Raises RunError."""
+    candidates = (f"{name}{suffix}", name) if suffix and Path(name).suffix != suffix else (name,)
     for base in (Path.cwd(), RECIPES.parent, RECIPES):
-        for name in names:
+        for candidate in candidates:
             try:
-                if (path := base / name).is_file():
+                if (path := base / candidate).is_file():
                     return path.resolve()
             except OSError as error:  # a name that is too long, a folder that may not be entered
-                raise RecipeError(f"{path} cannot be read: {error.strerror}") from None
+                raise RunError(f"{path} cannot be read: {error.strerror}") from None
     if not (RECIPES / _DEFAULTS).is_file():
-        raise RecipeError(f"this installation has no recipes ({RECIPES} is missing): install rag-r1 again")
-    raise RecipeError(_unknown(str(given)))
+        raise RunError(f"this installation has no recipes ({RECIPES} is missing): install rag-r1 again")
+    raise RunError(_unknown(str(name)))
 
 
 def text_of(path: Path) -> str:
-    """The text of a recipe's file. Raises RecipeError for a file that cannot be read, or is not UTF-8."""
+    """The text of a recipe's file. Raises RunError for a file that cannot be read, or is not UTF-8."""
     try:
         return path.read_text(encoding="utf-8")
     except OSError as error:
-        raise RecipeError(f"{path} cannot be read: {error.strerror}") from error
+        raise RunError(f"{path} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise RecipeError(f"{path} is no recipe: it is not text in UTF-8") from error
+        raise RunError(f"{path} is no recipe: it is not text in UTF-8") from error
 
 
-def _unknown(given: str) -> str:
-    name = given.removeprefix("recipes/").removesuffix(".yaml")
+def _unknown(recipe: str) -> str:
+    name = recipe.removeprefix("recipes/").removesuffix(".yaml")
     hint = did_you_mean(name, shipped_names(), cutoff=0.5)
     others = "`rag-r1 recipes` lists the shipped ones, and a YAML file of your own will do"
-    return f"there is no recipe {given!r}; {f'{hint} ' if hint else ''}{others}"
+    return f"there is no recipe {recipe!r}; {f'{hint} ' if hint else ''}{others}"
 
 
 def shipped_names(*kinds: str) -> list[str]:
     """The names of the shipped recipes, of the given kinds (keys of KINDS) or of all."""
-    found = [path for path in RECIPES.rglob("*.yaml") if kind_of(path) in (kinds or KINDS)]
-    return sorted(path.relative_to(RECIPES).with_suffix("").as_posix() for path in found)
+    paths = [path for path in RECIPES.rglob("*.yaml") if kind_of(path) in (kinds or KINDS)]
+    return sorted(path.relative_to(RECIPES).with_suffix("").as_posix() for path in paths)
 
 
 #: What a recipe is for -> the command that takes it.
@@ -158,22 +159,22 @@ def kind_of(path: Path) -> str | None:
 
 def _built_on(path: Path) -> list[str]:
     """Everything in a file's defaults list and, after each, what that is built on, by absolute names."""
-    found = []
+    names = []
     for entry in _content(path).get("defaults") or []:
         if isinstance(entry, str) and entry.startswith("/"):
             shipped = RECIPES / f"{entry[1:]}.yaml"
-            found += [entry, *(_built_on(shipped) if shipped.is_file() else ())]
-    return found
+            names += [entry, *(_built_on(shipped) if shipped.is_file() else ())]
+    return names
 
 
 def _content(path: Path) -> dict[str, Any]:
     """The mapping in a YAML file; an empty one for what is none or cannot be parsed: Hydra's message about
-    such a file, when it is composed, is the better one. Raises RecipeError for a file on which Hydra's reader
+    such a file, when it is composed, is the better one. Raises RunError for a file on which Hydra's reader
     would end the process or fill memory."""
     try:
         read = read_yaml(path)
     except YamlLimitError as error:
-        raise RecipeError(f"{path}: {error}") from None
+        raise RunError(f"{path}: {error}") from None
     except (OSError, YamlError):
         return {}
     return read if isinstance(read, dict) else {}

@@ -36,6 +36,8 @@ from rag_r1.options.declare import (
 from rag_r1.protocols import Protocol, ProtocolError, load_protocol
 
 _REWARD = ({"term": "em", "weight": 1.0},)
+#: Keys of the block that the settings have as they are.
+_UNCHANGED = ("tools", "reward", "trajectory_dir", "probes", "probe_passages", "trajectory_gzip")
 
 
 def _listed(value: Any) -> Any:
@@ -134,43 +136,37 @@ class RagR1Config:
         settings.
         """
         if not isinstance(config, Mapping):
-            what = "the configuration has no mapping `rag_r1:`; build on one of the recipes"
-            return None, [ValueError(what)]
-        block, wrong = read_options(_RagR1Block, config)
-        faults: list[Exception] = list(wrong)
+            message = "the configuration has no mapping `rag_r1:`; build on one of the recipes"
+            return None, [ValueError(message)]
+        faults: list[Exception] = []
+
+        def section(cls: type, values: Mapping[str, Any], *key: str) -> Any:
+            options, wrong = read_options(cls, values, *key)
+            faults.extend(wrong)
+            return options
+
+        block = section(_RagR1Block, config)
         protocol = None
-        if "rag_r1.protocol" not in {fault.key for fault in wrong}:
+        if "rag_r1.protocol" not in [fault.key for fault in faults]:
             try:
                 protocol = _protocol(block)
             except ValueError as fault:
                 faults.append(fault)
-        agent, wrong = read_options(EpisodeLimits, block.agent)
-        faults += wrong
-        validation_agent, wrong = read_options(
-            EpisodeLimits, {**vars(agent), **block.validation_agent}, "rag_r1.validation_agent"
-        )
-        faults += wrong
-        failures, wrong = read_options(FailurePolicy, {**FOR_TRAINING, **block.failures})
-        faults += wrong
-        if (fault := _missing_passages(block)) and fault.key not in [
-            getattr(one, "key", "") for one in faults
-        ]:
-            faults.append(fault)
+        agent = section(EpisodeLimits, block.agent)
+        validation = {**vars(agent), **block.validation_agent}
         settings = cls(
             protocol=protocol,
             own_prompt=block.prompt is not None,
             agent=agent,
-            validation_agent=validation_agent,
+            validation_agent=section(EpisodeLimits, validation, "rag_r1.validation_agent"),
             retriever=block.retriever,
             validation_retriever={**block.retriever, **block.validation_retriever},
-            tools=block.tools,
-            reward=block.reward,
-            failures=failures,
-            trajectory_dir=block.trajectory_dir,
-            probes=block.probes,
-            probe_passages=block.probe_passages,
-            trajectory_gzip=block.trajectory_gzip,
+            failures=section(FailurePolicy, {**FOR_TRAINING, **block.failures}),
+            **{name: getattr(block, name) for name in _UNCHANGED},
         )
+        fault = _missing_passages(block)
+        if fault and fault.key not in [getattr(other, "key", "") for other in faults]:
+            faults.append(fault)
         return settings, faults
 
     def check_paths(self) -> None:
@@ -178,11 +174,11 @@ class RagR1Config:
         for section, limits in (("agent", self.agent), ("validation_agent", self.validation_agent)):
             if limits.paths > 1:
                 key, count = f"rag_r1.{section}.paths", limits.paths
-                what = (
+                message = (
                     f"{key} is {count}, but in a training each path is a sample with a reward of its own: "
                     f"set it to 1 and actor_rollout_ref.rollout.n={count}; `rag-r1 eval` plays several"
                 )
-                raise OptionFault(key, what)
+                raise OptionFault(key, message)
 
     def budget(self, max_response_tokens: int, *, validation: bool = False) -> Budget:
         """The episode's limits for rows of `max_response_tokens`."""
@@ -249,12 +245,12 @@ def find_faults(build: Callable[[dict[str, Any]], Any], options: Mapping[str, An
 
 def _missing_passages(block: _RagR1Block) -> OptionFault | None:
     """The fault of probes that show passages if no file of passages is given."""
-    shown = [probe for probe in block.probes if probe in SHOW_PASSAGES]
-    if not shown or block.probe_passages is not None:
+    probes = [probe for probe in block.probes if probe in SHOW_PASSAGES]
+    if not probes or block.probe_passages is not None:
         return None
     key = "rag_r1.probe_passages"
-    what = f"must be given for the probes {', '.join(shown)}: a file made with `rag-r1 probe-passages`"
-    return OptionFault(key, f"{key} {what}")
+    message = f"must be given for the probes {', '.join(probes)}: a file made with `rag-r1 probe-passages`"
+    return OptionFault(key, f"{key} {message}")
 
 
 def _protocol(block: _RagR1Block) -> Protocol:

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from rag_r1.config.agent_setup import AgentSetup
 from rag_r1.data.annotations import (

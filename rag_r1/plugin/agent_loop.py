@@ -21,7 +21,7 @@ from numbers import Real
 from typing import Any
 from uuid import uuid4
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from transformers import AutoConfig
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetrics, AgentLoopOutput, register
 from verl.workers.rollout.llm_server import FullyAsyncLLMServerClient
@@ -31,6 +31,7 @@ from rag_r1.config.agent_setup import AgentSetup, RowLimits
 from rag_r1.config.schema import RagR1Config
 from rag_r1.data.evidence import GoldEvidence
 from rag_r1.data.rows import golds_of
+from rag_r1.options.problems import plain
 from rag_r1.plugin.probe_rows import probe_of
 from rag_r1.probes.passages import Passages, read_passages
 from rag_r1.probes.probes import NEED_GOLD, NEED_PASSAGES, ProbeAgent, deeper_search, topk_of
@@ -81,11 +82,11 @@ class VerlEngine:
 
     def _widen(self, fields: dict[str, Any]) -> None:
         """Take over a turn's fields; its weight versions widen the range of the trajectory."""
-        spans = {name: self.extra_fields.get(name) for name in ("min_global_steps", "max_global_steps")}
-        self.extra_fields.update(fields)
-        for (name, old), pick in zip(spans.items(), (min, max), strict=True):
-            versions = [version for version in (old, fields.get(name)) if version is not None]
-            self.extra_fields[name] = pick(versions, default=None)
+        widest = {}
+        for name, pick in (("min_global_steps", min), ("max_global_steps", max)):
+            versions = [self.extra_fields.get(name), fields.get(name)]
+            widest[name] = pick((version for version in versions if version is not None), default=None)
+        self.extra_fields = {**self.extra_fields, **fields, **widest}
 
     def _until_stop(self, ids: list[int], stop: Sequence[str]) -> list[int]:
         """The shortest beginning of `ids` whose text contains a stop string; all ids if there is none."""
@@ -119,15 +120,15 @@ class _ProcessAgent:
     """The agent of a process, for training and for validation; created once, although veRL creates
     a loop for each trajectory."""
 
-    _made: tuple[DictConfig, _ProcessAgent] | None = None
+    _instance: tuple[DictConfig, _ProcessAgent] | None = None
 
     def __init__(self, config: DictConfig, tokenizer: Any):
-        settings = RagR1Config.from_config(_plain(config.get("rag_r1")))
+        settings = RagR1Config.from_config(plain(config.get("rag_r1")))
         settings.check_paths()
         rollout = config.actor_rollout_ref.rollout
         limits = RowLimits(rollout.prompt_length, rollout.response_length, rollout.max_model_len)
         vocabulary = _vocabulary_size(config)
-        template = _plain(config.get("data", {}).get("apply_chat_template_kwargs"))
+        template = plain(config.get("data", {}).get("apply_chat_template_kwargs"))
         self.training = AgentSetup.of(
             settings, tokenizer, limits, vocabulary_size=vocabulary, template=template
         )
@@ -149,9 +150,9 @@ class _ProcessAgent:
 
     @classmethod
     def of(cls, config: DictConfig, tokenizer: Any) -> _ProcessAgent:
-        if cls._made is None or cls._made[0] is not config:
-            cls._made = (config, cls(config, tokenizer))
-        return cls._made[1]
+        if cls._instance is None or cls._instance[0] is not config:
+            cls._instance = (config, cls(config, tokenizer))
+        return cls._instance[1]
 
 
 def _probed_agent(settings: RagR1Config, validation: AgentSetup, limits: RowLimits) -> ProbeAgent:
@@ -194,8 +195,8 @@ class SearchAgentLoop(AgentLoopBase):
     async def _prompt_ids(self, setup: AgentSetup, row: dict[str, Any], question: str) -> list[int]:
         # Not ct_build_initial_tokens, which truncates a long prompt on the left (_cap_text_prompt_length).
         chat = self.continuous_token_builder.build_initial_tokens
-        given = None if setup.own_prompt else list(row["raw_prompt"])
-        return await asyncio.get_running_loop().run_in_executor(None, setup.prompt_ids, question, given, chat)
+        messages = None if setup.own_prompt else list(row["raw_prompt"])
+        return await asyncio.to_thread(setup.prompt_ids, question, messages, chat)
 
     def _outputs(
         self,
@@ -256,8 +257,9 @@ def _vocabulary_size(config: DictConfig) -> int | None:
     if not model.get("path"):
         return None
     try:
-        found = AutoConfig.from_pretrained(model.path, trust_remote_code=bool(model.get("trust_remote_code")))
-        return int(found.get_text_config().vocab_size)
+        trusted = bool(model.get("trust_remote_code"))
+        model_config = AutoConfig.from_pretrained(model.path, trust_remote_code=trusted)
+        return int(model_config.get_text_config().vocab_size)
     except Exception:  # an address that only veRL can read, or a model without a vocabulary size
         return None
 
@@ -265,7 +267,3 @@ def _vocabulary_size(config: DictConfig) -> int | None:
 def _text(value: Any) -> str:
     """A cell of the data set as text; the empty text for an empty or a nested one."""
     return str(value) if isinstance(value, str | Real) else ""
-
-
-def _plain(config: Any) -> Any:
-    return OmegaConf.to_container(config, resolve=True) if OmegaConf.is_config(config) else config

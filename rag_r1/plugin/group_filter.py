@@ -97,18 +97,18 @@ class GroupFilter:
         try:
             batch, metrics = super().sample(*args, partition_id=partition_id, batch_size=batch_size, **kwargs)
         except SamplesExhaustedError:
-            batch, metrics = self._what_there_is(*args, batch_size=batch_size, **kwargs)
+            batch, metrics = self._sample_remaining(*args, batch_size=batch_size, **kwargs)
         finally:
             self._left = self._lost_at_most = None
         for key in batch.keys:
             self._infos.pop(prompt_of(key), None)
         return batch, {**metrics, **{f"search/{name}": float(self._counts[name]) for name in COUNTED}}
 
-    def _what_there_is(self, *args: Any, batch_size: int, **kwargs: Any) -> tuple[KVBatchMeta, dict]:
+    def _sample_remaining(self, *args: Any, batch_size: int, **kwargs: Any) -> tuple[KVBatchMeta, dict]:
         finished = self.finished_keys["train"] | self.failure_keys["train"]
         self._counts["short_groups"] = batch_size - len(finished)
-        told = {name: self._counts[name] for name in COUNTED}
-        logger.warning("%d of %d groups after all generations of a step: %s", len(finished), batch_size, told)
+        counts = {name: self._counts[name] for name in COUNTED}
+        logger.warning("%d of %d groups after all batches of a step: %s", len(finished), batch_size, counts)
         if finished:
             return super().sample(*args, partition_id="train", batch_size=len(finished), **kwargs)
         if self._counts["unusable_groups"]:

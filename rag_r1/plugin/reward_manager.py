@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from omegaconf import OmegaConf
 from verl import DataProto
 from verl.experimental.reward_loop.reward_manager import register
 from verl.experimental.reward_loop.reward_manager.base import RewardManagerBase
@@ -26,6 +25,7 @@ from rag_r1.agent import Trajectory
 from rag_r1.agent.records import TrajectoryDump, calls_by_tool, summary
 from rag_r1.config.schema import RagR1Config
 from rag_r1.data.rows import golds_of
+from rag_r1.options.problems import plain
 from rag_r1.plugin.probe_rows import probe_of, suffix_of
 from rag_r1.protocols import SEARCH
 from rag_r1.rewards import RewardSum
@@ -37,7 +37,7 @@ class SearchRewardManager(RewardManagerBase):
 
     def __init__(self, config: Any, tokenizer: Any, compute_score: Any, **unused: Any):
         super().__init__(config, tokenizer, compute_score)
-        settings = RagR1Config.from_config(OmegaConf.to_container(config.rag_r1, resolve=True))
+        settings = RagR1Config.from_config(plain(config.rag_r1))
         self.reward = RewardSum.from_config(settings.reward, settings.protocol)
         self.mask = settings.failures.mask
         #: Counted one by one; if the policy can only search, the totals say the same.

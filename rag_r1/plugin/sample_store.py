@@ -1,4 +1,4 @@
-"""veRL's store of samples, TransferQueue: everything that RAG-R1 asks of it.
+"""veRL's store of samples, TransferQueue: all requests of RAG-R1 to it.
 
 veRL's trainers keep the rows of a rollout in TransferQueue and pass batches of keys around (`KVBatchMeta`). A
 row is a mapping of fields in a partition, `train` or `val`, under the key `<prompt>_<trajectory>_<row>`

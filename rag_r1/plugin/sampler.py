@@ -37,11 +37,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from omegaconf import OmegaConf
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer, ReplayBufferAsync
 
 from rag_r1.config.schema import SamplerOptions
 from rag_r1.io.retry import backoff
+from rag_r1.options.problems import plain
 from rag_r1.plugin.group_filter import GroupFilter, reward_info
 from rag_r1.plugin.sample_store import KVBatchMeta, read_rows, remove_rows, write_rows
 from rag_r1.plugin.sessions import group_by_session, last_rows, move_rewards, session_of, trained_rows
@@ -54,7 +54,7 @@ class _SearchSamplerMixin(GroupFilter):
     """Mixin: reads our keys of `sampler_kwargs`, removes masked trajectories, adds search metrics."""
 
     def __init__(self, *args: Any, sampler_kwargs: Any = None, **kwargs: Any):
-        options = SamplerOptions.from_config(_plain(sampler_kwargs))
+        options = SamplerOptions.from_config(plain(sampler_kwargs))
         if options.poll_interval is not None:
             kwargs["poll_interval"] = options.poll_interval
         self.refills, self.refill_wait_s = options.refills, options.refill_wait_s
@@ -68,23 +68,23 @@ class _SearchSamplerMixin(GroupFilter):
             batch, metrics = super().sample(*args, partition_id=partition_id, batch_size=batch_size, **kwargs)
             if partition_id != "train":
                 return drop_masked_rows(batch), metrics
-            found = reward_infos(batch)
-            masked = [bool(found[session_of(key)].get("masked")) for key in batch.keys]
+            judged = reward_infos(batch)
+            masked = [bool(judged[session_of(key)].get("masked")) for key in batch.keys]
             kept = trainable_keys(batch.keys, masked, self.group_size)
-            left_out = len(found) - len(group_by_session(kept))
+            left_out = len(judged) - len(group_by_session(kept))
             kept = rows_to_train(kept, partition_id)
-            staying = set(kept)
-            if gone := [key for key in batch.keys if key not in staying]:
-                remove_rows(gone, partition_id)
-            infos = [*found.values(), *self.dropped_infos]
+            remaining = set(kept)
+            if removed := [key for key in batch.keys if key not in remaining]:
+                remove_rows(removed, partition_id)
+            infos = [*judged.values(), *self.dropped_infos]
             if kept:
                 metrics = {**metrics, **search_metrics(infos), "search/left_out": float(left_out)}
                 if self.group_size:
                     groups = batch_size - metrics.get("search/short_groups", 0)
-                    metrics["search/lost"] = float(groups * self.group_size - len(found))
+                    metrics["search/lost"] = float(groups * self.group_size - len(judged))
                 if attempt:
                     metrics["search/refilled_batches"] = float(attempt)
-                return (batch.select_keys(kept) if gone else batch), metrics
+                return (batch.select_keys(kept) if removed else batch), metrics
             failures.update(n for info in infos for n in info if n.startswith("failed_") and info[n])
             logger.error("no trajectory of a batch is usable: %s", dict(failures))
             if attempt < self.refills:
@@ -118,9 +118,9 @@ def rows_to_train(keys: Sequence[str], partition_id: str) -> list[str]:
     masks = [mask.tolist() for mask in data["response_mask"].unbind()]
     moved = {}
     for key, mask, rewards in zip(several, masks, data["rm_scores"].unbind(), strict=True):
-        put = move_rewards(rewards.tolist(), mask)
-        if put != rewards.tolist():
-            moved[key] = {"rm_scores": torch.tensor(put, dtype=rewards.dtype)}
+        shifted = move_rewards(rewards.tolist(), mask)
+        if shifted != rewards.tolist():
+            moved[key] = {"rm_scores": torch.tensor(shifted, dtype=rewards.dtype)}
     if moved:
         write_rows(moved, partition_id)
     generated = {key: any(mask) for key, mask in zip(several, masks, strict=True)}
@@ -149,10 +149,6 @@ def search_metrics(infos: Sequence[dict[str, Any]]) -> dict[str, float]:
                 values[name].append(float(value))
     means = {f"search/{name}": sum(numbers) / len(numbers) for name, numbers in values.items()}
     return {**means, "search/samples": float(len(infos))}
-
-
-def _plain(config: Any) -> Any:
-    return OmegaConf.to_container(config, resolve=True) if OmegaConf.is_config(config) else config
 
 
 class SearchReplayBuffer(_SearchSamplerMixin, ReplayBuffer):

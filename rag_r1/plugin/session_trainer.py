@@ -54,10 +54,10 @@ class WholeSessionMixin:
         known = set(real)
         padding = [key for key in batch.keys if key not in known]
         lengths = {key: int(tag["seq_len"]) for key, tag in zip(batch.keys, batch.tags, strict=True)}
-        dealt = rank_shares(self._mini_batches, padding, self._ranks, lengths)
+        shares = rank_shares(self._mini_batches, padding, self._ranks, lengths)
         position = {key: i for i, key in enumerate(batch.keys)}
-        batch.reorder([position[key] for share in dealt for key in share])
-        tokens = [sum(lengths[key] for key in share) for share in dealt]
+        batch.reorder([position[key] for share in shares for key in share])
+        tokens = [sum(lengths[key] for key in share) for share in shares]
         prefix = kwargs.get("logging_prefix", "global_seqlen")
         metrics.update({f"{prefix}/balanced_min": min(tokens), f"{prefix}/balanced_max": max(tokens)})
         metrics["sessions/rows"] = len(real) / len(last_rows(real))
@@ -97,7 +97,7 @@ class WholeSessionMixin:
     def _mini_batches_in_rows(self) -> Iterator[None]:
         """veRL multiplies two keys to get the rows of a mini-batch for its workers: within this context the
         product is the number for this batch. The workers' own copies of the configuration do not change."""
-        given, self.config = self.config, copy.deepcopy(self.config)
+        config, self.config = self.config, copy.deepcopy(self.config)
         try:
             with open_dict(self.config):
                 self.config.actor_rollout_ref.rollout.n = 1
@@ -105,7 +105,7 @@ class WholeSessionMixin:
                 self.config.critic.ppo_mini_batch_size = self._rows
             yield
         finally:
-            self.config = given
+            self.config = config
 
 
 @register_trainer("sessions_sync")

@@ -45,7 +45,7 @@ def group_by_session(keys: Sequence[str]) -> dict[str, list[str]]:
     rows: dict[str, list[str]] = {}
     for key in keys:
         rows.setdefault(session_of(key), []).append(key)
-    return {name: sorted(own, key=lambda key: int(key.rpartition("_")[2])) for name, own in rows.items()}
+    return {name: sorted(keys, key=lambda key: int(key.rpartition("_")[2])) for name, keys in rows.items()}
 
 
 def last_rows(keys: Sequence[str]) -> list[str]:
@@ -79,7 +79,7 @@ def mini_batches(keys: Sequence[str], sessions: int) -> list[list[str]]:
     trajectories these are depends on the order of the keys, and not on how many rows each has."""
     rows = list(group_by_session(keys).values())
     return [
-        [key for own in rows[start : start + sessions] for key in own]
+        [key for session in rows[start : start + sessions] for key in session]
         for start in range(0, len(rows), sessions)
     ]
 
@@ -101,25 +101,25 @@ def rank_shares(
     """
     size, rest = divmod(sum(map(len, batches)) + len(padding), len(batches))
     if rest or size % ranks or any(len(batch) > size for batch in batches):
-        given = [len(batch) for batch in batches]
+        sizes = [len(batch) for batch in batches]
         raise ValueError(
-            f"{len(padding)} padding rows do not fill mini-batches of {given} rows for {ranks} ranks"
+            f"{len(padding)} padding rows do not fill mini-batches of {sizes} rows for {ranks} ranks"
         )
     unused = iter(padding)
-    hands: list[list[str]] = [[] for _ in range(ranks)]
+    shares: list[list[str]] = [[] for _ in range(ranks)]
     for batch in batches:
         filled = [*batch, *(next(unused) for _ in range(size - len(batch)))]
-        for hand, dealt in zip(hands, _deal(filled, ranks, lengths), strict=True):
-            hand += dealt
-    return hands
+        for share, part in zip(shares, _balance(filled, ranks, lengths), strict=True):
+            share += part
+    return shares
 
 
-def _deal(rows: Sequence[str], ranks: int, lengths: Mapping[str, int]) -> list[list[str]]:
+def _balance(rows: Sequence[str], ranks: int, lengths: Mapping[str, int]) -> list[list[str]]:
     """Equal numbers of rows for all ranks: longest first, each to the rank with the fewest tokens."""
     room, tokens = len(rows) // ranks, [0] * ranks
-    hands: list[list[int]] = [[] for _ in range(ranks)]
+    shares: list[list[int]] = [[] for _ in range(ranks)]
     for i in sorted(range(len(rows)), key=lambda i: -lengths[rows[i]]):
-        rank = min((r for r in range(ranks) if len(hands[r]) < room), key=lambda r: tokens[r])
-        hands[rank].append(i)
+        rank = min((r for r in range(ranks) if len(shares[r]) < room), key=lambda r: tokens[r])
+        shares[rank].append(i)
         tokens[rank] += lengths[rows[i]]
-    return [[rows[i] for i in sorted(hand)] for hand in hands]
+    return [[rows[i] for i in sorted(share)] for share in shares]

@@ -17,10 +17,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from omegaconf import ListConfig, OmegaConf
+from omegaconf import ListConfig
 from torch.utils.data import Dataset
 
 from rag_r1.data.sft_rows import SftRowError, SftTokens, protocol_of_rows, read_sft_rows
+from rag_r1.options.problems import plain
 
 
 class SftDataset(Dataset):
@@ -48,9 +49,8 @@ class SftDataset(Dataset):
             self.rows = self.rows[:max_samples]
         if not self.rows:
             raise SftRowError(f"{', '.join(map(str, files))}: no rows: make them with `rag-r1 sft-data`")
-        chat = config.get("apply_chat_template_kwargs") or {}
-        chat = OmegaConf.to_container(chat, resolve=True) if OmegaConf.is_config(chat) else chat
-        self.tokens = SftTokens(tokenizer, protocol_of_rows(self.rows, config.get("protocol")), chat)
+        template = plain(config.get("apply_chat_template_kwargs")) or {}
+        self.tokens = SftTokens(tokenizer, protocol_of_rows(self.rows, config.get("protocol")), template)
         self.max_length = int(config.get("max_length", 1024))
 
     def __len__(self) -> int:
@@ -59,15 +59,15 @@ class SftDataset(Dataset):
     def __getitem__(self, item: int) -> dict[str, torch.Tensor]:
         """`input_ids`, `position_ids` and `loss_mask`, each of shape (tokens,)."""
         row = self.rows[item]
-        made = self.tokens(row)
-        if len(made.ids) > self.max_length:
-            raise SftRowError(
-                f"the row {row.id!r} has {len(made.ids)} tokens, more than data.max_length={self.max_length}"
-            )
-        if made.mask[0]:
+        tokens = self.tokens(row)
+        length = len(tokens.ids)
+        if length > self.max_length:
+            limit = f"data.max_length={self.max_length}"
+            raise SftRowError(f"the row {row.id!r} has {length} tokens, more than {limit}")
+        if tokens.mask[0]:
             raise SftRowError(f"the row {row.id!r} has no prompt")
         return {
-            "input_ids": torch.tensor(made.ids),
-            "position_ids": torch.arange(len(made.ids)),
-            "loss_mask": torch.tensor(made.mask),
+            "input_ids": torch.tensor(tokens.ids),
+            "position_ids": torch.arange(length),
+            "loss_mask": torch.tensor(tokens.mask),
         }

@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 def drop_masked_rows(batch: KVBatchMeta) -> KVBatchMeta:
     """The rows of a validation batch that were judged. If there are none, all rows stay: veRL's validation
-    needs some, and an error in the log says that its numbers are worth nothing."""
+    needs some, and an error is logged: its numbers are worth nothing."""
     rows = last_rows(batch.keys)  # veRL takes a trajectory's result from its last row
     if not rows:
         return batch
@@ -43,17 +43,17 @@ def drop_masked_rows(batch: KVBatchMeta) -> KVBatchMeta:
         "validation: %d of %d trajectories were lost to failures that rag_r1.failures.mask names (%s); %s",
         sum(masked),
         len(masked),
-        "; ".join(f"{source}: {_told(share)}" for source, share in shares.items() if share.get("masked")),
+        "; ".join(f"{source}: {_describe(share)}" for source, share in shares.items() if share.get("masked")),
         "its numbers are worth nothing" if all(masked) else "its means are over the others",
     )
     if all(masked):
         return batch
     kept = [i for i, lost in enumerate(masked) if not lost]
-    told = {
+    updated = {
         rows[i]: {"extra_fields": {**fields[i], "reward_extra_info": {**infos[i], **shares[sources[i]]}}}
         for i in kept
     }
-    write_rows(told, batch.partition_id)
+    write_rows(updated, batch.partition_id)
     judged = {session_of(rows[i]) for i in kept}
     remove_rows([key for key in batch.keys if session_of(key) not in judged], batch.partition_id)
     return batch.select_keys([key for key in batch.keys if session_of(key) in judged])
@@ -73,7 +73,7 @@ def _shares(infos: list[dict[str, Any]], sources: list[str]) -> dict[str, dict[s
     }
 
 
-def _told(share: dict[str, float]) -> str:
+def _describe(share: dict[str, float]) -> str:
     return ", ".join(f"{name} {value:.0%}" for name, value in sorted(share.items()) if value)
 
 

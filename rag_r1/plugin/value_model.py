@@ -2,7 +2,7 @@
 
 veRL loads a value model with ``attn_implementation="flash_attention_2"``, whatever ``override_config`` says
 (verl/utils/model.py, `load_valuehead_model`), so PPO cannot run where flash-attn is not installed: on a CPU,
-and on a GPU for which nobody has compiled it. The engines that load it with `OwnAttentionMixin` read
+and on a GPU for which it is not compiled. The engines that load it with `OwnAttentionMixin` read
 ``critic.model.override_config.attn_implementation``.
 
 Importing this module on a machine with NVIDIA GPUs registers such an engine there, under veRL's key for a

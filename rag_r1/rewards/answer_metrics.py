@@ -17,7 +17,7 @@ _WHOLE = frozenset({"yes", "no", "noanswer"})
 
 def exact_match(prediction: str | None, golds: Any, *, normaliser: NormaliserName = "squad") -> float:
     """1.0 if the prediction equals a gold after normalisation (Rajpurkar et al., 2016), else 0.0."""
-    return float(any(seen == gold for seen, gold in comparable(prediction, golds, normaliser)))
+    return float(any(answer == gold for answer, gold in comparable(prediction, golds, normaliser)))
 
 
 def token_f1(prediction: str | None, golds: Any, *, normaliser: NormaliserName = "squad") -> float:
@@ -26,13 +26,13 @@ def token_f1(prediction: str | None, golds: Any, *, normaliser: NormaliserName =
     As in the HotpotQA script (also R1-Searcher's and FlashRAG's) yes / no / noanswer count as a whole: "yes
     or no" earns nothing if the gold is "yes", so hedging does not pay.
     """
-    return max((_f1(seen, gold) for seen, gold in comparable(prediction, golds, normaliser)), default=0.0)
+    return max((_f1(answer, gold) for answer, gold in comparable(prediction, golds, normaliser)), default=0.0)
 
 
-def _f1(seen: str, gold: str) -> float:
-    if seen != gold and (seen in _WHOLE or gold in _WHOLE):
+def _f1(answer: str, gold: str) -> float:
+    if answer != gold and (answer in _WHOLE or gold in _WHOLE):
         return 0.0
-    ours, theirs = seen.split(), gold.split()
+    ours, theirs = answer.split(), gold.split()
     common = sum((Counter(ours) & Counter(theirs)).values())
     return 2 * common / (len(ours) + len(theirs))
 
@@ -47,10 +47,10 @@ def cover_exact_match(
     Tokens are always compared whole: "India" does not cover "Ind".
     """
     pairs = comparable(prediction, golds, normaliser)
-    return float(any(_covers(seen, gold, ordered) for seen, gold in pairs))
+    return float(any(_covers(answer, gold, ordered) for answer, gold in pairs))
 
 
-def _covers(seen: str, gold: str, ordered: bool) -> bool:
+def _covers(answer: str, gold: str, ordered: bool) -> bool:
     if ordered:
-        return f" {gold} " in f" {seen} "
-    return set(gold.split()) <= set(seen.split())
+        return f" {gold} " in f" {answer} "
+    return set(gold.split()) <= set(answer.split())

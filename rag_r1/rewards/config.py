@@ -59,11 +59,11 @@ def read_entry(entry: Any, key: str, protocol: Protocol | None, faults: list[Rew
 
 
 def _option_faults(
-    function: TermFunction, options: dict[str, Any], path: str, key: str, given: Collection[str]
+    function: TermFunction, options: dict[str, Any], path: str, key: str, reserved: Collection[str]
 ) -> Iterator[str]:
     """What is wrong with the options; `given` names the parameters that are set elsewhere."""
     parameters = inspect.signature(function).parameters
-    known = {n: p for n, p in parameters.items() if p.kind is p.KEYWORD_ONLY and n not in given}
+    known = {n: p for n, p in parameters.items() if p.kind is p.KEYWORD_ONLY and n not in reserved}
     choices = _choices(function)
     takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     for name, value in options.items():
@@ -75,7 +75,7 @@ def _option_faults(
             elif one_of is not None and value not in one_of:
                 yield f"{key}.{name} must be one of {', '.join(map(str, one_of))}, not {value!r}"
         elif name in parameters or not takes_any:
-            there = [*known, *(["timeout_s"] if "timeout_s" in given else [])]
+            there = [*known, *(["timeout_s"] if "timeout_s" in reserved else [])]
             yield f"{key}.{name}: {path!r} has no such option (its options: {', '.join(there) or 'none'})"
     for name, parameter in known.items():
         if parameter.default is parameter.empty and name not in options:

@@ -51,21 +51,21 @@ class Credit:
         return cls(value, (*[0.0] * (n_turns - 1), value) if n_turns else (), is_outcome=True)
 
 
-def as_credit(given: Any, n_turns: int) -> Credit | None:
+def as_credit(value: Any, n_turns: int) -> Credit | None:
     """What a term returned for a trajectory of `n_turns` turns; None if it could not be judged.
 
     Accepts a number, a sequence of numbers, one for each turn (a list, a tuple, an array of numpy or torch),
     and None. Raises TypeError for anything else and ValueError for a wrong count.
     """
-    if hasattr(given, "tolist"):
-        given = given.tolist()
-    if isinstance(given, Sequence) and not isinstance(given, str | bytes | bytearray):
-        if len(given) != n_turns:
-            raise ValueError(f"{len(given)} values for {n_turns} turns; return one number, or one for each")
-        turns = [_known(value) for value in given]
-        return None if any(value is None for value in turns) else Credit.of_turns(turns)
-    value = _known(given)
-    return None if value is None else Credit.of_last_turn(value, n_turns)
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    if isinstance(value, Sequence) and not isinstance(value, str | bytes | bytearray):
+        if len(value) != n_turns:
+            raise ValueError(f"{len(value)} values for {n_turns} turns; return one number, or one for each")
+        turns = [_known(number) for number in value]
+        return None if None in turns else Credit.of_turns(turns)
+    number = _known(value)
+    return None if number is None else Credit.of_last_turn(number, n_turns)
 
 
 def weighted_sum(weighted: Sequence[tuple[float, Credit]], n_turns: int) -> Credit:

@@ -1,10 +1,10 @@
 """A cache of a judge's replies, in memory or in a file that outlives the run.
 
 The file has one JSON object a line, `{"request": sha256 of the request, "reply": "correct"}`, and is only
-appended to: each line in one write with O_APPEND, so that several processes can share the file. Whoever does
-not know a reply first reads what others have appended meanwhile. A line that cannot be read, such as one that
-was cut off by a kill, is skipped; the next writer begins a new line after it. So does one who sees another's
-line half written, which leaves an empty line. Neither texts nor keys are stored.
+appended to: each line in one write with O_APPEND, so that several processes can share the file. Before a
+reply counts as unknown, the lines that were appended meanwhile are read. A line that cannot be read, such as
+one that was cut off by a kill, is skipped; the next writer begins a new line after it, also after another's
+line that is half written, which leaves an empty line. Neither texts nor keys are stored.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class ReplyCache:
             logger.warning("%s: %d lines that cannot be read are skipped", path, skipped)
 
     def get(self, request: str) -> str | None:
-        """The reply to a request, or None if nobody has stored one."""
+        """The reply to a request, or None if none is stored."""
         key = bytes.fromhex(request)
         with self._lock:
             if key not in self._replies:

@@ -9,9 +9,8 @@ which there is neither a text nor a key, so the term is left out of the sample: 
 refusal, an HTTP error, a broken connection. Time-outs, broken answers, 5xx and 429 are first repeated with
 exponential back-off and jitter.
 
-Each distinct request is sent once: replies are cached (judge_cache.py), and who asks what is being asked
-already waits for the same answer. A request for which nobody waits any longer is cancelled. Failures are not
-cached.
+Each distinct request is sent once: replies are cached (judge_cache.py), and requests that are under way are
+shared. A request whose callers are all cancelled is cancelled too. Failures are not cached.
 
 There is one client, with one pool of connections, for each event loop and set of options. It is held by an
 async generator, which asyncio closes with the loop. `max_requests` counts what a process has really sent with

@@ -1,6 +1,6 @@
 """The options of a judged term: the judge's endpoint, limits and cache.
 
-They are checked when the run starts. The key is read from the environment when the judge is first asked;
+They are checked when the run starts. The key is read from the environment at the first request;
 messages show neither it nor an option in which it may have been written by mistake.
 """
 
@@ -61,10 +61,10 @@ class JudgeOptions:
         return f"{model_server_base(self.url)}/chat/completions"
 
 
-def option_faults(given: Mapping[str, Any], key: str) -> list[str]:
-    """What is wrong with the options of the term at `key`, to be told when the run starts."""
+def option_faults(entry: Mapping[str, Any], key: str) -> list[str]:
+    """The faults of the options of the term at `key`, which are reported when the run starts."""
     try:
-        JudgeOptions(**{str(name): value for name, value in given.items()})
+        JudgeOptions(**{str(name): value for name, value in entry.items()})
     except OptionsError as error:
         declared = f"{JudgeOptions.options_key}."
         return [str(fault).replace(declared, f"{key}.", 1) for fault in error.faults]

@@ -56,5 +56,5 @@ def comparable(prediction: str | None, golds: Any, normaliser: str = "squad") ->
     shorten = NORMALISERS[normaliser]
     for gold in as_golds(golds) if prediction else ():
         key = shorten if shorten(gold) else fold
-        if seen := key(prediction):
-            yield seen, key(gold)
+        if answer := key(prediction):
+            yield answer, key(gold)

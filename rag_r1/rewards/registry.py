@@ -21,10 +21,10 @@ cannot judge a trajectory, it returns None (or a number that is not finite), or 
 a reason. It may be `async def`, to call a model or a server: then its entry may set `timeout_s`, the seconds
 that it may take for one trajectory (term_call.py). docs/rewards.md shows both.
 
-What the signature cannot tell about options is told by a function `check`: from the options and the entry's
-key to a list of what is wrong. `@register` takes it; on a function of your own it is the attribute
-`check_options`. In the same way `parts` (attribute `credit_parts`) tells what in the policy's text a term's
-value is about (spans.py, token_credit.py).
+What a signature cannot declare about options is checked by a function `check`: from the options and the
+entry's key to a list of faults. `@register` takes it; on a function of your own it is the attribute
+`check_options`. In the same way `parts` (attribute `credit_parts`) names the parts of the policy's text that
+a term's value is about (spans.py, token_credit.py).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _terms: dict[str, TermFunction] = {}
 
 
 class RewardError(ValueError):
-    """A wrong entry under `rag_r1.reward` (the message names the key), or a term that failed. `remedy` says
+    """A wrong entry under `rag_r1.reward` (the message names the key), or a term that failed. `remedy`:
     what to do, if more is known than the key."""
 
     def __init__(self, message: str, remedy: str = ""):
@@ -56,7 +56,7 @@ class RewardError(ValueError):
 
 class CannotJudgeError(Exception):
     """Raised by a term that could not judge a trajectory: the term is left out of that sample. The message
-    says why; it is kept in the trajectory's record."""
+    is the reason; it is kept in the trajectory's record."""
 
 
 #: The old name, for one release: terms of a user's own import it.

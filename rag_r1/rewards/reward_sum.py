@@ -77,16 +77,16 @@ class RewardSum:
     ) -> tuple[RewardSum, list[RewardError]]:
         """The terms without a fault, and every fault of the others."""
         if isinstance(config, str | Mapping) or not isinstance(config, Sequence) or not config:
-            what = f"{_KEY} must be a list of at least one {{term, weight, ...}}, not {config!r}"
-            return cls(()), [RewardError(what)]
+            message = f"{_KEY} must be a list of at least one {{term, weight, ...}}, not {config!r}"
+            return cls(()), [RewardError(message)]
         terms: list[Term] = []
         faults: list[RewardError] = []
         for i, entry in enumerate(config):
             wrong: list[RewardError] = []
             term = read_entry(entry, f"{_KEY}[{i}]", protocol, wrong)
             if term is not None and term.name in (*_TAKEN, *(other.name for other in terms)):
-                what = f"{_KEY}[{i}]: the name {term.name!r} is taken; choose another `name`"
-                wrong.append(RewardError(what))
+                message = f"{_KEY}[{i}]: the name {term.name!r} is taken; choose another `name`"
+                wrong.append(RewardError(message))
             if term is not None and not wrong:
                 terms.append(term)
             faults += wrong
@@ -126,14 +126,14 @@ class RewardSum:
 
     def _judgement(self, trajectory: Trajectory, verdicts: Sequence[Verdict]) -> RewardResult:
         """`verdicts` in the order of the terms."""
-        told = list(zip(self.terms, verdicts, strict=True))
-        known = [(term.weight, v.credit) for term, v in told if v.credit is not None]
+        pairs = list(zip(self.terms, verdicts, strict=True))
+        known = [(term.weight, v.credit) for term, v in pairs if v.credit is not None]
         try:
             total = weighted_sum(known, len(trajectory.turns))
         except (ValueError, OverflowError) as error:
             raise RewardError(f"the score of trajectory {trajectory.id!r} is invalid: {error}") from error
-        values = {term.name: None if v.credit is None else v.credit.value for term, v in told}
-        missing = {term.name: v.reason for term, v in told if v.credit is None}
+        values = {term.name: None if v.credit is None else v.credit.value for term, v in pairs}
+        missing = {term.name: v.reason for term, v in pairs if v.credit is None}
         rewards = {"score": total.value, **values, "missing_terms": float(len(missing))}
-        credits = {term.name: v.credit for term, v in told if v.credit is not None}
+        credits = {term.name: v.credit for term, v in pairs if v.credit is not None}
         return RewardResult(rewards, list(total.turns), missing, credits)

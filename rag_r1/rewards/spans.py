@@ -33,12 +33,12 @@ def occurrences(string: str, text: str) -> list[Span]:
 
 def whole_blocks(tag: Tag, text: str) -> list[Span]:
     """The blocks from an opening tag to the next closing one, tags included."""
-    found: list[Span] = []
+    blocks: list[Span] = []
     end = 0
     while (start := text.find(tag.open, end)) >= 0:
         closing = text.find(tag.close, start + len(tag.open))
         if closing < 0:  # a regular expression would look for it again from every further opening tag
             break
         end = closing + len(tag.close)
-        found.append((start, end))
-    return found
+        blocks.append((start, end))
+    return blocks

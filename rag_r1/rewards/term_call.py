@@ -58,32 +58,32 @@ class Term:
         """The verdict of a plain function. Raises RewardError, as described at the top of the module."""
         with self._naming(trajectory):
             try:
-                given = self.function(trajectory, golds, **self.options)
+                returned = self.function(trajectory, golds, **self.options)
             except CannotJudgeError as refusal:
                 return Verdict(None, str(refusal))
-            return Verdict(as_credit(given, len(trajectory.turns)))
+            return Verdict(as_credit(returned, len(trajectory.turns)))
 
     async def judge(self, trajectory: Trajectory, golds: list[str]) -> Verdict:
         """The verdict of an async function. Raises RewardError, as described at the top of the module."""
         with self._naming(trajectory):
             try:
-                given = await with_timeout(
+                returned = await with_timeout(
                     self.timeout_s, lambda: self.function(trajectory, golds, **self.options)
                 )
             except (CannotJudgeError, CallTimeoutError) as refusal:
                 return Verdict(None, str(refusal))
             except (asyncio.TimeoutError, TimeoutError):  # the same class from Python 3.11 on
                 return Verdict(None, "a time-out of its own")
-            return Verdict(as_credit(given, len(trajectory.turns)))
+            return Verdict(as_credit(returned, len(trajectory.turns)))
 
     @contextmanager
     def _naming(self, trajectory: Trajectory) -> Iterator[None]:
         try:
             yield
         except Exception as error:
-            what = f"{type(error).__name__}: {error}"
+            cause = f"{type(error).__name__}: {error}"
             raise RewardError(
-                f"reward term {self.name!r} failed on trajectory {trajectory.id!r}: {what}"
+                f"reward term {self.name!r} failed on trajectory {trajectory.id!r}: {cause}"
             ) from error
 
 

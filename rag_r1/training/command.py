@@ -1,14 +1,12 @@
 """`rag-r1 train`: composes a recipe, runs the preflight and starts veRL's trainer.
 
 There is no trainer here. The recipe and the `key=value` overrides are Hydra's and are passed unchanged to
-`python -m verl.trainer.main_ppo`; this command only checks them first, and says at the end what to do with
-what was trained (launch.py). A user's own files and modules are
-searched for in the folder from which the command is started. Ray's workers may run in another folder, so
-relative names of existing files are passed on as absolute paths.
+`python -m verl.trainer.main_ppo`; this command only checks them first, and prints the next steps at the end
+(launch.py). A user's own files and modules are searched for in the folder from which the command is started.
+Ray's workers may run in another folder, so relative names of existing files are passed on as absolute paths.
 
 Your own recipe may be anywhere and may build on a shipped one (`defaults: [rag_r1/grpo, _self_]`) or on the
-fragments of which these are made (`- /rag_r1_defaults`, `- /platform: cpu`): rag_r1/config/recipes.py says
-how.
+fragments of which these are made (`- /rag_r1_defaults`, `- /platform: cpu`): see rag_r1/config/recipes.py.
 """
 
 from __future__ import annotations
@@ -20,10 +18,11 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from rag_r1.config.recipes import Recipe, RecipeError, kind_of
+from rag_r1.config.recipes import KINDS, Recipe, kind_of
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, Overrides, argument, hydra_quoted, read_arguments
 from rag_r1.options.import_path import add_working_directory
+from rag_r1.runs.errors import RunError
 
 #: The environment of Ray's processes, in which veRL's trainer runs.
 _RAY_VARIABLES = "ray_kwargs.ray_init.runtime_env.env_vars"
@@ -78,13 +77,13 @@ def log_overrides(config: Any) -> list[str]:
         return []
     folder = Path(config.trainer.default_local_dir).expanduser().absolute()
     before = [path.stem.rpartition("-")[2] for path in folder.glob("metrics-*.jsonl")]
-    number = 1 + max((int(one) for one in before if one.isdecimal()), default=0)
+    number = 1 + max((int(number) for number in before if number.isdecimal()), default=0)
     folder.mkdir(parents=True, exist_ok=True)
     return [f"++{_RAY_VARIABLES}.{_LOG_VARIABLES[0]}={hydra_quoted(folder / f'metrics-{number}.jsonl')}"]
 
 
 def compose_recipe(recipe: Recipe, overrides: Sequence[str]):
-    """The whole configuration, as veRL will see it. Raises RecipeError naming the key or file, also for a
+    """The whole configuration, as veRL will see it. Raises RunError naming the key or file, also for a
     variable of the environment that the block `rag_r1` takes a value from and that is not set."""
     from hydra import compose, initialize_config_dir
     from hydra.errors import HydraException
@@ -98,38 +97,36 @@ def compose_recipe(recipe: Recipe, overrides: Sequence[str]):
             OmegaConf.to_container(config.rag_r1, resolve=True)
         return config
     except RecursionError as error:
-        what = "its defaults list leads back to itself, or its values are nested too deep"
-        raise RecipeError(f"{recipe.path}: {what}: name what it builds on, e.g. rag_r1/grpo") from error
+        reason = "its defaults list leads back to itself, or its values are nested too deep"
+        raise RunError(f"{recipe.path}: {reason}: name what it builds on, e.g. rag_r1/grpo") from error
     except (HydraException, OmegaConfBaseException) as error:
-        raise RecipeError(f"{recipe.name}: {error}") from error
+        raise RunError(f"{recipe.name}: {error}") from error
 
 
 def check_training(recipe: Recipe, config: Any) -> None:
-    """Raises RecipeError unless a composed recipe is one for reinforcement learning, as a whole."""
+    """Raises RunError unless a composed recipe is one for reinforcement learning, as a whole."""
     if any(section not in config for section in _SECTIONS):
-        remedy = {
-            "sft": "take `rag-r1 sft`",
-            "retriever": "take `rag-r1 retriever train`",
-            "iterate": "take `rag-r1 iterate`",
-        }.get(kind_of(recipe.path) or "", "begin its defaults with - /ppo_trainer, or with a shipped recipe")
-        raise RecipeError(f"{recipe.name} is no recipe for `rag-r1 train`: {remedy}")
+        kind = kind_of(recipe.path) or "train"
+        of_training = "begin its defaults with - /ppo_trainer, or with a shipped recipe"
+        remedy = of_training if kind == "train" else f"take `{KINDS[kind]}`"
+        raise RunError(f"{recipe.name} is no recipe for `rag-r1 train`: {remedy}")
 
 
 def compose_valid(recipe: Recipe, overrides: Sequence[str]):
     """The configuration without the wrong overrides, and for each of these its key, what is wrong and the
-    remedy, so that the rest can be checked too. Raises RecipeError if the fault is not in an override."""
-    left, faults = list(overrides), []
+    remedy, so that the rest can be checked too. Raises RunError if the fault is not in an override."""
+    valid, faults = list(overrides), []
     while True:
         try:
-            config = compose_recipe(recipe, left)
-        except RecipeError as error:
-            wrong = next((override for override in left if _is_at_fault(override, error.__cause__)), None)
+            config = compose_recipe(recipe, valid)
+        except RunError as error:
+            wrong = next((override for override in valid if _is_at_fault(override, error.__cause__)), None)
             if wrong is None:
                 raise
-            left.remove(wrong)
+            valid.remove(wrong)
             faults.append((wrong, str(error.__cause__)))
-            continue
-        return config, [_override_fault(config, override, message) for override, message in faults]
+        else:
+            return config, [_override_fault(config, *fault) for fault in faults]
 
 
 def _is_at_fault(override: str, error: BaseException | None) -> bool:
@@ -167,27 +164,26 @@ def whole_paths(config: Any) -> list[str]:
     for key in _PATHS:
         value = OmegaConf.select(config, key, throw_on_missing=False)
         names = list(value) if isinstance(value, ListConfig) else [value]
-        if (
-            all(isinstance(name, str) for name in names)
-            and (paths := [whole(key, n) for n in names]) != names
-        ):
-            quoted = ["'" + path.replace("'", "\\'") + "'" for path in paths]
-            overrides.append(f"{key}={quoted[0] if isinstance(value, str) else '[' + ','.join(quoted) + ']'}")
+        if not all(isinstance(name, str) for name in names):
+            continue
+        if (paths := [whole(key, name) for name in names]) != names:
+            quoted = ",".join(map(hydra_quoted, paths))
+            overrides.append(f"{key}={quoted if isinstance(value, str) else f'[{quoted}]'}")
     return overrides
 
 
 class TrainArguments(Arguments):
     """A recipe and what is changed in it."""
 
-    recipe: str = argument("a shipped recipe (`rag-r1 recipes`), e.g. rag_r1/ppo_mq, or a YAML", "RECIPE")
+    recipe: str = argument("a shipped recipe (`rag-r1 recipes`), e.g. rag_r1/grpo, or a YAML file", "RECIPE")
     check_only: bool = argument("run the checks and stop", default=False)
     leave_model: bool = argument(
-        "refuse settings with which the end leaves no model, as rag-r1 stages does", default=False
+        "refuse settings with which the training leaves no model, as rag-r1 stages does", default=False
     )
     overrides: Overrides = argument("any key of veRL or of `rag_r1:`", "key=value", default=[])
 
 
-@command_main(RecipeError)
+@command_main(RunError)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns 1 if the preflight found an error; otherwise launch.py takes this process over."""
     args = read_arguments(TrainArguments, arguments, prog="rag-r1 train", description=_DESCRIPTION)

@@ -12,9 +12,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from rag_r1.config.recipes import Recipe, RecipeError
+from rag_r1.config.recipes import Recipe
 from rag_r1.io.atomic_files import error_text
 from rag_r1.options.command_exit import command_main
+from rag_r1.runs.errors import RunError
 from rag_r1.runs.processes import run_child
 from rag_r1.system.concurrent_trainings import warn_of_other_trainings
 from rag_r1.training.command import compose_recipe
@@ -31,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if status == 0:
         try:
             lines = after_training(compose_recipe(recipe, overrides))
-        except (RecipeError, OSError) as error:
+        except (RunError, OSError) as error:
             lines = [f"the commands for what was trained could not be made: {error_text(error)}"]
         print("\n".join(["", *lines]), flush=True)
     return status

@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from rag_r1.evaluation.eval_arguments import EvalArguments
+from rag_r1.training.checkpoints import newest_checkpoint
 
-_TRACKER = "latest_checkpointed_iteration.txt"
 #: A file of trajectory records (rag_r1/agent/records.py).
 _RECORDS = re.compile(r"step_(\d+)-\d+\.jsonl")
 _EVALUATE = "evaluate it (with --card: does it search, or does it already know?):"
-#: Keys of a search that decide what it finds, with the values that need not be told.
+#: Keys of a search that decide what it finds, with the values that need not be named.
 _FOUND = {"tool": "retrieval", "wire": "retrieve", "topk": None}
-#: The address of a retrieval server that was started as its `--help` says.
+#: The address of a retrieval server that was started with the defaults of its `--help`.
 _SEARCH = "http://127.0.0.1:8000"
 _LIMITS = ("max_turns", "max_turn_tokens", "max_query_observation_tokens")
 
@@ -85,31 +85,23 @@ def finished_model(stage: Path) -> Path:
     return stage.joinpath(*named.parts[named.parts.index("checkpoints") :])
 
 
-def newest_checkpoint(folder: Path) -> Path | None:
-    """The checkpoint that veRL would resume from, which is the newest complete one; None if there is none."""
-    tracker = folder / _TRACKER
-    step = tracker.read_text(errors="replace").strip() if tracker.is_file() else ""
-    found = folder / f"global_step_{step}"
-    return found if step.isdigit() and found.is_dir() else None
-
-
 def _evaluation(config: Any, model: Path, folder: Path) -> EvalArguments:
     """The evaluation of a model as the training's own validation does it."""
-    ours = config.rag_r1
-    agent = {**(ours.get("agent") or {}), **(ours.get("validation_agent") or {})}
+    settings = config.rag_r1
+    agent = {**(settings.get("agent") or {}), **(settings.get("validation_agent") or {})}
     keys = [f"rag_r1.agent.{name}={agent[name]}" for name in _LIMITS if agent.get(name) is not None]
-    retriever = {**(ours.get("retriever") or {}), **(ours.get("validation_retriever") or {})}
-    found = {name: retriever[name] for name in _FOUND if retriever.get(name, _FOUND[name]) != _FOUND[name]}
+    retriever = {**(settings.get("retriever") or {}), **(settings.get("validation_retriever") or {})}
+    search = {name: retriever[name] for name in _FOUND if retriever.get(name, _FOUND[name]) != _FOUND[name]}
     return EvalArguments(
         model=str(model),
         questions=_listed(config.data.val_files),
-        protocol=str(ours.protocol),
-        prompt=str(ours.prompt) if ours.get("prompt") else None,
-        retriever_url=ours.retriever.get("url") or _SEARCH,
+        protocol=str(settings.protocol),
+        prompt=str(settings.prompt) if settings.get("prompt") else None,
+        retriever_url=settings.retriever.get("url") or _SEARCH,
         max_prompt_tokens=config.data.max_prompt_length,
         max_response_tokens=config.data.max_response_length,
         out=folder / "evaluation",
-        overrides=[*keys, *(f"rag_r1.retriever.{name}={value}" for name, value in found.items())],
+        overrides=[*keys, *(f"rag_r1.retriever.{name}={value}" for name, value in search.items())],
     )
 
 
@@ -134,7 +126,7 @@ def _reports(folder: Path) -> list[str]:
 def _last_step(split: Path) -> int | None:
     """The last step of which there are records."""
     files = split.iterdir() if split.is_dir() else ()
-    return max((int(found[1]) for path in files if (found := _RECORDS.match(path.name))), default=None)
+    return max((int(match[1]) for path in files if (match := _RECORDS.match(path.name))), default=None)
 
 
 def _export(config: Any, checkpoint: Path) -> list[str]:

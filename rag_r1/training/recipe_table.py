@@ -11,11 +11,12 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from rag_r1.config.recipes import Recipe, RecipeError, shipped_names
+from rag_r1.config.recipes import shipped_names
 from rag_r1.runs.markdown import table
 from rag_r1.training.preflight.adapters import adapter_rank
-from rag_r1.training.preflight.cluster import gpu_count, needs_critic
+from rag_r1.training.preflight.cluster import gpu_count
 from rag_r1.training.preflight.memory import SHAPES, MemoryEstimate, memory_of, sft_memory_of
+from rag_r1.training.preflight.sessions import needs_critic
 
 _COLUMNS = (
     "recipe", "model", "`model_dtype`", "LoRA", "learning rate", "GPUs", "update, GB", "vLLM's weights, GB",
@@ -35,11 +36,6 @@ _SIZES = {
 Compose = Callable[[str, Sequence[str]], DictConfig]
 
 
-def training_recipes() -> list[str]:
-    """The names of the shipped recipes that train a policy."""
-    return shipped_names("train", "sft")
-
-
 def size_for(name: str) -> str:
     """The size of the model that a shipped recipe is for, a key of SHAPES."""
     return next((size for start, size in _SIZES.items() if name.startswith(start)), "7B")
@@ -49,13 +45,13 @@ def recipe_row(name: str, config: DictConfig, size: str) -> tuple[str, ...]:
     """One line of the table."""
     shape = SHAPES[size]
     if config.get("actor_rollout_ref") is None:
-        found = sft_memory_of(config, shape)
+        memory = sft_memory_of(config, shape)
         dtype, lora, rates = str(config.engine.model_dtype), "-", _rate(config.optim.lr)
     else:
-        found = memory_of(config, shape)
+        memory = memory_of(config, shape)
         dtype, lora, rates = _trained(config)
     count = "-" if config.trainer.device == "cpu" else str(gpu_count(config))
-    return name, size, dtype, lora, rates, count, *_figures(found)
+    return name, size, dtype, lora, rates, count, *_figures(memory)
 
 
 def _trained(config: DictConfig) -> tuple[str, str, str]:
@@ -98,25 +94,11 @@ def folder_of(name: str) -> str:
 
 def recipe_tables(compose: Compose, folders: Sequence[str] = ()) -> Iterator[tuple[str, str]]:
     """For each folder of recipes, or for these, its name and its table."""
-    names = training_recipes()
+    names = shipped_names("train", "sft")
     for folder in folders or sorted({folder_of(name) for name in names}):
-        chosen = [name for name in names if folder_of(name) == folder]
         rows = [
             recipe_row(f"`{name.removeprefix(f'{folder}/')}`", compose(f"recipes/{name}", []), size_for(name))
-            for name in chosen
+            for name in names
+            if folder_of(name) == folder
         ]
         yield folder, recipe_table(rows)
-
-
-def print_tables(compose: Compose) -> None:
-    """Prints the table of each folder. Raises RecipeError for a recipe that cannot be composed."""
-    for folder, text in recipe_tables(compose):
-        print(f"## {folder or 'demo'}\n\n{text}\n", flush=True)
-
-
-def print_row(recipe: Recipe, config: DictConfig, size: str | None) -> None:
-    """Prints the line of one recipe; `size`: None for the model that it is for. Raises RecipeError for a size
-    that is not known."""
-    if size is not None and size not in SHAPES:
-        raise RecipeError(f"--size {size}: the sizes that are known are {', '.join(SHAPES)}")
-    print(recipe_table([recipe_row(f"`{recipe.name}`", config, size or size_for(recipe.name))]))

@@ -9,51 +9,33 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Sequence
+from itertools import takewhile
 from pathlib import Path
 
 from pydantic_settings import CliPositionalArg
 
-from rag_r1.config.recipes import (
-    KINDS,
-    RECIPES,
-    Recipe,
-    RecipeError,
-    find_file,
-    kind_of,
-    shipped_names,
-    text_of,
-)
+from rag_r1.config.recipes import KINDS, RECIPES, Recipe, find_file, kind_of, shipped_names, text_of
 from rag_r1.io.atomic_files import error_text, write_text
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, CheckedOverrides, argument, read_arguments
 from rag_r1.options.subcommands import run
+from rag_r1.runs.errors import RunError
 from rag_r1.system.installation import version
 
-#: Subcommand -> its function, and what it does.
+_MODULE = "rag_r1.training.recipes_command"
+#: Subcommand -> its function, and its help.
 COMMANDS: dict[str, tuple[str, str]] = {
-    "list": (
-        "rag_r1.training.recipes_command:list_recipes",
-        "the shipped recipes, by the command that takes them",
-    ),
-    "show": (
-        "rag_r1.training.recipes_command:show_recipe",
-        "the file of a recipe; --composed: with all that it builds on",
-    ),
-    "table": (
-        "rag_r1.training.recipes_command:print_recipe_table",
-        "dtype, adapters, learning rates and calculated memory, of all that train or of one",
-    ),
-    "copy": (
-        "rag_r1.training.recipes_command:copy_recipe",
-        "copy a recipe into a file of your own, ready to be changed",
-    ),
-    "path": ("rag_r1.training.recipes_command:print_paths", "the folder of the recipes, or the file of one"),
+    "list": (f"{_MODULE}:list_recipes", "list the shipped recipes, by the command that takes them"),
+    "show": (f"{_MODULE}:show_recipe", "show the file of a recipe, or with --composed all that it builds on"),
+    "table": (f"{_MODULE}:print_recipe_table", "print dtype, adapters, learning rates and calculated memory"),
+    "copy": (f"{_MODULE}:copy_recipe", "copy a recipe into a file of your own, ready to be changed"),
+    "path": (f"{_MODULE}:print_paths", "print the folder of the recipes, or the files of some"),
 }
 _ABOUT = "The recipes that come with this project. Without a command: list them."
 _SENTENCE = re.compile(r"(?<=[.!?])\s")
 
 
-@command_main(RecipeError)
+@command_main(RunError)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a subcommand, by default `list`. Returns its exit status; 2 for one that does not exist."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
@@ -61,17 +43,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 class ListArguments(Arguments):
-    """Nothing to choose."""
+    """No arguments."""
 
 
 def list_recipes(arguments: Sequence[str]) -> int:
     """Print the recipes with the first sentence of each, below the command that takes them."""
     read_arguments(ListArguments, arguments, prog="rag-r1 recipes list", description="List the recipes.")
-    names = {kind: shipped_names(kind) for kind in KINDS}
-    width = max((len(name) for several in names.values() for name in several), default=0)
-    for kind, several in names.items():
-        print(f"{KINDS[kind]} --recipe NAME")
-        for name in several:
+    width = max(map(len, shipped_names()), default=0)
+    for kind, command in KINDS.items():
+        print(f"{command} --recipe NAME")
+        for name in shipped_names(kind):
             print(f"  {name:{width}}  {_first_sentence(RECIPES / f'{name}.yaml')}")
         print()
     print("rag-r1 recipes show NAME prints one; rag-r1 recipes copy NAME FILE makes it yours.")
@@ -79,36 +60,32 @@ def list_recipes(arguments: Sequence[str]) -> int:
 
 
 def _first_sentence(path: Path) -> str:
-    comment = []
-    for line in path.read_text(encoding="utf-8").splitlines():
-        if not line.startswith("#"):
-            break
-        if not line.startswith("# @package"):
-            comment.append(line.removeprefix("#").strip())
+    lines = takewhile(lambda line: line.startswith("#"), path.read_text(encoding="utf-8").splitlines())
+    comment = [line.removeprefix("#").strip() for line in lines if not line.startswith("# @package")]
     return _SENTENCE.split(" ".join(comment), maxsplit=1)[0]
 
 
 class ShowArguments(Arguments):
-    """Which recipe, and how much of it."""
+    """A recipe, and how much of it is shown."""
 
-    name: CliPositionalArg[str] = argument("of the recipe, or of another file of the recipes", "NAME")
+    name: CliPositionalArg[str] = argument("name of a recipe, or of another file of the recipes", "NAME")
     composed: bool = argument(
-        "the whole configuration, as veRL gets it: with everything that the recipe builds on", default=False
+        "show the whole configuration, with everything that the recipe builds on", default=False
     )
-    overrides: CheckedOverrides = argument("with --composed: changes", "key=value", default=[])
+    overrides: CheckedOverrides = argument("changes, with --composed", "key=value", default=[])
 
 
 def show_recipe(arguments: Sequence[str]) -> int:
-    """Print a recipe. Raises RecipeError."""
+    """Print a recipe. Raises RunError."""
     args = read_arguments(ShowArguments, arguments, prog="rag-r1 recipes show", description="Show a recipe.")
     if not args.composed:
         if args.overrides:
-            raise RecipeError(f"{args.overrides[0]}: a recipe is shown with changes by --composed: add it")
+            raise RunError(f"{args.overrides[0]}: a recipe is shown with changes by --composed: add it")
         print(text_of(find_file(args.name, ".yaml")), end="")
         return 0
     recipe = Recipe.find(args.name)
     if kind_of(recipe.path) in ("retriever", "iterate"):
-        raise RecipeError(f"{args.name} builds on nothing: leave out --composed")
+        raise RunError(f"{args.name} builds on nothing: leave out --composed")
     from omegaconf import OmegaConf
 
     from rag_r1.training.command import compose_recipe
@@ -118,15 +95,18 @@ def show_recipe(arguments: Sequence[str]) -> int:
 
 
 class TableArguments(Arguments):
-    """Which recipe, and for which model; without a recipe, all that are shipped."""
+    """A recipe and a size of its model; without a recipe, all shipped ones."""
 
-    recipe: str | None = argument("one recipe instead of all", default=None)
+    recipe: str | None = argument("a recipe; without it, all shipped ones", default=None)
     size: str | None = argument(
-        "of the model, e.g. 32B; a Qwen2.5, unless it says otherwise (default: the recipe's)", default=None
+        "size of the model, a Qwen2.5 or a named one, e.g. 32B (default: the recipe's)", default=None
     )
-    overrides: CheckedOverrides = argument("with --recipe: changes", "key=value", default=[])
+    overrides: CheckedOverrides = argument("changes, with --recipe", "key=value", default=[])
 
 
+_TABLE_DESCRIPTION = """\
+Compose recipes, and print their dtype, adapters, learning rates, and the memory that is calculated for them.
+"""
 _TABLE_EPILOG = """\
 example, for two GPUs:
   rag-r1 recipes table --recipe agentic_rag/grpo_lora --size 32B trainer.n_gpus_per_node=2
@@ -135,52 +115,47 @@ example, for two GPUs:
 
 def print_recipe_table(arguments: Sequence[str]) -> int:
     """Print the tables of the recipes' READMEs, or the line of one recipe with changes."""
-    args = read_arguments(
-        TableArguments,
-        arguments,
-        prog="rag-r1 recipes table",
-        description="Compose recipes, and print their dtype, adapters, learning rates, and the memory that is"
-        " calculated for them.",
-        epilog=_TABLE_EPILOG,
-    )
+    texts = {"description": _TABLE_DESCRIPTION, "epilog": _TABLE_EPILOG}
+    args = read_arguments(TableArguments, arguments, prog="rag-r1 recipes table", **texts)
     if args.recipe is None and (args.overrides or args.size):
-        raise RecipeError("changes and --size are for one recipe: name it with --recipe")
+        raise RunError("changes and --size are for one recipe: name it with --recipe")
     from rag_r1.training.command import check_training, compose_recipe
-    from rag_r1.training.recipe_table import print_row, print_tables
+    from rag_r1.training.preflight.memory import SHAPES
+    from rag_r1.training.recipe_table import recipe_row, recipe_table, recipe_tables, size_for
 
     if args.recipe is None:
-        print_tables(lambda name, overrides: compose_recipe(Recipe.find(name), overrides))
-    else:
-        recipe = Recipe.find(args.recipe)
-        config = compose_recipe(recipe, args.overrides)
-        if kind_of(recipe.path) != "sft":
-            check_training(recipe, config)
-        print_row(recipe, config, args.size)
+        for folder, text in recipe_tables(lambda name, changes: compose_recipe(Recipe.find(name), changes)):
+            print(f"## {folder or 'demo'}\n\n{text}\n", flush=True)
+        return 0
+    recipe = Recipe.find(args.recipe)
+    config = compose_recipe(recipe, args.overrides)
+    if kind_of(recipe.path) != "sft":
+        check_training(recipe, config)
+    size = args.size or size_for(recipe.name)
+    if size not in SHAPES:
+        raise RunError(f"--size {size}: the sizes that are known are {', '.join(SHAPES)}")
+    print(recipe_table([recipe_row(f"`{recipe.name}`", config, size)]))
     return 0
 
 
 class CopyArguments(Arguments):
-    """Which recipe, and where to."""
+    """A recipe, and the place of its copy."""
 
-    name: CliPositionalArg[str] = argument("of the recipe", "NAME")
+    name: CliPositionalArg[str] = argument("name of a recipe", "NAME")
     to: CliPositionalArg[Path] = argument("a new file, or a folder", "FILE")
 
 
 def copy_recipe(arguments: Sequence[str]) -> int:
-    """Copy a recipe. Raises RecipeError if there is none, or if the copy would replace a file."""
-    args = read_arguments(
-        CopyArguments,
-        arguments,
-        prog="rag-r1 recipes copy",
-        description="Copy a recipe into a file of your own, which can be changed and used from any folder.",
-    )
+    """Copy a recipe. Raises RunError if there is none, or if the copy would replace a file."""
+    description = "Copy a recipe into a file of your own, which can be changed and used from any folder."
+    args = read_arguments(CopyArguments, arguments, prog="rag-r1 recipes copy", description=description)
     source = find_file(args.name, ".yaml")
     if source.suffix != ".yaml":
-        raise RecipeError(f"{args.name} is no recipe; its file is {source}")
+        raise RunError(f"{args.name} is no recipe; its file is {source}")
     target = args.to / source.name if args.to.is_dir() else args.to
     target = target if target.suffix == ".yaml" else Path(f"{target}.yaml")
     if target.exists():
-        raise RecipeError(f"{target} exists already: give another name")
+        raise RunError(f"{target} exists already: give another name")
     header, _, rest = text_of(source).partition("\n")
     origin = f"# Copied from the recipe {_named(source)} of rag-r1 {version()}."
     lines = [header, origin, rest] if header.startswith("# @package") else [origin, header, rest]
@@ -188,7 +163,7 @@ def copy_recipe(arguments: Sequence[str]) -> int:
         target.parent.mkdir(parents=True, exist_ok=True)
         write_text(target, "\n".join(lines))
     except OSError as error:
-        raise RecipeError(error_text(error)) from error
+        raise RunError(error_text(error)) from error
     print(target)
     if kind := kind_of(source):
         print(f"use it with: {KINDS[kind]} --recipe {target}", file=sys.stderr)
@@ -201,7 +176,7 @@ def _named(path: Path) -> str:
 
 
 class PathArguments(Arguments):
-    """Of the folder, or of some files."""
+    """Files of the recipes; without any, their folder."""
 
     names: CliPositionalArg[list[str]] = argument(
         "recipes or other files, e.g. r1_searcher/run.sh", "NAME", default=[]
@@ -209,13 +184,9 @@ class PathArguments(Arguments):
 
 
 def print_paths(arguments: Sequence[str]) -> int:
-    """Print the paths. Raises RecipeError."""
-    args = read_arguments(
-        PathArguments,
-        arguments,
-        prog="rag-r1 recipes path",
-        description="Print where the recipes are, or some of them.",
-    )
+    """Print the paths. Raises RunError."""
+    description = "Print where the recipes are, or some of them."
+    args = read_arguments(PathArguments, arguments, prog="rag-r1 recipes path", description=description)
     print(*([find_file(name, ".yaml") for name in args.names] or [RECIPES]), sep="\n")
     return 0
 

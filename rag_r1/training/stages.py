@@ -25,6 +25,7 @@ from rag_r1.options.command_line import Arguments, Overrides, argument, hydra_qu
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.lock import hold_lock
 from rag_r1.runs.processes import run_child
+from rag_r1.training.checkpoints import TRACKER, newest_checkpoint
 
 _DESCRIPTION = """\
 Train in stages: each stage starts from the model that the previous one exported. Run again, the same command
@@ -39,7 +40,6 @@ example:
       rag_r1.retriever.url=http://127.0.0.1:8000 stage1:trainer.total_epochs=3
 """
 MODEL_KEY = "actor_rollout_ref.model.path"
-_TRACKER = "latest_checkpointed_iteration.txt"
 _ONE_STAGE = re.compile(r"stage(\d+):(.*)", re.DOTALL)
 
 Train = Callable[[str, Sequence[str]], int]
@@ -79,9 +79,9 @@ def run_stages(recipes: Sequence[str], out: Path, overrides: Sequence[str], trai
 def check_overrides(overrides: Sequence[str], stages: int) -> None:
     """Raises RunError for an override of a stage that does not exist, or one that is not key=value."""
     for override in overrides:
-        one = _ONE_STAGE.fullmatch(override)
-        if one and not 1 <= int(one[1]) <= stages:
-            raise RunError(f"{override}: there is no stage {one[1]}, only 1 to {stages}")
+        match = _ONE_STAGE.fullmatch(override)
+        if match and not 1 <= int(match[1]) <= stages:
+            raise RunError(f"{override}: there is no stage {match[1]}, only 1 to {stages}")
         if "=" not in override:
             raise RunError(f"{override} is not key=value (or stage1:key=value)")
 
@@ -91,11 +91,11 @@ def stage_overrides(overrides: Sequence[str], number: int, folder: Path, model: 
     cannot be overridden, its checkpoint folder and its initial model, which connect the stages."""
     every, single = [], []
     for override in overrides:
-        one = _ONE_STAGE.fullmatch(override)
-        if one is None:
+        match = _ONE_STAGE.fullmatch(override)
+        if match is None:
             every.append(override)
-        elif int(one[1]) == number:
-            single.append(one[2])
+        elif int(match[1]) == number:
+            single.append(match[2])
     start = [] if model is None else [f"{MODEL_KEY}={hydra_quoted(model)}"]
     return [
         f"rag_r1.trajectory_dir={hydra_quoted(folder / 'trajectories')}",
@@ -109,7 +109,7 @@ def stage_overrides(overrides: Sequence[str], number: int, folder: Path, model: 
 def repair_tracker(checkpoints: Path) -> None:
     """Repair veRL's tracker file, which names the step to resume from: veRL cannot start if a kill has left
     it empty. It is written last of all, so the newest checkpoint is then complete."""
-    tracker = checkpoints / _TRACKER
+    tracker = checkpoints / TRACKER
     if not tracker.exists() or tracker.read_text(errors="replace").strip().isdigit():
         return
     steps = [int(path.parent.name.rpartition("_")[2]) for path in checkpoints.glob("global_step_*/data.pt")]
@@ -121,10 +121,9 @@ def repair_tracker(checkpoints: Path) -> None:
 
 def exported_model(checkpoints: Path) -> Path:
     """The Hugging Face model folder in the last checkpoint. Raises RunError if there is none."""
-    tracker = checkpoints / _TRACKER
-    step = tracker.read_text().strip() if tracker.exists() else ""
-    folder = checkpoints / f"global_step_{step}" / "actor" / "huggingface"
-    if not step or not any(folder.glob("*.safetensors")):
+    checkpoint = newest_checkpoint(checkpoints)
+    folder = checkpoint and checkpoint / "actor" / "huggingface"
+    if folder is None or not any(folder.glob("*.safetensors")):
         raise RunError(
             f"no exported model under {checkpoints}: a stage needs trainer.save_freq above 0 and "
             "actor_rollout_ref.actor.checkpoint.save_contents=[model,optimizer,extra,hf_model]"
@@ -151,7 +150,7 @@ def lock_folder(folder: Path) -> AbstractContextManager[None]:
 class StagesArguments(Arguments):
     """The recipes of the stages and what is changed in them."""
 
-    recipe: list[str] = argument("a stage's recipe, in order; once for each stage", "RECIPE")
+    recipe: list[str] = argument("recipe of a stage; repeat the flag in the order of the stages", "RECIPE")
     out: Path = argument("folder of the stages", "OUT")
     check_only: bool = argument("check every stage and stop", default=False)
     overrides: Overrides = argument("any key of veRL or of `rag_r1:`", "key=value", default=[])

@@ -259,7 +259,7 @@ def scripted_rollouts(name: str) -> list[dict[str, Any]]:
                     "episode": title,
                     "rows": [_row(row) for row in rows],
                     "score": score(words, rows[-1], cfg, reward_model=golds),
-                    "asked": [{"ids": ids, "sampling": options} for _, ids, options in client.asked],
+                    "asked": [{"ids": ids, "sampling": options} for _, ids, options in client.requests],
                 }
             )
     return made

@@ -32,6 +32,9 @@ WRONG = {
     ("failures", "retry"): 1,
     ("failures", "retries"): -1,
     ("failures", "mask"): ["nothing"],
+    ("failures", "wait_s"): "long",
+    ("failures", "tool_timeout_s"): 0,
+    ("failures", "engine_timeout_s"): 0,
 }
 
 
@@ -75,7 +78,7 @@ def test_faults_of_right_options_are_none():
 
 
 @pytest.mark.parametrize(
-    ("shown", "declared", "left_open"),
+    ("recipe", "declared", "left_open"),
     [
         (DEFAULTS["rag_r1"]["agent"], EpisodeLimits(), set()),
         (DEFAULTS["rag_r1"]["failures"], FailurePolicy.from_config({}), set()),
@@ -88,10 +91,10 @@ def test_faults_of_right_options_are_none():
         ),
     ],
 )
-def test_the_defaults_that_the_recipes_show_are_the_declared_ones(shown, declared, left_open):
-    values = {name: value for name, value in shown.items() if name not in left_open}
-    told = {name: getattr(declared, name) for name in values}
-    assert values and values == {n: list(v) if isinstance(v, tuple) else v for n, v in told.items()}
+def test_the_defaults_that_the_recipes_show_are_the_declared_ones(recipe, declared, left_open):
+    values = {name: value for name, value in recipe.items() if name not in left_open}
+    defaults = {name: getattr(declared, name) for name in values}
+    assert values and values == {n: list(v) if isinstance(v, tuple) else v for n, v in defaults.items()}
 
 
 def test_the_shown_defaults_of_the_block_itself_are_the_declared_ones():

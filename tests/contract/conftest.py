@@ -11,10 +11,10 @@ from tests.contract.verl_source import Sources, installed
 
 @pytest.fixture(scope="session")
 def sources() -> Sources:
-    found = installed()
-    if "verl" not in found.roots:
+    packages = installed()
+    if "verl" not in packages.roots:
         pytest.skip("veRL is not installed: its names cannot be compared")
-    return found
+    return packages
 
 
 @pytest.fixture(scope="session")

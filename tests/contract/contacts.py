@@ -10,7 +10,8 @@
 - cited: a file of veRL and names in it, in a comment, a docstring, a recipe or a guide, written as
   trainer/ppo/v1/trainer_base.py, `_update_actor`, `_update_critic` (lines have numbers only until the next
   release)
-- declared: what no scan can see (DECLARED): objects that veRL hands to us, files and variables that it reads
+- declared: what no scan can see (declared.yaml): objects that veRL hands to us, files and variables that it
+  reads
 
 A name stands for its definition: `PPOTrainerSync` of `verl.trainer.ppo.v1` is that of
 `verl.trainer.ppo.v1.trainer_sync`.
@@ -21,99 +22,19 @@ from __future__ import annotations
 import ast
 import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping
 from functools import cached_property
 from itertools import groupby
 from pathlib import Path
+from typing import Any
+
+import yaml
 
 from tests.contract.syntax import FUNCTIONS, imports, is_text, names_of, outside_definitions
-from tests.contract.verl_source import MODULE_LEVEL, ROOT, THEIRS, Definition, Sources
+from tests.contract.verl_source import ROOT, THEIRS, Definition, Sources
 
-_LOSSES = ("vanilla", "dppo_tv", "dppo_kl", "gpg", "dro", "cispo")
-#: Where it matters, module, names, and what is relied on.
-DECLARED = (
-    ("rag_r1/plugin/__init__.py", "verl", (MODULE_LEVEL,), "loads the plugin: entry point group, variables"),
-    (
-        "rag_r1/plugin/agent_loop.py",
-        "verl.workers.rollout.llm_server",
-        ("LLMServerClient.generate", "FullyAsyncLLMServerClient.generate"),
-        "VerlEngine calls it",
-    ),
-    ("rag_r1/plugin/agent_loop.py", "verl.workers.rollout.replica", ("TokenOutput",), "VerlEngine reads it"),
-    (
-        "rag_r1/plugin/agent_loop.py",
-        "verl.utils.tokenizer.continuous_token",
-        ("ContinuousTokenBuilder.build_initial_tokens",),
-        "renders the prompt",
-    ),
-    (
-        "rag_r1/plugin/agent_loop.py",
-        "verl.experimental.agent_loop.agent_loop",
-        ("AgentLoopWorker._run_agent_loop", "AgentLoopBase.ct_build_initial_tokens"),
-        "how a loop is made and called; the way to tokens that is not taken",
-    ),
-    (
-        "rag_r1/plugin/agent_loop.py",
-        "verl.trainer.ppo.v1.agent_loop_tq",
-        ("AgentLoopWorkerTQ._run_prompt",),
-        "the columns that `run` gets",
-    ),
-    (
-        "rag_r1/plugin/reward_manager.py",
-        "verl.experimental.agent_loop.agent_loop",
-        ("AgentLoopWorker._compute_score",),
-        "what the reward manager gets, `tool_extra_fields` among it",
-    ),
-    ("rag_r1/plugin/sampler.py", "verl.utils.import_utils", ("load_extern_type",), "`pkg://` in a recipe"),
-    ("rag_r1/plugin/dataset.py", "verl.utils.dataset.rl_dataset", ("get_dataset_class",), "data.custom_cls"),
-    ("rag_r1/plugin/sft_dataset.py", "verl.trainer.sft_trainer", ("create_sft_dataset",), "data.custom_cls"),
-    (
-        "rag_r1/training/preflight/sessions.py",
-        "verl.trainer.ppo.core_algos",
-        (
-            "agg_loss",
-            *(f"compute_policy_loss_{name}" for name in _LOSSES),
-            "compute_reinforce_plus_plus_outcome_advantage",
-        ),
-        "the losses and estimators that count trajectories rightly, however many rows they have",
-    ),
-    (
-        "rag_r1/training/preflight/sessions.py",
-        "verl.workers.utils.losses",
-        ("ppo_loss", "value_loss"),
-        "the same",
-    ),
-    (
-        "recipes/platform/cpu.yaml",
-        "verl.workers.config.engine",
-        ("FSDPEngineConfig.mixed_precision",),
-        "a key that veRL's own YAML leaves out",
-    ),
-    (
-        "recipes/platform/cpu.yaml",
-        "verl.workers.config.rollout",
-        ("RolloutConfig.enable_sleep_mode",),
-        "the same",
-    ),
-    (
-        "rag_r1/sft/train_command.py",
-        "verl.utils.tracking",
-        ("FileLogger",),
-        "its variables, and its lines, which are read",
-    ),
-    (
-        "rag_r1/training/stages.py",
-        "verl.trainer.ppo.v1.trainer_base",
-        ("PPOTrainer._save_checkpoint",),
-        "the names of folders and of the tracker file",
-    ),
-    (
-        "rag_r1/inference/checkpoints.py",
-        "verl.model_merger.base_model_merger",
-        ("parse_args",),
-        "its options",
-    ),
-)
+#: Place -> module of veRL -> its names there, and why.
+DECLARED = yaml.safe_load(Path(__file__).with_name("declared.yaml").read_text("utf-8"))
 #: Text files in which veRL is cited, besides our modules.
 PAGES = ("recipes/**/*.yaml", "recipes/**/*.md", "docs/*.md", "docs/guides/*.md")
 _NAMES = r"(?:, (?:and )?`[A-Za-z_][\w.]*`(?: and `[A-Za-z_][\w.]*`)*)"
@@ -125,7 +46,7 @@ _TOUCHES = re.compile(r"\b(?:from|import) (?:verl|transfer_queue)\b|\"verl\.")
 class Scan:
     """The contacts of the package rag_r1 in `root`, and of PAGES there, with the packages of `sources`."""
 
-    def __init__(self, sources: Sources, root: Path = ROOT, declared: Sequence[tuple] = DECLARED):
+    def __init__(self, sources: Sources, root: Path = ROOT, declared: Mapping[str, Any] = DECLARED):
         self.sources, self.root = sources, root
         #: (module, name) -> kind -> the files in which it is so.
         self.contacts: dict[tuple[str, str], dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
@@ -142,22 +63,23 @@ class Scan:
             self._citations(path.relative_to(root).as_posix(), " ".join(text.split()))
         for path in sorted((root / "rag_r1" / "plugin").rglob("*.py")):
             self._classes(_dotted(path.relative_to(root)))
-        for place, module, names, _ in declared:
-            for name in names:
-                self._add("declared", place, module, name)
+        for place, modules in declared.items():
+            for module, contact in modules.items():
+                for name in contact["names"]:
+                    self._add("declared", place, module, name)
 
     def _add(self, kind: str, place: str, module: str, name: str) -> None:
-        found = self.sources.find(module, name)
-        if found is None:
+        target = self.sources.find(module, name)
+        if target is None:
             self.faults.append(f"{place}: {module} has no {name}")
-        elif found.module.name.split(".")[0] in THEIRS:
-            self._note(kind, place, found)
+        elif target.module.name.split(".")[0] in THEIRS:
+            self._note(kind, place, target)
 
-    def _note(self, kind: str, place: str, found: Definition) -> None:
-        last = found.name.rpartition(".")[2]
+    def _note(self, kind: str, place: str, target: Definition) -> None:
+        last = target.name.rpartition(".")[2]
         hidden = last.startswith("_") and not last.endswith("__")
         kind = "private" if hidden and kind in ("imported", "inherited") else kind
-        self.contacts[found.key][kind].add(place)
+        self.contacts[target.key][kind].add(place)
 
     def _imports(self, place: str, tree: ast.Module) -> None:
         nodes = list(ast.walk(tree))
@@ -169,10 +91,10 @@ class Scan:
             if target[0].split(".")[0] in THEIRS
         }
         decorators = {
-            ast.unparse(one.func if isinstance(one, ast.Call) else one)
+            ast.unparse(decorator.func if isinstance(decorator, ast.Call) else decorator)
             for node in nodes
             if isinstance(node, ast.ClassDef)
-            for one in node.decorator_list
+            for decorator in node.decorator_list
         }
         for local, (module, name) in names.items():
             if name:
@@ -197,29 +119,29 @@ class Scan:
         """A string that is a module's name is that of a process."""
         module = self.sources.module(name)
         if module is not None:
-            own = f"{name}.__main__" if module.package == name else name
-            self._add("run", place, own, "main")
+            started = f"{name}.__main__" if module.package == name else name
+            self._add("run", place, started, "main")
 
     def _classes(self, name: str) -> None:
         for node in self.sources.module(name).statements:
             if isinstance(node, ast.ClassDef):
                 self._class(self.sources.find(name, node.name))
 
-    def _class(self, made: Definition) -> None:
-        line = self.sources.line_of(made)
-        ours = [one for one in line if one.module.name.startswith("rag_r1")]
-        theirs = [one for one in line if one.module.name.split(".")[0] in THEIRS]
+    def _class(self, cls: Definition) -> None:
+        line = self.sources.line_of(cls)
+        ours = [base for base in line if base.module.name.startswith("rag_r1")]
+        theirs = [base for base in line if base.module.name.split(".")[0] in THEIRS]
         if not theirs:
             return
-        defined = {
-            name for one in ours for node in outside_definitions(one.nodes[0].body) for name in names_of(node)
-        }
-        for one in ours:
-            for kind, names in (("overridden", _members(one)), ("inherited", _of_self(one) - defined)):
+        bodies = (base.nodes[0].body for base in ours)
+        defined = {name for body in bodies for node in outside_definitions(body) for name in names_of(node)}
+        for base in ours:
+            for kind, names in (("overridden", _members(base)), ("inherited", _of_self(base) - defined)):
                 for name in names:
-                    found = next((own for owner in theirs if (own := self.sources.member(owner, name))), None)
-                    if found is not None:
-                        self._note(kind, one.module.path, found)
+                    members = (self.sources.member(owner, name) for owner in theirs)
+                    member = next(filter(None, members), None)
+                    if member is not None:
+                        self._note(kind, base.module.path, member)
 
     def _citations(self, place: str, text: str) -> None:
         last = ""
@@ -233,8 +155,8 @@ class Scan:
             if not names:
                 self.faults.append(f"{place}: {match[0]}: name the function or class: file.py, `name`")
             elif len(right) != 1:
-                what = f"it may be each of {right}" if right else "no such file of veRL has these names"
-                self.faults.append(f"{place}: {match[0]}: {what}")
+                reason = f"it may be each of {right}" if right else "no such file of veRL has these names"
+                self.faults.append(f"{place}: {match[0]}: {reason}")
             else:
                 last = right[0]
                 for name in names:
@@ -263,8 +185,8 @@ class Scan:
             return None
         owners = [node.name for node in source.statements if isinstance(node, ast.ClassDef)]
         for whole in (name, *(f"{owner}.{name}" for owner in owners)):
-            found = self.sources.find(module, whole)
-            if found is not None and found.module.name == module:
+            target = self.sources.find(module, whole)
+            if target is not None and target.module.name == module:
                 return whole
         return None
 
@@ -283,18 +205,18 @@ def _dotted(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def _members(one: Definition) -> set[str]:
-    body = one.nodes[0].body
+def _members(cls: Definition) -> set[str]:
+    body = cls.nodes[0].body
     return {name for node in body if isinstance(node, (*FUNCTIONS, ast.Assign)) for name in names_of(node)}
 
 
-def _of_self(one: Definition) -> set[str]:
+def _of_self(cls: Definition) -> set[str]:
     """The attributes of `self` that a class reads or sets, and those of `super()`."""
-    found = set()
-    for node in ast.walk(one.nodes[0]):
+    names = set()
+    for node in ast.walk(cls.nodes[0]):
         if isinstance(node, ast.Attribute):
             value = node.value
             called = value.func if isinstance(value, ast.Call) else value
             if isinstance(called, ast.Name) and called.id in ("self", "super", "cls"):
-                found.add(node.attr)
-    return found
+                names.add(node.attr)
+    return names

@@ -99,11 +99,11 @@ def attributes_of_self(node: ast.AST) -> list[str]:
     if not isinstance(node, ast.Assign | ast.AnnAssign):
         return []
     targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-    flat = [one for target in targets for one in (target.elts if isinstance(target, ast.Tuple) else [target])]
+    flat = [node for target in targets for node in getattr(target, "elts", [target])]
     return [
-        one.attr
-        for one in flat
-        if isinstance(one, ast.Attribute) and isinstance(one.value, ast.Name) and one.value.id == "self"
+        node.attr
+        for node in flat
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self"
     ]
 
 
@@ -121,12 +121,12 @@ def class_signature(node: ast.ClassDef) -> str:
     bases = ", ".join(
         [*map(ast.unparse, node.bases), *(f"{k.arg}={ast.unparse(k.value)}" for k in node.keywords)]
     )
-    made = next((n for n in node.body if isinstance(n, FUNCTIONS) and n.name == "__init__"), None)
-    if made is not None:
-        return f"class ({bases}), made by {arguments_of(made)}"
+    constructor = next((n for n in node.body if isinstance(n, FUNCTIONS) and n.name == "__init__"), None)
+    if constructor is not None:
+        return f"class ({bases}), made by {arguments_of(constructor)}"
     fields = [n for n in node.body if isinstance(n, ast.AnnAssign) and isinstance(n.target, ast.Name)]
-    shown = ", ".join(f"{n.target.id}: {ast.unparse(n.annotation)}" for n in fields)
-    return f"class ({bases})" + (f", fields {shown}" if shown else "")
+    described = ", ".join(f"{n.target.id}: {ast.unparse(n.annotation)}" for n in fields)
+    return f"class ({bases})" + (f", fields {described}" if described else "")
 
 
 def without_comments(text: str) -> list[str]:

@@ -71,11 +71,11 @@ class Table:
         rows = {}
         names = scan.contacts.keys()
         for module, name in sorted(names):
-            found = scan.sources.find(module, name)
+            target = scan.sources.find(module, name)
             uses = {kind: sorted(places) for kind, places in sorted(scan.contacts[module, name].items())}
             apart = members_apart(module, name, names)
-            lines = [line_hash(text) for _, text in found.lines(apart)]
-            rows[module, name] = Row(module, name, uses, found.signature, found.digest(apart), lines)
+            lines = [line_hash(text) for _, text in target.lines(apart)]
+            rows[module, name] = Row(module, name, uses, target.signature, target.digest(apart), lines)
         return cls({name: metadata.version(name) for name in ("verl", "TransferQueue")}, rows)
 
     @classmethod
@@ -118,23 +118,23 @@ class Table:
 
     def changes(self, sources: Sources) -> dict[tuple[str, str], str]:
         """What each changed name has become in `sources`, for people."""
-        found = {key: sources.find(*key) for key in self.rows}
-        told = {}
+        definitions = {key: sources.find(*key) for key in self.rows}
+        reports = {}
         for key, row in self.rows.items():
-            here = found[key]
+            here = definitions[key]
             if here is None or here.key != key:
-                told[key] = _missing(row, here, sources)
+                reports[key] = _missing(row, here, sources)
             elif here.digest(apart := members_apart(*key, self.rows)) != row.hash:
-                told[key] = _changed(row, here, here.lines(apart))
-        return told
+                reports[key] = _changed(row, here, here.lines(apart))
+        return reports
 
 
 def members_apart(module: str, name: str, keys: Any) -> set[str]:
     """The members of a class that are pinned by themselves."""
     return {
         other.removeprefix(f"{name}.")
-        for where, other in keys
-        if where == module and other.startswith(f"{name}.")
+        for other_module, other in keys
+        if other_module == module and other.startswith(f"{name}.")
     }
 
 
@@ -165,22 +165,22 @@ def _elsewhere(row: Row, sources: Sources) -> list[str]:
 
 
 def _changed(row: Row, here: Definition, lines: list[tuple[int, str]]) -> str:
-    told = [f"{row.module}: {row.name} has changed ({row.used})"]
+    report = [f"{row.module}: {row.name} has changed ({row.used})"]
     if here.signature != row.signature:
-        told += [f"  its signature was {row.signature}", f"                 is {here.signature}"]
-    told.append(f"  {here.module.path}, from line {here.line} (+ new lines, - how many are gone):")
+        report += [f"  its signature was {row.signature}", f"                 is {here.signature}"]
+    report.append(f"  {here.module.path}, from line {here.line} (+ new lines, - how many are gone):")
     hashes = [line_hash(text) for _, text in lines]
-    shown = 0
+    reported = 0
     steps = SequenceMatcher(None, row.lines, hashes, autojunk=False).get_opcodes()
     for kind, old, old_end, new, new_end in steps:
         if kind != "equal":
-            told += [_line(" ", line) for line in lines[max(shown, new - _BEFORE) : new]]
-            told += [f"  - {old_end - old:5d}  gone"] if old_end > old else []
-            told += [_line("+", line) for line in lines[new:new_end]]
-            shown = new_end
+            report += [_line(" ", line) for line in lines[max(reported, new - _BEFORE) : new]]
+            report += [f"  - {old_end - old:5d}  gone"] if old_end > old else []
+            report += [_line("+", line) for line in lines[new:new_end]]
+            reported = new_end
     if row.lines == hashes:
-        told.append("  the same lines, nested or broken in another way")
-    return "\n".join(told)
+        report.append("  the same lines, nested or broken in another way")
+    return "\n".join(report)
 
 
 def _line(sign: str, line: tuple[int, str]) -> str:

@@ -55,13 +55,13 @@ def of_verl(name: str) -> dict:
     folder = Path(find_spec("verl").submodule_search_locations[0], "trainer", "config")
     if name != "sft":
         return load(folder / f"_generated_{name}_trainer.yaml")
-    made = load(folder / "sft_trainer_engine.yaml")
-    for entry in made.pop("defaults"):
+    config = load(folder / "sft_trainer_engine.yaml")
+    for entry in config.pop("defaults"):
         if isinstance(entry, dict):
             ((group, file),) = entry.items()
             group, _, key = group.partition("@")
-            made[key] = {**load(folder / group / f"{file}.yaml"), **made.get(key, {})}
-    return made
+            config[key] = {**load(folder / group / f"{file}.yaml"), **config.get(key, {})}
+    return config
 
 
 def leaves(config: dict, above: str = "") -> list[str]:

@@ -48,12 +48,12 @@ def scan(tmp_path):
                 path.write_text(text)
         project = tmp_path / "project"
         roots = {"verl": tmp_path / "site" / "verl", "rag_r1": project / "rag_r1"}
-        return Scan(Sources(roots), project, declared=())
+        return Scan(Sources(roots), project, declared={})
 
     return scanned
 
 
-def found(scan: Scan) -> dict[str, list[str]]:
+def uses(scan: Scan) -> dict[str, list[str]]:
     return {f"{module}:{name}": sorted(uses) for (module, name), uses in scan.contacts.items()}
 
 
@@ -69,7 +69,7 @@ class A: ...
 @Registry.register("y")
 class B: ...
 """
-    assert found(scan(source)) == {
+    assert uses(scan(source)) == {
         "verl.core:Base": ["imported"],
         "verl.core:Registry": ["imported"],
         "verl.core:Registry.register": ["registered"],
@@ -79,7 +79,7 @@ class B: ...
 
 def test_a_name_with_an_underscore_is_private(scan):
     source = "from verl.core import Registry\nprint(Registry._entries)\n"
-    assert found(scan(source))["verl.core:Registry._entries"] == ["private"]
+    assert uses(scan(source))["verl.core:Registry._entries"] == ["private"]
 
 
 def test_what_a_mixin_overrides_and_inherits_is_that_of_the_class_made_with_it(scan):
@@ -94,7 +94,7 @@ class Mixin:
         super().walk()
 class Ours(Mixin, Base): ...
 """
-    assert found(scan(source)) == {
+    assert uses(scan(source)) == {
         "verl.core:Base": ["imported"],
         "verl.core:Base.run": ["overridden"],
         "verl.core:Root.__init__": ["overridden"],
@@ -105,7 +105,7 @@ class Ours(Mixin, Base): ...
 
 
 def test_a_module_that_is_named_in_a_string_is_run(scan):
-    assert found(scan('COMMAND = ["python", "-m", "verl.core"]')) == {"verl.core:main": ["run"]}
+    assert uses(scan('COMMAND = ["python", "-m", "verl.core"]')) == {"verl.core:main": ["run"]}
 
 
 def test_citations_name_functions_methods_and_the_same_file(scan):
@@ -114,7 +114,7 @@ def test_citations_name_functions_methods_and_the_same_file(scan):
 #: A comment (verl/sub/core.py,
 #: `only_here`).
 '''
-    assert found(scan(source)) == {
+    assert uses(scan(source)) == {
         "verl.core:Base.run": ["cited"],
         "verl.core:Root.walk": ["cited"],
         "verl.core:main": ["cited"],
@@ -133,5 +133,5 @@ def test_citations_name_functions_methods_and_the_same_file(scan):
     ],
 )
 def test_what_is_not_in_verl_is_a_fault(scan, source, fault):
-    (told,) = scan(source).faults
-    assert told.startswith("rag_r1/plugin/__init__.py: ") and fault in told
+    (message,) = scan(source).faults
+    assert message.startswith("rag_r1/plugin/__init__.py: ") and fault in message

@@ -20,15 +20,15 @@ def test_every_name_that_we_use_is_as_it_was_pinned(table, sources):
 
 def test_the_table_has_every_contact_with_verl_and_no_other(table, scan):
     assert scan.faults == []
-    found = {
+    scanned = {
         key: {kind: sorted(places) for kind, places in kinds.items()} for key, kinds in scan.contacts.items()
     }
     pinned = {
         key: {kind: sorted(places) for kind, places in row.uses.items()} for key, row in table.rows.items()
     }
-    differing = {key for key in found.keys() | pinned.keys() if found.get(key) != pinned.get(key)}
-    told = [f"{key}: pinned {pinned.get(key)}, found {found.get(key)}" for key in sorted(differing)]
-    assert not told, "\n".join([*told, "look at each, then run: python -m tests.contract.update"])
+    differing = {key for key in scanned.keys() | pinned.keys() if scanned.get(key) != pinned.get(key)}
+    lines = [f"{key}: pinned {pinned.get(key)}, found {scanned.get(key)}" for key in sorted(differing)]
+    assert not lines, "\n".join([*lines, "look at each, then run: python -m tests.contract.update"])
 
 
 @pytest.fixture
@@ -145,8 +145,8 @@ async def made(a: int, /, b=None, *c: str, d: list[int] | None = [1, 2], **e) ->
 '''
     (tmp_path / "package").mkdir()
     (tmp_path / "package" / "__init__.py").write_text(source.replace("(yield)", "1"))
-    found = Sources({"package": tmp_path / "package"}).find("package", "made")
-    assert found.digest() == "6122f58e0b8b480c"
+    definition = Sources({"package": tmp_path / "package"}).find("package", "made")
+    assert definition.digest() == "6122f58e0b8b480c"
 
 
 def test_what_is_written_is_read_again(table, tmp_path):

@@ -25,17 +25,17 @@ STORE = "rag_r1/plugin/sample_store.py"
 
 def imported(source: str) -> set[str]:
     """The top packages that a source imports: at its top, late, or by a name in a string."""
-    found = set()
+    names = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
+            names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and not node.level:
-            found.add(node.module)
+            names.add(node.module)
         elif isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
             called = ast.unparse(node.func).rpartition(".")[2]
             if called in ("import_module", "__import__"):
-                found.add(str(node.args[0].value))
-    return {name.partition(".")[0] for name in found}
+                names.add(str(node.args[0].value))
+    return {name.partition(".")[0] for name in names}
 
 
 def modules_that_import(package: str) -> set[str]:

@@ -26,15 +26,15 @@ def main(arguments: list[str] | None = None) -> int:
     choice = parser.add_mutually_exclusive_group()
     choice.add_argument("--check", action="store_true", help="print what differs, and write nothing")
     choice.add_argument("--diff", type=Path, metavar="OLD.whl", help="print a diff from that wheel of veRL")
-    given = parser.parse_args(arguments)
+    args = parser.parse_args(arguments)
     sources = installed()
     if "verl" not in sources.roots:
         print("veRL is not installed here", file=sys.stderr)
         return 1
-    if given.diff:
-        print(diff(Table.read(), in_wheel(given.diff), sources))
+    if args.diff:
+        print(diff(Table.read(), in_wheel(args.diff), sources))
         return 0
-    if given.check:
+    if args.check:
         report = Table.read().report(sources)
         print(report or "nothing has changed")
         return 1 if report else 0
@@ -55,10 +55,10 @@ def diff(table: Table, old: Sources, new: Sources) -> str:
         apart = members_apart(module, name, table.rows)
         texts = []
         for sources in (old, new):
-            found = sources.find(module, name)
-            texts.append([text for _, text in found.lines(apart)] if found else [])
-        told = f"{module}:{name}"
-        parts += unified_diff(*texts, f"old/{told}", f"new/{told}", lineterm="")
+            definition = sources.find(module, name)
+            texts.append([text for _, text in definition.lines(apart)] if definition else [])
+        title = f"{module}:{name}"
+        parts += unified_diff(*texts, f"old/{title}", f"new/{title}", lineterm="")
     return "\n".join(parts)
 
 

@@ -80,11 +80,11 @@ class Module:
     @cached_property
     def defined(self) -> dict[str, list[ast.stmt]]:
         """Name -> its definitions and assignments."""
-        found: dict[str, list[ast.stmt]] = {}
+        nodes: dict[str, list[ast.stmt]] = {}
         for node in self.statements:
             for name in names_of(node):
-                found.setdefault(name, []).append(node)
-        return found
+                nodes.setdefault(name, []).append(node)
+        return nodes
 
 
 @dataclass(frozen=True)
@@ -180,22 +180,22 @@ class Sources:
             return self.find(target, names) or self.find(f"{target}.{original}", rest or MODULE_LEVEL)
         if not kept:
             return self.find(f"{module}.{head}", rest) if rest and self.module(f"{module}.{head}") else None
-        found = Definition(source, head, tuple(kept))
+        target = Definition(source, head, tuple(kept))
         if not rest:
-            return found
+            return target
         if not isinstance(kept[0], ast.ClassDef):
             return None
-        return next((own for owner in self.line_of(found) if (own := self.member(owner, rest))), None)
+        return next((match for owner in self.line_of(target) if (match := self.member(owner, rest))), None)
 
-    def line_of(self, found: Definition) -> list[Definition]:
+    def line_of(self, cls: Definition) -> list[Definition]:
         """A class and its bases that are in the packages, in the order in which Python searches them."""
-        seen: list[Definition] = [found]
-        for base in found.nodes[0].bases:
-            parent = self.find(found.module.name, ast.unparse(base))
+        line: list[Definition] = [cls]
+        for base in cls.nodes[0].bases:
+            parent = self.find(cls.module.name, ast.unparse(base))
             if parent is not None and isinstance(parent.nodes[0], ast.ClassDef):
-                for one in self.line_of(parent):
-                    seen = [other for other in seen if other.key != one.key] + [one]
-        return seen
+                for base_cls in self.line_of(parent):
+                    line = [other for other in line if other.key != base_cls.key] + [base_cls]
+        return line
 
     def member(self, owner: Definition, name: str) -> Definition | None:
         """What a class itself defines under `name`: in its body, or as `self.name = ...` in a method."""
@@ -207,16 +207,16 @@ class Sources:
 
 def _members(node: ast.ClassDef) -> dict[str, list[ast.stmt]]:
     """Name -> what defines it in the body of a class or, if nothing does, what assigns it to `self`."""
-    found: dict[str, list[ast.stmt]] = {}
+    members: dict[str, list[ast.stmt]] = {}
     for statement in outside_definitions(node.body):
         for name in names_of(statement):
-            found.setdefault(name, []).append(statement)
+            members.setdefault(name, []).append(statement)
     assigned: dict[str, list[ast.stmt]] = {}
     for method in node.body:
         for inner in ast.walk(method) if isinstance(method, FUNCTIONS) else ():
             for name in attributes_of_self(inner):
                 assigned.setdefault(name, []).append(inner)
-    return assigned | found
+    return assigned | members
 
 
 def installed(texts: Mapping[str, str] | None = None) -> Sources:

@@ -19,18 +19,18 @@ PROMPT_LENGTH, RESPONSE_LENGTH = 64, 400
 
 
 class ScriptedClient:
-    """Stands for veRL's generation client: answers with scripted texts, and keeps what it was asked."""
+    """Stands for veRL's generation client: answers with scripted texts, and keeps its requests."""
 
     def __init__(self, tokenizer, texts):
-        self.tokenizer, self.texts, self.asked = tokenizer, list(texts), []
+        self.tokenizer, self.texts, self.requests = tokenizer, list(texts), []
 
     async def generate(self, request_id, *, prompt_ids, sampling_params):
-        self.asked.append((request_id, list(prompt_ids), sampling_params))
-        text = self.texts[len(self.asked) - 1]
+        self.requests.append((request_id, list(prompt_ids), sampling_params))
+        text = self.texts[len(self.requests) - 1]
         if text is None:
             return TokenOutput(token_ids=[], stop_reason="aborted", extra_fields={})
         ids = self.tokenizer.encode(text, add_special_tokens=False)[: sampling_params["max_tokens"]]
-        version = len(self.asked)
+        version = len(self.requests)
         return TokenOutput(
             token_ids=ids,
             log_probs=[-0.5] * len(ids),
@@ -64,18 +64,21 @@ class Long:
         pass
 
     async def search(self, queries):
-        found = [Document(str(i), f"Title {i}\n" + f"w{i} " * 200) for i in range(3)]
-        return [[Document(d.id, f"{d.contents} {random.random()}") for d in found] for _ in queries]
+        texts = [f"Title {i}\n" + f"w{i} " * 200 for i in range(3)]
+        return [
+            [Document(str(i), f"{text} {random.random()}") for i, text in enumerate(texts)] for _ in queries
+        ]
 
 
-def config(**rag_r1):
+def config(prompt_length=PROMPT_LENGTH, response_length=RESPONSE_LENGTH, **rag_r1):
     return OmegaConf.create(
         {
             "actor_rollout_ref": {
                 "rollout": {
-                    "prompt_length": PROMPT_LENGTH,
-                    "response_length": RESPONSE_LENGTH,
-                    "max_model_len": PROMPT_LENGTH + RESPONSE_LENGTH,
+                    "name": "vllm",
+                    "prompt_length": prompt_length,
+                    "response_length": response_length,
+                    "max_model_len": prompt_length + response_length,
                 }
             },
             "data": {},
@@ -90,31 +93,29 @@ def config(**rag_r1):
     )
 
 
+async def run_loop(cfg, client, tokenizer, question="Who?", **row):
+    """The output of the agent loop for a row of the data set."""
+    trainer, data = DictConfigWrap(cfg), DictConfigWrap(cfg.data)
+    loop = SearchAgentLoop(trainer, client, tokenizer, None, None, data, hf_model_type="qwen2")
+    row = {
+        "raw_prompt": [{"role": "user", "content": question}],
+        "extra_info": {"id": "q1", "question": question},
+        **row,
+    }
+    return await loop.run({"temperature": 1.0, "logprobs": True}, **row)
+
+
 def play(tokenizer, texts, cfg=None, client_class=ScriptedClient, **row):
     """Run one row through the agent loop; returns the output and the scripted client."""
     client = client_class(tokenizer, texts)
-    row = {
-        "raw_prompt": [{"role": "user", "content": "Who?"}],
-        "extra_info": {"id": "q1", "question": "Who?"},
-        "uid": "u",
-        "session_id": 3,
-        **row,
-    }
+    row = {"uid": "u", "session_id": 3, **row}
+    return asyncio.run(run_loop(cfg or config(), client, tokenizer, **row)), client
 
-    async def main():
-        cfg_ = cfg or config()
-        loop = SearchAgentLoop(
-            DictConfigWrap(cfg_),
-            client,
-            tokenizer,
-            None,
-            None,
-            DictConfigWrap(cfg_.data),
-            hf_model_type="qwen2",
-        )
-        return await loop.run({"temperature": 1.0, "logprobs": True}, **row)
 
-    return asyncio.run(main()), client
+def tokens(output, generated):
+    """The ids of a response that were generated, or those that were observed."""
+    pairs = zip(output.response_ids, output.response_mask, strict=True)
+    return [token for token, bit in pairs if bit == generated]
 
 
 def score(tokenizer, output, cfg, **row):

@@ -56,9 +56,9 @@ def make_sessions(seed: int, prompts: int, group: int, most_rows: int = 3) -> li
     """Trajectories of `prompts` groups, in the order in which they ended. Some rows end with an observation,
     and some last rows hold nothing else."""
     rng = random.Random(seed)
-    made = [_session(rng, f"prompt{p}_{i}", most_rows) for p in range(prompts) for i in range(group)]
-    rng.shuffle(made)
-    return made
+    sessions = [_session(rng, f"prompt{p}_{i}", most_rows) for p in range(prompts) for i in range(group)]
+    rng.shuffle(sessions)
+    return sessions
 
 
 def _session(rng: random.Random, key: str, most_rows: int) -> Session:
@@ -205,14 +205,14 @@ class Laid:
     def rows_of_each(self) -> int:
         """Rows of a mini-batch, over all ranks."""
         config = self.trainer.config
-        own = config.actor_rollout_ref.actor.ppo_mini_batch_size * config.actor_rollout_ref.rollout.n
-        return getattr(self.trainer, "_rows", own)
+        size = config.actor_rollout_ref.actor.ppo_mini_batch_size * config.actor_rollout_ref.rollout.n
+        return getattr(self.trainer, "_rows", size)
 
     def mini_batches(self) -> list[list[list[str]]]:
         """The keys of each update, rank by rank, cut as veRL's `train_mini_batch` does."""
-        share, own = len(self.batch) // self.ranks, self.rows_of_each // self.ranks
+        share, size = len(self.batch) // self.ranks, self.rows_of_each // self.ranks
         ranks = [self.batch.keys[rank * share : (rank + 1) * share] for rank in range(self.ranks)]
-        return [[keys[i : i + own] for keys in ranks] for i in range(0, share, own)]
+        return [[keys[i : i + size] for keys in ranks] for i in range(0, share, size)]
 
     def rows(self, keys: Sequence[str]) -> TensorDict:
         return self.store.kv_batch_get(keys=list(keys), partition_id="train")
@@ -242,17 +242,17 @@ def laid_out(
 ) -> Laid:
     """The trajectories as a batch: sampled, padded, in the order of the ranks. In several rows with our
     trainer, in one with veRL's, unless `kind` says otherwise."""
-    made = make_buffer(patch, [], store=RowStore(), group_size=group)
+    buffer = make_buffer(patch, [], store=RowStore(), group_size=group)
     for module in (trainer_base, padding_utils):
-        patch.setattr(module, "tq", made.store)
-    put(made.store, sessions, split)
-    asked = len({session.key.partition("_")[0] for session in sessions})
-    batch, metrics = made.sample(global_steps=1, partition_id="train", batch_size=asked)
+        patch.setattr(module, "tq", buffer.store)
+    put(buffer.store, sessions, split)
+    requested = len({session.key.partition("_")[0] for session in sessions})
+    batch, metrics = buffer.sample(global_steps=1, partition_id="train", batch_size=requested)
     trainer = make_trainer(
         kind or (SessionTrainerSync if split else PPOTrainerSync),
         configuration(prompts, group, **algorithm),
         ranks,
     )
     batch = trainer._balance_batch(batch, metrics=metrics)
-    _number(made.store, batch, {session.key: session for session in sessions})
-    return Laid(trainer, made.store, batch, metrics, ranks)
+    _number(buffer.store, batch, {session.key: session for session in sessions})
+    return Laid(trainer, buffer.store, batch, metrics, ranks)

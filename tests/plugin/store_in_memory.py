@@ -63,11 +63,11 @@ class Rollout:
     """
 
     def __init__(self, store: Store, groups: Iterator[list[float | None]], rows_of_each: int = 1):
-        self.store, self.groups, self.asked, self.started = store, iter(groups), [], 0
+        self.store, self.groups, self.requested, self.started = store, iter(groups), [], 0
         self.rows_of_each = rows_of_each
 
     def __call__(self, prompts: int) -> None:
-        self.asked.append(prompts)
+        self.requested.append(prompts)
         self.start(prompts)
 
     def start(self, prompts: int, partition: str = "train") -> None:
@@ -102,7 +102,7 @@ def make_buffer(monkeypatch, groups, *, asynchronous=False, rows_of_each=1, stor
         monkeypatch.setattr(module, "tq", store)
     rollout = Rollout(store, groups, rows_of_each)
     kind = SearchReplayBufferAsync if asynchronous else SearchReplayBuffer
-    made = kind(
+    buffer = kind(
         trainer_mode="colocate_async" if asynchronous else "sync",
         trainer_config=OmegaConf.create({}),
         max_off_policy_threshold=8,
@@ -110,20 +110,20 @@ def make_buffer(monkeypatch, groups, *, asynchronous=False, rows_of_each=1, stor
         sampler_kwargs=OmegaConf.create({"poll_interval": 0.0, "refill_wait_s": 0.0, **options}),
         refill_fn=rollout,
     )
-    made.store, made.rollout = store, rollout
-    return made
+    buffer.store, buffer.rollout = store, rollout
+    return buffer
 
 
-def sample(made, prompts: int, partition: str = "train") -> tuple[KVBatchMeta, dict]:
+def sample(buffer, prompts: int, partition: str = "train") -> tuple[KVBatchMeta, dict]:
     """What a step does: start `prompts`, and ask for the batch."""
-    made.rollout.start(prompts, partition)
-    return made.sample(global_steps=1, partition_id=partition, batch_size=prompts)
+    buffer.rollout.start(prompts, partition)
+    return buffer.sample(global_steps=1, partition_id=partition, batch_size=prompts)
 
 
-def rewards_of(made, batch: KVBatchMeta) -> dict[str, list[float | None]]:
+def rewards_of(buffer, batch: KVBatchMeta) -> dict[str, list[float | None]]:
     """The rewards of a batch by prompt."""
     groups: dict[str, list[float | None]] = {}
     for key in batch.keys:
-        info = made.store.rows[batch.partition_id][key]["extra_fields"]["reward_extra_info"]
+        info = buffer.store.rows[batch.partition_id][key]["extra_fields"]["reward_extra_info"]
         groups.setdefault(key.split("_")[0], []).append(info["em"])
     return groups

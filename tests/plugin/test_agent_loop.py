@@ -7,22 +7,24 @@ import pickle
 
 import pytest
 
+from rag_r1.agent import TokenizerCodec
 from rag_r1.config.agent_setup import AgentSetup, RowLimits
 from rag_r1.config.schema import RagR1Config
 from rag_r1.protocols import load_protocol
 from tests.agent.chat_templates import tokenizer_with
-from tests.plugin.scripted_loop import PROMPT_LENGTH, RESPONSE_LENGTH, ScriptedClient, config, play, score
+from tests.plugin.scripted_loop import RESPONSE_LENGTH, ScriptedClient, config, play, score, tokens
 
 
 def test_a_row_is_played_and_its_tokens_mask_and_log_probs_line_up(tokenizer):
     turns = ["<think> t </think><search> a, b </search>", "<answer> x </answer>"]
     output, client = play(tokenizer, turns)
     ids, mask = output.response_ids, output.response_mask
-    assert tokenizer.decode([i for i, m in zip(ids, mask, strict=True) if m]) == "".join(turns)
-    observed = tokenizer.decode([i for i, m in zip(ids, mask, strict=True) if not m])
-    assert observed.startswith('\n<information>\n{\n  "query": [\n    "a",\n    "b"\n  ]')
+    assert tokenizer.decode(tokens(output, generated=1)) == "".join(turns)
+    assert tokenizer.decode(tokens(output, generated=0)).startswith(
+        '\n<information>\n{\n  "query": [\n    "a",\n    "b"\n  ]'
+    )
     assert output.response_logprobs == [-0.5 if m else 0.0 for m in mask]
-    (first, second) = client.asked
+    (first, second) = client.requests
     assert first[1] == output.prompt_ids == tokenizer.encode("Who?")
     assert second[1] == (output.prompt_ids + ids)[: len(second[1])]
     assert first[0] == second[0], "one request id keeps the turns on the replica with the cached prefix"
@@ -30,31 +32,26 @@ def test_a_row_is_played_and_its_tokens_mask_and_log_probs_line_up(tokenizer):
 
 
 def test_a_bare_text_prompt_reaches_the_engine_without_a_chat_template_and_with_its_opening(tokenizer):
-    cfg = config(protocol="r1_searcher")
-    cfg.actor_rollout_ref.rollout.prompt_length = 2000
-    cfg.actor_rollout_ref.rollout.max_model_len = 2000 + RESPONSE_LENGTH  # bytes are this tokenizer's tokens
+    cfg = config(2000, protocol="r1_searcher")  # bytes are this tokenizer's tokens
     messages = load_protocol("r1_searcher").messages("Who?")
     turns = ["I look. <|begin_of_query|> a <|end_of_query|>", "So. </think> <answer> x </answer>"]
     output, client = play(tokenizer, turns, cfg, raw_prompt=messages)
-    prompt = tokenizer.decode(client.asked[0][1])
+    prompt = tokenizer.decode(client.requests[0][1])
     assert prompt == messages[0]["content"] + " <think>" and prompt.endswith("User:Who?\nAssistant: <think>")
-    observed = tokenizer.decode(
-        [i for i, m in zip(output.response_ids, output.response_mask, strict=True) if not m]
-    )
+    observed = tokenizer.decode(tokens(output, generated=0))
     assert observed == '\n\n<|begin_of_documents|>\n(1)"a"\nfact\n<|end_of_documents|>\n\n'
-    assert client.asked[0][2]["stop"] == ["<|end_of_query|>", "</answer>"]
+    assert client.requests[0][2]["stop"] == ["<|end_of_query|>", "</answer>"]
 
 
 def test_a_chat_prompt_is_opened_behind_the_template(tokenizer):
-    cfg = config(protocol="r1_searcher_instruct")
-    cfg.actor_rollout_ref.rollout.prompt_length = 2000
+    cfg = config(2000, protocol="r1_searcher_instruct")
     messages = load_protocol("r1_searcher_instruct").messages("Who?")
     _, client = play(tokenizer, ["So. </think> <answer> x </answer>"], cfg, raw_prompt=messages)
-    assert tokenizer.decode(client.asked[0][1]) == messages[0]["content"] + "Who?<think>"
+    assert tokenizer.decode(client.requests[0][1]) == messages[0]["content"] + "Who?<think>"
 
 
-@pytest.mark.parametrize(("split", "shown"), [("train", 1), ("test", 2), ("val", 2)])
-def test_validation_rows_may_be_answered_by_another_number_of_documents(tokenizer, split, shown):
+@pytest.mark.parametrize(("split", "count"), [("train", 1), ("test", 2), ("val", 2)])
+def test_validation_rows_may_be_answered_by_another_number_of_documents(tokenizer, split, count):
     cfg = config(
         retriever={"tool": "tests.plugin.scripted_loop:Many", "topk": 1},
         validation_retriever={"topk": 2},
@@ -62,7 +59,7 @@ def test_validation_rows_may_be_answered_by_another_number_of_documents(tokenize
     )
     row = {"extra_info": {"id": "q1", "question": "Who?", "split": split}}
     output, _ = play(tokenizer, ["<search> a </search>", "<answer> x </answer>"], cfg, **row)
-    assert len(output.extra_fields["trajectory"]["turns"][0]["calls"][0]["documents"]) == shown
+    assert len(output.extra_fields["trajectory"]["turns"][0]["calls"][0]["documents"]) == count
 
 
 @pytest.mark.parametrize(("split", "searches"), [("train", 1), ("val", 2)])
@@ -74,14 +71,14 @@ def test_validation_rows_may_have_other_limits(tokenizer, split, searches):
     output, client = play(tokenizer, texts, cfg, **row)
     record = output.extra_fields["trajectory"]
     assert (record["status"], len(record["turns"])) == ("answered", searches + 1)
-    assert {asked[2]["max_tokens"] for asked in client.asked} == {25 if split == "train" else 30}
+    assert {request[2]["max_tokens"] for request in client.requests} == {25 if split == "train" else 30}
 
 
 def test_what_the_trainer_fetches_in_every_step_is_without_the_record(tokenizer):
     turns = ["<search> a </search>"] * 2 + ["<answer> x </answer>"]
     limits = {"max_turns": 2, "max_turn_tokens": 100, "max_query_observation_tokens": 3000}
-    cfg = config(retriever={"tool": "tests.plugin.scripted_loop:Long"}, agent=limits)
-    cfg.actor_rollout_ref.rollout.response_length = cfg.actor_rollout_ref.rollout.max_model_len = 10_000
+    tool = {"tool": "tests.plugin.scripted_loop:Long"}
+    cfg = config(response_length=10_000, retriever=tool, agent=limits)
     output, _ = play(tokenizer, turns, cfg)
     # As veRL's agent-loop worker does: it scores, then stores.
     result = score(tokenizer, output, cfg)
@@ -115,7 +112,7 @@ def test_a_failed_search_is_shown_to_the_policy_and_the_episode_goes_on(tokenize
 def test_a_trajectory_with_a_masked_failure_ends_there_and_trains_nothing(tokenizer):
     output, client = play(tokenizer, ["<search> fail </search>", "<answer> x </answer>"])
     record = output.extra_fields["trajectory"]
-    assert (record["status"], record["retries"], len(client.asked)) == ("tool_failure", 1, 1)
+    assert (record["status"], record["retries"], len(client.requests)) == ("tool_failure", 1, 1)
     assert record["failures"] == [{"kind": "tool", "turn": 0, "detail": ""}]
     assert len(output.response_ids) > 1 and not any(output.response_mask)
     result = score(tokenizer, output, config())
@@ -125,18 +122,9 @@ def test_a_trajectory_with_a_masked_failure_ends_there_and_trains_nothing(tokeni
     assert info["em"] is info["score"] is None
 
 
-def test_a_fault_in_code_costs_one_trajectory_and_is_counted(tokenizer):
-    class Broken:
-        def encode(self, *args, **kwargs):
-            return tokenizer.encode(*args, **kwargs)
-
-        def decode(self, *args, **kwargs):
-            raise RuntimeError("broken")
-
-        def __getattr__(self, name):
-            return getattr(tokenizer, name)
-
-    output, _ = play(Broken(), ["<answer> x </answer>"])
+def test_a_fault_in_code_costs_one_trajectory_and_is_counted(tokenizer, monkeypatch):
+    monkeypatch.setattr(TokenizerCodec, "decode", lambda self, ids: 1 / 0)
+    output, _ = play(tokenizer, ["<answer> x </answer>"])
     record = output.extra_fields["trajectory"]
     assert (record["status"], record["failures"][0]["kind"]) == ("error", "error")
     assert output.response_mask == [0]
@@ -161,20 +149,6 @@ def unknown(trajectory, golds):
     return None
 
 
-@pytest.mark.parametrize(
-    "row",
-    [
-        {"extra_info": {"id": "q1"}},
-        {"extra_info": None},
-        {"raw_prompt": [{"role": "user", "content": "x" * (PROMPT_LENGTH + 1)}]},
-    ],
-)
-def test_a_row_that_cannot_be_used_trains_nothing_and_does_not_raise(tokenizer, row):
-    output, client = play(tokenizer, [], **row)
-    assert output.extra_fields["trajectory"]["status"] == "bad_row"
-    assert output.response_mask == [0] and len(output.prompt_ids) <= PROMPT_LENGTH and not client.asked
-
-
 def no_tool(options):
     raise OSError("no index here")
 
@@ -183,17 +157,9 @@ def test_a_tool_that_cannot_be_made_is_a_failed_search(tokenizer):
     cfg = config(retriever={"tool": f"{__name__}:no_tool"})
     output, client = play(tokenizer, ["<search> a </search>"], cfg)
     record = output.extra_fields["trajectory"]
-    assert (record["status"], record["retries"], len(client.asked)) == ("tool_failure", 1, 1)
+    assert (record["status"], record["retries"], len(client.requests)) == ("tool_failure", 1, 1)
     assert record["failures"] == [{"kind": "tool", "turn": 0, "detail": "OSError: no index here"}]
     assert not any(output.response_mask)
-
-
-@pytest.mark.parametrize("row", [{"raw_prompt": None}, {"raw_prompt": 5}, {"extra_info": "text"}])
-def test_a_row_of_the_wrong_shape_is_a_bad_row(tokenizer, row):
-    output, client = play(tokenizer, [], **row)
-    record = output.extra_fields["trajectory"]
-    assert (record["status"], record["failures"][0]["kind"], client.asked) == ("bad_row", "row", [])
-    assert output.prompt_ids and output.response_mask == [0]
 
 
 @pytest.mark.parametrize("log_probs", [None, [], [-0.5]])
@@ -232,7 +198,7 @@ def test_an_aborted_generation_is_asked_for_again(tokenizer):
     output, client = play(tokenizer, [None, "<answer> x </answer>"])
     record = output.extra_fields["trajectory"]
     assert (record["status"], record["retries"], record["failures"]) == ("answered", 1, [])
-    assert client.asked[0][1] == client.asked[1][1]
+    assert client.requests[0][1] == client.requests[1][1]
 
 
 def test_a_generation_that_stays_aborted_trains_nothing_and_does_not_raise(tokenizer):
@@ -257,18 +223,10 @@ def test_a_prompt_of_ones_own_replaces_the_rows(tokenizer, tmp_path):
 @pytest.mark.parametrize(
     ("rag_r1", "key"),
     [
-        ({"protocol": "no_such"}, "rag_r1.protocol"),
-        ({"agent": {"max_turn": 3}}, "rag_r1.agent.max_turn"),
-        ({"agent": {"max_turns": "four"}}, "rag_r1.agent.max_turns"),
         ({"prompt": "no/such/file"}, "rag_r1.prompt"),
-        ({"surprise": 1}, "rag_r1.surprise"),
-        ({"failures": {"retry": 1}}, "rag_r1.failures.retry"),
-        ({"failures": {"retries": -1}}, "rag_r1.failures.retries"),
-        ({"failures": {"wait_s": "long"}}, "rag_r1.failures.wait_s"),
-        ({"failures": {"mask": ["retreiver"]}}, "rag_r1.failures.mask"),
+        ({"agent": {"paths": 3}}, "rag_r1.agent.paths is 3"),
+        ({"agent": {"max_turns": "four"}}, "rag_r1.agent.max_turns"),
         ({"failures": {"mask": "all"}}, "rag_r1.failures.mask"),
-        ({"failures": {"tool_timeout_s": 0}}, "rag_r1.failures.tool_timeout_s"),
-        ({"failures": {"engine_timeout_s": 0}}, "rag_r1.failures.engine_timeout_s"),
         ({"failures": {"engine_timeout_s": "long"}}, "rag_r1.failures.engine_timeout_s"),
     ],
 )
@@ -278,9 +236,7 @@ def test_a_wrong_configuration_is_named(tokenizer, rag_r1, key):
 
 
 def test_turns_of_the_chat_template_begin_with_verls_prompt_and_follow_each_other_as_it_writes_them():
-    tokenizer, cfg = tokenizer_with("plain"), config(protocol="agentic_rag_tools")
-    cfg.actor_rollout_ref.rollout.prompt_length = 1000
-    cfg.actor_rollout_ref.rollout.max_model_len = 1000 + RESPONSE_LENGTH
+    tokenizer, cfg = tokenizer_with("plain"), config(1000, protocol="agentic_rag_tools")
     call = '<tool_call>{"name": "search", "arguments": {"query": "Ulm"}}</tool_call>'
     messages = load_protocol("agentic_rag_tools").messages("Who?")
     turns = [call + "<|im_end|>", "<answer> x </answer>"]
@@ -288,13 +244,7 @@ def test_turns_of_the_chat_template_begin_with_verls_prompt_and_follow_each_othe
     settings = RagR1Config.from_config({"protocol": "agentic_rag_tools"})
     setup = AgentSetup.of(settings, tokenizer, RowLimits(1000, RESPONSE_LENGTH))
     assert output.prompt_ids == setup.prompt_ids("Who?")
-    observed = [i for i, m in zip(output.response_ids, output.response_mask, strict=True) if not m]
-    told = '\n<|im_start|>tool\nDoc 1: "Ulm"\nfact<|im_end|>\n<|im_start|>assistant\n'
-    assert tokenizer.decode(observed) == told
-    assert tokenizer.decode(output.response_ids) == turns[0] + told + turns[1]
-    assert client.asked[0][2]["stop"] == ["</answer>", "<tool_response>"]
-
-
-def test_several_paths_are_refused_in_a_training(tokenizer):
-    with pytest.raises(ValueError, match="rag_r1.agent.paths is 3"):
-        play(tokenizer, ["<answer> x </answer>"], config(agent={"paths": 3}))
+    observed = '\n<|im_start|>tool\nDoc 1: "Ulm"\nfact<|im_end|>\n<|im_start|>assistant\n'
+    assert tokenizer.decode(tokens(output, generated=0)) == observed
+    assert tokenizer.decode(output.response_ids) == turns[0] + observed + turns[1]
+    assert client.requests[0][2]["stop"] == ["</answer>", "<tool_response>"]

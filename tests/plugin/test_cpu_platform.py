@@ -13,7 +13,7 @@ if torch.cuda.is_available():
     pytest.skip("this machine has a GPU: its platform is veRL's own", allow_module_level=True)
 
 import verl  # noqa: F401  (loads the plugin)
-from transformers import Qwen2Config, Qwen2ForCausalLM
+from transformers import Qwen2ForCausalLM
 from verl.plugin.platform import PlatformRegistry, get_platform
 from verl.utils.device import get_device_id, get_device_name, get_nccl_backend, get_torch_device
 from verl.workers.config import FSDPEngineConfig, FSDPOptimizerConfig, HFModelConfig
@@ -23,24 +23,13 @@ from rag_r1.plugin.value_model import CUDAEngineWithValueHead
 
 
 def test_verl_detects_the_cpu_where_there_is_no_accelerator():
-    assert type(get_platform()).__name__ == "PlatformCPU"
+    platform = get_platform()
+    assert type(platform).__name__ == "PlatformCPU"
+    assert type(platform).__abstractmethods__ == frozenset(), "each member that veRL asks for is defined"
     assert get_device_name() == get_device_id() == "cpu"
-
-
-def test_every_member_that_verl_asks_for_is_defined():
-    assert type(get_platform()).__abstractmethods__ == frozenset()
-
-
-def test_tensors_go_to_the_current_device():
     assert torch.zeros(2).to(get_device_id()).device == torch.device("cpu")
-
-
-def test_weights_go_through_shared_memory():
-    assert get_platform().is_ipc_supported() is False
-
-
-def test_ray_schedules_training_workers_on_logical_slots():
-    assert get_platform().ray_resource_options(1) == {"num_gpus": 1}
+    assert platform.is_ipc_supported() is False, "weights go through shared memory"
+    assert platform.ray_resource_options(1) == {"num_gpus": 1}, "workers run on logical slots"
 
 
 def test_the_device_module_reports_memory_of_machine_and_process():
@@ -80,18 +69,6 @@ def worker(lone_worker):
     initialize_global_process_group_ray(timeout_second=60)
     yield
     torch.distributed.destroy_process_group()
-
-
-@pytest.fixture(scope="module")
-def model_folder(tmp_path_factory) -> str:
-    torch.manual_seed(0)
-    config = Qwen2Config(
-        vocab_size=50, hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2,
-        num_key_value_heads=1, max_position_embeddings=64, tie_word_embeddings=True,
-    )  # fmt: skip
-    folder = tmp_path_factory.mktemp("model")
-    Qwen2ForCausalLM(config).save_pretrained(folder)
-    return str(folder)
 
 
 def make_engine(model_type: str, folder: str, *, forward_only: bool):
@@ -155,9 +132,9 @@ def test_on_nvidias_gpus_our_critic_goes_before_verls_own_where_it_is_loaded(mon
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("wanted", "found"), [("", "cpu"), pytest.param("nvidia", "cuda", marks=pytest.mark.full)]
+    ("wanted", "device"), [("", "cpu"), pytest.param("nvidia", "cuda", marks=pytest.mark.full)]
 )
-def test_a_torch_for_cpus_stays_on_the_cpu_beside_an_nvidia_smi(tmp_path, wanted: str, found: str):
+def test_a_torch_for_cpus_stays_on_the_cpu_beside_an_nvidia_smi(tmp_path, wanted: str, device: str):
     """As veRL's driver does it: import, detect, set `trainer.device`. Without the plugin it would be cuda."""
     smi = tmp_path / "nvidia-smi"
     smi.write_text("#!/bin/sh\necho 'GPU 0: Stub'\n")
@@ -170,7 +147,7 @@ def test_a_torch_for_cpus_stays_on_the_cpu_beside_an_nvidia_smi(tmp_path, wanted
     environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "VERL_PLATFORM": wanted}
     command = [sys.executable, "-W", "ignore", "-c", program]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
-    assert done.stdout.split()[-1:] == [found], done.stderr
+    assert done.stdout.split()[-1:] == [device], done.stderr
 
 
 @pytest.mark.parametrize("cuda", ["13.0", None])

@@ -19,135 +19,140 @@ BROKEN, HALF = [None, None], [1.0, None]
 def make(monkeypatch, request):
     """A filtering sampler for either kind of trainer."""
 
-    def make(groups, prompts, metric="reward", max_num_gen_batches=10, **options):
-        filters = {"enable": True, "metric": metric, "max_num_gen_batches": max_num_gen_batches}
-        options = {"group_size": 2, "train_batch_size": prompts, "filter_groups": filters, **options}
+    def make(groups, prompts, *args, group_size=2, **options):
+        options = {**filtering(prompts, group_size, *args), **options}
         return make_buffer(monkeypatch, groups, asynchronous=request.param == "async", **options)
 
     return make
 
 
+def filtering(prompts, group_size, metric="reward", limit=10):
+    """The options of a sampler that replaces groups without a difference."""
+    filters = {"enable": True, "metric": metric, "max_num_gen_batches": limit}
+    return {"train_batch_size": prompts, "group_size": group_size, "filter_groups": filters}
+
+
 @pytest.mark.parametrize("metric", ["reward", "em"])
 def test_groups_with_one_reward_are_replaced_until_the_batch_is_full(make, metric):
-    made = make(chain([MIXED, RIGHT, WRONG, MIXED], repeat(MIXED)), 4, metric)
-    batch, metrics = sample(made, 4)
-    assert list(rewards_of(made, batch).values()) == [MIXED] * 4
+    buffer = make(chain([MIXED, RIGHT, WRONG, MIXED], repeat(MIXED)), 4, metric)
+    batch, metrics = sample(buffer, 4)
+    assert list(rewards_of(buffer, batch).values()) == [MIXED] * 4
     assert metrics["search/filtered_groups"] == metrics["training/filter_groups/evicted_samples"] == 2
-    assert metrics["search/refilled_groups"] == sum(made.rollout.asked) >= 2
+    assert metrics["search/refilled_groups"] == sum(buffer.rollout.requested) >= 2
     assert metrics["search/short_groups"] == metrics["search/unusable_groups"] == 0
-    assert "prompt1_0_0" not in made.store.rows["train"], "a dropped group leaves the store"
+    assert "prompt1_0_0" not in buffer.store.rows["train"], "a dropped group leaves the store"
 
 
 def test_which_reward_the_dropped_groups_had_goes_to_verls_table(make):
-    made = make(chain([RIGHT, RIGHT, WRONG], repeat(MIXED)), 3)
-    assert sample(made, 3)[1]["_dapo_filtered_reward_counts"] == {1.0: 2, 0.0: 1}
+    buffer = make(chain([RIGHT, RIGHT, WRONG], repeat(MIXED)), 3)
+    assert sample(buffer, 3)[1]["_dapo_filtered_reward_counts"] == {1.0: 2, 0.0: 1}
 
 
 def test_equal_values_are_equal_whatever_their_deviation_in_floating_point(make):
-    made = make(chain([[0.1, 0.1, 0.1]], repeat(MIXED)), 1, "em", group_size=3)
-    assert list(rewards_of(made, sample(made, 1)[0]).values()) == [MIXED]
+    buffer = make(chain([[0.1, 0.1, 0.1]], repeat(MIXED)), 1, "em", group_size=3)
+    assert list(rewards_of(buffer, sample(buffer, 1)[0]).values()) == [MIXED]
 
 
 def test_masked_trajectories_do_not_count_as_wrong_ones(make):
-    made = make(chain([[1.0, 1.0, None]], repeat([1.0, 0.0, None])), 2, group_size=3)
-    batch, metrics = sample(made, 2)
-    kept = list(rewards_of(made, batch).values())  # of which prompts, veRL leaves open where more have ended
+    buffer = make(chain([[1.0, 1.0, None]], repeat([1.0, 0.0, None])), 2, group_size=3)
+    batch, metrics = sample(buffer, 2)
+    # Of which prompts they are, veRL leaves open where more have ended.
+    kept = list(rewards_of(buffer, batch).values())
     assert kept == [[1.0, 0.0]] * 2, "compared, and left out of the batch itself"
-    assert "prompt0" not in rewards_of(made, batch) and metrics["search/filtered_groups"] == 1
+    assert "prompt0" not in rewards_of(buffer, batch) and metrics["search/filtered_groups"] == 1
 
 
 @pytest.mark.parametrize("metric", ["reward", "em"])
 def test_a_group_with_fewer_than_two_usable_trajectories_is_replaced_as_well(make, metric):
-    made = make(chain([BROKEN, MIXED, HALF, MIXED], repeat(MIXED)), 4, metric)
-    batch, metrics = sample(made, 4)
-    assert list(rewards_of(made, batch).values()) == [MIXED] * 4
+    buffer = make(chain([BROKEN, MIXED, HALF, MIXED], repeat(MIXED)), 4, metric)
+    batch, metrics = sample(buffer, 4)
+    assert list(rewards_of(buffer, batch).values()) == [MIXED] * 4
     assert metrics["search/unusable_groups"] == 2 and metrics["search/filtered_groups"] == 0
 
 
 def test_at_the_limit_the_step_trains_on_the_groups_that_there_are(make):
-    made = make(chain([MIXED, RIGHT, RIGHT, RIGHT], repeat(RIGHT)), 4, max_num_gen_batches=3)
-    batch, metrics = sample(made, 4)
-    assert list(rewards_of(made, batch)) == ["prompt0"]
-    assert made.rollout.started == 3 * 4 and metrics["search/refilled_groups"] == 8
+    buffer = make(chain([MIXED, RIGHT, RIGHT, RIGHT], repeat(RIGHT)), 4, "reward", 3)
+    batch, metrics = sample(buffer, 4)
+    assert list(rewards_of(buffer, batch)) == ["prompt0"]
+    assert buffer.rollout.started == 3 * 4 and metrics["search/refilled_groups"] == 8
     assert metrics["search/short_groups"] == 3 and metrics["search/lost"] == 0
 
 
 def test_a_step_in_which_no_group_differs_ends_the_run_and_says_what_to_do(make):
-    made = make(repeat(RIGHT), 2, max_num_gen_batches=2)
+    buffer = make(repeat(RIGHT), 2, "reward", 2)
     with pytest.raises(RuntimeError, match="none of 4 groups had different rewards.*max_num_gen_batches"):
-        sample(made, 2)
-    assert made.rollout.started == 4
+        sample(buffer, 2)
+    assert buffer.rollout.started == 4
 
 
 def test_a_search_engine_that_is_away_costs_one_batch_of_prompts_at_a_time(make):
-    made = make(chain(repeat(BROKEN, 4), repeat(MIXED)), 2, refills=3)
-    batch, metrics = sample(made, 2)
-    assert list(rewards_of(made, batch).values()) == [MIXED] * 2
+    buffer = make(chain(repeat(BROKEN, 4), repeat(MIXED)), 2, refills=3)
+    batch, metrics = sample(buffer, 2)
+    assert list(rewards_of(buffer, batch).values()) == [MIXED] * 2
     assert metrics["search/refilled_batches"] == 2, "two batches lost, and waited for each time"
 
 
 def test_the_means_are_over_all_that_was_generated_and_the_limit_is_of_one_step(make):
-    made = make(chain([MIXED, RIGHT], cycle([MIXED])), 2, max_num_gen_batches=2)
-    first = sample(made, 2)[1]
-    assert first["search/samples"] == 2 * made.rollout.started
+    buffer = make(chain([MIXED, RIGHT], cycle([MIXED])), 2, "reward", 2)
+    first = sample(buffer, 2)[1]
+    assert first["search/samples"] == 2 * buffer.rollout.started
     assert first["search/em"] > 0.5, "the dropped group was right"
-    second = sample(made, 2)[1]
+    second = sample(buffer, 2)[1]
     assert second["search/em"] == 0.5 and second["search/filtered_groups"] == 0
 
 
 def test_several_rows_of_a_trajectory_count_once(monkeypatch):
-    filters = {"enable": True, "metric": "reward", "max_num_gen_batches": 2}
-    options = {"group_size": 1, "train_batch_size": 1, "filter_groups": filters, "rows_of_each": 2}
-    made = make_buffer(monkeypatch, [[1.0]], **options)
-    assert len(sample(made, 1)[0].keys) == 2, "one trajectory of two rows is no group of equals"
+    buffer = make_buffer(monkeypatch, [[1.0]], rows_of_each=2, **filtering(1, 1, limit=2))
+    assert len(sample(buffer, 1)[0].keys) == 2, "one trajectory of two rows is no group of equals"
 
 
 def test_a_metric_that_the_reward_manager_does_not_give_is_named_with_those_that_there_are(make):
-    made = make([MIXED], 1, "f2")
+    buffer = make([MIXED], 1, "f2")
     with pytest.raises(RuntimeError, match="metric=f2 .*em, failed_retriever, masked, score"):
-        sample(made, 1)
+        sample(buffer, 1)
 
 
 def test_a_group_is_fetched_once_however_often_the_buffer_looks(make):
-    made = make([MIXED, MIXED], 2)
-    made.rollout.start(1)
-    wait = made._wait_for_next_poll
+    buffer = make([MIXED, MIXED], 2)
+    buffer.rollout.start(1)
+    wait = buffer._wait_for_next_poll
 
     def and_one_more_ends(*args):
-        if made.rollout.started < 2:
-            made.rollout.start(1)
+        if buffer.rollout.started < 2:
+            buffer.rollout.start(1)
         return wait(*args)
 
-    made._wait_for_next_poll = and_one_more_ends
-    made.sample(global_steps=1, partition_id="train", batch_size=2)
-    looked = {key: n for key, n in made.store.fetched.items() if key.startswith("prompt0")}
+    buffer._wait_for_next_poll = and_one_more_ends
+    buffer.sample(global_steps=1, partition_id="train", batch_size=2)
+    looked = {key: n for key, n in buffer.store.fetched.items() if key.startswith("prompt0")}
     assert set(looked.values()) == {2}, "once to compare the group, once with the batch"
 
 
 def test_validation_groups_are_never_filtered(make):
-    made = make([RIGHT, WRONG], 2)
-    batch, _ = sample(made, 2, "val")
-    assert list(rewards_of(made, batch).values()) == [RIGHT, WRONG]
+    buffer = make([RIGHT, WRONG], 2)
+    batch, _ = sample(buffer, 2, "val")
+    assert list(rewards_of(buffer, batch).values()) == [RIGHT, WRONG]
 
 
 def test_groups_that_failed_without_a_trajectory_are_refilled_if_that_is_asked_for(monkeypatch):
     options = {"group_size": 2, "train_batch_size": 2, "sync_refill_failed_groups": True}
-    made = make_buffer(monkeypatch, [[], RIGHT, MIXED], **options)
-    batch, metrics = sample(made, 2)
-    assert list(rewards_of(made, batch).values()) == [RIGHT, MIXED], "and nothing is filtered"
-    assert made.rollout.asked == [1] and metrics["search/refilled_groups"] == 1
+    buffer = make_buffer(monkeypatch, [[], RIGHT, MIXED], **options)
+    batch, metrics = sample(buffer, 2)
+    assert list(rewards_of(buffer, batch).values()) == [RIGHT, MIXED], "and nothing is filtered"
+    assert buffer.rollout.requested == [1] and metrics["search/refilled_groups"] == 1
 
 
 @pytest.mark.slow
 def test_the_recipes_tell_the_sampler_what_verl_does_not(model_config):
     """veRL's own trainer makes the replay buffer from a composed recipe."""
     config = model_config("algorithm.filter_groups.enable=true", "algorithm.filter_groups.metric=em")
-    made = built_by_verl(config)
-    assert (made.filter_groups_metric, made.max_gen_batches, made.train_batch_size) == ("em", 10, 512)
-    assert made.group_size == 5 and not made.sync_refill_failed_groups
+    buffer = built_by_verl(config)
+    assert (buffer.filter_groups_metric, buffer.max_gen_batches, buffer.train_batch_size) == ("em", 10, 512)
+    assert buffer.group_size == 5 and not buffer.sync_refill_failed_groups
     config = model_config("trainer.v1.sampler.sync_refill_failed_groups=true")
-    made = built_by_verl(config)
-    assert made.sync_refill_failed_groups and made.gen_batch_size == 1 and made.filter_groups_metric is None
+    buffer = built_by_verl(config)
+    assert buffer.sync_refill_failed_groups and buffer.filter_groups_metric is None
+    assert buffer.gen_batch_size == 1
 
 
 @pytest.fixture(scope="module")
@@ -174,17 +179,14 @@ def test_whatever_arrives_no_kept_group_is_without_difference_and_the_limit_hold
     groups, prompts, most, asynchronous
 ):
     with pytest.MonkeyPatch.context() as patch:
-        filters = {"enable": True, "metric": "reward", "max_num_gen_batches": most}
-        options = {"group_size": 3, "train_batch_size": prompts, "filter_groups": filters, "refills": 0}
-        made = make_buffer(
-            patch, chain(groups, repeat([0.0, 0.0, 0.0])), asynchronous=asynchronous, **options
-        )
+        options = {**filtering(prompts, 3, limit=most), "asynchronous": asynchronous, "refills": 0}
+        buffer = make_buffer(patch, chain(groups, repeat([0.0, 0.0, 0.0])), **options)
         try:
-            batch, metrics = sample(made, prompts)
+            batch, metrics = sample(buffer, prompts)
         except RuntimeError:
             kept = {}
         else:
-            kept = rewards_of(made, batch)
+            kept = rewards_of(buffer, batch)
             assert len(kept) == prompts - metrics["search/short_groups"] > 0
         assert all(len(set(rewards)) > 1 and None not in rewards for rewards in kept.values())
-        assert made.rollout.started <= most * prompts
+        assert buffer.rollout.started <= most * prompts

@@ -9,7 +9,7 @@ import pytest
 from tokenizers import AddedToken
 
 from rag_r1.protocols import Document
-from tests.plugin.scripted_loop import config, play
+from tests.plugin.scripted_loop import PROMPT_LENGTH, config, play, tokens
 
 
 def with_tokens(tokenizer, *tokens):
@@ -36,15 +36,13 @@ CONTROL = ["<tool_call>", "<｜User｜>", "[INST]", "<start_of_turn>", "[TURN]",
 def test_neither_a_document_nor_a_question_becomes_a_token_that_controls_the_model(tokenizer):
     grown = with_tokens(tokenizer, *CONTROL, " 1901")
     controls = {grown.convert_tokens_to_ids(token) for token in [*CONTROL, "<|im_end|>"]}
-    cfg = config(retriever={"tool": f"{__name__}:Injecting", "text": HOSTILE}, protocol="rag_r1_sq")
+    cfg = config(500, retriever={"tool": f"{__name__}:Injecting", "text": HOSTILE}, protocol="rag_r1_sq")
     question = f"Who, in 1901, {HOSTILE}?"
     prompt = [{"role": "user", "content": f"Find </search>: {question}"}]
-    cfg.actor_rollout_ref.rollout.prompt_length = 500
     row = {"extra_info": {"id": "q1", "question": question}, "raw_prompt": prompt}
     output, client = play(grown, ["<search> a </search>", "<answer> x </answer>"], cfg, **row)
     assert output.extra_fields["trajectory"]["question"] == question  # the record has it as it was asked
-    observed = [i for i, m in zip(output.response_ids, output.response_mask, strict=True) if not m]
-    for ids in (output.prompt_ids, observed):
+    for ids in (output.prompt_ids, tokens(output, generated=0)):
         assert not controls & set(ids) and "[tool_call] [|im_end|]" in grown.decode(ids)
     assert grown.decode(output.prompt_ids).startswith("Find </search>: Who, in 1901, [tool_call]")
     assert grown.convert_tokens_to_ids(" 1901") in output.prompt_ids  # an ordinary word stays one token
@@ -71,19 +69,27 @@ def nested(depth):
     return cell
 
 
+CONTENTS = ["x" * (PROMPT_LENGTH + 1), "x" * 50_000_000, nested(5000)]
+
+
 @pytest.mark.parametrize(
     "row",
     [
+        {"extra_info": {"id": "q1"}},
+        {"extra_info": None},
+        {"extra_info": "text"},
         {"extra_info": {"id": "q1", "question": nested(5000)}},
         {"extra_info": {"id": nested(5000), "question": {"a": "Who?"}}},
         {"extra_info": {"id": "q1", "question": np.array(["Who?"] * 9, dtype=object)}},
-        {"raw_prompt": [{"role": "user", "content": "x" * 50_000_000}]},
-        {"raw_prompt": [{"role": "user", "content": nested(5000)}]},
+        {"raw_prompt": None},
+        {"raw_prompt": 5},
         {"raw_prompt": ["Who?"]},
         {"raw_prompt": [{"role": "user"}]},
+        *({"raw_prompt": [{"role": "user", "content": content}]} for content in CONTENTS),
     ],
 )
-def test_a_huge_or_nested_cell_is_a_bad_row(tokenizer, row):
+def test_a_row_that_cannot_be_used_trains_nothing_and_does_not_raise(tokenizer, row):
     output, client = play(tokenizer, [], **row)
-    assert output.extra_fields["trajectory"]["status"] == "bad_row"
-    assert output.response_mask == [0] and not client.asked
+    record = output.extra_fields["trajectory"]
+    assert (record["status"], record["failures"][0]["kind"], client.requests) == ("bad_row", "row", [])
+    assert 0 < len(output.prompt_ids) <= PROMPT_LENGTH and output.response_mask == [0]

@@ -27,23 +27,23 @@ MODULES = (
 )
 
 
-def overridden(made: type) -> set[tuple[str, str]]:
+def overridden(cls: type) -> set[tuple[str, str]]:
     """(module, name) of the functions and properties of veRL's that a class, or a mixin of it, overrides."""
-    ours = [one for one in made.__mro__ if one.__module__.startswith("rag_r1.")]
-    theirs = [one for one in made.__mro__ if one.__module__.startswith("verl.")]
-    found = set()
-    for one in ours:
-        for name, value in vars(one).items():
+    ours = [base for base in cls.__mro__ if base.__module__.startswith("rag_r1.")]
+    theirs = [base for base in cls.__mro__ if base.__module__.startswith("verl.")]
+    names = set()
+    for base in ours:
+        for name, value in vars(base).items():
             written = isinstance(value, FunctionType | property | classmethod | staticmethod)
             if written and (owner := next((their for their in theirs if name in vars(their)), None)):
-                found.add((owner.__module__, f"{owner.__qualname__}.{name}"))
-    return found
+                names.add((owner.__module__, f"{owner.__qualname__}.{name}"))
+    return names
 
 
 def test_the_scan_finds_what_the_classes_override():
     modules = [import_module(f"rag_r1.plugin.{name}") for name in MODULES]
-    classes = {made for module in modules for _, made in getmembers(module, isclass)}
-    live = {name for made in classes if made.__module__.startswith("rag_r1.") for name in overridden(made)}
+    classes = {cls for module in modules for _, cls in getmembers(module, isclass)}
+    live = {name for cls in classes if cls.__module__.startswith("rag_r1.") for name in overridden(cls)}
     scan = Scan(installed())
     scanned = {name for name, uses in scan.contacts.items() if "overridden" in uses}
     variables = {

@@ -12,28 +12,15 @@ import random
 from types import SimpleNamespace
 
 import pytest
-from omegaconf import OmegaConf
-from verl.experimental.agent_loop.agent_loop import DictConfigWrap
 from verl.workers.rollout import llm_server
 from verl.workers.rollout.llm_server import FullyAsyncLLMServerClient, LLMServerClient
 from verl.workers.rollout.replica import TokenOutput
 from verl.workers.rollout.router import GlobalRequestLoadBalancer
 
-from rag_r1.plugin.agent_loop import SearchAgentLoop
+from tests.plugin.scripted_loop import config, run_loop
 
 SEARCH, ANSWER = "<think> t </think><search> a </search>", "<answer> x </answer>"
-
-
-def config(**rag_r1):
-    rollout = {"name": "vllm", "prompt_length": 64, "response_length": 400, "max_model_len": 464}
-    ours = {
-        "protocol": "rag_r1_mq",
-        "agent": {"max_turns": 2, "max_turn_tokens": 100},
-        "retriever": {"tool": f"{__name__}:Nothing"},
-        "failures": {"wait_s": 0},
-        **rag_r1,
-    }
-    return OmegaConf.create({"actor_rollout_ref": {"rollout": rollout}, "data": {}, "rag_r1": ours})
+NOTHING = {"tool": f"{__name__}:Nothing"}
 
 
 class Nothing:
@@ -76,9 +63,9 @@ class Server:
         self.requests.append(list(prompt_ids))
         response = self.tokenizer.decode(prompt_ids)
         turn = sum(f"{text}\n<information>" in response for text in self.turns)
-        begun = response.rpartition("</information>\n")[2] if turn else response.removeprefix("Who?")
+        written = response.rpartition("</information>\n")[2] if turn else response.removeprefix("Who?")
         script = self.tokenizer.encode(self.turns[turn] + self.after, add_special_tokens=False)
-        ids, left = [], script[len(self.tokenizer.encode(begun, add_special_tokens=False)) :]
+        ids, left = [], script[len(self.tokenizer.encode(written, add_special_tokens=False)) :]
         stop_reason = "completed"
         for token in left[: sampling_params["max_tokens"]]:
             if self.aborts and self.written >= self.aborts[0]:
@@ -89,15 +76,19 @@ class Server:
             self.written += 1
             if any(stop in self.tokenizer.decode(ids) for stop in sampling_params["stop"]):
                 break
-        out = TokenOutput(
+        out = self.output(ids, stop_reason)
+        if stop_reason == "aborted":
+            self.version += 1  # the weight update, before the request is resumed
+        return out
+
+    def output(self, ids, stop_reason="completed"):
+        """veRL's output for these tokens, with the version of the weights."""
+        return TokenOutput(
             token_ids=ids,
             log_probs=[-float(self.version)] * len(ids),
             stop_reason=stop_reason,
             extra_fields={"global_steps": self.version},
         )
-        if stop_reason == "aborted":
-            self.version += 1  # the weight update, before the request is resumed
-        return out
 
 
 @pytest.fixture(autouse=True)
@@ -109,29 +100,15 @@ def no_pause(monkeypatch):
 
 def play(tokenizer, server, client_class=FullyAsyncLLMServerClient, cfg=None):
     """One trajectory; the turns are told apart by the observations in the context."""
-    cfg = cfg or config()
-
-    async def main():
-        balancer = GlobalRequestLoadBalancer(servers={"one": Remote(server)})
-        client = client_class(cfg, Remote(balancer))
-        trainer, data = DictConfigWrap(cfg), DictConfigWrap(cfg.data)
-        loop = SearchAgentLoop(trainer, client, tokenizer, None, None, data, hf_model_type="qwen2")
-        row = {"raw_prompt": [{"role": "user", "content": "Who?"}], "extra_info": {"question": "Who?"}}
-        return await asyncio.wait_for(
-            loop.run({"temperature": 1.0, "logprobs": True}, **row, global_steps=9), 30
-        )
-
-    return asyncio.run(main())
+    cfg = cfg or config(retriever=NOTHING)
+    client = client_class(cfg, Remote(GlobalRequestLoadBalancer(servers={"one": Remote(server)})))
+    return asyncio.run(asyncio.wait_for(run_loop(cfg, client, tokenizer, global_steps=9), 30))
 
 
-def generated(output):
-    return [
-        (token, logprob)
-        for token, logprob, mask in zip(
-            output.response_ids, output.response_logprobs, output.response_mask, strict=True
-        )
-        if mask
-    ]
+def log_probs(output):
+    """The log-probs of the generated tokens."""
+    pairs = zip(output.response_logprobs, output.response_mask, strict=True)
+    return [logprob for logprob, bit in pairs if bit]
 
 
 def span(output):
@@ -154,9 +131,7 @@ def test_a_generation_aborted_anywhere_gives_the_same_row_with_each_tokens_own_v
     output = play(tokenizer, server)
     assert output.response_ids == whole.response_ids
     assert output.response_mask == whole.response_mask
-    assert [logprob for _, logprob in generated(output)] == [
-        -1.0 if i < at else -2.0 for i in range(len(generated(output)))
-    ]
+    assert log_probs(output) == [-1.0 if i < at else -2.0 for i in range(len(SEARCH + ANSWER))]
     assert server.version == 2 and span(output)[1] == 2
     assert span(output)[0] == 1
     assert output.extra_fields["trajectory"]["failures"] == []
@@ -187,8 +162,7 @@ def test_an_update_while_a_search_is_under_way_is_told_by_the_versions_of_the_tu
     server = Server(tokenizer, [SEARCH, ANSWER])
     Updating.server = server
     output = play(tokenizer, server, cfg=config(retriever={"tool": f"{__name__}:Updating"}))
-    versions = [logprob for _, logprob in generated(output)]
-    assert versions == [-1.0] * len(SEARCH) + [-2.0] * len(ANSWER)
+    assert log_probs(output) == [-1.0] * len(SEARCH) + [-2.0] * len(ANSWER)
     assert span(output) == (1, 2)
     assert server.requests[1] == (output.prompt_ids + output.response_ids)[: len(server.requests[1])]
 
@@ -205,7 +179,7 @@ class Updating(Nothing):
 
 
 def test_the_turns_budget_counts_what_was_written_before_the_abort(tokenizer):
-    cfg = config(agent={"max_turns": 1, "final_turn": False, "max_turn_tokens": 20})
+    cfg = config(retriever=NOTHING, agent={"max_turns": 1, "final_turn": False, "max_turn_tokens": 20})
     output = play(tokenizer, Server(tokenizer, ["word " * 20], aborts=[7, 12]), cfg=cfg)
     assert len(output.response_ids) == 20
     assert output.extra_fields["trajectory"]["turns"][0]["status"] == "truncated"
@@ -217,7 +191,7 @@ def test_under_the_synchronous_client_an_aborted_turn_is_generated_anew(tokenize
     record = output.extra_fields["trajectory"]
     assert (record["status"], record["retries"], record["failures"]) == ("answered", 1, [])
     assert server.requests[0] == server.requests[1]
-    assert {logprob for _, logprob in generated(output)} == {-2.0}
+    assert set(log_probs(output)) == {-2.0}
 
 
 def test_a_server_that_raises_is_a_failure_of_the_engine_and_not_of_the_run(tokenizer):
@@ -278,13 +252,7 @@ class Eight(Server):
         number = self.tokenizer.decode(prompt_ids).partition("Who is ")[2][0]
         searched = f"query {number}" in self.tokenizer.decode(prompt_ids)
         text = ANSWER if searched else search_for(number)
-        ids = self.tokenizer.encode(text, add_special_tokens=False)
-        return TokenOutput(
-            token_ids=ids,
-            log_probs=[-float(self.version)] * len(ids),
-            stop_reason="completed",
-            extra_fields={"global_steps": self.version},
-        )
+        return self.output(self.tokenizer.encode(text, add_special_tokens=False))
 
 
 @pytest.mark.slow
@@ -298,14 +266,7 @@ def test_a_search_held_open_over_an_update_always_spans_two_versions(tokenizer):
 
         async def play_one(i):
             client = FullyAsyncLLMServerClient(cfg, balancer)
-            trainer, data = DictConfigWrap(cfg), DictConfigWrap(cfg.data)
-            loop = SearchAgentLoop(trainer, client, tokenizer, None, None, data, hf_model_type="qwen2")
-            question = f"Who is {i}?"
-            row = {
-                "raw_prompt": [{"role": "user", "content": question}],
-                "extra_info": {"question": question},
-            }
-            output = await loop.run({"temperature": 1.0, "logprobs": True}, **row, global_steps=1)
+            output = await run_loop(cfg, client, tokenizer, f"Who is {i}?", global_steps=1)
             schedule.trajectory_ended(server)
             return output
 
@@ -314,10 +275,10 @@ def test_a_search_held_open_over_an_update_always_spans_two_versions(tokenizer):
     for seed in range(200):
         outputs, schedule = asyncio.run(play_eight(seed))
         held = int(schedule.held.removeprefix("query "))
-        versions = [-logprob for _, logprob in generated(outputs[held])]
-        assert versions == [1.0] * len(search_for(held)) + [2.0] * len(ANSWER), seed
+        expected = [-1.0] * len(search_for(held)) + [-2.0] * len(ANSWER)
+        assert log_probs(outputs[held]) == expected, seed
         assert span(outputs[held]) == (1, 2), seed
         for output in outputs:
             assert output.extra_fields["trajectory"]["status"] == "answered", seed
             lowest, highest = span(output)
-            assert {-logprob for _, logprob in generated(output)} == {float(lowest), float(highest)}, seed
+            assert set(log_probs(output)) == {-float(lowest), -float(highest)}, seed

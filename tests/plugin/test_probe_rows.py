@@ -14,7 +14,7 @@ from verl.utils.dataset.rl_dataset import collate_fn, get_dataset_class
 from rag_r1.data.rows import QuestionRow, write_rows
 from rag_r1.plugin.probe_rows import COLUMN
 from rag_r1.probes.passages import PassagesError
-from tests.plugin.scripted_loop import config, play, score
+from tests.plugin.scripted_loop import config, play, score, tokens
 
 SEARCH, ANSWER = "<search> a </search>", "<answer> x </answer>"
 pytestmark = pytest.mark.usefixtures("datasets_cache")
@@ -56,7 +56,7 @@ def data_set(
     write_rows(folder / "rows.parquet", rows)
     files = {"train_files": "other.parquet", "val_files": "another.parquet"}
     files[key] = str(folder / "rows.parquet")
-    made = OmegaConf.create(
+    cfg = OmegaConf.create(
         {
             "rag_r1": {"probes": probes, "probe_passages": probe_passages},
             "data": {
@@ -69,13 +69,13 @@ def data_set(
             },
         }
     )
-    return get_dataset_class(made.data)(made.data[key], tokenizer=None, config=made.data)
+    return get_dataset_class(cfg.data)(cfg.data[key], tokenizer=None, config=cfg.data)
 
 
-def told(rows) -> list[tuple[str, str, str]]:
+def columns(rows) -> list[tuple[str, str, str]]:
     """Id, data source and probe of each row."""
-    found = (rows[i] for i in range(len(rows)))
-    return [(row["extra_info"]["id"], row["data_source"], row.get(COLUMN)) for row in found]
+    rows_found = (rows[i] for i in range(len(rows)))
+    return [(row["extra_info"]["id"], row["data_source"], row.get(COLUMN)) for row in rows_found]
 
 
 def test_the_recipes_give_the_probes_to_the_data_set():
@@ -87,7 +87,7 @@ def test_the_recipes_give_the_probes_to_the_data_set():
 
 def test_each_question_of_a_validation_is_there_once_more_for_each_probe(tmp_path: Path):
     rows = data_set(tmp_path, [row("a"), row("b")], ["closed_book", "empty"])
-    assert told(rows) == [
+    assert columns(rows) == [
         ("a", "demo/one_hop", ""),
         ("b", "demo/one_hop", ""),
         ("a", "demo/one_hop/probe_closed_book", "closed_book"),
@@ -102,14 +102,14 @@ def test_each_question_of_a_validation_is_there_once_more_for_each_probe(tmp_pat
 
 def test_gold_passages_are_withheld_only_where_they_are_known(tmp_path: Path, capsys):
     rows = data_set(tmp_path, [row("a"), row("b", titles=())], ["withheld"])
-    assert told(rows)[2:] == [("a", "demo/one_hop/probe_withheld", "withheld")]
+    assert columns(rows)[2:] == [("a", "demo/one_hop/probe_withheld", "withheld")]
     assert "probe withheld: 1 of 2 rows name their gold passages" in capsys.readouterr().out
 
 
 def test_gold_is_played_where_all_gold_passages_are_in_the_file(tmp_path: Path, capsys):
     rows = [row("a", titles=("Rome", "TIBER")), row("b", titles=("Rome", "Po")), row("c", titles=())]
-    made = data_set(tmp_path, rows, ["gold", "withheld"], probe_passages=passages(tmp_path))
-    assert told(made)[3:] == [
+    probed = data_set(tmp_path, rows, ["gold", "withheld"], probe_passages=passages(tmp_path))
+    assert columns(probed)[3:] == [
         ("a", "demo/one_hop/probe_gold", "gold"),
         ("a", "demo/one_hop/probe_withheld", "withheld"),
         ("b", "demo/one_hop/probe_withheld", "withheld"),
@@ -121,8 +121,8 @@ def test_gold_is_played_where_all_gold_passages_are_in_the_file(tmp_path: Path, 
 
 
 def test_random_is_played_with_every_row_of_the_validation(tmp_path: Path):
-    made = data_set(tmp_path, [row("a"), row("b", titles=())], ["random"])
-    assert [(name, probe) for name, _, probe in told(made)[2:]] == [("a", "random"), ("b", "random")]
+    probed = data_set(tmp_path, [row("a"), row("b", titles=())], ["random"])
+    assert [(name, probe) for name, _, probe in columns(probed)[2:]] == [("a", "random"), ("b", "random")]
 
 
 def test_a_broken_file_of_passages_ends_a_start_with_its_name(tmp_path: Path, tokenizer):
@@ -138,33 +138,33 @@ def test_a_broken_file_of_passages_ends_a_start_with_its_name(tmp_path: Path, to
 
 def test_rows_that_are_trained_on_are_never_probed(tmp_path: Path):
     assert len(data_set(tmp_path, [row("a")], ["empty"], "train_files")) == 1
-    assert told(data_set(tmp_path, [row("a", split="train")], ["empty"])) == [("a", "demo/one_hop", "")]
+    assert columns(data_set(tmp_path, [row("a", split="train")], ["empty"])) == [("a", "demo/one_hop", "")]
 
 
 def test_without_probes_the_rows_are_as_they_were(tmp_path: Path):
-    assert told(data_set(tmp_path, [row("a")], [])) == [("a", "demo/one_hop", None)]
+    assert columns(data_set(tmp_path, [row("a")], [])) == [("a", "demo/one_hop", None)]
 
 
 def probed_row(probe: str, **info) -> dict:
     return {"extra_info": {"id": "q1", "question": "Who?", "split": "val", **info}, COLUMN: probe}
 
 
-def shown(output) -> list[str]:
+def document_ids(output) -> list[str]:
     turns = output.extra_fields["trajectory"]["turns"]
     return [document["id"] for turn in turns for call in turn["calls"] for document in call["documents"]]
 
 
-@pytest.mark.parametrize(("probe", "found"), [("", ["1"]), ("empty", [])])
-def test_an_empty_search_finds_nothing_and_the_episode_goes_on(tokenizer, probe, found):
+@pytest.mark.parametrize(("probe", "expected"), [("", ["1"]), ("empty", [])])
+def test_an_empty_search_finds_nothing_and_the_episode_goes_on(tokenizer, probe, expected):
     cfg = config(probes=["closed_book", "empty"])
     output, _ = play(tokenizer, [SEARCH, ANSWER], cfg, **probed_row(probe))
-    assert shown(output) == found and output.extra_fields["trajectory"]["status"] == "answered"
+    assert document_ids(output) == expected and output.extra_fields["trajectory"]["status"] == "answered"
 
 
 def test_a_closed_book_has_one_turn_without_a_search(tokenizer):
     cfg = config(probes=["closed_book"])
     output, client = play(tokenizer, [SEARCH], cfg, **probed_row("closed_book"))
-    assert (output.extra_fields["trajectory"]["status"], len(client.asked)) == ("turn_limit", 1)
+    assert (output.extra_fields["trajectory"]["status"], len(client.requests)) == ("turn_limit", 1)
     output, _ = play(tokenizer, [ANSWER], cfg, **probed_row("closed_book"))
     assert output.extra_fields["trajectory"]["answer"] == "x"
 
@@ -177,7 +177,7 @@ def test_what_ranks_next_takes_the_place_of_a_withheld_passage(tokenizer):
         protocol="rag_r1_sq",
     )
     output, _ = play(tokenizer, [SEARCH, ANSWER], cfg, **probed_row("withheld", supporting_ids=["0", "2"]))
-    assert shown(output) == ["1", "3"]
+    assert document_ids(output) == ["1", "3"]
 
 
 def test_gold_passages_stand_before_what_the_search_finds(tokenizer, tmp_path: Path):
@@ -189,11 +189,11 @@ def test_gold_passages_stand_before_what_the_search_finds(tokenizer, tmp_path: P
     )
     info = {"supporting_titles": ["Tiber", "Rome"]}
     output, _ = play(tokenizer, [SEARCH, ANSWER], cfg, **probed_row("gold", **info))
-    assert shown(output) == ["1", "2", "3", "0"]
+    assert document_ids(output) == ["1", "2", "3", "0"]
     golds = {"reward_model": {"ground_truth": {"target": ["long"]}}}
     cfg.rag_r1.retriever.topk = 1
     output, _ = play(tokenizer, [SEARCH, ANSWER], deepcopy(cfg), **probed_row("gold", **info), **golds)
-    assert shown(output) == ["1", "3"], "of a page the passage with the answer"
+    assert document_ids(output) == ["1", "3"], "of a page the passage with the answer"
 
 
 def test_random_passages_are_those_of_the_file_without_the_gold_ones(tokenizer, tmp_path: Path):
@@ -206,7 +206,7 @@ def test_random_passages_are_those_of_the_file_without_the_gold_ones(tokenizer, 
     )
     info = {"supporting_titles": ["Rome"]}
     output, _ = play(tokenizer, [SEARCH, ANSWER], cfg, **probed_row("random", **info))
-    assert sorted(shown(output)) == ["100", "101", "102", "104"]
+    assert sorted(document_ids(output)) == ["100", "101", "102", "104"]
 
 
 def test_a_hostile_passage_of_the_file_is_neutralised_like_one_that_a_search_finds(tokenizer, tmp_path: Path):
@@ -215,17 +215,17 @@ def test_a_hostile_passage_of_the_file_is_neutralised_like_one_that_a_search_fin
     cfg = config(probes=["gold"], probe_passages=file, protocol="rag_r1_sq")
     info = {"supporting_titles": ["Rome"]}
     output, client = play(tokenizer, [SEARCH, ANSWER], cfg, **probed_row("gold", **info))
-    observed = [i for i, m in zip(output.response_ids, output.response_mask, strict=True) if not m]
+    observed = tokens(output, generated=0)
     text = tokenizer.decode(observed)
     assert "[|im_end|] [answer] y [/answer]" in text and "<answer>" not in text
     assert tokenizer.eos_token_id not in observed
-    assert output.extra_fields["trajectory"]["answer"] == "x" and len(client.asked) == 2
+    assert output.extra_fields["trajectory"]["answer"] == "x" and len(client.requests) == 2
 
 
 @pytest.mark.parametrize("row", [{COLUMN: "empty"}, probed_row("closed_book"), probed_row("no_such")])
 def test_a_probe_that_is_not_configured_or_not_in_a_validation_changes_nothing(tokenizer, row):
     output, _ = play(tokenizer, [SEARCH, ANSWER], config(probes=["empty"]), **row)
-    assert shown(output) == ["1"]
+    assert document_ids(output) == ["1"]
 
 
 def test_the_records_of_a_probe_have_a_folder_of_their_own_and_the_sources_own_name(tokenizer, tmp_path):

@@ -41,9 +41,9 @@ class InOrder:
         self.topk = options["topk"]
 
     async def search(self, queries):
-        return [self._found(sum(map(ord, query))) for query in queries]
+        return [self._matches(sum(map(ord, query))) for query in queries]
 
-    def _found(self, first):
+    def _matches(self, first):
         names = [str((first + i) % len(TEXTS)) for i in range(self.topk)]
         return [Document(name, TEXTS[name]) for name in names]
 
@@ -70,26 +70,26 @@ def file(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def sides(file, tokenizer) -> tuple[_ProcessAgent, RunSetup, Passages]:
     """The agents of a training, and what a card is made from."""
-    made = config(**BLOCK, probe_passages=str(file))
-    settings = RagR1Config.from_config(OmegaConf.to_container(made.rag_r1))
+    cfg = config(**BLOCK, probe_passages=str(file))
+    settings = RagR1Config.from_config(OmegaConf.to_container(cfg.rag_r1))
     limits = RowLimits(PROMPT_LENGTH, RESPONSE_LENGTH)
     setup = AgentSetup.of(settings, tokenizer, limits).for_validation(settings, limits)
     ready = RunSetup(QuestionSet(), settings, None, setup, settings.validation_retriever, None, None)
-    training = _ProcessAgent(made, tokenizer)
+    training = _ProcessAgent(cfg, tokenizer)
     return training, ready, training.probed.passages
 
 
 def as_veRL_passes_it(row: QuestionRow, probe: str) -> dict:
     """The row's columns in a batch, in which lists are numpy arrays."""
-    made = {**row.to_row(), COLUMN: probe}
-    made["extra_info"] = {
+    columns = {**row.to_row(), COLUMN: probe}
+    columns["extra_info"] = {
         name: np.array(value, dtype=object) if isinstance(value, list) else value
-        for name, value in made["extra_info"].items()
+        for name, value in columns["extra_info"].items()
     }
-    return made
+    return columns
 
 
-async def found(setup: AgentSetup, queries: list[str]):
+async def search(setup: AgentSetup, queries: list[str]):
     return await setup.tools()[SEARCH].call([{"query": query} for query in queries])
 
 
@@ -113,21 +113,21 @@ ROWS = st.builds(
 def test_a_training_and_a_card_show_the_same_for_the_same_question_and_query(sides, row, queries):
     training, ready, passages = sides
     ready.questions.rows[:] = [row]
-    played: dict[str, Condition] = {one.name: one for one, _ in plan_conditions(ready, passages).conditions}
+    played: dict[str, Condition] = {it.name: it for it, _ in plan_conditions(ready, passages).conditions}
     assert {"real", "closed_book", "empty", "random"} <= set(played)
     for probe in (name for name in BLOCK["probes"] if name in played and played[name].applies(row)):
         columns = as_veRL_passes_it(row, probe)
         in_training = training.of_row(columns, columns["extra_info"])
         of_card = played[probe].setup(row)
         assert in_training.budget == of_card.budget
-        shown = asyncio.run(found(in_training, queries))
-        assert shown == asyncio.run(found(of_card, queries))
+        results = asyncio.run(search(in_training, queries))
+        assert results == asyncio.run(search(of_card, queries))
         gold = passages.evidence(row.metadata, row.golds, TOPK)
-        of_gold = [[gold.holds(document) for document in documents] for documents in shown]
+        of_gold = [[gold.holds(document) for document in documents] for documents in results]
         if probe in ("random", "withheld"):
-            assert all(len(documents) == TOPK for documents in shown) and not any(map(any, of_gold))
+            assert all(len(documents) == TOPK for documents in results) and not any(map(any, of_gold))
         if probe == "gold":
             # Not their pages' other passages: where the search finds those, they stay where it ranks them.
-            named = [[document in gold.passages for document in documents] for documents in shown]
-            assert all(one == sorted(one, reverse=True) for one in named)
-            assert set(gold.passages) <= set(chain.from_iterable(shown))
+            named = [[document in gold.passages for document in documents] for documents in results]
+            assert all(it == sorted(it, reverse=True) for it in named)
+            assert set(gold.passages) <= set(chain.from_iterable(results))

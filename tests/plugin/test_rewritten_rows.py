@@ -26,7 +26,7 @@ def test_each_row_is_what_the_engine_saw_and_the_last_has_the_record(tokenizer, 
     assert tokenizer.decode(second.prompt_ids) == f"Who?{SUMMARY}"
     assert tokenizer.decode(second.response_ids) == ANSWER and set(second.response_mask) == {1}
     assert first.response_mask.count(0) > 0 and len(first.response_logprobs) == len(first.response_ids)
-    contexts = [ids for _, ids, _ in client.asked]
+    contexts = [ids for _, ids, _ in client.requests]
     assert contexts[1] == (first.prompt_ids + first.response_ids)[: len(contexts[1])]
     assert contexts[2] == second.prompt_ids
     assert "trajectory" not in first.extra_fields

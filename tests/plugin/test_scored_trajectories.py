@@ -14,9 +14,8 @@ from tests.plugin.scripted_loop import config, play, score
 
 def test_the_reward_is_logged_term_by_term_with_how_the_episode_went(tokenizer):
     output, _ = play(tokenizer, ["<search> a, A!, b </search>", "<answer> The X. </answer>"])
-    result = score(
-        tokenizer, output, config(reward=[{"term": "em", "weight": 2.0}, {"term": "f1", "weight": 1.0}])
-    )
+    reward = [{"term": "em", "weight": 2.0}, {"term": "f1", "weight": 1.0}]
+    result = score(tokenizer, output, config(reward=reward))
     info = result["reward_extra_info"]
     assert result["reward_score"] == info["score"] == 3.0
     expected = {"em": 1.0, "f1": 1.0, "turns": 2.0, "searches": 3.0, "repeated_queries": 1.0, "answered": 1.0}
@@ -41,11 +40,8 @@ def test_trajectories_are_dumped_as_json_lines_by_split_and_step(tokenizer, tmp_
         score(tokenizer, output, cfg, extra_info={"split": split}, data_source="demo/one_hop")
     (train,) = (tmp_path / "train").glob("step_000007-*.jsonl")
     record = json.loads(train.read_text())
-    assert (
-        record["golds"] == ["x"]
-        and record["rewards"]["em"] == 1.0
-        and record["data_source"] == "demo/one_hop"
-    )
+    assert (record["golds"], record["rewards"]["em"]) == (["x"], 1.0)
+    assert record["data_source"] == "demo/one_hop"
     assert {path.parent for path in tmp_path.rglob("*.jsonl")} == {tmp_path / "train", tmp_path / "___evil"}
 
 

@@ -24,9 +24,9 @@ def advantages(patch, sessions: list[Session], split: bool, field: str = "advant
 
 @pytest.fixture(params=range(3))
 def sessions(request) -> list[Session]:
-    made = make_sessions(request.param, prompts=5, group=4)
-    assert any(len(session.rows) > 1 for session in made)
-    return made
+    drawn = make_sessions(request.param, prompts=5, group=4)
+    assert any(len(session.rows) > 1 for session in drawn)
+    return drawn
 
 
 @pytest.mark.parametrize("estimator", EXACT_ESTIMATORS)
@@ -72,10 +72,10 @@ def ends_unseen(session: Session) -> bool:
 
 
 def test_a_last_row_without_generated_tokens_would_take_the_advantage_of_all_of_them(monkeypatch):
-    made = [session for seed in range(3) for session in make_sessions(seed, prompts=1, group=4)]
+    drawn = [session for seed in range(3) for session in make_sessions(seed, prompts=1, group=4)]
     sessions = [
         Session(f"prompt{i // 4}_{i % 4}", s.ids, s.generated, s.rows, i % 4 / 4, s.numbers)
-        for i, s in enumerate(made)
+        for i, s in enumerate(drawn)
     ]
     unseen = {session.key for session in sessions if ends_unseen(session)}
     assert unseen

@@ -51,7 +51,7 @@ class Outputs:
 
     def of(self, rows) -> dict[str, torch.Tensor]:
         """veRL's model output of a micro-batch: the number of a token stands at the place before it."""
-        found = {}
+        results = {}
         for name in ("log_probs", "entropy", "values"):
             flat = []
             for i, (key, ids) in enumerate(
@@ -60,8 +60,8 @@ class Outputs:
                 real = bool(rows["real"][i])
                 numbers = self.values[key, name][1 : len(ids)] if real else torch.zeros(len(ids) - 1)
                 flat += [numbers, torch.zeros(1)]
-            found[name] = torch.cat(flat)
-        return found
+            results[name] = torch.cat(flat)
+        return results
 
 
 def updates(laid: Laid, outputs: Outputs, loss, config, micro: int = 3) -> Updates:
@@ -91,12 +91,12 @@ def updates(laid: Laid, outputs: Outputs, loss, config, micro: int = 3) -> Updat
 
 def both(patch, sessions, loss, config, ranks: int = 1, kind=None) -> list[Updates]:
     """The updates with one row for each trajectory, and with several."""
-    outputs, found = Outputs(sessions), []
+    outputs, results = Outputs(sessions), []
     for split in (False, True):
         laid = laid_out(patch, sessions, split=split, ranks=ranks, kind=kind, **GROUPS)
         laid.trainer._compute_advantage(laid.batch, {})
-        found.append(updates(laid, outputs, loss, config))
-    return found
+        results.append(updates(laid, outputs, loss, config))
+    return results
 
 
 def difference(whole: Updates, split: Updates) -> float:
@@ -131,12 +131,12 @@ def test_rows_change_neither_actor_nor_kl_loss_nor_entropy_nor_their_gradients(
 @pytest.mark.parametrize("aggregation", EXACT_AGGREGATIONS)
 def test_rows_do_not_change_the_value_loss_nor_its_gradient(monkeypatch, sessions, aggregation):
     patch, config = monkeypatch, critic(aggregation)
-    outputs, found = Outputs(sessions), []
+    outputs, results = Outputs(sessions), []
     for split in (False, True):
         laid = laid_out(patch, sessions, split=split, adv_estimator="gae", **GROUPS)
         laid.trainer._compute_advantage(laid.batch, {})
-        found.append(updates(laid, outputs, value_loss, config))
-    assert difference(*found) < 1e-4
+        results.append(updates(laid, outputs, value_loss, config))
+    assert difference(*results) < 1e-4
 
 
 @pytest.mark.slow
@@ -159,12 +159,12 @@ def test_padding_rows_weigh_nothing_in_any_loss(monkeypatch, sessions):
     padding = [key for key in laid.batch.keys if key.startswith("pad")]
     assert padding and all(not laid.store.rows["train"][key]["response_mask"].any() for key in padding)
     outputs = Outputs(sessions)
-    found = {loss: updates(laid, outputs, loss, config) for loss, config in LOSSES}
+    results = {loss: updates(laid, outputs, loss, config) for loss, config in LOSSES}
     cut = laid.mini_batches()
     without = [[[key for key in keys if key not in padding] for keys in ranks] for ranks in cut]
     monkeypatch.setattr(Laid, "mini_batches", lambda self: without)
     for loss, config in LOSSES:
-        assert difference(found[loss], updates(laid, outputs, loss, config)) < 1e-6
+        assert difference(results[loss], updates(laid, outputs, loss, config)) < 1e-6
 
 
 LOSSES = [(ppo_loss, actor()), (value_loss, critic())]
@@ -173,9 +173,9 @@ LOSSES = [(ppo_loss, actor()), (value_loss, critic())]
 @pytest.mark.slow
 @settings(deadline=None, max_examples=40)
 @given(st.integers(0, 999), st.integers(1, 7), st.integers(1, 3), st.integers(1, 3), st.integers(1, 4))
-def test_a_step_has_as_many_updates_as_with_one_row_for_each_trajectory(seed, asked, prompts, group, ranks):
+def test_a_step_has_as_many_updates_as_with_one_row_for_each_trajectory(seed, count, prompts, group, ranks):
     """Counted as veRL counts them; where ranks do not divide its mini-batch, veRL refuses that one."""
-    sessions = make_sessions(seed, prompts=asked, group=group)
+    sessions = make_sessions(seed, prompts=count, group=group)
     with pytest.MonkeyPatch.context() as patch:
         sizes = {"prompts": prompts, "group": group}
         split = laid_out(patch, sessions, split=True, ranks=ranks, **sizes)

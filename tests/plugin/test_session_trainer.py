@@ -14,7 +14,6 @@ if torch.cuda.is_available():
 
 import verl  # noqa: F401  (loads the plugin)
 from omegaconf import OmegaConf
-from transformers import Qwen2Config, Qwen2ForCausalLM
 from verl.trainer.ppo.v1 import PPOTrainerSync, get_trainer_cls
 from verl.utils import tensordict_utils as tu
 from verl.workers.config import (
@@ -30,7 +29,7 @@ from verl.workers.utils.losses import ppo_loss, value_loss
 
 from rag_r1.plugin.sampler import SearchReplayBuffer, SearchReplayBufferAsync
 from rag_r1.plugin.session_trainer import SessionTrainerSync
-from tests.plugin.split_sessions import VOCABULARY, Laid, configuration, laid_out, make_sessions, make_trainer
+from tests.plugin.split_sessions import Laid, configuration, laid_out, make_sessions, make_trainer
 from tests.recipes.composed_recipes import composed
 
 GROUPS = {"prompts": 2, "group": 4}
@@ -125,19 +124,6 @@ def alone(lone_worker):
     yield
     if torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
-
-
-@pytest.fixture(scope="module")
-def model_folder(tmp_path_factory) -> str:
-    torch.manual_seed(0)
-    config = Qwen2Config(
-        vocab_size=VOCABULARY, hidden_size=16, intermediate_size=32, num_hidden_layers=2,
-        num_attention_heads=2, num_key_value_heads=1, max_position_embeddings=256, tie_word_embeddings=True,
-        initializer_range=0.2,
-    )  # fmt: skip
-    folder = tmp_path_factory.mktemp("model")
-    Qwen2ForCausalLM(config).save_pretrained(folder)
-    return str(folder)
 
 
 def make_worker(kind: str, folder: str) -> CountingWorker:

@@ -45,8 +45,8 @@ def test_rows_are_put_in_order_whatever_order_they_come_in(counts, rng):
     rows = group_by_session(shuffled)
     assert sorted(rows) == sorted({session_of(key) for key in keys})
     assert list(rows) == list(dict.fromkeys(map(session_of, shuffled)))
-    assert all(own == [f"{name}_{i}" for i in range(len(own))] for name, own in rows.items())
-    assert last_rows(shuffled) == [own[-1] for own in rows.values()]
+    assert all(session == [f"{name}_{i}" for i in range(len(session))] for name, session in rows.items())
+    assert last_rows(shuffled) == [session[-1] for session in rows.values()]
 
 
 def test_the_eleventh_row_comes_after_the_tenth():
@@ -55,10 +55,7 @@ def test_the_eleventh_row_comes_after_the_tenth():
 
 @given(COUNTS, st.integers(1, 8))
 def test_mini_batches_hold_the_trajectories_that_they_would_hold_with_one_row_each(counts, sessions):
-    split, single = (
-        mini_batches(keys_of(counts), sessions),
-        mini_batches(keys_of([1] * len(counts)), sessions),
-    )
+    split, single = (mini_batches(keys_of(n), sessions) for n in (counts, [1] * len(counts)))
     assert [key for batch in split for key in batch] == keys_of(counts)
     members = [[list(group_by_session(batch)) for batch in batches] for batches in (split, single)]
     assert members[0] == members[1]
@@ -81,15 +78,13 @@ def test_every_rank_cuts_its_part_of_the_same_mini_batches_from_its_share(counts
     size = padded_row_count(batches, ranks)
     padding = [f"pad_{i}_0" for i in range(size * len(batches) - sum(counts))]
     keys = [*keys_of(counts), *padding]
-    lengths = dict.fromkeys(padding, 1) | {
-        key: rng.randint(1, 99) for key in keys if not key.startswith("pad")
-    }
+    lengths = {key: 1 if key.startswith("pad") else rng.randint(1, 99) for key in keys}
     dealt = rank_shares(batches, padding, ranks, lengths)
     assert sorted(key for share in dealt for key in share) == sorted(keys)
-    own = size // ranks
-    assert all(len(share) == own * len(batches) for share in dealt)
+    part = size // ranks
+    assert all(len(share) == part * len(batches) for share in dealt)
     for i, batch in enumerate(batches):
-        together = [key for share in dealt for key in share[i * own : (i + 1) * own]]
+        together = [key for share in dealt for key in share[i * part : (i + 1) * part]]
         assert sorted(key for key in together if key not in padding) == sorted(batch)
 
 
@@ -98,15 +93,18 @@ def test_the_ranks_get_about_the_same_number_of_tokens():
     assert rank_shares([list(lengths)], [], 2, lengths) == [["uid_0_0", "uid_3_0"], ["uid_1_0", "uid_2_0"]]
 
 
-def test_rows_that_cannot_be_dealt_out_are_an_error_with_the_numbers():
-    with pytest.raises(
-        ValueError, match=r"1 padding rows do not fill mini-batches of \[2, 2\] rows for 1 ran"
-    ):
-        rank_shares([["a_0_0", "a_0_1"], ["b_0_0", "b_1_0"]], ["pad_0_0"], 1, {})
-    with pytest.raises(ValueError, match="for 2 ranks"):
-        rank_shares([["a_0_0", "a_0_1", "a_0_2"]], [], 2, {})
-    with pytest.raises(ValueError, match=r"\[3, 1\]"):
-        rank_shares([["a_0_0", "a_0_1", "a_0_2"], ["b_0_0"]], [], 1, {})
+@pytest.mark.parametrize(
+    ("batches", "padding", "ranks", "message"),
+    [
+        ([2, 2], 1, 1, r"1 padding rows do not fill mini-batches of \[2, 2\] rows for 1 ran"),
+        ([3], 0, 2, "for 2 ranks"),
+        ([3, 1], 0, 1, r"\[3, 1\]"),
+    ],
+)
+def test_rows_that_cannot_be_dealt_out_are_an_error_with_the_numbers(batches, padding, ranks, message):
+    rows = [[f"{batch}_0_{i}" for i in range(size)] for batch, size in enumerate(batches)]
+    with pytest.raises(ValueError, match=message):
+        rank_shares(rows, [f"pad_{i}_0" for i in range(padding)], ranks, {})
 
 
 @given(choices(GENERATES, least=1, most=8))

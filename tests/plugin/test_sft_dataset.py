@@ -35,10 +35,10 @@ def protocol_of(name: str) -> Protocol:
     return SftTokens(tokenizer(), load_protocol(name)).protocol
 
 
-def dataset(path: Path, made: Made, layout: str, **config) -> SftDataset:
+def dataset(path: Path, played_episodes: Made, layout: str, **config) -> SftDataset:
     """The data set of these episodes' samples, in order."""
     rows = []
-    for number, (record, _) in enumerate(made):
+    for number, (record, _) in enumerate(played_episodes):
         protocol = protocol_of(record.protocol)
         rows += samples_of(trace_of(record, protocol, f"{number}"), protocol, layout)
     write_sft_rows(path, rows)
@@ -49,11 +49,11 @@ def batch_of(data: SftDataset) -> dict[str, torch.Tensor]:
     return SFTTensorCollator("no_padding")([data[place] for place in range(len(data))])
 
 
-def expected(made: Made, layout: str) -> tuple[list[TrainingRow], list[int | None]]:
+def expected(played_episodes: Made, layout: str) -> tuple[list[TrainingRow], list[int | None]]:
     """The rollouts of the samples, from the episodes' ledgers and not from the samples' text."""
     rollouts: list[TrainingRow] = []
     starts: list[int | None] = []
-    for _, ledger in made:
+    for _, ledger in played_episodes:
         whole = ledger.row()
         if layout == "whole":
             rollouts.append(whole)
@@ -77,20 +77,20 @@ def rows(tmp_path_factory) -> Path:
 
 @pytest.mark.slow
 @settings(suppress_health_check=[HealthCheck.too_slow])
-@given(made=st.lists(episodes(), min_size=1, max_size=3))
-def test_exactly_the_policys_tokens_have_loss_weight(made, rows):
-    made = [one for one in made if one[0].protocol == made[0][0].protocol]
+@given(drawn=st.lists(episodes(), min_size=1, max_size=3))
+def test_exactly_the_policys_tokens_have_loss_weight(drawn, rows):
+    alike = [episode for episode in drawn if episode[0].protocol == drawn[0][0].protocol]
     for layout in ("cut", "whole"):
-        data = dataset(rows, made, layout)
-        only_the_policys_tokens_have_loss_weight(batch_of(data), *expected(made, layout))
+        data = dataset(rows, alike, layout)
+        only_the_policys_tokens_have_loss_weight(batch_of(data), *expected(alike, layout))
 
 
 @pytest.mark.parametrize("layout", ["cut", "whole"])
 @pytest.mark.parametrize("spoil", ["an observation", "the prompt", "a target left out", "the end", "shifted"])
 def test_a_wrong_mask_is_found(layout, spoil, tmp_path):
-    made = [played([SEARCH, ANSWER])]
-    batch = batch_of(dataset(tmp_path / "train.parquet", made, layout))
-    only_the_policys_tokens_have_loss_weight(batch, *expected(made, layout))
+    played_episodes = [played([SEARCH, ANSWER])]
+    batch = batch_of(dataset(tmp_path / "train.parquet", played_episodes, layout))
+    only_the_policys_tokens_have_loss_weight(batch, *expected(played_episodes, layout))
     masks = [mask.clone() for mask in batch["loss_mask"].unbind()]
     ids = batch["input_ids"].unbind()[-1].tolist()
     observed = tokenizer().encode("<information>", add_special_tokens=False)
@@ -114,7 +114,7 @@ def test_a_wrong_mask_is_found(layout, spoil, tmp_path):
         masks[-1] = torch.roll(masks[-1], -1)
     batch["loss_mask"] = torch.nested.as_nested_tensor(masks, layout=torch.jagged)
     with pytest.raises(AssertionError):
-        only_the_policys_tokens_have_loss_weight(batch, *expected(made, layout))
+        only_the_policys_tokens_have_loss_weight(batch, *expected(played_episodes, layout))
 
 
 @pytest.mark.parametrize("layout", ["cut", "whole"])
@@ -123,8 +123,8 @@ def test_verls_loss_takes_exactly_these_tokens(layout, tmp_path):
     from verl.utils import tensordict_utils as tu
     from verl.workers.utils.losses import sft_loss
 
-    made = [played([SEARCH, SEARCH, ANSWER]), played([ANSWER], id="made/2")]
-    batch = batch_of(dataset(tmp_path / "train.parquet", made, layout))
+    played_episodes = [played([SEARCH, SEARCH, ANSWER]), played([ANSWER], id="made/2")]
+    batch = batch_of(dataset(tmp_path / "train.parquet", played_episodes, layout))
     offsets, trained = batch["loss_mask"].offsets(), batch["loss_mask"].values()
     scores = torch.zeros(len(trained), requires_grad=True)
     count = int(trained.sum())
@@ -147,9 +147,9 @@ def test_verl_makes_it_from_the_recipes_keys(tmp_path):
     recipe = Path(__file__).parents[2] / "recipes" / "rag_r1" / "sft" / "_common.yaml"
     config = OmegaConf.load(recipe).data
     files = OmegaConf.create([str(tmp_path / "train.parquet")])
-    made = create_sft_dataset(files, config, tokenizer(), None, max_samples=1)
-    assert type(made).__name__ == "SftDataset" and len(made) == 1
-    assert made[0]["loss_mask"].tolist() == data[0]["loss_mask"].tolist()
+    by_verl = create_sft_dataset(files, config, tokenizer(), None, max_samples=1)
+    assert type(by_verl).__name__ == "SftDataset" and len(by_verl) == 1
+    assert by_verl[0]["loss_mask"].tolist() == data[0]["loss_mask"].tolist()
 
 
 def test_a_row_that_is_too_long_is_named_and_never_cut(tmp_path):

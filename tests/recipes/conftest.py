@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from omegaconf import DictConfig
 
 from rag_r1.demo.tokenizer import make_tokenizer
+from tests.recipes.composed_recipes import composed, user_values
 
 
 @pytest.fixture(scope="session")
@@ -28,3 +31,9 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     config.architectures = ["Qwen2ForCausalLM"]
     config.save_pretrained(folder)
     return folder
+
+
+@pytest.fixture(scope="session")
+def compose(model_folder: Path) -> Callable[..., DictConfig]:
+    """Composes a recipe with the values of a user and these overrides."""
+    return lambda name, *overrides: composed(name, *user_values(model_folder), *overrides)

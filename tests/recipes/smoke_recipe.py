@@ -34,11 +34,11 @@ def real_inputs():
 def with_passages(inputs, size: int, out: Path):
     """The inputs with a corpus of `size` passages: first those with a title that a question names."""
     files = (inputs.train, inputs.validation)
-    asked = " ".join(row["question"] for path in files for row in json.loads(path.read_text("utf-8")))
+    questions = " ".join(row["question"] for path in files for row in json.loads(path.read_text("utf-8")))
     with gzip.open(inputs.corpus, "rt", encoding="utf-8") as file:
         rows = list(file)
     titles = [json.loads(row)["contents"].partition("\n")[0].strip('"') for row in rows]
-    named = [len(title) > 4 and title in asked for title in titles]
+    named = [len(title) > 4 and title in questions for title in titles]
     chosen = sorted(range(len(rows)), key=lambda i: not named[i])[:size]
     corpus = out / "corpus.jsonl"
     corpus.write_text("".join(rows[i] for i in sorted(chosen)), encoding="utf-8")
@@ -57,7 +57,7 @@ def cached_index(inputs, backend: str) -> Path:
     cache = Path(os.environ.get("RAG_R1_TEST_CACHE") or Path.home() / ".cache" / "rag-r1-tests")
     folder = cache / digest.hexdigest()[:16]
     # make_index goes by the corpus' time, which a copy of the same corpus changes.
-    if (made := folder / f"index-{backend}").joinpath("manifest.json").is_file():
-        return made
+    if (index := folder / f"index-{backend}").joinpath("manifest.json").is_file():
+        return index
     folder.mkdir(parents=True, exist_ok=True)
     return smoke_run.make_index(inputs, backend, folder)

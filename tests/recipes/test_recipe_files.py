@@ -15,9 +15,10 @@ import pytest
 from omegaconf import OmegaConf
 
 from rag_r1.config import recipes as recipe_files
-from rag_r1.config.recipes import RECIPES, Recipe, RecipeError, find_file, kind_of, shipped_names
+from rag_r1.config.recipes import RECIPES, Recipe, find_file, kind_of, shipped_names
+from rag_r1.runs.errors import RunError
 from rag_r1.training.command import main as train
-from tests.recipes.composed_recipes import compose_quickly, given
+from tests.recipes.composed_recipes import compose_quickly, user_values
 
 README = RECIPES / "README.md"
 
@@ -52,7 +53,7 @@ def test_the_recipes_lie_inside_the_package_in_a_wheel_and_beside_it_in_a_clone(
 
 def test_an_installation_without_recipes_says_so(tmp_path, monkeypatch):
     monkeypatch.setattr(recipe_files, "RECIPES", tmp_path / "none")
-    with pytest.raises(RecipeError, match="has no recipes.*none is missing"):
+    with pytest.raises(RunError, match="has no recipes.*none is missing"):
         Recipe.find("rag_r1/grpo")
     assert shipped_names() == []
 
@@ -80,12 +81,12 @@ def test_a_file_of_ones_own_comes_before_a_shipped_recipe_of_the_same_name(tmp_p
     ],
 )
 def test_an_unknown_name_is_answered_with_the_nearest_one(name, nearest):
-    with pytest.raises(RecipeError, match=rf"did you mean {nearest}\? `rag-r1 recipes`"):
+    with pytest.raises(RunError, match=rf"did you mean {nearest}\? `rag-r1 recipes`"):
         Recipe.find(name)
 
 
 def test_a_file_that_is_no_yaml_is_no_recipe():
-    with pytest.raises(RecipeError, match=r"run\.sh is no recipe"):
+    with pytest.raises(RunError, match=r"run\.sh is no recipe"):
         Recipe.find("r1_searcher/run.sh")
     assert find_file("r1_searcher/run.sh") == RECIPES / "r1_searcher" / "run.sh"
 
@@ -96,7 +97,7 @@ def test_a_file_that_is_no_yaml_is_no_recipe():
 )
 def test_a_recipe_that_would_end_hydras_reader_is_refused_before(tmp_path, text):
     (tmp_path / "mine.yaml").write_text(text)
-    with pytest.raises(RecipeError, match="mine.yaml: it "):
+    with pytest.raises(RunError, match="mine.yaml: it "):
         Recipe.find(tmp_path / "mine")
 
 
@@ -122,9 +123,9 @@ def plain(config) -> dict:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", shipped_names("train", "sft"))
 def test_a_yaml_of_ones_own_builds_on_a_shipped_recipe_and_differs_in_what_it_changes(tmp_path, name):
-    mine = tmp_path / "mine.yaml"
-    mine.write_text(f"defaults: [{name}, _self_]\ntrainer: {{experiment_name: mine}}\n")
-    shipped, built = plain(compose_quickly(name, [])), plain(compose_quickly(str(mine), []))
+    recipe = tmp_path / "mine.yaml"
+    recipe.write_text(f"defaults: [{name}, _self_]\ntrainer: {{experiment_name: recipe}}\n")
+    shipped, built = plain(compose_quickly(name, [])), plain(compose_quickly(str(recipe), []))
     assert built["trainer"]["experiment_name"] == "mine" != shipped["trainer"]["experiment_name"]
     del built["trainer"]["experiment_name"], shipped["trainer"]["experiment_name"]
     assert built == shipped
@@ -132,37 +133,37 @@ def test_a_yaml_of_ones_own_builds_on_a_shipped_recipe_and_differs_in_what_it_ch
 
 @pytest.mark.slow
 def test_a_yaml_of_ones_own_changes_a_group_of_the_recipe_that_it_builds_on(tmp_path, model_folder):
-    mine = tmp_path / "mine.yaml"
-    mine.write_text(
+    recipe = tmp_path / "mine.yaml"
+    recipe.write_text(
         "# @package _global_\ndefaults: [rag_r1/grpo, override /platform: cpu, _self_]\n"
         "rag_r1: {agent: {max_turns: 2}}\n"
     )
-    config = compose_quickly(str(mine), given(model_folder))
+    config = compose_quickly(str(recipe), user_values(model_folder))
     assert (config.trainer.device, config.rag_r1.agent.max_turns) == ("cpu", 2)
     assert config.algorithm.adv_estimator == "grpo" and config.rag_r1.protocol == "rag_r1_mq"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("where", ["the recipe", "an override"])
-def test_a_search_path_of_ones_own_is_kept_beside_ours(tmp_path, where):
+@pytest.mark.parametrize("place", ["the recipe", "an override"])
+def test_a_search_path_of_ones_own_is_kept_beside_ours(tmp_path, place):
     """Also in the form that recipes had when each set its own."""
     fragments = tmp_path / "more fragments"
     fragments.mkdir()
     (fragments / "small.yaml").write_text("# @package _global_\ntrainer: {experiment_name: small}\n")
     entries = ["pkg://verl.trainer.config", f"file://{fragments}"]
-    block = f"hydra: {{searchpath: {entries!r}}}\n" if where == "the recipe" else ""
+    block = f"hydra: {{searchpath: {entries!r}}}\n" if place == "the recipe" else ""
     (tmp_path / "mine.yaml").write_text(f"{block}defaults: [/rag_r1/grpo, /small, _self_]\n")
     overrides = [] if block else [f'hydra.searchpath=["{entries[1]}"]']
     recipe = Recipe.find(tmp_path / "mine")
     assert compose_quickly(str(recipe.path), overrides).trainer.experiment_name == "small"
-    assert sum(one.startswith("hydra.searchpath=") for one in recipe.command(overrides)) == 1
+    assert sum(word.startswith("hydra.searchpath=") for word in recipe.command(overrides)) == 1
 
 
-@pytest.mark.parametrize("where", ["the recipe", "an override"])
-def test_a_search_path_that_is_no_list_is_refused(tmp_path, where):
-    block = "hydra: {searchpath: mine}\n" if where == "the recipe" else ""
+@pytest.mark.parametrize("place", ["the recipe", "an override"])
+def test_a_search_path_that_is_no_list_is_refused(tmp_path, place):
+    block = "hydra: {searchpath: mine}\n" if place == "the recipe" else ""
     (tmp_path / "mine.yaml").write_text(f"{block}defaults: [/rag_r1/grpo, _self_]\n")
-    with pytest.raises(RecipeError, match="mine: hydra.searchpath must be a list of folders, not 'mine'"):
+    with pytest.raises(RunError, match="mine: hydra.searchpath must be a list of folders, not 'mine'"):
         Recipe.find(tmp_path / "mine").arguments([] if block else ["hydra.searchpath=mine"])
 
 

@@ -11,14 +11,9 @@ from omegaconf import OmegaConf
 from rag_r1.config.recipes import RECIPES, Recipe
 from rag_r1.config.schema import RagR1Config
 from rag_r1.training.command import compose_recipe
-from rag_r1.training.preflight.settings import (
-    check_lengths,
-    check_rag_r1_keys,
-    check_required_keys,
-    check_verl,
-)
+from rag_r1.training.preflight.settings import check_rag_r1_keys
 from retrieval_server.encode.encoder_settings import find_family
-from tests.recipes.composed_recipes import composed
+from tests.recipes.composed_recipes import composed, refusals
 
 PRESETS = sorted(path.stem for path in (RECIPES / "checkpoints" / "released").glob("[!_]*.yaml"))
 #: One of each kind; Search-R1's others differ from it in name and model only.
@@ -29,8 +24,8 @@ pytestmark = pytest.mark.slow  # a composed recipe takes most of a second
 
 
 def evaluating(name: str, *more: str):
-    given = ("data.val_files=test.parquet", "rag_r1.retriever.url=http://127.0.0.1:8000")
-    return composed("recipes/checkpoints/evaluate", f"checkpoints/released={name}", *given, *more)
+    overrides = ("data.val_files=test.parquet", "rag_r1.retriever.url=http://127.0.0.1:8000")
+    return composed("recipes/checkpoints/evaluate", f"checkpoints/released={name}", *overrides, *more)
 
 
 def settings_of(name: str) -> RagR1Config:
@@ -42,8 +37,7 @@ def settings_of(name: str) -> RagR1Config:
 @pytest.mark.parametrize("name", KINDS)
 def test_a_preset_passes_verls_own_validation_and_leaves_nothing_open(name: str, model_folder: Path):
     config = evaluating(name, f"actor_rollout_ref.model.path={model_folder}")
-    assert check_required_keys(config) == check_lengths(config) == []
-    assert check_verl(config, model_is_there=True) == []
+    assert refusals(config) == []
     assert config.trainer.val_only and config.trainer.val_before_train
     assert config.data.train_files == config.data.val_files
 
@@ -111,18 +105,18 @@ def test_the_table_lists_every_preset_with_its_values():
 def test_the_recipe_of_the_readme_trains_a_checkpoint_further(model_folder: Path, tmp_path: Path):
     text = (RECIPES / "checkpoints" / "README.md").read_text(encoding="utf-8")
     (tmp_path / "further.yaml").write_text(text.partition("```yaml\n")[2].partition("```")[0])
-    given = (
+    overrides = (
         "data.train_files=a.parquet",
         "data.val_files=b.parquet",
         "rag_r1.retriever.url=http://127.0.0.1:1",
     )
     recipe = Recipe.find(str(tmp_path / "further.yaml"))
-    config = compose_recipe(recipe, given)
+    config = compose_recipe(recipe, overrides)
     assert config.actor_rollout_ref.model.path == config.critic.model.path == "yaoyueduzhen/RAG-R1-sq-7b"
     assert (config.rag_r1.agent.max_turns, config.data.max_response_length) == (5, 11144)
     assert (config.algorithm.adv_estimator, config.trainer.val_only) == ("gae", False)
-    config = compose_recipe(recipe, [*given, f"actor_rollout_ref.model.path={model_folder}"])
-    assert check_lengths(config) == [] and check_verl(config, model_is_there=True) == []
+    config = compose_recipe(recipe, [*overrides, f"actor_rollout_ref.model.path={model_folder}"])
+    assert refusals(config) == []
 
 
 def test_search_r1s_checkpoints_differ_in_name_and_model_only():

@@ -1,49 +1,28 @@
 """The scripts at the root choose between the demo and a training, and say what is missing.
 
-The scripts are real; the environment is not: its `rag-r1` and `python` write down how they are called.
+The scripts are real; the environment is not (called_scripts.py).
 """
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.recipes.called_scripts import call_script, make_project
+
 DOORS = {"train_ppo.sh": "ppo_sq", "train_ppo_mq.sh": "ppo_mq", "train_grpo.sh": "grpo"}
 
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    (tmp_path / "scripts").mkdir()
-    (tmp_path / "bin").mkdir()
-    for name in DOORS:
-        shutil.copy(ROOT / name, tmp_path / name)
-    shutil.copy(ROOT / "scripts" / "train.sh", tmp_path / "scripts" / "train.sh")
-    (tmp_path / "scripts" / "setup_env.sh").write_text(
-        'echo "setup $RAG_R1_PLATFORM ${VENV:-default}"; export PATH="$root/bin:$PATH"\n'
-    )
-    for name in ("rag-r1", "python"):
-        (tmp_path / "bin" / name).write_text(
-            f'#!/bin/sh\nprintf "%s" "{name}"; printf " <%s>" "$@"; echo\nexit ${{FAIL:-0}}\n'
-        )
-        (tmp_path / "bin" / name).chmod(0o755)
-    return tmp_path
+    setup = 'echo "setup $RAG_R1_PLATFORM ${VENV:-default}"'
+    return make_project(tmp_path, "scripts/train.sh", *DOORS, setup=setup)
 
 
-def call(project: Path, door: str, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    clean = {k: v for k, v in os.environ.items() if k in ("PATH", "HOME", "LANG")}
-    return subprocess.run(
-        ["bash", str(project / door), *arguments],
-        env={"RAG_R1_PLATFORM": "cpu", **clean, **variables},
-        cwd=project,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+def call(project: Path, door: str, *arguments: str, **variables: str) -> CompletedProcess[str]:
+    return call_script(project, door, *arguments, **{"RAG_R1_PLATFORM": "cpu", **variables})
 
 
 @pytest.mark.parametrize(("door", "recipe"), DOORS.items())
@@ -59,15 +38,8 @@ def test_nothing_set_without_a_gpu_is_the_demo(project: Path, door: str, recipe:
 @pytest.mark.parametrize(("door", "recipe"), DOORS.items())
 def test_all_set_is_a_training_with_the_overrides_last(project: Path, door: str, recipe: str):
     (project / "my data").mkdir()
-    done = call(
-        project,
-        door,
-        "a=b",
-        RAG_R1_PLATFORM="gpu",
-        MODEL="org/name",
-        DATA="my data",
-        RETRIEVER_URL="http://10.0.0.1:8000",
-    )
+    variables = {"MODEL": "org/name", "DATA": "my data", "RETRIEVER_URL": "http://10.0.0.1:8000"}
+    done = call(project, door, "a=b", RAG_R1_PLATFORM="gpu", **variables)
     assert done.stdout.splitlines()[-1] == (
         f"rag-r1 <train> <--recipe> <{project}/recipes/rag_r1/{recipe}> <platform=gpu>"
         " <actor_rollout_ref.model.path='org/name'>"
@@ -83,11 +55,11 @@ def test_a_dead_retriever_is_left_to_the_preflight_which_reports_all_problems_to
     assert done.stdout.splitlines()[1:] == ["doctor knows <>", "train knows <http://127.0.0.1:1>"]
 
 
-@pytest.mark.parametrize("given", [{"MODEL": "x"}, {"DATA": "x", "RETRIEVER_URL": "y"}])
-def test_partly_set_names_what_is_missing_and_installs_nothing(project: Path, given: dict[str, str]):
-    done = call(project, "train_grpo.sh", **given)
+@pytest.mark.parametrize("variables", [{"MODEL": "x"}, {"DATA": "x", "RETRIEVER_URL": "y"}])
+def test_partly_set_names_what_is_missing_and_installs_nothing(project: Path, variables: dict[str, str]):
+    done = call(project, "train_grpo.sh", **variables)
     assert done.returncode == 2 and done.stdout == ""
-    missing = [name for name in ("MODEL", "DATA", "RETRIEVER_URL") if name not in given]
+    missing = [name for name in ("MODEL", "DATA", "RETRIEVER_URL") if name not in variables]
     assert f"but not {' '.join(missing)}" in done.stderr
 
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import subprocess
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
 import yaml
@@ -16,13 +14,13 @@ from rag_r1.config.recipes import Recipe
 from rag_r1.data.sft_rows import Piece, SftRow, write_sft_rows
 from rag_r1.options.command_exit import CommandError
 from rag_r1.sft import train_command
-from rag_r1.training.command import compose_recipe
 from rag_r1.training.preflight import preflight_sft
+from tests.recipes.called_scripts import call_script, make_project
+from tests.recipes.composed_recipes import compose_quickly
+from tests.recipes.test_published import PUBLISHED
 
 ROOT = Path(__file__).resolve().parents[2]
 RECIPES = ["recipes/rag_r1/sft/qwen_7b", "recipes/rag_r1/sft/demo"]
-#: RAG-R1, appendix A: five epochs, inputs of 8,192 tokens and outputs of 2,048.
-PUBLISHED = {"trainer.total_epochs": 5, "data.max_length": 8192 + 2048, "model.lora_rank": 0}
 
 
 def rows(count: int, words: str = "a") -> list[SftRow]:
@@ -43,15 +41,15 @@ def data(tmp_path: Path) -> Path:
 
 def checked(data: Path, model: Path, *overrides: str):
     """What the preflight says of the demo's recipe with this data and model: places, and whole texts."""
-    given = [*train_command.data_overrides(data), f"model.path='{model}'", *overrides]
-    report = preflight_sft(compose_recipe(Recipe.find(RECIPES[1]), given))
+    overrides_of_data = [*train_command.data_overrides(data), f"model.path='{model}'", *overrides]
+    report = preflight_sft(compose_quickly(RECIPES[1], overrides_of_data))
     return [problem.where for problem in report.problems], "\n".join(map(str, report.problems))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_recipe_is_verls_sft_trainer_with_our_data_set(name):
-    config = compose_recipe(Recipe.find(name), [])
+    config = compose_quickly(name, [])
     assert config.data.custom_cls.name == "SftDataset"
     assert "hf_model" in config.checkpoint.save_contents
     assert config.data.max_token_len_per_gpu >= config.data.max_length
@@ -59,18 +57,19 @@ def test_a_recipe_is_verls_sft_trainer_with_our_data_set(name):
 
 
 @pytest.mark.slow
-def test_the_recipe_for_gpus_has_the_published_numbers():
-    config = compose_recipe(Recipe.find(RECIPES[0]), [])
-    assert {key: OmegaConf.select(config, key) for key in PUBLISHED} == PUBLISHED
+def test_the_recipe_for_gpus_is_for_eight():
+    config = compose_quickly(RECIPES[0], [])
     assert config.trainer.device == "cuda" and config.trainer.n_gpus_per_node == 8
 
 
 def test_llama_factory_is_told_the_same():
-    given = yaml.safe_load((ROOT / "recipes" / "rag_r1" / "sft" / "llama_factory.yaml").read_text())
-    assert given["cutoff_len"] == PUBLISHED["data.max_length"]
-    assert given["num_train_epochs"] == PUBLISHED["trainer.total_epochs"]
-    assert (given["template"], given["mask_history"], given["finetuning_type"]) == ("empty", True, "full")
-    assert (given["dataset"], given["eval_dataset"]) == ("rag_r1_sft", "rag_r1_sft_validation")
+    settings = yaml.safe_load((ROOT / "recipes" / "rag_r1" / "sft" / "llama_factory.yaml").read_text())
+    published = PUBLISHED[RECIPES[0]]
+    assert settings["cutoff_len"] == published["data.max_length"]
+    assert settings["num_train_epochs"] == published["trainer.total_epochs"]
+    expected = {"template": "empty", "mask_history": True, "finetuning_type": "full"}
+    expected |= {"dataset": "rag_r1_sft", "eval_dataset": "rag_r1_sft_validation"}
+    assert settings == {**settings, **expected}
 
 
 @pytest.mark.slow
@@ -80,7 +79,7 @@ def test_all_is_well_with_data_that_fits(data, model_folder):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("overrides", "where"),
+    ("overrides", "keys"),
     [
         (["data.train_batch_size=128"], ["data.train_files", "data.val_files"]),
         (["data.train_batch_size=32"], ["data.val_files"]),
@@ -101,25 +100,25 @@ def test_all_is_well_with_data_that_fits(data, model_folder):
     ],
     ids=lambda given: " ".join(given) if given else None,
 )
-def test_what_would_fail_later_is_named_before(data, model_folder, overrides, where):
-    assert checked(data, model_folder, *overrides)[0] == where
+def test_what_would_fail_later_is_named_before(data, model_folder, overrides, keys):
+    assert checked(data, model_folder, *overrides)[0] == keys
 
 
 @pytest.mark.slow
 def test_data_of_another_tokenizer_is_named_with_its_row(data, model_folder):
     write_sft_rows(data / "train.parquet", rows(64, "a <|im_end|> b"))
-    where, told = checked(data, model_folder)
-    assert where == ["data.train_files"] and "made/0" in told and "<|im_end|>" in told
+    keys, text = checked(data, model_folder)
+    assert keys == ["data.train_files"] and "made/0" in text and "<|im_end|>" in text
 
 
 @pytest.mark.slow
 def test_the_command_checks_and_starts_nothing(data, model_folder, capsys):
-    given = ["--recipe", RECIPES[1], "--data", str(data), "--check-only", f"model.path={model_folder}"]
-    assert train_command.main(given) == 0
+    args = ["--recipe", RECIPES[1], "--data", str(data), "--check-only", f"model.path={model_folder}"]
+    assert train_command.main(args) == 0
     assert "preflight: all is well" in capsys.readouterr().out
-    assert train_command.main([*given, "trainer.no_such_key=1", "trainer.nnodes=2"]) == 1
-    told = capsys.readouterr().err
-    assert "trainer.no_such_key" in told and "--nnodes=2" in told and "--node-rank=RANK" in told
+    assert train_command.main([*args, "trainer.no_such_key=1", "trainer.nnodes=2"]) == 1
+    errors = capsys.readouterr().err
+    assert "trainer.no_such_key" in errors and "--nnodes=2" in errors and "--node-rank=RANK" in errors
 
 
 @pytest.mark.slow
@@ -154,8 +153,8 @@ def test_the_model_with_the_lowest_validation_loss_is_chosen(tmp_path):
     models = {step: checkpoint(tmp_path, step) for step in (10, 20, 30)}
     assert train_command.best_model(tmp_path)[0] == models[30], "without validation the last one"
     logged(tmp_path / "metrics.jsonl", {10: 0.9, 15: 0.1, 20: 0.5, 30: 0.7}, '{"step": 3')
-    model, told = train_command.best_model(tmp_path)
-    assert model == models[20] and "0.5000" in told and "lowest of 3" in told
+    model, text = train_command.best_model(tmp_path)
+    assert model == models[20] and "0.5000" in text and "lowest of 3" in text
 
 
 def test_losses_of_the_runs_before_a_resumption_count_too(tmp_path):
@@ -192,43 +191,22 @@ def test_a_training_links_its_model_and_keeps_earlier_logs(tmp_path):
     assert failed.value.status == 7
 
 
-@pytest.fixture
-def project(tmp_path: Path) -> Path:
-    """The script in a tree of its own, with an environment that only writes down how it is called."""
-    folder = tmp_path / "recipes" / "rag_r1" / "sft"
-    folder.mkdir(parents=True)
-    shutil.copy(ROOT / "recipes" / "rag_r1" / "sft" / "run.sh", folder)
-    (tmp_path / "scripts").mkdir()
-    (tmp_path / "bin").mkdir()
-    (tmp_path / "scripts" / "setup_env.sh").write_text('export PATH="$root/bin:$PATH"\n')
-    (tmp_path / "bin" / "rag-r1").write_text('#!/bin/sh\nprintf "rag-r1"; printf " <%s>" "$@"; echo\n')
-    (tmp_path / "bin" / "rag-r1").chmod(0o755)
-    return tmp_path
-
-
-def call(project: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    clean = {k: v for k, v in os.environ.items() if k in ("PATH", "HOME", "LANG")}
-    script = project / "recipes" / "rag_r1" / "sft" / "run.sh"
-    return subprocess.run(
-        ["bash", str(script), *arguments],
-        env={**clean, **variables},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+def call(folder: Path, *arguments: str, **variables: str) -> CompletedProcess[str]:
+    script = "recipes/rag_r1/sft/run.sh"
+    return call_script(make_project(folder, script), script, *arguments, **variables)
 
 
 @pytest.mark.parametrize(("platform", "recipe"), [("gpu", "qwen_7b"), ("cpu", "demo")])
-def test_the_script_calls_the_command_with_the_overrides_last(project, platform, recipe):
-    given = {"MODEL": "/models/it's", "DATA": "data/sft", "OUT": "out", "RAG_R1_PLATFORM": platform}
-    done = call(project, "--check-only", "optim.lr=1", **given)
+def test_the_script_calls_the_command_with_the_overrides_last(tmp_path, platform, recipe):
+    variables = {"MODEL": "/models/it's", "DATA": "data/sft", "OUT": "out", "RAG_R1_PLATFORM": platform}
+    done = call(tmp_path, "--check-only", "optim.lr=1", **variables)
     assert done.stdout.splitlines() == [
-        f"rag-r1 <sft> <--recipe> <{project}/recipes/rag_r1/sft/{recipe}> <--data> <data/sft> "
+        f"rag-r1 <sft> <--recipe> <{tmp_path}/recipes/rag_r1/sft/{recipe}> <--data> <data/sft> "
         "<model.path='/models/it\\'s'> <trainer.default_local_dir='out'> <--check-only> <optim.lr=1>"
     ]
 
 
-def test_the_script_names_what_is_not_set(project):
-    done = call(project, MODEL="m", RAG_R1_PLATFORM="cpu")
-    assert done.returncode == 2 and "DATA not set" in done.stderr
-    assert "MODEL" in call(project, "--help").stdout
+@pytest.mark.parametrize(("arguments", "status", "word"), [((), 2, "DATA not set"), (["--help"], 0, "MODEL")])
+def test_the_script_names_what_is_not_set(tmp_path, arguments, status, word):
+    done = call(tmp_path, *arguments, MODEL="m", RAG_R1_PLATFORM="cpu")
+    assert done.returncode == status and word in done.stdout + done.stderr

@@ -142,8 +142,8 @@ def test_a_full_disk_costs_the_file_only_and_is_told_once(tmp_path):
     with running(WRITE_TWO, (tmp_path,)) as [worker]:
         output, _ = worker.communicate(timeout=120)
         assert worker.returncode == 0
-    [told] = output.splitlines()
-    assert told.endswith("further verdicts are kept for this run only") and str(tmp_path) in told
+    [line] = output.splitlines()
+    assert line.endswith("further verdicts are kept for this run only") and str(tmp_path) in line
     cache = ReplyCache(str(tmp_path))
     assert cache.get(key(0)) is None
     cache.put(key(1), "incorrect")

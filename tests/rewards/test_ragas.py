@@ -33,8 +33,8 @@ def test_the_value_is_that_of_the_table(number, server):
     replies = dict(zip(RELEVANCE_PROMPTS, case["judges"], strict=True))
     server.reply = lambda body: replies[body["messages"][0]["content"]]
     server.bodies.clear()
-    found = [Document(str(i), text) for i, text in enumerate(case["contexts"])]
-    turns = [Turn.searched("search", ["q"], [found]), Turn("answer", "answer")]
+    documents = [Document(str(i), text) for i, text in enumerate(case["contexts"])]
+    turns = [Turn.searched("search", ["q"], [documents]), Turn("answer", "answer")]
     entry = {"term": "context_relevance", "url": server.base, "model": "judge", "retries": 0}
     judgement = asyncio.run(
         RewardSum.from_config([entry]).judge(Trajectory("t", case["question"], "rag_r1_mq", turns), [])

@@ -80,56 +80,52 @@ def test_the_list_may_come_from_hydra():
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        (None, r"rag_r1\.reward must be a list"),
-        ([], r"rag_r1\.reward must be a list"),
-        ({"term": "em"}, r"rag_r1\.reward must be a list"),
-        (["em"], r"rag_r1\.reward\[0\] must be"),
-        ([{"weight": 1}], r"rag_r1\.reward\[0\]\.term"),
-        ([{"term": "em"}, {"term": "exact"}], r"rag_r1\.reward\[1\]\.term: unknown term 'exact'.*em"),
-        ([{"term": "no_such_module:f"}], r"rag_r1\.reward\[0\]\.term: cannot import"),
-        ([{"term": "own_rewards:nothing"}], r"rag_r1\.reward\[0\]\.term: cannot import"),
-        ([{"term": "own_rewards:number"}], r"rag_r1\.reward\[0\]\.term: .* not a function"),
-        ([{"term": ":f"}], r"rag_r1\.reward\[0\]\.term"),
-        ([{"term": "em", "weight": "1"}], r"rag_r1\.reward\[0\]\.weight"),
-        ([{"term": "em", "weight": True}], r"rag_r1\.reward\[0\]\.weight"),
-        ([{"term": "em", "weight": math.nan}], r"rag_r1\.reward\[0\]\.weight"),
-        ([{"term": "em", "weight": math.inf}], r"rag_r1\.reward\[0\]\.weight"),
-        ([{"term": "em", "wieght": 1}], r"rag_r1\.reward\[0\]\.wieght: .*no such option"),
-        ([{"term": "em"}, {"term": "cover_em", "order": 1}], r"rag_r1\.reward\[1\]\.order: .*ordered"),
-        ([{"term": "cover_em", "ordered": "yes"}], r"rag_r1\.reward\[0\]\.ordered must be bool"),
+        (None, r" must be a list"),
+        ([], r" must be a list"),
+        ({"term": "em"}, r" must be a list"),
+        (["em"], r"\[0\] must be"),
+        ([{"weight": 1}], r"\[0\]\.term"),
+        ([{"term": "em"}, {"term": "exact"}], r"\[1\]\.term: unknown term 'exact'.*em"),
+        ([{"term": "no_such_module:f"}], r"\[0\]\.term: cannot import"),
+        ([{"term": "own_rewards:nothing"}], r"\[0\]\.term: cannot import"),
+        ([{"term": "own_rewards:number"}], r"\[0\]\.term: .* not a function"),
+        ([{"term": ":f"}], r"\[0\]\.term"),
+        ([{"term": "em", "weight": "1"}], r"\[0\]\.weight"),
+        ([{"term": "em", "weight": True}], r"\[0\]\.weight"),
+        ([{"term": "em", "weight": math.nan}], r"\[0\]\.weight"),
+        ([{"term": "em", "weight": math.inf}], r"\[0\]\.weight"),
+        ([{"term": "em", "wieght": 1}], r"\[0\]\.wieght: .*no such option"),
+        ([{"term": "em"}, {"term": "cover_em", "order": 1}], r"\[1\]\.order: .*ordered"),
+        ([{"term": "cover_em", "ordered": "yes"}], r"\[0\]\.ordered must be bool"),
         (
-            [{"term": "f1", "normaliser": "flashrag"}],
-            r"rag_r1\.reward\[0\]\.normaliser must be one of squad, r1_searcher, not 'flashrag'",
+            [{"term": "f1", "normaliser": "x"}],
+            r"\[0\]\.normaliser must be one of squad, r1_searcher, not 'x'",
         ),
-        ([{"term": "em", "normaliser": 1}], r"rag_r1\.reward\[0\]\.normaliser must be str"),
-        (
-            [{"term": "search_r1_format", "structure": "big"}],
-            r"rag_r1\.reward\[0\]\.structure must be a finite",
-        ),
-        ([{"term": "search_r1_format", "final": math.nan}], r"rag_r1\.reward\[0\]\.final"),
-        ([{"term": "search_r1_format", "protocol": "x"}], r"rag_r1\.reward\[0\]\.protocol: .*no such option"),
-        ([{"term": "own_rewards:judge"}], r"rag_r1\.reward\[0\]\.key is missing"),
-        ([{"term": "em"}, {"term": "em"}], r"rag_r1\.reward\[1\]: the name 'em' is taken"),
-        ([{"term": "em", "name": "score"}], r"rag_r1\.reward\[0\]: the name 'score' is taken"),
-        ([{"term": "em", "name": ""}], r"rag_r1\.reward\[0\]\.name"),
+        ([{"term": "em", "normaliser": 1}], r"\[0\]\.normaliser must be str"),
+        ([{"term": "search_r1_format", "structure": "big"}], r"\[0\]\.structure must be a finite"),
+        ([{"term": "search_r1_format", "final": math.nan}], r"\[0\]\.final"),
+        ([{"term": "search_r1_format", "protocol": "x"}], r"\[0\]\.protocol: .*no such option"),
+        ([{"term": "own_rewards:judge"}], r"\[0\]\.key is missing"),
+        ([{"term": "em"}, {"term": "em"}], r"\[1\]: the name 'em' is taken"),
+        ([{"term": "em", "name": "score"}], r"\[0\]: the name 'score' is taken"),
+        ([{"term": "em", "name": ""}], r"\[0\]\.name"),
     ],
 )
 def test_a_wrong_entry_is_refused_with_its_key(own_module, config, message):
-    with pytest.raises(RewardError, match=message):
+    with pytest.raises(RewardError, match=r"rag_r1\.reward" + message):
         RewardSum.from_config(config)
 
 
 def test_a_term_of_ones_own_by_import_path(own_module):
     reward = RewardSum.from_config([{"term": "own_rewards:length", "weight": 2.0, "most": 10}])
     assert reward(PARIS, "x") == {"score": 2.6, "length": 1.3, "missing_terms": 0.0}
-    assert (
-        RewardSum.from_config([{"term": "own_rewards:anything", "value": 7}])(PARIS, "x")["anything"] == 7.0
-    )
+    reward = RewardSum.from_config([{"term": "own_rewards:anything", "value": 7}])
+    assert reward(PARIS, "x")["anything"] == 7.0
 
 
 def test_a_term_of_ones_own_may_check_its_options(own_module):
-    def check(given, key):
-        return [] if given.get("most", 5) > 0 else [f"{key}.most must be above 0"]
+    def check(options, key):
+        return [] if options.get("most", 5) > 0 else [f"{key}.most must be above 0"]
 
     sys.modules["own_rewards"].length.check_options = check
     entry = {"term": "own_rewards:length"}

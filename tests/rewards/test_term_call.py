@@ -62,7 +62,7 @@ def own_module(monkeypatch):
     async def short(trajectory, golds):
         return [1.0]
 
-    async def told(trajectory, golds, *, protocol, timeout_s: float):
+    async def limited(trajectory, golds, *, protocol, timeout_s: float):
         return timeout_s + protocol.max_queries
 
     def plain_refuses(trajectory, golds):
@@ -77,7 +77,7 @@ def own_module(monkeypatch):
 
     module = types.ModuleType("own_judges")
     vars(module).update(
-        {name: made for name, made in locals().items() if callable(made)},
+        {name: value for name, value in locals().items() if callable(value)},
         instance=Judge(), half=partial(judge, answer=0.5),
     )  # fmt: skip
     monkeypatch.setitem(sys.modules, "own_judges", module)
@@ -121,9 +121,8 @@ def test_all_async_terms_of_a_trajectory_run_at_the_same_time(own_module):
     async def timed() -> float:
         loop = asyncio.get_running_loop()
         started = loop.time()
-        entries = [
-            {"term": "judge", "name": name, "takes_s": s} for name, s in (("a", 20), ("b", 30), ("c", 30))
-        ]
+        times = {"a": 20, "b": 30, "c": 30}
+        entries = [{"term": "judge", "name": name, "takes_s": time} for name, time in times.items()]
         await reward_of(*entries).judge(PLAYED, "Paris")
         return loop.time() - started
 
@@ -164,12 +163,12 @@ def test_a_judge_that_ignores_its_time_is_left_behind(own_module):
 
 
 def test_a_term_is_told_its_time_and_the_protocol_if_it_asks(own_module):
-    assert judged("told").rewards["told"] == 63.0
-    assert judged({"term": "told", "timeout_s": 1.5}).rewards["told"] == 4.5
+    assert judged("limited").rewards["limited"] == 63.0
+    assert judged({"term": "limited", "timeout_s": 1.5}).rewards["limited"] == 4.5
 
 
 @pytest.mark.parametrize(
-    ("term", "what"),
+    ("term", "cause"),
     [
         ("broken", "ZeroDivisionError: division by zero"),
         ("short", "ValueError: 1 values for 2 turns"),
@@ -177,17 +176,16 @@ def test_a_term_is_told_its_time_and_the_protocol_if_it_asks(own_module):
         ("cancels", "RuntimeError: the call was cancelled"),
     ],
 )
-def test_any_other_failure_ends_the_run_with_the_names_of_term_and_trajectory(own_module, term, what):
-    with pytest.raises(RewardError, match=f"'{term}' failed on trajectory 't1': {what}"):
+def test_any_other_failure_ends_the_run_with_the_names_of_term_and_trajectory(own_module, term, cause):
+    with pytest.raises(RewardError, match=f"'{term}' failed on trajectory 't1': {cause}"):
         judged("em", term)
 
 
 def test_when_one_judge_fails_the_others_are_cancelled(own_module):
     async def failing() -> int:
         with pytest.raises(RewardError, match="broken"):
-            await reward_of({"term": "judge", "takes_s": 50}, {"term": "broken", "takes_s": 1}).judge(
-                PLAYED, "x"
-            )
+            reward = reward_of({"term": "judge", "takes_s": 50}, {"term": "broken", "takes_s": 1})
+            await reward.judge(PLAYED, "x")
         await asyncio.sleep(0.1)
         return len(asyncio.all_tasks())
 
@@ -209,7 +207,7 @@ def test_a_score_beyond_all_numbers_is_refused_with_the_trajectory(own_module):
             {"term": "judge", "timeout": 3},
             r"timeout: .*no such option \(its options: answer, takes_s, timeout_s\)",
         ),
-        ({"term": "told", "protocol": "x"}, r"protocol: .*no such option"),
+        ({"term": "limited", "protocol": "x"}, r"protocol: .*no such option"),
         ({"term": "plain_refuses", "timeout_s": 3}, r"timeout_s: .*no such option \(its options: none\)"),
     ],
 )

@@ -20,17 +20,7 @@ from rag_r1.rewards.term_call import Term
 from rag_r1.rewards.token_credit import token_scores
 from tests.fakes.judge_server import JudgeServer
 
-PIECES = (
-    "<reasoning>",
-    "</reasoning>",
-    "<search>",
-    "</search>",
-    "<answer>",
-    "</answer>",
-    "<summary>",
-    "x ",
-    "",
-)
+PIECES = [*"<reasoning> </reasoning> <search> </search> <answer> </answer> <summary>".split(), "x ", ""]
 
 
 def played(*texts: str) -> Trajectory:
@@ -40,6 +30,10 @@ def played(*texts: str) -> Trajectory:
 def characters(trajectory: Trajectory) -> list[list[tuple[int, int]]]:
     """A token for each character."""
     return [[(i, i + 1) for i in range(len(turn.text))] for turn in trajectory.turns]
+
+
+def scores_of(reward: RewardSum, trajectory: Trajectory, tokens: Any = None) -> list[list[float]]:
+    return token_scores(reward, judged_by(reward, trajectory), trajectory, tokens or characters(trajectory))
 
 
 def judged_by(reward: RewardSum, trajectory: Trajectory) -> RewardResult:
@@ -86,15 +80,14 @@ def test_an_outcome_is_everyones_and_the_numbers_of_turns_stay_in_their_turns():
     trajectory = played("ab", "cd")
     for value, expected in ((1.0, [[0.5, 0.5], [0.5, 0.5]]), ([1.0, 0.0], [[1.0, 1.0], [0.0, 0.0]])):
         reward = RewardSum((Term("term", 2.0, lambda trajectory, golds, value=value: value),))
-        scores = token_scores(reward, judged_by(reward, trajectory), trajectory, characters(trajectory))
-        assert scores == expected
+        assert scores_of(reward, trajectory) == expected
 
 
 def test_each_part_of_the_format_goes_to_its_tags():
     # Thought: 0.2 for each tag; search: 0.2 for both tags; the answer is never closed.
     trajectory = played("a<reasoning>b</reasoning>", "<search>c</search><answer>")
     reward = RewardSum.from_config([{"term": "agentic_rag_format"}])
-    first, second = token_scores(reward, judged_by(reward, trajectory), trajectory, characters(trajectory))
+    first, second = scores_of(reward, trajectory)
     opening, closing, pair = 0.2 / 11, 0.2 / 12, 0.2 / 17
     assert first == pytest.approx([0.0, *[opening] * 11, 0.0, *[closing] * 12])
     assert second == pytest.approx([*[pair] * 8, 0.0, *[pair] * 9, *[0.0] * 8])
@@ -104,7 +97,7 @@ def test_a_token_that_only_touches_a_tag_gets_nothing_and_one_that_overlaps_it_i
     trajectory = played("ab<answer>c</answer>d")
     reward = RewardSum.from_config([{"term": "agentic_rag_format", "answer": 0.4}])
     tokens = [[(0, 2), (2, 5), (5, 11), (11, 20), (20, 21)]]
-    [scores] = token_scores(reward, judged_by(reward, trajectory), trajectory, tokens)
+    [scores] = scores_of(reward, trajectory, tokens)
     assert scores == pytest.approx([0.0, 0.4 / 3, 0.4 / 3, 0.4 / 3, 0.0])
 
 
@@ -113,20 +106,14 @@ def test_the_relevance_of_what_was_found_goes_to_the_search_blocks_and_what_is_l
     turns = [Turn.searched(text, ["c"], [[Document("1", "found")]]), Turn("de", "answer")]
     trajectory = Trajectory("t", "?", "agentic_rag_en", turns)
     with JudgeServer(lambda body: "2") as server:
-        entry = {
-            "term": "context_relevance",
-            "url": server.base,
-            "model": "judge",
-            "weight": 2.0,
-            "retries": 0,
-        }
-        reward = RewardSum.from_config([entry])
+        judge = {"url": server.base, "model": "judge", "retries": 0}
+        reward = RewardSum.from_config([{"term": "context_relevance", "weight": 2.0, **judge}])
         judgement = asyncio.run(reward.judge(trajectory, []))
     scores = token_scores(reward, judgement, trajectory, characters(trajectory))
     assert scores == [pytest.approx([0.0, 0.0, *[2 / 18] * 18]), [0.0, 0.0]]
-    own = replace(load_protocol("agentic_rag_en"), name="own")
+    protocol = replace(load_protocol("agentic_rag_en"), name="own")
     there = replace(trajectory, protocol="own")
-    assert token_scores(reward, judgement, there, characters(there), own) == scores
+    assert token_scores(reward, judgement, there, characters(there), protocol) == scores
     judgement.credits.clear()
     assert token_scores(reward, judgement, trajectory, characters(trajectory)) == [[0.0] * 20, [0.0] * 2]
 

@@ -71,5 +71,5 @@ def test_a_recipe_takes_the_override(tmp_path):
 
     recipe, overrides = Recipe.find("demo/grpo"), [f"trainer.default_local_dir={tmp_path}"]
     overrides += log_overrides(compose_recipe(recipe, overrides))
-    found = OmegaConf.select(compose_recipe(recipe, overrides), KEY)
-    assert found == f"{tmp_path}/metrics-1.jsonl"
+    path = OmegaConf.select(compose_recipe(recipe, overrides), KEY)
+    assert path == f"{tmp_path}/metrics-1.jsonl"

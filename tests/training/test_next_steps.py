@@ -50,12 +50,12 @@ def config(folder: Path, **ours):
 
 
 def checkpoint(folder: Path, step: int = 7, exported: bool = False) -> Path:
-    found = folder / "run" / f"global_step_{step}"
-    (found / "actor" / "huggingface").mkdir(parents=True)
+    folder_of_step = folder / "run" / f"global_step_{step}"
+    (folder_of_step / "actor" / "huggingface").mkdir(parents=True)
     if exported:
-        (found / "actor" / "huggingface" / "model.safetensors").write_text("")
+        (folder_of_step / "actor" / "huggingface" / "model.safetensors").write_text("")
     (folder / "run" / "latest_checkpointed_iteration.txt").write_text(str(step))
-    return found
+    return folder_of_step
 
 
 def records(folder: Path, *names: str) -> None:
@@ -71,28 +71,28 @@ def commands(lines: list[str]) -> list[list[str]]:
 
 
 def test_the_newest_checkpoint_is_evaluated_inspected_and_exported(tmp_path):
-    found = checkpoint(tmp_path)
+    newest = checkpoint(tmp_path)
     records(tmp_path, "train/step_000007-1.jsonl", "val/step_000005-1.jsonl", "val/step_000007-2.jsonl")
     lines = after_training(config(tmp_path))
-    assert lines[0] == f"checkpoint: {found}"
+    assert lines[0] == f"checkpoint: {newest}"
     evaluate, report, export = commands(lines)
 
-    given = read_arguments(EvalArguments, evaluate[2:], description="")
-    assert evaluate[:2] == ["rag-r1", "eval"] and given.model == str(found)
-    assert given.questions == [tmp_path / "a b.parquet"] and given.protocol == "rag_r1_mq"
-    assert (given.max_prompt_tokens, given.max_response_tokens) == (512, 4096)
-    assert set(given.overrides) == {
+    args = read_arguments(EvalArguments, evaluate[2:], description="")
+    assert evaluate[:2] == ["rag-r1", "eval"] and args.model == str(newest)
+    assert args.questions == [tmp_path / "a b.parquet"] and args.protocol == "rag_r1_mq"
+    assert (args.max_prompt_tokens, args.max_response_tokens) == (512, 4096)
+    assert set(args.overrides) == {
         "rag_r1.agent.max_turns=5", "rag_r1.agent.max_turn_tokens=500", "rag_r1.retriever.topk=3"
     }, "the limits and the search of the validation"  # fmt: skip
 
-    shown = read_arguments(ReportArguments, report[3:], description="")
+    report_args = read_arguments(ReportArguments, report[3:], description="")
     assert report[:3] == ["rag-r1", "eval", "report"]
-    assert (shown.run, shown.step) == (tmp_path / "run" / "trajectories" / "val", 7)
+    assert (report_args.run, report_args.step) == (tmp_path / "run" / "trajectories" / "val", 7)
 
     assert export[0] == "TORCH_FORCE_WEIGHTS_ONLY_LOAD=1"
     assert export[1:5] == ["python", "-m", "verl.model_merger", "merge"]
     assert export[export.index("--backend") + 1] == "fsdp"
-    assert export[export.index("--local_dir") + 1] == str(found / "actor")
+    assert export[export.index("--local_dir") + 1] == str(newest / "actor")
 
 
 def test_the_validations_under_probes_are_named_in_one_line(tmp_path):
@@ -104,15 +104,15 @@ def test_the_validations_under_probes_are_named_in_one_line(tmp_path):
 
 
 def test_an_exported_model_is_named_and_not_exported_again(tmp_path):
-    found = checkpoint(tmp_path, exported=True)
-    assert after_training(config(tmp_path))[-1].endswith(str(found / "actor" / "huggingface"))
+    newest = checkpoint(tmp_path, exported=True)
+    assert after_training(config(tmp_path))[-1].endswith(str(newest / "actor" / "huggingface"))
 
 
 def test_megatrons_checkpoints_are_merged_by_its_own_backend(tmp_path):
     checkpoint(tmp_path)
-    made = config(tmp_path)
-    made.actor_rollout_ref.actor.strategy = "megatron"
-    assert "--backend megatron" in after_training(made)[-1]
+    cfg = config(tmp_path)
+    cfg.actor_rollout_ref.actor.strategy = "megatron"
+    assert "--backend megatron" in after_training(cfg)[-1]
 
 
 @pytest.mark.parametrize("tracker", [None, "", "9"])
@@ -127,8 +127,8 @@ def test_without_a_checkpoint_the_key_is_named_that_saves_one(tmp_path, tracker)
 
 def test_a_search_and_a_prompt_of_ones_own_are_part_of_the_command(tmp_path):
     checkpoint(tmp_path)
-    own = {"tool": "mine:search", "wire": "queries", "url": "http://localhost:1"}
-    [evaluate, *_] = commands(after_training(config(tmp_path, retriever=own, prompt="p.txt")))
+    retriever = {"tool": "mine:search", "wire": "queries", "url": "http://localhost:1"}
+    [evaluate, *_] = commands(after_training(config(tmp_path, retriever=retriever, prompt="p.txt")))
     assert {"rag_r1.retriever.tool=mine:search", "rag_r1.retriever.wire=queries"} <= set(evaluate)
     assert evaluate[evaluate.index("--prompt") + 1] == "p.txt"
 
@@ -142,16 +142,16 @@ def test_after_sft_its_model_is_evaluated_and_trained_further():
 
 @pytest.mark.parametrize("protocol", ["rag_r1_mq", "r1_searcher"])
 def test_after_the_demo_its_policy_has_a_search_card(tmp_path, protocol):
-    found = checkpoint(tmp_path, exported=True)
+    newest = checkpoint(tmp_path, exported=True)
     url, out = "http://127.0.0.1:8000", tmp_path / "card"
-    evaluation = eval_arguments(found, tmp_path / "val.parquet", protocol, url, out)
-    lines = after_demo(tmp_path, found, evaluation)
+    evaluation = eval_arguments(newest, tmp_path / "val.parquet", protocol, url, out)
+    lines = after_demo(tmp_path, newest, evaluation)
     server, card = commands(lines)
     assert server == [*("rag-r1", "index", "serve"), *("--index", str(tmp_path / "index"), "--port", "8000")]
-    given = read_arguments(EvalArguments, card[2:], description="")
-    assert given.card and Path(given.prompt).is_file()
+    args = read_arguments(EvalArguments, card[2:], description="")
+    assert args.card and Path(args.prompt).is_file()
     topk = 3 if protocol == "r1_searcher" else 2
-    assert {f"rag_r1.retriever.topk={topk}", "rag_r1.agent.max_turns=3"} <= set(given.overrides)
+    assert {f"rag_r1.retriever.topk={topk}", "rag_r1.agent.max_turns=3"} <= set(args.overrides)
     assert after_demo(tmp_path, None, evaluation) == lines[:1]
 
 
@@ -168,20 +168,20 @@ def test_the_lines_are_made_from_what_a_recipe_composes(tmp_path):
         ],
     )
     [evaluate, *_] = commands(after_training(composed))
-    given = read_arguments(EvalArguments, evaluate[2:], description="")
-    assert given.questions == [Path("a.parquet"), Path("b.parquet")]
-    assert given.retriever_url == "http://127.0.0.1:1"
+    args = read_arguments(EvalArguments, evaluate[2:], description="")
+    assert args.questions == [Path("a.parquet"), Path("b.parquet")]
+    assert args.retriever_url == "http://127.0.0.1:1"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("code", "told"), [("pass", True), ("raise SystemExit(3)", False)])
-def test_a_training_that_has_ended_well_ends_with_the_lines(tmp_path, monkeypatch, capfd, code, told):
+@pytest.mark.parametrize(("code", "printed"), [("pass", True), ("raise SystemExit(3)", False)])
+def test_a_training_that_has_ended_well_ends_with_the_lines(tmp_path, monkeypatch, capfd, code, printed):
     trained = [sys.executable, "-c", f"print('training', flush=True); {code}"]
     monkeypatch.setattr(Recipe, "command", lambda self, overrides: trained)
     recipe = Recipe.find("recipes/rag_r1/ppo_mq")
     words = [f"trainer.default_local_dir={tmp_path}", "rag_r1.retriever.url=http://127.0.0.1:1"]
-    assert launch.main([str(recipe.folder), recipe.name, *words]) == (0 if told else 3)
+    assert launch.main([str(recipe.folder), recipe.name, *words]) == (0 if printed else 3)
     # Before it, there may be a warning of another training on this machine.
     before, training, after = capfd.readouterr().out.partition("training\n")
     assert training and "no checkpoint was saved" not in before
-    assert ("no checkpoint was saved" in after) == told
+    assert ("no checkpoint was saved" in after) == printed

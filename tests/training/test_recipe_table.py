@@ -6,19 +6,19 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
-from rag_r1.config.recipes import RECIPES
+from rag_r1.config.recipes import RECIPES, shipped_names
 from rag_r1.training import recipes_command
 from rag_r1.training.preflight.memory import CONTEXTS, SHAPES, memory_of, training_bytes
-from rag_r1.training.recipe_table import folder_of, recipe_tables, training_recipes
+from rag_r1.training.recipe_table import folder_of, recipe_tables
 from tests.recipes.composed_recipes import compose_quickly, composed
 
-FOLDERS = sorted({folder_of(name) for name in training_recipes()})
+FOLDERS = sorted({folder_of(name) for name in shipped_names("train", "sft")})
 #: Millions of parameters, from the models' cards.
 PUBLISHED = {"1.5B": 1_540, "3B": 3_090, "7B": 7_610, "14B": 14_700, "32B": 32_500, "Llama 8B": 8_030}
 
 
 def test_every_recipe_that_trains_is_found_and_no_fragment_is():
-    names = training_recipes()
+    names = shipped_names("train", "sft")
     assert {"rag_r1/grpo", "demo/ppo_mq", "agentic_rag/dapo_lora", "rag_r1/sft/qwen_7b"} <= set(names)
     assert not any(name.rpartition("/")[2].startswith("_") for name in names)
     assert {name.partition("/")[0] for name in names}.isdisjoint({"platform", "rag_r1_defaults"})
@@ -41,11 +41,11 @@ def test_the_memory_that_the_readme_names_for_32_billion_parameters_is_what_is_c
         "actor_rollout_ref.rollout.tensor_model_parallel_size=2",
         "actor_rollout_ref.actor.ppo_max_token_len_per_gpu=10240",
     )
-    found = memory_of(config, SHAPES["32B"])
+    need = memory_of(config, SHAPES["32B"])
     readme = (RECIPES / "agentic_rag" / "README.md").read_text(encoding="utf-8")
-    assert f"{found.update / 1e9:.0f} GB in an update" in readme
-    assert f"{found.weights / 1e9:.0f} GB of vLLM's weights" in readme and f"{found.rows:.0f} rows" in readme
-    assert f"{found.host / 1e9:.0f} GB of host memory" in readme
+    assert f"{need.update / 1e9:.0f} GB in an update" in readme
+    assert f"{need.weights / 1e9:.0f} GB of vLLM's weights" in readme and f"{need.rows:.0f} rows" in readme
+    assert f"{need.host / 1e9:.0f} GB of host memory" in readme
     with_fp32 = composed("recipes/rag_r1/grpo", "trainer.n_gpus_per_node=2")
     assert memory_of(with_fp32, SHAPES["32B"]).update > 4 * SHAPES["32B"].parameters, "veRL's default"
 
@@ -59,12 +59,12 @@ def test_the_guides_table_of_lora_is_what_is_calculated():
     two = ["trainer.n_gpus_per_node=2", "actor_rollout_ref.rollout.tensor_model_parallel_size=2"]
     config = composed("recipes/agentic_rag/grpo_lora", *two)
     for column, size in enumerate(("3B", "7B", "14B", "32B")):
-        found = memory_of(config, SHAPES[size])
+        need = memory_of(config, SHAPES[size])
         expected = {
             "frozen weights on a GPU, GB": SHAPES[size].parameters / 1e9,
-            "an update of 20,480 tokens, GB": found.update / 1e9,
-            "rows of 9,216 tokens in vLLM's cache": found.rows,
-            "host memory, GB": found.host / 1e9,
+            "an update of 20,480 tokens, GB": need.update / 1e9,
+            "rows of 9,216 tokens in vLLM's cache": need.rows,
+            "host memory, GB": need.host / 1e9,
         }
         for name, value in expected.items():
             assert float(lines[name][column]) == pytest.approx(value, abs=0.51), (name, size)
@@ -111,8 +111,8 @@ def test_frozen_weights_of_two_bytes_and_trained_ones_of_sixteen():
     shape = SHAPES["7B"]
 
     def state(each: int, adapters: int = 0) -> float:
-        two, one = (training_bytes(shape, each, gpus, 1000, adapters=adapters) for gpus in (1, 2))
-        return 2 * (two - one) / shape.parameters  # what is shared by the GPUs, of one parameter
+        whole, shared = (training_bytes(shape, each, gpus, 1000, adapters=adapters) for gpus in (1, 2))
+        return 2 * (whole - shared) / shape.parameters  # what is shared by the GPUs, of one parameter
 
     assert state(4) == pytest.approx(16) and state(2) == pytest.approx(8)
     assert state(2, adapters=1000) == pytest.approx(2, rel=1e-4)

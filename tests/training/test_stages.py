@@ -60,11 +60,11 @@ class Trainer:
 def test_a_stage_starts_from_the_model_that_the_one_before_exported(tmp_path):
     trainer = Trainer()
     model = run_stages(RECIPES, tmp_path, [MODEL_KEY + "start"], trainer)
-    (first, one), (second, two) = trainer.calls
+    (first, first_args), (second, second_args) = trainer.calls
     assert (first, second) == ("recipes/one", "recipes/two")
-    assert value(one, MODEL_KEY) == "start"
+    assert value(first_args, MODEL_KEY) == "start"
     exported = tmp_path / "stage1" / "checkpoints" / "global_step_3" / "actor" / "huggingface"
-    assert value(two, MODEL_KEY) == str(exported)
+    assert value(second_args, MODEL_KEY) == str(exported)
     assert (model / "model.safetensors").read_text() == "stage 2 step 3"
 
 
@@ -92,19 +92,19 @@ def test_what_is_finished_is_not_trained_again(tmp_path):
 
 
 def test_overrides_are_for_all_stages_for_one_or_hold_the_stages_number(tmp_path):
-    given = ["a=1", "stage2:a=2", "stage1:group/of=x", "data.train_files=data/stage{stage}/train.parquet"]
-    one = stage_overrides(given, 1, tmp_path, None)
-    two = stage_overrides(given, 2, tmp_path, Path("it's"))
-    assert (value(one, "a="), value(two, "a=")) == ("1", "2")
-    assert "group/of=x" in one and "group/of=x" not in two
-    assert value(two, "data.train_files=") == "data/stage2/train.parquet"
-    assert two[-1] == MODEL_KEY + "'it\\'s'" and not any(o.startswith(MODEL_KEY) for o in one)
+    overrides = ["a=1", "stage2:a=2", "stage1:group/of=x", "data.train_files=data/stage{stage}/train.parquet"]
+    first_args = stage_overrides(overrides, 1, tmp_path, None)
+    second_args = stage_overrides(overrides, 2, tmp_path, Path("it's"))
+    assert (value(first_args, "a="), value(second_args, "a=")) == ("1", "2")
+    assert "group/of=x" in first_args and "group/of=x" not in second_args
+    assert value(second_args, "data.train_files=") == "data/stage2/train.parquet"
+    assert second_args[-1] == MODEL_KEY + "'it\\'s'" and not any(o.startswith(MODEL_KEY) for o in first_args)
 
 
 def test_nothing_given_can_part_the_stages(tmp_path):
-    given = ["trainer.default_local_dir=elsewhere", "stage2:" + MODEL_KEY + "other"]
+    overrides = ["trainer.default_local_dir=elsewhere", "stage2:" + MODEL_KEY + "other"]
     trainer = Trainer()
-    run_stages(RECIPES, tmp_path, given, trainer)
+    run_stages(RECIPES, tmp_path, overrides, trainer)
     assert value(trainer.calls[1][1], MODEL_KEY).startswith(str(tmp_path / "stage1"))
     assert value(trainer.calls[1][1], "trainer.default_local_dir=") == str(
         tmp_path / "stage2" / "checkpoints"

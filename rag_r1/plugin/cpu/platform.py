@@ -1,11 +1,11 @@
 """The platform "cpu" for veRL.
 
-veRL asks the registered platforms in turn whether they are available and takes the first that is
-(`VERL_PLATFORM` overrides this). NVIDIA comes first and counts as available wherever nvidia-smi runs,
-whatever this environment's torch supports. So if torch is a CPU build, this platform is set before veRL asks
-(`choose_platform`). With a GPU build of torch it is used only if `VERL_PLATFORM=cpu` is set, never as a
-fallback when no GPU is visible. Ray schedules training workers on "GPU"s; on a CPU these are logical slots
-(`ray_kwargs.ray_init.num_gpus`) without hardware behind them.
+veRL takes the first of the registered platforms that is available (`VERL_PLATFORM` overrides this). NVIDIA
+comes first and counts as available wherever nvidia-smi runs, whatever this environment's torch supports. So
+if torch is a CPU build, this platform is set before that search (`choose_platform`). With a GPU build of
+torch it is used only if `VERL_PLATFORM=cpu` is set, never as a fallback when no GPU is visible. Ray schedules
+training workers on "GPU"s; on a CPU these are logical slots (`ray_kwargs.ray_init.num_gpus`) without hardware
+behind them.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class PlatformCPU(PlatformBase):
     def communication_backend_name(self) -> str:
         """ "gloo"; in a training worker the default process group exists when this returns.
 
-        veRL asks for this name to build "cpu:gloo,<device>:<backend>" (verl/utils/distributed.py,
+        veRL builds from this name "cpu:gloo,<device>:<backend>" (verl/utils/distributed.py,
         `initialize_global_process_group`, `initialize_global_process_group_ray`), which here would contain
         the device "cpu" twice, and torch refuses that. veRL creates no group if one exists, and checks right
         after this call: so the group is created here, from the variables that veRL sets for Ray's workers.

@@ -40,8 +40,8 @@ def _format_parts(
     for role in ("think", "backtrack", "summary"):
         block = next((block for block in dialect.blocks if block.role == role), None)
         for tag in (block.open, block.close) if block is not None else ():
-            if found := occurrences(tag, text):
-                parts.append(SpanValue(each, found))
+            if spans := occurrences(tag, text):
+                parts.append(SpanValue(each, spans))
     opened, closed = (occurrences(tag, text) for tag in (dialect.tags.search.open, dialect.tags.search.close))
     if searches := min(len(opened), len(closed)):
         score = each * (searches if searches <= most_searches else most_searches - searches)

@@ -49,14 +49,14 @@ def each_answer(
     which an alias contains the separator are not used, unless all do.
     """
     aliases = [[part.strip() for part in gold.split(separator)] for gold in golds]
-    given = [part.strip() for part in (trajectory.answer or "").split(separator)]
+    answers = [part.strip() for part in (trajectory.answer or "").split(separator)]
     n = min(map(len, aliases), default=0)
-    if len(given) != n:
+    if len(answers) != n:
         return 0.0
     places = zip(*(gold for gold in aliases if len(gold) == n), strict=True)
     rights = [
         exact_match(answer, list(dict.fromkeys(there)), normaliser=normaliser)
-        for answer, there in zip(given, places, strict=True)
+        for answer, there in zip(answers, places, strict=True)
     ]
     return sum(rights) / n
 

@@ -42,7 +42,7 @@ def is_choice(answer: str | None, golds: list[str]) -> float:
     texts = [gold for gold in golds if gold not in letters | both]
     if exact_match(answer, texts):
         return 1.0
-    found = _LETTER.fullmatch(unicodedata.normalize("NFKC", answer or "").strip())
-    if found is None or found[1] not in letters:
+    match = _LETTER.fullmatch(unicodedata.normalize("NFKC", answer or "").strip())
+    if match is None or match[1] not in letters:
         return 0.0
-    return exact_match(found[2], texts) if found[2] else 1.0
+    return exact_match(match[2], texts) if match[2] else 1.0

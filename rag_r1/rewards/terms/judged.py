@@ -9,8 +9,8 @@ that assert their own correctness, it searches for passages that look relevant, 
 Keep a term beside these that compares answers, evaluate with another judge or with exact match, and read
 records.
 
-Their options are in rag_r1/rewards/judge_options.py. rag_r1/rewards/judge_client.py tells what is sent and
-what becomes of a failure: the term is left out of the sample, never 0.
+Their options are in rag_r1/rewards/judge_options.py, requests and failures in rag_r1/rewards/judge_client.py:
+a term that failed is left out of the sample, never 0.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ async def judged_accuracy(
     trajectory: Trajectory, golds: list[str], *, timeout_s: float = DEFAULT_TIMEOUT_S, **judge: Any
 ) -> float:
     """1 if the judge says that the answer means the same as a gold answer, else 0; 0 without an answer, for
-    which nobody is asked. A policy can learn to persuade the judge: see the top of the module.
+    which no request is sent. A policy can learn to persuade the judge: see the top of the module.
 
-    `judge`: the keys of JudgeOptions. Raises Refused without a verdict.
+    `judge`: the keys of JudgeOptions. Raises CannotJudgeError without a verdict.
     """
     options = JudgeOptions(timeout_s=timeout_s, **judge)
     if not (trajectory.answer or "").strip():
@@ -87,9 +87,9 @@ async def context_relevance(
     answers are not used. A policy can learn to find what persuades the judge: see the top of the module.
 
     Two prompts in different words are graded 0, 1 or 2; the value is half their mean. If one has no usable
-    grade, the other counts alone. The value is 0, and nobody is asked, if nothing was found, or nothing but
-    words of the question. Unlike RAGAS, a useless grade is not asked for again: at temperature 0 it would be
-    the same. `judge`: the keys of JudgeOptions. Raises Refused if neither prompt got a grade.
+    grade, the other counts alone. The value is 0, without a request, if nothing was found, or nothing but
+    words of the question. Unlike RAGAS, a useless grade is not requested again: at temperature 0 it would be
+    the same. `judge`: the keys of JudgeOptions. Raises CannotJudgeError if neither prompt got a grade.
     """
     options = JudgeOptions(timeout_s=timeout_s, **judge)
     question, context = trajectory.question.strip(), observed_text(trajectory).strip()
@@ -121,8 +121,8 @@ async def query_relevance(
     answers are not used.
 
     Every search that the judge finds better than `baseline` adds to the reward, so `max_turns` is its only
-    bound. `judge`: the keys of JudgeOptions. Raises Refused if one search got no grade: as 0 it would be a
-    judgement.
+    bound. `judge`: the keys of JudgeOptions. Raises CannotJudgeError if one search got no grade: as 0 it
+    would be a judgement.
     """
     options = JudgeOptions(timeout_s=timeout_s, **judge)
     searched = [i for i, turn in enumerate(trajectory.turns) if turn.queries]

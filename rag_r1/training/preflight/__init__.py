@@ -1,6 +1,6 @@
 """Preflight: all checks of a run that need no GPU, made before it starts.
 
-Each `check_*` is a function from the composed configuration to a list of Problems; `preflight` calls them all
+Each `check_*` is a function from the composed configuration to Problems; `preflight` calls them all
 and reports all problems at once: a problem found by one check does not prevent the others. Nothing is started
 and nothing is written. veRL's own `validate_config` is one of the checks.
 """
@@ -10,19 +10,14 @@ from __future__ import annotations
 from omegaconf import DictConfig
 
 from rag_r1.options.problems import PreflightReport, Problem
-from rag_r1.training.preflight.cluster import (
-    check_batch_sizes,
-    check_engines,
-    check_reachability,
-    needs_critic,
-)
+from rag_r1.training.preflight.cluster import check_batch_sizes, check_engines, check_reachability
 from rag_r1.training.preflight.data import check_data, check_steps
 from rag_r1.training.preflight.model import check_model, check_quantisation, check_tags, check_turns
 from rag_r1.training.preflight.probes import check_probes
 from rag_r1.training.preflight.resume import check_resumed_rates
 from rag_r1.training.preflight.retriever import check_retriever
-from rag_r1.training.preflight.sampler import check_filtering, check_sampler, check_sampler_options
-from rag_r1.training.preflight.sessions import check_sessions
+from rag_r1.training.preflight.sampler import check_filtering, check_sampler
+from rag_r1.training.preflight.sessions import check_sessions, needs_critic
 from rag_r1.training.preflight.settings import (
     check_lengths,
     check_log_probs,
@@ -44,18 +39,18 @@ def preflight(config: DictConfig) -> PreflightReport:
     report.problems += problems
     tokenizer, problems = check_model(config)
     report.problems += problems
-    report.problems += check_quantisation(config) + check_bucket(config)
+    report.problems += check_quantisation(config)
+    report.problems += check_bucket(config)
     report.problems += check_verl(config, model_is_there=tokenizer is not None)
-    report.problems += check_lengths(config) + check_log_probs(config)
-    report.problems += check_batch_sizes(config) + check_engines(config) + check_reachability(config)
+    for check in (check_lengths, check_log_probs, check_batch_sizes, check_engines, check_reachability):
+        report.problems += check(config)
     report.problems += check_resumed_rates(config, critic=needs_critic(config))
-    report.problems += check_sampler(config) + check_sampler_options(config)
-    report.problems += check_filtering(config, settings)
-    report.problems += check_sessions(config, settings)
-    report.problems += check_probes(config, settings)
+    report.problems += check_sampler(config)
+    for check in (check_filtering, check_sessions, check_probes):
+        report.problems += check(config, settings)
     if settings is not None and settings.protocol is not None and tokenizer is not None:
         report.problems += check_tags(settings.protocol, tokenizer)
-        if unfit := check_turns(config, settings, tokenizer):
+        if unfit := list(check_turns(config, settings, tokenizer)):
             report.problems += unfit
             tokenizer = None  # no prompt can be made with it
     train_rows = check_data(config, settings, tokenizer, report)

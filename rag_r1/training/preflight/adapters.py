@@ -4,16 +4,18 @@ veRL sends adapters to vLLM in one of two ways (`actor_rollout_ref.model.lora.me
 workers/engine/fsdp/transformer_impl.py, `get_per_tensor_param`). Unmerged, vLLM gets the adapters themselves,
 which its CPU build cannot load. Merged, it gets weights that are rounded to bf16: most of what the first
 updates change is smaller than a step of bf16 and is lost. The trainer that separates training from generation
-knows only the second way: it drops the adapters' configuration (engine_workers.py, `update_weights`), and
+has only the second way: it drops the adapters' configuration (engine_workers.py, `update_weights`), and
 without merging it would send the frozen weights alone, after every step.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from omegaconf import DictConfig
 
 from rag_r1.options.problems import Problem, error, warning
-from rag_r1.training.preflight.sessions import verls_mode
+from rag_r1.training.preflight.sessions import is_separate
 
 _MODEL = "actor_rollout_ref.model"
 _MERGE = f"{_MODEL}.lora.merge"
@@ -26,32 +28,30 @@ def adapter_rank(config: DictConfig) -> int:
     return int((model.get("lora") or {}).get("rank") or 0) or int(model.get("lora_rank") or 0)
 
 
-def check_adapters(config: DictConfig) -> list[Problem]:
+def check_adapters(config: DictConfig) -> Iterator[Problem]:
     """If adapters are trained: the engine gets them, as they are if it can load them."""
     if not adapter_rank(config):
-        return []
+        return
     model, rollout = config.actor_rollout_ref.model, config.actor_rollout_ref.rollout
-    merged = bool((model.get("lora") or {}).get("merge"))
-    apart = verls_mode(config.trainer.v1.trainer_mode) == "separate_async"
-    problems = []
-    if config.actor_rollout_ref.actor.strategy == "megatron" and not (model.get("lora") or {}).get("rank"):
-        what = "is for FSDP: Megatron takes the rank from lora.rank, which is 0, and would train all weights"
+    lora = model.get("lora") or {}
+    merged, separate = bool(lora.get("merge")), is_separate(config)
+    if config.actor_rollout_ref.actor.strategy == "megatron" and not lora.get("rank"):
+        text = "is for FSDP: Megatron takes the rank from lora.rank, which is 0, and would train all weights"
         remedy = f"set {_MODEL}.lora.rank and its target_modules, or train with platform=gpu"
-        problems.append(error(f"{_MODEL}.lora_rank", what, remedy))
+        yield error(f"{_MODEL}.lora_rank", text, remedy)
     if config.trainer.device == "cpu":
         if not merged:
-            what = "vLLM's CPU build cannot load LoRA adapters"
             remedy = "set it to true: merged weights are then sent to vLLM instead"
-            problems.append(error(_MERGE, what, remedy))
-        return problems
-    if apart and not merged:
-        what = "with trainer_mode=separate_async veRL sends unmerged adapters to no engine"
-        problems.append(error(_MERGE, what, "use another trainer.v1.trainer_mode, or set this to true"))
+            yield error(_MERGE, "vLLM's CPU build cannot load LoRA adapters", remedy)
+    elif separate and not merged:
+        text = "with trainer_mode=separate_async veRL sends unmerged adapters to no engine"
+        yield error(_MERGE, text, "use another trainer.v1.trainer_mode, or set this to true")
     elif merged:
-        what = "merged weights are rounded to bf16, in which the first updates are lost"
-        remedy = "use another trainer.v1.trainer_mode, and set this to false" if apart else "set it to false"
-        problems.append(warning(_MERGE, what, remedy))
+        text = "merged weights are rounded to bf16, in which the first updates are lost"
+        remedy = (
+            "use another trainer.v1.trainer_mode, and set this to false" if separate else "set it to false"
+        )
+        yield warning(_MERGE, text, remedy)
     elif rollout.get("layered_summon") and "dummy" in str(rollout.load_format):
-        what = f"is {rollout.load_format}, but with layered_summon=true vLLM must read the weights itself"
-        problems.append(error(f"{_ROLLOUT}.load_format", what, "set it to safetensors"))
-    return problems
+        text = f"is {rollout.load_format}, but with layered_summon=true vLLM must read the weights itself"
+        yield error(f"{_ROLLOUT}.load_format", text, "set it to safetensors")

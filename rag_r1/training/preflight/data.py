@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,60 +31,51 @@ def check_data(
     def messages(row: QuestionRow) -> Sequence[Mapping[str, Any]]:
         return protocol.messages(row.question) if settings.own_prompt else row.prompt
 
-    extra = plain(config.data.get("apply_chat_template_kwargs")) or {}
     limit, filtered = config.data.max_prompt_length, bool(config.data.filter_overlong_prompts)
     count_tokens = None
     if protocol is not None and tokenizer is not None:
         # No limit: the tokens of overlong prompts are counted too, for the report.
-        setup = AgentSetup.of(settings, tokenizer, RowLimits(_ANY_LENGTH, 1), template=extra)
-        count_tokens = _counter(setup)
-    train_rows: int | None = 0
+        template = plain(config.data.get("apply_chat_template_kwargs")) or {}
+        setup = AgentSetup.of(settings, tokenizer, RowLimits(_ANY_LENGTH, 1), template=template)
+        count_tokens = partial(_count_tokens, setup)
+    train_rows: int | None = 0 if files_of(config.data, "train_files") else None
     for key in ("train_files", "val_files"):
         for path in files_of(config.data, key):
+            rows = None  # that can be trained on, as veRL counts them
             if "://" in path or not path.endswith(".parquet"):
                 report.notes.append(f"{path}: not a local parquet file, so its rows were not checked")
-                train_rows = None if key == "train_files" else train_rows
-                continue
-            problems = column_problems(path)
-            if not problems and protocol is not None:
-                found = scan_parquet(path, protocol.name, messages, count_tokens, limit)
-                problems = scan_problems(path, found, protocol.name, limit, filtered)
-                which = "all" if found.tokenised >= found.usable else "the longest by characters"
-                counted = f", prompt tokens counted for {found.tokenised} ({which})" if count_tokens else ""
-                report.notes.append(f"{path}: {found.rows} rows, {found.usable} usable{counted}")
-                if key == "train_files" and train_rows is not None:
-                    dropped = found.overlong.count if filtered else 0
-                    train_rows += found.rows - found.promptless.count - dropped
-            elif key == "train_files":
-                train_rows = None
-            report.problems += problems
-    return train_rows if files_of(config.data, "train_files") else None
+            elif (problems := column_problems(path)) or protocol is None:
+                report.problems += problems
+            else:
+                scan = scan_parquet(path, protocol.name, messages, count_tokens, limit)
+                report.problems += scan_problems(path, scan, protocol.name, limit, filtered)
+                extent = "all" if scan.tokenised >= scan.usable else "the longest by characters"
+                counted = f", prompt tokens counted for {scan.tokenised} ({extent})" if count_tokens else ""
+                report.notes.append(f"{path}: {scan.rows} rows, {scan.usable} usable{counted}")
+                rows = scan.rows - scan.promptless.count - (scan.overlong.count if filtered else 0)
+            if key == "train_files":
+                train_rows = None if None in (rows, train_rows) else train_rows + rows
+    return train_rows
 
 
-def _counter(setup: AgentSetup) -> Callable[[QuestionRow], int]:
-    """A function that counts the tokens of a row's prompt, as the agent makes it."""
-    return lambda row: len(setup.prompt_ids(row.question, row.prompt))
+def _count_tokens(setup: AgentSetup, row: QuestionRow) -> int:
+    """The tokens of a row's prompt, as the agent makes it."""
+    return len(setup.prompt_ids(row.question, row.prompt))
 
 
-def check_steps(config: DictConfig, train_rows: int) -> list[Problem]:
+def check_steps(config: DictConfig, train_rows: int) -> Iterator[Problem]:
     """A batch can be filled, and the epochs give the required steps (veRL drops a last short batch)."""
-    batch, epochs, steps = (
-        config.data.train_batch_size,
-        config.trainer.total_epochs,
-        config.trainer.total_training_steps,
-    )
+    batch, trainer = config.data.train_batch_size, config.trainer
     if 0 < (config.data.get("train_max_samples") or -1) < train_rows:
         train_rows = config.data.train_max_samples
     if train_rows < batch:
-        what = f"{batch} is more than the {train_rows} training rows, so there would be no step"
-        return [error("data.train_batch_size", what, f"set it to at most {train_rows}")]
-    reached = train_rows // batch * epochs
-    if steps is not None and reached < steps:
-        what = f"{epochs} epochs of {train_rows // batch} steps end the run at step {reached}, before {steps}"
-        return [
-            warning("trainer.total_epochs", what, f"set it to at least {-(-steps // (train_rows // batch))}")
-        ]
-    return []
+        text = f"{batch} is more than the {train_rows} training rows, so there would be no step"
+        yield error("data.train_batch_size", text, f"set it to at most {train_rows}")
+        return
+    steps, epochs, each = trainer.total_training_steps, trainer.total_epochs, train_rows // batch
+    if steps is not None and each * epochs < steps:
+        text = f"{epochs} epochs of {each} steps end the run at step {each * epochs}, before {steps}"
+        yield warning("trainer.total_epochs", text, f"set it to at least {-(-steps // each)}")
 
 
 def files_of(data: DictConfig, key: str) -> list[str]:

@@ -30,7 +30,8 @@ from dataclasses import dataclass
 from omegaconf import DictConfig, OmegaConf
 
 from rag_r1.training.preflight.adapters import adapter_rank
-from rag_r1.training.preflight.cluster import gpu_count, needs_critic, needs_reference
+from rag_r1.training.preflight.cluster import gpu_count, needs_reference
+from rag_r1.training.preflight.sessions import needs_critic
 
 #: Bytes of a CUDA context of the trainer, one of vLLM, and of what it keeps asleep.
 CONTEXTS = 3e9

@@ -9,7 +9,7 @@ tokenised: all of a small file, and of a large one those that could be too long.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -67,26 +67,18 @@ class ParquetScan:
 def column_problems(path: str) -> list[Problem]:
     """The file exists, is parquet, and has the columns. Names those that are missing."""
     if not Path(path).is_file():
-        return [
-            error(
-                path, "there is no such file", "make it with a script in data_process/, or correct the path"
-            )
-        ]
+        remedy = "make it with a script in data_process/, or correct the path"
+        return [error(path, "there is no such file", remedy)]
     try:
         check_parquet(path, COLUMNS_READ)
     except ParquetLimitError as fault:
-        what, _, remedy = str(fault).removeprefix(f"{path}: ").rpartition(": ")
-        return [error(path, what, remedy)]
+        text, _, remedy = str(fault).removeprefix(f"{path}: ").rpartition(": ")
+        return [error(path, text, remedy)]
     try:
         schema = pq.read_schema(path)
     except (pa.ArrowException, OSError) as fault:
-        return [
-            error(
-                path,
-                f"is not a readable parquet file ({fault})",
-                "make it again with a script in data_process/",
-            )
-        ]
+        remedy = "make it again with a script in data_process/"
+        return [error(path, f"is not a readable parquet file ({fault})", remedy)]
     missing = [column for column in REQUIRED_COLUMNS if not _has(schema, column)]
     return [error(path, f"has no column {column}", _REMEDY) for column in missing]
 
@@ -116,61 +108,55 @@ def scan_parquet(
     `messages` gives the chat messages that the agent will send for a row, `count_tokens` the length of its
     prompt (None if no tokenizer could be loaded).
     """
-    found = ParquetScan()
+    scan = ParquetScan()
     longest: list[tuple[int, int, QuestionRow]] = []
-    name, rows = Path(path).name, pq.read_metadata(path).num_rows
-    bar = tqdm(read_rows(path), total=rows, desc=f"{name}: rows", unit="row", leave=False)
+    file_name, rows = Path(path).name, pq.read_metadata(path).num_rows
+    bar = tqdm(read_rows(path), total=rows, desc=f"{file_name}: rows", unit="row", leave=False)
     for number, row in enumerate(bar):
-        found.rows += 1
+        scan.rows += 1
         fault = row_fault(row)
         if not usable_prompt(row.get("prompt")):
-            found.promptless.add(number, "no messages with role and content")
+            scan.promptless.add(number, "no messages with role and content")
         elif fault is not None:
-            found.malformed.add(number, fault)
+            scan.malformed.add(number, fault)
         else:
             question = QuestionRow.from_row(row)
             if question.protocol != protocol:
-                found.other_protocol.add(number, repr(question.protocol or None))
+                scan.other_protocol.add(number, repr(question.protocol or None))
             # Negative row number: among equals the first is kept, and rows are never compared.
             entry = (sum(len(message["content"]) for message in messages(question)), -number, question)
-            if len(longest) < TOKENISED:
-                heapq.heappush(longest, entry)
-            else:
-                heapq.heappushpop(longest, entry)
+            push = heapq.heappush if len(longest) < TOKENISED else heapq.heappushpop
+            push(longest, entry)
     if count_tokens is not None:
         longest.sort(key=lambda entry: -entry[1])
-        for _, number, kept in tqdm(longest, desc=f"{name}: tokens", unit="prompt", leave=False):
-            found.tokenised += 1
+        for _, number, kept in tqdm(longest, desc=f"{file_name}: tokens", unit="prompt", leave=False):
+            scan.tokenised += 1
             if (length := count_tokens(kept)) > max_prompt_length:
-                found.overlong.add(-number, f"{length} tokens")
-    return found
+                scan.overlong.add(-number, f"{length} tokens")
+    return scan
 
 
 def scan_problems(
-    path: str, found: ParquetScan, protocol: str, max_prompt_length: int, filtered: bool
-) -> list[Problem]:
-    """The problems in a Scan. `filtered`: veRL drops long prompts itself."""
-    problems = []
-    if found.malformed.count:
-        what = f"{found.malformed.count} of {found.rows} rows are malformed ({found.malformed})"
-        problems.append(warning(path, what, "repair or remove them; they end no run, but train nothing"))
-    if found.promptless.count:
-        what = f"{found.promptless.count} of {found.rows} rows have no usable `prompt` ({found.promptless})"
-        problems.append(warning(path, what, "repair or remove them; they are left out of the run"))
-    if found.other_protocol.count:
-        rows = f"{found.other_protocol.count} rows ({found.other_protocol})"
-        what = f"{rows} were made for another protocol than the configured {protocol!r}"
-        problems.append(
-            error(path, what, f"set rag_r1.protocol to theirs, or make the data with --protocol {protocol}")
-        )
-    if found.overlong.count:
-        rows = f"{found.overlong.count} prompts ({found.overlong})"
-        what = f"{rows} are longer than data.max_prompt_length={max_prompt_length}"
+    path: str, scan: ParquetScan, protocol: str, max_prompt_length: int, filtered: bool
+) -> Iterator[Problem]:
+    """The problems in a scan. `filtered`: veRL drops long prompts itself."""
+    if count := scan.malformed.count:
+        text = f"{count} of {scan.rows} rows are malformed ({scan.malformed})"
+        yield warning(path, text, "repair or remove them; they end no run, but train nothing")
+    if count := scan.promptless.count:
+        text = f"{count} of {scan.rows} rows have no usable `prompt` ({scan.promptless})"
+        yield warning(path, text, "repair or remove them; they are left out of the run")
+    if count := scan.other_protocol.count:
+        rows = f"{count} rows ({scan.other_protocol})"
+        text = f"{rows} were made for another protocol than the configured {protocol!r}"
+        remedy = f"set rag_r1.protocol to theirs, or make the data with --protocol {protocol}"
+        yield error(path, text, remedy)
+    if count := scan.overlong.count:
+        text = f"{count} prompts ({scan.overlong}) are longer than data.max_prompt_length={max_prompt_length}"
         if filtered:
-            problems.append(warning(path, what, "data.filter_overlong_prompts leaves them out"))
+            yield warning(path, text, "data.filter_overlong_prompts leaves them out")
         else:
             remedy = "raise data.max_prompt_length, or leave them out with data.filter_overlong_prompts=true"
-            problems.append(error(path, what, remedy))
-    if found.usable == 0:
-        problems.append(error(path, "no usable row is left", _REMEDY))
-    return problems
+            yield error(path, text, remedy)
+    if scan.usable == 0:
+        yield error(path, "no usable row is left", _REMEDY)

@@ -6,7 +6,7 @@ of the block (rag_r1/config/schema.py); here the file and the rows of the valida
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import pyarrow as pa
 from omegaconf import DictConfig, OmegaConf
@@ -23,27 +23,26 @@ _KEY, _FILE = "rag_r1.probes", "rag_r1.probe_passages"
 _DATASET = {"path": "pkg://rag_r1.plugin.dataset", "name": "SearchDataset"}
 
 
-def check_probes(config: DictConfig, settings: RagR1Config | None) -> list[Problem]:
+def check_probes(config: DictConfig, settings: RagR1Config | None) -> Iterator[Problem]:
     """The data set adds their rows, to no training file, and rows and passages are what the probes need."""
     if settings is None or not settings.probes:
-        return []
-    problems = []
-    named = OmegaConf.select(config, "data.custom_cls") or {}
-    own = {key: named.get(key) for key in _DATASET} == _DATASET and config.data.get("probes")
-    if not own or config.data.get("probe_passages") != settings.probe_passages:
-        what = "only the data set of rag_r1_defaults.yaml adds the rows of probes"
+        return
+    data, named = config.data, OmegaConf.select(config, "data.custom_cls") or {}
+    is_ours = {key: named.get(key) for key in _DATASET} == _DATASET and data.get("probes")
+    if not is_ours or data.get("probe_passages") != settings.probe_passages:
+        text = "only the data set of rag_r1_defaults.yaml adds the rows of probes"
         remedy = "keep its data.custom_cls, data.probes and data.probe_passages, or set no probes"
-        problems.append(error(_KEY, what, remedy))
-    trains = not config.trainer.get("val_only")
-    if trains and files_of(config.data, "train_files") == files_of(config.data, "val_files"):
-        what = "data.train_files and data.val_files are the same, so the probes would be trained on"
-        problems.append(error(_KEY, what, "give the validation files of its own, or set no probes"))
+        yield error(_KEY, text, remedy)
+    if not config.trainer.get("val_only") and files_of(data, "train_files") == files_of(data, "val_files"):
+        text = "data.train_files and data.val_files are the same, so the probes would be trained on"
+        yield error(_KEY, text, "give the validation files of its own, or set no probes")
     counting = [probe for probe in settings.probes if probe in NEED_PASSAGES]
     if counting and not topk_of(settings.validation_retriever):
-        what = f"{', '.join(counting)} needs rag_r1.retriever.topk, which is not a whole number"
-        problems.append(error(_KEY, what, "set it"))
+        text = f"{', '.join(counting)} needs rag_r1.retriever.topk, which is not a whole number"
+        yield error(_KEY, text, "set it")
     passages, unreadable = _passages(settings)
-    return problems + unreadable + _check_rows(config, settings, passages)
+    yield from unreadable
+    yield from _check_rows(config, settings, passages)
 
 
 def _passages(settings: RagR1Config) -> tuple[Passages | None, list[Problem]]:
@@ -59,39 +58,35 @@ def _passages(settings: RagR1Config) -> tuple[Passages | None, list[Problem]]:
         return None, [error(_FILE, problem.what, problem.remedy)]
 
 
-def _check_rows(config: DictConfig, settings: RagR1Config, passages: Passages | None) -> list[Problem]:
+def _check_rows(config: DictConfig, settings: RagR1Config, passages: Passages | None) -> Iterator[Problem]:
     """Each probe can be played with at least one row, and `random` with all. Rows that cannot be read are
     reported elsewhere."""
-    rows: list[GoldEvidence] = []
     try:
-        for row in _rows(files_of(config.data, "val_files")):
-            if row.split != "train":
-                # Which gold passages are best, and how many are shown, does not matter here.
-                rows.append((passages or Passages()).evidence(row.metadata, golds=(), topk=1))
+        # Which gold passages are best, and how many are shown, does not matter here.
+        rows: list[GoldEvidence] = [
+            (passages or Passages()).evidence(row.metadata, golds=(), topk=1)
+            for path in files_of(config.data, "val_files")
+            for row in map(QuestionRow.from_row, read_rows(path))
+            if row.split != "train"
+        ]
     except (OSError, pa.ArrowException):
-        return []
+        return
     if not rows:
-        what = "all rows of data.val_files have extra_info.split train, and are played as in training"
-        return [error(_KEY, what, "make the file with another split, or set no probes")]
-    problems = []
+        text = "all rows of data.val_files have extra_info.split train, and are played as in training"
+        yield error(_KEY, text, "make the file with another split, or set no probes")
+        return
     gold = [probe for probe in settings.probes if probe in NEED_GOLD]
     if gold and not any(rows):
-        what = f"no row of data.val_files names its gold passages, which {', '.join(gold)} needs"
+        text = f"no row of data.val_files names its gold passages, which {', '.join(gold)} needs"
         remedy = "make the file with `rag-r1 data`, from a source with supporting titles, e.g. hotpotqa"
-        problems.append(error(_KEY, what, remedy))
-    elif "gold" in gold and passages is not None and not any(applies("gold", one) for one in rows):
-        what = f"{settings.probe_passages} has the gold passages of no row of data.val_files"
-        problems.append(error(_FILE, what, HOW_TO_MAKE))
+        yield error(_KEY, text, remedy)
+    elif "gold" in gold and passages is not None and not any(applies("gold", evidence) for evidence in rows):
+        text = f"{settings.probe_passages} has the gold passages of no row of data.val_files"
+        yield error(_FILE, text, HOW_TO_MAKE)
     topk = topk_of(settings.validation_retriever)
     if "random" in settings.probes and passages is not None and not enough_random(passages, rows, topk):
-        what = (
+        text = (
             f"{settings.probe_passages} has {len(passages.pool)} random passages, and random needs more than "
             f"{2 * topk} beside each question's gold ones"
         )
-        problems.append(error(_FILE, what, HOW_TO_MAKE))
-    return problems
-
-
-def _rows(paths: Sequence[str]) -> Iterator[QuestionRow]:
-    for path in paths:
-        yield from map(QuestionRow.from_row, read_rows(path))
+        yield error(_FILE, text, HOW_TO_MAKE)

@@ -6,101 +6,93 @@ The request is the same as the retrieval client's, with the token from the envir
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import httpx
 from omegaconf import DictConfig, OmegaConf
 
 from rag_r1.io.bounded_http import bounded_http_client
 from rag_r1.options.declare import read_options
-from rag_r1.options.problems import PreflightReport, error, first_line, is_unset, plain, warning
-from rag_r1.protocols.retriever_query import QueryFormat
+from rag_r1.options.problems import PreflightReport, Problem, error, first_line, is_unset, plain, warning
 from rag_r1.tools.registry import DEFAULT_TOOL
 from rag_r1.tools.retrieval.client import TOKEN_VARIABLE, RetrieverConfig, token_header
 from rag_r1.tools.retrieval.query_format import QueryFormatError, choose_mode, read_format, ready_address
 from rag_r1.training.preflight.retriever_limits import check_limits, limits_in
 
+_KEY = "rag_r1.retriever.url"
 _PROBE = "Which river flows through Paris?"
 
 
 def check_retriever(config: DictConfig, report: PreflightReport) -> None:
     """The retrieval server answers: `/ready` (or `/health`), then one real search."""
+    report.problems += _check(config, report.notes)
+
+
+def _check(config: DictConfig, notes: list[str]) -> Iterator[Problem]:
     options = plain(OmegaConf.select(config, "rag_r1.retriever"))
     if not isinstance(options, dict):
         return  # reported by check_rag_r1_keys
     another_tool = (options.pop("tool", None) or DEFAULT_TOOL) != DEFAULT_TOOL
-    if another_tool or is_unset(config, "rag_r1.retriever.url"):
+    if another_tool or is_unset(config, _KEY):
         return
     # check_rag_r1_keys reports wrong keys; the valid ones are used here.
     settings, faults = read_options(RetrieverConfig, options)
-    if "rag_r1.retriever.url" in {fault.key for fault in faults}:
+    if _KEY in {fault.key for fault in faults}:
         return
     headers = token_header()
     if not all(value.isascii() and value.isprintable() for value in headers.values()):
-        what = "has characters that are not allowed in the header of a request"
-        report.problems.append(error(TOKEN_VARIABLE, what, "set it to the token alone, without line breaks"))
+        text = "has characters that are not allowed in the header of a request"
+        yield error(TOKEN_VARIABLE, text, "set it to the token alone, without line breaks")
         return
-    key, start = "rag_r1.retriever.url", "start it: rag-r1 index serve --index DIR --port PORT"
     base = settings.base
     try:
         with bounded_http_client(settings.timeout_s, headers) as client:
             for path in ("/ready", "/health"):
                 answer = client.get(base + path)
                 if answer.status_code == 503:
-                    what = f"{base} is up but not ready ({first_line(answer.text)[:200]})"
-                    report.problems.append(
-                        error(key, what, "wait until it has loaded its index, or see its log")
-                    )
+                    text = f"{base} is up but not ready ({first_line(answer.text)[:200]})"
+                    yield error(_KEY, text, "wait until it has loaded its index, or see its log")
                     return
                 if answer.status_code not in (404, 405):
                     break  # Search-R1's server has neither route; the search below decides
             if settings.agentic_input:
                 address, index = ready_address(base)
-                answer = client.get(address)
-                report.notes.extend(_format_notes(settings, address, index, answer))
+                notes += _format_notes(settings, address, index, client.get(address))
             payload = settings.wire_format.payload([_PROBE], settings.topk)
             answer = client.post(settings.endpoint, json=payload)
     except QueryFormatError as fault:
-        report.problems.append(error(fault.key, fault.what, fault.remedy))
+        yield error(fault.key, fault.what, fault.remedy)
         return
     except (httpx.HTTPError, httpx.InvalidURL, OSError) as fault:
-        what = f"no retrieval server answers at {base} ({type(fault).__name__}: {first_line(fault)})"
-        report.problems.append(error(key, what, f"{start}; or correct the address"))
+        text = f"no retrieval server answers at {base} ({type(fault).__name__}: {first_line(fault)})"
+        remedy = "start it: rag-r1 index serve --index DIR --port PORT; or correct the address"
+        yield error(_KEY, text, remedy)
         return
     if answer.status_code == 401:
-        what = "does not accept the token" if headers else "requires a token"
+        text = "does not accept the token" if headers else "requires a token"
         remedy = f"set the environment variable {TOKEN_VARIABLE} to the token that the server has"
-        report.problems.append(error(key, f"the server at {base} {what} (HTTP 401)", remedy))
+        yield error(_KEY, f"the server at {base} {text} (HTTP 401)", remedy)
         return
     try:
         if answer.status_code != 200:
             raise ValueError(f"HTTP {answer.status_code}: {first_line(answer.text)[:200]}")
         documents = settings.wire_format.parse(answer.json(), 1, settings.topk)[0]
     except (ValueError, RecursionError) as fault:
-        report.problems.append(
-            error(key, f"a test search at {settings.endpoint} failed ({fault})", "see its log")
-        )
+        yield error(_KEY, f"a test search at {settings.endpoint} failed ({fault})", "see its log")
         return
-    report.notes.append(f"{base}: answered a test search with {len(documents)} documents")
+    notes.append(f"{base}: answered a test search with {len(documents)} documents")
     if len(documents) < settings.topk:
-        what = f"a test search gave {len(documents)} documents, but topk={settings.topk}"
-        report.problems.append(
-            warning("rag_r1.retriever.topk", what, "check that the index is of the right corpus")
-        )
-    _check_limits(config, settings, headers, report)
-
-
-def _check_limits(
-    config: DictConfig, settings: RetrieverConfig, headers: dict[str, str], report: PreflightReport
-) -> None:
-    """The server's limits, if it tells them, fit what it will be asked."""
+        text = f"a test search gave {len(documents)} documents, but topk={settings.topk}"
+        yield warning("rag_r1.retriever.topk", text, "check that the index is of the right corpus")
     try:
         with bounded_http_client(settings.timeout_s, headers) as client:
-            limits = limits_in(client.get(settings.base + "/health").json())
+            limits = limits_in(client.get(base + "/health").json())
     except (httpx.HTTPError, OSError, ValueError, RecursionError):  # another maker's server
         limits = None
     if limits is None:
-        report.notes.append(f"{settings.base}: tells no limits; time-out and connections were not compared")
-        return
-    report.problems += check_limits(config, settings, limits)
+        notes.append(f"{base}: tells no limits; time-out and connections were not compared")
+    else:
+        yield from check_limits(config, settings, limits)
 
 
 def _format_notes(
@@ -114,9 +106,5 @@ def _format_notes(
         if fault.stops(settings.mode):
             raise
         return []
-    told = f"separator {form.separator!r}, mode {mode}, queries {_longest(form)}"
-    return [f"{settings.base}: {told}"]
-
-
-def _longest(form: QueryFormat) -> str:
-    return "of any length" if form.max_length is None else f"of up to {form.max_length} tokens"
+    length = "of any length" if form.max_length is None else f"of up to {form.max_length} tokens"
+    return [f"{settings.base}: separator {form.separator!r}, mode {mode}, queries {length}"]

@@ -1,13 +1,14 @@
 """Checks that the agent loops stay within the retrieval server's limits.
 
-Our server tells its limits in `GET /health` (`limits`: max_queue, deadline_s, max_queries, max_topk). Beyond
+Our server has its limits in `GET /health` (`limits`: max_queue, deadline_s, max_queries, max_topk). Beyond
 them it refuses, and the client tries again; if that happens often enough a search fails, and its trajectory
-is masked. Servers that do not tell their limits are not checked.
+is masked. Servers without them are not checked.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -30,28 +31,28 @@ def limits_in(health: Any) -> dict[str, float] | None:
     }
 
 
-def check_limits(config: DictConfig, settings: RetrieverConfig, limits: Mapping[str, float]) -> list[Problem]:
+def check_limits(
+    config: DictConfig, settings: RetrieverConfig, limits: Mapping[str, float]
+) -> Iterator[Problem]:
     """Queries in flight, queries in a request and the time-out are within the server's limits."""
-    problems, missing = [], float("inf")
     workers = int(OmegaConf.select(config, "actor_rollout_ref.rollout.agent.num_workers") or 1)
     at_once = workers * settings.max_connections * settings.max_queries
-    if at_once > (most := limits.get("max_queue", missing)):
-        what = (
+    if at_once > (most := limits.get("max_queue", math.inf)):
+        text = (
             f"{workers} agent workers x {settings.max_connections} connections x {settings.max_queries}"
             f" queries a request are up to {at_once} at once, but the server takes {most:g} and refuses more"
         )
         connections = int(most // (workers * settings.max_queries))
         lower = f"set it to at most {connections}, or " if connections else ""
         remedy = f"{lower}start the server with --max-queue {at_once}"
-        problems.append(warning(f"{_KEY}.max_connections", what, remedy))
-    if settings.max_queries > (most := limits.get("max_queries", missing)):
-        what = f"is {settings.max_queries}, but the server takes {most:g} queries in a request"
-        problems.append(warning(f"{_KEY}.max_queries", what, f"set it to at most {most:g}"))
+        yield warning(f"{_KEY}.max_connections", text, remedy)
+    if settings.max_queries > (most := limits.get("max_queries", math.inf)):
+        text = f"is {settings.max_queries}, but the server takes {most:g} queries in a request"
+        yield warning(f"{_KEY}.max_queries", text, f"set it to at most {most:g}")
     if settings.timeout_s < (deadline := limits.get("deadline_s", 0.0)):
-        what = (
+        text = (
             f"is {settings.timeout_s:g} s, but the server answers within {deadline:g} s: what it still works"
             " on is asked again"
         )
         remedy = f"set it above {deadline:g}, or start the server with --deadline {settings.timeout_s:g}"
-        problems.append(warning(f"{_KEY}.timeout_s", what, remedy))
-    return problems
+        yield warning(f"{_KEY}.timeout_s", text, remedy)

@@ -8,7 +8,7 @@ protocol a trajectory is one row, and nothing is checked.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -20,6 +20,7 @@ _PREFIX = "sessions_"
 _MODE = "trainer.v1.trainer_mode"
 _ACTOR = "actor_rollout_ref.actor"
 _CORRECTION = "algorithm.rollout_correction"
+REWARD_POOL = "reward.reward_model.enable_resource_pool"
 #: Keys of the critic that must equal the actor's: mini-batches, and what determines the number of ranks.
 _SHARED = (
     "ppo_mini_batch_size",
@@ -48,83 +49,93 @@ def verls_mode(mode: str) -> str:
     return mode.removeprefix(_PREFIX)
 
 
-def check_sessions(config: DictConfig, settings: RagR1Config | None) -> list[Problem]:
-    """If trajectories can have several rows: the trainer keeps them together, and no setting counts rows."""
-    if not splits_sessions(settings):
-        return []
-    return [*_check_trainer(config), *_check_losses(config), *_check_advantages(config)]
+def is_separate(config: DictConfig) -> bool:
+    """Whether training and generation have GPUs of their own."""
+    return verls_mode(config.trainer.v1.trainer_mode) == "separate_async"
 
 
-def _check_trainer(config: DictConfig) -> list[Problem]:
-    """Whole trajectories in each mini-batch, of the actor and of the critic."""
-    mode, problems = str(config.trainer.v1.trainer_mode), []
-    if not mode.startswith(_PREFIX):
-        what = "makes mini-batches by rows, which splits trajectories and makes more updates"
-        problems.append(_refused(_MODE, mode, what, [_PREFIX + mode]))
-    parts = [_ACTOR, "critic"] if _has_critic(config) else [_ACTOR]
-    for part in parts:
-        what = "shuffles rows, which splits trajectories"
-        problems += _only(config, f"{part}.shuffle", (False,), what)
-    for key in _SHARED if len(parts) == 2 else ():
-        of_actor = OmegaConf.select(config, f"{_ACTOR}.{key.replace('fsdp.', 'fsdp_config.')}")
-        what = "differs from the actor's, but both get the same rows in the same order"
-        problems += _only(config, f"critic.{key}", (of_actor,), what)
-    return problems
-
-
-def _check_losses(config: DictConfig) -> list[Problem]:
-    """Every token has the weight that it has in a single row."""
-    problems, what = [], "treats each row as a separate sequence"
-    for part in [_ACTOR, "critic"] if _has_critic(config) else [_ACTOR]:
-        problems += _only(config, f"{part}.loss_agg_mode", EXACT_AGGREGATIONS, what)
-    what = "may make the loss of a token depend on the other tokens of its row or micro-batch"
-    problems += _only(config, f"{_ACTOR}.policy_loss.loss_mode", EXACT_LOSSES, what)
-    what = "weights each row by its own tokens, and not the trajectory"
-    problems += _only(config, f"{_CORRECTION}.rollout_is", (None, "token"), what)
-    what = "can reject a whole last row, from which GRPO takes the advantage of the trajectory"
-    problems += _only(config, f"{_CORRECTION}.rollout_rs", (None,), what)
-    what = "calls the teacher for the last row of a trajectory only"
-    return problems + _only(config, "distillation.enabled", (False,), what)
-
-
-def _check_advantages(config: DictConfig) -> list[Problem]:
-    """Every token has the advantage that it has in a single row; a trajectory has one vote in its group."""
-    estimator = str(config.algorithm.adv_estimator)
-    what = "may count each row as a trajectory"
-    problems = _only(config, "algorithm.adv_estimator", EXACT_ESTIMATORS, what)
-    what = "leaves out the penalties of later rows (actor_rollout_ref.actor.use_kl_loss does not)"
-    problems += _only(config, "algorithm.use_kl_in_reward", (False,), what)
-    if estimator in ("gae", "reinforce_plus_plus"):
-        what = "discounts the reward within each row, at whose end it is, and not within the trajectory"
-        problems += _only(config, "algorithm.gamma", (1.0,), what)
-    if estimator == "gae":
-        what = "leaves out the values of later rows"
-        problems += _only(config, "algorithm.lam", (1.0,), what)
-        problems += _only(config, "algorithm.use_pf_ppo", (False,), "draws rows, and not trajectories")
-    model = OmegaConf.select(config, "reward.reward_model")
-    if model is not None and model.get("enable") and not model.get("enable_resource_pool"):
-        what = "lets the reward model judge each row by itself"
-        problems.append(_refused("reward.reward_model.enable_resource_pool", False, what, [True]))
-    return problems
-
-
-def _only(config: DictConfig, key: str, allowed: Sequence[Any], why: str) -> list[Problem]:
-    """A Problem if the value of a key is not allowed; a switch that is absent counts as off."""
-    value = OmegaConf.select(config, key)
-    if value in allowed or (value is None and False in allowed):
-        return []
-    return [_refused(key, value, why, allowed)]
-
-
-def _refused(key: str, value: Any, why: str, allowed: Sequence[Any]) -> Problem:
-    what = f"with a protocol that rewrites its context, {_shown(value)} {why}"
-    return error(key, what, f"set {key}={' or '.join(map(_shown, allowed))}")
-
-
-def _shown(value: Any) -> str:
-    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _has_critic(config: DictConfig) -> bool:
+def needs_critic(config: DictConfig) -> bool:
+    """Whether a critic is trained."""
     enabled = config.critic.enable
     return bool(enabled) if enabled is not None else config.algorithm.adv_estimator == "gae"
+
+
+def check_sessions(config: DictConfig, settings: RagR1Config | None) -> Iterator[Problem]:
+    """If trajectories can have several rows: the trainer keeps them together, and no setting counts rows."""
+    if splits_sessions(settings):
+        yield from _check_trainer(config)
+        yield from _check_losses(config)
+        yield from _check_advantages(config)
+
+
+def _check_trainer(config: DictConfig) -> Iterator[Problem]:
+    """Whole trajectories in each mini-batch, of the actor and of the critic."""
+    mode = str(config.trainer.v1.trainer_mode)
+    if not mode.startswith(_PREFIX):
+        reason = "makes mini-batches by rows, which splits trajectories and makes more updates"
+        yield _refused(_MODE, mode, reason, [_PREFIX + mode])
+    for role in _trained_roles(config):
+        yield from _only(config, f"{role}.shuffle", (False,), "shuffles rows, which splits trajectories")
+    for key in _SHARED if needs_critic(config) else ():
+        of_actor = OmegaConf.select(config, f"{_ACTOR}.{key.replace('fsdp.', 'fsdp_config.')}")
+        reason = "differs from the actor's, but both get the same rows in the same order"
+        yield from _only(config, f"critic.{key}", (of_actor,), reason)
+
+
+def _check_losses(config: DictConfig) -> Iterator[Problem]:
+    """Every token has the weight that it has in a single row."""
+    for role in _trained_roles(config):
+        reason = "treats each row as a separate sequence"
+        yield from _only(config, f"{role}.loss_agg_mode", EXACT_AGGREGATIONS, reason)
+    reason = "may make the loss of a token depend on the other tokens of its row or micro-batch"
+    yield from _only(config, f"{_ACTOR}.policy_loss.loss_mode", EXACT_LOSSES, reason)
+    reason = "weights each row by its own tokens, and not the trajectory"
+    yield from _only(config, f"{_CORRECTION}.rollout_is", (None, "token"), reason)
+    reason = "can reject a whole last row, from which GRPO takes the advantage of the trajectory"
+    yield from _only(config, f"{_CORRECTION}.rollout_rs", (None,), reason)
+    reason = "calls the teacher for the last row of a trajectory only"
+    yield from _only(config, "distillation.enabled", (False,), reason)
+
+
+def _check_advantages(config: DictConfig) -> Iterator[Problem]:
+    """Every token has the advantage that it has in a single row; a trajectory has one vote in its group."""
+    estimator = str(config.algorithm.adv_estimator)
+    reason = "may count each row as a trajectory"
+    yield from _only(config, "algorithm.adv_estimator", EXACT_ESTIMATORS, reason)
+    reason = "leaves out the penalties of later rows (actor_rollout_ref.actor.use_kl_loss does not)"
+    yield from _only(config, "algorithm.use_kl_in_reward", (False,), reason)
+    if estimator in ("gae", "reinforce_plus_plus"):
+        reason = "discounts the reward within each row, at whose end it is, and not within the trajectory"
+        yield from _only(config, "algorithm.gamma", (1.0,), reason)
+    if estimator == "gae":
+        yield from _only(config, "algorithm.lam", (1.0,), "leaves out the values of later rows")
+        yield from _only(config, "algorithm.use_pf_ppo", (False,), "draws rows, and not trajectories")
+    if shares_reward_model(config):
+        reason = "lets the reward model judge each row by itself"
+        yield _refused(REWARD_POOL, False, reason, [True])
+
+
+def shares_reward_model(config: DictConfig) -> bool:
+    """Whether a reward model judges on the GPUs of the training, after its rows are sampled."""
+    model = OmegaConf.select(config, "reward.reward_model")
+    return model is not None and bool(model.get("enable")) and not model.get("enable_resource_pool")
+
+
+def _trained_roles(config: DictConfig) -> list[str]:
+    return [_ACTOR, "critic"] if needs_critic(config) else [_ACTOR]
+
+
+def _only(config: DictConfig, key: str, allowed: Sequence[Any], reason: str) -> Iterator[Problem]:
+    """A Problem if the value of a key is not allowed; a switch that is absent counts as off."""
+    value = OmegaConf.select(config, key)
+    if value not in allowed and not (value is None and False in allowed):
+        yield _refused(key, value, reason, allowed)
+
+
+def _refused(key: str, value: Any, reason: str, allowed: Sequence[Any]) -> Problem:
+    text = f"with a protocol that rewrites its context, {_yaml(value)} {reason}"
+    return error(key, text, f"set {key}={' or '.join(map(_yaml, allowed))}")
+
+
+def _yaml(value: Any) -> str:
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)

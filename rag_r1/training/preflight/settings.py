@@ -5,19 +5,20 @@ from __future__ import annotations
 import contextlib
 import io
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
 from rag_r1.config.schema import RagR1Config, find_faults
-from rag_r1.io.bounded_json import read_json_file
 from rag_r1.options.declare import OptionsError
 from rag_r1.options.import_path import ImportPathError
 from rag_r1.options.problems import Problem, error, is_unset, plain, problem_of_fault
 from rag_r1.protocols import SEARCH
 from rag_r1.rewards import RewardSum
 from rag_r1.tools.registry import DEFAULT_TOOL, make_searcher, make_tool
+from rag_r1.training.preflight.model import model_settings
 
 _EXAMPLES = {
     "actor_rollout_ref.model.path": "a model folder, or a name on the Hugging Face Hub",
@@ -27,13 +28,12 @@ _EXAMPLES = {
 }
 
 
-def check_required_keys(config: DictConfig) -> list[Problem]:
+def check_required_keys(config: DictConfig) -> Iterator[Problem]:
     """Every key that a recipe leaves open (null, or `???`) has been given."""
     open_keys = {key for key in OmegaConf.missing_keys(config) if key.startswith("rag_r1.")}
     open_keys |= {key for key in _EXAMPLES if is_unset(config, key)}
-    return [
-        error(key, "must be given", f"add {key}=<{_EXAMPLES.get(key, 'value')}>") for key in sorted(open_keys)
-    ]
+    for key in sorted(open_keys):
+        yield error(key, "must be given", f"add {key}=<{_EXAMPLES.get(key, 'value')}>")
 
 
 def check_rag_r1_keys(config: DictConfig) -> tuple[RagR1Config | None, list[Problem]]:
@@ -61,9 +61,9 @@ def _tool_faults(settings: RagR1Config) -> list[Exception]:
     known = {str(fault) for fault in training}
     others = [str(fault) for fault in _searcher_faults(settings.validation_retriever)]
     return training + [
-        ValueError(what.replace("rag_r1.retriever.", "rag_r1.validation_retriever.", 1))
-        for what in others
-        if what not in known
+        ValueError(text.replace("rag_r1.retriever.", "rag_r1.validation_retriever.", 1))
+        for text in others
+        if text not in known
     ]
 
 
@@ -83,16 +83,16 @@ def _own_tool_faults(settings: RagR1Config) -> list[Exception]:
     called = settings.protocol.tools_called if settings.protocol is not None else []
     for name in called:
         if name not in (SEARCH, *settings.tools):
-            what = f"rag_r1.tools.{name} must be given: the protocol {settings.protocol.name!r} calls it"
-            faults.append(ValueError(what))
+            text = f"rag_r1.tools.{name} must be given: the protocol {settings.protocol.name!r} calls it"
+            faults.append(ValueError(text))
     return faults
 
 
 def _searcher_faults(options: dict[str, Any]) -> list[Exception]:
     tool = options.get("tool") or DEFAULT_TOOL
     if tool == DEFAULT_TOOL:
-        given = {key: value for key, value in options.items() if key != "url" or value not in (None, "???")}
-        return find_faults(make_searcher, given)
+        options = {key: value for key, value in options.items() if key != "url" or value not in (None, "???")}
+        return find_faults(make_searcher, options)
     try:
         make_searcher(options)
     except ImportPathError as fault:
@@ -103,7 +103,7 @@ def _searcher_faults(options: dict[str, Any]) -> list[Exception]:
     return []
 
 
-def check_verl(config: DictConfig, model_is_there: bool) -> list[Problem]:
+def check_verl(config: DictConfig, model_is_there: bool) -> Iterator[Problem]:
     """veRL's own validation. Without a model the critic's part is left out, since it would load the model."""
     from verl.trainer.ppo.utils import need_critic, need_reference_policy
     from verl.utils.config import validate_config
@@ -114,70 +114,60 @@ def check_verl(config: DictConfig, model_is_there: bool) -> list[Problem]:
             validate_config(config, need_reference_policy(config), need_critic(config) and model_is_there)
     except Exception as fault:  # veRL asserts, and Hydra wraps whatever its dataclasses raise
         cause = fault.__cause__ if fault.__cause__ is not None else fault
-        return [
-            error("veRL's validation", str(cause).strip() or repr(cause), "correct the key that it names")
-        ]
-    return []
+        text = str(cause).strip() or repr(cause)
+        yield error("veRL's validation", text, "correct the key that it names")
 
 
-def check_lengths(config: DictConfig) -> list[Problem]:
+def check_lengths(config: DictConfig) -> Iterator[Problem]:
     """Prompt, response and turn fit into the context of the engine and of the model."""
     prompt, response = config.data.max_prompt_length, config.data.max_response_length
-    room, problems = config.actor_rollout_ref.rollout.max_model_len, []
-    holder = "actor_rollout_ref.rollout.max_model_len"
+    room, holder = config.actor_rollout_ref.rollout.max_model_len, "actor_rollout_ref.rollout.max_model_len"
     positions = _positions(config)
     if positions is not None and (room is None or room > positions):
         if room is not None:
-            what = f"{room} is more than the model's own limit, max_position_embeddings={positions}"
-            problems.append(error(holder, what, f"set it to at most {positions}"))
+            text = f"{room} is more than the model's own limit, max_position_embeddings={positions}"
+            yield error(holder, text, f"set it to at most {positions}")
         room, holder = positions, "the model's max_position_embeddings"
     if room is not None and prompt + response > room:
-        what = f"{prompt} + {response} = {prompt + response} tokens do not fit into {holder}={room}"
+        text = f"{prompt} + {response} = {prompt + response} tokens do not fit into {holder}={room}"
         remedy = "lower data.max_prompt_length or data.max_response_length, or raise rollout.max_model_len"
-        problems.append(error("data.max_prompt_length + data.max_response_length", what, remedy))
+        yield error("data.max_prompt_length + data.max_response_length", text, remedy)
     for key in ("rag_r1.agent.max_turn_tokens", "rag_r1.validation_agent.max_turn_tokens"):
         turn = OmegaConf.select(config, key)
         if isinstance(turn, int) and turn > response:
-            what = f"a turn of {turn} tokens does not fit into data.max_response_length={response}"
-            problems.append(error(key, what, "lower the turn or raise the response length"))
-    return problems
-
-
-def check_log_probs(config: DictConfig) -> list[Problem]:
-    """Log-probs are sampled where the state of the memory is to be known (`max_state`)."""
-    if config.actor_rollout_ref.rollout.calculate_log_probs:
-        return []
-    keys = ("rag_r1.agent.max_state", "rag_r1.validation_agent.max_state")
-    what = "the state of the memory is a sum of log-probs, which the engine does not return"
-    remedy = "set actor_rollout_ref.rollout.calculate_log_probs=true, or this to null"
-    return [error(key, what, remedy) for key in keys if OmegaConf.select(config, key) is not None]
+            text = f"a turn of {turn} tokens does not fit into data.max_response_length={response}"
+            yield error(key, text, "lower the turn or raise the response length")
 
 
 def _positions(config: DictConfig) -> int | None:
     """The model's longest context, from a local `config.json`; None if it is not known."""
-    node = config.actor_rollout_ref.model
-    if is_unset(config, "actor_rollout_ref.model.path"):
+    model = config.actor_rollout_ref.model
+    if is_unset(config, "actor_rollout_ref.model.path") or "rope_scaling" in (model.override_config or {}):
         return None
-    try:
-        settings = read_json_file(Path(node.path).expanduser() / "config.json")
-        value = {**settings.get("text_config", {}), **settings}.get("max_position_embeddings")
-        return value if isinstance(value, int) and "rope_scaling" not in node.override_config else None
-    except (OSError, ValueError, RecursionError, AttributeError, TypeError):
-        return None
+    value = model_settings(Path(str(model.path)).expanduser()).get("max_position_embeddings")
+    return value if isinstance(value, int) else None
 
 
-def check_export(config: DictConfig) -> list[Problem]:
+def check_log_probs(config: DictConfig) -> Iterator[Problem]:
+    """Log-probs are sampled where the state of the memory is to be known (`max_state`)."""
+    if config.actor_rollout_ref.rollout.calculate_log_probs:
+        return
+    for key in ("rag_r1.agent.max_state", "rag_r1.validation_agent.max_state"):
+        if OmegaConf.select(config, key) is not None:
+            text = "the state of the memory is a sum of log-probs, which the engine does not return"
+            remedy = "set actor_rollout_ref.rollout.calculate_log_probs=true, or this to null"
+            yield error(key, text, remedy)
+
+
+def check_export(config: DictConfig) -> Iterator[Problem]:
     """Whether the end of the training leaves a Hugging Face model: for what starts from it (rag-r1 stages).
     veRL saves nothing by default, and the training would be lost."""
-    problems = []
     every = config.trainer.save_freq
     if not isinstance(every, int) or every <= 0:
-        what = f"is {every}, so no checkpoint is saved, and what is trained would be lost"
-        remedy = "set it above 0; the last step is saved in any case"
-        problems.append(error("trainer.save_freq", what, remedy))
+        text = f"is {every}, so no checkpoint is saved, and what is trained would be lost"
+        yield error("trainer.save_freq", text, "set it above 0; the last step is saved in any case")
     key = "actor_rollout_ref.actor.checkpoint.save_contents"
     contents = list(config.actor_rollout_ref.actor.checkpoint.save_contents)
     if "hf_model" not in contents:
         remedy = f"set {key}=[{','.join([*contents, 'hf_model'])}]"
-        problems.append(error(key, "has no hf_model, from which the next step would start", remedy))
-    return problems
+        yield error(key, "has no hf_model, from which the next step would start", remedy)

@@ -17,61 +17,57 @@ from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
-from rag_r1.io.bounded_json import read_json_file
 from rag_r1.options.problems import Problem, error, is_unset, warning
 from rag_r1.training.preflight.adapters import adapter_rank
+from rag_r1.training.preflight.memory import bytes_of
+from rag_r1.training.preflight.model import model_settings
 
 _KEY = "actor_rollout_ref.rollout.checkpoint_engine.update_weights_bucket_megabytes"
 #: A header that is longer is none of safetensors, which allows this many bytes.
 _LONGEST_HEADER = 100_000_000
 
 
-def check_bucket(config: DictConfig) -> list[Problem]:
+def check_bucket(config: DictConfig) -> Iterator[Problem]:
     """The largest tensor of a local model, in the dtype of the training, fits into a bucket."""
     actor, rollout = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout
-    lora = config.actor_rollout_ref.model.get("lora") or {}
-    unmerged = adapter_rank(config) and not lora.get("merge")
+    model, engine = config.actor_rollout_ref.model, rollout.checkpoint_engine
     if is_unset(config, "actor_rollout_ref.model.path") or actor.strategy not in ("fsdp", "fsdp2"):
-        return []
+        return
+    unmerged = adapter_rank(config) and not (model.get("lora") or {}).get("merge")
     if unmerged and "dummy" not in str(rollout.load_format):
-        return []  # only adapters are sent
-    largest = largest_tensor(Path(str(config.actor_rollout_ref.model.path)).expanduser())
+        return  # only adapters are sent
+    largest = largest_tensor(Path(str(model.path)).expanduser())
     if largest is None:
-        return []
+        return
     name, values = largest
-    dtype = str(OmegaConf.select(actor, "fsdp_config.model_dtype"))
-    bytes_each = 4 if dtype in ("fp32", "float32", "None") else 2
-    needed = math.ceil(values * bytes_each / 2**20)
-    bucket = int(rollout.checkpoint_engine.update_weights_bucket_megabytes)
+    dtype = OmegaConf.select(actor, "fsdp_config.model_dtype")
+    needed = math.ceil(values * bytes_of(dtype) / 2**20)
+    bucket = int(engine.update_weights_bucket_megabytes)
     if bucket >= needed:
-        return []
-    what = f"a bucket of {bucket} MB is smaller than {name}, which has {needed} MB in {dtype}"
-    if config.trainer.device == "cpu" or rollout.checkpoint_engine.backend == "mooncake":
-        return [error(_KEY, f"{what}: veRL ends with an assertion", f"set it to at least {needed}")]
-    return [warning(_KEY, f"{what}: veRL sends it alone", f"set it to {needed}, if there is room for it")]
+        return
+    text = f"a bucket of {bucket} MB is smaller than {name}, which has {needed} MB in {dtype}"
+    if config.trainer.device == "cpu" or engine.backend == "mooncake":
+        yield error(_KEY, f"{text}: veRL ends with an assertion", f"set it to at least {needed}")
+    else:
+        yield warning(_KEY, f"{text}: veRL sends it alone", f"set it to {needed}, if there is room for it")
 
 
 def largest_tensor(folder: Path) -> tuple[str, int] | None:
     """Name and number of values of a model's largest tensor: from the headers of its safetensors files, or
     from the shape of the embeddings in its config.json. None if the folder has neither."""
-    found = [largest for file in folder.glob("*.safetensors") if (largest := _largest_in(file))]
-    if found:
-        return max(found, key=lambda named: named[1])
+    tensors = [tensor for file in folder.glob("*.safetensors") for tensor in _tensors_of(file)]
+    if tensors:
+        return max(tensors, key=lambda tensor: tensor[1])
     try:
-        settings = read_json_file(folder / "config.json")
-        settings = {**settings.get("text_config", {}), **settings}
+        settings = model_settings(folder)
         return "the embedding", int(settings["vocab_size"]) * int(settings["hidden_size"])
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError):
         return None
-
-
-def _largest_in(file: Path) -> tuple[str, int] | None:
-    return max(_tensors_of(file), key=lambda named: named[1], default=None)
 
 
 def _tensors_of(file: Path) -> Iterator[tuple[str, int]]:
     """Names and numbers of values in a safetensors file: eight bytes with the length of a JSON header, and
-    that. Nothing for a file that has none, which is reported by whoever loads it."""
+    that. Nothing for a file that has none, which is reported where it is loaded."""
     try:
         with file.open("rb") as opened:
             (length,) = struct.unpack("<Q", opened.read(8))

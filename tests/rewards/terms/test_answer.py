@@ -14,12 +14,12 @@ REWARD = RewardSum.from_config([{"term": "em", "weight": 1.0}, {"term": "turn_co
 def test_of_two_right_trajectories_the_one_without_repeated_queries_scores_higher():
     reward = RewardSum.from_config([{"term": "em"}, {"term": "repeat_cost", "weight": -0.1}])
 
-    def asked(answer: str | None, repeated: int) -> float:
+    def repeating(answer: str | None, repeated: int) -> float:
         turns = [Turn.searched("", ["q"], repeated_queries=repeated), Turn("", "answer")]
         return reward(Trajectory("t", "q", "rag_r1_mq", turns=turns, answer=answer), ["gold"])["score"]
 
-    assert (asked("gold", 0), asked("gold", 2)) == (1.0, pytest.approx(0.8))
-    assert asked("wrong", 2) == asked(None, 2) == asked("wrong", 0) == 0.0
+    assert (repeating("gold", 0), repeating("gold", 2)) == (1.0, pytest.approx(0.8))
+    assert repeating("wrong", 2) == repeating(None, 2) == repeating("wrong", 0) == 0.0
 
 
 def played(answer: str | None, turns: int) -> Trajectory:

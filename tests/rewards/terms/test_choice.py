@@ -13,63 +13,26 @@ ENGLISH = ["acute pneumonia", "B", "B. acute pneumonia"]
 
 
 @pytest.mark.parametrize(
-    "answer",
+    ("golds", "value", "answers"),
     [
-        "A",
-        " A. ",
-        "(A)",
-        "（Ａ）",
-        "A、",
-        "答案：A",
-        "答案是A。",
-        "选A",
-        "选项 A",
-        "A. 急性肺炎",
-        "A急性肺炎",
-        "A：急性肺炎",
-        "急性肺炎",
+        (
+            GOLDS,
+            1.0,
+            "A| A. |(A)|（Ａ）|A、|答案：A|答案是A。|选A|选项 A|A. 急性肺炎|A急性肺炎|A：急性肺炎|急性肺炎",
+        ),
+        (ENGLISH, 1.0, "B|The correct answer is B.|Option B|**B**|Acute Pneumonia|B) acute pneumonia"),
+        (ENGLISH, 0.0, "|A|b|A, B acute pneumonia|B or C|A, B|B. chronic pneumonia|Because of B cells"),
+        (ENGLISH, 0.0, "BC|acute|AB|not B|B B"),
     ],
+    ids=["letter or text", "English words around", "another text", "several letters"],
 )
-def test_the_right_letter_its_text_or_both_are_right(answer):
-    assert is_choice(answer, GOLDS) == 1.0
+def test_the_right_letter_its_text_or_both_are_right_and_other_answers_wrong(golds, value, answers):
+    scores = {answer: is_choice(answer, golds) for answer in answers.split("|")}
+    assert scores == dict.fromkeys(scores, value)
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [
-        "B",
-        "The correct answer is B.",
-        "Option B",
-        "**B**",
-        "Acute Pneumonia",
-        "B) acute pneumonia",
-    ],
-)
-def test_english_words_around_the_letter_do_not_matter(answer):
-    assert is_choice(answer, ENGLISH) == 1.0
-
-
-@pytest.mark.parametrize(
-    "answer",
-    [
-        None,
-        "",
-        "A",
-        "b",
-        "A, B acute pneumonia",
-        "B or C",
-        "A, B",
-        "B. chronic pneumonia",
-        "Because of B cells",
-        "BC",
-        "acute",
-        "AB",
-        "not B",
-        "B B",
-    ],
-)
-def test_other_letters_several_and_other_texts_are_wrong(answer):
-    assert is_choice(answer, ENGLISH) == 0.0
+def test_no_answer_is_wrong():
+    assert is_choice(None, ENGLISH) == 0.0
 
 
 def test_an_english_article_is_not_the_letter_a():

@@ -22,8 +22,8 @@ PAGE = (Path(__file__).parents[3] / "docs" / "rewards.md").read_text(encoding="u
 SECRET = "the river is the Danube"
 
 
-def entry(term: str, url: str, **given: Any) -> dict[str, Any]:
-    return {"term": term, "url": url, "model": "grader", "retries": 0, "backoff_s": 0.0, **given}
+def entry(term: str, url: str, **options: Any) -> dict[str, Any]:
+    return {"term": term, "url": url, "model": "grader", "retries": 0, "backoff_s": 0.0, **options}
 
 
 def document(text: str) -> Document:
@@ -48,11 +48,11 @@ def judged(
     trajectory: Trajectory,
     reply: Callable[[dict[str, Any]], Any],
     golds: list[str] | str = "Danube",
-    **given: Any,
+    **options: Any,
 ) -> tuple[RewardResult, JudgeServer]:
     """The judgement by em and this term with weight 3, and the server that was asked."""
     with JudgeServer(reply) as server:
-        reward = RewardSum.from_config([{"term": "em"}, entry(term, server.base, weight=3.0, **given)])
+        reward = RewardSum.from_config([{"term": "em"}, entry(term, server.base, weight=3.0, **options)])
         return asyncio.run(reward.judge(trajectory, golds)), server
 
 
@@ -140,8 +140,8 @@ FAILURES = {
 @pytest.mark.parametrize("failure", FAILURES)
 @pytest.mark.parametrize("term", ["judged_accuracy", "context_relevance", "query_relevance"])
 def test_a_judge_that_fails_leaves_the_term_out_with_a_reason_that_tells_no_text(term, failure):
-    reply, given, why = FAILURES[failure]
-    judgement, _ = judged(term, searched("Danube"), reply, **given)
+    reply, options, why = FAILURES[failure]
+    judgement, _ = judged(term, searched("Danube"), reply, **options)
     rewards = {"score": 1.0, "em": 1.0, term: None, "missing_terms": 1.0}
     assert (judgement.rewards, judgement.turn_scores) == (rewards, [0.0, 0.0, 0.0, 1.0])
     assert re.search(why, judgement.missing[term]) and SECRET not in judgement.missing[term]

@@ -88,53 +88,48 @@ def test_the_table_of_values(name, texts, value):
 
 
 def is_right(*texts: str, **options) -> bool:
-    return (
-        RewardSum.from_config([{"term": "r1_searcher_format", **options}])(played(*texts), GOLD)["score"] == 1
-    )
+    reward = RewardSum.from_config([{"term": "r1_searcher_format", **options}])
+    return reward(played(*texts), GOLD)["score"] == 1
+
+
+RIGHT_FORMATS = [
+    (RIGHT,),
+    (SEARCH, RIGHT),
+    (SEARCH, SEARCH, RIGHT),
+    (" 我想。" + SEARCH, RIGHT),
+    (" The assistant thinks." + SEARCH, RIGHT),
+    (SEARCH, ELEVEN),
+    (SEARCH, "</think><answer></answer>"),
+]
+WRONG_ENDINGS = [
+    (SEARCH, "<think>" + RIGHT),
+    (SEARCH + "<think>", RIGHT),
+    (SEARCH, RIGHT.replace("</think>", "")),
+    (SEARCH, "</think>" + RIGHT),
+    (SEARCH, "<answer> Danube" + RIGHT),
+    (SEARCH, "So. </think> <answer> Danube"),
+    (SEARCH, "So. </think> Danube </answer>"),
+    (SEARCH, SEARCH),
+    (SEARCH, NOTHING),
+    (),
+]
+WRONG_BLOCKS = [
+    ("<|begin_of_query|>" + SEARCH, RIGHT),
+    (SEARCH, "<|begin_of_query|> more " + RIGHT),
+    (SEARCH, "<|begin_of_query|> <|end_of_query|>", RIGHT),
+    (SEARCH, "river <|end_of_query|>", RIGHT),
+    (SEARCH, "<|begin_of_documents|>\n(1)The Danube.\n<|end_of_documents|>\n\n" + RIGHT),
+    (SEARCH, "<|end_of_documents|>\n\n" + RIGHT),
+    (SEARCH, "<|begin_of_documents|>\n" + RIGHT),
+]
 
 
 @pytest.mark.parametrize(
-    "texts",
-    [
-        (RIGHT,),
-        (SEARCH, RIGHT),
-        (SEARCH, SEARCH, RIGHT),
-        (" 我想。" + SEARCH, RIGHT),
-        (" The assistant thinks." + SEARCH, RIGHT),
-        (SEARCH, ELEVEN),
-        (SEARCH, "</think><answer></answer>"),
-    ],
+    ("texts", "right"),
+    [(texts, True) for texts in RIGHT_FORMATS] + [(texts, False) for texts in WRONG_ENDINGS + WRONG_BLOCKS],
 )
-def test_right_formats(texts):
-    assert is_right(*texts)
-
-
-@pytest.mark.parametrize(
-    "texts",
-    [
-        # The ending.
-        (SEARCH, "<think>" + RIGHT),
-        (SEARCH + "<think>", RIGHT),
-        (SEARCH, RIGHT.replace("</think>", "")),
-        (SEARCH, "</think>" + RIGHT),
-        (SEARCH, "<answer> Danube" + RIGHT),
-        (SEARCH, "So. </think> <answer> Danube"),
-        (SEARCH, "So. </think> Danube </answer>"),
-        (SEARCH, SEARCH),
-        (SEARCH, NOTHING),
-        (),
-        # The blocks.
-        ("<|begin_of_query|>" + SEARCH, RIGHT),
-        (SEARCH, "<|begin_of_query|> more " + RIGHT),
-        (SEARCH, "<|begin_of_query|> <|end_of_query|>", RIGHT),
-        (SEARCH, "river <|end_of_query|>", RIGHT),
-        (SEARCH, "<|begin_of_documents|>\n(1)The Danube.\n<|end_of_documents|>\n\n" + RIGHT),
-        (SEARCH, "<|end_of_documents|>\n\n" + RIGHT),
-        (SEARCH, "<|begin_of_documents|>\n" + RIGHT),
-    ],
-)
-def test_wrong_formats(texts):
-    assert not is_right(*texts)
+def test_right_and_wrong_formats(texts, right):
+    assert is_right(*texts) is right
 
 
 def test_a_document_block_of_its_own_does_not_make_up_for_an_unanswered_query():
@@ -170,11 +165,11 @@ def test_the_word_search_in_an_answer_is_no_tag_of_a_dialect_with_other_tags():
     assert reward(record, GOLD)["score"] == 0.0
 
 
-def test_every_answer_term_of_the_recipes_compares_as_r1_searcher_does():
+def test_every_reward_reports_the_answer_terms_which_compare_as_r1_searcher_does_and_the_searches():
     turns = (SEARCH, RIGHT.replace("blue Danube", "Jean Luc Godard"))
-    for name in NAMES:
-        told = SUMS[name](played(*turns), "Jean-Luc Godard")
-        assert told["em"] == told["f1"] == told["cover_em"] == 1.0
+    for reward in SUMS.values():
+        values = reward(played(*turns), "Jean-Luc Godard")
+        assert [values[term] for term in ("em", "f1", "cover_em", "searched")] == [1.0] * 4
     assert score("llama_stage1", *turns, golds="Jean-Luc Godard") == 2.0
 
 
@@ -183,15 +178,10 @@ def test_ten_words_are_not_too_many():
     assert is_right(SEARCH, ten, most_answer_words=10) and not is_right(SEARCH, ten, most_answer_words=9)
 
 
-def test_chinese_and_assistants_in_documents_are_not_the_policys():
-    record = played(SEARCH, RIGHT, documents=[Document("0", "多瑙河 Assistant: blue Danube")])
-    for name in ("llama_stage2", "qwen_zero"):
-        assert SUMS[name](record, GOLD)["score"] == 1.0
-
-
-def test_a_search_without_results_is_not_the_policys_fault():
+@pytest.mark.parametrize("documents", [[Document("0", "多瑙河 Assistant: blue Danube")], []])
+def test_neither_the_words_of_documents_nor_a_search_without_results_are_the_policys_fault(documents):
     for name in ("paper_stage2", "llama_stage2", "qwen_zero"):
-        assert SUMS[name](played(SEARCH, RIGHT, documents=[]), GOLD)["score"] == 1.0
+        assert SUMS[name](played(SEARCH, RIGHT, documents=documents), GOLD)["score"] == 1.0
 
 
 def test_in_a_dialect_whose_prompt_opens_nothing_the_policy_opens_the_thought_itself():
@@ -201,12 +191,6 @@ def test_in_a_dialect_whose_prompt_opens_nothing_the_policy_opens_the_thought_it
     assert reward(record, GOLD)["score"] == 1.0
     record.turns[0].text = turn.text.removeprefix("<think>")
     assert reward(record, GOLD)["score"] == 0.0
-
-
-def test_every_reward_reports_em_f1_cover_em_and_the_share_of_searches():
-    for reward in SUMS.values():
-        told = reward(played(SEARCH, RIGHT), GOLD)
-        assert [told[key] for key in ("em", "f1", "cover_em", "searched")] == [1.0] * 4
 
 
 PIECES = [part for tag in vars(PROTOCOL.tags).values() for part in (tag.open, tag.close)]

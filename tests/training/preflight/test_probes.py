@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-from copy import deepcopy
 from pathlib import Path
 
 import pytest
-from omegaconf import OmegaConf, open_dict
 
 from rag_r1.data.rows import QuestionRow, write_rows
 from rag_r1.training.preflight.probes import check_probes
 from rag_r1.training.preflight.settings import check_rag_r1_keys
-from tests.recipes.composed_recipes import composed
+from tests.recipes.composed_recipes import changed, composed
 
 pytestmark = pytest.mark.slow  # a composed recipe takes most of a second
 
@@ -20,12 +18,9 @@ pytestmark = pytest.mark.slow  # a composed recipe takes most of a second
 def problems(rows: list[QuestionRow], folder: Path, *probes: str, **changes) -> list[str]:
     """What is wrong with a validation of these rows; `changes`: keys, with __ for a dot."""
     write_rows(folder / "val.parquet", rows)
-    config = deepcopy(composed("recipes/rag_r1/ppo_mq"))
-    OmegaConf.set_readonly(config, False)
-    with open_dict(config):
-        given = {"data__val_files": str(folder / "val.parquet"), "data__train_files": "train.parquet"}
-        for key, value in {**given, "rag_r1__probes": list(probes), **changes}.items():
-            OmegaConf.update(config, key.replace("__", "."), value)
+    files = {"data__val_files": str(folder / "val.parquet"), "data__train_files": "train.parquet"}
+    config = composed("recipes/rag_r1/ppo_mq")
+    config = changed(config, **{**files, "rag_r1__probes": list(probes), **changes})
     settings, _ = check_rag_r1_keys(config)
     return list(map(str, check_probes(config, settings)))
 
@@ -56,26 +51,22 @@ def test_probes_that_can_be_played_are_no_problem(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("rows", "changes", "what"),
+    ("rows", "changes", "message"),
     [
         ([row("train")], {}, "have extra_info.split train"),
         ([row()], {}, "no row of data.val_files names its gold passages"),
-        (
-            [row(supporting_titles=["Rome"])],
-            {"data__custom_cls": {"path": None, "name": None}},
-            "the data set",
-        ),
+        ([NAMED], {"data__custom_cls": {"path": None, "name": None}}, "the data set"),
         ([NAMED], {"data__train_files": "${data.val_files}"}, "are the same"),
         ([NAMED], {"rag_r1__retriever__topk": None}, "needs rag_r1.retriever.topk"),
     ],
 )
-def test_probes_that_could_not_be_played_are_refused(tmp_path: Path, rows, changes, what):
+def test_probes_that_could_not_be_played_are_refused(tmp_path: Path, rows, changes, message):
     [problem] = problems(rows, tmp_path, "closed_book", "withheld", **changes)
-    assert problem.startswith("error: rag_r1.probes: ") and what in problem
+    assert problem.startswith("error: rag_r1.probes: ") and message in problem
 
 
 @pytest.mark.parametrize(
-    ("probe", "rows", "changes", "what"),
+    ("probe", "rows", "changes", "message"),
     [
         ("gold", [NAMED], {"done": False}, "interrupted or refused"),
         ("random", [NAMED], {"drawn": 5}, "is not a file of passages (drawn: "),
@@ -92,11 +83,11 @@ def test_probes_that_could_not_be_played_are_refused(tmp_path: Path, rows, chang
     ],
 )
 def test_a_file_of_passages_that_the_probes_cannot_show_is_refused_by_its_name(
-    tmp_path: Path, probe, rows, changes, what
+    tmp_path: Path, probe, rows, changes, message
 ):
     file = passages(tmp_path, **changes)
     [problem] = problems(rows, tmp_path, probe, rag_r1__probe_passages=file)
-    assert problem.startswith(f"error: rag_r1.probe_passages: {file} ") and what in problem
+    assert problem.startswith(f"error: rag_r1.probe_passages: {file} ") and message in problem
     assert "\n    -> " in problem and ("probe-passages" in problem or "once more" in problem)
 
 
@@ -116,8 +107,8 @@ def test_gold_without_a_row_that_names_its_passages_is_no_fault_of_the_file(tmp_
 
 def test_the_whole_preflight_names_the_key_of_a_file_that_is_not_given():
     config = composed("recipes/rag_r1/ppo_mq", "rag_r1.probes=[gold]")
-    found = [problem for problem in check_rag_r1_keys(config)[1] if problem.where == "rag_r1.probe_passages"]
-    assert len(found) == 1 and "`rag-r1 probe-passages`" in found[0].what
+    texts = [p.what for p in check_rag_r1_keys(config)[1] if p.where == "rag_r1.probe_passages"]
+    assert len(texts) == 1 and "`rag-r1 probe-passages`" in texts[0]
 
 
 def test_the_data_set_must_be_given_the_file_too(tmp_path: Path):

@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 import struct
 import threading
-from copy import deepcopy
 from pathlib import Path
 
 import pytest
 import torch
-from omegaconf import OmegaConf
 from safetensors.torch import save_file
 
 from rag_r1.tools.retrieval.options import RetrieverConfig
@@ -20,7 +18,7 @@ from rag_r1.training.preflight.weight_transfer import check_bucket, largest_tens
 from retrieval_server.engine.options import EngineOptions
 from tests.fakes.json_server import Asked, JsonStub
 from tests.fakes.retriever import results
-from tests.recipes.composed_recipes import composed
+from tests.recipes.composed_recipes import changed, composed
 
 pytestmark = pytest.mark.slow  # composed recipes
 
@@ -41,7 +39,7 @@ def problems_with(*overrides: str, **limits: float):
     settings = RetrieverConfig.from_config(
         {key: value for key, value in config.rag_r1.retriever.items() if key != "tool"}
     )
-    return check_limits(config, settings, limits_of_our_server(**limits))
+    return [*check_limits(config, settings, limits_of_our_server(**limits))]
 
 
 def test_the_defaults_of_client_and_server_fit_each_other():
@@ -84,18 +82,16 @@ def test_a_request_of_more_queries_than_the_server_takes_in_one_is_warned_of():
 def test_what_a_server_does_not_tell_is_not_compared(health):
     assert not limits_in(health)
     config = composed(RECIPE)
-    assert (
-        check_limits(config, RetrieverConfig(max_connections=1000, timeout_s=1), limits_in(health) or {})
-        == []
-    )
+    settings = RetrieverConfig(max_connections=1000, timeout_s=1)
+    assert [*check_limits(config, settings, limits_in(health) or {})] == []
 
 
 def report_of(health: str, *overrides: str) -> PreflightReport:
     """What is reported of a retrieval server with this answer at /health."""
-    found = results([[(str(n), "text") for n in range(3)]], score=1.0)
+    documents = results([[(str(n), "text") for n in range(3)]], score=1.0)
 
-    def answer(asked: Asked):
-        return (200, health) if asked.path == "/health" else {} if asked.method == "GET" else found
+    def answer(request: Asked):
+        return (200, health) if request.path == "/health" else {} if request.method == "GET" else documents
 
     report = PreflightReport()
     with JsonStub(answer) as server:
@@ -129,7 +125,7 @@ def model(tmp_path: Path) -> Path:
 
 
 def bucket_problems(model: Path, *overrides: str):
-    return check_bucket(composed(RECIPE, f"actor_rollout_ref.model.path={model}", *overrides))
+    return [*check_bucket(composed(RECIPE, f"actor_rollout_ref.model.path={model}", *overrides))]
 
 
 def test_a_bucket_smaller_than_the_largest_tensor_is_refused_where_verl_would_end(model):
@@ -158,11 +154,8 @@ def test_the_bytes_are_those_of_the_dtype_in_which_weights_are_trained(model):
 def test_of_adapters_that_are_not_merged_only_they_are_sent(model):
     path = f"actor_rollout_ref.model.path={model}"
     lora = composed("recipes/agentic_rag/grpo_lora", path, f"{BUCKET}=1")
-    assert check_bucket(lora) == []
-    merged = deepcopy(lora)
-    OmegaConf.set_readonly(merged, False)
-    merged.actor_rollout_ref.model.lora.merge = True
-    assert check_bucket(merged)
+    assert [*check_bucket(lora)] == []
+    assert [*check_bucket(changed(lora, actor_rollout_ref__model__lora__merge=True))]
 
 
 def test_without_weights_the_embeddings_of_the_configuration_count(model):

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from copy import deepcopy
 from types import SimpleNamespace
 
 import pytest
-from omegaconf import OmegaConf, open_dict
+from omegaconf import OmegaConf
 
 from rag_r1.config.schema import RagR1Config
 from rag_r1.training.command import session_overrides
 from rag_r1.training.preflight.cluster import check_reachability
 from rag_r1.training.preflight.sampler import check_sampler
 from rag_r1.training.preflight.sessions import check_sessions, splits_sessions, verls_mode
-from tests.recipes.composed_recipes import composed
+from tests.recipes.composed_recipes import changed, composed
 
 pytestmark = pytest.mark.slow  # composed recipes
 
@@ -23,14 +22,9 @@ MODE = "trainer.v1.trainer_mode=sessions_sync"
 PPO = ("recipes/demo/ppo_sq", MODE)
 
 
-def found(recipe: str, *overrides: str, **values) -> list[tuple[str, str]]:
+def report(recipe: str, *overrides: str, **values) -> list[tuple[str, str]]:
     """Keys and remedies of the problems of a recipe, with values that no override could give."""
-    config = deepcopy(composed(recipe, *overrides))
-    OmegaConf.set_readonly(config, False)
-    with open_dict(config):
-        for key, value in values.items():
-            OmegaConf.update(config, key.replace("__", "."), value)
-    problems = check_sessions(config, REWRITING)
+    problems = [*check_sessions(changed(composed(recipe, *overrides), **values), REWRITING)]
     assert all(problem.level == "error" for problem in problems)
     return [(problem.where, problem.remedy) for problem in problems]
 
@@ -47,18 +41,18 @@ def test_a_protocol_that_keeps_its_context_is_asked_for_nothing(name):
     unfit = composed(
         "recipes/r1_searcher/stage2_qwen", "actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-sum"
     )
-    assert check_sessions(unfit, settings) == []
-    assert check_sessions(unfit, REWRITING)
+    assert [*check_sessions(unfit, settings)] == []
+    assert [*check_sessions(unfit, REWRITING)]
 
 
 @pytest.mark.parametrize("recipe", ["recipes/demo/grpo", "recipes/demo/ppo_sq", "recipes/rag_r1/grpo"])
 def test_a_recipe_with_the_right_trainer_passes(recipe):
-    assert found(recipe, MODE) == []
+    assert report(recipe, MODE) == []
 
 
 @pytest.mark.parametrize("mode", ["sync", "colocate_async", "separate_async"])
 def test_verls_own_trainers_are_refused_and_ours_is_named(mode):
-    (problem,) = found("recipes/demo/grpo", f"trainer.v1.trainer_mode={mode}")
+    (problem,) = report("recipes/demo/grpo", f"trainer.v1.trainer_mode={mode}")
     assert problem == ("trainer.v1.trainer_mode", f"set trainer.v1.trainer_mode=sessions_{mode}")
     assert verls_mode(f"sessions_{mode}") == mode == verls_mode(mode)
 
@@ -80,9 +74,9 @@ def test_verls_own_trainers_are_refused_and_ours_is_named(mode):
 )
 def test_a_setting_that_counts_rows_is_named_with_what_does_not(override, remedy):
     key = override.partition("=")[0]
-    problems = found("recipes/demo/grpo", MODE, override)
+    problems = report("recipes/demo/grpo", MODE, override)
     # The critic aggregates as the actor does, but GRPO has none.
-    assert [where for where, _ in problems] == [key]
+    assert [key for key, _ in problems] == [key]
     assert problems[0][1].startswith(f"set {key}={remedy}")
 
 
@@ -103,37 +97,32 @@ def test_a_setting_that_counts_rows_is_named_with_what_does_not(override, remedy
     ],
 )
 def test_a_critic_is_looked_at_too(override, keys):
-    assert [where for where, _ in found(*PPO, override)] == keys
+    assert [key for key, _ in report(*PPO, override)] == keys
 
 
 def test_the_published_ppo_has_its_penalty_in_the_reward_and_is_refused():
-    assert [where for where, _ in found("recipes/rag_r1/ppo_mq", MODE)] == ["algorithm.use_kl_in_reward"]
+    assert [key for key, _ in report("recipes/rag_r1/ppo_mq", MODE)] == ["algorithm.use_kl_in_reward"]
 
 
 def test_reinforce_needs_no_lambda_but_gamma():
-    overrides = (
-        "recipes/demo/grpo",
-        MODE,
-        "algorithm.adv_estimator=reinforce_plus_plus",
-        "algorithm.lam=0.9",
-    )
-    assert found(*overrides) == []
-    assert [where for where, _ in found(*overrides, "algorithm.gamma=0.9")] == ["algorithm.gamma"]
+    args = ("recipes/demo/grpo", MODE, "algorithm.adv_estimator=reinforce_plus_plus", "algorithm.lam=0.9")
+    assert report(*args) == []
+    assert [key for key, _ in report(*args, "algorithm.gamma=0.9")] == ["algorithm.gamma"]
 
 
 def test_a_reward_model_that_shares_the_gpus_is_refused():
     key = "reward.reward_model.enable_resource_pool"
-    problems = found("recipes/demo/grpo", MODE, "reward.reward_model.enable=true")
+    problems = report("recipes/demo/grpo", MODE, "reward.reward_model.enable=true")
     assert problems == [(key, f"set {key}=true")]
 
 
 def test_everything_is_named_at_once():
-    problems = found("recipes/demo/grpo", "algorithm.adv_estimator=rloo", "algorithm.use_kl_in_reward=true")
+    problems = report("recipes/demo/grpo", "algorithm.adv_estimator=rloo", "algorithm.use_kl_in_reward=true")
     assert len(problems) == 3
 
 
 def test_the_other_checks_know_our_trainers_by_verls_mode():
-    assert check_sampler(composed("recipes/demo/grpo", MODE)) == []
+    assert [*check_sampler(composed("recipes/demo/grpo", MODE))] == []
     config = composed("recipes/demo/grpo", "trainer.v1.trainer_mode=sessions_separate_async")
     (problem,) = check_sampler(config)
     assert problem.remedy.endswith("SearchReplayBufferAsync")

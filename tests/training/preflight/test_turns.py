@@ -19,21 +19,21 @@ def settings(protocol="agentic_rag_tools", **more):
     return RagR1Config.from_config({"protocol": protocol, **more})
 
 
-def found(tokenizer, given=None, path="/no/such/model", **data):
+def problems_of(tokenizer, block=None, path="/no/such/model", **data):
     config = OmegaConf.create({"actor_rollout_ref": {"model": {"path": str(path)}}, "data": data})
-    return check_turns(config, given or settings(), tokenizer)
+    return [*check_turns(config, block or settings(), tokenizer)]
 
 
 def test_a_template_with_tools_and_unchanged_turns_passes():
-    assert found(tokenizer_with("plain")) == []
+    assert problems_of(tokenizer_with("plain")) == []
 
 
 def test_a_protocol_with_turns_as_text_asks_nothing_of_the_template():
-    assert found(tokenizer_with(NO_TOOLS), settings("rag_r1_mq")) == []
+    assert problems_of(tokenizer_with(NO_TOOLS), settings("rag_r1_mq")) == []
 
 
 def test_a_template_that_leaves_out_tools_is_named():
-    (problem,) = found(tokenizer_with(NO_TOOLS))
+    (problem,) = problems_of(tokenizer_with(NO_TOOLS))
     assert (problem.level, problem.where) == ("error", "actor_rollout_ref.model.path")
     assert "does not show tools" in problem.what and "custom_chat_template" in problem.remedy
 
@@ -41,8 +41,8 @@ def test_a_template_that_leaves_out_tools_is_named():
 def test_the_arguments_of_the_template_count():
     short = "{{ m.content[9:] if short and m.role == 'assistant' else m.content }}"
     switched = PLAIN.replace("{{ m.content }}", short)
-    assert found(tokenizer_with(switched)) == []
-    (problem,) = found(tokenizer_with(switched), apply_chat_template_kwargs={"short": True})
+    assert problems_of(tokenizer_with(switched)) == []
+    (problem,) = problems_of(tokenizer_with(switched), apply_chat_template_kwargs={"short": True})
     assert "rewrites earlier turns" in problem.what
 
 
@@ -54,13 +54,13 @@ def test_the_engine_must_stop_where_the_template_ends_a_turn(tmp_path, named):
     if named is not None:
         ids = [3, end] if named == "of the template" else named
         (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": ids}))
-    problems = found(tokenizer, path=tmp_path)
+    problems = problems_of(tokenizer, path=tmp_path)
     assert [problem.where for problem in problems] == (
         [] if named == "of the template" else ["actor_rollout_ref.model.path"]
     )
-    assert all("'<|im_end|>', at which the engine does not stop" in one.what for one in problems)
+    assert all("'<|im_end|>', at which the engine does not stop" in problem.what for problem in problems)
 
 
 def test_a_tool_that_cannot_be_made_is_named_by_its_key():
-    (problem,) = found(tokenizer_with("plain"), settings(tools={"calculator": "no_such_module:add"}))
+    (problem,) = problems_of(tokenizer_with("plain"), settings(tools={"calculator": "no_such_module:add"}))
     assert problem.where.startswith("rag_r1.tools.calculator")

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import sys
+from itertools import chain
 from pathlib import Path
 
 import pytest
 from omegaconf import OmegaConf
 
-from rag_r1.config.recipes import Recipe, RecipeError
+from rag_r1.config.recipes import Recipe
 from rag_r1.config.schema import RagR1Config
 from rag_r1.demo.run import train
+from rag_r1.runs.errors import RunError
 from rag_r1.tools.retrieval.local_server import build_index, retrieval_process
 from rag_r1.training.command import compose_recipe, compose_valid, main, whole_paths
 from rag_r1.training.preflight import PreflightReport, check_retriever, preflight
@@ -38,73 +40,54 @@ WRONG_REWARDS = (
     "[{term: no_such}, {term: em, wieght: 2}, {term: f1, weight: heavy, normaliser: x},"
     ' {term: "nowhere:f"}, {term: cover_em, ordered: 3}]'
 )
-WRONG = [
-    "rag_r1.agent.max_turn=3",
-    "trainer.total_step=3",
-    "rag_r1.agent.max_turn_tokens=-1",
-    "rag_r1.agent.max_turns=many",
-    "+rag_r1.failures.retry=1",
-    "+rag_r1.colour=blue",
-    f"rag_r1.reward={WRONG_REWARDS}",
-    "rag_r1.retriever.topk=0",
-    "rag_r1.retriever.timeout_s=0",
-    "rag_r1.retriever.retries=-1",
-    "+rag_r1.validation_retriever.cache_size=-1",
-    "rag_r1.retriever.url=http://127.0.0.1:9",
-    "data.train_files=no_train.parquet",
-    "data.val_files=no_test.parquet",
-    "actor_rollout_ref.model.path=./no_model",
-    "data.max_response_length=9000",
-]
-NAMED = [
-    "rag_r1.agent.max_turn",
-    "trainer.total_step",
-    "rag_r1.agent.max_turn_tokens",
-    "rag_r1.agent.max_turns",
-    "rag_r1.failures.retry",
-    "rag_r1.colour",
-    "rag_r1.reward[0].term",
-    "rag_r1.reward[1].wieght",
-    "rag_r1.reward[2].weight",
-    "rag_r1.reward[2].normaliser",
-    "rag_r1.reward[3].term",
-    "rag_r1.reward[4].ordered",
-    "rag_r1.retriever.topk",
-    "rag_r1.retriever.timeout_s",
-    "rag_r1.retriever.retries",
-    "rag_r1.validation_retriever.cache_size",
-    "rag_r1.retriever.url",
-    "no_train.parquet",
-    "no_test.parquet",
-    "actor_rollout_ref.model.path",
-    "data.max_prompt_length + data.max_response_length",
-]
+#: Override -> the keys and files that the report names for it.
+WRONG = {
+    "rag_r1.agent.max_turn=3": ["rag_r1.agent.max_turn"],
+    "trainer.total_step=3": ["trainer.total_step"],
+    "rag_r1.agent.max_turn_tokens=-1": ["rag_r1.agent.max_turn_tokens"],
+    "rag_r1.agent.max_turns=many": ["rag_r1.agent.max_turns"],
+    "+rag_r1.failures.retry=1": ["rag_r1.failures.retry"],
+    "+rag_r1.colour=blue": ["rag_r1.colour"],
+    f"rag_r1.reward={WRONG_REWARDS}": [
+        f"rag_r1.reward[{key}"
+        for key in "0].term 1].wieght 2].weight 2].normaliser 3].term 4].ordered".split()
+    ],
+    "rag_r1.retriever.topk=0": ["rag_r1.retriever.topk"],
+    "rag_r1.retriever.timeout_s=0": ["rag_r1.retriever.timeout_s"],
+    "rag_r1.retriever.retries=-1": ["rag_r1.retriever.retries"],
+    "+rag_r1.validation_retriever.cache_size=-1": ["rag_r1.validation_retriever.cache_size"],
+    "rag_r1.retriever.url=http://127.0.0.1:9": ["rag_r1.retriever.url"],
+    "data.train_files=no_train.parquet": ["no_train.parquet"],
+    "data.val_files=no_test.parquet": ["no_test.parquet"],
+    "actor_rollout_ref.model.path=./no_model": ["actor_rollout_ref.model.path"],
+    "data.max_response_length=9000": ["data.max_prompt_length + data.max_response_length"],
+}
 
 
 def test_one_report_names_every_wrong_key_reward_and_file_and_the_dead_server(here, capsys):
     assert main(["--recipe", RECIPE, *WRONG]) == 1
-    told = capsys.readouterr().err
-    named = [line.split(": ")[1] for line in told.splitlines() if line.startswith("error: ")]
-    assert set(NAMED) <= set(named)
+    errors = capsys.readouterr().err
+    named = [line.split(": ")[1] for line in errors.splitlines() if line.startswith("error: ")]
+    assert set(chain(*WRONG.values())) <= set(named)
     assert len(named) == len(set(named)), "each is told once"
-    assert "did you mean rag_r1.agent.max_turns?" in told
-    assert "no retrieval server answers at http://127.0.0.1:9" in told
+    assert "did you mean rag_r1.agent.max_turns?" in errors
+    assert "no retrieval server answers at http://127.0.0.1:9" in errors
 
 
 def test_a_wrong_protocol_does_not_hide_the_files_nor_the_server(here, capsys):
-    given = ["rag_r1.protocol=no_such", "data.train_files=none.parquet", "rag_r1.retriever.topk=0"]
-    assert main(["--recipe", RECIPE, *given, "rag_r1.retriever.url=http://127.0.0.1:9"]) == 1
-    told = capsys.readouterr().err
-    for where in ("rag_r1.protocol", "none.parquet", "rag_r1.retriever.topk", "rag_r1.retriever.url"):
-        assert f"error: {where}: " in told
+    overrides = ["rag_r1.protocol=no_such", "data.train_files=none.parquet", "rag_r1.retriever.topk=0"]
+    assert main(["--recipe", RECIPE, *overrides, "rag_r1.retriever.url=http://127.0.0.1:9"]) == 1
+    errors = capsys.readouterr().err
+    for key in ("rag_r1.protocol", "none.parquet", "rag_r1.retriever.topk", "rag_r1.retriever.url"):
+        assert f"error: {key}: " in errors
 
 
 def test_no_message_repeats_the_key_that_it_begins_with(here, capsys):
     main(["--recipe", RECIPE, *WRONG])
     for line in capsys.readouterr().err.splitlines():
         if line.startswith("error: "):
-            _, where, what = line.split(": ", 2)
-            assert where not in what
+            _, key, text = line.split(": ", 2)
+            assert key not in text
 
 
 def test_an_override_that_cannot_be_read_is_named_and_the_others_are_checked():
@@ -113,7 +96,7 @@ def test_an_override_that_cannot_be_read_is_named_and_the_others_are_checked():
     )
     assert [key for key, _, _ in faults] == ["data.train_batch_size"]
     assert config.rag_r1.agent.max_turns == 7
-    with pytest.raises(RecipeError):
+    with pytest.raises(RunError):
         compose_valid(Recipe(Path("/nowhere"), "none"), [])
 
 
@@ -128,10 +111,10 @@ def test_a_reward_beside_the_caller_is_found(here, capsys):
 
 def test_a_reward_that_is_not_there_is_told_once_with_the_file_and_pythonpath(here, capsys):
     main(["--recipe", RECIPE, 'rag_r1.reward=[{term: "not_there:brevity"}]'])
-    told = capsys.readouterr().err
-    assert told.count("rag_r1.reward[0].term") == 1 and told.count("cannot import") == 1
-    assert f"not_there.py was looked for in {here}" in told
-    assert "start from the folder that holds not_there.py, or put that folder on PYTHONPATH" in told
+    errors = capsys.readouterr().err
+    assert errors.count("rag_r1.reward[0].term") == 1 and errors.count("cannot import") == 1
+    assert f"not_there.py was looked for in {here}" in errors
+    assert "start from the folder that holds not_there.py, or put that folder on PYTHONPATH" in errors
 
 
 def test_relative_files_are_handed_on_by_their_whole_names(here):
@@ -193,7 +176,7 @@ def guarded(tmp_path_factory) -> str:
             yield url
 
 
-def asked(url: str, **options) -> PreflightReport:
+def report_of(url: str, **options) -> PreflightReport:
     report = PreflightReport()
     retriever = {"url": url, "timeout_s": 65.0, **options}
     check_retriever(OmegaConf.create({"rag_r1": {"retriever": retriever}}), report)
@@ -203,7 +186,7 @@ def asked(url: str, **options) -> PreflightReport:
 def test_the_preflight_sends_the_token_as_the_client_does_and_tells_nobody(guarded, monkeypatch, caplog):
     caplog.set_level("DEBUG")
     monkeypatch.setenv("RETRIEVAL_TOKEN", f" {SECRET}\n")
-    report = asked(guarded)
+    report = report_of(guarded)
     assert report.problems == []
     assert report.notes[0] == f"{guarded}: answered a test search with 3 documents"
     assert SECRET not in caplog.text
@@ -223,31 +206,31 @@ def test_a_token_that_is_missing_or_wrong_is_told_without_it(guarded, monkeypatc
     monkeypatch.delenv("RETRIEVAL_TOKEN", raising=False)
     if token is not None:
         monkeypatch.setenv("RETRIEVAL_TOKEN", token)
-    [problem] = asked(guarded).problems
+    [problem] = report_of(guarded).problems
     assert problem.level == "error" and words in problem.what
     assert "RETRIEVAL_TOKEN" in str(problem) and SECRET not in str(problem) + caplog.text
 
 
 def test_agentic_input_with_an_index_without_a_separator_is_an_error(guarded, monkeypatch):
     monkeypatch.setenv("RETRIEVAL_TOKEN", SECRET)
-    [problem] = asked(guarded, agentic_input=True).problems
+    [problem] = report_of(guarded, agentic_input=True).problems
     assert (problem.level, problem.where) == ("error", "rag_r1.retriever.agentic_input")
     assert "of kind bm25, has no separator" in problem.what and "--encoder MODEL" in problem.remedy
 
 
 def test_agentic_input_with_an_encoder_is_noted_with_its_separator():
     ready = {"backend": "dense", "separator": " [SEP] ", "max_length": 512, "query_prefix": "query: "}
-    found = {"result": [[{"id": str(i), "contents": "The Seine."} for i in range(3)]]}
-    with JsonStub(lambda asked: ready if asked.path == "/ready" else found) as server:
-        report = asked(server.url, agentic_input=True)
+    documents = {"result": [[{"id": str(i), "contents": "The Seine."} for i in range(3)]]}
+    with JsonStub(lambda request: ready if request.path == "/ready" else documents) as server:
+        report = report_of(server.url, agentic_input=True)
     assert report.problems == []
     assert report.notes[0] == f"{server.url}: separator ' [SEP] ', mode agentic, queries of up to 512 tokens"
 
 
 def test_a_mode_that_the_encoder_was_not_trained_with_is_an_error():
     ready = {"backend": "dense", "separator": " [SEP] ", "query_mode": "history"}
-    with JsonStub(lambda asked: ready) as server:
-        [problem] = asked(server.url, agentic_input=True, mode="agentic").problems
+    with JsonStub(lambda request: ready) as server:
+        [problem] = report_of(server.url, agentic_input=True, mode="agentic").problems
     assert (problem.level, problem.where) == ("error", "rag_r1.retriever.mode")
     assert "it is agentic, but the encoder of the index was trained with history" in problem.what
 
