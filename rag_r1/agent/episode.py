@@ -17,9 +17,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import Counter
 from collections.abc import Awaitable, Mapping, Sequence
-from functools import partial
 from inspect import isawaitable
 
 from rag_r1.agent.actions import ACTIONS
@@ -60,8 +58,6 @@ class Episode:
         self.failures = failures or FailurePolicy()
         self.observer = SafeObserver(observer) if observer else None
         self.ledger, self.memory = Ledger([]), Memory()
-        #: Calls of each tool that it accepted.
-        self._called: Counter[str] = Counter()
 
     async def run(
         self, trajectory_id: str, question: str, prompt_ids: Sequence[int] | Awaitable[Sequence[int]]
@@ -71,7 +67,7 @@ class Episode:
         Without a question, or if the prompt cannot be made or does not fit, nothing is generated: the status
         is `bad_row`, and the ledger stays empty. Raises nothing but its own cancellation.
         """
-        self.ledger, self.memory, self._called = Ledger([]), Memory(), Counter()
+        self.ledger, self.memory = Ledger([]), Memory()
         problem = await self._begin(question, prompt_ids)
         started = time.perf_counter()
         question = question if isinstance(question, str) else ""
@@ -87,7 +83,6 @@ class Episode:
             record=record,
             ledger=self.ledger,
             memory=self.memory,
-            called=self._called,
         )
         if problem:
             logger.warning("trajectory %s cannot be played: %s", trajectory_id, problem)
@@ -108,7 +103,7 @@ class Episode:
         record.observed_tokens = self.ledger.observed_tokens
         record.seconds = time.perf_counter() - started
         if self.observer:
-            state.tell("ended", **record.to_dict())
+            state.emit("ended", **record.to_dict())
         return record
 
     async def resume(
@@ -153,12 +148,14 @@ class Episode:
             # Recorded before anything in it can fail.
             turn = Turn("", Invalid.kind, status="invalid", row=self.ledger.row_number)
             record.turns.append(turn)
-            state.tell("turn", room=room)
+            if state.observer:
+                state.emit("turn", room=room)
             action, out = await self._generate(state, turn, room)
             if out.aborted:
                 state.failed("engine", out.detail)
                 return "engine_failure"
-            state.tell("tokens", text=turn.text, tokens=turn.generated_tokens, status=turn.status)
+            if state.observer:
+                state.emit("tokens", text=turn.text, tokens=turn.generated_tokens, status=turn.status)
             if left == 0 and not isinstance(action, Answer):
                 return "turn_limit"
             if ended := await ACTIONS[action.kind](state, turn, action):
@@ -191,8 +188,8 @@ class Episode:
         """What the engine generates, and its text. A failed generation is an aborted one without tokens.
 
         Raises the codec's errors, except UnknownTokenError, and TypeError if it returns no text."""
-        call = partial(self.engine.generate, self.ledger.context(), room, self.protocol.stop)
         try:
+            call = self.engine.generate(self.ledger.context(), room, self.protocol.stop)
             out = checked_generation(await with_timeout(self.failures.engine_timeout_s, call), room)
         except Exception as error:
             return self._nothing_generated(error)

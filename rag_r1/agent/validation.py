@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 from array import array
-from collections.abc import Awaitable, Callable, Sequence, Sized
+from collections.abc import Awaitable, Sequence, Sized
 from dataclasses import replace
 from functools import partial
 from math import isfinite
@@ -47,14 +47,15 @@ class CallTimeoutError(Exception):
     """A call exceeded its time limit."""
 
 
-async def with_timeout(limit_s: float | None, call: Callable[[], Awaitable[T]]) -> T:
-    """The result of `call()`. Raises Late after `limit_s` seconds (None: no limit), and what the call raises.
+async def with_timeout(limit_s: float | None, call: Awaitable[T]) -> T:
+    """The result of a call. Raises CallTimeoutError after `limit_s` seconds (None: no limit), and what the
+    call raises.
 
     The call runs in a task of its own: if it ignores its cancellation, it is abandoned; if it is cancelled
     from elsewhere, that is a failure of the call and not a cancellation of the episode.
     """
     loop = asyncio.get_running_loop()
-    task = asyncio.ensure_future(call())
+    task = asyncio.ensure_future(call)
     ended = loop.create_future()
     end = partial(_end, ended)
     task.add_done_callback(end)

@@ -25,7 +25,7 @@ the same; for thoughts, which are longer, build the index with a larger `--max-l
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from rag_r1.protocols.actions import well_formed
@@ -46,8 +46,13 @@ class CallContext:
     reasoning: str = ""
 
 
-#: Gives the context when it is asked for: most tools do not read it.
-Context = Callable[[], CallContext]
+@dataclass
+class Context:
+    """The context of the calls of a turn, for the tools that read it. `get` makes it when it is needed;
+    `sent` is filled by the tool: by query, the text for which it searched instead."""
+
+    get: Callable[[], CallContext]
+    sent: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -67,9 +67,7 @@ class Term:
         """The verdict of an async function. Raises RewardError, as described at the top of the module."""
         with self._naming(trajectory):
             try:
-                given = await with_timeout(
-                    self.timeout_s, lambda: self.function(trajectory, golds, **self.options)
-                )
+                given = await with_timeout(self.timeout_s, self.function(trajectory, golds, **self.options))
             except (CannotJudgeError, CallTimeoutError) as refusal:
                 return Verdict(None, str(refusal))
             except (asyncio.TimeoutError, TimeoutError):  # the same class from Python 3.11 on

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from rag_r1.agent import Budget, Episode, FailurePolicy, ReplayTurn
 from rag_r1.agent.failures import FOR_TRAINING
+from rag_r1.options.tool_limits import ToolLimits
 from rag_r1.protocols import Document, Refusal, load_protocol
 from rag_r1.tools import search_tools, tool
 from tests.fakes.scripted_engine import ANSWER, FOUND, Characters, Engine, Searcher, untimed
@@ -121,7 +122,7 @@ def calculating(tmp_path):
 async def test_a_refused_call_is_refused_again_with_the_same_words_and_counts(calculating):
     asked = []
 
-    @tool("calc", {"query": {"type": "string"}})
+    @tool("calc", {"query": {"type": "string"}}, limits=ToolLimits(max_calls=2))
     async def calc(query: str):
         asked.append(query)
         return Refusal("division by zero") if "/0" in query else "4"
@@ -131,15 +132,20 @@ async def test_a_refused_call_is_refused_again_with_the_same_words_and_counts(ca
         one.tools = {**one.tools, "calc": calc}
         return one
 
-    lines = ['<calc> ["1/0", "2+2"] </calc>', '<search> ["q"] </search>', ANSWER]
-    whole_episode, resumed_episode = made(lines), made([ANSWER])
+    lines = [
+        '<calc> ["1/0", "2+2"] </calc>',
+        '<search> ["q"] </search>',
+        '<calc> ["3+1", "1+3"] </calc>',
+        ANSWER,
+    ]
+    whole_episode, resumed_episode = made(lines), made(lines[2:])
     whole = await whole_episode.run("id", "Who?", [1])
     assert [call.status for call in whole.turns[0].calls] == ["refused", "ok"]
+    assert [call.status for call in whole.turns[2].calls] == ["ok", "refused"]
     asked.clear()
     resumed = await resumed_episode.resume("id", "Who?", [1], past_of(whole, 2))
-    assert untimed(resumed) == untimed(whole) and not asked and not resumed.failures
+    assert untimed(resumed) == untimed(whole) and asked == ["3+1"] and not resumed.failures
     assert resumed_episode.ledger.context() == whole_episode.ledger.context()
-    assert resumed_episode._called == whole_episode._called
 
 
 async def test_a_call_that_the_past_has_not_made_is_a_failure():

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections import Counter, defaultdict
+from collections import defaultdict
 
 import pytest
 import yaml
@@ -118,17 +118,16 @@ def test_whatever_tools_do_each_call_gets_what_it_deserves_and_the_counts_agree(
     }
 
     async def main():
-        counted = Counter()
         limits = ToolLimits(timeout_s=1.0, max_calls=most)
         tools = {name: Fake(name, act, limits, together) for name, act in does.items()}
-        guard = ToolExecutor(tools, FailurePolicy(), None, counted)
+        guard = ToolExecutor(tools, FailurePolicy(), None)
         for turn in turns:
             calls = [CallRecord(name, {}) for name in turn]
             results = await guard.call(calls)
             for call, result in zip(calls, results, strict=True):
                 assert isinstance(result, Failure) == (call.status == "failed")
                 told[call.tool].append(call.status)
-        assert all(counted[name] == sum(s != "refused" for s in told[name]) <= most for name in told)
+        assert all(guard.called[name] == sum(s != "refused" for s in told[name]) <= most for name in told)
 
     told = defaultdict(list)
     virtual_time.run(main())

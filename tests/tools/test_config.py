@@ -65,7 +65,7 @@ async def test_a_cache_answers_the_same_call_once_and_keeps_no_failure():
 
 def test_a_web_engine_beside_an_index_is_a_retrieval_tool_of_its_own():
     web = make_tool("web", {"tool": "retrieval", "url": "http://127.0.0.1:8000/indexes/web"})
-    assert web.searcher.config.endpoint == "http://127.0.0.1:8000/indexes/web/retrieve"
+    assert web.config.endpoint == "http://127.0.0.1:8000/indexes/web/retrieve"
     assert web.fault({"question": "x"}) and not web.fault({"query": "x"})
 
 

@@ -14,12 +14,12 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 import aiohttp
 
 from rag_r1.io.retry import RetryPolicy, TransientError, is_transient, with_retries
-from rag_r1.protocols.retriever_query import Mode, QueryFormat
+from rag_r1.protocols.retriever_query import Context, Mode, QueryFormat
 
 #: A longer answer is no description of a server.
 MAX_READY_BYTES = 1 << 20
@@ -78,14 +78,29 @@ def choose_mode(form: QueryFormat, given: Mode | None) -> Mode:
 
 
 class RemoteQueryFormat:
-    """The format of a server, asked for by the first query that needs it; bound to the running event loop.
-    Queries that arrive meanwhile wait for the same answer. What failed is asked again by the next query, and
-    what was about an earlier version of the index."""
+    """Writes queries in the format of a server, which is asked for by the first query that needs it; bound to
+    the running event loop. Queries that arrive meanwhile wait for the same answer. What failed is asked again
+    by the next query, and what was about an earlier version of the index. `mode`: as configured."""
 
-    def __init__(self, base: str, get: Get, retry: RetryPolicy):
+    def __init__(self, base: str, mode: Mode | None, get: Get, retry: RetryPolicy):
         self._address, self._index = ready_address(base)
-        self._get, self._retry = get, retry
+        self._mode, self._get, self._retry = mode, get, retry
         self._asked: asyncio.Task[QueryFormat] | None = None
+
+    async def texts(self, queries: Sequence[str], context: Context) -> Sequence[str]:
+        """What to search for in the place of the queries of a turn, which is noted in the context. Raises
+        QueryFormatError if the server does not name its separator, or if its encoder was trained with another
+        mode than is configured; and the errors of connections after the last retry."""
+        try:
+            form = await self.format()
+            mode = choose_mode(form, self._mode)
+        except QueryFormatError as error:
+            if error.stops(self._mode):
+                raise
+            return queries
+        place = context.get()
+        context.sent |= {query: form.query(place, query, mode) for query in queries}
+        return [context.sent[query] for query in queries]
 
     async def format(self) -> QueryFormat:
         """Raises QueryFormatError, and the errors of connections after the last retry; also if the client is

@@ -12,7 +12,7 @@ from rag_r1.data.evidence import GoldEvidence
 from rag_r1.options.declare import OptionsError
 from rag_r1.probes.probes import _GoldSearch, _WithoutGoldSearch
 from rag_r1.protocols import Document, Failure, load_protocol
-from rag_r1.protocols.retriever_query import CallContext
+from rag_r1.protocols.retriever_query import CallContext, Context
 from rag_r1.rollouts.session import try_search
 from rag_r1.runs.errors import RunError
 from rag_r1.tools import RetrievalClient, RetrieverConfig, close_tools, make_tool, search_tools, shared_tools
@@ -26,6 +26,10 @@ TURNS = [
     ANSWER,
 ]
 READY = {"backend": "dense", "separator": " [SEP] ", "max_length": 256, "query_prefix": "query: "}
+
+
+def context() -> Context:
+    return Context(lambda: CallContext(QUESTION))
 
 
 def served(ready=READY):
@@ -102,15 +106,12 @@ def test_the_separator_is_asked_for_once():
         async def ask() -> None:
             client = RetrievalClient(RetrieverConfig(**options(server)))
 
-            def context() -> CallContext:
-                return CallContext(QUESTION)
-
-            await asyncio.gather(*(client.in_context([f"q{i}"], context) for i in range(5)))
-            await client.in_context(["q"], context)
+            await asyncio.gather(*(client.call([{"query": f"q{i}"}], context()) for i in range(5)))
+            await client.call([{"query": "q"}], context())
             await client.close()
 
         asyncio.run(ask())
-        assert [asked.path for asked in server.asked] == ["/ready"]
+        assert [asked.path for asked in server.asked].count("/ready") == 1
 
 
 def test_an_index_named_in_the_path_has_its_own_separator():
@@ -223,9 +224,8 @@ def test_an_index_that_is_reloaded_with_another_separator_is_asked_again():
     server = JsonStub(answer, answer_headers=lambda: {"X-Index-Version": str(version[0])})
 
     async def search(client: RetrievalClient, query: str) -> None:
-        sent = await client.in_context([query], lambda: CallContext(QUESTION))
-        assert not isinstance(sent, Failure)
-        await client.search(sent)
+        [found] = await client.call([{"query": query}], context())
+        assert not isinstance(found, Failure)
 
     async def ask() -> None:
         client = RetrievalClient(RetrieverConfig(**options(server)))
@@ -253,13 +253,13 @@ def test_a_client_that_is_closed_while_it_asks_fails_the_search_and_not_the_epis
     async def ask():
         client = RetrievalClient(RetrieverConfig(url="http://127.0.0.1:1", agentic_input=True))
         client._format._get = never
-        waiting = asyncio.create_task(client.in_context(["q"], lambda: CallContext(QUESTION)))
+        waiting = asyncio.create_task(client.call([{"query": "q"}], context()))
         await asked.wait()
         await client.close()
-        found = await waiting
+        [found] = await waiting
         assert isinstance(found, Failure) and "the client was closed" in found.detail
         # A caller that is cancelled itself stays so.
-        cancelled = asyncio.create_task(client.in_context(["q"], lambda: CallContext(QUESTION)))
+        cancelled = asyncio.create_task(client.call([{"query": "q"}], context()))
         await asyncio.sleep(0)
         cancelled.cancel()
         with pytest.raises(asyncio.CancelledError):
