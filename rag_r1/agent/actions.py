@@ -84,8 +84,8 @@ async def _call(state: EpisodeState, turn: Turn, action: Search | Calls) -> str 
         return "token_limit"
     ids, documents = fitted
     state.observe(turn, checked_ids(ids))
-    for call, shown in zip(turn.calls, documents, strict=True):
-        call.documents = shown
+    for call, call_documents in zip(turn.calls, documents, strict=True):
+        call.documents = call_documents
     if state.observer:
         state.emit("documents", calls=[call.to_dict() for call in turn.calls])
     return None

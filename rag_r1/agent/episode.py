@@ -24,7 +24,7 @@ from rag_r1.agent.actions import ACTIONS
 from rag_r1.agent.budget import Budget
 from rag_r1.agent.episode_state import EpisodeState
 from rag_r1.agent.events import Observer, SafeObserver
-from rag_r1.agent.failures import FailurePolicy
+from rag_r1.agent.failures import NO_RETRIES, FailurePolicy
 from rag_r1.agent.interfaces import Codec, Engine, Generation, Tool, UnknownTokenError
 from rag_r1.agent.memory import Memory
 from rag_r1.agent.replay import ReplayTurn, make_replay
@@ -55,7 +55,7 @@ class Episode:
     ):
         self.protocol, self.budget = protocol, budget
         self.engine, self.tools, self.codec = engine, tools, codec
-        self.failures = failures or FailurePolicy()
+        self.failures = failures or NO_RETRIES
         self.observer = SafeObserver(observer) if observer else None
         self.ledger, self.memory = Ledger([]), Memory()
 

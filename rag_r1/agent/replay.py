@@ -43,8 +43,12 @@ class ReplayTurn:
 
 def _result(call: CallRecord) -> tuple[Document, ...] | Refusal:
     """What the tool returned, by what was shown of it."""
-    shown = tuple(call.documents or ())
-    return Refusal("\n".join(one.contents for one in shown)) if call.status == "refused" else shown
+    documents = tuple(call.documents or ())
+    return (
+        Refusal("\n".join(document.contents for document in documents))
+        if call.status == "refused"
+        else documents
+    )
 
 
 def call_key(tool: str, arguments: Mapping[str, Any]) -> str:

@@ -65,8 +65,8 @@ class ToolExecutor:
         work = [self._call_tool([calls[i] for i in group]) for group in groups.values()]
         # A single tool, which is the usual case, needs no task.
         answers = [await work[0]] if len(work) == 1 else await asyncio.gather(*work)
-        for group, found in zip(groups.values(), answers, strict=True):
-            results.update(zip(group, found, strict=True))
+        for group, group_results in zip(groups.values(), answers, strict=True):
+            results.update(zip(group, group_results, strict=True))
         return [results[i] for i in range(len(calls))]
 
     async def _refused(self, call: CallRecord) -> Result | None:
@@ -74,24 +74,24 @@ class ToolExecutor:
         tool = self.tools.get(call.tool)
         try:
             if tool is None:
-                known = ", ".join(self.tools)
-                fault: str | None = f"There is no tool {call.tool[:_SHOWN]!r}. The tools are: {known}."
+                names = ", ".join(self.tools)
+                fault: str | None = f"There is no tool {call.tool[:_SHOWN]!r}. The tools are: {names}."
             else:
                 checked = getattr(tool, "checked", None)
                 fault = tool.fault(call.arguments) if checked is None else await checked(call.arguments)
-            shown = None if fault is None else str(fault)[:_SHOWN]
+            message = None if fault is None else str(fault)[:_SHOWN]
         except Exception as error:
             logger.warning("the arguments of a call could not be checked: %s", error_line(error))
             call.status = "failed"
             return Failure(failure_text(call.tool), "tool", error_line(error))
         most = self._limits(call.tool).max_calls
-        if shown is None and most is not None and self.called[call.tool] >= most:
-            shown = f"The tool {call.tool} can be called {most} times, and it was."
-        if shown is None:
+        if message is None and most is not None and self.called[call.tool] >= most:
+            message = f"The tool {call.tool} can be called {most} times, and it was."
+        if message is None:
             self.called[call.tool] += 1
             return None
         call.status = "refused"
-        return text_result(call.tool, shown)
+        return text_result(call.tool, message)
 
     def _limits(self, name: str) -> ToolLimits:
         limits = self._setting(name, "limits", _NO_LIMITS)
@@ -124,8 +124,8 @@ class ToolExecutor:
                 )
             except Exception as error:
                 logger.warning("a call of the tool %s failed: %s", name, error_line(error))
-                shown = failure_text(name, late=isinstance(error, CallTimeoutError))
-                answers = [Failure(shown, "tool", error_line(error))] * len(left)
+                message = failure_text(name, late=isinstance(error, CallTimeoutError))
+                answers = [Failure(message, "tool", error_line(error))] * len(left)
             results.update(zip(left, answers, strict=True))
             for i in left if context.sent else ():
                 query = str(calls[i].arguments.get("query"))

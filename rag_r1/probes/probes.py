@@ -50,10 +50,6 @@ SPARE = 20
 Result = Sequence[Document] | Failure
 
 
-class ProbeError(ValueError):
-    """A probe lacks what it needs; the message says what."""
-
-
 def probe_setup(
     setup: AgentSetup,
     probe: Probe,
@@ -65,24 +61,24 @@ def probe_setup(
     """The setup of one question's episode under a probe.
 
     `topk`: documents for each query. `pool`: passages for `random`. For `withheld`, the setup's own search
-    must return more than `topk` documents, enough to replace those that are left out. Raises ProbeError.
+    must return more than `topk` documents, enough to replace those that are left out. Raises ValueError.
     """
     if probe == "real":
         return setup
     if probe == "closed_book":
         return replace(setup, budget=replace(setup.budget, max_turns=0, final_turn=True))
     if probe in NEED_GOLD and not evidence:
-        raise ProbeError(f"{question_id}: the probe `{probe}` needs the question's supporting ids or titles")
+        raise ValueError(f"{question_id}: the probe `{probe}` needs the question's supporting ids or titles")
     if probe == "empty":
         return _with(setup, lambda tools: _ConstantSearch(()))
     if probe == "random":
         if len(pool) < topk:
-            raise ProbeError(f"the probe `random` needs at least {topk} passages, not {len(pool)}")
+            raise ValueError(f"the probe `random` needs at least {topk} passages, not {len(pool)}")
         return _with(setup, lambda tools: _RandomSearch(question_id, pool, topk))
     assert evidence is not None
     if probe == "gold":
         if not evidence.passages:
-            raise ProbeError(f"{question_id}: the probe `gold` needs the text of the gold passages")
+            raise ValueError(f"{question_id}: the probe `gold` needs the text of the gold passages")
     kind = _GoldSearch if probe == "gold" else _WithoutGoldSearch
     return _with(setup, lambda tools: kind(tools[SEARCH], evidence, topk))
 
@@ -105,7 +101,7 @@ class ProbeAgent:
         return self.passages.evidence(metadata, golds, self.topk)
 
     def under(self, probe: Probe, question_id: str, evidence: GoldEvidence) -> AgentSetup:
-        """The agent that plays a question with this evidence. Raises ProbeError."""
+        """The agent that plays a question with this evidence. Raises ValueError."""
         setup = self.deeper if probe in NEED_GOLD else self.setup
         pool = self.passages.others(evidence) if probe == "random" else ()
         return probe_setup(setup, probe, question_id, self.topk, evidence, pool)
@@ -133,7 +129,7 @@ def applies(probe: Probe, evidence: GoldEvidence) -> bool:
 def enough_random(passages: Passages, evidence: Iterable[GoldEvidence], topk: int) -> bool:
     """Whether `random` can be played: beside the gold passages of each question there are more than two
     searches show, so that they differ."""
-    return all(len(passages.others(one)) > 2 * topk for one in (GoldEvidence(), *evidence))
+    return all(len(passages.others(gold)) > 2 * topk for gold in (GoldEvidence(), *evidence))
 
 
 @dataclass(frozen=True)
@@ -178,14 +174,14 @@ class _GoldSearch(_ProbedSearch):
         return [
             result
             if isinstance(result, Failure)
-            else self._one(args["query"], result, [gold[key] for key in gold if key in keys | missed])
+            else self._with_gold(args["query"], result, [gold[key] for key in gold if key in keys | missed])
             for args, result, keys in zip(arguments, results, shown, strict=True)
         ]
 
-    def _one(self, query: str, result: Sequence[Document], gold: Sequence[Document]) -> list[Document]:
+    def _with_gold(self, query: str, result: Sequence[Document], gold: Sequence[Document]) -> list[Document]:
         first = sorted(gold, key=partial(_uncommon, _words(query)))
-        known = {_key(passage) for passage in first}
-        others = (document for document in result if _key(document) not in known)
+        gold_keys = {_key(passage) for passage in first}
+        others = (document for document in result if _key(document) not in gold_keys)
         return [*first, *others][: max(self.topk, len(first))]
 
 

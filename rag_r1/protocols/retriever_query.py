@@ -94,8 +94,8 @@ class QueryFormat:
         mode that is not known here."""
         status = ready
         if index is not None and isinstance(ready, dict):
-            known = ready.get("indexes")
-            status = known.get(index) if isinstance(known, dict) else None
+            indexes = ready.get("indexes")
+            status = indexes.get(index) if isinstance(indexes, dict) else None
         if not isinstance(status, dict):
             raise ValueError("the server's /ready describes no index" + (f" {index!r}" if index else ""))
         separator, longest = status.get("separator"), status.get("max_length")
@@ -154,12 +154,17 @@ def build_retriever_query(
     if mode == "reasoning":
         words = well_formed(reasoning).strip()
         return _joined([_longest(words, lambda part: fits([part]), keep_end=True)], query, separator)
-    asked = well_formed(question).strip()
-    before = [part for one in history if (part := well_formed(one).strip())] if mode == "history" else []
-    start = next((n for n in range(len(before)) if fits([*filter(None, [asked]), *before[n:]])), len(before))
-    before = before[start:]
-    asked = _longest(asked, lambda part: fits([part, *before]), keep_end=False)
-    return _joined([asked, *before], query, separator)
+    lead = well_formed(question).strip()
+    earlier_parts = (
+        [part for earlier in history if (part := well_formed(earlier).strip())] if mode == "history" else []
+    )
+    start = next(
+        (n for n in range(len(earlier_parts)) if fits([*filter(None, [lead]), *earlier_parts[n:]])),
+        len(earlier_parts),
+    )
+    earlier_parts = earlier_parts[start:]
+    lead = _longest(lead, lambda part: fits([part, *earlier_parts]), keep_end=False)
+    return _joined([lead, *earlier_parts], query, separator)
 
 
 def _joined(parts: Sequence[str], query: str, separator: str) -> str:

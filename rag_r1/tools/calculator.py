@@ -64,10 +64,6 @@ _PARAMETERS = schema_of(
 )
 
 
-class CalculationError(ValueError):
-    """What is wrong with an expression, in a sentence."""
-
-
 @options("rag_r1.tools.NAME")
 class CalculatorOptions:
     """The calculator has no options of its own."""
@@ -81,28 +77,28 @@ def make_calculator(options: Mapping[str, Any], key: str) -> FunctionTool:
     async def answer(query: str) -> str | Refusal:
         try:
             return calculate(query)
-        except CalculationError as error:
+        except ValueError as error:
             return Refusal(f"The calculator cannot do that: {error}.")
 
     return FunctionTool("calculator", words, _PARAMETERS, answer)
 
 
 def calculate(expression: str) -> str:
-    """The value of an expression. Raises CalculationError."""
+    """The value of an expression. Raises ValueError."""
     if len(expression) > MAX_CHARS:
-        raise CalculationError(f"the expression has more than {MAX_CHARS} characters")
+        raise ValueError(f"the expression has more than {MAX_CHARS} characters")
     try:
         tree = ast.parse(expression.translate(_WRITTEN).strip(), mode="eval")
     except (SyntaxError, ValueError, MemoryError, RecursionError):
-        raise CalculationError("it is no arithmetic expression") from None
+        raise ValueError("it is no arithmetic expression") from None
     try:
         value = _value(tree.body)
     except ZeroDivisionError:
-        raise CalculationError("it divides by zero") from None
+        raise ValueError("it divides by zero") from None
     except (OverflowError, RecursionError):
-        raise CalculationError("a number becomes too large") from None
-    except (ValueError, TypeError) as error:
-        raise CalculationError(str(error)) from None
+        raise ValueError("a number becomes too large") from None
+    except TypeError as error:
+        raise ValueError(str(error)) from None
     if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
         value = int(value)
     return str(value) if isinstance(value, int) else f"{value:.12g}"
@@ -124,8 +120,8 @@ def _value(node: ast.AST) -> int | float:
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and not node.keywords:
         if node.func.id in _FUNCTIONS:
             return _bounded(_FUNCTIONS[node.func.id](*map(_value, node.args)))
-        raise CalculationError(f"there is no function {node.func.id!r}, but {', '.join(_FUNCTIONS)}")
-    raise CalculationError("it is no arithmetic expression of numbers")
+        raise ValueError(f"there is no function {node.func.id!r}, but {', '.join(_FUNCTIONS)}")
+    raise ValueError("it is no arithmetic expression of numbers")
 
 
 def _power(base: int | float, exponent: int | float) -> int | float:
@@ -137,7 +133,7 @@ def _power(base: int | float, exponent: int | float) -> int | float:
             base = float(base)
     value = base**exponent
     if isinstance(value, complex):
-        raise CalculationError("a negative number has no such root")
+        raise ValueError("a negative number has no such root")
     return _bounded(value)
 
 

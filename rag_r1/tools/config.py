@@ -66,7 +66,7 @@ def _limits(value: Any) -> Any:
     return options_from(ToolLimits, value) if isinstance(value, Mapping) else value
 
 
-def _known(tool: str) -> str:
+def _checked_name(tool: str) -> str:
     if tool not in SHIPPED and ":" not in tool:
         raise ValueError("neither shipped nor an import path")
     return tool
@@ -78,7 +78,7 @@ class EntryKeys:
 
     tool: Annotated[
         Text,
-        AfterValidator(_known),
+        AfterValidator(_checked_name),
         Constraint(f"one of {', '.join(SHIPPED)}, or an import path, `package.module:name`"),
     ]
     description: Text | None = None
@@ -94,38 +94,40 @@ def make_tool(name: str, entry: ToolEntry) -> Any:
     if name == SEARCH:
         raise ValueError(f"{key}: the name is used by the search engine; its options are rag_r1.retriever")
     if not isinstance(entry, str | Mapping):
-        what = "a tool's name, an import path or {tool, ...options}"
-        raise ValueError(f"{key} must be {what}, not {entry!r}")
-    given = {"tool": entry} if isinstance(entry, str) else dict(entry)
-    own = {option: given.pop(option) for option in option_names(EntryKeys) if option in given}
+        raise ValueError(
+            f"{key} must be a tool's name, an import path or {{tool, ...options}}, not {entry!r}"
+        )
+    options = {"tool": entry} if isinstance(entry, str) else dict(entry)
+    common = {name: options.pop(name) for name in option_names(EntryKeys) if name in options}
     try:
-        keys = options_from(EntryKeys, own, key)
+        keys = options_from(EntryKeys, common, key)
     except OptionsError as error:
-        raise OptionsError([*error.faults, *_faults(own.get("tool"), given, key)]) from None
+        raise OptionsError([*error.faults, *_option_faults(common.get("tool"), options, key)]) from None
     schema = _schema(keys, key)
-    made = _made(keys.tool, given, key)
-    if iscoroutinefunction(made):
+    tool = _load(keys.tool, options, key)
+    if iscoroutinefunction(tool):
         if schema is None or keys.description is None:
-            what = "is a plain async function: give its description and parameters"
-            raise ValueError(f"{key}: {keys.tool!r} {what}")
-        made = FunctionTool(name, keys.description, schema, made)
-    if (tool := as_tool(name, made)) is None:
-        what = f"gives neither a tool nor a searcher, but {type(made).__name__}"
-        raise ValueError(f"{key}: {keys.tool!r} {what}")
+            raise ValueError(
+                f"{key}: {keys.tool!r} is a plain async function: give its description and parameters"
+            )
+        tool = FunctionTool(name, keys.description, schema, tool)
+    kind = type(tool).__name__
+    if (tool := as_tool(name, tool)) is None:
+        raise ValueError(f"{key}: {keys.tool!r} gives neither a tool nor a searcher, but {kind}")
     limits = keys.limits or getattr(tool, "limits", None)
     if keys.description is None and schema is None and limits is None:
         return tool
     return ConfiguredTool(name, tool, keys.description, schema, limits)
 
 
-def _faults(tool: Any, options: dict[str, Any], key: str) -> list[OptionFault]:
-    """The faults of a shipped tool's own options, to be told together with those of the other keys."""
+def _option_faults(tool: Any, options: dict[str, Any], key: str) -> list[OptionFault]:
+    """The faults of a shipped tool's own options, reported together with those of the other keys."""
     try:
         if isinstance(tool, str) and tool in SHIPPED:
-            _made(tool, options, key)
+            _load(tool, options, key)
     except OptionsError as error:
         return error.faults
-    except ValueError:  # told once the options are right
+    except ValueError:  # raised again once the options are right
         pass
     return []
 
@@ -133,8 +135,10 @@ def _faults(tool: Any, options: dict[str, Any], key: str) -> list[OptionFault]:
 def _schema(keys: EntryKeys, key: str) -> dict[str, Any] | None:
     whole = keys.parameters is not None and keys.parameters.get("type") == "object"
     if keys.required is not None and (whole or set(keys.required) - set(keys.parameters or {})):
-        what = f"names properties under {key}.parameters; a whole schema has its own `required`"
-        raise ValueError(f"{key}.required {what}; found {keys.required}")
+        raise ValueError(
+            f"{key}.required names properties under {key}.parameters; a whole schema has its own `required`; "
+            f"found {keys.required}"
+        )
     if keys.parameters is None:
         return None
     try:
@@ -143,19 +147,19 @@ def _schema(keys: EntryKeys, key: str) -> dict[str, Any] | None:
         raise ValueError(f"{key}.parameters must be a JSON schema: {error.message}") from error
 
 
-def _made(tool: str, options: dict[str, Any], key: str) -> Any:
+def _load(tool: str, options: dict[str, Any], key: str) -> Any:
     """What `tool` names: a tool or an async function, or what its factory makes of the options."""
     if tool in SHIPPED:
         return import_object(SHIPPED[tool])(options, key)
     try:
-        found = import_object(tool)
+        target = import_object(tool)
     except ImportPathError as error:
         raise ImportPathError(f"{key}: {error}", error.remedy) from error
-    if not (is_tool(found) or iscoroutinefunction(found)):
-        return found(options)
+    if not (is_tool(target) or iscoroutinefunction(target)):
+        return target(options)
     if options:
         raise ValueError(f"{key}: {tool!r} is a tool and takes no options; found {', '.join(options)}")
-    return found
+    return target
 
 
 class ConfiguredTool:

@@ -62,7 +62,7 @@ def named_arguments(arguments: Mapping[str, Any], parameters: Mapping[str, Any])
 class FunctionTool:
     """A tool around an async function; see the top of the module."""
 
-    #: The guard makes the calls of a turn one by one, side by side, each with a time limit of its own.
+    #: The calls of a turn are made one by one, side by side, each with a time limit of its own.
     together = False
 
     def __init__(
@@ -88,17 +88,17 @@ class FunctionTool:
 
     async def call(self, arguments: Sequence[Mapping[str, Any]]) -> list[list[Document] | Failure | Refusal]:
         """Make all calls concurrently."""
-        return list(await asyncio.gather(*map(self._one, arguments)))
+        return list(await asyncio.gather(*map(self._call_once, arguments)))
 
-    async def _one(self, arguments: Mapping[str, Any]) -> list[Document] | Failure | Refusal:
+    async def _call_once(self, arguments: Mapping[str, Any]) -> list[Document] | Failure | Refusal:
         try:
             result = await self.function(**named_arguments(arguments, self.parameters))
         except Exception as error:
-            shown = f"The tool {self.name} did not answer. Try another call, or answer with what is known."
-            return Failure(shown, "tool", f"{type(error).__name__}: {error}"[:200])
+            message = f"The tool {self.name} did not answer. Try another call, or answer with what is known."
+            return Failure(message, "tool", f"{type(error).__name__}: {error}"[:200])
         if isinstance(result, str):
             return text_result(self.name, result[:_MOST_CHARS])
-        return result  # type: ignore[return-value]  # the episode's guard checks it
+        return result  # type: ignore[return-value]  # the tool executor checks it
 
 
 def tool(
@@ -112,10 +112,7 @@ def tool(
     """Decorator that makes an async function a tool. `name` defaults to the function's name."""
     schema = schema_of(parameters, required)
 
-    def made(function: Function) -> FunctionTool:
-        return FunctionTool(name or function.__name__, description, schema, function, limits)
-
-    return made
+    return lambda function: FunctionTool(name or function.__name__, description, schema, function, limits)
 
 
 class Searcher(Interface):

@@ -51,9 +51,9 @@ def make_searcher(config: dict[str, Any]) -> Any:
     name = options.pop("tool", None) or DEFAULT_TOOL
     if name == DEFAULT_TOOL:
         return RetrievalClient(RetrieverConfig.from_config(options))
-    if (made := as_tool(SEARCH, _import(name)(options))) is None:
+    if (tool := as_tool(SEARCH, _import(name)(options))) is None:
         raise ValueError(f"rag_r1.retriever.tool: {name!r} gives neither a tool nor a searcher")
-    return made
+    return tool
 
 
 def shared_searcher(config: dict[str, Any]) -> Any:
@@ -109,20 +109,20 @@ class LazyTool:
     read are the tool's own, so that its calls do not pass through here. `known`: attributes that do not need
     the tool. What `make` raises is raised, and the next attempt calls it again."""
 
-    def __init__(self, make: Callable[[], Any], **known: Any):
-        self._make, self._made = make, None
-        vars(self).update(known)
+    def __init__(self, make: Callable[[], Any], **attributes: Any):
+        self._make, self._tool = make, None
+        vars(self).update(attributes)
 
     def __getattr__(self, name: str) -> Any:
-        if self._made is None:
-            self._made = self._make()
-        value = getattr(self._made, name)
+        if self._tool is None:
+            self._tool = self._make()
+        value = getattr(self._tool, name)
         setattr(self, name, value)
         return value
 
     async def close(self) -> None:
         """Close the tool's connections, if it was made."""
-        await _close(self._made)
+        await _close(self._tool)
 
 
 async def close_tools(tools: Mapping[str, Any]) -> None:

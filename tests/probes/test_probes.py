@@ -18,7 +18,6 @@ from rag_r1.probes.probes import (
     NEED_GOLD,
     PROBES,
     ProbeAgent,
-    ProbeError,
     applies,
     enough_random,
     probe_setup,
@@ -141,14 +140,14 @@ def test_a_search_that_fails_still_fails_where_passages_are_withheld():
 
 @pytest.mark.parametrize("probe", NEED_GOLD)
 def test_a_probe_without_the_gold_passages_that_it_needs_is_refused(probe):
-    with pytest.raises(ProbeError, match="q1.*supporting ids"):
+    with pytest.raises(ValueError, match="q1.*supporting ids"):
         probe_setup(SETUP, probe, "q1", TOPK, GoldEvidence())
 
 
 def test_gold_needs_the_text_and_random_a_pool():
-    with pytest.raises(ProbeError, match="text of the gold passages"):
+    with pytest.raises(ValueError, match="text of the gold passages"):
         probe_setup(SETUP, "gold", "q1", TOPK, GoldEvidence(ids=frozenset("1")))
-    with pytest.raises(ProbeError, match="at least 2 passages, not 1"):
+    with pytest.raises(ValueError, match="at least 2 passages, not 1"):
         probe_setup(SETUP, "random", "q1", TOPK, None, OTHERS[:1])
 
 

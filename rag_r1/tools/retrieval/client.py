@@ -89,12 +89,8 @@ def make_retrieval(options: Mapping[str, Any], key: str) -> RetrievalClient:
     return RetrievalClient(options_from(RetrieverConfig, options, key))
 
 
-class _BadResponse(Exception):
-    """The server answered, but not with results for these queries."""
-
-
-#: Errors after which a request is repeated.
-_TRANSIENT = (aiohttp.ClientError, asyncio.TimeoutError, OSError, _BadResponse)
+#: Errors of a connection, and those of reading a response: the request is repeated.
+_TRANSIENT = (aiohttp.ClientError, asyncio.TimeoutError, OSError, ValueError, RecursionError)
 
 
 class RetrievalClient(SearchTool):
@@ -256,7 +252,8 @@ class RetrievalClient(SearchTool):
                 return response.status, b""  # it describes no server
 
     async def _ask(self, queries: list[str]) -> list[list[Document] | str]:
-        """For each query its documents, or what is wrong with them."""
+        """For each query its documents, or what is wrong with them. Raises the errors of connections, and
+        ValueError or RecursionError if the response has no results for these queries."""
         wire, sent_at = self.config.wire_format, self._cache.changes
         payload = wire.payload(queries, self.config.topk)
         # A redirect would carry queries and token to an address that nobody has configured.
@@ -269,12 +266,6 @@ class RetrievalClient(SearchTool):
             version = response.headers.get(VERSION_HEADER)
             self._format.seen(version)
             self._cache.seen(version, sent_at)
-            try:
-                body = await read_body(response, MAX_RESPONSE_BYTES)
-            except BodyTooLargeError as error:
-                raise _BadResponse(str(error)) from error
+            body = await read_body(response, MAX_RESPONSE_BYTES)
         most_values = _FEW_VALUES + _VALUES_OF_A_DOCUMENT * len(queries) * self.config.topk
-        try:
-            return wire.parse_each(read_json(body, most_values), len(queries), self.config.topk)
-        except (ValueError, RecursionError) as error:
-            raise _BadResponse(str(error)) from error
+        return wire.parse_each(read_json(body, most_values), len(queries), self.config.topk)

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rag_r1.runs.errors import RunError
 from rag_r1.tools.documents.command import main
-from rag_r1.tools.documents.corpus import DocumentsError, index_folder, split_words
+from rag_r1.tools.documents.corpus import index_folder, split_words
 from rag_r1.tools.documents.parsers import FileReadError, html_text, read_document
 from retrieval_server.folder.corpus import CorpusReader
 from tests.tools.made_documents import folder_of_documents, pdf
@@ -78,7 +79,7 @@ def test_a_pdf_without_text_is_named_with_the_reason_and_by_nothing_else(tmp_pat
 def test_files_that_cannot_be_read_are_named_and_then_refused_or_left_out(tmp_path, caplog):
     docs = folder_of_documents(tmp_path / "docs")
     (docs / "latin.txt").write_bytes("Käse".encode("latin-1"))
-    with pytest.raises(DocumentsError, match=r"1 of 4 files.*\n  latin.txt: it is not UTF-8 text"):
+    with pytest.raises(RunError, match=r"1 of 4 files.*\n  latin.txt: it is not UTF-8 text"):
         index_folder(docs, tmp_path / "out", False)
     assert not list((tmp_path / "out").glob("corpus*"))
     assert len(rows(index_folder(docs, tmp_path / "out", False, skip_bad_files=True))) == 4
@@ -98,7 +99,7 @@ def test_an_unchanged_folder_is_not_read_again_and_a_changed_one_is(tmp_path):
 def test_a_folder_without_text_is_refused(tmp_path, files):
     for name in files:
         (tmp_path / name).write_text("")
-    with pytest.raises(DocumentsError, match="no file in it ends in|hold no text"):
+    with pytest.raises(RunError, match="no file in it ends in|hold no text"):
         index_folder(tmp_path, tmp_path / "out", False)
 
 
@@ -198,7 +199,7 @@ def test_a_page_with_an_encoding_of_no_page_is_named_like_other_bad_files(tmp_pa
 
 def test_a_page_with_a_character_of_too_many_digits_is_named_like_other_bad_files(tmp_path):
     (tmp_path / "a.html").write_text(f"<p>&#{'1' * 5000};</p>", "utf-8")
-    with pytest.raises(DocumentsError, match=r"a\.html: it is no HTML that can be read"):
+    with pytest.raises(RunError, match=r"a\.html: it is no HTML that can be read"):
         index_folder(tmp_path, tmp_path / "out", False)
 
 

@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from rag_r1.protocols import Document
+from rag_r1.runs.errors import RunError
 from rag_r1.tools import make_tool
-from rag_r1.tools.documents.corpus import DocumentsError
 from rag_r1.tools.documents.tool import PassageIndex
 from rag_r1.tools.lazy import LazyValue
 from tests.tools.made_documents import folder_of_documents
@@ -47,7 +47,7 @@ async def test_a_folder_that_cannot_be_read_fails_each_call_until_it_is_repaired
     (tmp_path / "a.txt").write_bytes(b"\xff\xfe\xff")
     tool = make_tool("notes", {"tool": "documents", "folder": str(tmp_path)})
     for _ in range(2):
-        with pytest.raises(DocumentsError, match="a.txt"):
+        with pytest.raises(RunError, match="a.txt"):
             await tool.call([{"query": "x"}])
     (tmp_path / "a.txt").write_text("repaired")
     assert (await tool.call([{"query": "repaired"}]))[0]
