@@ -17,18 +17,7 @@ from rag_r1.agent.episode_state import EpisodeState
 from rag_r1.agent.trajectory import CallRecord, Turn, query_key
 from rag_r1.agent.truncation import fit_observation
 from rag_r1.agent.validation import checked_ids
-from rag_r1.protocols import (
-    Action,
-    Answer,
-    Backtrack,
-    Calls,
-    Failure,
-    Invalid,
-    Plan,
-    Search,
-    Summary,
-    Think,
-)
+from rag_r1.protocols import Action, Answer, Backtrack, Calls, Failure, Invalid, Plan, Search, Summary, Think
 
 
 async def _answer(state: EpisodeState, turn: Turn, action: Answer) -> str | None:

@@ -44,11 +44,7 @@ _NAMED = re.compile(r"\[([^\[\]\n]+)\]\s*:?(.*)", re.DOTALL)
 #: Levels of lists and objects in the arguments of a call.
 _DEEPEST = 32
 
-_TEXTS: dict[str, Callable[[str], Action]] = {
-    "answer": Answer,
-    "plan": Plan,
-    "think": Think,
-}
+_TEXTS: dict[str, Callable[[str], Action]] = {"answer": Answer, "plan": Plan, "think": Think}
 
 
 def parse_turn(text: str, acting: Sequence[Block], answer_opening: str, several: bool = False) -> Action:

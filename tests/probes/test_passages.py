@@ -132,11 +132,7 @@ def test_a_question_is_shown_topk_gold_passages_or_one_of_each_page():
     assert lacking.passages == () and lacking.titles == {"page 0", "page 5"}
 
 
-@given(
-    pool=st.integers(0, 30),
-    ids=st.sets(st.integers(0, 40)),
-    pages=st.sets(st.integers(0, 14)),
-)
+@given(pool=st.integers(0, 30), ids=st.sets(st.integers(0, 40)), pages=st.sets(st.integers(0, 14)))
 def test_the_random_passages_of_a_question_are_all_but_its_gold_ones_and_their_pages(pool, ids, pages):
     gold = GoldEvidence(frozenset(map(str, ids)), frozenset(f"page {page}" for page in pages))
     passages = stored(pool=pool)

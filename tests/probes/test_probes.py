@@ -14,15 +14,7 @@ from rag_r1.agent import Budget
 from rag_r1.config.agent_setup import AgentSetup
 from rag_r1.data.evidence import GoldEvidence, title_key, title_of
 from rag_r1.probes.passages import Passages
-from rag_r1.probes.probes import (
-    NEED_GOLD,
-    PROBES,
-    ProbeAgent,
-    applies,
-    enough_random,
-    probe_setup,
-    topk_of,
-)
+from rag_r1.probes.probes import NEED_GOLD, PROBES, ProbeAgent, applies, enough_random, probe_setup, topk_of
 from rag_r1.protocols import SEARCH as SEARCH_TOOL
 from rag_r1.protocols import Document, Failure, load_protocol
 from rag_r1.tools import search_tools

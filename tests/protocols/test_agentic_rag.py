@@ -2,17 +2,7 @@
 
 import pytest
 
-from rag_r1.protocols import (
-    Answer,
-    Backtrack,
-    Calls,
-    Document,
-    Invalid,
-    Plan,
-    Search,
-    Summary,
-    load_protocol,
-)
+from rag_r1.protocols import Answer, Backtrack, Calls, Document, Invalid, Plan, Search, Summary, load_protocol
 
 LANGUAGES = ["agentic_rag_en", "agentic_rag_zh"]
 

@@ -100,10 +100,7 @@ def test_non_ascii_text_is_escaped_only_where_the_protocol_says_so(tmp_path):
     [
         ("search_r1", "\n\n<information></information>\n\n"),
         ("rag_r1_sq", "\n<information>\n\n</information>\n"),
-        (
-            "rag_r1_mq",
-            ONE_IN_JSON.replace("{}", ""),
-        ),
+        ("rag_r1_mq", ONE_IN_JSON.replace("{}", "")),
     ],
 )
 def test_a_search_without_results_is_an_empty_observation(name, empty):
@@ -115,10 +112,7 @@ def test_a_search_without_results_is_an_empty_observation(name, empty):
     [
         ("search_r1", "\n\n<information>search failed</information>\n\n"),
         ("rag_r1_sq", "\n<information>\nsearch failed\n</information>\n"),
-        (
-            "rag_r1_mq",
-            ONE_IN_JSON.replace("{}", "search failed"),
-        ),
+        ("rag_r1_mq", ONE_IN_JSON.replace("{}", "search failed")),
     ],
 )
 def test_a_failed_search_shows_its_reason_in_place_of_documents(name, failed):

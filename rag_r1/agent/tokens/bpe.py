@@ -55,8 +55,7 @@ class FastBpe:
             return None
         name = type(tokenizer).__name__
         return cls(
-            tokenizer,
-            tiktoken.Encoding(name, pat_str=pattern, mergeable_ranks=ranks, special_tokens=added),
+            tokenizer, tiktoken.Encoding(name, pat_str=pattern, mergeable_ranks=ranks, special_tokens=added)
         )
 
     def encode(self, text: str) -> list[int]:

@@ -51,10 +51,7 @@ async def stdio_streams(
     """Starts a server in a session of its own; yields the streams that the package's client reads and writes.
     Raises OSError if it cannot be started."""
     process = await anyio.open_process(
-        command,
-        env=get_default_environment() | environment,
-        cwd=folder,
-        start_new_session=True,
+        command, env=get_default_environment() | environment, cwd=folder, start_new_session=True
     )
     arrived, received = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     sent, leaving = anyio.create_memory_object_stream[SessionMessage](0)

@@ -40,11 +40,7 @@ def build_index(corpus: Path, out: Path, *options: str, timeout_s: float = 600) 
         *options,
     ]
     done = subprocess.run(
-        bind_to_parent(command),
-        capture_output=True,
-        text=True,
-        timeout=timeout_s,
-        env=server_environment(),
+        bind_to_parent(command), capture_output=True, text=True, timeout=timeout_s, env=server_environment()
     )
     if done.returncode:
         raise RunError(f"building the index of {corpus} failed:\n{last_lines(done.stdout + done.stderr, 15)}")

@@ -91,10 +91,7 @@ def make_late(options):
     return _Own(options)
 
 
-def test_trajectories_of_one_event_loop_share_a_searcher():
-    async def main():
-        one, same = shared_searcher({"topk": 3}), shared_searcher({"topk": 3})
-        other = shared_searcher({"topk": 4})
-        assert one is same and one is not other
-
-    run(main())
+async def test_trajectories_of_one_event_loop_share_a_searcher():
+    one, same = shared_searcher({"topk": 3}), shared_searcher({"topk": 3})
+    other = shared_searcher({"topk": 4})
+    assert one is same and one is not other

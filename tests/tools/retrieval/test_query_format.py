@@ -72,10 +72,7 @@ def queries(server) -> list[str]:
     ("mode", "sent"),
     [
         (None, ["Who directed the film? [SEP] the film", "Who directed the film? [SEP] its director"]),
-        (
-            "history",
-            [f"{QUESTION} [SEP] the film", f"{QUESTION} [SEP] the film [SEP] its director"],
-        ),
+        ("history", [f"{QUESTION} [SEP] the film", f"{QUESTION} [SEP] the film [SEP] its director"]),
         ("reasoning", ["First the film. [SEP] the film", "Now who. [SEP] its director"]),
         ("plain", ["the film", "its director"]),
     ],
@@ -243,27 +240,24 @@ def test_an_index_that_is_reloaded_with_another_separator_is_asked_again():
         assert sum(asked.path == "/ready" for asked in server.asked) == 2
 
 
-def test_a_client_that_is_closed_while_it_asks_fails_the_search_and_not_the_episode():
+async def test_a_client_that_is_closed_while_it_asks_fails_the_search_and_not_the_episode():
     asked = asyncio.Event()
 
     async def never(address: str):
         asked.set()
         await asyncio.Event().wait()
 
-    async def ask():
-        client = RetrievalClient(RetrieverConfig(url="http://127.0.0.1:1", agentic_input=True))
-        client._format._get = never
-        waiting = asyncio.create_task(client.call([{"query": "q"}], context()))
-        await asked.wait()
-        await client.close()
-        [found] = await waiting
-        assert isinstance(found, Failure) and "the client was closed" in found.detail
-        # A caller that is cancelled itself stays so.
-        cancelled = asyncio.create_task(client.call([{"query": "q"}], context()))
-        await asyncio.sleep(0)
-        cancelled.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await cancelled
-        await client.close()
-
-    asyncio.run(ask())
+    client = RetrievalClient(RetrieverConfig(url="http://127.0.0.1:1", agentic_input=True))
+    client._format._get = never
+    waiting = asyncio.create_task(client.call([{"query": "q"}], context()))
+    await asked.wait()
+    await client.close()
+    [found] = await waiting
+    assert isinstance(found, Failure) and "the client was closed" in found.detail
+    # A caller that is cancelled itself stays so.
+    cancelled = asyncio.create_task(client.call([{"query": "q"}], context()))
+    await asyncio.sleep(0)
+    cancelled.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await cancelled
+    await client.close()
