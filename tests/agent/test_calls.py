@@ -5,10 +5,10 @@ import asyncio
 import pytest
 import yaml
 
-from rag_r1.agent import Budget, Episode, FailurePolicy
+from rag_r1.agent import FailurePolicy
 from rag_r1.protocols import load_protocol
-from rag_r1.tools import search_tools, tool
-from tests.fakes.scripted_engine import ANSWER, Characters, Engine, Searcher
+from rag_r1.tools import tool
+from tests.fakes.scripted_engine import ANSWER, make_episode, observed_text
 
 TEXT = {"x": {"type": "string"}}
 QUICK = FailurePolicy(wait_s=0.0, tool_timeout_s=0.05)
@@ -63,17 +63,8 @@ def protocol(tmp_path):
 
 
 def play(protocol, line, tools, failures=QUICK, **budget):
-    episode = Episode(
-        protocol,
-        Budget(**{"max_query_observation_tokens": 4000, "max_response_tokens": 10_000, **budget}),
-        Engine([line, ANSWER]),
-        {**search_tools(Searcher()), **{tool.name: tool for tool in tools}},
-        Characters(),
-        failures,
-    )
-    record = asyncio.run(episode.run("id", "q", [1]))
-    shown = "".join(chr(i) for span in episode.ledger.spans() if not span.generated for i in span.ids)
-    return record, shown
+    episode = make_episode(protocol, [line, ANSWER], tools=tools, failures=failures, **budget)
+    return asyncio.run(episode.run("id", "q", [1])), observed_text(episode)
 
 
 def calls(*given):

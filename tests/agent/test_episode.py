@@ -5,19 +5,25 @@ from random import Random
 
 import pytest
 
-from rag_r1.agent import Budget, Episode
 from rag_r1.protocols import Document, Failure, load_protocol
-from rag_r1.tools import search_tools
-from tests.fakes.scripted_engine import ANSWER, FOUND, OBSERVED, SEARCH, Characters, Engine, Searcher, untimed
+from tests.fakes.scripted_engine import (
+    ANSWER,
+    FOUND,
+    OBSERVED,
+    SEARCH,
+    Engine,
+    Searcher,
+    make_episode,
+    untimed,
+)
 
 SQ, MQ = load_protocol("rag_r1_sq"), load_protocol("rag_r1_mq")
 
 
 async def play(lines, protocol=SQ, searcher=None, aborted=False, **budget):
     """(record, ledger, what the engine saw) of an episode with the prompt "P"."""
-    budget = Budget(**{"max_query_observation_tokens": 4000, "max_response_tokens": 10_000, **budget})
     engine = Engine(lines, aborted=aborted)
-    episode = Episode(protocol, budget, engine, search_tools(searcher or Searcher()), Characters())
+    episode = make_episode(protocol, engine, searcher, **budget)
     record = await episode.run("hotpot-1", "Which city?", [ord("P")])
     return record, episode.ledger, engine.contexts
 
@@ -151,9 +157,7 @@ def random_scene(seed):
 async def test_many_trajectories_at_once_give_the_records_of_one_after_another():
     async def episode(seed):
         lines, result, pause = random_scene(seed)
-        loop = Episode(
-            MQ, Budget(), Engine(lines, pause), search_tools(Searcher(result, pause)), Characters()
-        )
+        loop = make_episode(MQ, Engine(lines, pause), Searcher(result, pause))
         record = await loop.run(str(seed), "q", [seed])
         return untimed(record), loop.ledger.row()
 
@@ -164,14 +168,9 @@ async def test_many_trajectories_at_once_give_the_records_of_one_after_another()
 
 async def test_no_trajectory_waits_for_anothers_search():
     answered = asyncio.Event()
-    stuck = Episode(
-        SQ, Budget(), Engine([SEARCH, ANSWER]), search_tools(Searcher(pause=answered.wait)), Characters()
-    )
+    stuck = make_episode(SQ, [SEARCH, ANSWER], Searcher(pause=answered.wait))
     waiting = asyncio.create_task(stuck.run("stuck", "q", [1]))
-    others = [
-        Episode(SQ, Budget(), Engine([SEARCH, ANSWER]), search_tools(Searcher()), Characters())
-        for _ in range(20)
-    ]
+    others = [make_episode(SQ, [SEARCH, ANSWER]) for _ in range(20)]
     records = await asyncio.gather(*(other.run("free", "q", [1]) for other in others))
     assert {record.status for record in records} == {"answered"}
     assert not waiting.done()

@@ -5,18 +5,16 @@ import json
 
 import pytest
 
-from rag_r1.agent import Budget, Episode
 from rag_r1.agent.records import EventLog, read_records, trajectory_of
 from rag_r1.protocols import Failure, load_protocol
-from rag_r1.tools import search_tools
-from tests.fakes.scripted_engine import ANSWER, SEARCH, Characters, Engine, Searcher, untimed
+from tests.fakes.scripted_engine import ANSWER, SEARCH, Searcher, make_episode, untimed
 
 MQ = load_protocol("rag_r1_mq")
 
 
 def play(lines, observer=None, result=None):
-    searcher = Searcher(result) if result is not None else Searcher()
-    episode = Episode(MQ, Budget(), Engine(lines), search_tools(searcher), Characters(), observer=observer)
+    searcher = Searcher(result) if result is not None else None
+    episode = make_episode(MQ, lines, searcher, observer=observer)
     return asyncio.run(episode.run("id", "q", [1])), episode.ledger
 
 

@@ -25,6 +25,7 @@ from tests.agent.hostile_parts import (
     Parts,
     play,
 )
+from tests.fakes.scripted_engine import untimed
 
 
 def some(random, faults, n, share):
@@ -72,16 +73,6 @@ def test_what_retries_mend_leaves_no_trace_but_their_number(seed):
     assert ledger == whole
     assert untimed(record) == {**untimed(undisturbed), "retries": record.retries}
     assert len(parts.contexts) + len(parts.asked) >= len(peaceful.contexts) + len(peaceful.asked)
-
-
-def untimed(record):
-    record = record.to_dict()
-    record["seconds"] = 0.0
-    for turn in record["turns"]:
-        turn["generate_s"] = turn["tool_s"] = 0.0
-        for call in turn["calls"]:
-            call["seconds"] = 0.0
-    return record
 
 
 @given(st.integers(0, 2**32))

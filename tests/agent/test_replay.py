@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rag_r1.agent import Budget, Episode, FailurePolicy, ReplayTurn
+from rag_r1.agent import Episode, FailurePolicy, ReplayTurn
 from rag_r1.agent.failures import FOR_TRAINING
 from rag_r1.options.tool_limits import ToolLimits
 from rag_r1.protocols import Document, Refusal, load_protocol
-from rag_r1.tools import search_tools, tool
-from tests.fakes.scripted_engine import ANSWER, FOUND, Characters, Engine, Searcher, untimed
+from rag_r1.tools import tool
+from tests.fakes.scripted_engine import ANSWER, FOUND, Characters, Engine, Searcher, make_episode, untimed
 from tests.fakes.virtual_time import run
 
 SQ = load_protocol("rag_r1_sq")
@@ -25,10 +25,7 @@ def search(query: str) -> str:
 
 
 def episode(engine, searcher=None, protocol=SQ, **limits) -> Episode:
-    budget = Budget(
-        **{"max_turns": 4, "max_query_observation_tokens": 4000, "max_response_tokens": 10_000, **limits}
-    )
-    return Episode(protocol, budget, engine, search_tools(searcher or Searcher()), Characters(), NEVER)
+    return make_episode(protocol, engine, searcher, failures=NEVER, **{"max_turns": 4, **limits})
 
 
 def past_of(record, count: int) -> list[ReplayTurn]:

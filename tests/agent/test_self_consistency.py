@@ -9,11 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rag_r1.agent import Budget, Episode, FailurePolicy, Trajectory, sample_paths
+from rag_r1.agent import Trajectory, sample_paths
 from rag_r1.agent.self_consistency import majority_vote
 from rag_r1.protocols import Failure, load_protocol
-from rag_r1.tools import search_tools
-from tests.fakes.scripted_engine import SEARCH, Characters, Engine, Searcher
+from tests.fakes.scripted_engine import SEARCH, Engine, Searcher, make_episode
 
 SQ = load_protocol("rag_r1_sq")
 
@@ -84,8 +83,7 @@ def test_paths_share_nothing_but_the_question():
 
     async def path(number):
         found = Failure("no answer", "retriever") if number == 1 else []
-        tools = search_tools(Searcher(found))
-        episode = Episode(SQ, Budget(paths=3), engines[number], tools, Characters(), FailurePolicy())
+        episode = make_episode(SQ, engines[number], Searcher(found), paths=3)
         return await episode.run("q", "Who?", [ord("P")])
 
     best = asyncio.run(sample_paths(path, 3))

@@ -9,15 +9,15 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rag_r1.agent import Budget, Episode, FailurePolicy
+from rag_r1.agent import FailurePolicy
 from rag_r1.agent.records import summary
 from rag_r1.agent.tool_executor import ToolExecutor
 from rag_r1.agent.trajectory import CallRecord
 from rag_r1.options.tool_limits import ToolLimits
 from rag_r1.protocols import Document, Failure, Refusal, load_protocol
-from rag_r1.tools import search_tools, tool
+from rag_r1.tools import tool
 from tests.fakes import virtual_time
-from tests.fakes.scripted_engine import ANSWER, Characters, Engine, Searcher
+from tests.fakes.scripted_engine import ANSWER, Engine, make_episode, observed_text
 
 TEXT = {"x": {"type": "string"}}
 HOUR = 3600.0
@@ -38,17 +38,9 @@ def calls(name, *texts):
 def play(protocol, lines, tools, failures=None, engine=None):
     """An episode in virtual time: its record, what it was shown, and the engine."""
     engine = engine or Engine(lines)
-    episode = Episode(
-        protocol,
-        Budget(max_turns=8, max_query_observation_tokens=4000, max_response_tokens=10_000),
-        engine,
-        {**search_tools(Searcher()), **{tool.name: tool for tool in tools}},
-        Characters(),
-        failures or FailurePolicy(wait_s=0.0),
-    )
-    record = virtual_time.run(episode.run("id", "q", [1]))
-    shown = "".join(chr(i) for span in episode.ledger.spans() if not span.generated for i in span.ids)
-    return record, shown, engine
+    failures = failures or FailurePolicy(wait_s=0.0)
+    episode = make_episode(protocol, engine, tools=tools, failures=failures, max_turns=8)
+    return virtual_time.run(episode.run("id", "q", [1])), observed_text(episode), engine
 
 
 def slow(seconds, **limits):

@@ -9,12 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from rag_r1.agent import Budget, Episode, FailurePolicy
 from rag_r1.agent.records import summary
 from rag_r1.protocols import Failure, Refusal, load_protocol
-from rag_r1.tools import close_tools, make_tool, search_tools, shared_tools
+from rag_r1.tools import close_tools, make_tool, shared_tools
 from rag_r1.tools.mcp.tool import content_text, has_mcp
-from tests.fakes.scripted_engine import ANSWER, Characters, Engine, Searcher
+from tests.fakes.scripted_engine import ANSWER, make_episode
 
 pytestmark = [
     pytest.mark.slow,  # importing mcp takes seconds
@@ -135,14 +134,9 @@ async def test_an_episode_goes_on_whatever_its_tools_do_and_the_record_counts_it
     echo = '<call>{"name": "echo", "arguments": {"text": "still here"}}</call>'
     limits = {"limits": {"timeout_s": 0.5}}
     tools = tools_of(error={}, die=limits, hang={**limits, "cwd": "."}, echo={})
-    episode = Episode(
-        load_protocol(str(tmp_path / "p.yaml")),
-        Budget(max_turns=4, max_query_observation_tokens=4000, max_response_tokens=10_000),
-        Engine([f"<call>[{calls}]</call>", echo, ANSWER]),
-        {**search_tools(Searcher()), **tools},
-        Characters(),
-        FailurePolicy(wait_s=0.0),
-    )
+    protocol, lines = load_protocol(str(tmp_path / "p.yaml")), [f"<call>[{calls}]</call>", echo, ANSWER]
+    episode = make_episode(protocol, lines)
+    episode.tools |= tools
     record = await episode.run("id", "q", [1])
     await close_tools(tools)
     statuses = [[call.status for call in turn.calls] for turn in record.turns]
