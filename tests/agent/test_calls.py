@@ -46,7 +46,7 @@ class Alternating:
         return None
 
     async def call(self, arguments):
-        self.asked.append([one["x"] for one in arguments])
+        self.asked.append([item["x"] for item in arguments])
         if len(self.asked) == 1:
             raise ConnectionError("away")
         return [[] for _ in arguments]
@@ -67,8 +67,8 @@ def play(protocol, line, tools, failures=QUICK, **budget):
     return asyncio.run(episode.run("id", "q", [1])), observed_text(episode)
 
 
-def calls(*given):
-    written = ", ".join(f'{{"name": "{name}", "arguments": {arguments}}}' for name, arguments in given)
+def calls(*options):
+    written = ", ".join(f'{{"name": "{name}", "arguments": {arguments}}}' for name, arguments in options)
     return f"<call>[{written}]</call>"
 
 

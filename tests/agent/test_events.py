@@ -24,9 +24,9 @@ def test_events_tell_what_the_record_holds_in_the_order_in_which_it_happened():
     kinds = ["turn", "tokens", "calls", "documents", "turn", "tokens", "turn", "tokens", "answer", "ended"]
     assert [event.kind for event in events] == kinds
     assert [event.turn for event in events] == [0, 0, 0, 0, 1, 1, 2, 2, 2, 2]
-    told = {event.kind: event.data for event in events[:4]}
-    assert told["tokens"]["text"] == record.turns[0].text
-    assert told["documents"]["calls"] == [call.to_dict() for call in record.turns[0].calls]
+    report = {event.kind: event.data for event in events[:4]}
+    assert report["tokens"]["text"] == record.turns[0].text
+    assert report["documents"]["calls"] == [call.to_dict() for call in record.turns[0].calls]
     assert events[-1].data == record.to_dict()
     assert json.loads(json.dumps([event.to_dict() for event in events]))
 
@@ -40,15 +40,15 @@ def test_a_failure_is_told_when_it_happens():
 
 
 def test_an_observer_that_raises_is_told_in_the_log_and_changes_nothing(caplog):
-    seen = []
+    received = []
 
     def broken(event):
-        seen.append(event)
+        received.append(event)
         raise OSError("the disk is full")
 
     record, ledger = play([SEARCH, ANSWER], broken)
     plain, undisturbed = play([SEARCH, ANSWER])
-    assert len(seen) == 1 and "the disk is full" in caplog.text
+    assert len(received) == 1 and "the disk is full" in caplog.text
     assert untimed(record) == untimed(plain) and ledger.rows() == undisturbed.rows()
 
 

@@ -82,5 +82,5 @@ def test_with_good_parts_only_nothing_fails_and_the_row_is_what_they_said(seed):
     assert record.retries == 0 and {note.kind for note in record.failures} <= {"budget"}
     for turn, context, line in zip(record.turns, parts.contexts, parts.lines, strict=False):
         assert line.startswith(turn.text) and ledger.context()[: len(context)] == context
-    said = [i for i, mine in zip(ledger.row().response_ids, ledger.row().response_mask, strict=True) if mine]
-    assert "".join(map(chr, said)) == record.generated_text
+    reply = [i for i, bit in zip(ledger.row().response_ids, ledger.row().response_mask, strict=True) if bit]
+    assert "".join(map(chr, reply)) == record.generated_text

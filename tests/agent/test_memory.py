@@ -55,9 +55,9 @@ def expected_contexts(protocol, lines, pops, span):
             remove = pops
         elif role == "summary":
             remove = {*ROLES.values(), "invalid"} if span == "everything" else {"call"}
-        found = [i for i, (other, _) in enumerate(stack) if other in remove and other != "plan"]
-        if found:
-            first = 0 if role == "summary" and span == "everything" else found[-1]
+        results = [i for i, (other, _) in enumerate(stack) if other in remove and other != "plan"]
+        if results:
+            first = 0 if role == "summary" and span == "everything" else results[-1]
             stack = [item for i, item in enumerate(stack) if i < first or item[0] == "plan"]
         added = {"call": OBSERVED, "invalid": protocol.invalid_hint}.get(role, "")
         stack.append((role, line + added))
@@ -125,7 +125,7 @@ def test_the_context_is_that_of_the_rules_and_each_token_is_trained_on_once(dial
     allowed = pops or ["call", "think", "summary", "backtrack", "invalid"]
     assert engine.contexts == expected_contexts(protocol, lines, allowed, span)
     rows = episode.ledger.rows()
-    generated = [i for row in rows for i, own in zip(row.response_ids, row.response_mask, strict=True) if own]
+    generated = [i for row in rows for i, bit in zip(row.response_ids, row.response_mask, strict=True) if bit]
     assert "".join(map(chr, generated)) == record.generated_text
     for turn, context in zip(record.turns, engine.contexts, strict=True):
         row = rows[turn.row]

@@ -103,6 +103,6 @@ def test_an_unanswered_episode_after_a_failed_search_is_a_tool_failure():
 
 def test_the_budget_is_kept_with_the_closing_tag_whole():
     record, episode, script = play([FIRST, LAST], max_observation_tokens=90)
-    shown = "".join(map(chr, episode.ledger.row().response_ids))[len(FIRST) : -len(LAST)]
-    assert len(shown) <= 90 and shown.endswith("\n<|end_of_documents|>\n\n")
+    text = "".join(map(chr, episode.ledger.row().response_ids))[len(FIRST) : -len(LAST)]
+    assert len(text) <= 90 and text.endswith("\n<|end_of_documents|>\n\n")
     assert len(record.turns[0].documents[0]) == 1

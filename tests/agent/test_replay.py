@@ -71,9 +71,9 @@ def test_a_resumed_episode_is_the_one_that_was_not_interrupted(searches, count):
 async def test_a_past_search_may_have_found_something_else():
     record = await episode(Engine([search("a"), ANSWER])).run("id", "Who?", [1])
     past = past_of(record, 1)
-    (found,) = past[0].found
+    (results,) = past[0].found
     engine, searcher = Engine([search("b"), ANSWER]), Searcher()
-    other = [ReplayTurn(past[0].token_ids, {found: (OTHER,)})]
+    other = [ReplayTurn(past[0].token_ids, {results: (OTHER,)})]
     resumed = await episode(engine, searcher).resume("id", "Who?", [1], other)
     assert "Paris is a city." in engine.contexts[0] and "Rome is a city." not in engine.contexts[0]
     assert "Rome is a city." in engine.contexts[1] and searcher.calls == [["b"]]
@@ -117,17 +117,17 @@ def calculating(tmp_path):
 
 
 async def test_a_refused_call_is_refused_again_with_the_same_words_and_counts(calculating):
-    asked = []
+    requests = []
 
     @tool("calc", {"query": {"type": "string"}}, limits=ToolLimits(max_calls=2))
     async def calc(query: str):
-        asked.append(query)
+        requests.append(query)
         return Refusal("division by zero") if "/0" in query else "4"
 
-    def made(lines) -> Episode:
-        one = episode(Engine(lines), protocol=calculating)
-        one.tools = {**one.tools, "calc": calc}
-        return one
+    def built(lines) -> Episode:
+        item = episode(Engine(lines), protocol=calculating)
+        item.tools = {**item.tools, "calc": calc}
+        return item
 
     lines = [
         '<calc> ["1/0", "2+2"] </calc>',
@@ -135,13 +135,13 @@ async def test_a_refused_call_is_refused_again_with_the_same_words_and_counts(ca
         '<calc> ["3+1", "1+3"] </calc>',
         ANSWER,
     ]
-    whole_episode, resumed_episode = made(lines), made(lines[2:])
+    whole_episode, resumed_episode = built(lines), built(lines[2:])
     whole = await whole_episode.run("id", "Who?", [1])
     assert [call.status for call in whole.turns[0].calls] == ["refused", "ok"]
     assert [call.status for call in whole.turns[2].calls] == ["ok", "refused"]
-    asked.clear()
+    requests.clear()
     resumed = await resumed_episode.resume("id", "Who?", [1], past_of(whole, 2))
-    assert untimed(resumed) == untimed(whole) and asked == ["3+1"] and not resumed.failures
+    assert untimed(resumed) == untimed(whole) and requests == ["3+1"] and not resumed.failures
     assert resumed_episode.ledger.context() == whole_episode.ledger.context()
 
 
@@ -154,9 +154,9 @@ async def test_a_call_that_the_past_has_not_made_is_a_failure():
 
 async def test_an_episode_can_be_run_again_after_it_was_resumed():
     record = await episode(Engine([search("a"), ANSWER])).run("id", "Who?", [1])
-    one = episode(Engine([ANSWER]))
-    await one.resume("id", "Who?", [1], past_of(record, 1))
-    again = await one.run("id", "Who?", [1])
+    item = episode(Engine([ANSWER]))
+    await item.resume("id", "Who?", [1], past_of(record, 1))
+    again = await item.run("id", "Who?", [1])
     assert [turn.action for turn in again.turns] == ["answer"]
 
 

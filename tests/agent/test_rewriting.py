@@ -80,7 +80,7 @@ def test_every_row_is_what_the_engine_saw_and_no_token_is_trained_on_twice(proto
     )
     rows = episode.ledger.rows()
     generated = [
-        text([i for i, mine in zip(r.response_ids, r.response_mask, strict=True) if mine]) for r in rows
+        text([i for i, bit in zip(r.response_ids, r.response_mask, strict=True) if bit]) for r in rows
     ]
     assert "".join(generated) == record.generated_text
     whole = [text(row.prompt_ids + row.response_ids) for row in rows]

@@ -117,10 +117,10 @@ def test_it_ends_for_any_set_of_special_tokens(tokens, text):
 def test_an_observation_holds_its_own_two_tags_and_no_others(contents, query, failed):
     results = [[Document(text, text) for text in contents], Failure(contents[0]) if failed else []]
     for protocol in SHIPPED.values():
-        shown = protocol.observation([query, "q"], results)
+        visible = protocol.observation([query, "q"], results)
         opening, closing = protocol.format.template.split("{body}")
-        assert shown.startswith(opening) and shown.endswith(closing)
-        body = shown[len(opening) : len(shown) - len(closing)]
+        assert visible.startswith(opening) and visible.endswith(closing)
+        body = visible[len(opening) : len(visible) - len(closing)]
         assert not survivors(protocol, body)
 
 
@@ -178,7 +178,7 @@ OTHER_TOKENS = [
 WORDS = [" 1901", "Doc 1:", "(1)", "COVID-19", "naïve", "\n\n", "  "]
 
 
-def made(normalizer=None):
+def built(normalizer=None):
     """A byte tokenizer with the tokens above added to its vocabulary, and ordinary words beside them."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     core = Tokenizer(models.BPE(vocab={c: i for i, c in enumerate(alphabet)}, merges=[]))
@@ -195,9 +195,9 @@ def made(normalizer=None):
 
 
 TOKENIZERS = {
-    "plain": made(),
-    "NFKC": made(normalizers.NFKC()),
-    "NFKC, lower case": made(normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase()])),
+    "plain": built(),
+    "NFKC": built(normalizers.NFKC()),
+    "NFKC, lower case": built(normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase()])),
 }
 WIDE = [
     "".join(chr(ord(c) + 0xFEE0) if "!" <= c <= "~" else c for c in token)
@@ -228,8 +228,8 @@ def guarded(protocol, name):
 def test_no_document_becomes_a_token_that_controls_the_model(protocol, name, text):
     tokenizer = TOKENIZERS[name]
     protocol, ids = guarded(protocol, name)
-    for shown in (protocol.neutralise(text), protocol.render_document(1, Document("1", text))):
-        assert not ids & set(tokenizer.encode(shown, add_special_tokens=False)), shown
+    for visible in (protocol.neutralise(text), protocol.render_document(1, Document("1", text))):
+        assert not ids & set(tokenizer.encode(visible, add_special_tokens=False)), visible
 
 
 @pytest.mark.parametrize(

@@ -59,26 +59,26 @@ async def test_a_graph_tells_what_it_says_about_the_things_that_a_query_names(tm
 
 async def test_an_endpoint_is_asked_in_the_policys_own_query_and_its_rows_are_told(monkeypatch):
     monkeypatch.setenv("KG_TOKEN", "SECRET")
-    with JsonStub(lambda asked: ROWS) as server:
+    with JsonStub(lambda requests: ROWS) as server:
         tool = make_tool(
             "kg", {"tool": "sparql", "url": f"{server.url}/sparql", "rows": 2, "token_env": "KG_TOKEN"}
         )
-        ((found,),) = await tool.call([{"query": "SELECT ?who ?n {}"}])
+        ((results,),) = await tool.call([{"query": "SELECT ?who ?n {}"}])
         await tool.close()
-    assert found.contents == "who: Ada L.; n: 1\nwho: Ada L.; n: 1\n(1 more rows)"
-    (asked,) = server.asked
-    assert (asked.path, asked.body) == ("/sparql", {"query": "SELECT ?who ?n {}"})
-    assert asked.headers["Authorization"] == "Bearer SECRET"
-    assert asked.headers["Accept"] == "application/sparql-results+json"
+    assert results.contents == "who: Ada L.; n: 1\nwho: Ada L.; n: 1\n(1 more rows)"
+    (requests,) = server.asked
+    assert (requests.path, requests.body) == ("/sparql", {"query": "SELECT ?who ?n {}"})
+    assert requests.headers["Authorization"] == "Bearer SECRET"
+    assert requests.headers["Accept"] == "application/sparql-results+json"
 
 
 async def test_words_take_their_place_in_a_template_as_a_literal():
-    with JsonStub(lambda asked: {"boolean": True}) as server:
+    with JsonStub(lambda requests: {"boolean": True}) as server:
         tool = make_tool("kg", {"tool": "sparql", "url": server.url, "template": "ASK { ?x ?y {words} }"})
-        ((found,),) = await tool.call([{"query": 'a"} DROP ALL\n\\'}])
+        ((results,),) = await tool.call([{"query": 'a"} DROP ALL\n\\'}])
         await tool.close()
     assert server.asked[0].body == {"query": 'ASK { ?x ?y "a\\"} DROP ALL\\n\\\\" }'}
-    assert found.contents == "yes"
+    assert results.contents == "yes"
 
 
 def test_a_literal_is_what_json_calls_a_string():
@@ -95,12 +95,12 @@ def test_a_literal_is_what_json_calls_a_string():
     ],
 )
 async def test_a_query_that_is_refused_is_the_policys_mistake_and_all_else_a_failure(answer, kind):
-    with JsonStub(lambda asked: answer) as server:
+    with JsonStub(lambda requests: answer) as server:
         tool = make_tool("kg", {"tool": "sparql", "url": server.url})
-        (found,) = await tool.call([{"query": "SELECT"}])
+        (results,) = await tool.call([{"query": "SELECT"}])
         await tool.close()
-    assert isinstance(found, kind)
-    assert kind is Failure or found.reason == "The endpoint does not accept the query: line 1: no SELECT"
+    assert isinstance(results, kind)
+    assert kind is Failure or results.reason == "The endpoint does not accept the query: line 1: no SELECT"
     assert len(server.asked) == 1
 
 
@@ -163,12 +163,12 @@ def test_a_file_that_takes_for_ever_or_fills_memory_is_given_up(tmp_path, monkey
 async def test_honest_xml_is_read_and_facts_keep_their_order(tmp_path):
     (tmp_path / "a.rdf").write_text(ONE.replace("VALUE", "10 &amp; more"))
     tool = make_tool("kg", {"tool": "graph", "file": str(tmp_path / "a.rdf")})
-    (((found,),),) = (await tool.call([{"query": "x"}]),)
-    assert found.contents.splitlines() == ['"x"', "p: 10 & more"]
+    (((results,),),) = (await tool.call([{"query": "x"}]),)
+    assert results.contents.splitlines() == ['"x"', "p: 10 & more"]
     (tmp_path / "b.ttl").write_text('@prefix : <http://e/> . :x :p 10, 9, "b", "a"@en, :z, _:n ; :o 1 .')
     tool = make_tool("kg", {"tool": "graph", "file": str(tmp_path / "b.ttl")})
-    ((found,),) = await tool.call([{"query": "x"}])
-    assert found.contents.splitlines()[1:2] + found.contents.splitlines()[3:] == [
+    ((results,),) = await tool.call([{"query": "x"}])
+    assert results.contents.splitlines()[1:2] + results.contents.splitlines()[3:] == [
         "o: 1",
         "p: z",
         "p: a",

@@ -25,13 +25,13 @@ async def test_a_policy_calls_documents_a_calculator_and_the_search_by_its_own_n
     episode = make_episode(protocol, TURNS, max_turns=6)
     episode.tools = {**shared_tools({}, entries), **episode.tools}
     record = await episode.run("id", "When?", [1])
-    shown = ["".join(map(chr, span.ids)) for span in episode.ledger.spans() if not span.generated]
+    text = ["".join(map(chr, span.ids)) for span in episode.ledger.spans() if not span.generated]
     assert [call.tool for turn in record.turns for call in turn.calls] == [
         "notes",
         "calc",
         "search",
         "Nothing",
     ]
-    assert "The ferry leaves at nine." in shown[0] and "\n42\n" in shown[1] and "Rome is a city." in shown[2]
-    assert "There is no tool 'Nothing'. The tools are: search, notes, calc." in shown[3]
+    assert "The ferry leaves at nine." in text[0] and "\n42\n" in text[1] and "Rome is a city." in text[2]
+    assert "There is no tool 'Nothing'. The tools are: search, notes, calc." in text[3]
     assert (record.status, record.answer, record.failures) == ("answered", "nine", [])

@@ -133,8 +133,8 @@ def test_every_generated_token_is_trained_on_once_in_the_context_in_which_it_was
     trained, seen = [], []
     for row in ledger.rows():
         assert len(row.response_ids) == len(row.response_mask) == len(row.response_logprobs)
-        for place, mine in enumerate(row.response_mask):
-            if mine:
+        for place, bit in enumerate(row.response_mask):
+            if bit:
                 trained.append((row.response_ids[place], row.response_logprobs[place]))
                 seen.append(row.prompt_ids + row.response_ids[:place])
             else:

@@ -26,8 +26,8 @@ def rows(corpus):
 
 
 def test_every_document_becomes_passages_with_its_title_and_file(tmp_path):
-    found = rows(index_folder(folder_of_documents(tmp_path / "docs"), tmp_path / "out", False))
-    assert [(row["id"], row["title"], row["text"]) for row in found] == [
+    results = rows(index_folder(folder_of_documents(tmp_path / "docs"), tmp_path / "out", False))
+    assert [(row["id"], row["title"], row["text"]) for row in results] == [
         (
             "lighthouse.html#1",
             "Lighthouse & keeper: The lighthouse",
@@ -41,7 +41,7 @@ def test_every_document_becomes_passages_with_its_title_and_file(tmp_path):
             "Spring tides rise nine metres. ``` # not a heading ```",
         ),
     ]
-    assert all(row["url"] == row["file"] == row["id"].partition("#")[0] for row in found)
+    assert all(row["url"] == row["file"] == row["id"].partition("#")[0] for row in results)
 
 
 def test_the_retrieval_server_reads_the_corpus(tmp_path):
@@ -57,8 +57,8 @@ def test_passages_of_a_pdf_keep_their_page(tmp_path):
     docs = tmp_path / "docs"
     docs.mkdir()
     (docs / "report.PDF").write_bytes(pdf(["Sales rose.", "", "Costs fell."], "Annual report"))
-    found = rows(index_folder(docs, tmp_path / "out", False))
-    assert [(row["id"], row["title"], row["text"], row["url"], row["page"]) for row in found] == [
+    results = rows(index_folder(docs, tmp_path / "out", False))
+    assert [(row["id"], row["title"], row["text"], row["url"], row["page"]) for row in results] == [
         ("report.PDF#p1.1", "Annual report (page 1)", "Sales rose.", "report.PDF#page=1", 1),
         ("report.PDF#p3.1", "Annual report (page 3)", "Costs fell.", "report.PDF#page=3", 3),
     ]
@@ -175,8 +175,8 @@ def test_any_markup_gives_text_or_is_named_as_unreadable(markup):
     except FileReadError as error:
         assert "repair it" in str(error)
     else:
-        told = "".join(section.heading + section.text for section in document.sections)
-        assert "before" in told and "alert(1)" not in told
+        report = "".join(section.heading + section.text for section in document.sections)
+        assert "before" in report and "alert(1)" not in report
 
 
 def test_a_heading_is_one_short_line_before_closing_marks_however_long_its_line(tmp_path):
@@ -184,8 +184,8 @@ def test_a_heading_is_one_short_line_before_closing_marks_however_long_its_line(
     (tmp_path / "a.md").write_text(
         f"# C#\none\n## Tides ##\ntwo\n# a{gap}b\nthree\n# ##\nfour\n# {'long ' * 999}", "utf-8"
     )
-    found = [section.heading for section in read_document(tmp_path / "a.md").sections]
-    assert found == ["", "C#", "Tides", "a b", "", ("long " * 40)]
+    results = [section.heading for section in read_document(tmp_path / "a.md").sections]
+    assert results == ["", "C#", "Tides", "a b", "", ("long " * 40)]
 
 
 @pytest.mark.parametrize("named", ["idna", "punycode", "undefined", "no-such", "zlib"])

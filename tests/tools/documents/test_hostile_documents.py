@@ -31,9 +31,9 @@ def pdf(content, filters=b"/FlateDecode"):
         b"<</Type/Font/Subtype/Type1/BaseFont/Helvetica>>",
     ]
     out, table = b"%PDF-1.4\n", b"0000000000 65535 f \n"
-    for number, one in enumerate(objects, 1):
+    for number, item in enumerate(objects, 1):
         table += b"%010d 00000 n \n" % len(out)
-        out += b"%d 0 obj%s endobj\n" % (number, one)
+        out += b"%d 0 obj%s endobj\n" % (number, item)
     end = b"trailer<</Size 6/Root 1 0 R>>\nstartxref\n%d\n%%%%EOF" % len(out)
     return out + b"xref\n0 6\n" + table + end
 
@@ -138,6 +138,6 @@ def test_names_of_files_cannot_control_the_terminal(tmp_path, capsys, name):
     (tmp_path / "docs" / name).write_bytes(b"\xff\xfe\xff")
     words = ["--folder", str(tmp_path / "docs"), "--out", str(tmp_path / "out"), "--no-progress"]
     assert main(words) == 1
-    told = capsys.readouterr().err
-    assert "it is not utf-16 text" in told and told.count("\n") == 2
-    assert not any(character in told for character in "\x1b\x07\u202e\u200b\x9b")
+    report = capsys.readouterr().err
+    assert "it is not utf-16 text" in report and report.count("\n") == 2
+    assert not any(character in report for character in "\x1b\x07\u202e\u200b\x9b")

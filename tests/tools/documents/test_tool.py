@@ -23,7 +23,7 @@ async def test_it_finds_passages_of_the_folder_and_indexes_it_once(tmp_path):
     tool = make_tool("notes", {"tool": "documents", "folder": str(docs), "topk": 1})
     assert not (docs / ".rag_r1_index").exists(), "nothing is read before the first call"
     ferry, none = await tool.call([{"query": "When does the ferry leave?"}, {"query": "zebra"}])
-    assert [(one.id, one.title, one.text) for one in ferry] == [
+    assert [(item.id, item.title, item.text) for item in ferry] == [
         ("sub/notes.txt#1", '"notes"', "The ferry leaves at nine.")
     ]
     assert none == [] and ferry[0].score > 0
@@ -33,8 +33,8 @@ async def test_it_finds_passages_of_the_folder_and_indexes_it_once(tmp_path):
 
 def test_passages_that_share_no_word_are_not_found_and_chinese_is_searched_by_characters():
     index = PassageIndex(ROWS)
-    assert [one.id for one in index.search("the tide, and the day", 3)] == ["2"]
-    assert [one.id for one in index.search("渡轮几点出发？", 3)] == ["3"]
+    assert [item.id for item in index.search("the tide, and the day", 3)] == ["2"]
+    assert [item.id for item in index.search("渡轮几点出发？", 3)] == ["3"]
     assert (
         index.search("the a of", 3)
         == []

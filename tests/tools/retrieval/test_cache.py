@@ -17,9 +17,9 @@ from tests.fakes.retriever import client_of
 
 def answer(queries: list[str], version: int | None) -> web.Response:
     """One document for each query, named after the version of the index."""
-    found = [[{"document": {"id": f"{query} of {version}", "contents": "x"}}] for query in queries]
+    results = [[{"document": {"id": f"{query} of {version}", "contents": "x"}}] for query in queries]
     headers = {} if version is None else {VERSION_HEADER: str(version)}
-    return web.json_response({"result": found}, headers=headers)
+    return web.json_response({"result": results}, headers=headers)
 
 
 async def test_a_reloaded_index_is_asked_again_for_what_was_kept():

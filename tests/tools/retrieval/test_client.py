@@ -23,8 +23,8 @@ async def test_queries_of_a_turn_go_out_in_one_request_and_come_back_in_order():
 
 async def test_r1_searchers_wire_is_spoken_too():
     async def answers(queries: list[str]) -> web.Response:
-        found = [[f"id {q}\tabout\t{q}", "no id"] for q in queries]
-        return web.json_response({"queries": queries, "answers": found})
+        matches = [[f"id {q}\tabout\t{q}", "no id"] for q in queries]
+        return web.json_response({"queries": queries, "answers": matches})
 
     async with client_of(answers, wire="queries") as (client, requests):
         assert await client.search(["a", "b"]) == [
@@ -58,7 +58,7 @@ async def test_a_query_in_flight_is_awaited_and_a_known_one_is_not_sent_again():
 async def test_turns_of_one_moment_share_a_request_and_each_gets_its_own_answers():
     async with client_of(right, gather_s=0.05) as (client, requests):
         results = await asyncio.gather(*(client.search([f"a{i}", f"b{i}"]) for i in range(3)))
-        assert [[found[0].id for found in result] for result in results] == [
+        assert [[matches[0].id for matches in result] for result in results] == [
             [f"id a{i}", f"id b{i}"] for i in range(3)
         ]
         assert [request["queries"] for request in requests] == [["a0", "b0", "a1", "b1", "a2", "b2"]]
@@ -75,7 +75,7 @@ def test_no_request_has_more_than_its_share_and_no_turn_is_divided(sizes, most, 
         async with client_of(right, max_queries=most, gather_s=gather_s) as (client, requests):
             turns = [[f"{turn}-{i}" for i in range(size)] for turn, size in enumerate(sizes)]
             results = await asyncio.gather(*map(client.search, turns))
-            assert [[found[0].id for found in result] for result in results] == [
+            assert [[matches[0].id for matches in result] for result in results] == [
                 [f"id {query}" for query in turn] for turn in turns
             ]
             for request in requests:
@@ -104,8 +104,8 @@ async def test_turns_whose_shared_request_fails_are_tried_again_each_on_its_own(
         return web.Response(status=500) if len(queries) > 1 else answer(queries)
 
     async with client_of(fails_once, gather_s=0.05, retries=1) as (client, requests):
-        found = await asyncio.gather(*(client.search([q]) for q in "abc"))
-        assert [result[0][0].id for result in found] == ["id a", "id b", "id c"]
+        matches = await asyncio.gather(*(client.search([q]) for q in "abc"))
+        assert [result[0][0].id for result in matches] == ["id a", "id b", "id c"]
         assert len(requests) == 4 and (client.stats.requests, client.stats.retried) == (4, 3)
 
 

@@ -23,12 +23,12 @@ def test_the_servers_token_comes_from_the_environment_and_reaches_no_log(token, 
         monkeypatch.setenv("RETRIEVAL_TOKEN", token)
 
     async def main():
-        with JsonStub(lambda asked: (401, '{"error": "unauthorized"}')) as server:
+        with JsonStub(lambda questions: (401, '{"error": "unauthorized"}')) as server:
             client = RetrievalClient(RetrieverConfig(url=server.url))
             [failure] = await client.search(["a"])
             assert isinstance(failure, Failure) and failure.reason == FAILURE_TEXT
             await client.close()
-        headers = [asked.headers.get("Authorization") for asked in server.asked]
+        headers = [questions.headers.get("Authorization") for questions in server.asked]
         assert headers == [sent]  # and a refusal is not asked for again
 
     with caplog.at_level("DEBUG"):
@@ -135,13 +135,13 @@ async def test_a_score_that_is_no_number_of_this_world_costs_its_own_query_only(
         return web.Response(text=f'{{"result": [{", ".join(lists)}]}}')
 
     async with client_of(one_is_odd, gather_s=0.05, retries=1) as (client, requests):
-        mine, sibling = await asyncio.gather(client.search(["a", "odd"]), client.search(["b"]))
-        assert [mine[0], sibling[0]] == [[Document("1", query, 1.5)] for query in "ab"]
-        assert mine[1] == Failure(FAILURE_TEXT, "retriever")
-        assert "finite number" in mine[1].detail
+        first, sibling = await asyncio.gather(client.search(["a", "odd"]), client.search(["b"]))
+        assert [first[0], sibling[0]] == [[Document("1", query, 1.5)] for query in "ab"]
+        assert first[1] == Failure(FAILURE_TEXT, "retriever")
+        assert "finite number" in first[1].detail
         # What was answered is not asked for again.
         assert [request["queries"] for request in requests] == [["a", "odd", "b"], ["odd"]]
-        assert client.stats.failed == 1 and (await client.search(["a"]))[0] == mine[0]
+        assert client.stats.failed == 1 and (await client.search(["a"]))[0] == first[0]
 
 
 async def test_a_fault_in_one_querys_documents_is_asked_about_again_and_the_order_is_kept():
@@ -155,7 +155,7 @@ async def test_a_fault_in_one_querys_documents_is_asked_about_again_and_the_orde
         return web.json_response({"result": result})
 
     async with client_of(second_is_broken_once) as (client, requests):
-        assert [found[0].contents for found in await client.search(["a", "b", "c"])] == ["a", "b", "c"]
+        assert [matches[0].contents for matches in await client.search(["a", "b", "c"])] == ["a", "b", "c"]
         assert [request["queries"] for request in requests] == [["a", "b", "c"], ["b"]]
         assert (client.stats.retried, client.stats.failed) == (1, 0)
 

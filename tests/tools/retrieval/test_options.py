@@ -92,6 +92,6 @@ def make_late(options):
 
 
 async def test_trajectories_of_one_event_loop_share_a_searcher():
-    one, same = shared_searcher({"topk": 3}), shared_searcher({"topk": 3})
+    item, same = shared_searcher({"topk": 3}), shared_searcher({"topk": 3})
     other = shared_searcher({"topk": 4})
-    assert one is same and one is not other
+    assert item is same and item is not other

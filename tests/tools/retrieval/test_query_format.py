@@ -38,8 +38,8 @@ def served(ready=READY):
     def answer(asked: Asked):
         if asked.path.endswith("/ready"):
             return ready(asked) if callable(ready) else ready
-        found = [{"document": {"id": "1", "contents": '"Rome"\nA city.'}, "score": 1.0}]
-        return {"result": [found for _ in asked.body["queries"]]}
+        results = [{"document": {"id": "1", "contents": '"Rome"\nA city.'}, "score": 1.0}]
+        return {"result": [results for _ in asked.body["queries"]]}
 
     return JsonStub(answer)
 
@@ -48,13 +48,13 @@ def played(tools, turns=TURNS) -> Trajectory:
     """One episode with the tools that `tools()` makes within its event loop."""
 
     async def play() -> Trajectory:
-        made = tools()
+        built = tools()
         policy = FailurePolicy(retries=1, wait_s=0.0)
-        episode = Episode(load_protocol("search_r1"), Budget(), Engine(turns), made, Characters(), policy)
+        episode = Episode(load_protocol("search_r1"), Budget(), Engine(turns), built, Characters(), policy)
         try:
             return await episode.run("t", QUESTION, [1])
         finally:
-            await close_tools(made)
+            await close_tools(built)
 
     return asyncio.run(play())
 
@@ -135,7 +135,7 @@ def test_a_server_that_tells_no_separator_fails_the_search_and_is_never_sent_the
         record = played(lambda: shared_tools(options(server), {}), [TURNS[0], ANSWER])
         assert queries(server) == []
         # The guard repeats the call once, and the client what may be different later.
-        assert [one.path for one in server.asked] == ["/ready"] * asked
+        assert [item.path for item in server.asked] == ["/ready"] * asked
     (failure,) = record.failures
     assert (failure.kind, record.turns[0].calls[0].status) == ("retriever", "failed")
     assert words in failure.detail and failure.detail.endswith("or set it to false")
@@ -169,10 +169,10 @@ def test_a_probe_around_the_search_sends_what_the_search_would(probe):
     with served() as server:
 
         def tools():
-            own = shared_tools(options(server), {})
+            tools_ = shared_tools(options(server), {})
             return {
-                **own,
-                **search_tools(probe(own["search"], GoldEvidence(passages=(Document("g", "gold"),)), 3)),
+                **tools_,
+                **search_tools(probe(tools_["search"], GoldEvidence(passages=(Document("g", "gold"),)), 3)),
             }
 
         record = played(tools)
@@ -221,8 +221,8 @@ def test_an_index_that_is_reloaded_with_another_separator_is_asked_again():
     server = JsonStub(answer, answer_headers=lambda: {"X-Index-Version": str(version[0])})
 
     async def search(client: RetrievalClient, query: str) -> None:
-        [found] = await client.call([{"query": query}], context())
-        assert not isinstance(found, Failure)
+        [results] = await client.call([{"query": query}], context())
+        assert not isinstance(results, Failure)
 
     async def ask() -> None:
         client = RetrievalClient(RetrieverConfig(**options(server)))
@@ -252,8 +252,8 @@ async def test_a_client_that_is_closed_while_it_asks_fails_the_search_and_not_th
     waiting = asyncio.create_task(client.call([{"query": "q"}], context()))
     await asked.wait()
     await client.close()
-    [found] = await waiting
-    assert isinstance(found, Failure) and "the client was closed" in found.detail
+    [results] = await waiting
+    assert isinstance(results, Failure) and "the client was closed" in results.detail
     # A caller that is cancelled itself stays so.
     cancelled = asyncio.create_task(client.call([{"query": "q"}], context()))
     await asyncio.sleep(0)

@@ -78,8 +78,8 @@ def test_whatever_the_scores_each_query_gets_documents_or_a_reason(scores):
     answer = {
         "result": [[{"document": {"contents": "x"}, "score": score} for score in row] for row in scores]
     }
-    found = WIRES["retrieve"].parse_each(json.loads(json.dumps(answer)), len(scores), 3)
-    for row, documents in zip(scores, found, strict=True):
+    matches = WIRES["retrieve"].parse_each(json.loads(json.dumps(answer)), len(scores), 3)
+    for row, documents in zip(scores, matches, strict=True):
         numbers = [score for score in row if isinstance(score, int | float) and not isinstance(score, bool)]
         try:
             usable = all(math.isfinite(float(number)) for number in numbers)
@@ -91,7 +91,7 @@ def test_whatever_the_scores_each_query_gets_documents_or_a_reason(scores):
                 float(score) if isinstance(score, int | float) and not isinstance(score, bool) else None
                 for score in row
             ]
-    if any(isinstance(one, str) for one in found):
+    if any(isinstance(item, str) for item in matches):
         with pytest.raises(ValueError):
             parse_results(answer, len(scores), 3)
 
