@@ -73,17 +73,8 @@ class Episode:
         question = question if isinstance(question, str) else ""
         tokens = len(self.ledger.first_prompt)
         record = Trajectory(trajectory_id, question, self.protocol.name, prompt_tokens=tokens)
-        state = EpisodeState(
-            protocol=self.protocol,
-            budget=self.budget,
-            tools=self.tools,
-            codec=self.codec,
-            failures=self.failures,
-            observer=self.observer,
-            record=record,
-            ledger=self.ledger,
-            memory=self.memory,
-        )
+        parts = self.protocol, self.budget, self.tools, self.codec, self.failures, self.observer
+        state = EpisodeState(*parts, record, self.ledger, self.memory)
         if problem:
             logger.warning("trajectory %s cannot be played: %s", trajectory_id, problem)
             record.status = "bad_row"

@@ -43,19 +43,8 @@ def _round(number: int | float, digits: int = 0) -> int | float:
 
 
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "abs": abs,
-    "ceil": math.ceil,
-    "cos": math.cos,
-    "exp": math.exp,
-    "floor": math.floor,
-    "log": math.log,
-    "log10": math.log10,
-    "max": max,
-    "min": min,
-    "round": _round,
-    "sin": math.sin,
-    "sqrt": math.sqrt,
-    "tan": math.tan,
+    **{name: getattr(math, name) for name in "ceil cos exp floor log log10 sin sqrt tan".split()},
+    **{"abs": abs, "max": max, "min": min, "round": _round},
 }
 #: How people write operators, and how Python does. Its own ^ binds less than +, so it is replaced here.
 _WRITTEN = str.maketrans({"×": "*", "·": "*", "÷": "/", "−": "-", "–": "-", "^": "**"})
@@ -72,7 +61,7 @@ class CalculatorOptions:
 def make_calculator(options: Mapping[str, Any], key: str) -> FunctionTool:
     """The tool. Raises OptionsError for any option."""
     options_from(CalculatorOptions, options, key)
-    words = "Calculates: + - * / // % **, " + ", ".join(_FUNCTIONS) + "."
+    words = "Calculates: + - * / // % **, " + ", ".join(sorted(_FUNCTIONS)) + "."
 
     async def answer(query: str) -> str | Refusal:
         try:
@@ -120,7 +109,7 @@ def _value(node: ast.AST) -> int | float:
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and not node.keywords:
         if node.func.id in _FUNCTIONS:
             return _bounded(_FUNCTIONS[node.func.id](*map(_value, node.args)))
-        raise ValueError(f"there is no function {node.func.id!r}, but {', '.join(_FUNCTIONS)}")
+        raise ValueError(f"there is no function {node.func.id!r}, but {', '.join(sorted(_FUNCTIONS))}")
     raise ValueError("it is no arithmetic expression of numbers")
 
 

@@ -112,33 +112,9 @@ loop = cache(asyncio.new_event_loop)
 # --- What the policy writes and what the search finds ---
 
 PIECES = [*TAGS, *SPECIAL, ">\n", "</", "\n<", "Doc ", '": ', "search>", " a", "ab", "></", "n>\n<i"]
-FRAGMENTS = [
-    *TAGS,
-    *SPECIAL,
-    "{body}",
-    "{contents}",
-    "{question}",
-    '"',
-    "\\",
-    "\n",
-    "🙂",
-    "é",
-    "<|",
-    "|>",
-    "a b",
-]
-QUERIES = [
-    "a",
-    "a, b",
-    "a, b, c",
-    '"a, b", c',
-    '["a", "b", "c"]',
-    "a,b,c,d,e",
-    "<think>",
-    '["\\ud800"]',
-    "",
-    "[",
-]
+FRAGMENTS = [*TAGS, *SPECIAL, *"{body} {contents} {question} 🙂 é <| |>".split(), '"', "\\", "\n", "a b"]
+QUERIES = ["a", "a, b", "a, b, c", '"a, b", c', '["a", "b", "c"]', "a,b,c,d,e"]
+QUERIES += ["<think>", '["\\ud800"]', "", "["]
 LONG = [
     "word " * 60,
     "no_blanks" * 30,

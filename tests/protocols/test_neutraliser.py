@@ -14,16 +14,7 @@ from transformers import PreTrainedTokenizerFast
 from rag_r1.protocols import Document, Failure, control_tokens, load_protocol
 from tests.agent.quick_draws import mixed
 
-SPECIAL = [
-    "<|im_start|>",
-    "<|im_end|>",
-    "<|endoftext|>",
-    "<s>",
-    "</s>",
-    "[PAD]",
-    "<pad>",
-    "<｜end▁of▁sentence｜>",
-]
+SPECIAL = "<|im_start|> <|im_end|> <|endoftext|> <s> </s> [PAD] <pad> <｜end▁of▁sentence｜>".split()
 SHIPPED = {
     name: load_protocol(name).with_special_tokens(SPECIAL) for name in ("search_r1", "rag_r1_sq", "rag_r1_mq")
 }
@@ -154,27 +145,11 @@ def test_deep_nesting_is_neutralised():
 
 # Of each family one that is special, and those that were added without being so.
 SPECIAL_TOKENS = ["<|im_start|>", "<s>", "[gMASK]", "<｜begin▁of▁sentence｜>", "<start_of_turn>", "EOD"]
-OTHER_TOKENS = [
-    "<tool_call>",
-    "</tool_call>",
-    "<think>",
-    "</think>",
-    "[INST]",
-    "[/INST]",
-    "[TOOL_CALLS]",
-    "<end_of_turn>",
-    "<｜User｜>",
-    "<｜tool▁calls▁begin｜>",
-    "<unused7>",
-    "<unused77>",
-    "<SPECIAL_12>",
-    "<fim_prefix>",
-    "|||EMAIL|||",
-    "<<SYS>>",
-    "[multimodal]",
-    "tool_call",
-    "@turn@",
-]
+OTHER_TOKENS = (
+    "<tool_call> </tool_call> <think> </think> [INST] [/INST] [TOOL_CALLS] <end_of_turn> <｜User｜> "
+    "<｜tool▁calls▁begin｜> <unused7> <unused77> <SPECIAL_12> <fim_prefix> |||EMAIL||| <<SYS>> [multimodal] "
+    "tool_call @turn@"
+).split()
 WORDS = [" 1901", "Doc 1:", "(1)", "COVID-19", "naïve", "\n\n", "  "]
 
 

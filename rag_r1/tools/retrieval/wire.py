@@ -103,6 +103,3 @@ WIRES = {
         "/queries", lambda queries, topk: {"queries": list(queries), "k": topk}, "answers", _read_line
     ),
 }
-#: The readers of the two formats.
-parse_results = WIRES["retrieve"].parse
-parse_answers = WIRES["queries"].parse
