@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 class Episode:
     """Runs one question. After `run`, `ledger` holds the tokens and the returned trajectory the record.
 
-    `tools` maps names to tools; the built-in search calls the tool `search` (see rag_r1.tools.searching).
+    `tools` maps names to tools; the built-in search calls the tool `search` (`rag_r1.tools.search_tools`).
     `observer` receives the events of events.py while the episode runs.
     """
 

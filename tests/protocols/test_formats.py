@@ -33,6 +33,15 @@ def test_shipped_protocols_are_listed_by_name():
     assert protocol_names() == [*agentic, "r1_searcher", "r1_searcher_instruct", *SHIPPED]
 
 
+@pytest.mark.parametrize("results", [[], [[]], [[TREPORT], Failure('"away"')]])
+def test_the_json_of_an_observation_has_the_form_of_json_dumps(results):
+    protocol = load_protocol("rag_r1_mq")
+    text = protocol.observation([f'"é {i}"' for i in range(len(results))], results)
+    body = text[text.index("{") : text.rindex("}") + 1]
+    assert body == json.dumps(json.loads(body), indent=2, ensure_ascii=protocol.format.ascii)
+    assert len(json.loads(body)["query"]) == len(results)
+
+
 def test_search_r1_shows_titles_in_parentheses():
     assert load_protocol("search_r1").observation(["capital"], [[PARIS, SEINE]]) == (
         "\n\n<information>"
