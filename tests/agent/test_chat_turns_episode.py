@@ -118,7 +118,7 @@ def test_the_ledger_is_the_templates_conversation(name, said, found):
     setup = setup_with(name, results)
     header = opened_by_the_header(setup)
     texts = [turn(thought, *map(call, queries)) for thought, queries, _ in said] + [ANSWER]
-    requests = [queries for _, queries, _ in said] + [[]]
+    searches = [queries for _, queries, _ in said] + [[]]
     ends = [end for _, _, end in said] + [False]
     lines = [(text.removeprefix(header), end) for text, end in zip(texts, ends, strict=True)]
     record, ledger, contexts = play(setup, *lines)
@@ -128,7 +128,7 @@ def test_the_ledger_is_the_templates_conversation(name, said, found):
     plain = replace(TOOLS.format, template="{body}")
     bare = replace(setup.protocol, turns="text", chat_turns=None, format=plain)
     messages = list(setup.protocol.messages(QUESTION))
-    for text, queries in zip(texts, requests, strict=True):
+    for text, queries in zip(texts, searches, strict=True):
         messages.append({"role": "assistant", "content": text})
         for query in queries:
             messages.append({"role": "tool", "content": bare.observation(["q"], [results[query]]).strip()})
@@ -144,8 +144,8 @@ def test_the_ledger_is_the_templates_conversation(name, said, found):
         generated = encode(text) + (encode(setup.protocol.end_token) if end else [])
         expected, mask = expected + generated, mask + [1] * len(generated)
         if number < len(said):
-            visible = [results[query] for query in requests[number]]
-            between = encode(setup.protocol.observation(requests[number], visible))[int(end) :]
+            visible = [results[query] for query in searches[number]]
+            between = encode(setup.protocol.observation(searches[number], visible))[int(end) :]
             expected, mask = expected + between, mask + [0] * len(between)
     assert (row.response_ids, row.response_mask) == (expected, mask)
     assert row.prompt_ids == setup.prompt_ids(QUESTION)

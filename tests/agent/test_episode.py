@@ -29,9 +29,9 @@ async def play(lines, protocol=SQ, searcher=None, aborted=False, **budget):
 
 
 async def test_search_observe_answer():
-    record, ledger, seen = await play([SEARCH, ANSWER])
+    record, ledger, contexts = await play([SEARCH, ANSWER])
     assert (record.status, record.answer) == ("answered", "Rome")
-    assert seen == ["P", f"P{SEARCH}{OBSERVED}"]
+    assert contexts == ["P", f"P{SEARCH}{OBSERVED}"]
     row = ledger.row()
     assert "".join(map(chr, row.response_ids)) == SEARCH + OBSERVED + ANSWER
     assert row.response_mask == [1] * len(SEARCH) + [0] * len(OBSERVED) + [1] * len(ANSWER)
@@ -65,14 +65,14 @@ async def test_an_empty_answer_is_an_answer():
 
 
 async def test_an_invalid_turn_gets_the_hint_and_the_episode_goes_on():
-    record, _, seen = await play(["I think so.", ANSWER])
+    record, _, contexts = await play(["I think so.", ANSWER])
     assert record.status == "answered"
-    assert seen[1] == f"PI think so.{SQ.invalid_hint}"
+    assert contexts[1] == f"PI think so.{SQ.invalid_hint}"
     assert (record.turns[0].action, record.turns[0].status) == ("invalid", "invalid")
 
 
 async def test_a_turn_that_is_cut_by_its_budget_says_so():
-    record, _, seen = await play([SEARCH, ANSWER], max_turn_tokens=len(ANSWER))
+    record, _, contexts = await play([SEARCH, ANSWER], max_turn_tokens=len(ANSWER))
     assert [turn.status for turn in record.turns] == ["truncated", "ok"]
     # The rest of a block in the next turn does not complete it.
     record, _, _ = await play(["<answer> Ro", "me </answer>", ANSWER], max_turn_tokens=len(ANSWER))
@@ -92,10 +92,12 @@ async def test_the_last_turns_search_is_not_carried_out(max_turns, final_turn, t
 
 
 async def test_a_failed_search_is_shown_and_the_episode_goes_on():
-    record, _, seen = await play([SEARCH, ANSWER], searcher=Searcher(Failure("the search engine is away")))
+    record, _, contexts = await play(
+        [SEARCH, ANSWER], searcher=Searcher(Failure("the search engine is away"))
+    )
     assert (record.status, record.answer) == ("answered", "Rome")
     assert (record.turns[0].status, record.turns[0].documents) == ("tool_failure", [[]])
-    assert seen[1].endswith("\n<information>\nthe search engine is away\n</information>\n")
+    assert contexts[1].endswith("\n<information>\nthe search engine is away\n</information>\n")
 
 
 async def test_an_episode_without_an_answer_after_a_failed_search_is_a_tool_failure():
@@ -113,11 +115,11 @@ async def test_an_aborted_generation_ends_the_episode(line):
 
 async def test_an_observation_that_cannot_fit_ends_the_episode_before_it_is_seen():
     room = len(SEARCH) + len("\n<information>\n\n</information>\n") + 16
-    record, ledger, seen = await play([SEARCH, ANSWER], max_response_tokens=room - 1)
-    assert (record.status, len(seen), len(ledger.row().response_ids)) == ("token_limit", 1, len(SEARCH))
+    record, ledger, contexts = await play([SEARCH, ANSWER], max_response_tokens=room - 1)
+    assert (record.status, len(contexts), len(ledger.row().response_ids)) == ("token_limit", 1, len(SEARCH))
     # One token more, and the bare tags fit.
-    record, ledger, seen = await play([SEARCH, ANSWER], max_response_tokens=room)
-    assert seen[1].endswith("\n<information>\n\n</information>\n")
+    record, ledger, contexts = await play([SEARCH, ANSWER], max_response_tokens=room)
+    assert contexts[1].endswith("\n<information>\n\n</information>\n")
     assert record.turns[0].documents == [[]]
 
 
@@ -128,17 +130,17 @@ async def test_without_any_room_for_an_observation_nothing_is_searched():
 
 
 async def test_a_hint_that_does_not_fit_ends_the_episode():
-    record, _, seen = await play(["hm", ANSWER], max_response_tokens=100)
-    assert (record.status, len(seen)) == ("token_limit", 1)
+    record, _, contexts = await play(["hm", ANSWER], max_response_tokens=100)
+    assert (record.status, len(contexts)) == ("token_limit", 1)
 
 
 async def test_documents_are_cut_to_the_query_budget_and_the_closing_tag_stays():
     many = Searcher([Document(str(i), f"Title {i}\n" + "word " * 20) for i in range(5)])
-    record, _, seen = await play(
+    record, _, contexts = await play(
         ["<search> a, b </search>", ANSWER], MQ, many, max_query_observation_tokens=300
     )
     assert [len(documents) for documents in record.turns[0].documents] == [3, 3]
-    assert seen[1].endswith('word"\n  ]\n}\n</information>\n')
+    assert contexts[1].endswith('word"\n  ]\n}\n</information>\n')
 
 
 def random_scene(seed):

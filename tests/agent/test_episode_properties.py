@@ -337,8 +337,8 @@ def test_the_record_tells_what_happened(played):
         assert not last.queries
     assert [turn.queries for turn in record.turns if turn.queries] == played.searcher.calls
     assert record.n_searches == sum(map(len, played.searcher.calls))
-    requests = [query_key(query) for queries in played.searcher.calls for query in queries]
-    assert record.n_repeated_queries == len(requests) - len(set(requests))
+    keys = [query_key(query) for queries in played.searcher.calls for query in queries]
+    assert record.n_repeated_queries == len(keys) - len(set(keys))
     for turn, call in zip(record.turns, played.engine.calls, strict=True):
         assert turn.text == played.episode.codec.decode(call[2])
         assert turn.action == played.episode.protocol.parse(turn.text).kind

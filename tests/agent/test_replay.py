@@ -117,11 +117,11 @@ def calculating(tmp_path):
 
 
 async def test_a_refused_call_is_refused_again_with_the_same_words_and_counts(calculating):
-    requests = []
+    queries = []
 
     @tool("calc", {"query": {"type": "string"}}, limits=ToolLimits(max_calls=2))
     async def calc(query: str):
-        requests.append(query)
+        queries.append(query)
         return Refusal("division by zero") if "/0" in query else "4"
 
     def built(lines) -> Episode:
@@ -139,9 +139,9 @@ async def test_a_refused_call_is_refused_again_with_the_same_words_and_counts(ca
     whole = await whole_episode.run("id", "Who?", [1])
     assert [call.status for call in whole.turns[0].calls] == ["refused", "ok"]
     assert [call.status for call in whole.turns[2].calls] == ["ok", "refused"]
-    requests.clear()
+    queries.clear()
     resumed = await resumed_episode.resume("id", "Who?", [1], past_of(whole, 2))
-    assert untimed(resumed) == untimed(whole) and requests == ["3+1"] and not resumed.failures
+    assert untimed(resumed) == untimed(whole) and queries == ["3+1"] and not resumed.failures
     assert resumed_episode.ledger.context() == whole_episode.ledger.context()
 
 

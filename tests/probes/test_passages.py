@@ -83,8 +83,8 @@ def test_whatever_stands_under_a_key_the_file_is_read_or_refused(tmp_path_factor
         read = read_passages(path)
     except PassagesError:
         return
-    output = [*read.by_id.values(), *(item for page in read.by_title.values() for item in page), *read.pool]
-    assert all(isinstance(item.id, str) and isinstance(item.contents, str) for item in output)
+    expected = [*read.by_id.values(), *(item for page in read.by_title.values() for item in page), *read.pool]
+    assert all(isinstance(item.id, str) and isinstance(item.contents, str) for item in expected)
 
 
 def passage(number: int) -> Document:
@@ -124,9 +124,9 @@ def test_a_question_of_which_one_page_is_missing_has_no_gold_passages():
 def test_a_question_is_shown_topk_gold_passages_or_one_of_each_page():
     passages = stored(0, 1, 2, 3, 6)
     one_page, three_pages = ["Page 0"], ["Page 0", "Page 1", "Page 2"]
-    for titles, topk, output in ((one_page, 2, ["0", "1"]), (three_pages, 1, ["0", "3", "6"])):
+    for titles, topk, expected in ((one_page, 2, ["0", "1"]), (three_pages, 1, ["0", "3", "6"])):
         evidence = passages.evidence({"supporting_titles": titles}, [], topk)
-        assert [item.id for item in evidence.passages] == output
+        assert [item.id for item in evidence.passages] == expected
         assert evidence.titles == {title_key(title) for title in titles}
     lacking = passages.evidence({"supporting_titles": ["Page 0", "Page 5"]}, [], 2)
     assert lacking.passages == () and lacking.titles == {"page 0", "page 5"}

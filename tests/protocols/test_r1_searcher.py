@@ -121,9 +121,9 @@ WHOLE = WORDS.filter(lambda text: not any(tag in text for tag in TAGS))
 @given(thought=WHOLE, words=WHOLE)
 def test_a_query_and_an_answer_come_back_as_they_were_written(thought, words):
     clean = " ".join(words.encode("utf-8", "replace").decode().replace('"', "").split())
-    requests = Search((clean,)) if clean else Invalid("empty query")
+    action = Search((clean,)) if clean else Invalid("empty query")
     for protocol in (BASE, INSTRUCT):
-        assert protocol.parse(f"{thought} {QUERY_OPEN} {words} {QUERY_CLOSE}") == requests
+        assert protocol.parse(f"{thought} {QUERY_OPEN} {words} {QUERY_CLOSE}") == action
         assert protocol.parse(f"{thought} </think> <answer> {words} </answer>") == Answer(words)
 
 

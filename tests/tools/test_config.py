@@ -151,7 +151,7 @@ def test_required_names_that_could_not_count_are_refused(more):
 
 @pytest.mark.parametrize("given", [{"parameters": {"town": {"$ref": "REMOTE"}}}, {}])
 async def test_what_a_schema_refers_to_is_not_fetched(given):
-    with JsonStub(lambda requests: {"type": "integer"}) as server:
+    with JsonStub(lambda request: {"type": "integer"}) as server:
         remote = {"town": {"$ref": f"{server.url}/schema"}}
         if given:
             built = make_tool("w", entry(parameters=remote))

@@ -34,7 +34,7 @@ RECORDED = {
 
 
 async def test_it_searches_title_and_text_and_gives_id_url_title_text():
-    with JsonStub(lambda requests: RECORDED) as server:
+    with JsonStub(lambda request: RECORDED) as server:
         searcher = WikiSearcher("wiki", server.url, key="SECRET")
         results = await searcher.search("Ulm", size=5)
         await searcher.close()
@@ -42,17 +42,17 @@ async def test_it_searches_title_and_text_and_gives_id_url_title_text():
         {"id": "12", "url": "https://en.wikipedia.org/wiki/Ulm", "title": "Ulm", "text": "Ulm is a city."},
         {"id": "13", "url": "", "title": "Ulm Minster", "text": ""},
     ]
-    (requests,) = server.asked
-    assert requests.path == "/wiki/_search" and requests.headers["Authorization"] == "ApiKey SECRET"
-    assert requests.body == {
+    (request,) = server.asked
+    assert request.path == "/wiki/_search" and request.headers["Authorization"] == "ApiKey SECRET"
+    assert request.body == {
         "query": {"multi_match": {"query": "Ulm", "fields": ["title", "text"]}},
         "size": 5,
     }
 
 
 async def test_the_tool_shows_its_documents_and_a_failed_search_costs_itself_alone():
-    def answer(requests):
-        return (500, "no") if requests.body["query"]["multi_match"]["query"] == "bad" else RECORDED
+    def answer(request):
+        return (500, "no") if request.body["query"]["multi_match"]["query"] == "bad" else RECORDED
 
     with JsonStub(answer) as server:
         tool = make_tool("wiki", {"tool": "elasticsearch", "url": server.url, "index": "wiki", "topk": 1})
@@ -64,7 +64,7 @@ async def test_the_tool_shows_its_documents_and_a_failed_search_costs_itself_alo
 
 @pytest.mark.parametrize("answer", [[], {"hits": 3}, {"hits": {"hits": [3]}}, (200, "{"), (200, "[" * 9999)])
 async def test_an_answer_of_another_shape_is_a_failure(answer):
-    with JsonStub(lambda requests: answer) as server:
+    with JsonStub(lambda request: answer) as server:
         searcher = WikiSearcher("wiki", server.url)
         with pytest.raises(HttpFailure):
             await searcher.search("x")

@@ -59,21 +59,21 @@ async def test_a_graph_tells_what_it_says_about_the_things_that_a_query_names(tm
 
 async def test_an_endpoint_is_asked_in_the_policys_own_query_and_its_rows_are_told(monkeypatch):
     monkeypatch.setenv("KG_TOKEN", "SECRET")
-    with JsonStub(lambda requests: ROWS) as server:
+    with JsonStub(lambda request: ROWS) as server:
         tool = make_tool(
             "kg", {"tool": "sparql", "url": f"{server.url}/sparql", "rows": 2, "token_env": "KG_TOKEN"}
         )
         ((results,),) = await tool.call([{"query": "SELECT ?who ?n {}"}])
         await tool.close()
     assert results.contents == "who: Ada L.; n: 1\nwho: Ada L.; n: 1\n(1 more rows)"
-    (requests,) = server.asked
-    assert (requests.path, requests.body) == ("/sparql", {"query": "SELECT ?who ?n {}"})
-    assert requests.headers["Authorization"] == "Bearer SECRET"
-    assert requests.headers["Accept"] == "application/sparql-results+json"
+    (request,) = server.asked
+    assert (request.path, request.body) == ("/sparql", {"query": "SELECT ?who ?n {}"})
+    assert request.headers["Authorization"] == "Bearer SECRET"
+    assert request.headers["Accept"] == "application/sparql-results+json"
 
 
 async def test_words_take_their_place_in_a_template_as_a_literal():
-    with JsonStub(lambda requests: {"boolean": True}) as server:
+    with JsonStub(lambda request: {"boolean": True}) as server:
         tool = make_tool("kg", {"tool": "sparql", "url": server.url, "template": "ASK { ?x ?y {words} }"})
         ((results,),) = await tool.call([{"query": 'a"} DROP ALL\n\\'}])
         await tool.close()
@@ -95,7 +95,7 @@ def test_a_literal_is_what_json_calls_a_string():
     ],
 )
 async def test_a_query_that_is_refused_is_the_policys_mistake_and_all_else_a_failure(answer, kind):
-    with JsonStub(lambda requests: answer) as server:
+    with JsonStub(lambda request: answer) as server:
         tool = make_tool("kg", {"tool": "sparql", "url": server.url})
         (results,) = await tool.call([{"query": "SELECT"}])
         await tool.close()

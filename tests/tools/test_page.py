@@ -9,9 +9,9 @@ from tests.fakes.json_server import JsonStub
 PAGES = {"https://a.org/": "short", "https://b.org/": "0123456789" * 3}
 
 
-def access(requests):
+def access(request):
     return {
-        "result": [{"url": u, "contents": PAGES[u]} if u in PAGES else None for u in requests.body["urls"]]
+        "result": [{"url": u, "contents": PAGES[u]} if u in PAGES else None for u in request.body["urls"]]
     }
 
 
@@ -50,5 +50,5 @@ async def test_a_page_or_a_part_that_is_not_there_is_the_policys_mistake():
 
 @pytest.mark.parametrize("answer", [{"result": []}, (404, "no_pages"), {"result": [None, None]}])
 async def test_a_server_without_pages_is_a_failure(answer):
-    (results,) = await opened(lambda requests: answer, {"url": "https://a.org/"})
+    (results,) = await opened(lambda request: answer, {"url": "https://a.org/"})
     assert isinstance(results, Failure)

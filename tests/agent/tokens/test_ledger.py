@@ -130,15 +130,15 @@ def test_every_generated_token_is_trained_on_once_in_the_context_in_which_it_was
             ledger.generated(ids, logprobs if with_logprobs or ids else None)
         else:
             getattr(ledger, kind)(ids)
-    trained, seen = [], []
+    trained, prefixes = [], []
     for row in ledger.rows():
         assert len(row.response_ids) == len(row.response_mask) == len(row.response_logprobs)
         for place, bit in enumerate(row.response_mask):
             if bit:
                 trained.append((row.response_ids[place], row.response_logprobs[place]))
-                seen.append(row.prompt_ids + row.response_ids[:place])
+                prefixes.append(row.prompt_ids + row.response_ids[:place])
             else:
                 assert row.response_logprobs[place] == 0.0
-    assert trained == sampled and seen == contexts
+    assert trained == sampled and prefixes == contexts
     assert ledger.generated_tokens == len(sampled) == sum(len(s.ids) for s in ledger.spans() if s.generated)
     assert ledger.observed_tokens == sum(len(s.ids) for s in ledger.spans() if not s.generated)

@@ -90,28 +90,28 @@ def over_http(body, kind="application/json", end="\n", **headers):
     async def handle(request):
         if request.method != "POST":
             return web.Response(status=405)
-        requests = await request.json()
-        if "id" not in requests:
+        message = await request.json()
+        if "id" not in message:
             return web.Response(status=202)
-        number = json.dumps(requests["id"])
-        if requests["method"] == "tools/call":
+        number = json.dumps(message["id"])
+        if message["method"] == "tools/call":
             return web.Response(
                 body=body.replace("N", number).replace("\n", end).encode(),
                 headers={"Content-Type": kind, **headers},
             )
         results = {
             "initialize": {
-                "protocolVersion": requests.get("params", {}).get("protocolVersion"),
+                "protocolVersion": message.get("params", {}).get("protocolVersion"),
                 "capabilities": {"tools": {}},
                 "serverInfo": {"name": "hostile", "version": "1"},
             },
             "tools/list": {"tools": [{"name": "x", "inputSchema": {"type": "object"}}]},
         }
-        if requests["method"] not in results:
+        if message["method"] not in results:
             error = {"code": -32601, "message": "no"}
-            return web.json_response({"jsonrpc": "2.0", "id": requests["id"], "error": error})
+            return web.json_response({"jsonrpc": "2.0", "id": message["id"], "error": error})
         return web.json_response(
-            {"jsonrpc": "2.0", "id": requests["id"], "result": results[requests["method"]]}
+            {"jsonrpc": "2.0", "id": message["id"], "result": results[message["method"]]}
         )
 
     app = web.Application()
