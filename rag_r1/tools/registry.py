@@ -106,7 +106,7 @@ def schemas(tools: Mapping[str, ToolEntry], names: Mapping[str, str] | None = No
 
 class LazyTool:
     """A tool that is made when one of its attributes is first read. From then on the attributes that were
-    read are the tool's own, so that its calls do not pass through here. `known`: attributes that do not need
+    read are the tool's own, so that its calls do not pass through here. `attributes`: those that do not need
     the tool. What `make` raises is raised, and the next attempt calls it again."""
 
     def __init__(self, make: Callable[[], Any], **attributes: Any):

@@ -103,9 +103,9 @@ class RetrievalClient(SearchTool):
         self._cache = QueryCache(config.cache_size)
         self._in_flight: dict[str, asyncio.Future[Result]] = {}
         self._requests: set[asyncio.Task[None]] = set()
-        #: The turns that will share the next request, and the event that sends it at once.
+        #: The turns that will share the next request, and what sends it at once when it is done.
         self._gathering: list[list[str]] | None = None
-        self._full = asyncio.Event()
+        self._full: asyncio.Future[None]
         self._session: aiohttp.ClientSession | None = None
         self._retry = RetryPolicy(config.retries, config.backoff_s, _LONGEST_WAIT_S)
         self._format = RemoteQueryFormat(config.base, config.mode, self._get, self._retry)

@@ -69,7 +69,7 @@ def read_format(address: str, index: str | None, status: int, body: bytes) -> Qu
 
 
 def choose_mode(form: QueryFormat, configured: Mode | None) -> Mode:
-    """What a query is sent with: what the encoder was trained to read, else what is `given`, else the
+    """What a query is sent with: what the encoder was trained to read, else what is configured, else the
     question. Raises QueryFormatError if these two differ."""
     if configured is not None and form.mode not in (None, configured):
         what = f"it is {configured}, but the encoder of the index was trained with {form.mode}"
