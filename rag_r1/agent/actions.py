@@ -11,26 +11,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
 from typing import Any
 
 from rag_r1.agent.episode_state import EpisodeState
-from rag_r1.agent.tool_executor import ToolExecutor
-from rag_r1.agent.trajectory import CallRecord, Turn, call_context, query_key
+from rag_r1.agent.trajectory import CallRecord, Turn, query_key
 from rag_r1.agent.truncation import fit_observation
 from rag_r1.agent.validation import checked_ids
-from rag_r1.protocols import (
-    Action,
-    Answer,
-    Backtrack,
-    Calls,
-    Failure,
-    Invalid,
-    Plan,
-    Search,
-    Summary,
-    Think,
-)
+from rag_r1.protocols import Action, Answer, Backtrack, Calls, Failure, Invalid, Plan, Search, Summary, Think
 
 
 async def _answer(state: EpisodeState, turn: Turn, action: Answer) -> str | None:
@@ -39,7 +26,7 @@ async def _answer(state: EpisodeState, turn: Turn, action: Answer) -> str | None
         turn.action = state.memory.entries[-1].role = Think.kind
         return None
     state.record.answer = action.text
-    state.tell("answer", text=action.text)
+    state.emit("answer", text=action.text)
     return "answered"
 
 
@@ -69,11 +56,9 @@ async def _call(state: EpisodeState, turn: Turn, action: Search | Calls) -> str 
     turn.calls = [CallRecord(call.tool, dict(call.arguments)) for call in calls]
     turn.repeated_queries = _repeated(state.sent_queries, turn.queries)
     if state.observer:
-        state.tell("calls", calls=[{"tool": c.tool, "arguments": c.arguments} for c in turn.calls])
+        state.emit("calls", calls=[{"tool": c.tool, "arguments": c.arguments} for c in turn.calls])
     started = time.perf_counter()
-    context = partial(call_context, record, state.protocol.thought)
-    executor = ToolExecutor(state.tools, failures, state.wait, state.called, context)
-    results = await executor.call(turn.calls)
+    results = await state.executor.call(turn.calls)
     turn.tool_s = time.perf_counter() - started
     if failed := [result for result in results if isinstance(result, Failure)]:
         turn.status = "tool_failure"
@@ -88,10 +73,10 @@ async def _call(state: EpisodeState, turn: Turn, action: Search | Calls) -> str 
         return "token_limit"
     ids, documents = fitted
     state.observe(turn, checked_ids(ids))
-    for call, shown in zip(turn.calls, documents, strict=True):
-        call.documents = shown
+    for call, call_documents in zip(turn.calls, documents, strict=True):
+        call.documents = call_documents
     if state.observer:
-        state.tell("documents", calls=[call.to_dict() for call in turn.calls])
+        state.emit("documents", calls=[call.to_dict() for call in turn.calls])
     return None
 
 
@@ -122,7 +107,7 @@ async def _rewrite(state: EpisodeState, turn: Turn, action: Summary | Backtrack)
         return "token_limit"
     ledger.rewrite(ids)
     turn.removed = removed
-    state.tell("rewrite", tokens=len(ids), removed=removed)
+    state.emit("rewrite", tokens=len(ids), removed=removed)
     return None
 
 

@@ -17,16 +17,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import Counter
 from collections.abc import Awaitable, Mapping, Sequence
-from functools import partial
 from inspect import isawaitable
 
 from rag_r1.agent.actions import ACTIONS
 from rag_r1.agent.budget import Budget
 from rag_r1.agent.episode_state import EpisodeState
 from rag_r1.agent.events import Observer, SafeObserver
-from rag_r1.agent.failures import FailurePolicy
+from rag_r1.agent.failures import NO_RETRIES, FailurePolicy
 from rag_r1.agent.interfaces import Codec, Engine, Generation, Tool, UnknownTokenError
 from rag_r1.agent.memory import Memory
 from rag_r1.agent.replay import ReplayTurn, make_replay
@@ -41,7 +39,7 @@ logger = logging.getLogger(__name__)
 class Episode:
     """Runs one question. After `run`, `ledger` holds the tokens and the returned trajectory the record.
 
-    `tools` maps names to tools; the built-in search calls the tool `search` (see rag_r1.tools.searching).
+    `tools` maps names to tools; the built-in search calls the tool `search` (`rag_r1.tools.search_tools`).
     `observer` receives the events of events.py while the episode runs.
     """
 
@@ -57,11 +55,9 @@ class Episode:
     ):
         self.protocol, self.budget = protocol, budget
         self.engine, self.tools, self.codec = engine, tools, codec
-        self.failures = failures or FailurePolicy()
+        self.failures = failures or NO_RETRIES
         self.observer = SafeObserver(observer) if observer else None
         self.ledger, self.memory = Ledger([]), Memory()
-        #: Calls of each tool that it accepted.
-        self._called: Counter[str] = Counter()
 
     async def run(
         self, trajectory_id: str, question: str, prompt_ids: Sequence[int] | Awaitable[Sequence[int]]
@@ -71,24 +67,14 @@ class Episode:
         Without a question, or if the prompt cannot be made or does not fit, nothing is generated: the status
         is `bad_row`, and the ledger stays empty. Raises nothing but its own cancellation.
         """
-        self.ledger, self.memory, self._called = Ledger([]), Memory(), Counter()
+        self.ledger, self.memory = Ledger([]), Memory()
         problem = await self._begin(question, prompt_ids)
         started = time.perf_counter()
         question = question if isinstance(question, str) else ""
         tokens = len(self.ledger.first_prompt)
         record = Trajectory(trajectory_id, question, self.protocol.name, prompt_tokens=tokens)
-        state = EpisodeState(
-            protocol=self.protocol,
-            budget=self.budget,
-            tools=self.tools,
-            codec=self.codec,
-            failures=self.failures,
-            observer=self.observer,
-            record=record,
-            ledger=self.ledger,
-            memory=self.memory,
-            called=self._called,
-        )
+        parts = self.protocol, self.budget, self.tools, self.codec, self.failures, self.observer
+        state = EpisodeState(*parts, record, self.ledger, self.memory)
         if problem:
             logger.warning("trajectory %s cannot be played: %s", trajectory_id, problem)
             record.status = "bad_row"
@@ -108,7 +94,7 @@ class Episode:
         record.observed_tokens = self.ledger.observed_tokens
         record.seconds = time.perf_counter() - started
         if self.observer:
-            state.tell("ended", **record.to_dict())
+            state.emit("ended", **record.to_dict())
         return record
 
     async def resume(
@@ -153,12 +139,14 @@ class Episode:
             # Recorded before anything in it can fail.
             turn = Turn("", Invalid.kind, status="invalid", row=self.ledger.row_number)
             record.turns.append(turn)
-            state.tell("turn", room=room)
+            if state.observer:
+                state.emit("turn", room=room)
             action, out = await self._generate(state, turn, room)
             if out.aborted:
                 state.failed("engine", out.detail)
                 return "engine_failure"
-            state.tell("tokens", text=turn.text, tokens=turn.generated_tokens, status=turn.status)
+            if state.observer:
+                state.emit("tokens", text=turn.text, tokens=turn.generated_tokens, status=turn.status)
             if left == 0 and not isinstance(action, Answer):
                 return "turn_limit"
             if ended := await ACTIONS[action.kind](state, turn, action):
@@ -191,8 +179,8 @@ class Episode:
         """What the engine generates, and its text. A failed generation is an aborted one without tokens.
 
         Raises the codec's errors, except UnknownTokenError, and TypeError if it returns no text."""
-        call = partial(self.engine.generate, self.ledger.context(), room, self.protocol.stop)
         try:
+            call = self.engine.generate(self.ledger.context(), room, self.protocol.stop)
             out = checked_generation(await with_timeout(self.failures.engine_timeout_s, call), room)
         except Exception as error:
             return self._nothing_generated(error)

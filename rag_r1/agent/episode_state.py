@@ -9,9 +9,9 @@ learn the same.
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property, partial
 from typing import Any
 
 from rag_r1.agent.budget import Budget
@@ -20,14 +20,15 @@ from rag_r1.agent.failures import FailurePolicy
 from rag_r1.agent.interfaces import Codec, Tool
 from rag_r1.agent.memory import Memory
 from rag_r1.agent.tokens.ledger import Ledger
-from rag_r1.agent.trajectory import Trajectory, Turn
+from rag_r1.agent.tool_executor import ToolExecutor
+from rag_r1.agent.trajectory import Trajectory, Turn, call_context
 from rag_r1.protocols import Protocol
 
 
 @dataclass
 class EpisodeState:
-    """What the turns of an episode share. `called`: calls of each tool that it accepted; `sent_queries`: the
-    keys (trajectory.query_key) of the queries so far; `turns_left`: turns that may follow this one."""
+    """What the turns of an episode share. `sent_queries`: the keys (trajectory.query_key) of the queries so
+    far; `turns_left`: turns that may follow this one."""
 
     protocol: Protocol
     budget: Budget
@@ -38,9 +39,20 @@ class EpisodeState:
     record: Trajectory
     ledger: Ledger
     memory: Memory
-    called: Counter[str]
     sent_queries: set[str] = field(default_factory=set)
     turns_left: int = 0
+
+    @cached_property
+    def executor(self) -> ToolExecutor:
+        """Makes the calls of all turns."""
+        context = partial(call_context, self.record, self.protocol.thought)
+        return ToolExecutor(self.tools, self.failures, self.wait, context)
+
+    @cached_property
+    def end_ids(self) -> list[int] | None:
+        """The token with which the policy ends a chat turn itself; None if turns are text."""
+        end = self.protocol.end_token
+        return self.codec.encode(end) if end else None
 
     @property
     def room(self) -> int:
@@ -55,8 +67,7 @@ class EpisodeState:
     def observe(self, turn: Turn, ids: list[int]) -> None:
         """Put what the environment adds into the context. It begins with the end of the policy's turn, which
         is left out if the policy has written that itself."""
-        end = self.protocol.end_token
-        if end and self.codec.encode(end) == ids[:1] == self.ledger.context()[-1:]:
+        if self.end_ids is not None and self.end_ids == ids[:1] == self.ledger.context()[-1:]:
             ids = ids[1:]
         self.memory.observed(self.ledger.observed(ids, len(self.record.turns) - 1))
         turn.observed_tokens = len(ids)
@@ -69,9 +80,9 @@ class EpisodeState:
     def failed(self, kind: str, detail: str) -> None:
         """Record a failure that persisted, of a kind of failures.py."""
         self.record.failed(kind, detail)
-        self.tell("failure", kind=kind, detail=detail)
+        self.emit("failure", kind=kind, detail=detail)
 
-    def tell(self, what: str, /, **data: Any) -> None:
-        """Tell the observer, if there is one, what happened in this turn (see events.py)."""
+    def emit(self, kind: str, /, **data: Any) -> None:
+        """Pass an event of this turn (see events.py) on to the observer, if there is one."""
         if self.observer:
-            self.observer(Event(self.record.id, what, max(len(self.record.turns) - 1, 0), data))
+            self.observer(Event(self.record.id, kind, max(len(self.record.turns) - 1, 0), data))

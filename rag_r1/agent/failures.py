@@ -82,3 +82,6 @@ FOR_TRAINING: dict[str, Any] = {
     "retries": 1,
     "mask": ("retriever", "tool", "engine", "judge", "row", "error"),
 }
+
+#: The defaults outside training: a failed search is shown to the policy, and the episode goes on.
+NO_RETRIES = FailurePolicy()

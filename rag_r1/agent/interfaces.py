@@ -6,12 +6,13 @@ they return, and episode.py and tool_executor.py turn whatever goes wrong into t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from typing import Protocol as Interface
 
 from rag_r1.protocols import Document, Failure, Refusal
+from rag_r1.protocols.retriever_query import Context
 
 
 @dataclass(frozen=True)
@@ -47,9 +48,9 @@ class Tool(Interface):
 
     A tool may also have `limits`, a ToolLimits (rag_r1/options/tool_limits.py), and `together = False`: the
     calls of a turn are then made one by one, side by side, so that one that hangs or fails costs itself
-    alone. And it may have a coroutine `in_context(arguments, context)`: it returns the arguments with which
-    `call` is to be called instead, one for each, or a Failure of all of them. `context()` gives the
-    CallContext of the turn (rag_r1/protocols/retriever_query.py).
+    alone. With `reads_context = True` it is called as `call(arguments, context)` (`call_tool`): the Context
+    of rag_r1/protocols/retriever_query.py gives the place of the calls in the episode, and takes note of what
+    was sent for them.
     """
 
     name: str
@@ -61,6 +62,13 @@ class Tool(Interface):
     async def call(
         self, arguments: Sequence[Mapping[str, Any]]
     ) -> Sequence[Sequence[Document] | Failure | Refusal]: ...
+
+
+def call_tool(
+    tool: Tool, arguments: Sequence[Mapping[str, Any]], context: Context | None
+) -> Awaitable[Sequence[Sequence[Document] | Failure | Refusal]]:
+    """`tool.call`, with the context if the tool reads it."""
+    return tool.call(arguments, context) if getattr(tool, "reads_context", False) else tool.call(arguments)
 
 
 class Codec(Interface):

@@ -89,8 +89,10 @@ class Memory:
     def _last(self, roles: Collection[str]) -> int | None:
         """Position of the last turn under the one on top that has one of these roles and may be removed."""
         below = range(len(self.entries) - 2, -1, -1)
-        found = (i for i in below if self.entries[i].role in roles and self.entries[i].role not in LASTING)
-        return next(found, None)
+        positions = (
+            i for i in below if self.entries[i].role in roles and self.entries[i].role not in LASTING
+        )
+        return next(positions, None)
 
     def _remove_from(self, position: int | None) -> list[int]:
         if position is None:

@@ -70,9 +70,11 @@ class TrajectoryDump:
             _append(path, {"step": step, "split": split, **context, **record.to_dict()})
         except OSError as error:
             if not self._failing:
-                what = "the training goes on without the records that do not fit; search/undumped counts them"
+                effect = (
+                    "the training goes on without the records that do not fit; search/undumped counts them"
+                )
                 remedy = "make room, or set rag_r1.trajectory_dir=null"
-                logger.error("cannot write trajectory to %s: %s (%s): %s", path, error, what, remedy)
+                logger.error("cannot write trajectory to %s: %s (%s): %s", path, error, effect, remedy)
             self._failing = True
             return False
         self._failing = False
@@ -136,8 +138,8 @@ def read_records(*paths: str | Path, skip_broken: bool | BadRecords = False) -> 
             yield from _records_of(file, skip_broken)
 
 
-def _files_in(folder: Path, where: str = "") -> list[Path]:
-    return sorted(file for pattern in _PATTERNS for file in folder.glob(where + pattern))
+def _files_in(folder: Path, prefix: str = "") -> list[Path]:
+    return sorted(file for pattern in _PATTERNS for file in folder.glob(prefix + pattern))
 
 
 def _lines_of(path: Path) -> Iterator[bytes]:
@@ -196,14 +198,14 @@ def _records_of(path: Path, skip_broken: bool | BadRecords) -> Iterator[dict[str
         _leave_out(skip_broken, str(path), f"broken gzip data ({error}); what is before it was read")
 
 
-def _leave_out(skip_broken: bool | BadRecords, place: str, what: str) -> None:
+def _leave_out(skip_broken: bool | BadRecords, place: str, problem: str) -> None:
     """Raises RecordError unless what is broken is to be left out."""
     if not skip_broken:
-        raise RecordError(f"{place}: {what}")
+        raise RecordError(f"{place}: {problem}")
     if callable(skip_broken):
-        skip_broken(place, what)
+        skip_broken(place, problem)
     else:
-        logger.warning("%s: %s; it is left out", place, what)
+        logger.warning("%s: %s; it is left out", place, problem)
 
 
 def records_by_step(folder: str | Path) -> dict[int, list[dict[str, Any]]]:
@@ -255,10 +257,10 @@ def summary(record: Trajectory) -> dict[str, float]:
 def calls_by_tool(record: Trajectory, tools: Iterable[str]) -> dict[str, float]:
     """Of each of these tools: calls, those that failed, and those that were refused; the same keys for all
     trajectories. Calls of tools that do not exist are in `summary` only."""
-    found: dict[str, float] = {}
+    counts: dict[str, float] = {}
     for name in tools:
         statuses = [call.status for turn in record.turns for call in turn.calls if call.tool == name]
-        found[f"calls/{name}"] = float(len(statuses))
-        found[f"failed_calls/{name}"] = float(statuses.count("failed"))
-        found[f"refused_calls/{name}"] = float(statuses.count("refused"))
-    return found
+        counts[f"calls/{name}"] = float(len(statuses))
+        counts[f"failed_calls/{name}"] = float(statuses.count("failed"))
+        counts[f"refused_calls/{name}"] = float(statuses.count("refused"))
+    return counts

@@ -18,9 +18,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from rag_r1.agent.interfaces import Engine, Generation, Tool
+from rag_r1.agent.interfaces import Engine, Generation, Tool, call_tool
 from rag_r1.agent.trajectory import CallRecord
 from rag_r1.protocols import Document, Refusal
+from rag_r1.protocols.retriever_query import Context
 
 
 @dataclass(frozen=True)
@@ -42,8 +43,12 @@ class ReplayTurn:
 
 def _result(call: CallRecord) -> tuple[Document, ...] | Refusal:
     """What the tool returned, by what was shown of it."""
-    shown = tuple(call.documents or ())
-    return Refusal("\n".join(one.contents for one in shown)) if call.status == "refused" else shown
+    documents = tuple(call.documents or ())
+    return (
+        Refusal("\n".join(document.contents for document in documents))
+        if call.status == "refused"
+        else documents
+    )
 
 
 def call_key(tool: str, arguments: Mapping[str, Any]) -> str:
@@ -93,21 +98,17 @@ class ReplayEngine:
 class _ReplayTool:
     """A tool whose calls of past turns find what they found then."""
 
+    reads_context = True
+
     def __init__(self, name: str, tool: Tool, engine: ReplayEngine):
         self._name, self._tool, self._engine = name, tool, engine
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._tool, name)
 
-    async def call(self, arguments: Sequence[Mapping[str, Any]]) -> Sequence[Any]:
+    async def call(self, arguments: Sequence[Mapping[str, Any]], context: Context) -> Sequence[Any]:
         """Raises KeyError for a call that the past turn has not made: its text parses differently now."""
         if (turn := self._engine.turn) is None:
-            return await self._tool.call(arguments)
-        found = (turn.found[call_key(self._name, one)] for one in arguments)
-        return [one if isinstance(one, Refusal) else list(one) for one in found]
-
-    async def in_context(self, arguments: Sequence[Mapping[str, Any]], context: Any) -> Any:
-        """What the tool makes of the arguments of its own calls (see interfaces.py); those of past turns are
-        not sent to it."""
-        in_context = None if self._engine.turn is not None else getattr(self._tool, "in_context", None)
-        return arguments if in_context is None else await in_context(arguments, context)
+            return await call_tool(self._tool, arguments, context)
+        results = (turn.found[call_key(self._name, args)] for args in arguments)
+        return [result if isinstance(result, Refusal) else list(result) for result in results]

@@ -68,15 +68,15 @@ class CallRecord:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON types, none of them shared with the record."""
-        shown = None if self.documents is None else [dict(vars(document)) for document in self.documents]
+        documents = None if self.documents is None else [dict(vars(document)) for document in self.documents]
         copied = {"arguments": _copied(self.arguments), "sent": _copied(self.sent)}
-        return {**vars(self), **copied, "documents": shown}
+        return {**vars(self), **copied, "documents": documents}
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> CallRecord:
         """The inverse of `to_dict`. Raises TypeError on unknown keys."""
-        shown = data.get("documents")
-        documents = None if shown is None else [Document(**document) for document in shown]
+        documents = data.get("documents")
+        documents = None if documents is None else [Document(**document) for document in documents]
         copied = {"arguments": _copied(data["arguments"]), "sent": _copied(data.get("sent"))}
         return cls(**{**data, **copied, "documents": documents})
 
@@ -104,10 +104,10 @@ class Turn:
         cls, text: str, queries: Sequence[str], documents: Sequence[Sequence[Document]] = (), **fields: Any
     ) -> Turn:
         """A turn with a search: `documents` are those shown for each query; empty if none were shown."""
-        shown = list(documents) or [None] * len(queries)
+        documents = list(documents) or [None] * len(queries)
         calls = [
-            CallRecord(SEARCH, {"query": query}, None if found is None else list(found))
-            for query, found in zip(queries, shown, strict=True)
+            CallRecord(SEARCH, {"query": query}, None if results is None else list(results))
+            for query, results in zip(queries, documents, strict=True)
         ]
         return cls(text, Search.kind, calls, **fields)
 
@@ -119,8 +119,8 @@ class Turn:
     @property
     def documents(self) -> list[list[Document]]:
         """The documents shown to the policy, one list for each query; empty if nothing was shown."""
-        shown = (call.documents for call in self.calls if call.query is not None)
-        return [documents for documents in shown if documents is not None]
+        searches = (call for call in self.calls if call.query is not None)
+        return [call.documents for call in searches if call.documents is not None]
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON types, none of them shared with the turn."""
@@ -205,9 +205,9 @@ def call_context(record: Trajectory, thought: Callable[[str], str], turn: int = 
     now = range(len(record.turns))[turn]
     before, this = record.turns[:now], record.turns[now]
     since = next((n + 1 for n in reversed(range(now)) if before[n].calls), 0)
-    thinking = [one.text for one in before[since:] if one.action in (Think.kind, Plan.kind)]
+    thinking = [earlier.text for earlier in before[since:] if earlier.action in (Think.kind, Plan.kind)]
     return CallContext(
         record.question,
-        tuple(query for one in before for query in one.queries),
+        tuple(query for earlier in before for query in earlier.queries),
         "\n".join(filter(None, map(thought, [*thinking, this.text]))),
     )

@@ -37,34 +37,34 @@ def fit_observation(
     """Token ids of the observation (at most `total`) and the documents that it shows, or None if not even the
     bare tags fit. `per_query` bounds each query's documents; an observation that is within it as a whole is
     not checked query by query."""
-    found = [[] if isinstance(result, Failure) else list(result) for result in results]
+    documents = [[] if isinstance(result, Failure) else list(result) for result in results]
 
-    def render(shown: Sequence[list[Document]]) -> str:
-        blocks = [r if isinstance(r, Failure) else s for r, s in zip(results, shown, strict=True)]
+    def render(visible: Sequence[list[Document]]) -> str:
+        blocks = [r if isinstance(r, Failure) else s for r, s in zip(results, visible, strict=True)]
         return protocol.observation(queries, blocks)
 
-    text = render(found)
+    text = render(documents)
     if len(text) <= _MOST_CHARS_A_TOKEN * min(per_query, total):
         ids = encode(text)
         if len(ids) <= min(per_query, total):
-            return ids, found
+            return ids, documents
 
     packer = _Truncation(protocol, encode)
-    found = [packer.fit_query(documents, per_query) for documents in found]
-    shown, room = found, total
+    documents = [packer.fit_query(of_query, per_query) for of_query in documents]
+    visible, room = documents, total
     for attempt in count():
-        ids = encode(render(shown))
+        ids = encode(render(visible))
         if len(ids) <= total:
-            return ids, shown
+            return ids, visible
         if room < 1:
             return None
         if attempt == 0:  # the documents get what the bare tags leave
-            room = total - len(encode(render([[] for _ in found])))
+            room = total - len(encode(render([[] for _ in documents])))
         else:
             room = _less(room, 1 - (len(ids) - total) / room, attempt)
         if room < _SHORTEST:
             room = 0
-        shown = packer.fit_ranks(found, room)
+        visible = packer.fit_ranks(documents, room)
 
 
 def fit_documents(
@@ -100,13 +100,13 @@ class _Truncation:
             room -= self.cost(rank, document)
         return kept
 
-    def fit_ranks(self, found: Sequence[Sequence[Document]], room: int) -> list[list[Document]]:
+    def fit_ranks(self, results: Sequence[Sequence[Document]], room: int) -> list[list[Document]]:
         """Rank by rank, the documents of all queries within `room` tokens together."""
-        shown: list[list[Document]] = [[] for _ in found]
-        for rank in range(1, max(map(len, found), default=0) + 1):
+        by_query: list[list[Document]] = [[] for _ in results]
+        for rank in range(1, max(map(len, results), default=0) + 1):
             if room < 1:
                 break
-            row = [(docs[rank - 1], query) for query, docs in enumerate(found) if len(docs) >= rank]
+            row = [(docs[rank - 1], query) for query, docs in enumerate(results) if len(docs) >= rank]
             # Shortest first: the part of its share that a document does not need goes to the others.
             row.sort(key=lambda entry: self.cost(rank, entry[0]))
             fits = sum(self.cost(rank, document) for document, _ in row) <= room
@@ -114,13 +114,13 @@ class _Truncation:
             for place, (document, query) in enumerate(row, 1):
                 fitted = self.fit(rank, document, share)
                 if fitted is not None:
-                    shown[query].append(fitted)
+                    by_query[query].append(fitted)
                 if fitted is document:
                     room -= self.cost(rank, document)
                     share = room if fits or place == len(row) else room // (len(row) - place)
             if not fits:
                 break
-        return shown
+        return by_query
 
     def fit(self, rank: int, document: Document, room: int) -> Document | None:
         """The document if it fits, else as much of it as fits, or None if that is too little to be of use."""

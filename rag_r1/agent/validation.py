@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 from array import array
-from collections.abc import Awaitable, Callable, Sequence, Sized
+from collections.abc import Awaitable, Sequence, Sized
 from dataclasses import replace
 from functools import partial
 from math import isfinite
@@ -47,14 +47,15 @@ class CallTimeoutError(Exception):
     """A call exceeded its time limit."""
 
 
-async def with_timeout(limit_s: float | None, call: Callable[[], Awaitable[T]]) -> T:
-    """The result of `call()`. Raises Late after `limit_s` seconds (None: no limit), and what the call raises.
+async def with_timeout(limit_s: float | None, call: Awaitable[T]) -> T:
+    """The result of a call. Raises CallTimeoutError after `limit_s` seconds (None: no limit), and what the
+    call raises.
 
     The call runs in a task of its own: if it ignores its cancellation, it is abandoned; if it is cancelled
     from elsewhere, that is a failure of the call and not a cancellation of the episode.
     """
     loop = asyncio.get_running_loop()
-    task = asyncio.ensure_future(call())
+    task = asyncio.ensure_future(call, loop=loop)
     ended = loop.create_future()
     end = partial(_end, ended)
     task.add_done_callback(end)
@@ -99,9 +100,9 @@ def checked_ids(ids: Any) -> list[int]:
     """Token ids as a new list. Raises TypeError or OverflowError unless all are whole numbers from 0."""
     if not isinstance(ids, Sized) or isinstance(ids, str | bytes | bytearray):
         raise TypeError(f"token ids must be a list of whole numbers, not {type(ids).__name__}")
-    found = list(ids)
-    array("L", found)  # checks every id, in C
-    return found
+    checked = list(ids)
+    array("L", checked)  # checks every id, in C
+    return checked
 
 
 def checked_generation(out: Any, most: int) -> Generation:
@@ -123,18 +124,18 @@ def checked_generation(out: Any, most: int) -> Generation:
 
 
 def checked_results(
-    results: Any, count: int, shown: str = NO_ANSWER
+    results: Any, count: int, message: str = NO_ANSWER
 ) -> list[list[Document] | Failure | Refusal]:
     """What a tool returned for `count` calls; a result that is not a list of documents becomes a Failure with
-    the text `shown` for the policy. Raises TypeError or ValueError unless there is one for each call."""
+    the text `message` for the policy. Raises TypeError or ValueError unless there is one for each call."""
     if not isinstance(results, Sequence):
         raise TypeError(f"the tool returned {type(results).__name__} instead of a list")
     if len(results) != count:
         raise ValueError(f"{len(results)} results for {count} calls")
-    return [_checked_result(result, shown) for result in results]
+    return [_checked_result(result, message) for result in results]
 
 
-def _checked_result(result: Any, shown: str) -> list[Document] | Failure | Refusal:
+def _checked_result(result: Any, message: str) -> list[Document] | Failure | Refusal:
     if isinstance(result, Refusal):
         return result
     if isinstance(result, Failure):
@@ -144,7 +145,7 @@ def _checked_result(result: Any, shown: str) -> list[Document] | Failure | Refus
             raise TypeError("a result must be a list of Document, or a Failure")
         return [_with_plain_score(document) for document in result]
     except Exception as error:
-        return Failure(shown, "tool", error_line(error))
+        return Failure(message, "tool", error_line(error))
 
 
 def _with_plain_score(document: Document) -> Document:

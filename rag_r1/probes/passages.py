@@ -76,8 +76,8 @@ class Passages:
         """What a row names of its gold passages, with those that `gold` shows: `topk`, and at least one of
         each page; none if one is missing here. `metadata`: of the row (rag_r1/data/rows.py)."""
         named = GoldEvidence.of(metadata)
-        found = self.of(named, golds)
-        return GoldEvidence.of(metadata, found[: max(topk, len(named.ids), len(named.titles))])
+        gold = self.of(named, golds)
+        return GoldEvidence.of(metadata, gold[: max(topk, len(named.ids), len(named.titles))])
 
     def others(self, gold: GoldEvidence) -> Sequence[Document]:
         """The random passages that are neither a question's gold ones nor of their pages."""
@@ -111,7 +111,7 @@ class PassagesFile(BaseModel):
         """What it holds."""
         return Passages(
             {name: Document(name, contents) for name, contents in self.by_id},
-            {key: [Document(*one) for one in page] for key, page in self.by_title.items()},
+            {key: [Document(*passage) for passage in page] for key, page in self.by_title.items()},
             pool_of(self.drawn),
         )
 
@@ -128,8 +128,8 @@ def read_passages(path: str | Path) -> Passages:
         file = PassagesFile.model_validate_json(json_file_bytes(Path(os.path.expanduser(path)), 256 << 20))
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-        where = "".join(f"{key}: " for key in first["loc"][:1])  # not those of the file's own titles
-        raise PassagesError(f"{path} is not a file of passages ({where}{first['msg']})") from error
+        location = "".join(f"{key}: " for key in first["loc"][:1])  # not those of the file's own titles
+        raise PassagesError(f"{path} is not a file of passages ({location}{first['msg']})") from error
     except JsonLimitError as error:
         raise PassagesError(f"{path} is not a file of passages ({error})") from error
     except (OSError, ValueError) as error:

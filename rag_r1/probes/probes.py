@@ -22,19 +22,20 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from rag_r1.agent import Tool
+from rag_r1.agent.interfaces import call_tool
 from rag_r1.config.agent_setup import AgentSetup
 from rag_r1.data.evidence import GoldEvidence, title_of
 from rag_r1.probes.passages import Passages
 from rag_r1.protocols import SEARCH, Document, Failure
 from rag_r1.protocols.retriever_query import Context
-from rag_r1.tools import RetrieverConfig, Searcher, search_tools
-from rag_r1.tools.function_tool import sent_arguments
+from rag_r1.tools import RetrieverConfig, search_tools
+from rag_r1.tools.function_tool import SearchTool
 
 Probe = Literal["real", "closed_book", "empty", "random", "gold", "withheld"]
 PROBES: tuple[Probe, ...] = ("real", "closed_book", "empty", "random", "gold", "withheld")
@@ -49,10 +50,6 @@ SPARE = 20
 Result = Sequence[Document] | Failure
 
 
-class ProbeError(ValueError):
-    """A probe lacks what it needs; the message says what."""
-
-
 def probe_setup(
     setup: AgentSetup,
     probe: Probe,
@@ -64,26 +61,26 @@ def probe_setup(
     """The setup of one question's episode under a probe.
 
     `topk`: documents for each query. `pool`: passages for `random`. For `withheld`, the setup's own search
-    must return more than `topk` documents, enough to replace those that are left out. Raises ProbeError.
+    must return more than `topk` documents, enough to replace those that are left out. Raises ValueError.
     """
     if probe == "real":
         return setup
     if probe == "closed_book":
         return replace(setup, budget=replace(setup.budget, max_turns=0, final_turn=True))
     if probe in NEED_GOLD and not evidence:
-        raise ProbeError(f"{question_id}: the probe `{probe}` needs the question's supporting ids or titles")
+        raise ValueError(f"{question_id}: the probe `{probe}` needs the question's supporting ids or titles")
     if probe == "empty":
-        return _with(setup, _ConstantSearch(()))
+        return _with(setup, lambda tools: _ConstantSearch(()))
     if probe == "random":
         if len(pool) < topk:
-            raise ProbeError(f"the probe `random` needs at least {topk} passages, not {len(pool)}")
-        return _with(setup, _RandomSearch(question_id, pool, topk))
+            raise ValueError(f"the probe `random` needs at least {topk} passages, not {len(pool)}")
+        return _with(setup, lambda tools: _RandomSearch(question_id, pool, topk))
     assert evidence is not None
     if probe == "gold":
         if not evidence.passages:
-            raise ProbeError(f"{question_id}: the probe `gold` needs the text of the gold passages")
-        return replace(setup, tools=lambda: _gold_first(setup.tools(), evidence, topk))
-    return replace(setup, tools=lambda: _without(setup.tools(), evidence, topk))
+            raise ValueError(f"{question_id}: the probe `gold` needs the text of the gold passages")
+    kind = _GoldSearch if probe == "gold" else _WithoutGoldSearch
+    return _with(setup, lambda tools: kind(tools[SEARCH], evidence, topk))
 
 
 @dataclass(frozen=True)
@@ -104,7 +101,7 @@ class ProbeAgent:
         return self.passages.evidence(metadata, golds, self.topk)
 
     def under(self, probe: Probe, question_id: str, evidence: GoldEvidence) -> AgentSetup:
-        """The agent that plays a question with this evidence. Raises ProbeError."""
+        """The agent that plays a question with this evidence. Raises ValueError."""
         setup = self.deeper if probe in NEED_GOLD else self.setup
         pool = self.passages.others(evidence) if probe == "random" else ()
         return probe_setup(setup, probe, question_id, self.topk, evidence, pool)
@@ -132,7 +129,7 @@ def applies(probe: Probe, evidence: GoldEvidence) -> bool:
 def enough_random(passages: Passages, evidence: Iterable[GoldEvidence], topk: int) -> bool:
     """Whether `random` can be played: beside the gold passages of each question there are more than two
     searches show, so that they differ."""
-    return all(len(passages.others(one)) > 2 * topk for one in (GoldEvidence(), *evidence))
+    return all(len(passages.others(gold)) > 2 * topk for gold in (GoldEvidence(), *evidence))
 
 
 @dataclass(frozen=True)
@@ -146,7 +143,16 @@ class _ConstantSearch:
 
 
 @dataclass(frozen=True)
-class _GoldSearch:
+class _ProbedSearch(SearchTool):
+    """Changes what the tool's own search finds."""
+
+    reads_context: ClassVar[bool] = True
+    tool: Tool
+    evidence: GoldEvidence
+    topk: int
+
+
+class _GoldSearch(_ProbedSearch):
     """The tool's own search, with the gold passages that a call would miss.
 
     Each result begins with gold passages: its own, and those that no result of the call has, the ones with
@@ -157,30 +163,25 @@ class _GoldSearch:
     To show all of them in every result would be another form of observation, which a policy has never seen.
     """
 
-    tool: Tool
-    evidence: GoldEvidence
-    topk: int
-
-    async def search(self, queries: Sequence[str]) -> list[Result]:
-        found = await self.tool.call([{"query": query} for query in queries])
+    async def call(
+        self, arguments: Sequence[Mapping[str, Any]], context: Context | None = None
+    ) -> list[Result]:
+        results = await call_tool(self.tool, arguments, context)
         gold = {_key(passage): passage for passage in self.evidence.passages}
         # What the real run would show of each result; the search behind it returns more.
-        shown = [set() if isinstance(r, Failure) else {_key(d) for d in r[: self.topk]} for r in found]
+        shown = [set() if isinstance(r, Failure) else {_key(d) for d in r[: self.topk]} for r in results]
         missed = gold.keys() - set().union(*shown)
         return [
             result
             if isinstance(result, Failure)
-            else self._one(query, result, [gold[key] for key in gold if key in keys | missed])
-            for query, result, keys in zip(queries, found, shown, strict=True)
+            else self._with_gold(args["query"], result, [gold[key] for key in gold if key in keys | missed])
+            for args, result, keys in zip(arguments, results, shown, strict=True)
         ]
 
-    async def in_context(self, queries: Sequence[str], context: Context) -> Sequence[str] | Failure:
-        return await _sent(self.tool, queries, context)
-
-    def _one(self, query: str, result: Sequence[Document], gold: Sequence[Document]) -> list[Document]:
+    def _with_gold(self, query: str, result: Sequence[Document], gold: Sequence[Document]) -> list[Document]:
         first = sorted(gold, key=partial(_uncommon, _words(query)))
-        known = {_key(passage) for passage in first}
-        others = (document for document in result if _key(document) not in known)
+        gold_keys = {_key(passage) for passage in first}
+        others = (document for document in result if _key(document) not in gold_keys)
         return [*first, *others][: max(self.topk, len(first))]
 
 
@@ -220,16 +221,13 @@ class _RandomSearch:
         return list(drawn.values())
 
 
-@dataclass(frozen=True)
-class _WithoutGoldSearch:
-    """Another tool's search without the gold passages."""
+class _WithoutGoldSearch(_ProbedSearch):
+    """The tool's own search without the gold passages."""
 
-    tool: Tool
-    evidence: GoldEvidence
-    topk: int
-
-    async def search(self, queries: Sequence[str]) -> list[Result]:
-        results = await self.tool.call([{"query": query} for query in queries])
+    async def call(
+        self, arguments: Sequence[Mapping[str, Any]], context: Context | None = None
+    ) -> list[Result]:
+        results = await call_tool(self.tool, arguments, context)
         return [
             result
             if isinstance(result, Failure)
@@ -237,23 +235,12 @@ class _WithoutGoldSearch:
             for result in results
         ]
 
-    async def in_context(self, queries: Sequence[str], context: Context) -> Sequence[str] | Failure:
-        return await _sent(self.tool, queries, context)
 
+def _with(setup: AgentSetup, search: Callable[[Mapping[str, Tool]], Any]) -> AgentSetup:
+    """The setup with the search that `search` makes of its tools."""
 
-def _with(setup: AgentSetup, searcher: Searcher) -> AgentSetup:
-    return replace(setup, tools=lambda: {**setup.tools(), **search_tools(searcher)})
+    def tools() -> dict[str, Tool]:
+        real = setup.tools()
+        return {**real, **search_tools(search(real))}
 
-
-async def _sent(tool: Tool, queries: Sequence[str], context: Context) -> Sequence[str] | Failure:
-    """What the tool's own search is sent for these queries."""
-    sent = await sent_arguments(tool, [{"query": query} for query in queries], context)
-    return sent if isinstance(sent, Failure) else [str(one["query"]) for one in sent]
-
-
-def _gold_first(tools: Mapping[str, Tool], evidence: GoldEvidence, topk: int) -> dict[str, Tool]:
-    return {**tools, **search_tools(_GoldSearch(tools[SEARCH], evidence, topk))}
-
-
-def _without(tools: Mapping[str, Tool], evidence: GoldEvidence, topk: int) -> dict[str, Tool]:
-    return {**tools, **search_tools(_WithoutGoldSearch(tools[SEARCH], evidence, topk))}
+    return replace(setup, tools=tools)

@@ -30,7 +30,7 @@ ACTING = ("call", "answer", "summary", "backtrack")
 POPPED = ("call", "think", "summary", "backtrack", "invalid")
 #: What a summary can replace.
 SPANS = ("everything", "last_call")
-#: How calls can be written; see parsing.read_calls.
+#: How calls can be written; see parser.read_calls.
 SYNTAXES = ("single", "list", "named", "json")
 
 
@@ -44,7 +44,7 @@ class Tag:
 
 @dataclass(frozen=True)
 class CallFormat:
-    """How calls are written in a block. `syntax`: see `parsing.read_calls`; `most`: most calls in a turn;
+    """How calls are written in a block. `syntax`: see `parser.read_calls`; `most`: most calls in a turn;
     `tool`: the one that a `single` or `list` block calls; `delete`: characters that are removed from a query;
     `fold`: white space in a query becomes single spaces; `names`: (name, tool) for calls that name their tool
     otherwise than it is registered."""

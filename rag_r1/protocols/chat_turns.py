@@ -47,8 +47,8 @@ _SHOWN = 60
 class ChatTemplateError(ValueError):
     """The chat template cannot be used for turns; `remedy` says what to do."""
 
-    def __init__(self, what: str):
-        super().__init__(what)
+    def __init__(self, problem: str):
+        super().__init__(problem)
         self.remedy = (
             "use a model or a chat template (custom_chat_template) with tools that writes earlier turns "
             "unchanged, or a protocol without `turns: chat`, such as agentic_rag_en"
@@ -98,18 +98,18 @@ def derive_chat_turns(
     the tools; `control`: the tokenizer's control tokens. Raises ChatTemplateError.
     """
 
-    def told(*messages: Message) -> str:
+    def rendered(*messages: Message) -> str:
         return _rendered(render, [*prompt, *messages], tools)
 
     _check_tools(render, prompt)
-    start = told()
+    start = rendered()
     written = _without_opening(start, turn)
-    said = [{"role": "assistant", "content": turn(n)} for n in (1, 2)]
-    found = [{"role": "tool", "content": result} for result in _RESULTS]
+    examples = [{"role": "assistant", "content": turn(n)} for n in (1, 2)]
+    results = [{"role": "tool", "content": result} for result in _RESULTS]
     first = start + written(1)
-    one = _after(told(said[0], found[0]), first)
-    quoted = _RESULTS[0] not in one
-    turns = _cut(one, _after(told(said[0], *found[:2]), first), quoted)
+    first_result = _after(rendered(examples[0], results[0]), first)
+    quoted = _RESULTS[0] not in first_result
+    turns = _cut(first_result, _after(rendered(examples[0], *results[:2]), first), quoted)
     ends = [token for token in control if turns.before.startswith(token)]
     if not ends:
         raise ChatTemplateError(
@@ -117,7 +117,7 @@ def derive_chat_turns(
         )
     turns = ChatTurns(max(ends, key=len), turns.before, turns.between, turns.after, quoted)
     together = first + turns.observation(_RESULTS[:1]) + written(2) + turns.observation(_RESULTS[1:])
-    _after(told(said[0], found[0], said[1], *found[1:]), together)
+    _after(rendered(examples[0], results[0], examples[1], *results[1:]), together)
     return turns
 
 

@@ -110,24 +110,24 @@ def _merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def _from_dict(data: dict[str, Any], where: str) -> Protocol:
-    top = _KeyReader(data, where)
-    prompt = _KeyReader(top.take("prompt", dict), where, "prompt.")
-    tags = _KeyReader(top.take("tags", dict), where, "tags.")
-    observation = _KeyReader(top.take("observation", dict), where, "observation.")
+def _from_dict(data: dict[str, Any], source: str) -> Protocol:
+    top = _KeyReader(data, source)
+    prompt = _KeyReader(top.take("prompt", dict), source, "prompt.")
+    tags = _KeyReader(top.take("tags", dict), source, "tags.")
+    observation = _KeyReader(top.take("observation", dict), source, "observation.")
     form = CallFormat(
         syntax=top.take("query_syntax", str, one_of=SYNTAXES),
         most=top.take("max_queries", int),
         delete=top.take("query_delete", str, default=""),
         fold=top.take("query_white_space", str, default="keep", one_of=("keep", "fold")) == "fold",
-        names=_names(top.take("tools", dict, default={}), where),
+        names=_names(top.take("tools", dict, default={}), source),
     )
     blocks = [
         Block(*tags.take_tag(name), name, role, role in ACTING, form if role == "call" else None)
         for name, role in _ALWAYS.items()
     ]
     for name, keys in top.take("blocks", dict, default={}).items():
-        blocks.append(_block(str(name), keys, where, form))
+        blocks.append(_block(str(name), keys, source, form))
     protocol = Protocol(
         name=top.take("name", str),
         source=top.take("source", str, default=""),
@@ -152,29 +152,29 @@ def _from_dict(data: dict[str, Any], where: str) -> Protocol:
     )
     for keys in (top, prompt, tags, observation):
         keys.finish()
-    _check(protocol, where)
+    _check(protocol, source)
     return protocol
 
 
-def _names(given: dict, where: str) -> tuple[tuple[str, str], ...]:
+def _names(data: dict, source: str) -> tuple[tuple[str, str], ...]:
     """`tools:`, the names that calls use for registered tools."""
-    if not all(isinstance(text, str) and text.strip() for pair in given.items() for text in pair):
-        raise ProtocolError(f"{where}: tools must be {{name in a call: registered tool}}, not {given!r}")
-    return tuple(given.items())
+    if not all(isinstance(text, str) and text.strip() for pair in data.items() for text in pair):
+        raise ProtocolError(f"{source}: tools must be {{name in a call: registered tool}}, not {data!r}")
+    return tuple(data.items())
 
 
-def _block(name: str, given: Any, where: str, form: CallFormat) -> Block:
+def _block(name: str, data: Any, source: str, form: CallFormat) -> Block:
     """A custom block. How many calls it can hold and how a query is cleaned are as in the search block."""
-    if not isinstance(given, dict):
-        raise ProtocolError(f"{where}: blocks.{name} must be {{tags, role, ...}}, not {given!r}")
+    if not isinstance(data, dict):
+        raise ProtocolError(f"{source}: blocks.{name} must be {{tags, role, ...}}, not {data!r}")
     if name in _ALWAYS:
-        raise ProtocolError(f"{where}: blocks.{name}: the name is already used under `tags`; choose another")
-    keys = _KeyReader(given, where, f"blocks.{name}.")
+        raise ProtocolError(f"{source}: blocks.{name}: the name is already used under `tags`; choose another")
+    keys = _KeyReader(data, source, f"blocks.{name}.")
     pair = keys.take_tag("tags")
     role = keys.take("role", str, one_of=tuple(role for role in ROLES if role != "observation"))
     stop = keys.take("stop", bool, default=role in ACTING)
     if role in ACTING and not stop:
-        raise ProtocolError(f"{where}: blocks.{name}.stop: a generation always ends after a {role}")
+        raise ProtocolError(f"{source}: blocks.{name}.stop: a generation always ends after a {role}")
     call = None
     if role == "call":
         syntax = keys.take("syntax", str, default="single", one_of=SYNTAXES)
@@ -189,30 +189,32 @@ def _block(name: str, given: Any, where: str, form: CallFormat) -> Block:
     return Block(*pair, name, role, stop, call, pops, span)
 
 
-def _check(protocol: Protocol, where: str) -> None:
+def _check(protocol: Protocol, source: str) -> None:
     """Check what involves several keys. Raises ProtocolError."""
     strings = [string for block in protocol.blocks for string in (block.open, block.close)]
     for string in strings:
         if strings.count(string) > 1:
-            raise ProtocolError(f"{where}: tags: {string!r} is used for two tags")
+            raise ProtocolError(f"{source}: tags: {string!r} is used for two tags")
     information = protocol.tags.information
     opening, _, closing = protocol.format.template.partition("{body}")
     if information.open not in opening or information.close not in closing:
-        raise ProtocolError(f"{where}: observation.template must put {{body}} between the tags.information")
+        raise ProtocolError(f"{source}: observation.template must put {{body}} between the tags.information")
     if protocol.turns == "chat":
-        _check_chat(protocol, where)
+        _check_chat(protocol, source)
     nothing = protocol.format.nothing_found if protocol.turns == "text" else None
     if nothing is not None and not 0 <= nothing.find(information.open) < nothing.find(information.close):
-        raise ProtocolError(f"{where}: observation.nothing_found must contain both tags.information")
+        raise ProtocolError(f"{source}: observation.nothing_found must contain both tags.information")
     if protocol.max_queries < 1 or (protocol.queries.syntax == "single" and protocol.max_queries != 1):
         raise ProtocolError(
-            f"{where}: max_queries is {protocol.max_queries}; `single` takes 1, `list` 1 or more"
+            f"{source}: max_queries is {protocol.max_queries}; `single` takes 1, `list` 1 or more"
         )
     if any(block.close in protocol.opening for block in protocol.acting):
-        raise ProtocolError(f"{where}: prompt.opening must not contain an action: the policy has to write it")
+        raise ProtocolError(
+            f"{source}: prompt.opening must not contain an action: the policy has to write it"
+        )
 
 
-def _check_chat(protocol: Protocol, where: str) -> None:
+def _check_chat(protocol: Protocol, source: str) -> None:
     """Check what turns in the model's chat template need. Raises ProtocolError."""
     wants = {
         "prompt.form": (protocol.prompt_form, "chat"),
@@ -222,24 +224,24 @@ def _check_chat(protocol: Protocol, where: str) -> None:
     }
     for key, (value, wanted) in wants.items():
         if value != wanted:
-            raise ProtocolError(f"{where}: {key} must be {wanted!r} with `turns: chat`, not {value!r}")
+            raise ProtocolError(f"{source}: {key} must be {wanted!r} with `turns: chat`, not {value!r}")
     if other := [b.name for b in protocol.blocks if b.call is not None and b.call.syntax != "json"]:
         key = "query_syntax" if other[0] in _ALWAYS else f"blocks.{other[0]}.syntax"
-        raise ProtocolError(f"{where}: {key} must be json with `turns: chat`")
+        raise ProtocolError(f"{source}: {key} must be json with `turns: chat`")
 
 
 class _KeyReader:
     """Takes typed keys out of a mapping; raises ProtocolError for missing, wrong and unknown ones."""
 
-    def __init__(self, data: dict, where: str, prefix: str = ""):
-        self.data, self.where, self.prefix = dict(data), where, prefix
+    def __init__(self, data: dict, source: str, prefix: str = ""):
+        self.data, self.source, self.prefix = dict(data), source, prefix
 
     def take(
         self, key: str, kind: type, default: Any = None, one_of: tuple = (), contains: tuple = ()
     ) -> Any:
         value = self.data.pop(key, None)
         value = default if value is None else value
-        name = f"{self.where}: {self.prefix}{key}"
+        name = f"{self.source}: {self.prefix}{key}"
         if value is None:
             raise ProtocolError(f"{name} is missing")
         if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
@@ -253,7 +255,7 @@ class _KeyReader:
     def take_tag(self, key: str) -> tuple[str, str]:
         pair = self.take(key, list)
         if len(pair) != 2 or not all(isinstance(part, str) and part.strip() for part in pair):
-            raise ProtocolError(f"{self.where}: {self.prefix}{key} must be [opening, closing], not {pair!r}")
+            raise ProtocolError(f"{self.source}: {self.prefix}{key} must be [opening, closing], not {pair!r}")
         return pair[0], pair[1]
 
     def take_some(self, key: str, of: tuple[str, ...]) -> tuple[str, ...]:
@@ -261,10 +263,10 @@ class _KeyReader:
         words = self.take(key, list, default=list(of))
         if not words or not all(word in of for word in words):
             raise ProtocolError(
-                f"{self.where}: {self.prefix}{key} must list some of {', '.join(of)}, not {words!r}"
+                f"{self.source}: {self.prefix}{key} must list some of {', '.join(of)}, not {words!r}"
             )
         return tuple(words)
 
     def finish(self) -> None:
         if self.data:
-            raise ProtocolError(f"{self.where}: unknown key {self.prefix}{next(iter(self.data))}")
+            raise ProtocolError(f"{self.source}: unknown key {self.prefix}{next(iter(self.data))}")

@@ -44,21 +44,15 @@ _NAMED = re.compile(r"\[([^\[\]\n]+)\]\s*:?(.*)", re.DOTALL)
 #: Levels of lists and objects in the arguments of a call.
 _DEEPEST = 32
 
-_TEXTS: dict[str, Callable[[str], Action]] = {
-    "answer": Answer,
-    "plan": Plan,
-    "think": Think,
-}
+_TEXTS: dict[str, Callable[[str], Action]] = {"answer": Answer, "plan": Plan, "think": Think}
 
 
 def parse_turn(text: str, acting: Sequence[Block], answer_opening: str, several: bool = False) -> Action:
     """The action of one turn. `acting`: the blocks that act; `answer_opening`: `first` or `last`; `several`:
     the calls of a turn may be in several blocks."""
-    ends = [(end, i) for i, block in enumerate(acting) if (end := text.find(block.close)) >= 0]
-    if not ends:
+    end, block = _first_closed(text, acting)
+    if block is None:
         return Invalid("no closed search or answer")
-    end, i = min(ends)
-    block = acting[i]
     first = block.role == "answer" and answer_opening == "first"
     start = text.find(block.open, 0, end) if first else text.rfind(block.open, 0, end)
     if start < 0:
@@ -82,24 +76,27 @@ def parse_turn(text: str, acting: Sequence[Block], answer_opening: str, several:
 def call_start(text: str, acting: Sequence[Block]) -> int:
     """Where the first block that acts begins in the text of a turn, if it is one of calls; else the text's
     length."""
-    ends = [(end, i) for i, block in enumerate(acting) if (end := text.find(block.close)) >= 0]
-    if not ends:
+    end, block = _first_closed(text, acting)
+    if block is None or block.call is None:
         return len(text)
-    end, i = min(ends)
-    start = text.rfind(acting[i].open, 0, end)
-    return start if acting[i].call is not None and start >= 0 else len(text)
+    start = text.rfind(block.open, 0, end)
+    return start if start >= 0 else len(text)
+
+
+def _first_closed(text: str, acting: Sequence[Block], position: int = 0) -> tuple[int, Block | None]:
+    """The block whose closing tag comes first from a position on, and where this tag begins; None if no block
+    is closed. Of tags at the same place, that of the earlier block counts."""
+    ends = [(end, i) for i, block in enumerate(acting) if (end := text.find(block.close, position)) >= 0]
+    end, i = min(ends, default=(-1, None))
+    return end, None if i is None else acting[i]
 
 
 def _calls_after(text: str, position: int, acting: Sequence[Block]) -> Iterator[tuple[str, CallFormat]]:
     """Body and format of each closed call block from a position on, up to a block that acts otherwise.
     Raises ValueError for a closing tag without an opening one."""
     while True:
-        ends = [(at, i) for i, block in enumerate(acting) if (at := text.find(block.close, position)) >= 0]
-        if not ends:
-            return
-        end, i = min(ends)
-        block = acting[i]
-        if block.call is None:
+        end, block = _first_closed(text, acting, position)
+        if block is None or block.call is None:
             return
         start = text.rfind(block.open, position, end)
         if start < 0:

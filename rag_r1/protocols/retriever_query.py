@@ -25,7 +25,7 @@ the same; for thoughts, which are longer, build the index with a larger `--max-l
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from rag_r1.protocols.actions import well_formed
@@ -46,8 +46,13 @@ class CallContext:
     reasoning: str = ""
 
 
-#: Gives the context when it is asked for: most tools do not read it.
-Context = Callable[[], CallContext]
+@dataclass
+class Context:
+    """The context of the calls of a turn, for the tools that read it. `get` makes it when it is needed;
+    `sent` is filled by the tool: by query, the text for which it searched instead."""
+
+    get: Callable[[], CallContext]
+    sent: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -89,8 +94,8 @@ class QueryFormat:
         mode that is not known here."""
         status = ready
         if index is not None and isinstance(ready, dict):
-            known = ready.get("indexes")
-            status = known.get(index) if isinstance(known, dict) else None
+            indexes = ready.get("indexes")
+            status = indexes.get(index) if isinstance(indexes, dict) else None
         if not isinstance(status, dict):
             raise ValueError("the server's /ready describes no index" + (f" {index!r}" if index else ""))
         separator, longest = status.get("separator"), status.get("max_length")
@@ -149,12 +154,17 @@ def build_retriever_query(
     if mode == "reasoning":
         words = well_formed(reasoning).strip()
         return _joined([_longest(words, lambda part: fits([part]), keep_end=True)], query, separator)
-    asked = well_formed(question).strip()
-    before = [part for one in history if (part := well_formed(one).strip())] if mode == "history" else []
-    start = next((n for n in range(len(before)) if fits([*filter(None, [asked]), *before[n:]])), len(before))
-    before = before[start:]
-    asked = _longest(asked, lambda part: fits([part, *before]), keep_end=False)
-    return _joined([asked, *before], query, separator)
+    lead = well_formed(question).strip()
+    earlier_parts = (
+        [part for earlier in history if (part := well_formed(earlier).strip())] if mode == "history" else []
+    )
+    start = next(
+        (n for n in range(len(earlier_parts)) if fits([*filter(None, [lead]), *earlier_parts[n:]])),
+        len(earlier_parts),
+    )
+    earlier_parts = earlier_parts[start:]
+    lead = _longest(lead, lambda part: fits([part, *earlier_parts]), keep_end=False)
+    return _joined([lead, *earlier_parts], query, separator)
 
 
 def _joined(parts: Sequence[str], query: str, separator: str) -> str:

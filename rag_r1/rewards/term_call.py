@@ -68,7 +68,7 @@ class Term:
         with self._naming(trajectory):
             try:
                 returned = await with_timeout(
-                    self.timeout_s, lambda: self.function(trajectory, golds, **self.options)
+                    self.timeout_s, self.function(trajectory, golds, **self.options)
                 )
             except (CannotJudgeError, CallTimeoutError) as refusal:
                 return Verdict(None, str(refusal))

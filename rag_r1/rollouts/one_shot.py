@@ -85,7 +85,7 @@ async def make_one_shot(ask: EpisodeRequest, setup: AgentSetup) -> OneShotReques
     call = CallRecord(SEARCH, {"query": ask.question})
     turn = Turn("", Search.kind, [call])
     started = time.perf_counter()
-    guard = ToolExecutor(setup.tools(), setup.failures, wait, context=lambda: CallContext(ask.question))
+    guard = ToolExecutor(setup.tools(), setup.failures, wait, lambda: CallContext(ask.question))
     [result] = await guard.call([call])
     turn.tool_s = time.perf_counter() - started
     failure = result if isinstance(result, Failure) else None

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rag_r1.agent.interfaces import call_tool
 from rag_r1.config.agent_setup import AgentSetup, RowLimits
 from rag_r1.config.schema import RagR1Config
 from rag_r1.inference.client import Endpoint, EndpointOptions, base_address
@@ -26,7 +27,7 @@ from rag_r1.inference.rate_limit import CancelToken, RateLimiter
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.import_path import add_working_directory
 from rag_r1.protocols import Failure
-from rag_r1.protocols.retriever_query import CallContext
+from rag_r1.protocols.retriever_query import CallContext, Context
 from rag_r1.rewards import RewardError, RewardSum
 from rag_r1.rollouts.arguments import RolloutArguments, block_of, keys_of
 from rag_r1.rollouts.checks import is_refused, server_fault, try_servers
@@ -36,7 +37,6 @@ from rag_r1.rollouts.runner import CorrectnessRule, EpisodeRunner
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.folder import RunFolder
 from rag_r1.tools import close_tools
-from rag_r1.tools.function_tool import sent_arguments
 
 #: Keys of rag_r1.retriever that do not change what a search finds.
 _HOW_FAST = {
@@ -282,8 +282,7 @@ async def try_search(setup: AgentSetup, url: str) -> None:
     server, for the message."""
     tool, query = setup.tools()["search"], "Which river flows through Paris?"
     try:
-        sent = await sent_arguments(tool, [{"query": query}], lambda: CallContext(query))
-        [found] = [sent] if isinstance(sent, Failure) else await tool.call(sent)
+        [found] = await call_tool(tool, [{"query": query}], Context(lambda: CallContext(query)))
     except Exception as error:  # a tool of the user's own may raise anything
         raise RunError(f"the search does not work: {type(error).__name__}: {error}") from error
     if isinstance(found, Failure):

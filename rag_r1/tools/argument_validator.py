@@ -79,34 +79,34 @@ class ArgumentValidator:
 
 def values_in(value: Any, most: int) -> int:
     """How many values and keys it has; not counted beyond `most`. Never recurses."""
-    found, waiting = 0, [value]
-    while waiting and found <= most:
-        one = waiting.pop()
-        found += 1
-        if isinstance(one, Mapping):
-            found += len(one)
-            waiting.extend(one.values())
-        elif isinstance(one, list | tuple):
-            waiting.extend(one)
-    return found
+    count, values = 0, [value]
+    while values and count <= most:
+        item = values.pop()
+        count += 1
+        if isinstance(item, Mapping):
+            count += len(item)
+            values.extend(item.values())
+        elif isinstance(item, list | tuple):
+            values.extend(item)
+    return count
 
 
 def _is_plain(schema: Any) -> bool:
     """Is it a schema of keywords from _PLAIN alone? Also where a default or an example looks like one."""
-    waiting, seen = [schema], 0
-    while waiting and seen <= _FEW_IN_SCHEMA:
-        one, seen = waiting.pop(), seen + 1
-        if isinstance(one, bool):
+    values, count = [schema], 0
+    while values and count <= _FEW_IN_SCHEMA:
+        item, count = values.pop(), count + 1
+        if isinstance(item, bool):
             continue
-        if not isinstance(one, Mapping) or not _PLAIN.issuperset(one):
+        if not isinstance(item, Mapping) or not _PLAIN.issuperset(item):
             return False
-        properties = one.get("properties", {})
+        properties = item.get("properties", {})
         if not isinstance(properties, Mapping):
             return False
-        waiting.extend(properties.values())
-        waiting.extend(one[key] for key in ("items", "not", "additionalProperties") if key in one)
+        values.extend(properties.values())
+        values.extend(item[key] for key in ("items", "not", "additionalProperties") if key in item)
         for key in ("anyOf", "allOf", "oneOf"):
-            if not isinstance(one.get(key, []), list):
+            if not isinstance(item.get(key, []), list):
                 return False
-            waiting.extend(one.get(key, []))
-    return not waiting
+            values.extend(item.get(key, []))
+    return not values

@@ -43,29 +43,14 @@ def _round(number: int | float, digits: int = 0) -> int | float:
 
 
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "abs": abs,
-    "ceil": math.ceil,
-    "cos": math.cos,
-    "exp": math.exp,
-    "floor": math.floor,
-    "log": math.log,
-    "log10": math.log10,
-    "max": max,
-    "min": min,
-    "round": _round,
-    "sin": math.sin,
-    "sqrt": math.sqrt,
-    "tan": math.tan,
+    **{name: getattr(math, name) for name in "ceil cos exp floor log log10 sin sqrt tan".split()},
+    **{"abs": abs, "max": max, "min": min, "round": _round},
 }
 #: How people write operators, and how Python does. Its own ^ binds less than +, so it is replaced here.
 _WRITTEN = str.maketrans({"×": "*", "·": "*", "÷": "/", "−": "-", "–": "-", "^": "**"})
 _PARAMETERS = schema_of(
     {"query": {"type": "string", "description": "an expression, such as (3 + 4) * 2 ** 5"}}
 )
-
-
-class CalculationError(ValueError):
-    """What is wrong with an expression, in a sentence."""
 
 
 @options("rag_r1.tools.NAME")
@@ -76,33 +61,33 @@ class CalculatorOptions:
 def make_calculator(options: Mapping[str, Any], key: str) -> FunctionTool:
     """The tool. Raises OptionsError for any option."""
     options_from(CalculatorOptions, options, key)
-    words = "Calculates: + - * / // % **, " + ", ".join(_FUNCTIONS) + "."
+    words = "Calculates: + - * / // % **, " + ", ".join(sorted(_FUNCTIONS)) + "."
 
     async def answer(query: str) -> str | Refusal:
         try:
             return calculate(query)
-        except CalculationError as error:
+        except ValueError as error:
             return Refusal(f"The calculator cannot do that: {error}.")
 
     return FunctionTool("calculator", words, _PARAMETERS, answer)
 
 
 def calculate(expression: str) -> str:
-    """The value of an expression. Raises CalculationError."""
+    """The value of an expression. Raises ValueError."""
     if len(expression) > MAX_CHARS:
-        raise CalculationError(f"the expression has more than {MAX_CHARS} characters")
+        raise ValueError(f"the expression has more than {MAX_CHARS} characters")
     try:
         tree = ast.parse(expression.translate(_WRITTEN).strip(), mode="eval")
     except (SyntaxError, ValueError, MemoryError, RecursionError):
-        raise CalculationError("it is no arithmetic expression") from None
+        raise ValueError("it is no arithmetic expression") from None
     try:
         value = _value(tree.body)
     except ZeroDivisionError:
-        raise CalculationError("it divides by zero") from None
+        raise ValueError("it divides by zero") from None
     except (OverflowError, RecursionError):
-        raise CalculationError("a number becomes too large") from None
-    except (ValueError, TypeError) as error:
-        raise CalculationError(str(error)) from None
+        raise ValueError("a number becomes too large") from None
+    except TypeError as error:
+        raise ValueError(str(error)) from None
     if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
         value = int(value)
     return str(value) if isinstance(value, int) else f"{value:.12g}"
@@ -124,8 +109,8 @@ def _value(node: ast.AST) -> int | float:
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and not node.keywords:
         if node.func.id in _FUNCTIONS:
             return _bounded(_FUNCTIONS[node.func.id](*map(_value, node.args)))
-        raise CalculationError(f"there is no function {node.func.id!r}, but {', '.join(_FUNCTIONS)}")
-    raise CalculationError("it is no arithmetic expression of numbers")
+        raise ValueError(f"there is no function {node.func.id!r}, but {', '.join(sorted(_FUNCTIONS))}")
+    raise ValueError("it is no arithmetic expression of numbers")
 
 
 def _power(base: int | float, exponent: int | float) -> int | float:
@@ -137,7 +122,7 @@ def _power(base: int | float, exponent: int | float) -> int | float:
             base = float(base)
     value = base**exponent
     if isinstance(value, complex):
-        raise CalculationError("a negative number has no such root")
+        raise ValueError("a negative number has no such root")
     return _bounded(value)
 
 

@@ -43,16 +43,8 @@ from rag_r1.options.declare import (
 from rag_r1.options.import_path import ImportPathError, import_object
 from rag_r1.options.tool_limits import ToolLimits
 from rag_r1.protocols import SEARCH, Document, Failure, Refusal
-from rag_r1.protocols.retriever_query import Context
 from rag_r1.tools.argument_validator import ArgumentValidator
-from rag_r1.tools.function_tool import (
-    FunctionTool,
-    SearcherTool,
-    checked_fault,
-    named_arguments,
-    schema_of,
-    sent_arguments,
-)
+from rag_r1.tools.function_tool import FunctionTool, as_tool, is_tool, named_arguments, schema_of
 
 #: The shipped tools, imported when an entry names them: factories of (options, key of the entry).
 SHIPPED = {
@@ -74,7 +66,7 @@ def _limits(value: Any) -> Any:
     return options_from(ToolLimits, value) if isinstance(value, Mapping) else value
 
 
-def _known(tool: str) -> str:
+def _checked_name(tool: str) -> str:
     if tool not in SHIPPED and ":" not in tool:
         raise ValueError("neither shipped nor an import path")
     return tool
@@ -86,7 +78,7 @@ class EntryKeys:
 
     tool: Annotated[
         Text,
-        AfterValidator(_known),
+        AfterValidator(_checked_name),
         Constraint(f"one of {', '.join(SHIPPED)}, or an import path, `package.module:name`"),
     ]
     description: Text | None = None
@@ -102,40 +94,40 @@ def make_tool(name: str, entry: ToolEntry) -> Any:
     if name == SEARCH:
         raise ValueError(f"{key}: the name is used by the search engine; its options are rag_r1.retriever")
     if not isinstance(entry, str | Mapping):
-        what = "a tool's name, an import path or {tool, ...options}"
-        raise ValueError(f"{key} must be {what}, not {entry!r}")
-    given = {"tool": entry} if isinstance(entry, str) else dict(entry)
-    own = {option: given.pop(option) for option in option_names(EntryKeys) if option in given}
+        raise ValueError(
+            f"{key} must be a tool's name, an import path or {{tool, ...options}}, not {entry!r}"
+        )
+    options = {"tool": entry} if isinstance(entry, str) else dict(entry)
+    common = {name: options.pop(name) for name in option_names(EntryKeys) if name in options}
     try:
-        keys = options_from(EntryKeys, own, key)
+        keys = options_from(EntryKeys, common, key)
     except OptionsError as error:
-        raise OptionsError([*error.faults, *_faults(own.get("tool"), given, key)]) from None
+        raise OptionsError([*error.faults, *_option_faults(common.get("tool"), options, key)]) from None
     schema = _schema(keys, key)
-    made = _made(keys.tool, given, key)
-    if iscoroutinefunction(made):
+    tool = _load(keys.tool, options, key)
+    if iscoroutinefunction(tool):
         if schema is None or keys.description is None:
-            what = "is a plain async function: give its description and parameters"
-            raise ValueError(f"{key}: {keys.tool!r} {what}")
-        made = FunctionTool(name, keys.description, schema, made)
-    elif hasattr(made, "search") and not is_tool(made):
-        made = SearcherTool(name, made)
-    if not is_tool(made):
-        what = f"gives neither a tool nor a searcher, but {type(made).__name__}"
-        raise ValueError(f"{key}: {keys.tool!r} {what}")
-    limits = keys.limits or getattr(made, "limits", None)
+            raise ValueError(
+                f"{key}: {keys.tool!r} is a plain async function: give its description and parameters"
+            )
+        tool = FunctionTool(name, keys.description, schema, tool)
+    kind = type(tool).__name__
+    if (tool := as_tool(name, tool)) is None:
+        raise ValueError(f"{key}: {keys.tool!r} gives neither a tool nor a searcher, but {kind}")
+    limits = keys.limits or getattr(tool, "limits", None)
     if keys.description is None and schema is None and limits is None:
-        return made
-    return ConfiguredTool(name, made, keys.description, schema, limits)
+        return tool
+    return ConfiguredTool(name, tool, keys.description, schema, limits)
 
 
-def _faults(tool: Any, options: dict[str, Any], key: str) -> list[OptionFault]:
-    """The faults of a shipped tool's own options, to be told together with those of the other keys."""
+def _option_faults(tool: Any, options: dict[str, Any], key: str) -> list[OptionFault]:
+    """The faults of a shipped tool's own options, reported together with those of the other keys."""
     try:
         if isinstance(tool, str) and tool in SHIPPED:
-            _made(tool, options, key)
+            _load(tool, options, key)
     except OptionsError as error:
         return error.faults
-    except ValueError:  # told once the options are right
+    except ValueError:  # raised again once the options are right
         pass
     return []
 
@@ -143,8 +135,10 @@ def _faults(tool: Any, options: dict[str, Any], key: str) -> list[OptionFault]:
 def _schema(keys: EntryKeys, key: str) -> dict[str, Any] | None:
     whole = keys.parameters is not None and keys.parameters.get("type") == "object"
     if keys.required is not None and (whole or set(keys.required) - set(keys.parameters or {})):
-        what = f"names properties under {key}.parameters; a whole schema has its own `required`"
-        raise ValueError(f"{key}.required {what}; found {keys.required}")
+        raise ValueError(
+            f"{key}.required names properties under {key}.parameters; a whole schema has its own `required`; "
+            f"found {keys.required}"
+        )
     if keys.parameters is None:
         return None
     try:
@@ -153,32 +147,27 @@ def _schema(keys: EntryKeys, key: str) -> dict[str, Any] | None:
         raise ValueError(f"{key}.parameters must be a JSON schema: {error.message}") from error
 
 
-def _made(tool: str, options: dict[str, Any], key: str) -> Any:
+def _load(tool: str, options: dict[str, Any], key: str) -> Any:
     """What `tool` names: a tool or an async function, or what its factory makes of the options."""
     if tool in SHIPPED:
         return import_object(SHIPPED[tool])(options, key)
     try:
-        found = import_object(tool)
+        target = import_object(tool)
     except ImportPathError as error:
         raise ImportPathError(f"{key}: {error}", error.remedy) from error
-    if not (is_tool(found) or iscoroutinefunction(found)):
-        return found(options)
+    if not (is_tool(target) or iscoroutinefunction(target)):
+        return target(options)
     if options:
         raise ValueError(f"{key}: {tool!r} is a tool and takes no options; found {', '.join(options)}")
-    return found
-
-
-def is_tool(thing: Any) -> bool:
-    """Does it have what the agent core's `Tool` has?"""
-    return all(hasattr(thing, name) for name in ("call", "fault", "parameters")) and not isinstance(
-        thing, type
-    )
+    return target
 
 
 class ConfiguredTool:
     """A tool with what its entry declares about it, and with a cache if `limits` asks for one.
 
-    The cache belongs to a process and holds answers; failures and refusals are asked for again.
+    The cache belongs to a process and holds answers by the arguments of their calls; failures and refusals
+    are asked for again. The answers of a tool that reads the context of its calls depend on more than the
+    arguments, so they are not cached here (the retrieval client has a cache of its own).
     """
 
     def __init__(
@@ -193,46 +182,39 @@ class ConfiguredTool:
         self.description = tool.description if description is None else description
         self.parameters = tool.parameters if parameters is None else parameters
         self.together = getattr(tool, "together", True)
-        self._check = None if parameters is None else ArgumentValidator(parameters)
-        size = limits.cache_size if limits else 0
-        self._cache: LRUCache[str, tuple[Document, ...]] | None = LRUCache(size) if size else None
+        self.reads_context = getattr(tool, "reads_context", False)
+        self._validator = None if parameters is None else ArgumentValidator(parameters)
+        size = limits.cache_size if limits and not self.reads_context else 0
+        self._cache: LRUCache[str, tuple[Document, ...]] = LRUCache(size)
+        if hasattr(tool, "close"):
+            self.close = tool.close
+        if not size:
+            self.call = tool.call
 
     def fault(self, arguments: Mapping[str, Any]) -> str | None:
         """What is wrong with the arguments, or None."""
         args = named_arguments(arguments, self.parameters)
-        declared = None if self._check is None else self._check.fault(args)
+        declared = None if self._validator is None else self._validator.fault(args)
         return declared or self.tool.fault(arguments)
 
     async def checked(self, arguments: Mapping[str, Any]) -> str | None:
         """The same; the event loop goes on meanwhile."""
         args = named_arguments(arguments, self.parameters)
-        declared = None if self._check is None else await self._check.checked(args)
-        return declared or await checked_fault(self.tool, arguments)
+        if self._validator is not None and (fault := await self._validator.checked(args)):
+            return fault
+        checked = getattr(self.tool, "checked", None)
+        return self.tool.fault(arguments) if checked is None else await checked(arguments)
 
     async def call(
         self, arguments: Sequence[Mapping[str, Any]]
     ) -> Sequence[Sequence[Document] | Failure | Refusal]:
-        """The answers, of which those that are known are not asked for again. Raises what the tool raises."""
-        if self._cache is None:
-            return await self.tool.call(arguments)
-        keys = [json.dumps(dict(one), sort_keys=True, default=str) for one in arguments]
-        known = [self._cache.get(key) for key in keys]
-        new = [i for i, one in enumerate(known) if one is None]
-        found = await self.tool.call([arguments[i] for i in new]) if new else []
-        answers: list[Any] = list(known)
-        for i, answer in zip(new, found, strict=True):
+        """The answers, of which those in the cache are not asked for again. Raises what the tool raises."""
+        keys = [json.dumps(dict(args), sort_keys=True, default=str) for args in arguments]
+        answers: list[Any] = [self._cache.get(key) for key in keys]
+        new = [i for i, answer in enumerate(answers) if answer is None]
+        results = await self.tool.call([arguments[i] for i in new]) if new else []
+        for i, answer in zip(new, results, strict=True):
             answers[i] = answer
-            if isinstance(answer, list | tuple) and all(isinstance(one, Document) for one in answer):
+            if isinstance(answer, list | tuple) and all(isinstance(item, Document) for item in answer):
                 self._cache[keys[i]] = tuple(answer)
         return answers
-
-    async def in_context(
-        self, arguments: Sequence[Mapping[str, Any]], context: Context
-    ) -> Sequence[Mapping[str, Any]] | Failure:
-        """What the tool makes of the arguments in the context of the turn."""
-        return await sent_arguments(self.tool, arguments, context)
-
-    async def close(self) -> None:
-        """Close the tool's connections."""
-        if callable(close := getattr(self.tool, "close", None)):
-            await close()

@@ -45,9 +45,9 @@ class ElasticsearchOptions:
 
 def make_elasticsearch(options: Mapping[str, Any], key: str) -> ElasticSearch:
     """The searcher. Raises OptionsError."""
-    given = options_from(ElasticsearchOptions, options, key)
-    searcher = WikiSearcher(given.index, given.url, key=secret(given.key_env), timeout_s=given.timeout_s)
-    return ElasticSearch(searcher, given.topk)
+    parsed = options_from(ElasticsearchOptions, options, key)
+    searcher = WikiSearcher(parsed.index, parsed.url, key=secret(parsed.key_env), timeout_s=parsed.timeout_s)
+    return ElasticSearch(searcher, parsed.topk)
 
 
 class WikiSearcher:
@@ -78,8 +78,8 @@ def _result(hit: Any) -> dict[str, str]:
     if not isinstance(source, dict):
         raise HttpFailure("a hit has no _source")
     texts = {name: source.get(name) for name in ("url", *_FIELDS)}
-    known = {name: value if isinstance(value, str) else "" for name, value in texts.items()}
-    return {"id": str(hit.get("_id", ""))[:MAX_ID_CHARS], **known}
+    fields = {name: value if isinstance(value, str) else "" for name, value in texts.items()}
+    return {"id": str(hit.get("_id", ""))[:MAX_ID_CHARS], **fields}
 
 
 class ElasticSearch:
@@ -90,15 +90,18 @@ class ElasticSearch:
 
     async def search(self, queries: Sequence[str]) -> list[list[Document] | Failure]:
         """For each query its documents; a search that failed is a Failure."""
-        return list(await asyncio.gather(*map(self._one, queries)))
+        return list(await asyncio.gather(*map(self._search, queries)))
 
     async def close(self) -> None:
         """Close the connections."""
         await self.searcher.close()
 
-    async def _one(self, query: str) -> list[Document] | Failure:
+    async def _search(self, query: str) -> list[Document] | Failure:
         try:
-            found = await self.searcher.search(query, self.topk)
+            results = await self.searcher.search(query, self.topk)
         except (HttpFailure, HttpRefusal) as error:
             return failure(f"{type(error).__name__}: {error}")
-        return [Document(one["id"], f'"{one["title"]}"\n{one["text"]}'[:MAX_DOCUMENT_CHARS]) for one in found]
+        return [
+            Document(result["id"], f'"{result["title"]}"\n{result["text"]}'[:MAX_DOCUMENT_CHARS])
+            for result in results
+        ]

@@ -25,7 +25,6 @@ from jsonschema.exceptions import SchemaError
 
 from rag_r1.options.tool_limits import ToolLimits
 from rag_r1.protocols import SEARCH, Document, Failure, Refusal, text_result
-from rag_r1.protocols.retriever_query import Context
 from rag_r1.tools.argument_validator import MAX_SCHEMA_CHARS, ArgumentValidator
 
 #: Characters kept of a text that a tool returns; usually the budget of the observation is the lower limit.
@@ -49,13 +48,6 @@ def schema_of(parameters: Mapping[str, Any], required: Sequence[str] | None = No
     return schema
 
 
-async def checked_fault(tool: Any, arguments: Mapping[str, Any]) -> str | None:
-    """What is wrong with the arguments of a call, or None; if the check takes long, the event loop goes on
-    meanwhile (the tool's coroutine `checked`, if it has one)."""
-    checked = getattr(tool, "checked", None)
-    return tool.fault(arguments) if checked is None else await checked(arguments)
-
-
 def named_arguments(arguments: Mapping[str, Any], parameters: Mapping[str, Any]) -> Mapping[str, Any]:
     """Words from a syntax that names no arguments, `{"query": text}`, as the parameter that they are meant
     for: the only required one, or the only one, of a schema without `query`. Others are unchanged."""
@@ -70,7 +62,7 @@ def named_arguments(arguments: Mapping[str, Any], parameters: Mapping[str, Any])
 class FunctionTool:
     """A tool around an async function; see the top of the module."""
 
-    #: The guard makes the calls of a turn one by one, side by side, each with a time limit of its own.
+    #: The calls of a turn are made one by one, side by side, each with a time limit of its own.
     together = False
 
     def __init__(
@@ -96,17 +88,17 @@ class FunctionTool:
 
     async def call(self, arguments: Sequence[Mapping[str, Any]]) -> list[list[Document] | Failure | Refusal]:
         """Make all calls concurrently."""
-        return list(await asyncio.gather(*map(self._one, arguments)))
+        return list(await asyncio.gather(*map(self._call_once, arguments)))
 
-    async def _one(self, arguments: Mapping[str, Any]) -> list[Document] | Failure | Refusal:
+    async def _call_once(self, arguments: Mapping[str, Any]) -> list[Document] | Failure | Refusal:
         try:
             result = await self.function(**named_arguments(arguments, self.parameters))
         except Exception as error:
-            shown = f"The tool {self.name} did not answer. Try another call, or answer with what is known."
-            return Failure(shown, "tool", f"{type(error).__name__}: {error}"[:200])
+            message = f"The tool {self.name} did not answer. Try another call, or answer with what is known."
+            return Failure(message, "tool", f"{type(error).__name__}: {error}"[:200])
         if isinstance(result, str):
             return text_result(self.name, result[:_MOST_CHARS])
-        return result  # type: ignore[return-value]  # the episode's guard checks it
+        return result  # type: ignore[return-value]  # the tool executor checks it
 
 
 def tool(
@@ -120,65 +112,61 @@ def tool(
     """Decorator that makes an async function a tool. `name` defaults to the function's name."""
     schema = schema_of(parameters, required)
 
-    def made(function: Function) -> FunctionTool:
-        return FunctionTool(name or function.__name__, description, schema, function, limits)
-
-    return made
+    return lambda function: FunctionTool(name or function.__name__, description, schema, function, limits)
 
 
 class Searcher(Interface):
-    """Answers all queries of a turn, aligned with them. A failed search is a Failure, never an exception.
-
-    It may have a coroutine `in_context(queries, context)`, which returns what is to be searched for instead
-    of the queries of a turn, or a Failure of all of them; `context()` gives the turn's CallContext
-    (rag_r1/protocols/retriever_query.py).
-    """
+    """Answers all queries of a turn, aligned with them. A failed search is a Failure, never an exception."""
 
     async def search(self, queries: Sequence[str]) -> Sequence[Sequence[Document] | Failure]: ...
 
 
-async def sent_arguments(inner: Any, what: Sequence[Any], context: Context) -> Sequence[Any] | Failure:
-    """What a tool (or a searcher) makes of the arguments (or queries) of a turn; unchanged if it does not
-    read the context."""
-    in_context = getattr(inner, "in_context", None)
-    return what if in_context is None else await in_context(what, context)
+class SearchTool:
+    """The part that all tools with one argument, `query`, share: their `call` makes one search for all calls
+    of a turn."""
 
-
-class SearcherTool:
-    """A tool around an object with a coroutine `search(queries)`: one search for all calls of a turn."""
-
+    name = SEARCH
     description = "Searches a collection of passages for a query and returns the best ones."
     parameters: Mapping[str, Any] = schema_of(
         {"query": {"type": "string", "description": "what to look for"}}
     )
 
-    def __init__(self, name: str, searcher: Searcher):
-        self.name, self.searcher = name, searcher
-
-    def fault(self, arguments: Mapping[str, Any]) -> str | None:
+    @staticmethod
+    def fault(arguments: Mapping[str, Any]) -> str | None:
         """A search has one argument, a text `query`."""
         query = arguments.get("query")
         if len(arguments) == 1 and isinstance(query, str):
             return None if query.strip() else "Wrong arguments: the query is empty."
         return "Wrong arguments: a search needs one, `query`, a text."
 
+
+class SearcherTool(SearchTool):
+    """A tool around a Searcher."""
+
+    def __init__(self, name: str, searcher: Searcher):
+        self.name, self.search = name, searcher.search
+        if hasattr(searcher, "close"):
+            self.close = searcher.close
+
     async def call(self, arguments: Sequence[Mapping[str, Any]]) -> Sequence[Sequence[Document] | Failure]:
         """Make one search for all queries."""
-        return await self.searcher.search([one["query"] for one in arguments])
-
-    async def in_context(
-        self, arguments: Sequence[Mapping[str, Any]], context: Context
-    ) -> Sequence[Mapping[str, Any]] | Failure:
-        """The arguments with what the searcher is to be sent for each query."""
-        sent = await sent_arguments(self.searcher, [one["query"] for one in arguments], context)
-        return sent if isinstance(sent, Failure) else [{"query": query} for query in sent]
-
-    async def close(self) -> None:
-        """Close the searcher's connections, if it has any."""
-        if callable(close := getattr(self.searcher, "close", None)):
-            await close()
+        return await self.search([args["query"] for args in arguments])
 
 
-def search_tools(searcher: Searcher) -> dict[str, SearcherTool]:
-    """The tools of an episode that can only search."""
-    return {SEARCH: SearcherTool(SEARCH, searcher)}
+def is_tool(value: Any) -> bool:
+    """Whether it has the methods and attributes of the agent core's `Tool`."""
+    return all(hasattr(value, name) for name in ("call", "fault", "parameters")) and not isinstance(
+        value, type
+    )
+
+
+def as_tool(name: str, value: Any) -> Any:
+    """A tool, or a Searcher as a tool; None if it is neither."""
+    if is_tool(value):
+        return value
+    return SearcherTool(name, value) if hasattr(value, "search") else None
+
+
+def search_tools(search: Any) -> dict[str, Any]:
+    """The tools of an episode that can only search, with a Searcher or a tool."""
+    return {SEARCH: as_tool(SEARCH, search)}

@@ -72,15 +72,15 @@ class GraphOptions:
 def make_graph(options: Mapping[str, Any], key: str) -> GraphSearch:
     """The searcher. Raises OptionsError for a wrong option, and ValueError if the file or rdflib is
     missing."""
-    given = options_from(GraphOptions, options, key)
-    path = Path(given.file)
+    parsed = options_from(GraphOptions, options, key)
+    path = Path(parsed.file)
     if path.suffix.lower() not in FORMATS:
-        raise ValueError(f"{key}.file must end in one of {', '.join(FORMATS)}, not {given.file!r}")
+        raise ValueError(f"{key}.file must end in one of {', '.join(FORMATS)}, not {parsed.file!r}")
     if not path.is_file():
-        raise ValueError(f"{key}.file: there is no file {given.file!r}")
+        raise ValueError(f"{key}.file: there is no file {parsed.file!r}")
     if find_spec("rdflib") is None:
         raise ValueError(f"{key} needs the package rdflib: {pip_command('graph')}")
-    return GraphSearch(given)
+    return GraphSearch(parsed)
 
 
 class GraphSearch:
@@ -91,16 +91,12 @@ class GraphSearch:
         self._facts = LazyValue(lambda: FactGraph.read(Path(options.file), options.language))
 
     async def search(self, queries: Sequence[str]) -> list[list[Document]]:
-        """For each query the things that it names. Raises GraphError, or OSError, if the file cannot be
+        """For each query the things that it names. Raises ValueError, or OSError, if the file cannot be
         read."""
-        facts, given = await self._facts.get(), self.options
+        facts, options = await self._facts.get(), self.options
         return await asyncio.to_thread(
-            lambda: [facts.search(query, given.topk, given.facts) for query in queries]
+            lambda: [facts.search(query, options.topk, options.facts) for query in queries]
         )
-
-
-class GraphError(ValueError):
-    """The file cannot be read; the message names it and says why."""
 
 
 class FactGraph:
@@ -122,10 +118,10 @@ class FactGraph:
 
     @classmethod
     def read(cls, path: Path, language: str = "en") -> FactGraph:
-        """From an RDF file. Raises OSError, and GraphError."""
+        """From an RDF file. Raises OSError, and ValueError."""
         size = path.stat().st_size
         if size > MAX_FILE_BYTES:
-            raise GraphError(f"{path}: it has more than {MAX_FILE_BYTES >> 20} MiB")
+            raise ValueError(f"{path}: it has more than {MAX_FILE_BYTES >> 20} MiB")
         limits = JobLimits(
             CPU_S + CPU_S_MIB * size / (1 << 20), (1 << 30) + _MEMORY * size, (128 << 20) + _ANSWER * size
         )
@@ -134,9 +130,9 @@ class FactGraph:
         try:
             terms, triples = workers.call("rag_r1.sandbox.rdf:read", job, limits)
         except LimitError as error:
-            raise GraphError(terminal_text(f"{path}: {error}: repair it or split it", 600)) from None
+            raise ValueError(terminal_text(f"{path}: {error}: repair it or split it", 600)) from None
         except JobError as error:
-            kind = OSError if error.kind == "OSError" else GraphError
+            kind = OSError if error.kind == "OSError" else ValueError
             raise kind(terminal_text(f"{path}: {error}", 600)) from None
         finally:
             workers.close()
@@ -147,8 +143,8 @@ class FactGraph:
         wanted = set(_words(query))
         if not wanted:
             return []
-        found = set.intersection(*(self._with_word.get(word, set()) for word in wanted))
-        ranked = sorted(found, key=lambda thing: (self._distance(thing, wanted), self._text(thing)))
+        things = set.intersection(*(self._with_word.get(word, set()) for word in wanted))
+        ranked = sorted(things, key=lambda thing: (self._distance(thing, wanted), self._text(thing)))
         return [self._document(thing, most_facts) for thing in ranked[:topk]]
 
     def _read_names(self) -> None:

@@ -1,7 +1,7 @@
 """A JSON client for tools that call foreign servers.
 
 What comes back is hostile data: it is limited in size, not decompressed, and redirects are errors. A tool
-asks once; the guard around all tools repeats what failed (rag_r1/agent/tool_executor.py). Tokens are read
+asks once; the tool executor repeats what failed (rag_r1/agent/tool_executor.py). Tokens are read
 from the environment variable that an option names, are sent in a header to this address only, and stand in no
 message.
 """

@@ -43,8 +43,8 @@ class PageOptions:
 
 def make_page(options: Mapping[str, Any], key: str) -> FunctionTool:
     """The tool. Raises OptionsError."""
-    given = options_from(PageOptions, options, key)
-    return PageTool(given, JsonClient(token_header(), given.timeout_s))
+    parsed = options_from(PageOptions, options, key)
+    return PageTool(parsed, JsonClient(token_header(), parsed.timeout_s))
 
 
 class PageTool(FunctionTool):

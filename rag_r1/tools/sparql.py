@@ -61,10 +61,10 @@ class SparqlTool(FunctionTool):
 
     def __init__(self, options: SparqlOptions):
         if options.template is None:
-            words, what = "Asks a knowledge graph in SPARQL.", "a SPARQL query, SELECT or ASK"
+            words, meaning = "Asks a knowledge graph in SPARQL.", "a SPARQL query, SELECT or ASK"
         else:
-            words, what = "Looks words up in a knowledge graph.", "the words to look up"
-        parameters = schema_of({"query": {"type": "string", "maxLength": 4000, "description": what}})
+            words, meaning = "Looks words up in a knowledge graph.", "the words to look up"
+        parameters = schema_of({"query": {"type": "string", "maxLength": 4000, "description": meaning}})
         super().__init__("sparql", words, parameters, self.ask)
         self.options = options
         token = secret(options.token_env)

@@ -28,15 +28,7 @@ PLAIN = _TOOLS + "{% for m in messages %}" + _MESSAGE + "{% endfor %}" + _GO_ON
 QUOTING = PLAIN.replace("m.content", "m.content | tojson if m.role == 'tool' else m.content")
 QUOTING = QUOTING.replace("assistant\n", "assistant\n<think>\n")
 OWN = {"plain": PLAIN, "quoting": QUOTING}
-PUBLISHED = (
-    "qwen3",
-    "qwen3_training",
-    "qwen3_instruct_2507",
-    "qwen2_5",
-    "qwen3_5_think",
-    "llama3_1",
-    "llama3_2",
-)
+PUBLISHED = tuple("qwen3 qwen3_training qwen3_instruct_2507 qwen2_5 qwen3_5_think llama3_1 llama3_2".split())
 _FOLDER = Path(sys.prefix) / "apart" / "trl" / "chat_templates"
 _FILES = _FOLDER if _FOLDER.is_dir() else None
 _LEFT_OUT = pytest.mark.skip(

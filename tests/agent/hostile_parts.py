@@ -140,7 +140,7 @@ ENGINE_FAULTS = {
 DOCUMENT = Document("1", "A\nfact", 0.5)
 
 
-def found(queries):
+def results(queries):
     return [[DOCUMENT] for _ in queries]
 
 
@@ -154,9 +154,9 @@ SEARCH_FAULTS = {
     "cancelled": lambda queries: cancelled(),
     "None": lambda queries: None,
     "a number": lambda queries: 5,
-    "too few": lambda queries: found(queries)[1:],
-    "too many": lambda queries: [*found(queries), []],
-    "generator": lambda queries: iter(found(queries)),
+    "too few": lambda queries: results(queries)[1:],
+    "too many": lambda queries: [*results(queries), []],
+    "generator": lambda queries: iter(results(queries)),
     "no list": lambda queries: [None for _ in queries],
     "no documents": lambda queries: [["a fact"] for _ in queries],
     "one no document": lambda queries: [[DOCUMENT, None] for _ in queries],
@@ -196,7 +196,7 @@ class Parts:
     async def search(self, queries):
         self.asked.append(list(queries))
         fault = self.search_faults.pop(0) if self.search_faults else "good"
-        out = SEARCH_FAULTS[fault](queries) if fault != "good" else found(queries)
+        out = SEARCH_FAULTS[fault](queries) if fault != "good" else results(queries)
         return await out if asyncio.iscoroutine(out) else out
 
 

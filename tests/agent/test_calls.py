@@ -5,10 +5,10 @@ import asyncio
 import pytest
 import yaml
 
-from rag_r1.agent import Budget, Episode, FailurePolicy
+from rag_r1.agent import FailurePolicy
 from rag_r1.protocols import load_protocol
-from rag_r1.tools import search_tools, tool
-from tests.fakes.scripted_engine import ANSWER, Characters, Engine, Searcher
+from rag_r1.tools import tool
+from tests.fakes.scripted_engine import ANSWER, make_episode, observed_text
 
 TEXT = {"x": {"type": "string"}}
 QUICK = FailurePolicy(wait_s=0.0, tool_timeout_s=0.05)
@@ -46,7 +46,7 @@ class Alternating:
         return None
 
     async def call(self, arguments):
-        self.asked.append([one["x"] for one in arguments])
+        self.asked.append([item["x"] for item in arguments])
         if len(self.asked) == 1:
             raise ConnectionError("away")
         return [[] for _ in arguments]
@@ -63,21 +63,12 @@ def protocol(tmp_path):
 
 
 def play(protocol, line, tools, failures=QUICK, **budget):
-    episode = Episode(
-        protocol,
-        Budget(**{"max_query_observation_tokens": 4000, "max_response_tokens": 10_000, **budget}),
-        Engine([line, ANSWER]),
-        {**search_tools(Searcher()), **{tool.name: tool for tool in tools}},
-        Characters(),
-        failures,
-    )
-    record = asyncio.run(episode.run("id", "q", [1]))
-    shown = "".join(chr(i) for span in episode.ledger.spans() if not span.generated for i in span.ids)
-    return record, shown
+    episode = make_episode(protocol, [line, ANSWER], tools=tools, failures=failures, **budget)
+    return asyncio.run(episode.run("id", "q", [1])), observed_text(episode)
 
 
-def calls(*given):
-    written = ", ".join(f'{{"name": "{name}", "arguments": {arguments}}}' for name, arguments in given)
+def calls(*options):
+    written = ", ".join(f'{{"name": "{name}", "arguments": {arguments}}}' for name, arguments in options)
     return f"<call>[{written}]</call>"
 
 

@@ -118,7 +118,7 @@ def test_the_ledger_is_the_templates_conversation(name, said, found):
     setup = setup_with(name, results)
     header = opened_by_the_header(setup)
     texts = [turn(thought, *map(call, queries)) for thought, queries, _ in said] + [ANSWER]
-    asked = [queries for _, queries, _ in said] + [[]]
+    searches = [queries for _, queries, _ in said] + [[]]
     ends = [end for _, _, end in said] + [False]
     lines = [(text.removeprefix(header), end) for text, end in zip(texts, ends, strict=True)]
     record, ledger, contexts = play(setup, *lines)
@@ -128,14 +128,14 @@ def test_the_ledger_is_the_templates_conversation(name, said, found):
     plain = replace(TOOLS.format, template="{body}")
     bare = replace(setup.protocol, turns="text", chat_turns=None, format=plain)
     messages = list(setup.protocol.messages(QUESTION))
-    for text, queries in zip(texts, asked, strict=True):
+    for text, queries in zip(texts, searches, strict=True):
         messages.append({"role": "assistant", "content": text})
         for query in queries:
             messages.append({"role": "tool", "content": bare.observation(["q"], [results[query]]).strip()})
     tokenizer, row = tokenizer_with(name), ledger.row()
     whole = tokenizer.apply_chat_template(messages, tools=schemas({}), tokenize=False)
-    seen = tokenizer.decode(row.prompt_ids + row.response_ids)
-    assert whole.startswith(seen) and whole[len(seen) :].strip() == setup.protocol.end_token
+    versions = tokenizer.decode(row.prompt_ids + row.response_ids)
+    assert whole.startswith(versions) and whole[len(versions) :].strip() == setup.protocol.end_token
 
     # Ids: the prompt, each turn as it was sampled, and what stands between turns, each encoded on its own.
     encode, expected, mask = setup.codec.encode, [], []
@@ -144,8 +144,8 @@ def test_the_ledger_is_the_templates_conversation(name, said, found):
         generated = encode(text) + (encode(setup.protocol.end_token) if end else [])
         expected, mask = expected + generated, mask + [1] * len(generated)
         if number < len(said):
-            shown = [results[query] for query in asked[number]]
-            between = encode(setup.protocol.observation(asked[number], shown))[int(end) :]
+            visible = [results[query] for query in searches[number]]
+            between = encode(setup.protocol.observation(searches[number], visible))[int(end) :]
             expected, mask = expected + between, mask + [0] * len(between)
     assert (row.response_ids, row.response_mask) == (expected, mask)
     assert row.prompt_ids == setup.prompt_ids(QUESTION)
@@ -163,10 +163,10 @@ def test_the_end_of_a_turn_stands_in_the_context_once_and_is_the_policys_only_if
 def test_a_turn_without_an_action_is_answered_in_the_role_of_a_tool():
     setup = setup_with("plain")
     record, ledger, _ = play(setup, turn("a", "<tool_call>\nUlm\n</tool_call>"), turn("b"), ANSWER)
-    assert [one.action for one in record.turns] == ["invalid", "invalid", "answer"]
+    assert [item.action for item in record.turns] == ["invalid", "invalid", "answer"]
     _, hint, *_ = ledger.spans()
-    told = setup.codec.tokenizer.decode(hint.ids)
-    assert told == f"\n<|im_start|>tool\n{TOOLS.invalid_hint}<|im_end|>\n<|im_start|>assistant\n"
+    report = setup.codec.tokenizer.decode(hint.ids)
+    assert report == f"\n<|im_start|>tool\n{TOOLS.invalid_hint}<|im_end|>\n<|im_start|>assistant\n"
 
 
 def test_a_wrong_call_is_answered_beside_the_right_ones_of_its_turn():
@@ -175,19 +175,19 @@ def test_a_wrong_call_is_answered_beside_the_right_ones_of_its_turn():
     record, ledger, _ = play(
         setup, turn("a", call("Ulm"), *wrong), turn("b", call(name="add", a=1, b=2)), ANSWER
     )
-    assert [one.status for one in record.turns[0].calls] == ["ok", "refused", "refused"]
+    assert [item.status for item in record.turns[0].calls] == ["ok", "refused", "refused"]
     _, first, _, second, _ = ledger.spans()
-    told = setup.codec.tokenizer.decode(first.ids)
-    assert told.count("<|im_start|>tool\n") == 3 and told.count("<|im_end|>") == 2 + 1
-    assert "Wrong arguments at ['b']: 'two' is not of type 'number'" in told
-    assert "There is no tool '[/tool_response]'. The tools are: search, add." in told
+    report = setup.codec.tokenizer.decode(first.ids)
+    assert report.count("<|im_start|>tool\n") == 3 and report.count("<|im_end|>") == 2 + 1
+    assert "Wrong arguments at ['b']: 'two' is not of type 'number'" in report
+    assert "There is no tool '[/tool_response]'. The tools are: search, add." in report
     assert "tool\n3<|im_end|>" in setup.codec.tokenizer.decode(second.ids)
 
 
 def test_a_turn_that_is_cut_by_its_budget_is_closed_for_the_policy():
     setup = setup_with("plain", budget=replace(BUDGET, max_turn_tokens=20))
     record, ledger, _ = play(setup, turn("a" * 100, call("Ulm")), "<answer> Danube </answer>")
-    assert [one.status for one in record.turns] == ["truncated", "ok"]
+    assert [item.status for item in record.turns] == ["truncated", "ok"]
     _, observed, _ = ledger.spans()
     assert setup.codec.tokenizer.decode(observed.ids).startswith("<|im_end|>\n<|im_start|>tool\nError")
 
@@ -198,8 +198,8 @@ def test_long_results_are_packed_with_everything_around_them():
     record, ledger, _ = play(setup, turn("a", *map(call, "abc")), ANSWER)
     _, observed, _ = ledger.spans()
     assert 100 < record.turns[0].observed_tokens == len(observed.ids) <= 200
-    told = setup.codec.tokenizer.decode(observed.ids)
-    assert told.count('tool\n"Doc 1:') == 3 and told.endswith("<|im_start|>assistant\n<think>\n")
+    report = setup.codec.tokenizer.decode(observed.ids)
+    assert report.count('tool\n"Doc 1:') == 3 and report.endswith("<|im_start|>assistant\n<think>\n")
 
 
 def test_a_reflection_that_takes_a_turn_back_leaves_whole_messages(tmp_path):

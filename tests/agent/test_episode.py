@@ -5,27 +5,33 @@ from random import Random
 
 import pytest
 
-from rag_r1.agent import Budget, Episode
 from rag_r1.protocols import Document, Failure, load_protocol
-from rag_r1.tools import search_tools
-from tests.fakes.scripted_engine import ANSWER, FOUND, OBSERVED, SEARCH, Characters, Engine, Searcher, untimed
+from tests.fakes.scripted_engine import (
+    ANSWER,
+    FOUND,
+    OBSERVED,
+    SEARCH,
+    Engine,
+    Searcher,
+    make_episode,
+    untimed,
+)
 
 SQ, MQ = load_protocol("rag_r1_sq"), load_protocol("rag_r1_mq")
 
 
 async def play(lines, protocol=SQ, searcher=None, aborted=False, **budget):
     """(record, ledger, what the engine saw) of an episode with the prompt "P"."""
-    budget = Budget(**{"max_query_observation_tokens": 4000, "max_response_tokens": 10_000, **budget})
     engine = Engine(lines, aborted=aborted)
-    episode = Episode(protocol, budget, engine, search_tools(searcher or Searcher()), Characters())
+    episode = make_episode(protocol, engine, searcher, **budget)
     record = await episode.run("hotpot-1", "Which city?", [ord("P")])
     return record, episode.ledger, engine.contexts
 
 
 async def test_search_observe_answer():
-    record, ledger, seen = await play([SEARCH, ANSWER])
+    record, ledger, contexts = await play([SEARCH, ANSWER])
     assert (record.status, record.answer) == ("answered", "Rome")
-    assert seen == ["P", f"P{SEARCH}{OBSERVED}"]
+    assert contexts == ["P", f"P{SEARCH}{OBSERVED}"]
     row = ledger.row()
     assert "".join(map(chr, row.response_ids)) == SEARCH + OBSERVED + ANSWER
     assert row.response_mask == [1] * len(SEARCH) + [0] * len(OBSERVED) + [1] * len(ANSWER)
@@ -59,14 +65,14 @@ async def test_an_empty_answer_is_an_answer():
 
 
 async def test_an_invalid_turn_gets_the_hint_and_the_episode_goes_on():
-    record, _, seen = await play(["I think so.", ANSWER])
+    record, _, contexts = await play(["I think so.", ANSWER])
     assert record.status == "answered"
-    assert seen[1] == f"PI think so.{SQ.invalid_hint}"
+    assert contexts[1] == f"PI think so.{SQ.invalid_hint}"
     assert (record.turns[0].action, record.turns[0].status) == ("invalid", "invalid")
 
 
 async def test_a_turn_that_is_cut_by_its_budget_says_so():
-    record, _, seen = await play([SEARCH, ANSWER], max_turn_tokens=len(ANSWER))
+    record, _, contexts = await play([SEARCH, ANSWER], max_turn_tokens=len(ANSWER))
     assert [turn.status for turn in record.turns] == ["truncated", "ok"]
     # The rest of a block in the next turn does not complete it.
     record, _, _ = await play(["<answer> Ro", "me </answer>", ANSWER], max_turn_tokens=len(ANSWER))
@@ -86,10 +92,12 @@ async def test_the_last_turns_search_is_not_carried_out(max_turns, final_turn, t
 
 
 async def test_a_failed_search_is_shown_and_the_episode_goes_on():
-    record, _, seen = await play([SEARCH, ANSWER], searcher=Searcher(Failure("the search engine is away")))
+    record, _, contexts = await play(
+        [SEARCH, ANSWER], searcher=Searcher(Failure("the search engine is away"))
+    )
     assert (record.status, record.answer) == ("answered", "Rome")
     assert (record.turns[0].status, record.turns[0].documents) == ("tool_failure", [[]])
-    assert seen[1].endswith("\n<information>\nthe search engine is away\n</information>\n")
+    assert contexts[1].endswith("\n<information>\nthe search engine is away\n</information>\n")
 
 
 async def test_an_episode_without_an_answer_after_a_failed_search_is_a_tool_failure():
@@ -107,11 +115,11 @@ async def test_an_aborted_generation_ends_the_episode(line):
 
 async def test_an_observation_that_cannot_fit_ends_the_episode_before_it_is_seen():
     room = len(SEARCH) + len("\n<information>\n\n</information>\n") + 16
-    record, ledger, seen = await play([SEARCH, ANSWER], max_response_tokens=room - 1)
-    assert (record.status, len(seen), len(ledger.row().response_ids)) == ("token_limit", 1, len(SEARCH))
+    record, ledger, contexts = await play([SEARCH, ANSWER], max_response_tokens=room - 1)
+    assert (record.status, len(contexts), len(ledger.row().response_ids)) == ("token_limit", 1, len(SEARCH))
     # One token more, and the bare tags fit.
-    record, ledger, seen = await play([SEARCH, ANSWER], max_response_tokens=room)
-    assert seen[1].endswith("\n<information>\n\n</information>\n")
+    record, ledger, contexts = await play([SEARCH, ANSWER], max_response_tokens=room)
+    assert contexts[1].endswith("\n<information>\n\n</information>\n")
     assert record.turns[0].documents == [[]]
 
 
@@ -122,17 +130,17 @@ async def test_without_any_room_for_an_observation_nothing_is_searched():
 
 
 async def test_a_hint_that_does_not_fit_ends_the_episode():
-    record, _, seen = await play(["hm", ANSWER], max_response_tokens=100)
-    assert (record.status, len(seen)) == ("token_limit", 1)
+    record, _, contexts = await play(["hm", ANSWER], max_response_tokens=100)
+    assert (record.status, len(contexts)) == ("token_limit", 1)
 
 
 async def test_documents_are_cut_to_the_query_budget_and_the_closing_tag_stays():
     many = Searcher([Document(str(i), f"Title {i}\n" + "word " * 20) for i in range(5)])
-    record, _, seen = await play(
+    record, _, contexts = await play(
         ["<search> a, b </search>", ANSWER], MQ, many, max_query_observation_tokens=300
     )
     assert [len(documents) for documents in record.turns[0].documents] == [3, 3]
-    assert seen[1].endswith('word"\n  ]\n}\n</information>\n')
+    assert contexts[1].endswith('word"\n  ]\n}\n</information>\n')
 
 
 def random_scene(seed):
@@ -151,9 +159,7 @@ def random_scene(seed):
 async def test_many_trajectories_at_once_give_the_records_of_one_after_another():
     async def episode(seed):
         lines, result, pause = random_scene(seed)
-        loop = Episode(
-            MQ, Budget(), Engine(lines, pause), search_tools(Searcher(result, pause)), Characters()
-        )
+        loop = make_episode(MQ, Engine(lines, pause), Searcher(result, pause))
         record = await loop.run(str(seed), "q", [seed])
         return untimed(record), loop.ledger.row()
 
@@ -164,14 +170,9 @@ async def test_many_trajectories_at_once_give_the_records_of_one_after_another()
 
 async def test_no_trajectory_waits_for_anothers_search():
     answered = asyncio.Event()
-    stuck = Episode(
-        SQ, Budget(), Engine([SEARCH, ANSWER]), search_tools(Searcher(pause=answered.wait)), Characters()
-    )
+    stuck = make_episode(SQ, [SEARCH, ANSWER], Searcher(pause=answered.wait))
     waiting = asyncio.create_task(stuck.run("stuck", "q", [1]))
-    others = [
-        Episode(SQ, Budget(), Engine([SEARCH, ANSWER]), search_tools(Searcher()), Characters())
-        for _ in range(20)
-    ]
+    others = [make_episode(SQ, [SEARCH, ANSWER]) for _ in range(20)]
     records = await asyncio.gather(*(other.run("free", "q", [1]) for other in others))
     assert {record.status for record in records} == {"answered"}
     assert not waiting.done()

@@ -112,33 +112,9 @@ loop = cache(asyncio.new_event_loop)
 # --- What the policy writes and what the search finds ---
 
 PIECES = [*TAGS, *SPECIAL, ">\n", "</", "\n<", "Doc ", '": ', "search>", " a", "ab", "></", "n>\n<i"]
-FRAGMENTS = [
-    *TAGS,
-    *SPECIAL,
-    "{body}",
-    "{contents}",
-    "{question}",
-    '"',
-    "\\",
-    "\n",
-    "🙂",
-    "é",
-    "<|",
-    "|>",
-    "a b",
-]
-QUERIES = [
-    "a",
-    "a, b",
-    "a, b, c",
-    '"a, b", c',
-    '["a", "b", "c"]',
-    "a,b,c,d,e",
-    "<think>",
-    '["\\ud800"]',
-    "",
-    "[",
-]
+FRAGMENTS = [*TAGS, *SPECIAL, *"{body} {contents} {question} 🙂 é <| |>".split(), '"', "\\", "\n", "a b"]
+QUERIES = ["a", "a, b", "a, b, c", '"a, b", c', '["a", "b", "c"]', "a,b,c,d,e"]
+QUERIES += ["<think>", '["\\ud800"]', "", "["]
 LONG = [
     "word " * 60,
     "no_blanks" * 30,
@@ -361,8 +337,8 @@ def test_the_record_tells_what_happened(played):
         assert not last.queries
     assert [turn.queries for turn in record.turns if turn.queries] == played.searcher.calls
     assert record.n_searches == sum(map(len, played.searcher.calls))
-    asked = [query_key(query) for queries in played.searcher.calls for query in queries]
-    assert record.n_repeated_queries == len(asked) - len(set(asked))
+    keys = [query_key(query) for queries in played.searcher.calls for query in queries]
+    assert record.n_repeated_queries == len(keys) - len(set(keys))
     for turn, call in zip(record.turns, played.engine.calls, strict=True):
         assert turn.text == played.episode.codec.decode(call[2])
         assert turn.action == played.episode.protocol.parse(turn.text).kind
@@ -376,17 +352,17 @@ def test_the_record_tells_what_happened(played):
 @given(EPISODES)
 def test_a_turn_shows_the_best_ranked_documents_and_tells_of_failures(played):
     for number, turn in enumerate(played.record.turns):
-        found = played.engine.script[number % len(played.engine.script)].results[: len(turn.queries)]
-        failed = any(isinstance(result, Failure) for result in found)
+        matches = played.engine.script[number % len(played.engine.script)].results[: len(turn.queries)]
+        failed = any(isinstance(result, Failure) for result in matches)
         assert (turn.status == "tool_failure") == bool(turn.queries and failed)
         if not turn.documents:
             continue
-        for shown, result in zip(turn.documents, found, strict=True):
+        for observation, result in zip(turn.documents, matches, strict=True):
             if isinstance(result, Failure):
-                assert shown == []
+                assert observation == []
                 continue
-            assert shown[:-1] == result[: len(shown[:-1])]
-            for last, whole in zip(shown[-1:], result[len(shown) - 1 :], strict=False):
+            assert observation[:-1] == result[: len(observation[:-1])]
+            for last, whole in zip(observation[-1:], result[len(observation) - 1 :], strict=False):
                 assert whole.contents.startswith(last.contents)
                 assert (last.id, last.score) == (whole.id, whole.score)
 

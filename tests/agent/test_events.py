@@ -5,18 +5,16 @@ import json
 
 import pytest
 
-from rag_r1.agent import Budget, Episode
 from rag_r1.agent.records import EventLog, read_records, trajectory_of
 from rag_r1.protocols import Failure, load_protocol
-from rag_r1.tools import search_tools
-from tests.fakes.scripted_engine import ANSWER, SEARCH, Characters, Engine, Searcher, untimed
+from tests.fakes.scripted_engine import ANSWER, SEARCH, Searcher, make_episode, untimed
 
 MQ = load_protocol("rag_r1_mq")
 
 
 def play(lines, observer=None, result=None):
-    searcher = Searcher(result) if result is not None else Searcher()
-    episode = Episode(MQ, Budget(), Engine(lines), search_tools(searcher), Characters(), observer=observer)
+    searcher = Searcher(result) if result is not None else None
+    episode = make_episode(MQ, lines, searcher, observer=observer)
     return asyncio.run(episode.run("id", "q", [1])), episode.ledger
 
 
@@ -26,9 +24,9 @@ def test_events_tell_what_the_record_holds_in_the_order_in_which_it_happened():
     kinds = ["turn", "tokens", "calls", "documents", "turn", "tokens", "turn", "tokens", "answer", "ended"]
     assert [event.kind for event in events] == kinds
     assert [event.turn for event in events] == [0, 0, 0, 0, 1, 1, 2, 2, 2, 2]
-    told = {event.kind: event.data for event in events[:4]}
-    assert told["tokens"]["text"] == record.turns[0].text
-    assert told["documents"]["calls"] == [call.to_dict() for call in record.turns[0].calls]
+    report = {event.kind: event.data for event in events[:4]}
+    assert report["tokens"]["text"] == record.turns[0].text
+    assert report["documents"]["calls"] == [call.to_dict() for call in record.turns[0].calls]
     assert events[-1].data == record.to_dict()
     assert json.loads(json.dumps([event.to_dict() for event in events]))
 
@@ -42,15 +40,15 @@ def test_a_failure_is_told_when_it_happens():
 
 
 def test_an_observer_that_raises_is_told_in_the_log_and_changes_nothing(caplog):
-    seen = []
+    received = []
 
     def broken(event):
-        seen.append(event)
+        received.append(event)
         raise OSError("the disk is full")
 
     record, ledger = play([SEARCH, ANSWER], broken)
     plain, undisturbed = play([SEARCH, ANSWER])
-    assert len(seen) == 1 and "the disk is full" in caplog.text
+    assert len(received) == 1 and "the disk is full" in caplog.text
     assert untimed(record) == untimed(plain) and ledger.rows() == undisturbed.rows()
 
 

@@ -133,12 +133,12 @@ def test_a_trajectory_suspended_in_a_search_goes_on_where_it_was():
     """The engine changes its weights (here: its log-probs) while the search is under way."""
 
     async def main():
-        asked, answered = asyncio.Event(), asyncio.Event()
+        searching, answered = asyncio.Event(), asyncio.Event()
         version = 1
 
         class Slow(Searcher):
             async def search(self, queries):
-                asked.set()
+                searching.set()
                 await answered.wait()
                 return await super().search(queries)
 
@@ -150,7 +150,7 @@ def test_a_trajectory_suspended_in_a_search_goes_on_where_it_was():
         engine = Versioned([SEARCH, ANSWER])
         episode = Episode(PROTOCOL, Budget(), engine, search_tools(Slow()), Characters(), MASKING)
         task = asyncio.create_task(episode.run("id", "Q?", [1]))
-        await asyncio.wait_for(asked.wait(), 5)
+        await asyncio.wait_for(searching.wait(), 5)
         version = 2
         answered.set()
         record = await asyncio.wait_for(task, 5)

@@ -61,10 +61,10 @@ def test_a_fault_of_the_searcher_is_retried_and_then_a_failed_search(fault):
 def test_unless_it_is_masked_a_failed_search_is_shown_in_one_fixed_sentence(fault):
     record, ledger = play(Parts([SEARCH, ANSWER], [], [fault]), policy=replace(QUICK, retries=0, mask=()))
     assert (record.status, record.answer, record.turns[0].status) == ("answered", "Rome", "tool_failure")
-    shown = "".join(map(chr, ledger.row().response_ids))
+    output = "".join(map(chr, ledger.row().response_ids))
     late = fault in ("hangs", "hangs on")
     sentence = "away" if fault.startswith("failures") else TIMED_OUT if late else NO_ANSWER
-    assert sentence in shown and "gone" not in shown and len(record.failures) == 1
+    assert sentence in output and "gone" not in output and len(record.failures) == 1
 
 
 def test_only_the_result_that_is_none_fails():
@@ -102,9 +102,7 @@ def test_the_engines_surplus_is_cut_with_its_log_probs_and_is_no_failure():
     assert [turn.text for turn in record.turns] == ["hmxxxxx"] * 2
     assert [turn.status for turn in record.turns] == ["truncated"] * 2
     generated = [
-        lp
-        for lp, mine in zip(ledger.row().response_logprobs, ledger.row().response_mask, strict=True)
-        if mine
+        lp for lp, bit in zip(ledger.row().response_logprobs, ledger.row().response_mask, strict=True) if bit
     ]
     assert generated == [-float(i) for i in range(7)] * 2
     assert [note.kind for note in record.failures] == ["budget"]
@@ -143,11 +141,11 @@ def test_the_context_bounds_prompt_and_response_together():
 
 
 def test_a_prompt_is_awaited_and_one_that_cannot_be_made_is_a_bad_row():
-    async def made(ids):
+    async def built(ids):
         return ids if ids else raise_(KeyError("raw_prompt"))
 
-    assert play(Parts([ANSWER]), prompt=made([7]))[1].prompt_ids == [7]
-    record, _ = play(Parts([ANSWER]), prompt=made([]))
+    assert play(Parts([ANSWER]), prompt=built([7]))[1].prompt_ids == [7]
+    record, _ = play(Parts([ANSWER]), prompt=built([]))
     assert record.failures == [FailureRecord("row", 0, "no prompt: KeyError: 'raw_prompt'")]
 
 
@@ -161,10 +159,10 @@ def test_a_cancelled_episode_ends_as_cancelled_and_ends_what_it_waits_for(waits)
     ended = []
 
     async def main():
-        begun = asyncio.Event()
+        started = asyncio.Event()
 
         async def forever(*unused):
-            begun.set()
+            started.set()
             try:
                 await asyncio.Event().wait()
             finally:
@@ -183,7 +181,7 @@ def test_a_cancelled_episode_ends_as_cancelled_and_ends_what_it_waits_for(waits)
             while not parts.asked:
                 await asyncio.sleep(0)
         else:
-            await begun.wait()
+            await started.wait()
         await asyncio.sleep(0)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):

@@ -25,6 +25,7 @@ from tests.agent.hostile_parts import (
     Parts,
     play,
 )
+from tests.fakes.scripted_engine import untimed
 
 
 def some(random, faults, n, share):
@@ -74,16 +75,6 @@ def test_what_retries_mend_leaves_no_trace_but_their_number(seed):
     assert len(parts.contexts) + len(parts.asked) >= len(peaceful.contexts) + len(peaceful.asked)
 
 
-def untimed(record):
-    record = record.to_dict()
-    record["seconds"] = 0.0
-    for turn in record["turns"]:
-        turn["generate_s"] = turn["tool_s"] = 0.0
-        for call in turn["calls"]:
-            call["seconds"] = 0.0
-    return record
-
-
 @given(st.integers(0, 2**32))
 def test_with_good_parts_only_nothing_fails_and_the_row_is_what_they_said(seed):
     protocol, parts = random_parts(Random(seed), share=0)
@@ -91,5 +82,5 @@ def test_with_good_parts_only_nothing_fails_and_the_row_is_what_they_said(seed):
     assert record.retries == 0 and {note.kind for note in record.failures} <= {"budget"}
     for turn, context, line in zip(record.turns, parts.contexts, parts.lines, strict=False):
         assert line.startswith(turn.text) and ledger.context()[: len(context)] == context
-    said = [i for i, mine in zip(ledger.row().response_ids, ledger.row().response_mask, strict=True) if mine]
-    assert "".join(map(chr, said)) == record.generated_text
+    reply = [i for i, bit in zip(ledger.row().response_ids, ledger.row().response_mask, strict=True) if bit]
+    assert "".join(map(chr, reply)) == record.generated_text

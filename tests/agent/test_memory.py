@@ -10,10 +10,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rag_r1.agent import Budget, Episode
 from rag_r1.protocols import load_protocol
-from rag_r1.tools import search_tools
-from tests.fakes.scripted_engine import ANSWER, OBSERVED, SEARCH, Characters, Engine, Searcher
+from tests.fakes.scripted_engine import ANSWER, OBSERVED, SEARCH, Engine, make_episode
 
 PLAN = "<plan> first the mayor </plan>"
 THOUGHT = "<thought> hm </thought>"
@@ -42,9 +40,8 @@ def dialect(tmp_path_factory):
 
 
 def play(protocol, lines, **budget):
-    most = {"max_query_observation_tokens": 4000, "max_response_tokens": 10_000, "max_turns": 12, **budget}
     engine = Engine([*lines, ANSWER])
-    episode = Episode(protocol, Budget(**most), engine, search_tools(Searcher()), Characters())
+    episode = make_episode(protocol, engine, **{"max_turns": 12, **budget})
     return asyncio.run(episode.run("id", "q", [ord("P")])), episode, engine
 
 
@@ -58,9 +55,9 @@ def expected_contexts(protocol, lines, pops, span):
             remove = pops
         elif role == "summary":
             remove = {*ROLES.values(), "invalid"} if span == "everything" else {"call"}
-        found = [i for i, (other, _) in enumerate(stack) if other in remove and other != "plan"]
-        if found:
-            first = 0 if role == "summary" and span == "everything" else found[-1]
+        results = [i for i, (other, _) in enumerate(stack) if other in remove and other != "plan"]
+        if results:
+            first = 0 if role == "summary" and span == "everything" else results[-1]
             stack = [item for i, item in enumerate(stack) if i < first or item[0] == "plan"]
         added = {"call": OBSERVED, "invalid": protocol.invalid_hint}.get(role, "")
         stack.append((role, line + added))
@@ -128,7 +125,7 @@ def test_the_context_is_that_of_the_rules_and_each_token_is_trained_on_once(dial
     allowed = pops or ["call", "think", "summary", "backtrack", "invalid"]
     assert engine.contexts == expected_contexts(protocol, lines, allowed, span)
     rows = episode.ledger.rows()
-    generated = [i for row in rows for i, own in zip(row.response_ids, row.response_mask, strict=True) if own]
+    generated = [i for row in rows for i, bit in zip(row.response_ids, row.response_mask, strict=True) if bit]
     assert "".join(map(chr, generated)) == record.generated_text
     for turn, context in zip(record.turns, engine.contexts, strict=True):
         row = rows[turn.row]
@@ -186,8 +183,7 @@ def test_without_log_probs_a_limit_of_the_state_is_an_error_of_the_record(dialec
             out = await super().generate(context, max_tokens, stop)
             return type(out)(out.token_ids)
 
-    limits = Budget(max_response_tokens=10_000, max_state=5.0)
-    episode = Episode(dialect(), limits, Silent([ANSWER]), search_tools(Searcher()), Characters())
+    episode = make_episode(dialect(), Silent([ANSWER]), max_state=5.0)
     record = asyncio.run(episode.run("id", "q", [ord("P")]))
     assert (record.status, record.answer) == ("error", None)
     assert "rag_r1.agent.max_state" in record.failures[0].detail

@@ -61,7 +61,7 @@ def test_while_the_disk_is_slow_the_event_loop_goes_on(tmp_path, monkeypatch):
 
     assert asyncio.run(both())
     assert happened == ["write begun", "other trajectories went on", "disk answered"]
-    assert [found["id"] for found in read_records(tmp_path)] == ["a"]
+    assert [results["id"] for results in read_records(tmp_path)] == ["a"]
 
 
 @pytest.mark.parametrize("compressed", [False, True])
@@ -75,7 +75,7 @@ def test_records_are_in_the_file_in_the_order_in_which_they_were_given(tmp_path,
         )
 
     assert all(asyncio.run(all_of_them()))
-    assert [trajectory_of(found) for found in read_records(tmp_path)] == list(map(record, names))
+    assert [trajectory_of(results) for results in read_records(tmp_path)] == list(map(record, names))
 
 
 def test_the_record_of_a_trajectory_that_is_cancelled_is_written(tmp_path):
@@ -89,7 +89,7 @@ def test_the_record_of_a_trajectory_that_is_cancelled_is_written(tmp_path):
         assert await dump.write_in_thread(record("b"), step=1, split="train")
 
     asyncio.run(cancelled())
-    assert [found["id"] for found in read_records(tmp_path)] == ["a", "b"]
+    assert [results["id"] for results in read_records(tmp_path)] == ["a", "b"]
 
 
 def test_without_a_folder_nothing_is_written_and_no_thread_is_started():
@@ -119,11 +119,11 @@ asyncio.run(main())
 def test_after_a_kill_every_record_whose_score_was_returned_is_in_the_file_whole(tmp_path, compressed):
     command = [sys.executable, "-c", _WRITER, str(tmp_path), str(compressed)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        told = [int(process.stdout.readline()) for _ in range(50)]
+        report = [int(process.stdout.readline()) for _ in range(50)]
         process.send_signal(signal.SIGKILL)
-        told += [int(line) for line in process.stdout if line.endswith("\n")]
-    found = [int(one["id"]) for one in read_records(tmp_path)]
-    assert found[: len(told)] == told and found == list(range(len(found)))
+        report += [int(line) for line in process.stdout if line.endswith("\n")]
+    results = [int(item["id"]) for item in read_records(tmp_path)]
+    assert results[: len(report)] == report and results == list(range(len(results)))
 
 
 def test_a_compressed_file_is_one_for_gzip_and_smaller(tmp_path):
@@ -138,9 +138,9 @@ def test_a_compressed_file_is_one_for_gzip_and_smaller(tmp_path):
 def test_files_of_both_kinds_are_read_together(tmp_path):
     written(tmp_path, ["a", "b"])
     written(tmp_path, ["c"], compressed=False)
-    assert sorted(found["id"] for found in read_records(tmp_path)) == ["a", "b", "c"]
+    assert sorted(results["id"] for results in read_records(tmp_path)) == ["a", "b", "c"]
     (step,) = records_by_step(tmp_path / "train").values()
-    assert sorted(found["id"] for found in step) == ["a", "b", "c"]
+    assert sorted(results["id"] for results in step) == ["a", "b", "c"]
 
 
 @given(st.data())
@@ -153,10 +153,10 @@ def test_wherever_a_compressed_file_was_cut_off_the_records_before_are_read(tmp_
         sizes.append(written(folder, names[:count]).stat().st_size)
     size = data.draw(st.integers(0, sizes[-1]))
     path.write_bytes(path.read_bytes()[:size])
-    found = [one["id"] for one in read_records(path)]
+    results = [item["id"] for item in read_records(path)]
     whole = sum(end <= size for end in sizes)
     # The trailer of a gzip member is eight bytes after its data.
-    assert found == names[: len(found)] and whole <= len(found) <= whole + 1
+    assert results == names[: len(results)] and whole <= len(results) <= whole + 1
 
 
 def test_a_file_that_was_compressed_as_a_whole_is_read_too(tmp_path):
@@ -178,10 +178,10 @@ def test_broken_gzip_data_can_be_left_out_as_a_broken_line_can(tmp_path):
     path = written(tmp_path, ["a"])
     path.write_bytes(path.read_bytes() + b"\xff" * 40)
     named = []
-    found = list(read_records(path, skip_broken=lambda *broken: named.append(broken)))
-    assert [one["id"] for one in found] == ["a"]
-    ((place, what),) = named
-    assert place == str(path) and what.startswith("broken gzip data")
+    results = list(read_records(path, skip_broken=lambda *broken: named.append(broken)))
+    assert [item["id"] for item in results] == ["a"]
+    ((place, reason),) = named
+    assert place == str(path) and reason.startswith("broken gzip data")
 
 
 def test_a_line_that_is_no_record_is_named_in_a_compressed_file_too(tmp_path):

@@ -62,9 +62,9 @@ def test_importing_them_imports_no_framework():
 @given(st.lists(trajectories(), min_size=1, max_size=3))
 def test_what_was_written_is_read_back(tmp_path_factory, records):
     path = written(tmp_path_factory.mktemp("run"), records)
-    found = list(read_records(path))
-    assert list(map(trajectory_of, found)) == records
-    assert {(record["step"], record["split"], *record["golds"]) for record in found} == {(3, "train", "x")}
+    results = list(read_records(path))
+    assert list(map(trajectory_of, results)) == records
+    assert {(record["step"], record["split"], *record["golds"]) for record in results} == {(3, "train", "x")}
 
 
 def test_the_data_of_a_record_share_nothing_with_it():
@@ -101,8 +101,8 @@ def test_files_and_folders_are_read_in_the_given_order_and_folders_by_name(tmp_p
         path = tmp_path / (name if name.endswith("txt") else f"{name}.jsonl")
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps({"id": name}))
-    found = [record["id"] for record in read_records(tmp_path / "more.jsonl", str(tmp_path / "run"))]
-    assert found == ["more", "run/train/step_1", "run/train/step_10", "run/val/step_2"]
+    results = [record["id"] for record in read_records(tmp_path / "more.jsonl", str(tmp_path / "run"))]
+    assert results == ["more", "run/train/step_1", "run/train/step_10", "run/val/step_2"]
 
 
 def test_a_path_that_is_not_there_is_named(tmp_path):
@@ -145,7 +145,7 @@ def test_the_summary_tells_how_an_episode_went_with_the_same_keys_for_all():
     turns[0].calls[0].status = "failed"
     record = Trajectory("a", "?", "rag_r1_mq", turns, "x", "answered", seconds=2.5, retries=1)
     record.failed("retriever", "away")
-    told = summary(record)
+    report = summary(record)
     expected = {
         "turns": 4,
         "searches": 2,
@@ -157,17 +157,17 @@ def test_the_summary_tells_how_an_episode_went_with_the_same_keys_for_all():
     expected |= {"tool_failures": 1, "bad_row": 0, "invalid_turns": 1, "seconds": 2.5}
     expected |= {"removed_turns": 2, "simulated_observations": 3}
     expected |= {"calls": 2, "failed_calls": 1, "refused_calls": 0}
-    assert told == {**expected, **{f"failed_{kind}": kind == "retriever" for kind in KINDS}}
-    assert set(told) == set(summary(Trajectory("b", "?", "rag_r1_mq")))
+    assert report == {**expected, **{f"failed_{kind}": kind == "retriever" for kind in KINDS}}
+    assert set(report) == set(summary(Trajectory("b", "?", "rag_r1_mq")))
 
 
 def test_the_calls_of_each_tool_are_counted_with_the_same_keys_for_all():
     turn = Turn("", "call", [CallRecord(name, {}) for name in ("notes", "notes", "notes", "nowhere")])
     for call, status in zip(turn.calls, ("failed", "ok", "refused", "refused"), strict=True):
         call.status = status
-    told = calls_by_tool(Trajectory("a", "?", "rag_r1_mq", [turn, turn]), ["search", "notes"])
-    assert told == {
+    report = calls_by_tool(Trajectory("a", "?", "rag_r1_mq", [turn, turn]), ["search", "notes"])
+    assert report == {
         "calls/search": 0, "failed_calls/search": 0, "refused_calls/search": 0,
         "calls/notes": 6, "failed_calls/notes": 2, "refused_calls/notes": 2,
     }  # fmt: skip
-    assert set(told) == set(calls_by_tool(Trajectory("b", "?", "rag_r1_mq"), ["search", "notes"]))
+    assert set(report) == set(calls_by_tool(Trajectory("b", "?", "rag_r1_mq"), ["search", "notes"]))

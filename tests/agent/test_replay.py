@@ -6,11 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rag_r1.agent import Budget, Episode, FailurePolicy, ReplayTurn
+from rag_r1.agent import Episode, FailurePolicy, ReplayTurn
 from rag_r1.agent.failures import FOR_TRAINING
+from rag_r1.options.tool_limits import ToolLimits
 from rag_r1.protocols import Document, Refusal, load_protocol
-from rag_r1.tools import search_tools, tool
-from tests.fakes.scripted_engine import ANSWER, FOUND, Characters, Engine, Searcher, untimed
+from rag_r1.tools import tool
+from tests.fakes.scripted_engine import ANSWER, FOUND, Characters, Engine, Searcher, make_episode, untimed
 from tests.fakes.virtual_time import run
 
 SQ = load_protocol("rag_r1_sq")
@@ -24,10 +25,7 @@ def search(query: str) -> str:
 
 
 def episode(engine, searcher=None, protocol=SQ, **limits) -> Episode:
-    budget = Budget(
-        **{"max_turns": 4, "max_query_observation_tokens": 4000, "max_response_tokens": 10_000, **limits}
-    )
-    return Episode(protocol, budget, engine, search_tools(searcher or Searcher()), Characters(), NEVER)
+    return make_episode(protocol, engine, searcher, failures=NEVER, **{"max_turns": 4, **limits})
 
 
 def past_of(record, count: int) -> list[ReplayTurn]:
@@ -73,9 +71,9 @@ def test_a_resumed_episode_is_the_one_that_was_not_interrupted(searches, count):
 async def test_a_past_search_may_have_found_something_else():
     record = await episode(Engine([search("a"), ANSWER])).run("id", "Who?", [1])
     past = past_of(record, 1)
-    (found,) = past[0].found
+    (results,) = past[0].found
     engine, searcher = Engine([search("b"), ANSWER]), Searcher()
-    other = [ReplayTurn(past[0].token_ids, {found: (OTHER,)})]
+    other = [ReplayTurn(past[0].token_ids, {results: (OTHER,)})]
     resumed = await episode(engine, searcher).resume("id", "Who?", [1], other)
     assert "Paris is a city." in engine.contexts[0] and "Rome is a city." not in engine.contexts[0]
     assert "Rome is a city." in engine.contexts[1] and searcher.calls == [["b"]]
@@ -119,27 +117,32 @@ def calculating(tmp_path):
 
 
 async def test_a_refused_call_is_refused_again_with_the_same_words_and_counts(calculating):
-    asked = []
+    queries = []
 
-    @tool("calc", {"query": {"type": "string"}})
+    @tool("calc", {"query": {"type": "string"}}, limits=ToolLimits(max_calls=2))
     async def calc(query: str):
-        asked.append(query)
+        queries.append(query)
         return Refusal("division by zero") if "/0" in query else "4"
 
-    def made(lines) -> Episode:
-        one = episode(Engine(lines), protocol=calculating)
-        one.tools = {**one.tools, "calc": calc}
-        return one
+    def built(lines) -> Episode:
+        item = episode(Engine(lines), protocol=calculating)
+        item.tools = {**item.tools, "calc": calc}
+        return item
 
-    lines = ['<calc> ["1/0", "2+2"] </calc>', '<search> ["q"] </search>', ANSWER]
-    whole_episode, resumed_episode = made(lines), made([ANSWER])
+    lines = [
+        '<calc> ["1/0", "2+2"] </calc>',
+        '<search> ["q"] </search>',
+        '<calc> ["3+1", "1+3"] </calc>',
+        ANSWER,
+    ]
+    whole_episode, resumed_episode = built(lines), built(lines[2:])
     whole = await whole_episode.run("id", "Who?", [1])
     assert [call.status for call in whole.turns[0].calls] == ["refused", "ok"]
-    asked.clear()
+    assert [call.status for call in whole.turns[2].calls] == ["ok", "refused"]
+    queries.clear()
     resumed = await resumed_episode.resume("id", "Who?", [1], past_of(whole, 2))
-    assert untimed(resumed) == untimed(whole) and not asked and not resumed.failures
+    assert untimed(resumed) == untimed(whole) and queries == ["3+1"] and not resumed.failures
     assert resumed_episode.ledger.context() == whole_episode.ledger.context()
-    assert resumed_episode._called == whole_episode._called
 
 
 async def test_a_call_that_the_past_has_not_made_is_a_failure():
@@ -151,9 +154,9 @@ async def test_a_call_that_the_past_has_not_made_is_a_failure():
 
 async def test_an_episode_can_be_run_again_after_it_was_resumed():
     record = await episode(Engine([search("a"), ANSWER])).run("id", "Who?", [1])
-    one = episode(Engine([ANSWER]))
-    await one.resume("id", "Who?", [1], past_of(record, 1))
-    again = await one.run("id", "Who?", [1])
+    item = episode(Engine([ANSWER]))
+    await item.resume("id", "Who?", [1], past_of(record, 1))
+    again = await item.run("id", "Who?", [1])
     assert [turn.action for turn in again.turns] == ["answer"]
 
 

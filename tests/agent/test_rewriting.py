@@ -7,10 +7,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rag_r1.agent import Budget, Episode
 from rag_r1.protocols import load_protocol
-from rag_r1.tools import search_tools
-from tests.fakes.scripted_engine import ANSWER, SEARCH, Characters, Engine, Searcher
+from tests.fakes.scripted_engine import ANSWER, SEARCH, Engine, Searcher, make_episode
 
 SUMMARY = "<think> enough </think> <summary> Rome is a city </summary>"
 
@@ -32,9 +30,8 @@ class OwnWords(Engine):
 
 
 def play(protocol, lines, **budget):
-    given = {"max_query_observation_tokens": 4000, "max_response_tokens": 10_000, "max_turns": 8, **budget}
     engine = Engine(lines)
-    episode = Episode(protocol, Budget(**given), engine, search_tools(Searcher()), Characters())
+    episode = make_episode(protocol, engine, **{"max_turns": 8, **budget})
     return asyncio.run(episode.run("id", "q", [ord("P")])), episode, engine
 
 
@@ -83,7 +80,7 @@ def test_every_row_is_what_the_engine_saw_and_no_token_is_trained_on_twice(proto
     )
     rows = episode.ledger.rows()
     generated = [
-        text([i for i, mine in zip(r.response_ids, r.response_mask, strict=True) if mine]) for r in rows
+        text([i for i, bit in zip(r.response_ids, r.response_mask, strict=True) if bit]) for r in rows
     ]
     assert "".join(generated) == record.generated_text
     whole = [text(row.prompt_ids + row.response_ids) for row in rows]
@@ -98,9 +95,7 @@ def test_every_row_is_what_the_engine_saw_and_no_token_is_trained_on_twice(proto
 def test_observations_of_the_policy_itself_are_trained_on_and_counted():
     step = "<search> [Wiki_RAG]: q </search> <observation> in Rome </observation>"
     engine, searcher = OwnWords([f"{step} {step} {ANSWER}"]), Searcher()
-    episode = Episode(
-        load_protocol("agentic_rag_ssrl"), Budget(), engine, search_tools(searcher), Characters()
-    )
+    episode = make_episode(load_protocol("agentic_rag_ssrl"), engine, searcher)
     record = asyncio.run(episode.run("id", "q", [ord("P")]))
     assert (record.answer, record.turns[0].simulated, record.n_searches, searcher.calls) == ("Rome", 2, 0, [])
     assert all(episode.ledger.row().response_mask) and record.observed_tokens == 0

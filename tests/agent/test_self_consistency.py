@@ -9,18 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rag_r1.agent import Budget, Episode, FailurePolicy, Trajectory, sample_paths
+from rag_r1.agent import Trajectory, sample_paths
 from rag_r1.agent.self_consistency import majority_vote
 from rag_r1.protocols import Failure, load_protocol
-from rag_r1.tools import search_tools
-from tests.fakes.scripted_engine import SEARCH, Characters, Engine, Searcher
+from tests.fakes.scripted_engine import SEARCH, Engine, Searcher, make_episode
 
 SQ = load_protocol("rag_r1_sq")
 
 
 def answered(*answers):
     return [
-        Trajectory("q", "Who?", "rag_r1_sq", answer=one, seconds=float(i)) for i, one in enumerate(answers)
+        Trajectory("q", "Who?", "rag_r1_sq", answer=item, seconds=float(i)) for i, item in enumerate(answers)
     ]
 
 
@@ -44,7 +43,7 @@ def test_the_first_path_with_the_answer_of_most_counts(answers, path):
 @given(st.lists(st.sampled_from(["a", "b", "c", None]), min_size=2, max_size=6), st.randoms())
 def test_the_order_of_the_paths_decides_nothing_but_ties(answers, random):
     mixed = random.sample(answers, len(answers))
-    counts = [answers.count(one) for one in set(answers) - {None}]
+    counts = [answers.count(item) for item in set(answers) - {None}]
     if counts and counts.count(max(counts)) == 1:
         assert majority_vote(answered(*answers)).answer == majority_vote(answered(*mixed)).answer
 
@@ -80,12 +79,11 @@ def test_paths_share_nothing_but_the_question():
         ["<answer> Ulm </answer>"],
         [SEARCH, "<answer> Rome </answer>"],
     ]
-    engines = [Engine(told) for told in lines]
+    engines = [Engine(report) for report in lines]
 
     async def path(number):
-        found = Failure("no answer", "retriever") if number == 1 else []
-        tools = search_tools(Searcher(found))
-        episode = Episode(SQ, Budget(paths=3), engines[number], tools, Characters(), FailurePolicy())
+        results = Failure("no answer", "retriever") if number == 1 else []
+        episode = make_episode(SQ, engines[number], Searcher(results), paths=3)
         return await episode.run("q", "Who?", [ord("P")])
 
     best = asyncio.run(sample_paths(path, 3))

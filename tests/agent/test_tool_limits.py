@@ -2,22 +2,22 @@
 
 import asyncio
 import json
-from collections import Counter, defaultdict
+from collections import defaultdict
 
 import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rag_r1.agent import Budget, Episode, FailurePolicy
+from rag_r1.agent import FailurePolicy
 from rag_r1.agent.records import summary
 from rag_r1.agent.tool_executor import ToolExecutor
 from rag_r1.agent.trajectory import CallRecord
 from rag_r1.options.tool_limits import ToolLimits
 from rag_r1.protocols import Document, Failure, Refusal, load_protocol
-from rag_r1.tools import search_tools, tool
+from rag_r1.tools import tool
 from tests.fakes import virtual_time
-from tests.fakes.scripted_engine import ANSWER, Characters, Engine, Searcher
+from tests.fakes.scripted_engine import ANSWER, Engine, make_episode, observed_text
 
 TEXT = {"x": {"type": "string"}}
 HOUR = 3600.0
@@ -38,55 +38,47 @@ def calls(name, *texts):
 def play(protocol, lines, tools, failures=None, engine=None):
     """An episode in virtual time: its record, what it was shown, and the engine."""
     engine = engine or Engine(lines)
-    episode = Episode(
-        protocol,
-        Budget(max_turns=8, max_query_observation_tokens=4000, max_response_tokens=10_000),
-        engine,
-        {**search_tools(Searcher()), **{tool.name: tool for tool in tools}},
-        Characters(),
-        failures or FailurePolicy(wait_s=0.0),
-    )
-    record = virtual_time.run(episode.run("id", "q", [1]))
-    shown = "".join(chr(i) for span in episode.ledger.spans() if not span.generated for i in span.ids)
-    return record, shown, engine
+    failures = failures or FailurePolicy(wait_s=0.0)
+    episode = make_episode(protocol, engine, tools=tools, failures=failures, max_turns=8)
+    return virtual_time.run(episode.run("id", "q", [1])), observed_text(episode), engine
 
 
 def slow(seconds, **limits):
     """A tool that takes so long for each call, and notes its calls."""
-    asked = []
+    requests = []
 
     @tool("Slow.", TEXT, name="slow", limits=ToolLimits(**limits))
-    async def made(x):
-        asked.append(x)
+    async def built(x):
+        requests.append(x)
         await asyncio.sleep(seconds.get(x, 0.0))
         return f"[{x} done]"
 
-    made.asked = asked
-    return made
+    built.asked = requests
+    return built
 
 
 def test_a_call_that_hangs_costs_itself_alone_after_the_time_limit_of_its_tool(protocol):
-    made = slow({"b": 1000 * HOUR}, timeout_s=5.0)
-    record, shown, _ = play(protocol, [calls("slow", "a", "b", "c"), ANSWER], [made])
+    built = slow({"b": 1000 * HOUR}, timeout_s=5.0)
+    record, output, _ = play(protocol, [calls("slow", "a", "b", "c"), ANSWER], [built])
     assert [call.status for call in record.turns[0].calls] == ["ok", "failed", "ok"]
-    assert "[a done]" in shown and "[c done]" in shown and "did not answer" in shown
+    assert "[a done]" in output and "[c done]" in output and "did not answer" in output
     assert record.failures[0].detail == "no answer within 5 s" and record.status == "answered"
 
 
 def test_each_tool_is_retried_as_often_as_it_says(protocol):
-    made = slow({"b": HOUR}, timeout_s=5.0, retries=3)
-    record, _, _ = play(protocol, [calls("slow", "a", "b"), ANSWER], [made])
-    assert sorted(made.asked) == ["a", "b", "b", "b", "b"] and record.retries == 3
+    built = slow({"b": HOUR}, timeout_s=5.0, retries=3)
+    record, _, _ = play(protocol, [calls("slow", "a", "b"), ANSWER], [built])
+    assert sorted(built.asked) == ["a", "b", "b", "b", "b"] and record.retries == 3
 
 
 def test_calls_beyond_those_of_an_episode_are_refused_in_words(protocol):
-    made = slow({}, max_calls=3)
-    record, shown, _ = play(protocol, [calls("slow", "a", "b"), calls("slow", "c", "d"), ANSWER], [made])
-    assert made.asked == ["a", "b", "c"]
+    built = slow({}, max_calls=3)
+    record, output, _ = play(protocol, [calls("slow", "a", "b"), calls("slow", "c", "d"), ANSWER], [built])
+    assert built.asked == ["a", "b", "c"]
     assert [call.status for turn in record.turns for call in turn.calls] == ["ok", "ok", "ok", "refused"]
-    assert "The tool slow can be called 3 times, and it was." in shown and not record.failures
-    told = summary(record)
-    assert (told["calls"], told["refused_calls"], told["failed_calls"]) == (4, 1, 0)
+    assert "The tool slow can be called 3 times, and it was." in output and not record.failures
+    report = summary(record)
+    assert (report["calls"], report["refused_calls"], report["failed_calls"]) == (4, 1, 0)
 
 
 def test_a_call_that_the_tool_refuses_is_a_mistake_of_the_policy_and_does_not_count(protocol):
@@ -95,11 +87,11 @@ def test_a_call_that_the_tool_refuses_is_a_mistake_of_the_policy_and_does_not_co
         return Refusal("Not <search>that</search>.") if x == "bad" else "yes"
 
     failures = FailurePolicy(mask=("tool",))
-    record, shown, _ = play(
+    record, output, _ = play(
         protocol, [calls("picky", "bad"), calls("picky", "good"), ANSWER], [picky], failures
     )
     assert [call.status for turn in record.turns for call in turn.calls] == ["refused", "ok"]
-    assert "Not [search]that[/search]." in shown and "yes" in shown
+    assert "Not [search]that[/search]." in output and "yes" in output
     assert (record.status, record.failures) == ("answered", [])
 
 
@@ -118,21 +110,20 @@ def test_whatever_tools_do_each_call_gets_what_it_deserves_and_the_counts_agree(
     }
 
     async def main():
-        counted = Counter()
         limits = ToolLimits(timeout_s=1.0, max_calls=most)
         tools = {name: Fake(name, act, limits, together) for name, act in does.items()}
-        guard = ToolExecutor(tools, FailurePolicy(), None, counted)
+        guard = ToolExecutor(tools, FailurePolicy(), None)
         for turn in turns:
             calls = [CallRecord(name, {}) for name in turn]
             results = await guard.call(calls)
             for call, result in zip(calls, results, strict=True):
                 assert isinstance(result, Failure) == (call.status == "failed")
-                told[call.tool].append(call.status)
-        assert all(counted[name] == sum(s != "refused" for s in told[name]) <= most for name in told)
+                report[call.tool].append(call.status)
+        assert all(guard.called[name] == sum(s != "refused" for s in report[name]) <= most for name in report)
 
-    told = defaultdict(list)
+    report = defaultdict(list)
     virtual_time.run(main())
-    for name, statuses in told.items():
+    for name, statuses in report.items():
         earned = {"answers": "ok", "refuses": "refused", "nowhere": "refused"}.get(name, "failed")
         first = statuses if earned == "refused" else statuses[:most]
         assert set(first) <= {earned} and set(statuses[len(first) :]) <= {"refused"}
@@ -173,11 +164,11 @@ class Updating(Engine):
 @pytest.mark.parametrize("seconds", [60.0, 5000.0])
 def test_a_weight_update_during_a_call_neither_repeats_nor_loses_it(protocol, seconds):
     """The call ends during the update, or after it; the next turn is the new weights'."""
-    made = slow({"a": seconds}, timeout_s=2 * HOUR)
+    built = slow({"a": seconds}, timeout_s=2 * HOUR)
     line = calls("slow", "a")
-    record, shown, engine = play(protocol, None, [made], engine=Updating([line, ANSWER], updates=[30.0]))
+    record, output, engine = play(protocol, None, [built], engine=Updating([line, ANSWER], updates=[30.0]))
     still, undisturbed, _ = play(protocol, [line, ANSWER], [slow({}, timeout_s=2 * HOUR)])
-    assert made.asked == ["a"] and engine.versions == [1, 2] and record.retries == 0
-    assert shown == undisturbed and not record.failures
+    assert built.asked == ["a"] and engine.versions == [1, 2] and record.retries == 0
+    assert output == undisturbed and not record.failures
     assert (record.status, record.generated_tokens) == (still.status, still.generated_tokens)
     assert record.turns[0].calls[0].status == "ok"

@@ -26,10 +26,10 @@ def documents(*sizes):
 
 
 def test_whole_documents_are_kept_in_rank_order():
-    found = documents(10, 10, 10)
+    matches = documents(10, 10, 10)
     each = len("Doc 1: ") + 10
-    assert fit_documents(SQ, found, Counting(), 3 * each) == found
-    assert fit_documents(SQ, found, Counting(), 2 * each + 7) == found[:2]
+    assert fit_documents(SQ, matches, Counting(), 3 * each) == matches
+    assert fit_documents(SQ, matches, Counting(), 2 * each + 7) == matches[:2]
 
 
 def test_the_first_that_does_not_fit_is_shortened_and_the_rest_left_out():
@@ -66,40 +66,40 @@ def test_what_is_measured_is_what_is_shown():
 
 
 def test_a_long_observation_is_narrowed_for_all_queries_alike():
-    found = [documents(200, 200), documents(200, 200), []]
-    ids, shown = fit_observation(MQ, ["a", "b", "c"], found, Counting(), 1000, 400)
+    matches = [documents(200, 200), documents(200, 200), []]
+    ids, shown = fit_observation(MQ, ["a", "b", "c"], matches, Counting(), 1000, 400)
     assert len(ids) <= 400
     assert 300 < len(ids)
-    assert [len(one) for one in shown] == [1, 1, 0]
+    assert [len(item) for item in shown] == [1, 1, 0]
     assert len(shown[0][0].contents) == len(shown[1][0].contents)
 
 
 def test_an_observation_that_fits_is_encoded_once():
     encode = Counting()
-    found = [documents(30, 30), documents(40)]
-    _, shown = fit_observation(MQ, ["a", "b"], found, encode, 400, 400)
-    assert (shown, encode.calls) == (found, 1)
+    matches = [documents(30, 30), documents(40)]
+    _, shown = fit_observation(MQ, ["a", "b"], matches, encode, 400, 400)
+    assert (shown, encode.calls) == (matches, 1)
 
 
 def test_every_querys_best_document_comes_before_any_querys_second():
-    found = [documents(60, 60, 60), documents(150)]
+    matches = [documents(60, 60, 60), documents(150)]
     bare = len(MQ.observation(["a", "b"], [[], []]))
-    ids, shown = fit_observation(MQ, ["a", "b"], found, Counting(), 1000, bare + 240)
-    assert [[len(document.contents) for document in one] for one in shown] == [[60], [150]]
+    ids, shown = fit_observation(MQ, ["a", "b"], matches, Counting(), 1000, bare + 240)
+    assert [[len(document.contents) for document in item] for item in shown] == [[60], [150]]
     assert len(ids) <= bare + 240
     # With a little more room the second is shown in part, and the third, which would fit as well, is not.
-    found = [documents(60, 60, 5), documents(150)]
-    _, shown = fit_observation(MQ, ["a", "b"], found, Counting(), 1000, bare + 270)
-    assert [[len(document.contents) for document in one] for one in shown] == [
+    matches = [documents(60, 60, 5), documents(150)]
+    _, shown = fit_observation(MQ, ["a", "b"], matches, Counting(), 1000, bare + 270)
+    assert [[len(document.contents) for document in item] for item in shown] == [
         [60, pytest.approx(30, abs=15)],
         [150],
     ]
 
 
 def test_what_a_short_document_leaves_of_its_share_goes_to_the_long_one():
-    found = [documents(20), documents(500)]
+    matches = [documents(20), documents(500)]
     bare = len(MQ.observation(["a", "b"], [[], []]))
-    _, shown = fit_observation(MQ, ["a", "b"], found, Counting(), 1000, bare + 300)
+    _, shown = fit_observation(MQ, ["a", "b"], matches, Counting(), 1000, bare + 300)
     assert len(shown[0][0].contents) == 20
     assert 240 < len(shown[1][0].contents) <= 300 - 20 - 2 * len("Doc 1: ")
 
@@ -136,19 +136,19 @@ def test_the_lowest_ranks_go_first_whichever_query_they_answer(scene, encode):
 
     assert ids == encode(observation(shown)) and len(ids) <= total
     assert observation(shown).endswith(protocol.format.template.partition("{body}")[2])
-    found = [[] if isinstance(result, Failure) else result for result in results]
-    allowed = [fit_documents(protocol, documents, encode, per_query) for documents in found]
+    matches = [[] if isinstance(result, Failure) else result for result in results]
+    allowed = [fit_documents(protocol, documents, encode, per_query) for documents in matches]
     # Nothing is left out without need.
-    if len(encode(observation(found))) <= min(per_query, total):
-        assert shown == found
+    if len(encode(observation(matches))) <= min(per_query, total):
+        assert shown == matches
     elif len(encode(observation(allowed))) <= total:
         assert shown == allowed
     # Above the last rank that is shown, nothing that a query may have is missing or shortened.
     else:
         above = max(max(map(len, shown)) - 1, 0)
-        for mine, full in zip(shown, allowed, strict=True):
-            assert mine[:above] == full[:above]
-            assert all(f.contents.startswith(m.contents) for m, f in zip(mine, full, strict=False))
+        for fitted_, full in zip(shown, allowed, strict=True):
+            assert fitted_[:above] == full[:above]
+            assert all(f.contents.startswith(m.contents) for m, f in zip(fitted_, full, strict=False))
 
 
 def test_a_failure_is_shown_whole_or_not_at_all():

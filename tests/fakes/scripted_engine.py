@@ -1,7 +1,8 @@
 """An engine that says given lines, a searcher that finds one thing, a codec whose tokens are characters."""
 
-from rag_r1.agent import Generation
+from rag_r1.agent import Budget, Episode, Generation
 from rag_r1.protocols import Document
+from rag_r1.tools import search_tools
 
 SEARCH, ANSWER = "<think> t </think> <search> q </search>", "<answer> Rome </answer>"
 FOUND = Document("1", '"Rome"\nRome is a city.', 0.5)
@@ -45,6 +46,20 @@ class Searcher:
         if self.pause:
             await self.pause()
         return [self.result for _ in queries]
+
+
+def make_episode(protocol, engine, searcher=None, *, tools=(), failures=None, observer=None, **budget):
+    """An episode whose tokens are characters, with limits that a short one does not reach. `engine`: or its
+    lines; `tools`: beside the search."""
+    engine = Engine(engine) if isinstance(engine, list) else engine
+    budget = Budget(**{"max_query_observation_tokens": 4000, "max_response_tokens": 10_000, **budget})
+    tools = {**search_tools(searcher or Searcher()), **{tool.name: tool for tool in tools}}
+    return Episode(protocol, budget, engine, tools, Characters(), failures, observer)
+
+
+def observed_text(episode):
+    """What the environment has put into the context."""
+    return "".join(chr(i) for span in episode.ledger.spans() if not span.generated for i in span.ids)
 
 
 def untimed(record):

@@ -33,8 +33,8 @@ def written(folder: Path, value: object) -> Path:
 def test_a_file_has_passages_by_id_by_page_and_random_ones_in_the_order_of_their_numbers(tmp_path):
     passages = read_passages(written(tmp_path, FILE))
     assert passages.by_id == {"1": Document("1", '"Rome"\na city')}
-    assert [one.id for one in passages.by_title["tiber"]] == ["2", "3"]
-    assert [one.id for one in passages.pool] == ["6", "4", "5"]
+    assert [item.id for item in passages.by_title["tiber"]] == ["2", "3"]
+    assert [item.id for item in passages.pool] == ["6", "4", "5"]
 
 
 @pytest.mark.parametrize(
@@ -83,8 +83,8 @@ def test_whatever_stands_under_a_key_the_file_is_read_or_refused(tmp_path_factor
         read = read_passages(path)
     except PassagesError:
         return
-    shown = [*read.by_id.values(), *(one for page in read.by_title.values() for one in page), *read.pool]
-    assert all(isinstance(one.id, str) and isinstance(one.contents, str) for one in shown)
+    expected = [*read.by_id.values(), *(item for page in read.by_title.values() for item in page), *read.pool]
+    assert all(isinstance(item.id, str) and isinstance(item.contents, str) for item in expected)
 
 
 def passage(number: int) -> Document:
@@ -104,16 +104,16 @@ def stored(*numbers: int, pool: int = 0) -> Passages:
 def test_the_first_passage_of_each_page_is_one_with_the_answer():
     both = GoldEvidence.of({"supporting_titles": ["page 3", "PAGE_7"]})
     passages = stored(9, 10, 11, 21, 22, 23)
-    assert [one.id for one in passages.of(both, ["text 22"])][:2] == ["9", "22"]
-    assert sorted(one.id for one in passages.of(both, [])) == ["10", "11", "21", "22", "23", "9"]
+    assert [item.id for item in passages.of(both, ["text 22"])][:2] == ["9", "22"]
+    assert sorted(item.id for item in passages.of(both, [])) == ["10", "11", "21", "22", "23", "9"]
 
 
 def test_passages_that_are_named_by_id_are_these_and_no_others():
     passages = stored(3, 4, 5, 9)
     named = GoldEvidence.of({"supporting_ids": ["5", "9"], "supporting_titles": ["Page 1"]})
-    assert [one.id for one in passages.of(named, [])] == ["5", "9"]
+    assert [item.id for item in passages.of(named, [])] == ["5", "9"]
     missing = GoldEvidence.of({"supporting_ids": ["5", "no such"], "supporting_titles": ["Page 1"]})
-    assert [one.id for one in passages.of(missing, [])] == ["3", "4", "5"], "then by title"
+    assert [item.id for item in passages.of(missing, [])] == ["3", "4", "5"], "then by title"
 
 
 def test_a_question_of_which_one_page_is_missing_has_no_gold_passages():
@@ -124,20 +124,16 @@ def test_a_question_of_which_one_page_is_missing_has_no_gold_passages():
 def test_a_question_is_shown_topk_gold_passages_or_one_of_each_page():
     passages = stored(0, 1, 2, 3, 6)
     one_page, three_pages = ["Page 0"], ["Page 0", "Page 1", "Page 2"]
-    for titles, topk, shown in ((one_page, 2, ["0", "1"]), (three_pages, 1, ["0", "3", "6"])):
+    for titles, topk, expected in ((one_page, 2, ["0", "1"]), (three_pages, 1, ["0", "3", "6"])):
         evidence = passages.evidence({"supporting_titles": titles}, [], topk)
-        assert [one.id for one in evidence.passages] == shown
+        assert [item.id for item in evidence.passages] == expected
         assert evidence.titles == {title_key(title) for title in titles}
     lacking = passages.evidence({"supporting_titles": ["Page 0", "Page 5"]}, [], 2)
     assert lacking.passages == () and lacking.titles == {"page 0", "page 5"}
 
 
-@given(
-    pool=st.integers(0, 30),
-    ids=st.sets(st.integers(0, 40)),
-    pages=st.sets(st.integers(0, 14)),
-)
+@given(pool=st.integers(0, 30), ids=st.sets(st.integers(0, 40)), pages=st.sets(st.integers(0, 14)))
 def test_the_random_passages_of_a_question_are_all_but_its_gold_ones_and_their_pages(pool, ids, pages):
     gold = GoldEvidence(frozenset(map(str, ids)), frozenset(f"page {page}" for page in pages))
     passages = stored(pool=pool)
-    assert list(passages.others(gold)) == [one for one in passages.pool if not gold.holds(one)]
+    assert list(passages.others(gold)) == [item for item in passages.pool if not gold.holds(item)]

@@ -14,16 +14,7 @@ from rag_r1.agent import Budget
 from rag_r1.config.agent_setup import AgentSetup
 from rag_r1.data.evidence import GoldEvidence, title_key, title_of
 from rag_r1.probes.passages import Passages
-from rag_r1.probes.probes import (
-    NEED_GOLD,
-    PROBES,
-    ProbeAgent,
-    ProbeError,
-    applies,
-    enough_random,
-    probe_setup,
-    topk_of,
-)
+from rag_r1.probes.probes import NEED_GOLD, PROBES, ProbeAgent, applies, enough_random, probe_setup, topk_of
 from rag_r1.protocols import SEARCH as SEARCH_TOOL
 from rag_r1.protocols import Document, Failure, load_protocol
 from rag_r1.tools import search_tools
@@ -59,8 +50,8 @@ def play(probe, lines=(SEARCH, ANSWER), question_id="q1", evidence=EVIDENCE, poo
     return asyncio.run(run())
 
 
-def shown(record):
-    return [document.id for turn in record.turns for found in turn.documents for document in found]
+def shown_ids(record):
+    return [document.id for turn in record.turns for matches in turn.documents for document in matches]
 
 
 def test_the_real_run_is_the_run_itself():
@@ -70,15 +61,15 @@ def test_the_real_run_is_the_run_itself():
 @pytest.mark.parametrize("probe, documents", [("empty", []), ("gold", ["1", "2"]), ("withheld", ["3", "4"])])
 def test_a_search_finds_what_the_probe_says_and_the_episode_goes_on(probe, documents):
     record = play(probe)
-    assert shown(record) == documents
+    assert shown_ids(record) == documents
     assert (record.status, record.answer, len(record.turns)) == ("answered", "Rome", 2)
 
 
 def test_gold_passages_stand_in_the_order_of_the_query_with_the_searchs_own_behind_them():
     setup = probe_setup(SETUP, "gold", "q1", 3, EVIDENCE)
 
-    results = asyncio.run(found(setup.tools, "the TIBER", "a city", "?"))
-    ids = [[one.id for one in result] for result in results]
+    results = asyncio.run(search_with(setup.tools, "the TIBER", "a city", "?"))
+    ids = [[item.id for item in result] for result in results]
     assert ids == [["2", "1", "3"], ["1", "2", "3"], ["1", "2", "3"]]
 
 
@@ -86,20 +77,20 @@ class Partial:
     """Finds a gold passage for a query that names it; the others stand behind what is shown."""
 
     async def search(self, queries):
-        own = [[one for one in GOLD if title_of(one).lower() in query.lower()] for query in queries]
-        return [[OTHERS[0], *mine, *OTHERS[1:5], *(one for one in GOLD if one not in mine)] for mine in own]
+        by_query = [[d for d in GOLD if title_of(d).lower() in query.lower()] for query in queries]
+        return [[OTHERS[0], *gold, *OTHERS[1:5], *(d for d in GOLD if d not in gold)] for gold in by_query]
 
 
 class Titled:
     """Finds first what the query names."""
 
     async def search(self, queries):
-        return [[*(one for one in GOLD if title_of(one) in query), *OTHERS] for query in queries]
+        return [[*(d for d in GOLD if title_of(d) in query), *OTHERS] for query in queries]
 
 
 def gold_shown(*queries, topk=3):
     setup = probe_setup(replace(SETUP, tools=partial(search_tools, Partial())), "gold", "q1", topk, EVIDENCE)
-    return [[one.id for one in result] for result in asyncio.run(found(setup.tools, *queries))]
+    return [[item.id for item in result] for result in asyncio.run(search_with(setup.tools, *queries))]
 
 
 def test_where_the_results_of_a_call_have_all_gold_passages_only_their_rank_changes():
@@ -110,8 +101,11 @@ def test_where_the_results_of_a_call_have_all_gold_passages_only_their_rank_chan
 def test_more_gold_passages_than_topk_are_repeated_no_more_than_others():
     agent = ProbeAgent(SETUP, replace(SETUP, tools=partial(search_tools, Titled())), 1)
     tools = agent.under("gold", "q1", EVIDENCE).tools
-    assert [[d.id for d in one] for one in asyncio.run(found(tools, "Rome", "Tiber"))] == [["1"], ["2"]]
-    assert [[d.id for d in one] for one in asyncio.run(found(tools, "another"))] == [["1", "2"]]
+    assert [[d.id for d in item] for item in asyncio.run(search_with(tools, "Rome", "Tiber"))] == [
+        ["1"],
+        ["2"],
+    ]
+    assert [[d.id for d in item] for item in asyncio.run(search_with(tools, "another"))] == [["1", "2"]]
 
 
 def test_a_gold_passage_that_no_result_of_the_call_shows_is_added_to_each():
@@ -122,33 +116,33 @@ def test_a_gold_passage_that_no_result_of_the_call_shows_is_added_to_each():
 def test_with_closed_book_the_policy_answers_at_once_or_not_at_all():
     assert play("closed_book", [ANSWER]).status == "answered"
     searched = play("closed_book")
-    assert (searched.status, searched.answer, shown(searched)) == ("turn_limit", None, [])
+    assert (searched.status, searched.answer, shown_ids(searched)) == ("turn_limit", None, [])
 
 
 def test_random_passages_differ_between_questions_and_queries_and_never_between_runs():
-    drawn = shown(play("random"))
+    drawn = shown_ids(play("random"))
     assert len(set(drawn)) == TOPK and set(drawn) <= {document.id for document in OTHERS}
     assert untimed(play("random")) == untimed(play("random"))
-    other_question = shown(play("random", question_id="q2"))
-    other_query = shown(play("random", [SEARCH.replace(" q ", " another "), ANSWER]))
+    other_question = shown_ids(play("random", question_id="q2"))
+    other_query = shown_ids(play("random", [SEARCH.replace(" q ", " another "), ANSWER]))
     assert len({tuple(drawn), tuple(other_question), tuple(other_query)}) == 3
 
 
 def test_a_search_that_fails_still_fails_where_passages_are_withheld():
     record = play("withheld", [SEARCH.replace(" q ", " fails "), ANSWER])
-    assert record.n_tool_failures == 1 and shown(record) == []
+    assert record.n_tool_failures == 1 and shown_ids(record) == []
 
 
 @pytest.mark.parametrize("probe", NEED_GOLD)
 def test_a_probe_without_the_gold_passages_that_it_needs_is_refused(probe):
-    with pytest.raises(ProbeError, match="q1.*supporting ids"):
+    with pytest.raises(ValueError, match="q1.*supporting ids"):
         probe_setup(SETUP, probe, "q1", TOPK, GoldEvidence())
 
 
 def test_gold_needs_the_text_and_random_a_pool():
-    with pytest.raises(ProbeError, match="text of the gold passages"):
+    with pytest.raises(ValueError, match="text of the gold passages"):
         probe_setup(SETUP, "gold", "q1", TOPK, GoldEvidence(ids=frozenset("1")))
-    with pytest.raises(ProbeError, match="at least 2 passages, not 1"):
+    with pytest.raises(ValueError, match="at least 2 passages, not 1"):
         probe_setup(SETUP, "random", "q1", TOPK, None, OTHERS[:1])
 
 
@@ -168,7 +162,7 @@ class Deeper:
         return [[*GOLD, *reversed(OTHERS)] for _ in queries]
 
 
-async def found(tools, *queries):
+async def search_with(tools, *queries):
     return await tools()[SEARCH_TOOL].call([{"query": query} for query in queries])
 
 
@@ -176,27 +170,27 @@ def test_the_probes_of_gold_passages_use_the_deeper_search_and_the_real_run_its_
     agent = ProbeAgent(SETUP, replace(SETUP, tools=partial(search_tools, Deeper())), 3)
     assert agent.under("real", "q1", EVIDENCE) is SETUP
     for probe, documents in (("gold", [*GOLD, OTHERS[-1]]), ("withheld", [*OTHERS[:-4:-1]])):
-        assert asyncio.run(found(agent.under(probe, "q1", EVIDENCE).tools, "city")) == [documents]
+        assert asyncio.run(search_with(agent.under(probe, "q1", EVIDENCE).tools, "city")) == [documents]
 
 
 def test_random_passages_are_none_of_the_questions_own():
     agent = ProbeAgent(SETUP, SETUP, TOPK, Passages(pool=[*GOLD, *OTHERS[:3]]))
 
     for evidence, pool in ((EVIDENCE, OTHERS[:3]), (GoldEvidence(), [*GOLD, *OTHERS[:3]])):
-        results = asyncio.run(found(agent.under("random", "q1", evidence).tools, *map(str, range(40))))
+        results = asyncio.run(search_with(agent.under("random", "q1", evidence).tools, *map(str, range(40))))
         assert {document for result in results for document in result} == set(pool)
 
 
 def test_gold_shows_a_passage_of_each_page_even_beyond_topk():
     agent = ProbeAgent(SETUP, SETUP, 1)
-    assert asyncio.run(found(agent.under("gold", "q1", EVIDENCE).tools, "?")) == [list(GOLD)]
+    assert asyncio.run(search_with(agent.under("gold", "q1", EVIDENCE).tools, "?")) == [list(GOLD)]
 
 
 def test_a_question_is_probed_if_what_the_probe_needs_of_it_is_known():
     named, nothing = GoldEvidence(titles=frozenset({"rome"})), GoldEvidence()
-    known = {name: [applies(name, one) for one in (EVIDENCE, named, nothing)] for name in PROBES}
-    assert known.pop("gold") == [True, False, False] and known.pop("withheld") == [True, True, False]
-    assert set(map(tuple, known.values())) == {(True, True, True)}
+    usable = {name: [applies(name, item) for item in (EVIDENCE, named, nothing)] for name in PROBES}
+    assert usable.pop("gold") == [True, False, False] and usable.pop("withheld") == [True, True, False]
+    assert set(map(tuple, usable.values())) == {(True, True, True)}
 
 
 def test_random_needs_more_passages_than_two_searches_show_beside_those_of_each_question():

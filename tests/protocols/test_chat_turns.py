@@ -69,7 +69,7 @@ def test_a_call_that_cannot_be_read_makes_the_turn_invalid(body):
 
 def test_other_tools_stand_beside_searches():
     action = TOOLS.parse(call(query="Ulm") + call("calculate", a=1))
-    assert isinstance(action, Calls) and [one.tool for one in action.calls] == ["search", "calculate"]
+    assert isinstance(action, Calls) and [item.tool for item in action.calls] == ["search", "calculate"]
 
 
 def test_a_generation_goes_on_after_a_call_and_ends_where_an_observation_would_begin():
@@ -84,9 +84,9 @@ def test_what_stands_between_turns_is_the_templates(name):
     observation = protocol.observation(["a", "b", "c"], results)
     contents = ['Doc 1: Ulm\non the "Danube"', "Nothing was found.", "No answer."]
     turn = "<think>\nHm.\n</think>\n\n<tool_call>\n{}\n</tool_call>"
-    told = [{"role": "assistant", "content": turn}, *({"role": "tool", "content": c} for c in contents)]
+    report = [{"role": "assistant", "content": turn}, *({"role": "tool", "content": c} for c in contents)]
     whole = tokenizer.apply_chat_template(
-        [*protocol.messages("Who?"), *told], tools=SCHEMAS, tokenize=False, add_generation_prompt=True
+        [*protocol.messages("Who?"), *report], tools=SCHEMAS, tokenize=False, add_generation_prompt=True
     )
     assert whole.endswith("</tool_call>" + observation)
     assert observation.startswith(protocol.end_token) and protocol.end_token in ("<|im_end|>", "<|eot_id|>")
@@ -107,8 +107,8 @@ def test_no_result_can_end_its_message(name, hostile):
     text = hostile.format(" ".join(tokens))
     for result in ([Document("1", text)], Failure(text)):
         ids = tokenizer.encode(protocol.observation(["q"], [result]), add_special_tokens=False)
-        control = [one for one in ids if one in tokenizer.added_tokens_decoder]
-        assert control == [one for one in tokenizer.encode(bare) if one in tokenizer.added_tokens_decoder]
+        control = [item for item in ids if item in tokenizer.added_tokens_decoder]
+        assert control == [item for item in tokenizer.encode(bare) if item in tokenizer.added_tokens_decoder]
 
 
 def test_the_lines_of_a_template_without_control_tokens_are_neutralised_too():

@@ -42,9 +42,9 @@ def test_a_file_of_ones_own_is_used_as_it_stands(load, data):
     assert protocol.messages("Who?")[0] == {"role": "system", "content": "You may search."}
     assert protocol.parse("<q> a, b </q>").queries == ("a, b",)
     documents = [Document("1", "T {text} {rank}\nbody {title}"), Document("2", "U\nv\\1")]
-    shown = protocol.observation(["q"], [documents])
+    visible = protocol.observation(["q"], [documents])
     # Placeholders that stand in a document are not filled in.
-    assert shown == "<information>[1|T {text} {rank}|body {title}];[2|U|v\\1]{rank}</information>"
+    assert visible == "<information>[1|T {text} {rank}|body {title}];[2|U|v\\1]{rank}</information>"
 
 
 def test_an_unknown_name_is_answered_with_the_shipped_ones():

@@ -14,16 +14,7 @@ from transformers import PreTrainedTokenizerFast
 from rag_r1.protocols import Document, Failure, control_tokens, load_protocol
 from tests.agent.quick_draws import mixed
 
-SPECIAL = [
-    "<|im_start|>",
-    "<|im_end|>",
-    "<|endoftext|>",
-    "<s>",
-    "</s>",
-    "[PAD]",
-    "<pad>",
-    "<｜end▁of▁sentence｜>",
-]
+SPECIAL = "<|im_start|> <|im_end|> <|endoftext|> <s> </s> [PAD] <pad> <｜end▁of▁sentence｜>".split()
 SHIPPED = {
     name: load_protocol(name).with_special_tokens(SPECIAL) for name in ("search_r1", "rag_r1_sq", "rag_r1_mq")
 }
@@ -117,10 +108,10 @@ def test_it_ends_for_any_set_of_special_tokens(tokens, text):
 def test_an_observation_holds_its_own_two_tags_and_no_others(contents, query, failed):
     results = [[Document(text, text) for text in contents], Failure(contents[0]) if failed else []]
     for protocol in SHIPPED.values():
-        shown = protocol.observation([query, "q"], results)
+        visible = protocol.observation([query, "q"], results)
         opening, closing = protocol.format.template.split("{body}")
-        assert shown.startswith(opening) and shown.endswith(closing)
-        body = shown[len(opening) : len(shown) - len(closing)]
+        assert visible.startswith(opening) and visible.endswith(closing)
+        body = visible[len(opening) : len(visible) - len(closing)]
         assert not survivors(protocol, body)
 
 
@@ -154,31 +145,15 @@ def test_deep_nesting_is_neutralised():
 
 # Of each family one that is special, and those that were added without being so.
 SPECIAL_TOKENS = ["<|im_start|>", "<s>", "[gMASK]", "<｜begin▁of▁sentence｜>", "<start_of_turn>", "EOD"]
-OTHER_TOKENS = [
-    "<tool_call>",
-    "</tool_call>",
-    "<think>",
-    "</think>",
-    "[INST]",
-    "[/INST]",
-    "[TOOL_CALLS]",
-    "<end_of_turn>",
-    "<｜User｜>",
-    "<｜tool▁calls▁begin｜>",
-    "<unused7>",
-    "<unused77>",
-    "<SPECIAL_12>",
-    "<fim_prefix>",
-    "|||EMAIL|||",
-    "<<SYS>>",
-    "[multimodal]",
-    "tool_call",
-    "@turn@",
-]
+OTHER_TOKENS = (
+    "<tool_call> </tool_call> <think> </think> [INST] [/INST] [TOOL_CALLS] <end_of_turn> <｜User｜> "
+    "<｜tool▁calls▁begin｜> <unused7> <unused77> <SPECIAL_12> <fim_prefix> |||EMAIL||| <<SYS>> [multimodal] "
+    "tool_call @turn@"
+).split()
 WORDS = [" 1901", "Doc 1:", "(1)", "COVID-19", "naïve", "\n\n", "  "]
 
 
-def made(normalizer=None):
+def built(normalizer=None):
     """A byte tokenizer with the tokens above added to its vocabulary, and ordinary words beside them."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     core = Tokenizer(models.BPE(vocab={c: i for i, c in enumerate(alphabet)}, merges=[]))
@@ -195,9 +170,9 @@ def made(normalizer=None):
 
 
 TOKENIZERS = {
-    "plain": made(),
-    "NFKC": made(normalizers.NFKC()),
-    "NFKC, lower case": made(normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase()])),
+    "plain": built(),
+    "NFKC": built(normalizers.NFKC()),
+    "NFKC, lower case": built(normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase()])),
 }
 WIDE = [
     "".join(chr(ord(c) + 0xFEE0) if "!" <= c <= "~" else c for c in token)
@@ -228,8 +203,8 @@ def guarded(protocol, name):
 def test_no_document_becomes_a_token_that_controls_the_model(protocol, name, text):
     tokenizer = TOKENIZERS[name]
     protocol, ids = guarded(protocol, name)
-    for shown in (protocol.neutralise(text), protocol.render_document(1, Document("1", text))):
-        assert not ids & set(tokenizer.encode(shown, add_special_tokens=False)), shown
+    for visible in (protocol.neutralise(text), protocol.render_document(1, Document("1", text))):
+        assert not ids & set(tokenizer.encode(visible, add_special_tokens=False)), visible
 
 
 @pytest.mark.parametrize(

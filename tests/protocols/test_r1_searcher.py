@@ -27,8 +27,8 @@ def test_documents_are_numbered_a_line_each_between_blank_lines(protocol):
 @BOTH
 def test_white_space_is_left_out_where_a_document_starts_and_nowhere_else(protocol):
     edges = [Document("3", "\n \tT\nx  "), Document("4", "y\n")]
-    shown = "\n\n<|begin_of_documents|>\n(1)T\nx  \n(2)y\n\n<|end_of_documents|>\n\n"
-    assert protocol.observation(["q"], [edges]) == shown
+    visible = "\n\n<|begin_of_documents|>\n(1)T\nx  \n(2)y\n\n<|end_of_documents|>\n\n"
+    assert protocol.observation(["q"], [edges]) == visible
 
 
 @BOTH
@@ -121,9 +121,9 @@ WHOLE = WORDS.filter(lambda text: not any(tag in text for tag in TAGS))
 @given(thought=WHOLE, words=WHOLE)
 def test_a_query_and_an_answer_come_back_as_they_were_written(thought, words):
     clean = " ".join(words.encode("utf-8", "replace").decode().replace('"', "").split())
-    asked = Search((clean,)) if clean else Invalid("empty query")
+    action = Search((clean,)) if clean else Invalid("empty query")
     for protocol in (BASE, INSTRUCT):
-        assert protocol.parse(f"{thought} {QUERY_OPEN} {words} {QUERY_CLOSE}") == asked
+        assert protocol.parse(f"{thought} {QUERY_OPEN} {words} {QUERY_CLOSE}") == action
         assert protocol.parse(f"{thought} </think> <answer> {words} </answer>") == Answer(words)
 
 
@@ -136,10 +136,10 @@ HOSTILE = st.lists(
 
 @given(st.lists(HOSTILE, min_size=1, max_size=3))
 def test_no_document_can_close_its_block_ask_a_query_or_answer(contents):
-    shown = BASE.observation(["q"], [[Document(str(i), text) for i, text in enumerate(contents)]])
+    visible = BASE.observation(["q"], [[Document(str(i), text) for i, text in enumerate(contents)]])
     opening, closing = BASE.format.template.split("{body}")
-    assert shown.startswith(opening) and shown.endswith(closing)
-    body = "".join(shown[len(opening) : len(shown) - len(closing)].split()).casefold()
+    assert visible.startswith(opening) and visible.endswith(closing)
+    body = "".join(visible[len(opening) : len(visible) - len(closing)].split()).casefold()
     assert "<|" not in body and "|>" not in body
     assert not any(tag in body for tag in ("<think>", "</think>", "<answer>", "</answer>"))
-    assert isinstance(BASE.parse(shown[len(opening) : len(shown) - len(closing)]), Invalid)
+    assert isinstance(BASE.parse(visible[len(opening) : len(visible) - len(closing)]), Invalid)

@@ -55,7 +55,7 @@ def listed():
     return {"tools": [tool], **({"nextCursor": "more"} if MODE == "pages" else {})}
 
 
-def said():
+def replies():
     """Says this and that besides its answers."""
     if MODE == "words":
         sys.stderr.write("\x1b]0;title\x07 \x1b[32mgreen\x1b[0m \u202e\nlast words")
@@ -115,7 +115,7 @@ if __name__ == "__main__":
                 continue
             reply["result"] = listed()
         elif request["method"] == "tools/call":
-            said()
+            replies()
             reply["result"] = called(request["id"])
             if reply["result"] is None:
                 continue

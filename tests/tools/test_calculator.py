@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from rag_r1.protocols import Refusal
 from rag_r1.tools import make_tool
-from rag_r1.tools.calculator import CalculationError, calculate
+from rag_r1.tools.calculator import calculate
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_it_calculates(expression, value):
     ],
 )
 def test_what_is_no_bounded_arithmetic_is_refused_with_a_reason(expression):
-    with pytest.raises(CalculationError) as refused:
+    with pytest.raises(ValueError) as refused:
         calculate(expression)
     assert str(refused.value)
 
@@ -92,5 +92,5 @@ def test_it_agrees_with_python_on_sums_and_products(expression):
 def test_any_text_gives_a_finite_number_or_a_reason(expression):
     try:
         assert math.isfinite(float(calculate(expression)))
-    except (CalculationError, OverflowError):
+    except (ValueError, OverflowError):
         pass

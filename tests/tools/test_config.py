@@ -37,35 +37,35 @@ def entry(**more):
 
 
 async def test_an_entry_makes_a_tool_of_any_async_function():
-    made = make_tool("weather", entry(limits={"retries": 2}))
-    assert (made.name, made.description, made.limits.retries) == ("weather", "Weather.", 2)
-    assert made.fault({"town": "U"}).startswith("Wrong arguments at ['town']")
-    assert await made.call([{"town": "Ulm"}]) == [[Document("weather", "rain in Ulm", verbatim=True)]]
+    built = make_tool("weather", entry(limits={"retries": 2}))
+    assert (built.name, built.description, built.limits.retries) == ("weather", "Weather.", 2)
+    assert built.fault({"town": "U"}).startswith("Wrong arguments at ['town']")
+    assert await built.call([{"town": "Ulm"}]) == [[Document("weather", "rain in Ulm", verbatim=True)]]
 
 
 def test_what_an_entry_declares_takes_the_place_of_the_tools_own_words():
-    made = make_tool(
+    built = make_tool(
         "c", {"tool": "calculator", "description": "Sums.", "parameters": {"query": {"minLength": 3}}}
     )
-    assert made.description == "Sums."
-    assert made.fault({"query": "1"}) and not made.fault({"query": "1+1"})
+    assert built.description == "Sums."
+    assert built.fault({"query": "1"}) and not built.fault({"query": "1+1"})
     assert make_tool("c", f"{__name__}:counter").limits.max_calls == 2
 
 
 async def test_a_cache_answers_the_same_call_once_and_keeps_no_failure():
-    made = make_tool("weather", entry(limits={"cache_size": 8}))
+    built = make_tool("weather", entry(limits={"cache_size": 8}))
     ASKED.clear()
-    one, other, again = [
-        await made.call([{"town": town} for town in towns])
+    item, other, again = [
+        await built.call([{"town": town} for town in towns])
         for towns in (["Bonn", "Nowhere"], ["Kiel", "Bonn"], ["Nowhere"])
     ]
     assert ASKED == ["Bonn", "Nowhere", "Kiel", "Nowhere"]
-    assert list(other[1]) == list(one[0]) and isinstance(again[0], Failure)
+    assert list(other[1]) == list(item[0]) and isinstance(again[0], Failure)
 
 
 def test_a_web_engine_beside_an_index_is_a_retrieval_tool_of_its_own():
     web = make_tool("web", {"tool": "retrieval", "url": "http://127.0.0.1:8000/indexes/web"})
-    assert web.searcher.config.endpoint == "http://127.0.0.1:8000/indexes/web/retrieve"
+    assert web.config.endpoint == "http://127.0.0.1:8000/indexes/web/retrieve"
     assert web.fault({"question": "x"}) and not web.fault({"query": "x"})
 
 
@@ -137,8 +137,8 @@ def test_an_example_of_the_guide_shows_all_options_with_their_defaults(entry):
     other_places = {"mcp": {"url", "token_env"}, "retrieval": declared.keys() - {"url", "topk"}}
     assert entry.keys() == {"tool", *declared} - set(other_places.get(entry["tool"], ()))
     for name in entry.keys() - OWN:
-        shown = tuple(entry[name]) if isinstance(entry[name], list) else entry[name]
-        assert shown == declared[name], name
+        text = tuple(entry[name]) if isinstance(entry[name], list) else entry[name]
+        assert text == declared[name], name
 
 
 @pytest.mark.parametrize(
@@ -151,14 +151,14 @@ def test_required_names_that_could_not_count_are_refused(more):
 
 @pytest.mark.parametrize("given", [{"parameters": {"town": {"$ref": "REMOTE"}}}, {}])
 async def test_what_a_schema_refers_to_is_not_fetched(given):
-    with JsonStub(lambda asked: {"type": "integer"}) as server:
+    with JsonStub(lambda request: {"type": "integer"}) as server:
         remote = {"town": {"$ref": f"{server.url}/schema"}}
         if given:
-            made = make_tool("w", entry(parameters=remote))
+            built = make_tool("w", entry(parameters=remote))
         else:
-            made = tool("Weather.", remote)(weather)
+            built = tool("Weather.", remote)(weather)
         with pytest.raises(Exception, match="Unresolvable"):
-            made.fault({"town": "Ulm"})
+            built.fault({"town": "Ulm"})
         assert not server.asked
 
 

@@ -34,34 +34,37 @@ RECORDED = {
 
 
 async def test_it_searches_title_and_text_and_gives_id_url_title_text():
-    with JsonStub(lambda asked: RECORDED) as server:
+    with JsonStub(lambda request: RECORDED) as server:
         searcher = WikiSearcher("wiki", server.url, key="SECRET")
-        found = await searcher.search("Ulm", size=5)
+        results = await searcher.search("Ulm", size=5)
         await searcher.close()
-    assert found == [
+    assert results == [
         {"id": "12", "url": "https://en.wikipedia.org/wiki/Ulm", "title": "Ulm", "text": "Ulm is a city."},
         {"id": "13", "url": "", "title": "Ulm Minster", "text": ""},
     ]
-    (asked,) = server.asked
-    assert asked.path == "/wiki/_search" and asked.headers["Authorization"] == "ApiKey SECRET"
-    assert asked.body == {"query": {"multi_match": {"query": "Ulm", "fields": ["title", "text"]}}, "size": 5}
+    (request,) = server.asked
+    assert request.path == "/wiki/_search" and request.headers["Authorization"] == "ApiKey SECRET"
+    assert request.body == {
+        "query": {"multi_match": {"query": "Ulm", "fields": ["title", "text"]}},
+        "size": 5,
+    }
 
 
 async def test_the_tool_shows_its_documents_and_a_failed_search_costs_itself_alone():
-    def answer(asked):
-        return (500, "no") if asked.body["query"]["multi_match"]["query"] == "bad" else RECORDED
+    def answer(request):
+        return (500, "no") if request.body["query"]["multi_match"]["query"] == "bad" else RECORDED
 
     with JsonStub(answer) as server:
         tool = make_tool("wiki", {"tool": "elasticsearch", "url": server.url, "index": "wiki", "topk": 1})
         good, bad = await tool.call([{"query": "good"}, {"query": "bad"}])
         await tool.close()
-    assert [(one.id, one.contents) for one in good] == [("12", '"Ulm"\nUlm is a city.')]
+    assert [(item.id, item.contents) for item in good] == [("12", '"Ulm"\nUlm is a city.')]
     assert isinstance(bad, Failure) and (bad.kind, bad.detail) == ("retriever", "HttpFailure: HTTP 500")
 
 
 @pytest.mark.parametrize("answer", [[], {"hits": 3}, {"hits": {"hits": [3]}}, (200, "{"), (200, "[" * 9999)])
 async def test_an_answer_of_another_shape_is_a_failure(answer):
-    with JsonStub(lambda asked: answer) as server:
+    with JsonStub(lambda request: answer) as server:
         searcher = WikiSearcher("wiki", server.url)
         with pytest.raises(HttpFailure):
             await searcher.search("x")

@@ -64,8 +64,8 @@ def test_it_has_a_name_a_description_and_a_schema():
     ],
 )
 def test_arguments_are_checked_against_the_schema(arguments, fault):
-    found = divide.fault(arguments)
-    assert found == fault if fault is None else found.startswith(fault)
+    results = divide.fault(arguments)
+    assert results == fault if fault is None else results.startswith(fault)
 
 
 @pytest.mark.parametrize(
@@ -143,9 +143,9 @@ def test_the_name_of_the_search_engine_is_taken():
 
 async def test_tools_are_shared_by_configuration_and_made_by_their_first_call():
     entry = {"wiki": {"tool": f"{__name__}:make_wiki", "language": "fr"}}
-    one, same, other = (shared_tools({"topk": n}, entry) for n in (3, 3, 4))
-    assert one is same and one is not other and list(one) == ["search", "wiki"]
-    assert await one["wiki"].call([{"query": "x"}]) == [[Document("fr", "x")]]
+    item, same, other = (shared_tools({"topk": n}, entry) for n in (3, 3, 4))
+    assert item is same and item is not other and list(item) == ["search", "wiki"]
+    assert await item["wiki"].call([{"query": "x"}]) == [[Document("fr", "x")]]
     late = shared_tools({}, {"late": "no_such_module:f"})["late"]
     with pytest.raises(ImportPathError):
         late.fault({})
@@ -164,11 +164,11 @@ async def count(things):
     return str(len(things))
 
 
-async def checked(made, arguments):
+async def checked(built, arguments):
     """What the guard's call of a tool shows, and whether the event loop went on meanwhile."""
     turned = asyncio.ensure_future(asyncio.sleep(0))
     call = CallRecord("t", arguments)
-    guard = ToolExecutor({"t": made}, FailurePolicy(retries=0), lambda attempt: asyncio.sleep(0))
+    guard = ToolExecutor({"t": built}, FailurePolicy(retries=0), lambda attempt: asyncio.sleep(0))
     ((document,),) = await guard.call([call])
     assert turned.done()
     return call.status, document.contents

@@ -7,7 +7,7 @@ import pytest
 
 from rag_r1.protocols import Failure, Refusal
 from rag_r1.tools import graph, make_tool
-from rag_r1.tools.graph import FactGraph, GraphError
+from rag_r1.tools.graph import FactGraph
 from rag_r1.tools.sparql import literal
 from tests.fakes.json_server import JsonStub
 
@@ -59,26 +59,26 @@ async def test_a_graph_tells_what_it_says_about_the_things_that_a_query_names(tm
 
 async def test_an_endpoint_is_asked_in_the_policys_own_query_and_its_rows_are_told(monkeypatch):
     monkeypatch.setenv("KG_TOKEN", "SECRET")
-    with JsonStub(lambda asked: ROWS) as server:
+    with JsonStub(lambda request: ROWS) as server:
         tool = make_tool(
             "kg", {"tool": "sparql", "url": f"{server.url}/sparql", "rows": 2, "token_env": "KG_TOKEN"}
         )
-        ((found,),) = await tool.call([{"query": "SELECT ?who ?n {}"}])
+        ((results,),) = await tool.call([{"query": "SELECT ?who ?n {}"}])
         await tool.close()
-    assert found.contents == "who: Ada L.; n: 1\nwho: Ada L.; n: 1\n(1 more rows)"
-    (asked,) = server.asked
-    assert (asked.path, asked.body) == ("/sparql", {"query": "SELECT ?who ?n {}"})
-    assert asked.headers["Authorization"] == "Bearer SECRET"
-    assert asked.headers["Accept"] == "application/sparql-results+json"
+    assert results.contents == "who: Ada L.; n: 1\nwho: Ada L.; n: 1\n(1 more rows)"
+    (request,) = server.asked
+    assert (request.path, request.body) == ("/sparql", {"query": "SELECT ?who ?n {}"})
+    assert request.headers["Authorization"] == "Bearer SECRET"
+    assert request.headers["Accept"] == "application/sparql-results+json"
 
 
 async def test_words_take_their_place_in_a_template_as_a_literal():
-    with JsonStub(lambda asked: {"boolean": True}) as server:
+    with JsonStub(lambda request: {"boolean": True}) as server:
         tool = make_tool("kg", {"tool": "sparql", "url": server.url, "template": "ASK { ?x ?y {words} }"})
-        ((found,),) = await tool.call([{"query": 'a"} DROP ALL\n\\'}])
+        ((results,),) = await tool.call([{"query": 'a"} DROP ALL\n\\'}])
         await tool.close()
     assert server.asked[0].body == {"query": 'ASK { ?x ?y "a\\"} DROP ALL\\n\\\\" }'}
-    assert found.contents == "yes"
+    assert results.contents == "yes"
 
 
 def test_a_literal_is_what_json_calls_a_string():
@@ -95,12 +95,12 @@ def test_a_literal_is_what_json_calls_a_string():
     ],
 )
 async def test_a_query_that_is_refused_is_the_policys_mistake_and_all_else_a_failure(answer, kind):
-    with JsonStub(lambda asked: answer) as server:
+    with JsonStub(lambda request: answer) as server:
         tool = make_tool("kg", {"tool": "sparql", "url": server.url})
-        (found,) = await tool.call([{"query": "SELECT"}])
+        (results,) = await tool.call([{"query": "SELECT"}])
         await tool.close()
-    assert isinstance(found, kind)
-    assert kind is Failure or found.reason == "The endpoint does not accept the query: line 1: no SELECT"
+    assert isinstance(results, kind)
+    assert kind is Failure or results.reason == "The endpoint does not accept the query: line 1: no SELECT"
     assert len(server.asked) == 1
 
 
@@ -119,7 +119,7 @@ async def test_a_query_that_is_refused_is_the_policys_mistake_and_all_else_a_fai
 )
 def test_xml_with_a_document_type_is_refused_whatever_its_encoding(tmp_path, name, data):
     (tmp_path / name).write_bytes(data)
-    with pytest.raises(GraphError, match=f"{name}: it declares a document type .*save it as Turtle"):
+    with pytest.raises(ValueError, match=f"{name}: it declares a document type .*save it as Turtle"):
         FactGraph.read(tmp_path / name)
 
 
@@ -138,7 +138,7 @@ def test_xml_with_a_document_type_is_refused_whatever_its_encoding(tmp_path, nam
 )
 def test_a_file_of_another_hostile_shape_is_named_with_the_reason(tmp_path, name, text):
     (tmp_path / name).write_text(text)
-    with pytest.raises(GraphError, match=name.partition("\x1b")[0]) as error:
+    with pytest.raises(ValueError, match=name.partition("\x1b")[0]) as error:
         FactGraph.read(tmp_path / name)
     assert "\x1b" not in str(error.value) and len(str(error.value)) <= 600
 
@@ -151,11 +151,11 @@ def test_a_file_that_takes_for_ever_or_fills_memory_is_given_up(tmp_path, monkey
     (tmp_path / "a.ttl").write_text(
         f"@prefix : <http://e/{'x' * 200_000}> . " + " ".join(f":a{i} :b :c ." for i in range(20_000))
     )
-    with pytest.raises(GraphError, match="a.ttl: it (takes more than 1 s of|needs more than)"):
+    with pytest.raises(ValueError, match="a.ttl: it (takes more than 1 s of|needs more than)"):
         FactGraph.read(tmp_path / "a.ttl")
     kind = "http://www.w3.org/2001/XMLSchema#decimal"
     (tmp_path / "b.ttl").write_text(f'<http://e/a> <http://e/b> "1e999999999"^^<{kind}> .')
-    with pytest.raises(GraphError, match="b.ttl: it (takes more than 1 s of|needs more than)"):
+    with pytest.raises(ValueError, match="b.ttl: it (takes more than 1 s of|needs more than)"):
         FactGraph.read(tmp_path / "b.ttl")
 
 
@@ -163,12 +163,12 @@ def test_a_file_that_takes_for_ever_or_fills_memory_is_given_up(tmp_path, monkey
 async def test_honest_xml_is_read_and_facts_keep_their_order(tmp_path):
     (tmp_path / "a.rdf").write_text(ONE.replace("VALUE", "10 &amp; more"))
     tool = make_tool("kg", {"tool": "graph", "file": str(tmp_path / "a.rdf")})
-    (((found,),),) = (await tool.call([{"query": "x"}]),)
-    assert found.contents.splitlines() == ['"x"', "p: 10 & more"]
+    (((results,),),) = (await tool.call([{"query": "x"}]),)
+    assert results.contents.splitlines() == ['"x"', "p: 10 & more"]
     (tmp_path / "b.ttl").write_text('@prefix : <http://e/> . :x :p 10, 9, "b", "a"@en, :z, _:n ; :o 1 .')
     tool = make_tool("kg", {"tool": "graph", "file": str(tmp_path / "b.ttl")})
-    ((found,),) = await tool.call([{"query": "x"}])
-    assert found.contents.splitlines()[1:2] + found.contents.splitlines()[3:] == [
+    ((results,),) = await tool.call([{"query": "x"}])
+    assert results.contents.splitlines()[1:2] + results.contents.splitlines()[3:] == [
         "o: 1",
         "p: z",
         "p: a",

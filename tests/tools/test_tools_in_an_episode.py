@@ -1,9 +1,8 @@
 """Shipped tools in an episode, by the names that a protocol gives them."""
 
-from rag_r1.agent import Budget, Episode, FailurePolicy
 from rag_r1.protocols import load_protocol
-from rag_r1.tools import search_tools, shared_tools
-from tests.fakes.scripted_engine import Characters, Engine, Searcher
+from rag_r1.tools import shared_tools
+from tests.fakes.scripted_engine import make_episode
 from tests.tools.made_documents import folder_of_documents
 
 TURNS = [
@@ -23,22 +22,16 @@ async def test_a_policy_calls_documents_a_calculator_and_the_search_by_its_own_n
     docs = folder_of_documents(tmp_path / "docs")
     entries = {"notes": {"tool": "documents", "folder": str(docs)}, "calc": "calculator"}
     assert set(protocol.tools_called) <= {"search", *entries}
-    episode = Episode(
-        protocol,
-        Budget(max_turns=6, max_query_observation_tokens=4000, max_response_tokens=10_000),
-        Engine(TURNS),
-        {**shared_tools({}, entries), **search_tools(Searcher())},
-        Characters(),
-        FailurePolicy(),
-    )
+    episode = make_episode(protocol, TURNS, max_turns=6)
+    episode.tools = {**shared_tools({}, entries), **episode.tools}
     record = await episode.run("id", "When?", [1])
-    shown = ["".join(map(chr, span.ids)) for span in episode.ledger.spans() if not span.generated]
+    text = ["".join(map(chr, span.ids)) for span in episode.ledger.spans() if not span.generated]
     assert [call.tool for turn in record.turns for call in turn.calls] == [
         "notes",
         "calc",
         "search",
         "Nothing",
     ]
-    assert "The ferry leaves at nine." in shown[0] and "\n42\n" in shown[1] and "Rome is a city." in shown[2]
-    assert "There is no tool 'Nothing'. The tools are: search, notes, calc." in shown[3]
+    assert "The ferry leaves at nine." in text[0] and "\n42\n" in text[1] and "Rome is a city." in text[2]
+    assert "There is no tool 'Nothing'. The tools are: search, notes, calc." in text[3]
     assert (record.status, record.answer, record.failures) == ("answered", "nine", [])

@@ -55,8 +55,7 @@ class FastBpe:
             return None
         name = type(tokenizer).__name__
         return cls(
-            tokenizer,
-            tiktoken.Encoding(name, pat_str=pattern, mergeable_ranks=ranks, special_tokens=added),
+            tokenizer, tiktoken.Encoding(name, pat_str=pattern, mergeable_ranks=ranks, special_tokens=added)
         )
 
     def encode(self, text: str) -> list[int]:
@@ -116,7 +115,7 @@ def _ranks(spec: dict[str, Any], model: Any) -> dict[bytes, int] | None:
     if any(letter not in vocabulary for letter in byte_of):
         return None
     ranks = {bytes([byte]): vocabulary[letter] for letter, byte in byte_of.items()}
-    made: Counter[str] = Counter()
+    merges: Counter[str] = Counter()
     latest = -1
     for merge in spec["merges"]:
         token = "".join(merge if isinstance(merge, list) else merge.split(" "))
@@ -124,27 +123,31 @@ def _ranks(spec: dict[str, Any], model: Any) -> dict[bytes, int] | None:
         if id_ < latest or not all(letter in byte_of for letter in token):
             return None
         latest = id_
-        made[token] += 1
+        merges[token] += 1
         if len(model.tokenize(token)) == 1:
             ranks[bytes(byte_of[letter] for letter in token)] = id_
-    if spec["ignore_merges"] and not (len(ranks) == len(vocabulary) and _all_cuts(made, vocabulary)):
+    if spec["ignore_merges"] and not (len(ranks) == len(vocabulary) and _all_cuts(merges, vocabulary)):
         return None
     return ranks
 
 
-def _all_cuts(made: Counter[str], vocabulary: dict[str, int]) -> bool:
+def _all_cuts(merges: Counter[str], vocabulary: dict[str, int]) -> bool:
     """Whether each token has as many merges as there are ways to split it into two tokens."""
     return all(
         count == sum(token[:i] in vocabulary and token[i:] in vocabulary for i in range(1, len(token)))
-        for token, count in made.items()
+        for token, count in merges.items()
     )
 
 
 def _byte_letters() -> Iterator[tuple[str, int]]:
     """The characters that stand for bytes in a byte-level vocabulary (GPT-2, `bytes_to_unicode`): a printable
     byte stands for itself, characters from 256 on stand for the others."""
-    shown = {*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)}
+    printable = {
+        *range(ord("!"), ord("~") + 1),
+        *range(ord("¡"), ord("¬") + 1),
+        *range(ord("®"), ord("ÿ") + 1),
+    }
     hidden = 0
     for byte in range(256):
-        yield chr(byte if byte in shown else 256 + hidden), byte
-        hidden += byte not in shown
+        yield chr(byte if byte in printable else 256 + hidden), byte
+        hidden += byte not in printable

@@ -30,8 +30,8 @@ class TokenizerCodec:
     def __init__(self, tokenizer: Any, remembered: int = CACHED_WORDS, vocabulary_size: int | None = None):
         self.tokenizer = tokenizer
         self.vocabulary_size = 1 << 32 if vocabulary_size is None else vocabulary_size
-        self._quick = FastBpe.of(tokenizer)
-        self._known = lru_cache(remembered)(self._encoded)
+        self._fast = FastBpe.of(tokenizer)
+        self._cached_ids = lru_cache(remembered)(self._encoded)
 
     @property
     def start(self) -> list[int]:
@@ -40,7 +40,7 @@ class TokenizerCodec:
 
     def encode(self, text: str) -> list[int]:
         """Ids of a text on its own, without special tokens added. The caller may modify the list."""
-        return self._known(text).tolist()
+        return self._cached_ids(text).tolist()
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of generated ids, without end-of-sequence tokens. Raises UnknownTokenError unless all ids are
@@ -48,17 +48,17 @@ class TokenizerCodec:
         if len(ids) and max(ids) >= self.vocabulary_size:
             raise UnknownTokenError(f"the id {max(ids)} is not in the vocabulary of {self.vocabulary_size}")
         try:
-            if self._quick:
-                return self._quick.decode(ids)
+            if self._fast:
+                return self._fast.decode(ids)
             return self.tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
         except OverflowError as error:  # raised by tokenizers for a negative id
             raise UnknownTokenError(f"the id {min(ids)} is not in any vocabulary") from error
 
     def clear_cache(self) -> None:
         """Empty the cache."""
-        self._known.cache_clear()
+        self._cached_ids.cache_clear()
 
     def _encoded(self, text: str) -> array[int]:
-        if self._quick:
-            return array("l", self._quick.encode(text))
+        if self._fast:
+            return array("l", self._fast.encode(text))
         return array("l", self.tokenizer.encode(text, add_special_tokens=False))

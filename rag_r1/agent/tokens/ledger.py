@@ -43,10 +43,6 @@ class Capacity:
         return min((limit for limit in (self.response_tokens, rest) if limit is not None), default=None)
 
 
-class RowFullError(ValueError):
-    """Tokens that the row cannot hold."""
-
-
 @dataclass(frozen=True)
 class Span:
     """Tokens with one origin. `generated`: sampled by the policy, with log-probs in nats if the engine gave
@@ -98,7 +94,7 @@ class Ledger:
 
     def generated(self, ids: Sequence[int], logprobs: Sequence[float] | None = None, turn: int = 0) -> Span:
         """Append ids sampled by the policy, with their log-probs (nats) if the engine gave them. Raises
-        RowFullError, and ValueError if there are more or fewer log-probs than ids."""
+        ValueError if they do not fit into the row, or if there are more or fewer log-probs than ids."""
         if logprobs is not None and len(logprobs) != len(ids):
             raise ValueError(f"{len(ids)} generated tokens but {len(logprobs)} log-probs")
         values = None if logprobs is None else tuple(logprobs)
@@ -107,17 +103,17 @@ class Ledger:
         return span
 
     def observed(self, ids: Sequence[int], turn: int = 0) -> Span:
-        """Append ids inserted by the environment. Raises RowFullError."""
+        """Append ids inserted by the environment. Raises ValueError if they do not fit into the row."""
         span = self._append(Span(tuple(ids), False, turn))
         self.observed_tokens += len(ids)
         return span
 
     def rewrite(self, context_ids: Sequence[int]) -> None:
-        """Close the row; the next one's prompt is `context_ids`. Raises RowFullError if no token could
+        """Close the row; the next one's prompt is `context_ids`. Raises ValueError if no token could
         follow."""
         room = self.capacity.room(len(context_ids))
         if room is not None and room < 1:
-            raise RowFullError(f"a context of {len(context_ids)} tokens leaves no room in {self.capacity}")
+            raise ValueError(f"a context of {len(context_ids)} tokens leaves no room in {self.capacity}")
         self._rows.append(_Row(list(context_ids)))
         self._context = list(context_ids)
         self._room = room
@@ -167,7 +163,7 @@ class Ledger:
     def _append(self, span: Span) -> Span:
         if self._room is not None:
             if len(span.ids) > self._room:
-                raise RowFullError(f"{len(span.ids)} tokens where the row can take {self._room}")
+                raise ValueError(f"{len(span.ids)} tokens where the row can take {self._room}")
             self._room -= len(span.ids)
         self._rows[-1].spans.append(span)
         self._context.extend(span.ids)

@@ -121,7 +121,7 @@ class CandidateStore:
             await asyncio.sleep(setup.failures.delay(attempt))
 
         context = partial(one.call_context, setup.protocol)
-        [found] = await ToolExecutor(tools, setup.failures, wait, context=context).call([call])
+        [found] = await ToolExecutor(tools, setup.failures, wait, context).call([call])
         if isinstance(found, Failure) or call.status != "ok":
             self.problem = found.detail if isinstance(found, Failure) else "the query was refused"
             return False

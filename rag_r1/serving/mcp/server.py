@@ -21,12 +21,11 @@ from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 from pydantic import BaseModel, Field
 
-from rag_r1.agent import Trajectory
+from rag_r1.agent import Tool, Trajectory
+from rag_r1.agent.interfaces import call_tool
 from rag_r1.protocols import Document, Failure
-from rag_r1.protocols.retriever_query import CallContext
+from rag_r1.protocols.retriever_query import CallContext, Context
 from rag_r1.serving.middleware import BodyError, WholeBodyMiddleware
-from rag_r1.tools import Searcher
-from rag_r1.tools.function_tool import sent_arguments
 from rag_r1.tools.mcp.limits import McpLimitError, check_message
 
 #: Sources of an answer, at most.
@@ -71,7 +70,7 @@ class Answered(BaseModel):
     sources: list[Passage]
 
 
-def make_server(searcher: Searcher, play: Play | None = None, *, concurrency: int = 8) -> MCPServer:
+def make_server(search_tool: Tool, play: Play | None = None, *, concurrency: int = 8) -> MCPServer:
     """The server; without `play` it only searches."""
     instructions = "Searches a collection of passages, and answers from it."
     server = MCPServer("rag-r1", instructions=instructions, log_level="WARNING")
@@ -79,8 +78,7 @@ def make_server(searcher: Searcher, play: Play | None = None, *, concurrency: in
     @server.tool()
     async def search(query: _Words) -> Passages:
         """Search the collection for a query; returns the best passages with their ids."""
-        sent = await sent_arguments(searcher, [query], lambda: CallContext(query))
-        [found] = [sent] if isinstance(sent, Failure) else await searcher.search(sent)
+        [found] = await call_tool(search_tool, [{"query": query}], Context(lambda: CallContext(query)))
         if isinstance(found, Failure):
             raise ToolError(found.reason)
         return Passages(passages=[Passage.of(document) for document in found])

@@ -9,7 +9,8 @@ from pathlib import Path
 from rag_r1.io.terminal_text import terminal_text
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, argument, read_arguments
-from rag_r1.tools.documents.corpus import DocumentsError, index_folder
+from rag_r1.runs.errors import RunError
+from rag_r1.tools.documents.corpus import index_folder
 from rag_r1.tools.documents.parsers import READERS
 
 _DESCRIPTION = f"""\
@@ -34,7 +35,7 @@ class DocumentsArguments(Arguments):
     no_progress: bool = argument("show no progress bar", default=False)
 
 
-@command_main(DocumentsError, OSError)
+@command_main(RunError, OSError)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit status."""
     args = read_arguments(DocumentsArguments, arguments, prog="rag-r1 documents", description=_DESCRIPTION)

@@ -34,6 +34,7 @@ from tqdm import tqdm
 from rag_r1.io.atomic_files import atomic_file, write_text
 from rag_r1.io.terminal_text import terminal_text
 from rag_r1.protocols.actions import well_formed
+from rag_r1.runs.errors import RunError
 from rag_r1.runs.lock import hold_lock
 from rag_r1.tools.documents.parsers import (
     READERS,
@@ -62,10 +63,6 @@ _WORD = re.compile(
 )
 
 
-class DocumentsError(ValueError):
-    """The folder cannot be made into a corpus; the message names the files and the remedy."""
-
-
 def index_folder(folder: Path, out: Path, progress: bool = True, *, skip_bad_files: bool = False) -> Path:
     """Write the passages of the documents in `folder` to `out`/corpus.jsonl, and return that path.
 
@@ -73,7 +70,7 @@ def index_folder(folder: Path, out: Path, progress: bool = True, *, skip_bad_fil
     is left as it is. `progress`: show a bar on stderr, counted in files. Processes that do the same at the
     same time wait for one another.
 
-    Raises DocumentsError if there is nothing to read, or if files cannot be read (with `skip_bad_files` these
+    Raises RunError if there is nothing to read, or if files cannot be read (with `skip_bad_files` these
     are logged and left out).
     """
     folder, out = Path(folder), Path(out)
@@ -97,11 +94,11 @@ def index_folder(folder: Path, out: Path, progress: bool = True, *, skip_bad_fil
 
 def document_files(folder: Path) -> list[Path]:
     """The files that can be read, sorted by name. Hidden ones are left out, and so are links that lead out of
-    the folder. Raises DocumentsError if there are none."""
+    the folder. Raises RunError if there are none."""
     if not folder.is_dir():
-        raise DocumentsError(f"{folder}: there is no such folder")
+        raise RunError(f"{folder}: there is no such folder")
     inside = folder.resolve()
-    found = [
+    paths = [
         path
         for path in sorted(folder.rglob("*"))
         if path.suffix.lower() in READERS
@@ -109,9 +106,9 @@ def document_files(folder: Path) -> list[Path]:
         and path.is_file()
         and path.resolve().is_relative_to(inside)
     ]
-    if not found:
-        raise DocumentsError(f"{folder}: no file in it ends in one of {', '.join(READERS)}")
-    return found
+    if not paths:
+        raise RunError(f"{folder}: no file in it ends in one of {', '.join(READERS)}")
+    return paths
 
 
 def passages_of(name: str, path: Path, document: DocumentText | None = None) -> Iterator[dict[str, Any]]:
@@ -137,11 +134,11 @@ def passages_of(name: str, path: Path, document: DocumentText | None = None) -> 
 def split_words(text: str, words: int = PASSAGE_WORDS) -> list[str]:
     """A text in pieces of about `words` words each, equally long; [] for a text without any. White space
     becomes single spaces; nothing else is lost."""
-    found = array("Q", (match.start() for match in _WORD.finditer(text)))
-    if not found:
+    starts = array("Q", (match.start() for match in _WORD.finditer(text)))
+    if not starts:
         return []
-    pieces = max(1, round(len(found) / words))
-    cuts = [found[len(found) * i // pieces] for i in range(pieces)]
+    pieces = max(1, round(len(starts) / words))
+    cuts = [starts[len(starts) * i // pieces] for i in range(pieces)]
     return [" ".join(text[start:end].split()) for start, end in zip(cuts, [*cuts[1:], None], strict=True)]
 
 
@@ -162,20 +159,20 @@ def _write(folder: Path, files: list[Path], part: Path, progress: bool, skip_bad
                 stream.write(well_formed(json.dumps(row, ensure_ascii=False)) + "\n")
     if bad and not skip_bad_files:
         more = f"\n  and {len(bad) - _NAMED} more" if len(bad) > _NAMED else ""
-        listed = "".join(f"\n  {one}" for one in bad[:_NAMED])
-        raise DocumentsError(
+        listed = "".join(f"\n  {line}" for line in bad[:_NAMED])
+        raise RunError(
             f"{folder}: {len(bad)} of {len(files)} files cannot be read; repair or remove them, or "
             f"leave them out with skip_bad_files (in a command: --skip-bad-files):{listed}{more}"
         )
     if not passages:
-        raise DocumentsError(f"{folder}: its {len(files)} files hold no text")
-    for one in bad:
-        logger.warning("left out: %s", one)
+        raise RunError(f"{folder}: its {len(files)} files hold no text")
+    for line in bad:
+        logger.warning("left out: %s", line)
 
 
 def _rows(folder: Path, files: list[Path], progress: bool, bad: list[str]) -> Iterator[list[dict[str, Any]]]:
     """The passages of one file after the other; those that cannot be read are named in `bad`. Raises
-    DocumentsError when the reader was stopped at so many that the folder would take for ever."""
+    RunError when the reader was stopped at so many that the folder would take for ever."""
     stopped = 0
     bar = tqdm(total=len(files), desc="reading documents", unit="file", disable=not progress)
     try:
@@ -189,8 +186,8 @@ def _rows(folder: Path, files: list[Path], progress: bool, bad: list[str]) -> It
                     bad.append(terminal_text(f"{name}: {error}", _SHOWN))
                     stopped += isinstance(error, ReadLimitError)
                     if stopped == _NAMED:
-                        listed = "".join(f"\n  {one}" for one in bad[-_NAMED:])
-                        raise DocumentsError(
+                        listed = "".join(f"\n  {line}" for line in bad[-_NAMED:])
+                        raise RunError(
                             f"{folder}: reading was given up after {stopped} files that exceed its limits of "
                             f"time or memory; remove them:{listed}"
                         ) from None
@@ -202,11 +199,11 @@ def _rows(folder: Path, files: list[Path], progress: bool, bad: list[str]) -> It
 
 def _fingerprint(folder: Path, files: list[Path]) -> str:
     """A hash of the names, sizes and times of the files."""
-    told = hashlib.sha256()
+    digest = hashlib.sha256()
     for path in files:
         status = path.stat()
-        told.update(f"{_name(path.relative_to(folder))}\0{status.st_size}\0{status.st_mtime_ns}\n".encode())
-    return told.hexdigest()
+        digest.update(f"{_name(path.relative_to(folder))}\0{status.st_size}\0{status.st_mtime_ns}\n".encode())
+    return digest.hexdigest()
 
 
 def _name(path: Path) -> str:

@@ -106,35 +106,35 @@ class _ReadBatch:
     def __init__(self, paths: Sequence[Path]):
         self.readings = [PendingDocument(path, self) for path in paths]
         self._started: JobHandle | None = None
-        self._found: dict[PendingDocument, list[Any]] | None = None
+        self._results: dict[PendingDocument, list[Any]] | None = None
         self._small: list[PendingDocument] = []
         size = 0
         for reading in self.readings:
             if reading.ending in _PARSED:
                 with suppress(OSError):
-                    own = reading.path.stat().st_size
-                    if own <= _SMALL_BYTES:
+                    file_size = reading.path.stat().st_size
+                    if file_size <= _SMALL_BYTES:
                         self._small.append(reading)
-                        size += own
+                        size += file_size
         self._limits = _limits(size)
 
     def begin(self) -> None:
         """Begin it, if there is something to do and a worker is idle. Raises nothing."""
-        if self._small and self._started is None and self._found is None:
+        if self._small and self._started is None and self._results is None:
             with suppress(OSError):
                 self._start(wait=False)
 
     def found(self, reading: PendingDocument) -> list[Any] | None:
         """What was read of a file: `["", value]`, or `[kind, message]` of an exception; None if nothing was.
         Raises OSError if no process can be started."""
-        if self._found is None and reading in self._small:
+        if self._results is None and reading in self._small:
             if self._started is None:
                 self._start(wait=True)
-            started, self._started, self._found = self._started, None, {}
+            started, self._started, self._results = self._started, None, {}
             assert started is not None
             with suppress(LimitError, JobError):
-                self._found = dict(zip(self._small, started.result(), strict=True))
-        return (self._found or {}).get(reading)
+                self._results = dict(zip(self._small, started.result(), strict=True))
+        return (self._results or {}).get(reading)
 
     def give_up(self) -> None:
         """End what was begun."""
@@ -142,7 +142,7 @@ class _ReadBatch:
             self._started.give_up()
 
     def _start(self, wait: bool) -> None:
-        files = [[one.named(), one.ending] for one in self._small]
+        files = [[reading.named(), reading.ending] for reading in self._small]
         self._started = workers.start("rag_r1.sandbox.documents:read_all", [files], self._limits, wait)
 
 
@@ -199,7 +199,7 @@ def _markdown(text: str) -> DocumentText:
     """Sections begin at headings, except those inside a fenced block of code."""
     if sum(map(text.count, _LINE_ENDS)) > MAX_LINES:
         raise FileReadError(f"it has more than {MAX_LINES:,} lines: split it")
-    found: list[tuple[str, list[str]]] = [("", [])]
+    sections: list[tuple[str, list[str]]] = [("", [])]
     fence = None
     for line in text.splitlines():
         mark = _FENCE.match(line)
@@ -207,13 +207,13 @@ def _markdown(text: str) -> DocumentText:
             fence = None if fence else mark[1]
         heading = None if fence else _HEADING.fullmatch(line)
         if heading:
-            if len(found) == MAX_SECTIONS:
+            if len(sections) == MAX_SECTIONS:
                 raise FileReadError(f"it has more than {MAX_SECTIONS:,} sections: split it")
-            found.append((one_line(_without_closing_marks(heading[1])), []))
+            sections.append((one_line(_without_closing_marks(heading[1])), []))
         else:
-            found[-1][1].append(line)
-    title = next((heading for heading, _ in found if heading), "")
-    return DocumentText(title, [Section("\n".join(lines), heading) for heading, lines in found])
+            sections[-1][1].append(line)
+    title = next((heading for heading, _ in sections if heading), "")
+    return DocumentText(title, [Section("\n".join(lines), heading) for heading, lines in sections])
 
 
 def _without_closing_marks(heading: str) -> str:

@@ -56,14 +56,14 @@ class DocumentsOptions:
 def make_documents(options: Mapping[str, Any], key: str) -> DocumentSearch:
     """The searcher. Raises OptionsError for a wrong option, and ValueError if the folder or a package is
     missing."""
-    given = options_from(DocumentsOptions, options, key)
-    if not Path(given.folder).is_dir():
-        raise ValueError(f"{key}.folder: there is no folder {given.folder!r}")
+    parsed = options_from(DocumentsOptions, options, key)
+    if not Path(parsed.folder).is_dir():
+        raise ValueError(f"{key}.folder: there is no folder {parsed.folder!r}")
     try:
         import bm25s  # noqa: F401
     except ImportError:
         raise ValueError(f"{key} needs the package bm25s: {pip_command('documents')}") from None
-    return DocumentSearch(given)
+    return DocumentSearch(parsed)
 
 
 class DocumentSearch:
@@ -74,7 +74,7 @@ class DocumentSearch:
         self._index = LazyValue(self._load)
 
     async def search(self, queries: Sequence[str]) -> list[list[Document]]:
-        """For each query its best passages. Raises DocumentsError, or OSError, if the folder cannot be
+        """For each query its best passages. Raises RunError, or OSError, if the folder cannot be
         read."""
         index = await self._index.get()
         return await asyncio.to_thread(lambda: [index.search(query, self.options.topk) for query in queries])
@@ -96,13 +96,13 @@ class PassageIndex:
         self._documents = [Document(row["id"], f'"{row["title"]}"\n{row["text"]}') for row in rows]
         self._bm25 = bm25s.BM25(method="lucene", backend="numpy")
         self._words: dict[str, int] = {}
-        known = [
+        ids = [
             [self._words.setdefault(word, len(self._words)) for word in words_of(document.contents)]
             for document in self._documents
         ]
         self._empty = not self._words
         if not self._empty:
-            self._bm25.index((known, self._words), show_progress=False)
+            self._bm25.index((ids, self._words), show_progress=False)
 
     def search(self, query: str, topk: int) -> list[Document]:
         """The passages that share a word with the query, best first; at most `topk`."""
@@ -111,8 +111,8 @@ class PassageIndex:
             return []
         scores = self._bm25.get_scores_from_ids(ids)
         best = np.argsort(-scores, kind="stable")[:topk]
-        found = ((self._documents[row], float(scores[row])) for row in best if scores[row] > 0)
-        return [Document(document.id, document.contents, score) for document, score in found]
+        matches = ((self._documents[row], float(scores[row])) for row in best if scores[row] > 0)
+        return [Document(document.id, document.contents, score) for document, score in matches]
 
 
 def words_of(text: str) -> list[str]:

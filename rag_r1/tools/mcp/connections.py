@@ -78,8 +78,8 @@ class McpServer:
         except MCPError as error:
             if error.code in _BROKEN:
                 self._retire(link)
-            if link.told.why is not None:
-                raise McpFailure(f"the connection is closed: {link.told.why}") from error
+            if link.close_reason.why is not None:
+                raise McpFailure(f"the connection is closed: {link.close_reason.why}") from error
             raise
         except McpFailure:
             raise
@@ -118,7 +118,7 @@ class McpConnection:
         self._schemas: dict[str, dict[str, Any]] | None = None
         self._checks: dict[str, ArgumentValidator] = {}
         #: Why the connection was ended, if the server sent too much.
-        self.told = CloseReason()
+        self.close_reason = CloseReason()
         self._task = asyncio.ensure_future(self._live())
 
     @property
@@ -150,15 +150,15 @@ class McpConnection:
             raise TimeoutError(f"the server did not list its tools within {limit_s:g} s") from None
 
     async def _listed(self) -> list[Any]:
-        found, cursor = [], None
+        tools, cursor = [], None
         for _ in range(_MOST_PAGES):
             page = await self.client.list_tools(cursor=cursor)
-            found += page.tools
-            if len(found) > _MOST_TOOLS:
+            tools += page.tools
+            if len(tools) > _MOST_TOOLS:
                 raise McpFailure(f"it lists more than {_MOST_TOOLS:,} tools")
             cursor = page.next_cursor
             if not cursor:
-                return found
+                return tools
         raise McpFailure(f"its list of tools has more than {_MOST_PAGES} pages")
 
     async def schemas(self) -> dict[str, dict[str, Any]]:
@@ -213,7 +213,7 @@ class McpConnection:
         options = self._options
         if options.command is not None:
             command = bind_to_parent(options.command, options.cwd)
-            return Client(stdio_streams(command, environment_of(options), options.cwd, self.told))
+            return Client(stdio_streams(command, environment_of(options), options.cwd, self.close_reason))
         assert options.url is not None
         token = token_of(options)
         # No proxy of the environment: it would be told the token.

@@ -39,8 +39,8 @@ async def copy_stderr(stream: Any, ended: anyio.Event) -> None:
             *lines, line = (line + data).replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
             if len(line) > _LINE_BYTES:
                 lines, line = [*lines, line], b""
-            for one in lines:
-                _show(one)
+            for full_line in lines:
+                _show(full_line)
             if left < 0:
                 _show(b"(an MCP server's stderr: more than 1 MiB, the rest is not shown)")
                 line = b""
@@ -52,11 +52,11 @@ async def copy_stderr(stream: Any, ended: anyio.Event) -> None:
 
 
 def _show(line: bytes) -> None:
-    shown = terminal_lines(_COLOUR.sub("", line[:_LINE_BYTES].decode("utf-8", "replace")))
+    text = terminal_lines(_COLOUR.sub("", line[:_LINE_BYTES].decode("utf-8", "replace")))
     # Not sys.stderr, which may be another stream by now, or closed.
     stream = sys.__stderr__ or sys.stderr
     encoding = stream.encoding or "utf-8"
-    print(shown.encode(encoding, "backslashreplace").decode(encoding), file=stream, flush=True)
+    print(text.encode(encoding, "backslashreplace").decode(encoding), file=stream, flush=True)
 
 
 class _LogLimit(logging.Filter):
@@ -64,21 +64,21 @@ class _LogLimit(logging.Filter):
 
     def __init__(self) -> None:
         super().__init__()
-        self._since, self._seen = 0.0, 0
+        self._since, self._count = 0.0, 0
 
     def filter(self, record: logging.LogRecord) -> bool:
         now = time.monotonic()
         if now - self._since > 60:
-            self._since, self._seen = now, 0
-        self._seen += 1
+            self._since, self._count = now, 0
+        self._count += 1
         record.msg, record.args = terminal_text(record.getMessage(), 300), ()
         record.exc_info = record.exc_text = record.stack_info = None
-        return self._seen <= MAX_LOGGED
+        return self._count <= MAX_LOGGED
 
 
 def limit_logs() -> None:
     """Let the package mcp log about servers' messages in this way."""
     for name in _LOGGERS:
         logger = logging.getLogger(name)
-        if not any(isinstance(one, _LogLimit) for one in logger.filters):
+        if not any(isinstance(filter_, _LogLimit) for filter_ in logger.filters):
             logger.addFilter(_LogLimit())

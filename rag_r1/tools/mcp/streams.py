@@ -46,21 +46,18 @@ class CloseReason:
 
 @asynccontextmanager
 async def stdio_streams(
-    command: list[str], environment: dict[str, str], folder: str | None, told: CloseReason
+    command: list[str], environment: dict[str, str], folder: str | None, reason: CloseReason
 ) -> AsyncIterator[tuple[Any, Any]]:
     """Starts a server in a session of its own; yields the streams that the package's client reads and writes.
     Raises OSError if it cannot be started."""
     process = await anyio.open_process(
-        command,
-        env=get_default_environment() | environment,
-        cwd=folder,
-        start_new_session=True,
+        command, env=get_default_environment() | environment, cwd=folder, start_new_session=True
     )
     arrived, received = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     sent, leaving = anyio.create_memory_object_stream[SessionMessage](0)
     allowance, written, silent = TrafficAllowance(), anyio.Event(), anyio.Event()
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(_read, process, arrived, allowance, told)
+        tasks.start_soon(_read, process, arrived, allowance, reason)
         tasks.start_soon(_write, process, leaving, arrived, allowance, written)
         tasks.start_soon(copy_stderr, process.stderr, silent)
         try:
@@ -83,7 +80,7 @@ async def http_streams(url: str, client: httpx2.AsyncClient) -> AsyncIterator[tu
         yield SchemaFilter(received), sent
 
 
-async def _read(process: Process, arrived: Any, allowance: TrafficAllowance, told: CloseReason) -> None:
+async def _read(process: Process, arrived: Any, allowance: TrafficAllowance, reason: CloseReason) -> None:
     assert process.stdout is not None
     lines = LineSplitter()
     with suppress(anyio.EndOfStream, anyio.ClosedResourceError, anyio.BrokenResourceError, ConnectionError):
@@ -98,7 +95,7 @@ async def _read(process: Process, arrived: Any, allowance: TrafficAllowance, tol
                             check_message(line)
                             await arrived.send(_message(line))
                 except McpLimitError as error:
-                    told.why = f"it was ended, since the server sent too much: {error}"
+                    reason.why = f"it was ended, since the server sent too much: {error}"
         with anyio.CancelScope(shield=True):
             while True:
                 await process.stdout.receive()

@@ -55,7 +55,7 @@ def _listed(value: Any) -> Any:
 
 
 def _texts(value: tuple) -> tuple:
-    if not all(isinstance(one, str) and one for one in value):
+    if not all(isinstance(text, str) and text for text in value):
         raise ValueError("not all are texts")
     return value
 
@@ -92,12 +92,12 @@ class McpOptions:
 
 def make_mcp(options: Mapping[str, Any], key: str) -> McpTool:
     """The tool. Raises OptionsError for a wrong option, and ValueError if the package mcp is missing."""
-    given = options_from(McpOptions, options, key)
-    if (given.command is None) == (given.url is None) or given.command == ():
+    parsed = options_from(McpOptions, options, key)
+    if (parsed.command is None) == (parsed.url is None) or parsed.command == ():
         raise OptionsError([OptionFault(f"{key}.command", f"{key} needs either a command or a url")])
     if not has_mcp():
         raise ValueError(f"{key} needs the package mcp, 2.0 or later: {pip_command('mcp')}")
-    return McpTool(given.call or key.removeprefix("rag_r1.tools."), given)
+    return McpTool(parsed.call or key.removeprefix("rag_r1.tools."), parsed)
 
 
 def has_mcp() -> bool:
@@ -126,8 +126,8 @@ class McpTool(FunctionTool):
         async with (await _connections()).server_for_loop(self.options).link() as link:
             schemas = await link.schemas()
             if self.name not in schemas:
-                known = terminal_text(", ".join(sorted(schemas)), 300) or "none"
-                raise McpFailure(f"the server has no tool {self.name!r}; it has: {known}")
+                names = terminal_text(", ".join(sorted(schemas)), 300) or "none"
+                raise McpFailure(f"the server has no tool {self.name!r}; it has: {names}")
             args = dict(named_arguments(arguments, schemas[self.name]))
             if fault := await link.fault(self.name, args):
                 return Refusal(fault[:300])

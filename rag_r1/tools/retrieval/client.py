@@ -1,7 +1,7 @@
 """The client of the retrieval server, which answers the searches of rollouts.
 
 One client serves all trajectories of a process over one pool of connections. New queries that arrive almost
-together are sent together (batching.py). A query that is already in flight for another trajectory is awaited,
+together are sent together. A query that is already in flight for another trajectory is awaited,
 not sent again (single flight), and one that was answered before comes from an LRU cache, until the server has
 reloaded its index (cache.py). The trajectories of a GRPO group send the same queries, so both matter.
 Whatever can go wrong on the wire (refused connection, time-out, 5xx, 429, broken JSON, wrong shape) is
@@ -34,7 +34,7 @@ from rag_r1.io.retry import RetryPolicy, is_transient, retry_after
 from rag_r1.options.declare import options_from
 from rag_r1.protocols import Document, Failure
 from rag_r1.protocols.retriever_query import Context
-from rag_r1.tools.retrieval.batching import QueryBatcher
+from rag_r1.tools.function_tool import SearchTool
 from rag_r1.tools.retrieval.cache import QueryCache
 from rag_r1.tools.retrieval.options import RetrieverConfig
 from rag_r1.tools.retrieval.query_format import (
@@ -42,7 +42,6 @@ from rag_r1.tools.retrieval.query_format import (
     VERSION_HEADER,
     QueryFormatError,
     RemoteQueryFormat,
-    choose_mode,
 )
 
 logger = logging.getLogger(__name__)
@@ -90,129 +89,154 @@ def make_retrieval(options: Mapping[str, Any], key: str) -> RetrievalClient:
     return RetrievalClient(options_from(RetrieverConfig, options, key))
 
 
-class _BadResponse(Exception):
-    """The server answered, but not with results for these queries."""
+#: Errors of a connection, and those of reading a response: the request is repeated.
+_TRANSIENT = (aiohttp.ClientError, asyncio.TimeoutError, OSError, ValueError, RecursionError)
 
 
-class RetrievalClient:
-    """Sends queries to a retrieval server; bound to the event loop in which it is first used."""
+class RetrievalClient(SearchTool):
+    """The search tool that asks a retrieval server; bound to the event loop in which it is first used."""
 
     def __init__(self, config: RetrieverConfig):
         self.config = config
+        self.reads_context = config.agentic_input
         self.stats = ClientStats()
-        self._kept = QueryCache(config.cache_size)
+        self._cache = QueryCache(config.cache_size)
         self._in_flight: dict[str, asyncio.Future[Result]] = {}
-        self._batcher = QueryBatcher(config.gather_s, config.max_queries, self._fetch)
+        self._requests: set[asyncio.Task[None]] = set()
+        #: The turns that will share the next request, and what sends it at once when it is done.
+        self._gathering: list[list[str]] | None = None
+        self._full: asyncio.Future[None]
         self._session: aiohttp.ClientSession | None = None
         self._retry = RetryPolicy(config.retries, config.backoff_s, _LONGEST_WAIT_S)
-        self._format = RemoteQueryFormat(config.base, self._get, self._retry)
-
-    async def in_context(self, queries: Sequence[str], context: Context) -> Sequence[str] | Failure:
-        """What to search for instead of these queries of a turn: see `agentic_input`. A Failure if the server
-        does not tell its separator, or its encoder was trained with another mode than is configured."""
-        if not self.config.agentic_input:
-            return queries
-        try:
-            form = await self._format.format()
-            mode = choose_mode(form, self.config.mode)
-        except (QueryFormatError, aiohttp.ClientError, asyncio.TimeoutError, OSError) as error:
-            if isinstance(error, QueryFormatError) and not error.stops(self.config.mode):
-                return queries
-            logger.warning("no separator from %s (%s)", self.config.base, error)
-            return failure(str(error) or type(error).__name__)
-        asked = context()
-        return [form.query(asked, query, mode) for query in queries]
+        self._format = RemoteQueryFormat(config.base, config.mode, self._get, self._retry)
 
     async def search(self, queries: Sequence[str]) -> list[Result]:
-        """Documents for each query, best first, or a Failure. Never raises for a failed search."""
-        waiting: list[Result | asyncio.Future[Result]] = []
+        """Documents for each query as it is, best first, or a Failure. Never raises for a failed search."""
+        return await self.call([{"query": query} for query in queries])
+
+    async def call(
+        self, arguments: Sequence[Mapping[str, Any]], context: Context | None = None
+    ) -> list[Result]:
+        """As `search`; with a context, each query is sent as `agentic_input` says."""
+        queries: Sequence[str] = [args["query"] for args in arguments]
+        if context is not None and self.reads_context:
+            try:
+                queries = await self._format.texts(queries, context)
+            except (QueryFormatError, aiohttp.ClientError, asyncio.TimeoutError, OSError) as error:
+                logger.warning("no separator from %s (%s)", self.config.base, error)
+                return [failure(str(error) or type(error).__name__)] * len(arguments)
+        results: list[Result | asyncio.Future[Result]] = []
         fresh: list[str] = []
         for query in queries:
             self.stats.queries += 1
-            if (hit := self._kept.get(query)) is not None:
+            if (hit := self._cache.get(query)) is not None:
                 self.stats.cached += 1
-                waiting.append(hit)
+                results.append(hit)
                 continue
             if query in self._in_flight:
                 self.stats.joined += 1
             else:
                 self._in_flight[query] = asyncio.get_running_loop().create_future()
                 fresh.append(query)
-            waiting.append(self._in_flight[query])
+            results.append(self._in_flight[query])
         if fresh:
-            self._batcher.add(fresh)
-        return [await asyncio.shield(item) if isinstance(item, asyncio.Future) else item for item in waiting]
+            self.stats.sent += len(fresh)
+            self._add(fresh)
+        return [await asyncio.shield(item) if isinstance(item, asyncio.Future) else item for item in results]
 
     async def close(self) -> None:
         """Cancel requests in flight and close the connections."""
-        for turn in self._batcher.drain():
-            self._settle(turn, [failure("cancelled")] * len(turn))
         self._format.cancel()
-        await self._batcher.cancel()
+        self._gathering, unanswered = None, list(self._in_flight)
+        for request in self._requests:
+            request.cancel()
+        await asyncio.gather(*self._requests, return_exceptions=True)
+        for query in unanswered:
+            self._settle(query, failure("cancelled"))
         if self._session is not None:
             await self._session.close()
             self._session = None
 
-    async def _fetch(self, turns: list[list[str]]) -> None:
-        queries = [query for turn in turns for query in turn]
-        results: list[Result] = [failure("cancelled")] * len(queries)
-        sent_at = self._kept.changes
-        try:
-            self.stats.sent += len(queries)
-            results = await self._ask_with_retries(turns)
-        except Exception as error:  # a bug of ours: only these queries fail, and it is logged
-            logger.exception("search failed at %s", self.config.endpoint)
-            results = [failure(f"{type(error).__name__}: {error}")] * len(queries)
-        finally:  # also when cancelled: a future without a task would never be resolved
-            self._settle(queries, results, sent_at)
+    def _add(self, queries: list[str]) -> None:
+        """Send the queries of a turn, together with those that arrive within `gather_s` seconds, up to
+        `max_queries`: an engine ends many turns in one step, and a request takes more CPU time than the
+        queries in it. The queries of a turn stay together."""
+        turns, most = self._gathering, self.config.max_queries
+        if turns is not None and sum(map(len, turns)) + len(queries) > most:
+            self._full.set_result(None)
+            turns = None
+        if turns is None:
+            turns, self._full = [], asyncio.get_running_loop().create_future()
+            # A task of its own: if a trajectory is cancelled, the others still get their answers.
+            request = asyncio.create_task(self._send(turns, full=self._full))
+            self._requests.add(request)
+            request.add_done_callback(self._requests.discard)
+        turns.append(queries)
+        if not self.config.gather_s or sum(map(len, turns)) >= most:
+            self._full.set_result(None)
+            turns = None
+        self._gathering = turns
 
-    def _settle(self, queries: list[str], results: list[Result], sent_at: int = 0) -> None:
-        """Deliver the results to all searches that wait for these queries."""
-        for query, result in zip(queries, results, strict=True):
-            if isinstance(result, Failure):
-                self.stats.failed += 1
-            else:
-                self._kept.keep(query, result, sent_at)
-            future = self._in_flight.pop(query)
-            if not future.done():
-                future.set_result(result)
+    async def _send(
+        self, turns: list[list[str]], attempt: int = 0, full: asyncio.Future[None] | None = None
+    ) -> None:
+        """Ask for the queries of the turns, and deliver the answers to all searches that wait for them.
+        `full`: more turns may arrive until it is done, or for `gather_s` seconds.
 
-    async def _ask_with_retries(self, turns: list[list[str]], attempt: int = 0) -> list[Result]:
-        """Results of all queries of the turns. After a failure each turn is retried in a request of its own,
-        without the queries that have an answer already. So a faulty turn costs those that shared its request
-        one attempt at most, and a refused query affects only its own turn."""
+        After a failure each turn is retried in a request of its own, without the queries that have an answer
+        already. So a faulty turn costs those that shared its request one attempt at most, and a refused query
+        affects only its own turn."""
+        if full is not None and not full.done():
+            await asyncio.wait([full], timeout=self.config.gather_s)
+            if self._gathering is turns:
+                self._gathering = None
         queries = [query for turn in turns for query in turn]
-        wait, refused = 0.0, False
-        found: list[list[Document] | str]
+        sent_at, wait, refused = self._cache.changes, 0.0, False
+        answers: Sequence[list[Document] | str]
         try:
             self.stats.requests += 1
-            found = await self._ask(queries)
+            answers = await self._ask(queries)
         except aiohttp.ClientResponseError as error:
-            found = [f"HTTP {error.status}"] * len(queries)
+            answers = [f"HTTP {error.status}"] * len(queries)
             # Otherwise the server understood the request, and would refuse it again.
             refused = not is_transient(error.status)
             wait = retry_after(error.headers)
-        except (aiohttp.ClientError, asyncio.TimeoutError, OSError, _BadResponse) as error:
-            found = [f"{type(error).__name__}: {error}"] * len(queries)
-        problems = [one for one in found if isinstance(one, str)]
+        except Exception as error:
+            answers = [f"{type(error).__name__}: {error}"] * len(queries)
+            if not isinstance(error, _TRANSIENT):  # a bug of ours: only these queries fail, and it is logged
+                logger.exception("search failed at %s", self.config.endpoint)
+                attempt = self._retry.retries
+        problems = {q: answer for q, answer in zip(queries, answers, strict=True) if isinstance(answer, str)}
+        is_last = len(turns) == 1 if refused else attempt >= self._retry.retries
+        for query, answer in zip(queries, answers, strict=True):
+            if query not in problems:
+                self._settle(query, answer, sent_at)
+            elif is_last:
+                self._settle(query, failure(problems[query]))
         if not problems:
-            return [one for one in found if not isinstance(one, str)]
-        if refused and len(turns) > 1:
-            return await self._ask_each(turns, attempt)
-        if refused or attempt >= self._retry.retries:
+            return
+        if is_last:
+            problem = next(iter(problems.values()))[:200]
             logger.warning(
-                "search failed at %s (%s), %d queries", self.config.endpoint, problems[0][:200], len(problems)
+                "search failed at %s (%s), %d queries", self.config.endpoint, problem, len(problems)
             )
-            return [failure(one) if isinstance(one, str) else one for one in found]
-        left = _without_answer(turns, found)
-        self.stats.retried += len(left)
-        await asyncio.sleep(self._retry.delay(attempt, wait))
-        again = iter(await self._ask_each(left, attempt + 1))
-        return [next(again) if isinstance(one, str) else one for one in found]
+            return
+        left = [kept for turn in turns if (kept := [query for query in turn if query in problems])]
+        if not refused:
+            attempt += 1
+            self.stats.retried += len(left)
+            await asyncio.sleep(self._retry.delay(attempt - 1, wait))
+        await asyncio.gather(*(self._send([turn], attempt) for turn in left))
 
-    async def _ask_each(self, turns: list[list[str]], attempt: int) -> list[Result]:
-        found = await asyncio.gather(*(self._ask_with_retries([turn], attempt) for turn in turns))
-        return [result for results in found for result in results]
+    def _settle(self, query: str, result: Result, sent_at: int = 0) -> None:
+        """Deliver a result to all searches that wait for this query."""
+        if isinstance(result, Failure):
+            self.stats.failed += 1
+        else:
+            self._cache.keep(query, result, sent_at)
+        future = self._in_flight.pop(query, None)
+        if future is not None and not future.done():
+            future.set_result(result)
 
     def _connected(self) -> aiohttp.ClientSession:
         if self._session is None:
@@ -228,8 +252,10 @@ class RetrievalClient:
                 return response.status, b""  # it describes no server
 
     async def _ask(self, queries: list[str]) -> list[list[Document] | str]:
-        """For each query its documents, or what is wrong with them."""
-        payload, sent_at = self.config.wire_format.payload(queries, self.config.topk), self._kept.changes
+        """For each query its documents, or what is wrong with them. Raises the errors of connections, and
+        ValueError or RecursionError if the response has no results for these queries."""
+        wire, sent_at = self.config.wire_format, self._cache.changes
+        payload = wire.payload(queries, self.config.topk)
         # A redirect would carry queries and token to an address that nobody has configured.
         posted = self._connected().post(self.config.endpoint, json=payload, allow_redirects=False)
         async with posted as response:
@@ -239,22 +265,7 @@ class RetrievalClient:
                 )
             version = response.headers.get(VERSION_HEADER)
             self._format.seen(version)
-            self._kept.seen(version, sent_at)
-            try:
-                body = await read_body(response, MAX_RESPONSE_BYTES)
-            except BodyTooLargeError as error:
-                raise _BadResponse(str(error)) from error
+            self._cache.seen(version, sent_at)
+            body = await read_body(response, MAX_RESPONSE_BYTES)
         most_values = _FEW_VALUES + _VALUES_OF_A_DOCUMENT * len(queries) * self.config.topk
-        try:
-            return self.config.wire_format.parse_each(
-                read_json(body, most_values), len(queries), self.config.topk
-            )
-        except (ValueError, RecursionError) as error:
-            raise _BadResponse(str(error)) from error
-
-
-def _without_answer(turns: list[list[str]], found: Sequence[list[Document] | str]) -> list[list[str]]:
-    """The turns without the queries that have an answer; turns that are then empty are left out."""
-    results = iter(found)
-    left = [[query for query in turn if isinstance(next(results), str)] for turn in turns]
-    return [turn for turn in left if turn]
+        return wire.parse_each(read_json(body, most_values), len(queries), self.config.topk)

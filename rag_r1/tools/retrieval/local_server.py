@@ -29,22 +29,10 @@ from rag_r1.tools.retrieval.client import TOKEN_VARIABLE
 
 def build_index(corpus: Path, out: Path, *options: str, timeout_s: float = 600) -> Path:
     """Build an index folder from a corpus file; `options` are those of `rag-r1 index build`."""
-    command = [
-        sys.executable,
-        "-m",
-        "retrieval_server.build_index",
-        "--corpus",
-        str(corpus),
-        "--out",
-        str(out),
-        *options,
-    ]
+    module = (sys.executable, "-m", "retrieval_server.build_index")
+    command = [*module, "--corpus", str(corpus), "--out", str(out), *options]
     done = subprocess.run(
-        bind_to_parent(command),
-        capture_output=True,
-        text=True,
-        timeout=timeout_s,
-        env=server_environment(),
+        bind_to_parent(command), capture_output=True, text=True, timeout=timeout_s, env=server_environment()
     )
     if done.returncode:
         raise RunError(f"building the index of {corpus} failed:\n{last_lines(done.stdout + done.stderr, 15)}")

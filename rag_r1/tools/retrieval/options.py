@@ -5,15 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from rag_r1.options.declare import (
-    Count,
-    Flag,
-    PositiveCount,
-    PositiveSeconds,
-    Seconds,
-    options,
-    options_from,
-)
+from rag_r1.options.declare import Count, Flag, PositiveCount, PositiveSeconds, Seconds, options, options_from
 from rag_r1.options.server_address import Address
 from rag_r1.protocols.retriever_query import MODES
 from rag_r1.tools.retrieval.wire import WIRES, WireFormat

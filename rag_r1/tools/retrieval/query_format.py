@@ -14,12 +14,12 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 import aiohttp
 
 from rag_r1.io.retry import RetryPolicy, TransientError, is_transient, with_retries
-from rag_r1.protocols.retriever_query import Mode, QueryFormat
+from rag_r1.protocols.retriever_query import Context, Mode, QueryFormat
 
 #: A longer answer is no description of a server.
 MAX_READY_BYTES = 1 << 20
@@ -50,8 +50,8 @@ class QueryFormatError(ValueError):
 def ready_address(base: str) -> tuple[str, str | None]:
     """The address of `/ready` of the server behind `base`, and the index that `base` names, if it does so in
     its path (`http://host:8000/indexes/wiki`)."""
-    found = _OF_INDEX.fullmatch(base)
-    return (f"{found['root']}/ready", found["name"]) if found else (f"{base}/ready", None)
+    match = _OF_INDEX.fullmatch(base)
+    return (f"{match['root']}/ready", match["name"]) if match else (f"{base}/ready", None)
 
 
 def read_format(address: str, index: str | None, status: int, body: bytes) -> QueryFormat:
@@ -68,51 +68,66 @@ def read_format(address: str, index: str | None, status: int, body: bytes) -> Qu
         raise QueryFormatError(str(error)) from None
 
 
-def choose_mode(form: QueryFormat, given: Mode | None) -> Mode:
-    """What a query is sent with: what the encoder was trained to read, else what is `given`, else the
+def choose_mode(form: QueryFormat, configured: Mode | None) -> Mode:
+    """What a query is sent with: what the encoder was trained to read, else what is configured, else the
     question. Raises QueryFormatError if these two differ."""
-    if given is not None and form.mode not in (None, given):
-        what = f"it is {given}, but the encoder of the index was trained with {form.mode}"
+    if configured is not None and form.mode not in (None, configured):
+        what = f"it is {configured}, but the encoder of the index was trained with {form.mode}"
         raise QueryFormatError(what, key=MODE_KEY, remedy=MODE_REMEDY)
-    return form.mode or given or "agentic"
+    return form.mode or configured or "agentic"
 
 
 class RemoteQueryFormat:
-    """The format of a server, asked for by the first query that needs it; bound to the running event loop.
-    Queries that arrive meanwhile wait for the same answer. What failed is asked again by the next query, and
-    what was about an earlier version of the index."""
+    """Writes queries in the format of a server, which is asked for by the first query that needs it; bound to
+    the running event loop. Queries that arrive meanwhile wait for the same answer. What failed is asked again
+    by the next query, and what was about an earlier version of the index. `mode`: as configured."""
 
-    def __init__(self, base: str, get: Get, retry: RetryPolicy):
+    def __init__(self, base: str, mode: Mode | None, get: Get, retry: RetryPolicy):
         self._address, self._index = ready_address(base)
-        self._get, self._retry = get, retry
-        self._asked: asyncio.Task[QueryFormat] | None = None
+        self._mode, self._get, self._retry = mode, get, retry
+        self._request: asyncio.Task[QueryFormat] | None = None
+
+    async def texts(self, queries: Sequence[str], context: Context) -> Sequence[str]:
+        """What to search for in the place of the queries of a turn, which is noted in the context. Raises
+        QueryFormatError if the server does not name its separator, or if its encoder was trained with another
+        mode than is configured; and the errors of connections after the last retry."""
+        try:
+            form = await self.format()
+            mode = choose_mode(form, self._mode)
+        except QueryFormatError as error:
+            if error.stops(self._mode):
+                raise
+            return queries
+        place = context.get()
+        context.sent |= {query: form.query(place, query, mode) for query in queries}
+        return [context.sent[query] for query in queries]
 
     async def format(self) -> QueryFormat:
         """Raises QueryFormatError, and the errors of connections after the last retry; also if the client is
         closed meanwhile."""
-        if self._asked is None or (self._asked.done() and _failed(self._asked)):
-            self._asked = asyncio.create_task(self._ask())
-        asked = self._asked
+        if self._request is None or (self._request.done() and _failed(self._request)):
+            self._request = asyncio.create_task(self._ask())
+        request = self._request
         try:
-            return await asyncio.shield(asked)
+            return await asyncio.shield(request)
         except asyncio.CancelledError:
             this = asyncio.current_task()
-            if not asked.cancelled() or (this is not None and this.cancelling()):
+            if not request.cancelled() or (this is not None and this.cancelling()):
                 raise  # the caller is cancelled, and not the request
             raise ConnectionAbortedError("the client was closed while it asked for the separator") from None
 
     def seen(self, version: str | None) -> None:
         """An answer of the server was made with this version of the index: with another one than asked for,
         the next query asks again."""
-        if version is None or self._asked is None or not self._asked.done() or _failed(self._asked):
+        if version is None or self._request is None or not self._request.done() or _failed(self._request):
             return
-        if (known := self._asked.result().index_version) is not None and version != str(known):
-            self._asked = None
+        if (current := self._request.result().index_version) is not None and version != str(current):
+            self._request = None
 
     def cancel(self) -> None:
         """End a request that is under way."""
-        if self._asked is not None:
-            self._asked.cancel()
+        if self._request is not None:
+            self._request.cancel()
 
     async def _ask(self) -> QueryFormat:
         try:

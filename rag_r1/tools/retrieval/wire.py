@@ -69,8 +69,8 @@ def _read_document(item: Any) -> Document:
     if not isinstance(contents, str):
         raise ValueError("a document must have a string 'contents'")
     own_id = document.get("id")
-    known = str(own_id)[:MAX_ID_CHARS] if isinstance(own_id, str | int | float) else ""
-    return Document(known, contents[:MAX_DOCUMENT_CHARS], _read_score(score))
+    id_ = str(own_id)[:MAX_ID_CHARS] if isinstance(own_id, str | int | float) else ""
+    return Document(id_, contents[:MAX_DOCUMENT_CHARS], _read_score(score))
 
 
 def _read_score(score: Any) -> float | None:
@@ -103,6 +103,3 @@ WIRES = {
         "/queries", lambda queries, topk: {"queries": list(queries), "k": topk}, "answers", _read_line
     ),
 }
-#: The readers of the two formats.
-parse_results = WIRES["retrieve"].parse
-parse_answers = WIRES["queries"].parse

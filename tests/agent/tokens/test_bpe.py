@@ -135,8 +135,8 @@ def test_a_token_that_no_merges_lead_to_is_not_made():
 def not_all_cuts(spec: dict) -> None:
     every_cut(spec)
     merges = spec["model"]["merges"]
-    made = ["".join(merge) for merge in merges]
-    merges.pop(next(i for i, token in enumerate(made) if made.count(token) > 1))
+    built = ["".join(merge) for merge in merges]
+    merges.pop(next(i for i, token in enumerate(built) if built.count(token) > 1))
 
 
 def other_ids(spec: dict) -> None:

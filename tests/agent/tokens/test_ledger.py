@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rag_r1.agent import Capacity, Ledger, RowFullError, TrainingRow
+from rag_r1.agent import Capacity, Ledger, TrainingRow
 
 
 def test_spans_are_appended_with_their_mask_and_log_probs():
@@ -97,14 +97,14 @@ def test_a_row_in_which_nothing_was_generated_is_not_trained_on():
 def test_a_row_takes_no_more_than_it_can_hold(capacity, room):
     ledger = Ledger([1, 2], capacity)
     assert ledger.room == room
-    with pytest.raises(RowFullError):
+    with pytest.raises(ValueError, match="the row can take"):
         ledger.observed([0] * (room + 1))
     ledger.generated([0] * room)
     assert (ledger.room, len(ledger.context())) == (0, 2 + room)
-    with pytest.raises(RowFullError):
+    with pytest.raises(ValueError, match="the row can take"):
         ledger.generated([0])
     if capacity.context_tokens:
-        with pytest.raises(RowFullError):
+        with pytest.raises(ValueError, match="leaves no room"):
             ledger.rewrite([0] * capacity.context_tokens)
 
 
@@ -130,15 +130,15 @@ def test_every_generated_token_is_trained_on_once_in_the_context_in_which_it_was
             ledger.generated(ids, logprobs if with_logprobs or ids else None)
         else:
             getattr(ledger, kind)(ids)
-    trained, seen = [], []
+    trained, prefixes = [], []
     for row in ledger.rows():
         assert len(row.response_ids) == len(row.response_mask) == len(row.response_logprobs)
-        for place, mine in enumerate(row.response_mask):
-            if mine:
+        for place, bit in enumerate(row.response_mask):
+            if bit:
                 trained.append((row.response_ids[place], row.response_logprobs[place]))
-                seen.append(row.prompt_ids + row.response_ids[:place])
+                prefixes.append(row.prompt_ids + row.response_ids[:place])
             else:
                 assert row.response_logprobs[place] == 0.0
-    assert trained == sampled and seen == contexts
+    assert trained == sampled and prefixes == contexts
     assert ledger.generated_tokens == len(sampled) == sum(len(s.ids) for s in ledger.spans() if s.generated)
     assert ledger.observed_tokens == sum(len(s.ids) for s in ledger.spans() if not s.generated)

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rag_r1.runs.errors import RunError
 from rag_r1.tools.documents.command import main
-from rag_r1.tools.documents.corpus import DocumentsError, index_folder, split_words
+from rag_r1.tools.documents.corpus import index_folder, split_words
 from rag_r1.tools.documents.parsers import FileReadError, html_text, read_document
 from retrieval_server.folder.corpus import CorpusReader
 from tests.tools.made_documents import folder_of_documents, pdf
@@ -25,8 +26,8 @@ def rows(corpus):
 
 
 def test_every_document_becomes_passages_with_its_title_and_file(tmp_path):
-    found = rows(index_folder(folder_of_documents(tmp_path / "docs"), tmp_path / "out", False))
-    assert [(row["id"], row["title"], row["text"]) for row in found] == [
+    results = rows(index_folder(folder_of_documents(tmp_path / "docs"), tmp_path / "out", False))
+    assert [(row["id"], row["title"], row["text"]) for row in results] == [
         (
             "lighthouse.html#1",
             "Lighthouse & keeper: The lighthouse",
@@ -40,7 +41,7 @@ def test_every_document_becomes_passages_with_its_title_and_file(tmp_path):
             "Spring tides rise nine metres. ``` # not a heading ```",
         ),
     ]
-    assert all(row["url"] == row["file"] == row["id"].partition("#")[0] for row in found)
+    assert all(row["url"] == row["file"] == row["id"].partition("#")[0] for row in results)
 
 
 def test_the_retrieval_server_reads_the_corpus(tmp_path):
@@ -56,8 +57,8 @@ def test_passages_of_a_pdf_keep_their_page(tmp_path):
     docs = tmp_path / "docs"
     docs.mkdir()
     (docs / "report.PDF").write_bytes(pdf(["Sales rose.", "", "Costs fell."], "Annual report"))
-    found = rows(index_folder(docs, tmp_path / "out", False))
-    assert [(row["id"], row["title"], row["text"], row["url"], row["page"]) for row in found] == [
+    results = rows(index_folder(docs, tmp_path / "out", False))
+    assert [(row["id"], row["title"], row["text"], row["url"], row["page"]) for row in results] == [
         ("report.PDF#p1.1", "Annual report (page 1)", "Sales rose.", "report.PDF#page=1", 1),
         ("report.PDF#p3.1", "Annual report (page 3)", "Costs fell.", "report.PDF#page=3", 3),
     ]
@@ -65,8 +66,7 @@ def test_passages_of_a_pdf_keep_their_page(tmp_path):
 
 @needs_pypdf
 @pytest.mark.parametrize(
-    ("data", "fault"),
-    [(b"%PDF-1.4 broken", "no PDF that pypdf can read"), (pdf(["", ""]), "run OCR")],
+    ("data", "fault"), [(b"%PDF-1.4 broken", "no PDF that pypdf can read"), (pdf(["", ""]), "run OCR")]
 )
 def test_a_pdf_without_text_is_named_with_the_reason_and_by_nothing_else(tmp_path, data, fault, caplog):
     (tmp_path / "x.pdf").write_bytes(data)
@@ -78,7 +78,7 @@ def test_a_pdf_without_text_is_named_with_the_reason_and_by_nothing_else(tmp_pat
 def test_files_that_cannot_be_read_are_named_and_then_refused_or_left_out(tmp_path, caplog):
     docs = folder_of_documents(tmp_path / "docs")
     (docs / "latin.txt").write_bytes("Käse".encode("latin-1"))
-    with pytest.raises(DocumentsError, match=r"1 of 4 files.*\n  latin.txt: it is not UTF-8 text"):
+    with pytest.raises(RunError, match=r"1 of 4 files.*\n  latin.txt: it is not UTF-8 text"):
         index_folder(docs, tmp_path / "out", False)
     assert not list((tmp_path / "out").glob("corpus*"))
     assert len(rows(index_folder(docs, tmp_path / "out", False, skip_bad_files=True))) == 4
@@ -98,7 +98,7 @@ def test_an_unchanged_folder_is_not_read_again_and_a_changed_one_is(tmp_path):
 def test_a_folder_without_text_is_refused(tmp_path, files):
     for name in files:
         (tmp_path / name).write_text("")
-    with pytest.raises(DocumentsError, match="no file in it ends in|hold no text"):
+    with pytest.raises(RunError, match="no file in it ends in|hold no text"):
         index_folder(tmp_path, tmp_path / "out", False)
 
 
@@ -132,40 +132,8 @@ def test_the_command_says_how_many_passages_it_wrote_or_what_is_wrong(tmp_path, 
     assert "no file in it ends in one of .txt" in capsys.readouterr().err
 
 
-MARKUP = [
-    "<",
-    ">",
-    "</",
-    "/>",
-    "<!",
-    "<![",
-    "]]>",
-    "<!--",
-    "-->",
-    "<?",
-    "&",
-    "&#x",
-    ";",
-    "=",
-    '"',
-    "'",
-    " ",
-    "\n",
-]
-MARKUP += [
-    "p",
-    "h1",
-    "title",
-    "script",
-    "svg",
-    "a href",
-    "text",
-    "&amp;",
-    "<p>",
-    "</p>",
-    "<script>",
-    "</script>",
-]
+MARKUP = [*"< > </ /> <! <![ ]]> <!-- --> <? & &#x ; = \" '".split(), " ", "\n", "a href"]
+MARKUP += "p h1 title script svg text &amp; <p> </p> <script> </script>".split()
 
 
 @given(st.lists(st.sampled_from(MARKUP), max_size=30).map("".join))
@@ -175,8 +143,8 @@ def test_any_markup_gives_text_or_is_named_as_unreadable(markup):
     except FileReadError as error:
         assert "repair it" in str(error)
     else:
-        told = "".join(section.heading + section.text for section in document.sections)
-        assert "before" in told and "alert(1)" not in told
+        report = "".join(section.heading + section.text for section in document.sections)
+        assert "before" in report and "alert(1)" not in report
 
 
 def test_a_heading_is_one_short_line_before_closing_marks_however_long_its_line(tmp_path):
@@ -184,8 +152,8 @@ def test_a_heading_is_one_short_line_before_closing_marks_however_long_its_line(
     (tmp_path / "a.md").write_text(
         f"# C#\none\n## Tides ##\ntwo\n# a{gap}b\nthree\n# ##\nfour\n# {'long ' * 999}", "utf-8"
     )
-    found = [section.heading for section in read_document(tmp_path / "a.md").sections]
-    assert found == ["", "C#", "Tides", "a b", "", ("long " * 40)]
+    results = [section.heading for section in read_document(tmp_path / "a.md").sections]
+    assert results == ["", "C#", "Tides", "a b", "", ("long " * 40)]
 
 
 @pytest.mark.parametrize("named", ["idna", "punycode", "undefined", "no-such", "zlib"])
@@ -198,7 +166,7 @@ def test_a_page_with_an_encoding_of_no_page_is_named_like_other_bad_files(tmp_pa
 
 def test_a_page_with_a_character_of_too_many_digits_is_named_like_other_bad_files(tmp_path):
     (tmp_path / "a.html").write_text(f"<p>&#{'1' * 5000};</p>", "utf-8")
-    with pytest.raises(DocumentsError, match=r"a\.html: it is no HTML that can be read"):
+    with pytest.raises(RunError, match=r"a\.html: it is no HTML that can be read"):
         index_folder(tmp_path, tmp_path / "out", False)
 
 

@@ -6,9 +6,10 @@ import zlib
 
 import pytest
 
+from rag_r1.runs.errors import RunError
 from rag_r1.tools.documents import parsers
 from rag_r1.tools.documents.command import main
-from rag_r1.tools.documents.corpus import DocumentsError, index_folder
+from rag_r1.tools.documents.corpus import index_folder
 from rag_r1.tools.documents.parsers import FileReadError, ReadLimitError, read_document
 from tests.tools.made_documents import folder_of_documents
 
@@ -30,9 +31,9 @@ def pdf(content, filters=b"/FlateDecode"):
         b"<</Type/Font/Subtype/Type1/BaseFont/Helvetica>>",
     ]
     out, table = b"%PDF-1.4\n", b"0000000000 65535 f \n"
-    for number, one in enumerate(objects, 1):
+    for number, item in enumerate(objects, 1):
         table += b"%010d 00000 n \n" % len(out)
-        out += b"%d 0 obj%s endobj\n" % (number, one)
+        out += b"%d 0 obj%s endobj\n" % (number, item)
     end = b"trailer<</Size 6/Root 1 0 R>>\nstartxref\n%d\n%%%%EOF" % len(out)
     return out + b"xref\n0 6\n" + table + end
 
@@ -112,7 +113,7 @@ def test_texts_that_need_no_parser_are_bounded_before_they_are_cut_up(tmp_path, 
 def test_a_folder_names_the_file_and_reads_the_others_in_order(tmp_path, impatient, caplog):
     docs = folder_of_documents(tmp_path / "docs")
     (docs / "a.html").write_bytes(ENDLESS_PAGES["tags"])
-    with pytest.raises(DocumentsError, match=r"1 of 4 files.*\n  a.html: it takes more than 0.2 s"):
+    with pytest.raises(RunError, match=r"1 of 4 files.*\n  a.html: it takes more than 0.2 s"):
         index_folder(docs, tmp_path / "out", False)
     for number in range(30):
         (docs / f"b{number:02}.html").write_text(f"<p>page {number}</p>")
@@ -126,7 +127,7 @@ def test_a_folder_of_endless_files_is_given_up(tmp_path, impatient, monkeypatch)
     monkeypatch.setattr("rag_r1.tools.documents.corpus._NAMED", 2)
     for number in range(9):
         (tmp_path / f"{number}.html").write_bytes(ENDLESS_PAGES["tags"])
-    with pytest.raises(DocumentsError, match=r"given up after 2 files.*\n  0.html.*\n  1.html"):
+    with pytest.raises(RunError, match=r"given up after 2 files.*\n  0.html.*\n  1.html"):
         index_folder(tmp_path, tmp_path / "out", False, skip_bad_files=True)
     assert not list((tmp_path / "out").glob("corpus*"))
 
@@ -137,6 +138,6 @@ def test_names_of_files_cannot_control_the_terminal(tmp_path, capsys, name):
     (tmp_path / "docs" / name).write_bytes(b"\xff\xfe\xff")
     words = ["--folder", str(tmp_path / "docs"), "--out", str(tmp_path / "out"), "--no-progress"]
     assert main(words) == 1
-    told = capsys.readouterr().err
-    assert "it is not utf-16 text" in told and told.count("\n") == 2
-    assert not any(character in told for character in "\x1b\x07\u202e\u200b\x9b")
+    report = capsys.readouterr().err
+    assert "it is not utf-16 text" in report and report.count("\n") == 2
+    assert not any(character in report for character in "\x1b\x07\u202e\u200b\x9b")

@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from rag_r1.protocols import Document
+from rag_r1.runs.errors import RunError
 from rag_r1.tools import make_tool
-from rag_r1.tools.documents.corpus import DocumentsError
 from rag_r1.tools.documents.tool import PassageIndex
 from rag_r1.tools.lazy import LazyValue
 from tests.tools.made_documents import folder_of_documents
@@ -23,7 +23,7 @@ async def test_it_finds_passages_of_the_folder_and_indexes_it_once(tmp_path):
     tool = make_tool("notes", {"tool": "documents", "folder": str(docs), "topk": 1})
     assert not (docs / ".rag_r1_index").exists(), "nothing is read before the first call"
     ferry, none = await tool.call([{"query": "When does the ferry leave?"}, {"query": "zebra"}])
-    assert [(one.id, one.title, one.text) for one in ferry] == [
+    assert [(item.id, item.title, item.text) for item in ferry] == [
         ("sub/notes.txt#1", '"notes"', "The ferry leaves at nine.")
     ]
     assert none == [] and ferry[0].score > 0
@@ -33,8 +33,8 @@ async def test_it_finds_passages_of_the_folder_and_indexes_it_once(tmp_path):
 
 def test_passages_that_share_no_word_are_not_found_and_chinese_is_searched_by_characters():
     index = PassageIndex(ROWS)
-    assert [one.id for one in index.search("the tide, and the day", 3)] == ["2"]
-    assert [one.id for one in index.search("渡轮几点出发？", 3)] == ["3"]
+    assert [item.id for item in index.search("the tide, and the day", 3)] == ["2"]
+    assert [item.id for item in index.search("渡轮几点出发？", 3)] == ["3"]
     assert (
         index.search("the a of", 3)
         == []
@@ -47,7 +47,7 @@ async def test_a_folder_that_cannot_be_read_fails_each_call_until_it_is_repaired
     (tmp_path / "a.txt").write_bytes(b"\xff\xfe\xff")
     tool = make_tool("notes", {"tool": "documents", "folder": str(tmp_path)})
     for _ in range(2):
-        with pytest.raises(DocumentsError, match="a.txt"):
+        with pytest.raises(RunError, match="a.txt"):
             await tool.call([{"query": "x"}])
     (tmp_path / "a.txt").write_text("repaired")
     assert (await tool.call([{"query": "repaired"}]))[0]

@@ -24,9 +24,9 @@ OK = "ok"
 async def answer(options, arguments=None):
     """What a call shows, or why it has failed."""
     tool = make_tool("x", {"tool": "mcp", "timeout_s": 60.0, **options})
-    (found,) = await tool.call([arguments or {"x": "a"}])
+    (matches,) = await tool.call([arguments or {"x": "a"}])
     await tool.close()
-    return found.detail if isinstance(found, Failure) else found[0].contents
+    return matches.detail if isinstance(matches, Failure) else matches[0].contents
 
 
 def stdio(mode):
@@ -90,27 +90,29 @@ def over_http(body, kind="application/json", end="\n", **headers):
     async def handle(request):
         if request.method != "POST":
             return web.Response(status=405)
-        asked = await request.json()
-        if "id" not in asked:
+        message = await request.json()
+        if "id" not in message:
             return web.Response(status=202)
-        number = json.dumps(asked["id"])
-        if asked["method"] == "tools/call":
+        number = json.dumps(message["id"])
+        if message["method"] == "tools/call":
             return web.Response(
                 body=body.replace("N", number).replace("\n", end).encode(),
                 headers={"Content-Type": kind, **headers},
             )
         results = {
             "initialize": {
-                "protocolVersion": asked.get("params", {}).get("protocolVersion"),
+                "protocolVersion": message.get("params", {}).get("protocolVersion"),
                 "capabilities": {"tools": {}},
                 "serverInfo": {"name": "hostile", "version": "1"},
             },
             "tools/list": {"tools": [{"name": "x", "inputSchema": {"type": "object"}}]},
         }
-        if asked["method"] not in results:
+        if message["method"] not in results:
             error = {"code": -32601, "message": "no"}
-            return web.json_response({"jsonrpc": "2.0", "id": asked["id"], "error": error})
-        return web.json_response({"jsonrpc": "2.0", "id": asked["id"], "result": results[asked["method"]]})
+            return web.json_response({"jsonrpc": "2.0", "id": message["id"], "error": error})
+        return web.json_response(
+            {"jsonrpc": "2.0", "id": message["id"], "result": results[message["method"]]}
+        )
 
     app = web.Application()
     app.router.add_route("*", "/mcp", handle)
@@ -146,8 +148,8 @@ NOTE = '{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"inf
 )
 async def test_the_same_holds_over_http(body, kind, end, headers, why):
     async with over_http(body, kind, end, **headers) as server:
-        said = await answer({"url": str(server.make_url("/mcp")), "timeout_s": 20.0})
-    assert why in said and said != OK
+        reply = await answer({"url": str(server.make_url("/mcp")), "timeout_s": 20.0})
+    assert why in reply and reply != OK
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])

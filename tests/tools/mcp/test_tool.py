@@ -9,12 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from rag_r1.agent import Budget, Episode, FailurePolicy
 from rag_r1.agent.records import summary
 from rag_r1.protocols import Failure, Refusal, load_protocol
-from rag_r1.tools import close_tools, make_tool, search_tools, shared_tools
+from rag_r1.tools import close_tools, make_tool, shared_tools
 from rag_r1.tools.mcp.tool import content_text, has_mcp
-from tests.fakes.scripted_engine import ANSWER, Characters, Engine, Searcher
+from tests.fakes.scripted_engine import ANSWER, make_episode
 
 pytestmark = [
     pytest.mark.slow,  # importing mcp takes seconds
@@ -42,8 +41,8 @@ async def text(tool, **arguments):
 async def test_a_tool_of_a_server_answers_and_all_entries_share_its_process(monkeypatch):
     monkeypatch.setenv("GIVEN", "yes")
     monkeypatch.setenv("SECRET", "no")
-    shown = {"call": "variable", "env": ["GIVEN"]}
-    tools = tools_of(echo={}, pid={}, which={"call": "pid"}, given=shown)
+    output = {"call": "variable", "env": ["GIVEN"]}
+    tools = tools_of(echo={}, pid={}, which={"call": "pid"}, given=output)
     assert await text(tools["echo"], text="Grüße") == await text(tools["echo"], query="Grüße") == "Grüße"
     assert await text(tools["pid"]) == await text(tools["which"]) != ""
     assert [await text(tools["given"], text=name) for name in ("GIVEN", "SECRET")] == ["yes", "(not set)"]
@@ -85,8 +84,8 @@ async def test_a_server_of_the_official_package_is_understood():
     assert await text(tools["people"], town={"name": "Ulm", "people": 3}) == "Ulm: 3"
     assert await text(tools["written"], words=["a", "b"]) == "A\nB"
     assert await text(tools["picture"]) == "(image, not shown)"
-    said = "Error executing tool error: the disk is full"
-    assert await text(tools["error"], why="the disk is full") == Refusal(said)
+    reply = "Error executing tool error: the disk is full"
+    assert await text(tools["error"], why="the disk is full") == Refusal(reply)
     for name, arguments, fault in (
         ("add", {"a": "x"}, "at ['a']: 'x' is not of type 'integer'"),
         ("people", {"town": {"name": "Ulm"}}, "at ['town']: 'people' is a required property"),
@@ -106,11 +105,11 @@ async def test_a_server_that_cannot_be_started_is_a_failure_that_says_why():
 
 def processes_with(word):
     """The command lines of this machine that hold a word."""
-    found = []
+    results = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):
-            found += [line] if word.encode() in (line := path.read_bytes()) else []
-    return found
+            results += [line] if word.encode() in (line := path.read_bytes()) else []
+    return results
 
 
 async def test_a_server_that_does_not_open_a_connection_is_ended(tmp_path):
@@ -135,14 +134,9 @@ async def test_an_episode_goes_on_whatever_its_tools_do_and_the_record_counts_it
     echo = '<call>{"name": "echo", "arguments": {"text": "still here"}}</call>'
     limits = {"limits": {"timeout_s": 0.5}}
     tools = tools_of(error={}, die=limits, hang={**limits, "cwd": "."}, echo={})
-    episode = Episode(
-        load_protocol(str(tmp_path / "p.yaml")),
-        Budget(max_turns=4, max_query_observation_tokens=4000, max_response_tokens=10_000),
-        Engine([f"<call>[{calls}]</call>", echo, ANSWER]),
-        {**search_tools(Searcher()), **tools},
-        Characters(),
-        FailurePolicy(wait_s=0.0),
-    )
+    protocol, lines = load_protocol(str(tmp_path / "p.yaml")), [f"<call>[{calls}]</call>", echo, ANSWER]
+    episode = make_episode(protocol, lines)
+    episode.tools |= tools
     record = await episode.run("id", "q", [1])
     await close_tools(tools)
     statuses = [[call.status for call in turn.calls] for turn in record.turns]

@@ -12,77 +12,68 @@ from hypothesis import strategies as st
 from rag_r1.protocols import Document
 from rag_r1.tools.retrieval.cache import QueryCache
 from rag_r1.tools.retrieval.query_format import VERSION_HEADER
-from tests.fakes.retriever import client_of, run
+from tests.fakes.retriever import client_of
 
 
 def answer(queries: list[str], version: int | None) -> web.Response:
     """One document for each query, named after the version of the index."""
-    found = [[{"document": {"id": f"{query} of {version}", "contents": "x"}}] for query in queries]
+    results = [[{"document": {"id": f"{query} of {version}", "contents": "x"}}] for query in queries]
     headers = {} if version is None else {VERSION_HEADER: str(version)}
-    return web.json_response({"result": found}, headers=headers)
+    return web.json_response({"result": results}, headers=headers)
 
 
-def test_a_reloaded_index_is_asked_again_for_what_was_kept():
-    async def main():
-        version = 1
+async def test_a_reloaded_index_is_asked_again_for_what_was_kept():
+    version = 1
 
-        async def served(queries):
-            return answer(queries, version)
+    async def served(queries):
+        return answer(queries, version)
 
-        async with client_of(served) as (client, requests):
+    async with client_of(served) as (client, requests):
 
-            async def ids(*queries: str) -> list[str]:
-                return [documents[0].id for documents in await client.search(queries)]
+        async def ids(*queries: str) -> list[str]:
+            return [documents[0].id for documents in await client.search(queries)]
 
-            assert await ids("a", "b") == await ids("a", "b") == ["a of 1", "b of 1"]
-            assert len(requests) == 1
-            version = 2
-            assert await ids("c") == ["c of 2"], "the client learns of it"
-            assert await ids("a", "b") == ["a of 2", "b of 2"]
-            assert await ids("a", "b") == ["a of 2", "b of 2"] and len(requests) == 3, "and keeps these"
-            version = 1  # the server was started again
-            assert await ids("d") == ["d of 1"]
-            assert await ids("a") == ["a of 1"]
-
-    run(main())
+        assert await ids("a", "b") == await ids("a", "b") == ["a of 1", "b of 1"]
+        assert len(requests) == 1
+        version = 2
+        assert await ids("c") == ["c of 2"], "the client learns of it"
+        assert await ids("a", "b") == ["a of 2", "b of 2"]
+        assert await ids("a", "b") == ["a of 2", "b of 2"] and len(requests) == 3, "and keeps these"
+        version = 1  # the server was started again
+        assert await ids("d") == ["d of 1"]
+        assert await ids("a") == ["a of 1"]
 
 
-def test_a_late_answer_of_the_old_index_is_given_and_not_kept():
-    async def main():
-        gate = asyncio.Event()
+async def test_a_late_answer_of_the_old_index_is_given_and_not_kept():
+    gate = asyncio.Event()
 
-        async def served(queries):
-            if queries == ["late"] and not gate.is_set():
-                await gate.wait()
-                return answer(queries, 1)
-            return answer(queries, 2 if requests[1:] else 1)
+    async def served(queries):
+        if queries == ["late"] and not gate.is_set():
+            await gate.wait()
+            return answer(queries, 1)
+        return answer(queries, 2 if requests[1:] else 1)
 
-        async with client_of(served, gather_s=0.0) as (client, requests):
-            [[first]] = await client.search(["a"])
-            late = asyncio.create_task(client.search(["late"]))
-            while len(requests) < 2:
-                await asyncio.sleep(0)
-            [[second]] = await client.search(["b"])
-            gate.set()
-            [[old]] = await late
-            assert [first.id, second.id, old.id] == ["a of 1", "b of 2", "late of 1"]
-            [[again], [kept]] = await client.search(["late", "b"])
-            assert (again.id, kept.id) == ("late of 2", "b of 2") and len(requests) == 4
-
-    run(main())
+    async with client_of(served, gather_s=0.0) as (client, requests):
+        [[first]] = await client.search(["a"])
+        late = asyncio.create_task(client.search(["late"]))
+        while len(requests) < 2:
+            await asyncio.sleep(0)
+        [[second]] = await client.search(["b"])
+        gate.set()
+        [[old]] = await late
+        assert [first.id, second.id, old.id] == ["a of 1", "b of 2", "late of 1"]
+        [[again], [kept]] = await client.search(["late", "b"])
+        assert (again.id, kept.id) == ("late of 2", "b of 2") and len(requests) == 4
 
 
-def test_a_server_that_names_no_version_keeps_its_answers():
-    async def main():
-        async def served(queries):
-            return answer(queries, None)
+async def test_a_server_that_names_no_version_keeps_its_answers():
+    async def served(queries):
+        return answer(queries, None)
 
-        async with client_of(served) as (client, requests):
-            for _ in range(3):
-                await client.search(["a"])
-            assert json.dumps(requests).count('"a"') == 1
-
-    run(main())
+    async with client_of(served) as (client, requests):
+        for _ in range(3):
+            await client.search(["a"])
+        assert json.dumps(requests).count('"a"') == 1
 
 
 @given(st.lists(st.tuples(st.sampled_from("send answer reload".split()), st.integers(0, 5)), max_size=40))

@@ -13,67 +13,55 @@ from rag_r1.tools.retrieval.client import FAILURE_TEXT
 from tests.fakes.retriever import answer, client_of, right, run
 
 
-def test_queries_of_a_turn_go_out_in_one_request_and_come_back_in_order():
-    async def main():
-        async with client_of(right) as (client, requests):
-            assert await client.search(["b", "a", "c"]) == [
-                [Document(f"id {q}", f"about {q}", 0.5)] for q in ("b", "a", "c")
-            ]
-            assert requests == [{"queries": ["b", "a", "c"], "topk": 2, "return_scores": True}]
-
-    run(main())
+async def test_queries_of_a_turn_go_out_in_one_request_and_come_back_in_order():
+    async with client_of(right) as (client, requests):
+        assert await client.search(["b", "a", "c"]) == [
+            [Document(f"id {q}", f"about {q}", 0.5)] for q in ("b", "a", "c")
+        ]
+        assert requests == [{"queries": ["b", "a", "c"], "topk": 2, "return_scores": True}]
 
 
-def test_r1_searchers_wire_is_spoken_too():
+async def test_r1_searchers_wire_is_spoken_too():
     async def answers(queries: list[str]) -> web.Response:
-        found = [[f"id {q}\tabout\t{q}", "no id"] for q in queries]
-        return web.json_response({"queries": queries, "answers": found})
+        matches = [[f"id {q}\tabout\t{q}", "no id"] for q in queries]
+        return web.json_response({"queries": queries, "answers": matches})
 
-    async def main():
-        async with client_of(answers, wire="queries") as (client, requests):
-            assert await client.search(["a", "b"]) == [
-                [Document(f"id {q}", f"about\t{q}"), Document("", "no id")] for q in ("a", "b")
-            ]
-            assert requests == [{"queries": ["a", "b"], "k": 2}]
-
-    run(main())
+    async with client_of(answers, wire="queries") as (client, requests):
+        assert await client.search(["a", "b"]) == [
+            [Document(f"id {q}", f"about\t{q}"), Document("", "no id")] for q in ("a", "b")
+        ]
+        assert requests == [{"queries": ["a", "b"], "k": 2}]
 
 
-def test_a_query_in_flight_is_awaited_and_a_known_one_is_not_sent_again():
-    async def main():
-        gate = asyncio.Event()
+async def test_a_query_in_flight_is_awaited_and_a_known_one_is_not_sent_again():
+    gate = asyncio.Event()
 
-        async def slow(queries):
-            await gate.wait()
-            return answer(queries)
+    async def slow(queries):
+        await gate.wait()
+        return answer(queries)
 
-        async with client_of(slow) as (client, requests):
-            siblings = [asyncio.create_task(client.search(["same", f"own {i}"])) for i in range(8)]
-            while client.stats.sent < 9:
-                await asyncio.sleep(0)
-            gate.set()
-            results = await asyncio.gather(*siblings)
-            assert all(result[0] == results[0][0] for result in results)
-            sent = [query for request in requests for query in request["queries"]]
-            assert sorted(sent) == [*(f"own {i}" for i in range(8)), "same"]
-            before = len(requests)
-            await client.search(["same", "own 3"])
-            assert len(requests) == before
-            assert (client.stats.joined, client.stats.cached, client.stats.sent) == (7, 2, 9)
-
-    run(main())
+    async with client_of(slow) as (client, requests):
+        siblings = [asyncio.create_task(client.search(["same", f"own {i}"])) for i in range(8)]
+        while client.stats.sent < 9:
+            await asyncio.sleep(0)
+        gate.set()
+        results = await asyncio.gather(*siblings)
+        assert all(result[0] == results[0][0] for result in results)
+        sent = [query for request in requests for query in request["queries"]]
+        assert sorted(sent) == [*(f"own {i}" for i in range(8)), "same"]
+        before = len(requests)
+        await client.search(["same", "own 3"])
+        assert len(requests) == before
+        assert (client.stats.joined, client.stats.cached, client.stats.sent) == (7, 2, 9)
 
 
-def test_turns_of_one_moment_share_a_request_and_each_gets_its_own_answers():
-    async def main():
-        async with client_of(right, gather_s=0.05) as (client, requests):
-            results = await asyncio.gather(*(client.search([f"a{i}", f"b{i}"]) for i in range(3)))
-            assert [[found[0].id for found in result] for result in results] == [
-                [f"id a{i}", f"id b{i}"] for i in range(3)
-            ]
-            assert [request["queries"] for request in requests] == [["a0", "b0", "a1", "b1", "a2", "b2"]]
-
-    run(main())
+async def test_turns_of_one_moment_share_a_request_and_each_gets_its_own_answers():
+    async with client_of(right, gather_s=0.05) as (client, requests):
+        results = await asyncio.gather(*(client.search([f"a{i}", f"b{i}"]) for i in range(3)))
+        assert [[matches[0].id for matches in result] for result in results] == [
+            [f"id a{i}", f"id b{i}"] for i in range(3)
+        ]
+        assert [request["queries"] for request in requests] == [["a0", "b0", "a1", "b1", "a2", "b2"]]
 
 
 @settings(max_examples=30, deadline=None)
@@ -87,7 +75,7 @@ def test_no_request_has_more_than_its_share_and_no_turn_is_divided(sizes, most, 
         async with client_of(right, max_queries=most, gather_s=gather_s) as (client, requests):
             turns = [[f"{turn}-{i}" for i in range(size)] for turn, size in enumerate(sizes)]
             results = await asyncio.gather(*map(client.search, turns))
-            assert [[found[0].id for found in result] for result in results] == [
+            assert [[matches[0].id for matches in result] for result in results] == [
                 [f"id {query}" for query in turn] for turn in turns
             ]
             for request in requests:
@@ -99,72 +87,57 @@ def test_no_request_has_more_than_its_share_and_no_turn_is_divided(sizes, most, 
     run(main())
 
 
-def test_a_turn_that_the_server_refuses_takes_no_other_with_it():
-    async def main():
-        async def picky(queries):
-            return web.Response(status=422) if "bad" in queries else answer(queries)
+async def test_a_turn_that_the_server_refuses_takes_no_other_with_it():
+    async def picky(queries):
+        return web.Response(status=422) if "bad" in queries else answer(queries)
 
-        async with client_of(picky, gather_s=0.05) as (client, requests):
-            good, bad, fine = await asyncio.gather(*(client.search([q]) for q in ("good", "bad", "fine")))
-            assert (good[0][0].id, fine[0][0].id) == ("id good", "id fine")
-            assert bad == [Failure(FAILURE_TEXT, "retriever")]
-            assert [request["queries"] for request in requests][0] == ["good", "bad", "fine"]
-            assert sorted(request["queries"] for request in requests[1:]) == [["bad"], ["fine"], ["good"]]
-
-    run(main())
+    async with client_of(picky, gather_s=0.05) as (client, requests):
+        good, bad, fine = await asyncio.gather(*(client.search([q]) for q in ("good", "bad", "fine")))
+        assert (good[0][0].id, fine[0][0].id) == ("id good", "id fine")
+        assert bad == [Failure(FAILURE_TEXT, "retriever")]
+        assert [request["queries"] for request in requests][0] == ["good", "bad", "fine"]
+        assert sorted(request["queries"] for request in requests[1:]) == [["bad"], ["fine"], ["good"]]
 
 
-def test_turns_whose_shared_request_fails_are_tried_again_each_on_its_own():
-    async def main():
-        async def fails_once(queries):
-            return web.Response(status=500) if len(queries) > 1 else answer(queries)
+async def test_turns_whose_shared_request_fails_are_tried_again_each_on_its_own():
+    async def fails_once(queries):
+        return web.Response(status=500) if len(queries) > 1 else answer(queries)
 
-        async with client_of(fails_once, gather_s=0.05, retries=1) as (client, requests):
-            found = await asyncio.gather(*(client.search([q]) for q in "abc"))
-            assert [result[0][0].id for result in found] == ["id a", "id b", "id c"]
-            assert len(requests) == 4 and (client.stats.requests, client.stats.retried) == (4, 3)
-
-    run(main())
+    async with client_of(fails_once, gather_s=0.05, retries=1) as (client, requests):
+        matches = await asyncio.gather(*(client.search([q]) for q in "abc"))
+        assert [result[0][0].id for result in matches] == ["id a", "id b", "id c"]
+        assert len(requests) == 4 and (client.stats.requests, client.stats.retried) == (4, 3)
 
 
-def test_closing_the_client_releases_those_whose_request_has_not_left():
-    async def main():
-        async with client_of(right, gather_s=20.0) as (client, requests):
-            waiting = asyncio.create_task(client.search(["a"]))
+async def test_closing_the_client_releases_those_whose_request_has_not_left():
+    async with client_of(right, gather_s=20.0) as (client, requests):
+        waiting = asyncio.create_task(client.search(["a"]))
+        await asyncio.sleep(0)
+        await client.close()
+        assert await waiting == [Failure(FAILURE_TEXT, "retriever")] and not requests
+
+
+async def test_a_cache_size_of_zero_asks_again():
+    async with client_of(right, cache_size=0) as (client, requests):
+        await client.search(["a"])
+        await client.search(["a"])
+        assert len(requests) == 2
+
+
+async def test_a_trajectory_that_is_cancelled_does_not_take_its_siblings_answer_away():
+    gate = asyncio.Event()
+
+    async def slow(queries):
+        await gate.wait()
+        return answer(queries)
+
+    async with client_of(slow) as (client, requests):
+        first = asyncio.create_task(client.search(["same"]))
+        while not requests:
             await asyncio.sleep(0)
-            await client.close()
-            assert await waiting == [Failure(FAILURE_TEXT, "retriever")] and not requests
-
-    run(main())
-
-
-def test_a_cache_size_of_zero_asks_again():
-    async def main():
-        async with client_of(right, cache_size=0) as (client, requests):
-            await client.search(["a"])
-            await client.search(["a"])
-            assert len(requests) == 2
-
-    run(main())
-
-
-def test_a_trajectory_that_is_cancelled_does_not_take_its_siblings_answer_away():
-    async def main():
-        gate = asyncio.Event()
-
-        async def slow(queries):
-            await gate.wait()
-            return answer(queries)
-
-        async with client_of(slow) as (client, requests):
-            first = asyncio.create_task(client.search(["same"]))
-            while not requests:
-                await asyncio.sleep(0)
-            second = asyncio.create_task(client.search(["same"]))
-            await asyncio.sleep(0)
-            first.cancel()
-            gate.set()
-            assert (await second)[0][0].id == "id same"
-            assert len(requests) == 1
-
-    run(main())
+        second = asyncio.create_task(client.search(["same"]))
+        await asyncio.sleep(0)
+        first.cancel()
+        gate.set()
+        assert (await second)[0][0].id == "id same"
+        assert len(requests) == 1

@@ -23,12 +23,12 @@ def test_the_servers_token_comes_from_the_environment_and_reaches_no_log(token, 
         monkeypatch.setenv("RETRIEVAL_TOKEN", token)
 
     async def main():
-        with JsonStub(lambda asked: (401, '{"error": "unauthorized"}')) as server:
+        with JsonStub(lambda questions: (401, '{"error": "unauthorized"}')) as server:
             client = RetrievalClient(RetrieverConfig(url=server.url))
             [failure] = await client.search(["a"])
             assert isinstance(failure, Failure) and failure.reason == FAILURE_TEXT
             await client.close()
-        headers = [asked.headers.get("Authorization") for asked in server.asked]
+        headers = [questions.headers.get("Authorization") for questions in server.asked]
         assert headers == [sent]  # and a refusal is not asked for again
 
     with caplog.at_level("DEBUG"):
@@ -56,86 +56,68 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("fault", BROKEN)
-def test_a_fault_is_retried_and_then_forgotten(fault):
-    async def main():
-        left = 2
+async def test_a_fault_is_retried_and_then_forgotten(fault):
+    left = 2
 
-        async def flaky(queries):
-            nonlocal left
-            left -= 1
-            return BROKEN[fault](queries) if left >= 0 else answer(queries)
+    async def flaky(queries):
+        nonlocal left
+        left -= 1
+        return BROKEN[fault](queries) if left >= 0 else answer(queries)
 
-        async with client_of(flaky) as (client, requests):
-            results = await client.search(["a", "b"])
-            assert [docs[0].id for docs in results] == ["id a", "id b"]
-            assert (len(requests), client.stats.retried, client.stats.failed) == (3, 2, 0)
-
-    run(main())
+    async with client_of(flaky) as (client, requests):
+        results = await client.search(["a", "b"])
+        assert [docs[0].id for docs in results] == ["id a", "id b"]
+        assert (len(requests), client.stats.retried, client.stats.failed) == (3, 2, 0)
 
 
 @pytest.mark.parametrize("fault", BROKEN)
-def test_a_fault_that_stays_gives_a_bounded_failure_which_is_not_cached(fault):
-    async def main():
-        broken = True
+async def test_a_fault_that_stays_gives_a_bounded_failure_which_is_not_cached(fault):
+    broken = True
 
-        async def handler(queries):
-            return BROKEN[fault](queries) if broken else answer(queries)
+    async def handler(queries):
+        return BROKEN[fault](queries) if broken else answer(queries)
 
-        async with client_of(handler) as (client, requests):
-            assert await client.search(["a", "b"]) == [Failure(FAILURE_TEXT, "retriever")] * 2
-            assert len(requests) == 3
-            broken = False
-            assert (await client.search(["a"]))[0][0].id == "id a"
-
-    run(main())
-
-
-def test_a_request_that_the_server_refuses_is_not_repeated():
-    async def main():
-        async def refuse(queries):
-            return web.Response(status=422)
-
-        async with client_of(refuse) as (client, requests):
-            assert await client.search(["a"]) == [Failure(FAILURE_TEXT, "retriever")]
-            assert len(requests) == 1
-
-    run(main())
-
-
-def test_a_server_that_never_answers_costs_a_timeout_and_not_the_run():
-    async def main():
-        async def hang(queries):
-            await asyncio.Event().wait()
-
-        async with client_of(hang, timeout_s=0.05, retries=1) as (client, requests):
-            assert await client.search(["a"]) == [Failure(FAILURE_TEXT, "retriever")]
-            assert len(requests) == 2
-
-    run(main())
-
-
-def test_a_dead_server_gives_failures():
-    async def main():
-        client = RetrievalClient(RetrieverConfig(url="http://127.0.0.1:9", retries=1, backoff_s=0.0))
+    async with client_of(handler) as (client, requests):
         assert await client.search(["a", "b"]) == [Failure(FAILURE_TEXT, "retriever")] * 2
+        assert len(requests) == 3
+        broken = False
+        assert (await client.search(["a"]))[0][0].id == "id a"
+
+
+async def test_a_request_that_the_server_refuses_is_not_repeated():
+    async def refuse(queries):
+        return web.Response(status=422)
+
+    async with client_of(refuse) as (client, requests):
+        assert await client.search(["a"]) == [Failure(FAILURE_TEXT, "retriever")]
+        assert len(requests) == 1
+
+
+async def test_a_server_that_never_answers_costs_a_timeout_and_not_the_run():
+    async def hang(queries):
+        await asyncio.Event().wait()
+
+    async with client_of(hang, timeout_s=0.05, retries=1) as (client, requests):
+        assert await client.search(["a"]) == [Failure(FAILURE_TEXT, "retriever")]
+        assert len(requests) == 2
+
+
+async def test_a_dead_server_gives_failures():
+    client = RetrievalClient(RetrieverConfig(url="http://127.0.0.1:9", retries=1, backoff_s=0.0))
+    assert await client.search(["a", "b"]) == [Failure(FAILURE_TEXT, "retriever")] * 2
+    await client.close()
+
+
+async def test_closing_the_client_releases_those_who_wait():
+    async def hang(queries):
+        await asyncio.Event().wait()
+
+    async with client_of(hang) as (client, requests):
+        waiting = asyncio.create_task(client.search(["a"]))
+        while not requests:
+            await asyncio.sleep(0)
         await client.close()
-
-    run(main())
-
-
-def test_closing_the_client_releases_those_who_wait():
-    async def main():
-        async def hang(queries):
-            await asyncio.Event().wait()
-
-        async with client_of(hang) as (client, requests):
-            waiting = asyncio.create_task(client.search(["a"]))
-            while not requests:
-                await asyncio.sleep(0)
-            await client.close()
-            assert await waiting == [Failure(FAILURE_TEXT, "retriever")]
-
-    run(main())
+        assert await waiting == [Failure(FAILURE_TEXT, "retriever")]
 
 
 HUGE = 10**400
@@ -147,80 +129,65 @@ def scored(score, contents="text"):
 
 
 @pytest.mark.parametrize("score", [str(HUGE), str(-HUGE), "1e999", "NaN", "-Infinity"])
-def test_a_score_that_is_no_number_of_this_world_costs_its_own_query_only(score):
-    async def main():
-        async def one_is_odd(queries):
-            lists = [scored(score if query == "odd" else 1.5, query) for query in queries]
-            return web.Response(text=f'{{"result": [{", ".join(lists)}]}}')
+async def test_a_score_that_is_no_number_of_this_world_costs_its_own_query_only(score):
+    async def one_is_odd(queries):
+        lists = [scored(score if query == "odd" else 1.5, query) for query in queries]
+        return web.Response(text=f'{{"result": [{", ".join(lists)}]}}')
 
-        async with client_of(one_is_odd, gather_s=0.05, retries=1) as (client, requests):
-            mine, sibling = await asyncio.gather(client.search(["a", "odd"]), client.search(["b"]))
-            assert [mine[0], sibling[0]] == [[Document("1", query, 1.5)] for query in "ab"]
-            assert mine[1] == Failure(FAILURE_TEXT, "retriever")
-            assert "finite number" in mine[1].detail
-            # What was answered is not asked for again.
-            assert [request["queries"] for request in requests] == [["a", "odd", "b"], ["odd"]]
-            assert client.stats.failed == 1 and (await client.search(["a"]))[0] == mine[0]
-
-    run(main())
+    async with client_of(one_is_odd, gather_s=0.05, retries=1) as (client, requests):
+        first, sibling = await asyncio.gather(client.search(["a", "odd"]), client.search(["b"]))
+        assert [first[0], sibling[0]] == [[Document("1", query, 1.5)] for query in "ab"]
+        assert first[1] == Failure(FAILURE_TEXT, "retriever")
+        assert "finite number" in first[1].detail
+        # What was answered is not asked for again.
+        assert [request["queries"] for request in requests] == [["a", "odd", "b"], ["odd"]]
+        assert client.stats.failed == 1 and (await client.search(["a"]))[0] == first[0]
 
 
-def test_a_fault_in_one_querys_documents_is_asked_about_again_and_the_order_is_kept():
-    async def main():
-        left = 1
+async def test_a_fault_in_one_querys_documents_is_asked_about_again_and_the_order_is_kept():
+    left = 1
 
-        async def second_is_broken_once(queries):
-            nonlocal left
-            result = [[{"contents": query}] for query in queries]
-            if left:
-                left, result[1] = 0, [None]
-            return web.json_response({"result": result})
+    async def second_is_broken_once(queries):
+        nonlocal left
+        result = [[{"contents": query}] for query in queries]
+        if left:
+            left, result[1] = 0, [None]
+        return web.json_response({"result": result})
 
-        async with client_of(second_is_broken_once) as (client, requests):
-            assert [found[0].contents for found in await client.search(["a", "b", "c"])] == ["a", "b", "c"]
-            assert [request["queries"] for request in requests] == [["a", "b", "c"], ["b"]]
-            assert (client.stats.retried, client.stats.failed) == (1, 0)
-
-    run(main())
+    async with client_of(second_is_broken_once) as (client, requests):
+        assert [matches[0].contents for matches in await client.search(["a", "b", "c"])] == ["a", "b", "c"]
+        assert [request["queries"] for request in requests] == [["a", "b", "c"], ["b"]]
+        assert (client.stats.retried, client.stats.failed) == (1, 0)
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
-def test_a_redirect_is_not_followed_and_the_token_goes_nowhere(status, monkeypatch):
+async def test_a_redirect_is_not_followed_and_the_token_goes_nowhere(status, monkeypatch):
     monkeypatch.setenv("RETRIEVAL_TOKEN", "a-secret")
 
-    async def main():
-        with Retriever({"1": "elsewhere"}) as other:
+    with Retriever({"1": "elsewhere"}) as other:
 
-            async def redirect(queries):
-                return web.Response(status=status, headers={"Location": f"{other.url}/retrieve"})
+        async def redirect(queries):
+            return web.Response(status=status, headers={"Location": f"{other.url}/retrieve"})
 
-            async with client_of(redirect) as (client, requests):
-                [failure] = await client.search(["a"])
-                assert failure == Failure(FAILURE_TEXT, "retriever") and str(status) in failure.detail
-                assert len(requests) == 1 and other.asked == []
-
-    run(main())
+        async with client_of(redirect) as (client, requests):
+            [failure] = await client.search(["a"])
+            assert failure == Failure(FAILURE_TEXT, "retriever") and str(status) in failure.detail
+            assert len(requests) == 1 and other.asked == []
 
 
-def test_an_answer_is_not_unpacked():
-    async def main():
-        async def packed(queries):
-            body = gzip.compress(json.dumps({"result": [[]] * len(queries)}).encode())
-            return web.Response(body=body, headers={"Content-Encoding": "gzip"})
+async def test_an_answer_is_not_unpacked():
+    async def packed(queries):
+        body = gzip.compress(json.dumps({"result": [[]] * len(queries)}).encode())
+        return web.Response(body=body, headers={"Content-Encoding": "gzip"})
 
-        async with client_of(packed, retries=0) as (client, _):
-            assert await client.search(["a"]) == [Failure(FAILURE_TEXT, "retriever")]
-
-    run(main())
+    async with client_of(packed, retries=0) as (client, _):
+        assert await client.search(["a"]) == [Failure(FAILURE_TEXT, "retriever")]
 
 
-def test_a_time_to_wait_in_figures_of_another_script_is_none():
-    async def main():
-        async def busy(queries):
-            return web.Response(status=503, headers={"Retry-After": "\u00b2"})
+async def test_a_time_to_wait_in_figures_of_another_script_is_none():
+    async def busy(queries):
+        return web.Response(status=503, headers={"Retry-After": "\u00b2"})
 
-        async with client_of(busy, retries=1) as (client, requests):
-            assert await client.search(["a"]) == [Failure(FAILURE_TEXT, "retriever")]
-            assert len(requests) == 2
-
-    run(main())
+    async with client_of(busy, retries=1) as (client, requests):
+        assert await client.search(["a"]) == [Failure(FAILURE_TEXT, "retriever")]
+        assert len(requests) == 2

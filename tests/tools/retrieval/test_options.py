@@ -6,9 +6,12 @@ import asyncio
 
 import pytest
 
-from rag_r1.protocols import Document
-from rag_r1.tools import RetrieverConfig, make_searcher, shared_searcher
+from rag_r1.protocols import Document, load_protocol
+from rag_r1.protocols.retriever_query import CallContext, Context
+from rag_r1.tools import RetrieverConfig, make_searcher, make_tool, shared_searcher, shared_tools
+from rag_r1.tools.function_tool import SearchTool
 from tests.fakes.retriever import run
+from tests.fakes.scripted_engine import ANSWER, make_episode
 
 
 @pytest.mark.parametrize(
@@ -68,6 +71,42 @@ class _Own:
 make_own = _Own
 
 
+class InContext(SearchTool):
+    """Searches for the question beside the query."""
+
+    reads_context = True
+
+    def __init__(self, options):
+        self.sent = []
+
+    async def call(self, arguments, context):
+        place = context.get()
+        context.sent |= {args["query"]: f"{place.question} {args['query']}" for args in arguments}
+        self.sent += context.sent.values()
+        return [[Document("1", context.sent[args["query"]])] for args in arguments]
+
+
+async def test_a_search_tool_of_ones_own_may_read_the_context_and_the_record_keeps_what_it_sent():
+    episode = make_episode(load_protocol("search_r1"), ["<search> q </search>", ANSWER])
+    episode.tools = shared_tools({"tool": f"{__name__}:InContext"}, {})
+    record = await episode.run("id", "Who?", [1])
+    (call,) = record.turns[0].calls
+    assert (call.arguments, call.sent) == ({"query": "q"}, {"query": "Who? q"})
+    assert call.documents == [Document("1", "Who? q")]
+
+
+async def test_what_depends_on_the_context_is_not_cached_by_the_arguments():
+    tool = make_tool("own", {"tool": f"{__name__}:InContext", "limits": {"cache_size": 9}, "n": 1})
+    for question in "ab":
+        await tool.call([{"query": "q"}], Context(lambda question=question: CallContext(question)))
+    assert tool.tool.sent == ["a q", "b q"]
+
+
+def test_what_a_factory_makes_must_be_able_to_search():
+    with pytest.raises(ValueError, match="gives neither a tool nor a searcher"):
+        make_searcher({"tool": "builtins:dict"})
+
+
 def test_a_factory_that_raises_does_so_in_each_search_until_it_makes_a_tool():
     async def main():
         searcher = shared_searcher({"tool": f"{__name__}:make_late", "language": "fr"})
@@ -91,10 +130,7 @@ def make_late(options):
     return _Own(options)
 
 
-def test_trajectories_of_one_event_loop_share_a_searcher():
-    async def main():
-        one, same = shared_searcher({"topk": 3}), shared_searcher({"topk": 3})
-        other = shared_searcher({"topk": 4})
-        assert one is same and one is not other
-
-    run(main())
+async def test_trajectories_of_one_event_loop_share_a_searcher():
+    item, same = shared_searcher({"topk": 3}), shared_searcher({"topk": 3})
+    other = shared_searcher({"topk": 4})
+    assert item is same and item is not other

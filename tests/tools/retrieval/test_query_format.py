@@ -12,7 +12,7 @@ from rag_r1.data.evidence import GoldEvidence
 from rag_r1.options.declare import OptionsError
 from rag_r1.probes.probes import _GoldSearch, _WithoutGoldSearch
 from rag_r1.protocols import Document, Failure, load_protocol
-from rag_r1.protocols.retriever_query import CallContext
+from rag_r1.protocols.retriever_query import CallContext, Context
 from rag_r1.rollouts.session import try_search
 from rag_r1.runs.errors import RunError
 from rag_r1.tools import RetrievalClient, RetrieverConfig, close_tools, make_tool, search_tools, shared_tools
@@ -28,14 +28,18 @@ TURNS = [
 READY = {"backend": "dense", "separator": " [SEP] ", "max_length": 256, "query_prefix": "query: "}
 
 
+def context() -> Context:
+    return Context(lambda: CallContext(QUESTION))
+
+
 def served(ready=READY):
     """A server that finds one document for every query, with this answer at /ready."""
 
     def answer(asked: Asked):
         if asked.path.endswith("/ready"):
             return ready(asked) if callable(ready) else ready
-        found = [{"document": {"id": "1", "contents": '"Rome"\nA city.'}, "score": 1.0}]
-        return {"result": [found for _ in asked.body["queries"]]}
+        results = [{"document": {"id": "1", "contents": '"Rome"\nA city.'}, "score": 1.0}]
+        return {"result": [results for _ in asked.body["queries"]]}
 
     return JsonStub(answer)
 
@@ -44,13 +48,13 @@ def played(tools, turns=TURNS) -> Trajectory:
     """One episode with the tools that `tools()` makes within its event loop."""
 
     async def play() -> Trajectory:
-        made = tools()
+        built = tools()
         policy = FailurePolicy(retries=1, wait_s=0.0)
-        episode = Episode(load_protocol("search_r1"), Budget(), Engine(turns), made, Characters(), policy)
+        episode = Episode(load_protocol("search_r1"), Budget(), Engine(turns), built, Characters(), policy)
         try:
             return await episode.run("t", QUESTION, [1])
         finally:
-            await close_tools(made)
+            await close_tools(built)
 
     return asyncio.run(play())
 
@@ -68,10 +72,7 @@ def queries(server) -> list[str]:
     ("mode", "sent"),
     [
         (None, ["Who directed the film? [SEP] the film", "Who directed the film? [SEP] its director"]),
-        (
-            "history",
-            [f"{QUESTION} [SEP] the film", f"{QUESTION} [SEP] the film [SEP] its director"],
-        ),
+        ("history", [f"{QUESTION} [SEP] the film", f"{QUESTION} [SEP] the film [SEP] its director"]),
         ("reasoning", ["First the film. [SEP] the film", "Now who. [SEP] its director"]),
         ("plain", ["the film", "its director"]),
     ],
@@ -102,15 +103,12 @@ def test_the_separator_is_asked_for_once():
         async def ask() -> None:
             client = RetrievalClient(RetrieverConfig(**options(server)))
 
-            def context() -> CallContext:
-                return CallContext(QUESTION)
-
-            await asyncio.gather(*(client.in_context([f"q{i}"], context) for i in range(5)))
-            await client.in_context(["q"], context)
+            await asyncio.gather(*(client.call([{"query": f"q{i}"}], context()) for i in range(5)))
+            await client.call([{"query": "q"}], context())
             await client.close()
 
         asyncio.run(ask())
-        assert [asked.path for asked in server.asked] == ["/ready"]
+        assert [asked.path for asked in server.asked].count("/ready") == 1
 
 
 def test_an_index_named_in_the_path_has_its_own_separator():
@@ -137,7 +135,7 @@ def test_a_server_that_tells_no_separator_fails_the_search_and_is_never_sent_the
         record = played(lambda: shared_tools(options(server), {}), [TURNS[0], ANSWER])
         assert queries(server) == []
         # The guard repeats the call once, and the client what may be different later.
-        assert [one.path for one in server.asked] == ["/ready"] * asked
+        assert [item.path for item in server.asked] == ["/ready"] * asked
     (failure,) = record.failures
     assert (failure.kind, record.turns[0].calls[0].status) == ("retriever", "failed")
     assert words in failure.detail and failure.detail.endswith("or set it to false")
@@ -171,10 +169,10 @@ def test_a_probe_around_the_search_sends_what_the_search_would(probe):
     with served() as server:
 
         def tools():
-            own = shared_tools(options(server), {})
+            tools_ = shared_tools(options(server), {})
             return {
-                **own,
-                **search_tools(probe(own["search"], GoldEvidence(passages=(Document("g", "gold"),)), 3)),
+                **tools_,
+                **search_tools(probe(tools_["search"], GoldEvidence(passages=(Document("g", "gold"),)), 3)),
             }
 
         record = played(tools)
@@ -223,9 +221,8 @@ def test_an_index_that_is_reloaded_with_another_separator_is_asked_again():
     server = JsonStub(answer, answer_headers=lambda: {"X-Index-Version": str(version[0])})
 
     async def search(client: RetrievalClient, query: str) -> None:
-        sent = await client.in_context([query], lambda: CallContext(QUESTION))
-        assert not isinstance(sent, Failure)
-        await client.search(sent)
+        [results] = await client.call([{"query": query}], context())
+        assert not isinstance(results, Failure)
 
     async def ask() -> None:
         client = RetrievalClient(RetrieverConfig(**options(server)))
@@ -243,27 +240,24 @@ def test_an_index_that_is_reloaded_with_another_separator_is_asked_again():
         assert sum(asked.path == "/ready" for asked in server.asked) == 2
 
 
-def test_a_client_that_is_closed_while_it_asks_fails_the_search_and_not_the_episode():
+async def test_a_client_that_is_closed_while_it_asks_fails_the_search_and_not_the_episode():
     asked = asyncio.Event()
 
     async def never(address: str):
         asked.set()
         await asyncio.Event().wait()
 
-    async def ask():
-        client = RetrievalClient(RetrieverConfig(url="http://127.0.0.1:1", agentic_input=True))
-        client._format._get = never
-        waiting = asyncio.create_task(client.in_context(["q"], lambda: CallContext(QUESTION)))
-        await asked.wait()
-        await client.close()
-        found = await waiting
-        assert isinstance(found, Failure) and "the client was closed" in found.detail
-        # A caller that is cancelled itself stays so.
-        cancelled = asyncio.create_task(client.in_context(["q"], lambda: CallContext(QUESTION)))
-        await asyncio.sleep(0)
-        cancelled.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await cancelled
-        await client.close()
-
-    asyncio.run(ask())
+    client = RetrievalClient(RetrieverConfig(url="http://127.0.0.1:1", agentic_input=True))
+    client._format._get = never
+    waiting = asyncio.create_task(client.call([{"query": "q"}], context()))
+    await asked.wait()
+    await client.close()
+    [results] = await waiting
+    assert isinstance(results, Failure) and "the client was closed" in results.detail
+    # A caller that is cancelled itself stays so.
+    cancelled = asyncio.create_task(client.call([{"query": "q"}], context()))
+    await asyncio.sleep(0)
+    cancelled.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await cancelled
+    await client.close()
