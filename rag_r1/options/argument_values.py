@@ -5,7 +5,7 @@ These functions serve `Arguments` (command_line.py), whose fields they take by n
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, get_args, get_origin
 
@@ -98,13 +98,17 @@ def from_plain(values: Mapping[str, Any], fields: Fields) -> dict[str, Any]:
     return read
 
 
+def values_of(arguments: Any) -> Iterator[tuple[str, FieldInfo, Any]]:
+    """The values of an Arguments in declared order: the name under which it is given, its field, itself."""
+    for attribute, field in type(arguments).model_fields.items():
+        yield str(field.validation_alias or attribute), field, getattr(arguments, attribute)
+
+
 def words_of(arguments: Any) -> list[str]:
     """See `Arguments.to_argv`."""
     flags: list[str] = []
     positional: list[str] = []
-    for name, field in field_names(type(arguments)).items():
-        attribute = next(key for key, one in type(arguments).model_fields.items() if one is field)
-        value = getattr(arguments, attribute)
+    for name, field, value in values_of(arguments):
         if value == field.default:
             continue
         flag = flag_of(name)
