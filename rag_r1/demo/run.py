@@ -33,6 +33,7 @@ from rag_r1.demo.world import demo_protocol, write_demo
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, CheckedOverrides, argument, read_arguments
 from rag_r1.options.import_path import add_working_directory
+from rag_r1.options.settings_file import recorded_settings
 from rag_r1.protocols import Protocol
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.processes import stop_session
@@ -201,7 +202,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     require("verl", "vllm", "bm25s")
     add_working_directory()
     out = (args.out or OUTPUTS / args.recipe).resolve()
-    results = run_demo(args.recipe, out, args.seed, [*KEEP_POLICY, *args.overrides], args.timeout)
+    with recorded_settings("rag-r1 demo", args, out):
+        results = run_demo(args.recipe, out, args.seed, [*KEEP_POLICY, *args.overrides], args.timeout)
     picture = out / "report.png"  # is not drawn without matplotlib
     seen = f" Picture: {picture}" if picture.exists() else ""
     print(f"\n{markdown(results)}\n\n{results['seconds']:.0f} s in total.{seen}")

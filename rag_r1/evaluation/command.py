@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from functools import partial
 from importlib import import_module
 
 from rag_r1.evaluation.eval_arguments import EvalArguments
@@ -66,7 +65,7 @@ def run(args: EvalArguments) -> int:
     from rag_r1.evaluation.evaluation_run import evaluate
     from rag_r1.rollouts.session import run_command
 
-    return run_command(partial(evaluate, args))
+    return run_command("rag-r1 eval", evaluate, args)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -92,7 +91,7 @@ class ModesArguments(EvalArguments):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns 0 when all three runs are complete, 3 if one was stopped before, 1 if one could not begin."""
     args = read_arguments(ModesArguments, arguments, prog="rag-r1 eval modes", description=_DESCRIPTION)
-    return run_command(partial(evaluate_modes, args))
+    return run_command("rag-r1 eval modes", evaluate_modes, args)
 
 
 async def evaluate_modes(args: ModesArguments) -> int:

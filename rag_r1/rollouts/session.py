@@ -12,7 +12,7 @@ import asyncio
 import dataclasses
 import hashlib
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +24,9 @@ from rag_r1.inference.client import Endpoint, EndpointOptions, base_address
 from rag_r1.inference.cost_limit import CostTracker
 from rag_r1.inference.rate_limit import CancelToken, RateLimiter
 from rag_r1.options.command_exit import command_main
+from rag_r1.options.command_line import Arguments
 from rag_r1.options.import_path import add_working_directory
+from rag_r1.options.settings_file import recorded_settings
 from rag_r1.protocols import Failure
 from rag_r1.protocols.retriever_query import CallContext
 from rag_r1.rewards import RewardError, RewardSum
@@ -215,9 +217,11 @@ async def open_session(
 
 
 @command_main(RunError, RewardError, OSError, resumable=True)
-def run_command(work: Callable[[], Awaitable[int]]) -> int:
-    """Run a command's coroutine; returns its exit status, 1 with a message for what the user can mend."""
-    return asyncio.run(work())  # type: ignore[arg-type]
+def run_command(command: str, work: Callable[[Any], Coroutine[Any, Any, int]], args: Arguments) -> int:
+    """Run a command's coroutine, whose settings are recorded in its folder (options/settings_file.py);
+    returns its exit status, 1 with a message for what the user can mend."""
+    with recorded_settings(command, args):
+        return asyncio.run(work(args))
 
 
 def sampling_of(args: RolloutArguments) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from rag_r1.config.recipes import Recipe, RecipeError, kind_of
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, Overrides, argument, hydra_quoted, read_arguments
 from rag_r1.options.import_path import add_working_directory
+from rag_r1.options.settings_file import recorded_settings
 
 #: The environment of Ray's processes, in which veRL's trainer runs.
 _RAY_VARIABLES = "ray_kwargs.ray_init.runtime_env.env_vars"
@@ -221,7 +222,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     overrides = [*args.overrides, *whole_paths(config), *session_overrides(config)]
     overrides += log_overrides(config)
     command = [sys.executable, "-m", "rag_r1.training.launch", str(recipe.folder), recipe.name, *overrides]
-    os.execv(command[0], command)
+    folder = Path(config.trainer.default_local_dir).expanduser()
+    with recorded_settings("rag-r1 train", args, folder, other="trainer.default_local_dir=OTHER"):
+        os.execv(command[0], command)
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ from pathlib import Path
 from rag_r1.io.atomic_files import write_text
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, Overrides, argument, hydra_quoted, read_arguments
+from rag_r1.options.settings_file import recorded_settings
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.lock import hold_lock
 from rag_r1.runs.processes import run_child
@@ -168,7 +169,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             run_training(recipe, stage_overrides(args.overrides, i, folder, None), check_only=True)
             for i, (recipe, folder) in enumerate(zip(args.recipe, folders, strict=True), 1)
         )
-    run_stages(args.recipe, args.out, args.overrides, run_training)
+    with recorded_settings("rag-r1 stages", args):
+        run_stages(args.recipe, args.out, args.overrides, run_training)
     return 0
 
 
