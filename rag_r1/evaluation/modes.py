@@ -79,8 +79,9 @@ class ModesArguments(EvalArguments):
 
     @model_validator(mode="after")
     def _modes_only(self) -> ModesArguments:
-        if self.card or self.baseline is not None or self.corpus:
-            raise ValueError("--card, --corpus and --baseline are for `rag-r1 eval`: leave them out")
+        if self.card or self.baseline is not None or self.corpus or self.serve_index is not None:
+            flags = "--card, --corpus, --serve-index and --baseline"
+            raise ValueError(f"{flags} are for `rag-r1 eval`: leave them out")
         if self.trained_url is not None and self.base_url is None:
             raise ValueError("--trained-url needs --base-url, the server of the model before training")
         if self.prompt_alone is not None and self.alone == "no_search":

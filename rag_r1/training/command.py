@@ -84,6 +84,15 @@ def log_overrides(config: Any) -> list[str]:
     return [f"++{_RAY_VARIABLES}.{_LOG_VARIABLES[0]}={hydra_quoted(folder / f'metrics-{number}.jsonl')}"]
 
 
+def config_overrides(config: Any, overrides: Sequence[str]) -> list[str]:
+    """Overrides that make Hydra write the composed configuration into the run's folder, where `rag-r1 eval`
+    reads it, unless the user names another place."""
+    if any(override.lstrip("+").startswith("hydra.run.dir=") for override in overrides):
+        return []
+    folder = Path(config.trainer.default_local_dir).expanduser().absolute()
+    return [f"hydra.run.dir={hydra_quoted(folder / 'hydra')}"]
+
+
 def compose_recipe(recipe: Recipe, overrides: Sequence[str]):
     """The whole configuration, as veRL will see it. Raises RecipeError naming the key or file, also for a
     variable of the environment that the block `rag_r1` takes a value from and that is not set."""
@@ -220,7 +229,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     sys.stdout.flush()
     overrides = [*args.overrides, *whole_paths(config), *session_overrides(config)]
-    overrides += log_overrides(config)
+    overrides += log_overrides(config) + config_overrides(config, args.overrides)
     command = [sys.executable, "-m", "rag_r1.training.launch", str(recipe.folder), recipe.name, *overrides]
     folder = Path(config.trainer.default_local_dir).expanduser()
     with recorded_settings("rag-r1 train", args, folder, other="trainer.default_local_dir=OTHER"):
