@@ -112,7 +112,7 @@ async def judge(
     cases = {case.key: case for record in records if (case := JudgeCase.of(record)) is not None}
     verdicts, tape = JudgeVerdicts(), ResponseCache()
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    tape.lines = lines = JsonLinesFile(folder / "exchanges.ndjson", tape.seen)
+    tape.lines = lines = JsonLinesFile(folder / "exchanges.ndjson", tape.index)
     ways = {"retries": retries, "timeout_s": timeout_s, "backoff_s": backoff_s, "trust_env": trust_env}
     try:
         async with judge_endpoint(args, tape, **ways) as endpoint:

@@ -20,7 +20,7 @@ from typing import Any
 
 from rag_r1.config.agent_setup import AgentSetup, RowLimits
 from rag_r1.config.schema import RagR1Config
-from rag_r1.inference.client import Endpoint, EndpointOptions, base_address
+from rag_r1.inference.client import Endpoint, EndpointOptions
 from rag_r1.inference.cost_limit import CostTracker
 from rag_r1.inference.rate_limit import CancelToken, RateLimiter
 from rag_r1.options.command_exit import command_main
@@ -192,8 +192,7 @@ async def open_session(
             stop, ready.tokens.answers(args.engine, endpoint, model, body, ready.setup)
         )
         needs_logprobs = requires_token_ids(ready.setup, answers)
-        notes = {"endpoint": base_address(url), "retriever": args.retriever_url}
-        with RunFolder(out or args.out, {**settings, "model": model, "answers": answers}, notes) as folder:
+        with RunFolder(out or args.out, {**settings, "model": model, "answers": answers}) as folder:
             spending.add(folder.tape.usage)
             make = engine_maker(
                 answers, ready.setup, endpoint, folder.tape, sampling, body, logprobs=needs_logprobs
@@ -264,12 +263,12 @@ async def try_search(setup: AgentSetup) -> None:
     tool, query = setup.tools()["search"], "Which river flows through Paris?"
     try:
         sent = await sent_arguments(tool, [{"query": query}], lambda: CallContext(query))
-        [found] = [sent] if isinstance(sent, Failure) else await tool.call(sent)
+        [result] = [sent] if isinstance(sent, Failure) else await tool.call(sent)
     except Exception as error:  # a tool of the user's own may raise anything
         raise RunError(f"the search does not work: {type(error).__name__}: {error}") from error
-    if isinstance(found, Failure):
+    if isinstance(result, Failure):
         raise RunError(
-            f"the search does not work: {found.detail or found.reason}. Start the retrieval server, or "
+            f"the search does not work: {result.detail or result.reason}. Start the retrieval server, or "
             "correct --retriever-url"
         )
 

@@ -48,7 +48,7 @@ def test_a_folder_is_served_evaluated_and_the_server_ended(tmp_path, capsys):
         assert command.main([*given, "rag_r1.agent.max_turn_tokens=48"]) == 0
         told = capsys.readouterr().out
     assert "condition agent: 24 questions" in told and "failed (the endpoint" not in told
-    card = json.loads((tmp_path / "out" / "card.json").read_text())
+    card = json.loads((tmp_path / "out" / "provenance.json").read_text())
     assert card["model"]["name"] == "rag_r1_mq" and len(card["model"]["sha256"]) == 64
     assert card["engine"]["mode"] == "tokens" and card["budget"]["max_context_tokens"] == 464
     assert "Application shutdown complete" in (tmp_path / "out" / "vllm.log").read_text()

@@ -72,7 +72,7 @@ def spoilt(path: Path) -> Path:
 
 
 FILES = {
-    "card.json": (lambda folder: Provenance.read(folder), ProvenanceError),
+    "provenance.json": (lambda folder: Provenance.read(folder), ProvenanceError),
     "manifest.json": (lambda folder: manifest_facts(folder), ProvenanceError),
     "config.json": (lambda folder: read_json_file(folder / "config.json"), JsonLimitError),
     "retriever.json": (lambda folder: read_settings(folder), EncoderSettingsError),

@@ -86,15 +86,20 @@ def test_a_card_has_what_was_given_and_what_could_be_found_out(tmp_path):
 def test_a_card_is_read_as_it_was_written(tmp_path):
     first = made(sampling={"temperature": 0.6, "stop": ["</search>", "é"]})
     path = first.write(tmp_path / "run")
-    assert path.name == "card.json" and Provenance.read(tmp_path / "run") == first
+    assert path.name == "provenance.json" and Provenance.read(tmp_path / "run") == first
     assert Provenance.read(tmp_path) is None
-    assert [file.name for file in (tmp_path / "run").iterdir()] == ["card.json"]
+    assert [file.name for file in (tmp_path / "run").iterdir()] == ["provenance.json"]
+    path.rename(path.with_name("card.json"))  # as earlier versions have written it
+    assert Provenance.read(tmp_path / "run") == first
+    second = made(seed=9)
+    second.write(tmp_path / "run")
+    assert Provenance.read(tmp_path / "run") == second
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": 2}', "\x00"])
 def test_a_file_that_is_no_card_is_refused_by_name(tmp_path, text):
-    (tmp_path / "card.json").write_text(text)
-    with pytest.raises(ProvenanceError, match=r"card\.json: "):
+    (tmp_path / "provenance.json").write_text(text)
+    with pytest.raises(ProvenanceError, match=r"provenance\.json: "):
         Provenance.read(tmp_path)
 
 

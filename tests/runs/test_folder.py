@@ -84,8 +84,11 @@ def test_a_line_of_something_else_is_named(tmp_path: Path):
 
 def test_other_settings_are_refused_and_every_key_is_named(tmp_path: Path):
     settings = {"temperature": 1.0, "budget": {"max_turns": 4, "final_turn": True}, "tools": {}}
-    RunFolder(tmp_path, settings, {"endpoint": "http://a"}).close()
-    RunFolder(tmp_path, settings, {"endpoint": "http://b"}).close()
+    RunFolder(tmp_path, settings).close()
+    before = tmp_path / "journal" / "settings.json"
+    assert json.loads(before.read_text()) == {"settings": settings}
+    before.write_text(json.dumps({"settings": settings, "notes": {"endpoint": "of an earlier version"}}))
+    RunFolder(tmp_path, settings).close()
     changed = {"temperature": 0.7, "budget": {"max_turns": 5, "final_turn": True}, "tools": {}, "seed": 1}
     with pytest.raises(RunError) as error:
         RunFolder(tmp_path, changed)
@@ -93,8 +96,6 @@ def test_other_settings_are_refused_and_every_key_is_named(tmp_path: Path):
         error.value
     )
     assert "final_turn" not in str(error.value)
-    stored = json.loads((tmp_path / "journal" / "settings.json").read_text())
-    assert stored == {"settings": settings, "notes": {"endpoint": "http://a"}}
 
 
 def test_a_second_process_is_refused_while_the_first_holds_the_folder(tmp_path: Path):

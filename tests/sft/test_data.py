@@ -100,7 +100,8 @@ def test_whole_traces_one_format_and_no_validation(model, traces, tmp_path):
     rows = list(read_sft_rows(tmp_path / "train.parquet"))
     assert len(rows) == 16 and {row.kind for row in rows} == {"whole trace"}
     left = sorted(path.name for path in tmp_path.rglob("*") if path.is_file())
-    assert left == ["dropped.jsonl", "settings.yaml", "sft_summary.json", "train.parquet"], "files of the earlier run are gone"
+    names = ["dropped.jsonl", "settings.yaml", "sft_summary.json", "train.parquet"]
+    assert left == names, "files of the earlier run are gone"
 
 
 def test_published_samples_are_read_beside_traces(model, traces, tmp_path):
