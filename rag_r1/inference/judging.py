@@ -16,8 +16,8 @@ from rag_r1.protocols.actions import well_formed
 def judge_messages(instructions: str, case: Mapping[str, Any]) -> list[dict[str, str]]:
     """The conversation with the judge. The texts of the case are data: they stand apart from the
     instructions, as JSON."""
-    shown = well_formed(json.dumps(dict(case), ensure_ascii=False))
-    return [{"role": "system", "content": instructions}, {"role": "user", "content": shown}]
+    case_text = well_formed(json.dumps(dict(case), ensure_ascii=False))
+    return [{"role": "system", "content": instructions}, {"role": "user", "content": case_text}]
 
 
 def verdict_word(reply: str) -> str:

@@ -91,13 +91,13 @@ def read_settings(path: Path, cls: Any) -> dict[str, Any]:
         assert isinstance(error.__cause__, ValidationError)
         # What is absent may be on the command line, and so may what contradicts the other settings.
         wrong = {
-            flag_of(one["loc"][0]): sentence(one, fields)
-            for one in error.__cause__.errors(include_url=False)
-            if one["loc"] and one["type"] != "missing"
+            flag_of(item["loc"][0]): sentence(item, fields)
+            for item in error.__cause__.errors(include_url=False)
+            if item["loc"] and item["type"] != "missing"
         }
         if wrong:
-            told = "; ".join(_by_key(text, flag) for flag, text in wrong.items())
-            raise ArgumentsError(f"{path}: {told}", wrong) from None
+            messages = "; ".join(_by_key(text, flag) for flag, text in wrong.items())
+            raise ArgumentsError(f"{path}: {messages}", wrong) from None
     return settings
 
 

@@ -76,6 +76,6 @@ class ServedModel(Arguments):
     )
 
 
-def shared_arguments(given: AgentSelection) -> dict[str, Any]:
+def shared_arguments(args: AgentSelection) -> dict[str, Any]:
     """The common arguments of a command by name, for those of another one."""
-    return {name: getattr(given, name) for name in AgentSelection.model_fields}
+    return {name: getattr(args, name) for name in AgentSelection.model_fields}

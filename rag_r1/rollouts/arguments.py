@@ -124,7 +124,7 @@ class RolloutArguments(AgentSelection, EpisodeTokens, _QuestionArguments):
 
 def keys_of(args: RolloutArguments) -> dict[str, Any]:
     """The overrides, read as YAML. Raises ValueError."""
-    found = {}
+    keys = {}
     for override in args.overrides:
         key, _, value = override.partition("=")
         key = key.lstrip("+")
@@ -133,10 +133,10 @@ def keys_of(args: RolloutArguments) -> dict[str, Any]:
                 f"{override}: only keys of rag_r1 can be given, such as rag_r1.agent.max_turns=6"
             )
         try:
-            found[key] = load_yaml(value)
+            keys[key] = load_yaml(value)
         except YamlError as error:
             raise ValueError(f"{override}: its value cannot be read: {error}") from None
-    return found
+    return keys
 
 
 def block_of(args: RolloutArguments, defaults: Mapping[str, Any]) -> dict[str, Any]:

@@ -139,22 +139,22 @@ def model_facts(name: str | Path) -> dict[str, Any]:
 
 def file_facts(paths: Sequence[Path]) -> dict[str, dict[str, Any]]:
     """Hash and number of rows of each file, by its name."""
-    found = {}
+    facts = {}
     for name, path in zip(short_names(paths), paths, strict=True):
         try:
-            found[name] = {"sha256": sha256_of_file(path), "rows": _rows(path)}
+            facts[name] = {"sha256": sha256_of_file(path), "rows": _rows(path)}
         except OSError as error:
             raise ProvenanceError(f"cannot read {path} ({error}): correct the path") from error
-    return found
+    return facts
 
 
 def short_names(paths: Sequence[Path]) -> list[str]:
     """The names of files or folders, with as many of their parents as it takes to tell them apart."""
-    whole = [path.resolve().parts for path in paths]
+    paths_parts = [path.resolve().parts for path in paths]
     names: list[str] = []
-    for parts in range(1, max(map(len, whole), default=0) + 1):
-        names = ["/".join(path[-parts:]) for path in whole]
-        if len(set(names)) == len(set(whole)):
+    for parts in range(1, max(map(len, paths_parts), default=0) + 1):
+        names = ["/".join(path[-parts:]) for path in paths_parts]
+        if len(set(names)) == len(set(paths_parts)):
             break
     return names
 
@@ -177,13 +177,13 @@ def _rows(path: Path) -> int | None:
 
 def package_versions() -> dict[str, str]:
     """Python's version, and those of the packages that are installed."""
-    found = {"python": platform.python_version()}
+    facts = {"python": platform.python_version()}
     for name in PACKAGES:
         try:
-            found[name] = metadata.version(name)
+            facts[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             continue
-    return found
+    return facts
 
 
 def commit_facts() -> dict[str, Any] | None:
@@ -231,8 +231,8 @@ def _processor() -> str:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return platform.processor()
-    found = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
-    return found[1].strip() if found else platform.processor()
+    match = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
+    return match[1].strip() if match else platform.processor()
 
 
 def _memory_gib() -> float | None:
