@@ -21,9 +21,11 @@ SCORING, COST, RUN, JUDGE = "what is right, and the report", "cost", "the run", 
 class AgentSelection(Arguments):
     """An agent: its search, its dialect, and the API of its model's server."""
 
-    retriever_url: Address = argument("the retrieval server", "URL", default="http://127.0.0.1:8000")
+    retriever_url: Address = argument(
+        "address of the retrieval server", "URL", default="http://127.0.0.1:8000"
+    )
     protocol: str = argument(
-        f"the one that the model was trained with ({', '.join(protocol_names())}), or your own .yaml",
+        f"protocol that the model was trained with ({', '.join(protocol_names())}), or your own .yaml",
         "NAME",
         default="rag_r1_mq",
     )
