@@ -27,10 +27,10 @@ def record(ask_id: str, right: bool | None = True, number: int = 1, **more) -> d
 
 
 def lines_of(path: Path) -> list[dict]:
-    found: list[dict] = []
-    lines = JsonLinesFile(path, lambda value, place: found.append(value))
+    values: list[dict] = []
+    lines = JsonLinesFile(path, lambda value, place: values.append(value))
     lines.close()
-    return found
+    return values
 
 
 def test_records_and_answers_are_there_again(tmp_path: Path):
@@ -62,9 +62,9 @@ def test_a_file_that_was_cut_anywhere_gives_its_whole_lines_and_goes_on(values, 
     places = [lines.append(value) for value in values]
     assert [lines.at(place) for place in places] == values
     lines.close()
-    whole = path.read_bytes()
-    kept = data.draw(st.integers(0, len(whole)))
-    path.write_bytes(whole[:kept])
+    content = path.read_bytes()
+    kept = data.draw(st.integers(0, len(content)))
+    path.write_bytes(content[:kept])
     survived = [value for value, (start, size) in zip(values, places, strict=True) if start + size <= kept]
     assert lines_of(path) == survived
     again = JsonLinesFile(path, lambda value, place: None)
