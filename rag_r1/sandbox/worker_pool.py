@@ -89,7 +89,7 @@ class WorkerPool:
         try:
             worker = self._worker()
             try:
-                worker.send({"job": job, "arguments": arguments, **limits.told()})
+                worker.send({"job": job, "arguments": arguments, **limits.message()})
             except BrokenPipeError:  # `result` says why it has ended
                 pass
         except BaseException:
