@@ -72,39 +72,39 @@ def read_questions(
 ) -> QuestionSet:
     """The questions of all files, at most `limit`. Raises DataError, naming the file and the first bad rows,
     if a row cannot be used (unless `skip_bad_rows`) or if there is no question."""
-    questions = QuestionSet()
+    result = QuestionSet()
     first: dict[str, str] = {}
     for path in map(Path, paths):
-        for place, row in _of_file(path, protocol, questions):
+        for place, row in _of_file(path, protocol, result):
             if row.id in first:
-                questions.bad.add(place, f"the id {row.id!r} is also that of {first[row.id]}")
+                result.bad.add(place, f"the id {row.id!r} is also that of {first[row.id]}")
                 continue
             first[row.id] = place
-            questions.rows.append(row)
-    if questions.bad.count and not skip_bad_rows:
-        raise DataError(questions.bad.refusal())
-    if not questions.rows:
+            result.rows.append(row)
+    if result.bad.count and not skip_bad_rows:
+        raise DataError(result.bad.refusal())
+    if not result.rows:
         raise DataError(f"no question in {', '.join(map(str, paths))}")
     if limit is not None:
-        del questions.rows[limit:]
-    return questions
+        del result.rows[limit:]
+    return result
 
 
-def _of_file(path: Path, protocol: Protocol, questions: QuestionSet) -> Iterable[tuple[str, QuestionRow]]:
+def _of_file(path: Path, protocol: Protocol, result: QuestionSet) -> Iterable[tuple[str, QuestionRow]]:
     if _is_data_set(path):
         for number, raw in enumerate(read_rows(path), 1):
             place = f"{path}, row {number}"
             row = QuestionRow.from_row(raw)
             fault = row_fault(raw) or (None if row.id else "extra_info.id is empty")
             if fault:
-                questions.bad.add(place, fault)
+                result.bad.add(place, fault)
             else:
                 yield place, row
         return
     source: QuestionFile = read_file(path)
-    questions.bad += source.bad
+    result.bad += source.bad
     questions, repeats = fold_repeats(source.questions)
-    questions.repeats += [repeat for repeat in repeats if repeat.removed]
+    result.repeats += [repeat for repeat in repeats if repeat.removed]
     name = path.name.partition(".")[0]
     for question, row in zip(questions, make_rows(questions, protocol, name, "train"), strict=True):
         yield f"{path}, row {question.row}", row
