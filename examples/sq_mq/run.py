@@ -36,6 +36,7 @@ from rag_r1.demo.run import KEEP_POLICY, OUTPUTS, run_demo
 from rag_r1.demo.world import INDEPENDENT, KINDS, demo_protocol, write_demo
 from rag_r1.evaluation import command
 from rag_r1.evaluation.report.run_table import read_run
+from rag_r1.inference.checkpoints import newest_checkpoint
 from rag_r1.io.atomic_files import write_json, write_text
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, CheckedOverrides, Positive, argument, read_arguments
@@ -43,7 +44,6 @@ from rag_r1.options.declare import Constraint
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.settings import refuse_changes
 from rag_r1.tools.retrieval.local_server import build_index, retrieval_process
-from rag_r1.training.next_steps import newest_checkpoint
 
 ARMS = ("sq", "mq")
 #: The questions of these kinds, together.

@@ -32,6 +32,7 @@ from rag_r1.io.terminal_text import terminal_text
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, Positive, argument, read_arguments
 from rag_r1.options.server_address import Address
+from rag_r1.options.settings_file import recorded_settings
 from rag_r1.runs.errors import RunError
 from rag_r1.tools.retrieval.client import RetrieverConfig
 from rag_r1.tools.retrieval.wire import WIRES
@@ -264,7 +265,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     args = read_arguments(
         CheckArguments, arguments[1:], prog="rag-r1 corpus check", description=_DESCRIPTION, epilog=_EPILOG
     )
-    done = check_corpus(args)
+    with recorded_settings("rag-r1 corpus check", args):
+        done = check_corpus(args)
     print("\n".join(summary_lines(done, args)))
     for line in done.bad.left_out():
         print(terminal_text(line, 1000), file=sys.stderr)

@@ -26,13 +26,14 @@ from pydantic import AfterValidator
 from tqdm import tqdm
 
 from rag_r1.config.recipes import RECIPES, Recipe
-from rag_r1.demo.eval_spec import eval_arguments
 from rag_r1.demo.policy import POLICIES, policy_path
 from rag_r1.demo.report import make_report, markdown
 from rag_r1.demo.world import demo_protocol, write_demo
+from rag_r1.inference.checkpoints import newest_checkpoint
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, CheckedOverrides, argument, read_arguments
 from rag_r1.options.import_path import add_working_directory
+from rag_r1.options.settings_file import recorded_settings
 from rag_r1.protocols import Protocol
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.processes import stop_session
@@ -40,7 +41,7 @@ from rag_r1.system.child_processes import last_lines, start
 from rag_r1.system.concurrent_trainings import warn_of_other_trainings
 from rag_r1.system.installation import require
 from rag_r1.tools.retrieval.local_server import build_index, retrieval_process
-from rag_r1.training.next_steps import after_demo, newest_checkpoint
+from rag_r1.training.next_steps import after_demo
 
 #: Where runs are written, a folder for each recipe; below the working directory.
 OUTPUTS = Path("outputs", "demo")
@@ -201,15 +202,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     require("verl", "vllm", "bm25s")
     add_working_directory()
     out = (args.out or OUTPUTS / args.recipe).resolve()
-    results = run_demo(args.recipe, out, args.seed, [*KEEP_POLICY, *args.overrides], args.timeout)
+    with recorded_settings("rag-r1 demo", args, out):
+        results = run_demo(args.recipe, out, args.seed, [*KEEP_POLICY, *args.overrides], args.timeout)
     picture = out / "report.png"  # is not drawn without matplotlib
     seen = f" Picture: {picture}" if picture.exists() else ""
     print(f"\n{markdown(results)}\n\n{results['seconds']:.0f} s in total.{seen}")
     model = newest_checkpoint(out / "checkpoints")
-    protocol = protocol_of(args.recipe)
-    data, url = out / "data" / "val.parquet", "http://127.0.0.1:8000"
-    card = eval_arguments(model or policy_path(protocol), data, protocol, url, out / "card")
-    print("\n".join(["", *after_demo(out, model, card)]))
+    print("\n".join(["", *after_demo(out, model)]))
     return 0
 
 

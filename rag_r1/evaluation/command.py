@@ -1,6 +1,7 @@
 """`rag-r1 eval`: evaluates a policy on all questions of a data set and writes a report.
 
     rag-r1 eval --model CHECKPOINT --questions test.parquet --retriever-url URL --out DIR
+    rag-r1 eval RUN
     rag-r1 eval report DIR
     rag-r1 eval compare DIR DIR
     rag-r1 eval modes --model BEFORE --trained AFTER ...
@@ -16,9 +17,12 @@ import sys
 from collections.abc import Sequence
 from functools import partial
 from importlib import import_module
+from pathlib import Path
 
 from rag_r1.evaluation.eval_arguments import EvalArguments
+from rag_r1.options.command_exit import CommandError, command_main
 from rag_r1.options.command_line import read_arguments
+from rag_r1.runs.errors import RunError
 
 #: The subcommands and their modules. These, and what plays, are imported when they are needed: `--help` and
 #: wrong arguments are answered at once.
@@ -44,6 +48,11 @@ example:
   rag-r1 eval --card --corpus wiki-18.jsonl.gz --model outputs/rag-r1/grpo --questions data/mq/test.parquet \\
       --retriever-url http://127.0.0.1:8000 --out evals/card
 
+  rag-r1 eval outputs/demo/grpo --out evals/demo
+
+RUN, the folder of a training or of an earlier evaluation, stands first: model, questions, protocol, prompt,
+limits and search are that run's, unless flags replace them.
+
 also: rag-r1 eval report RUN         make the report of a finished run again
       rag-r1 eval compare RUN RUN    compare runs on the questions that they share
       rag-r1 eval modes              a model before and after training, without and with search, in one table
@@ -51,14 +60,31 @@ also: rag-r1 eval report RUN         make the report of a finished run again
 """
 
 
+@command_main()
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns 0 when all questions are answered or have failed, 3 if the run was stopped before (the reason
     is printed), 1 if it could not begin."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     if arguments and arguments[0] in _SUBCOMMANDS:
         return import_module(_SUBCOMMANDS[arguments[0]]).main(arguments[1:])
-    args = read_arguments(EvalArguments, arguments, prog="rag-r1 eval", description=_DESCRIPTION)
+    read = partial(read_arguments, EvalArguments, prog="rag-r1 eval", description=_DESCRIPTION)
+    if not arguments or not _is_run(arguments[0]):
+        return run(read(arguments))
+    from rag_r1.evaluation.run_defaults import defaults_of
+
+    words = arguments[1:]
+    try:
+        defaults = defaults_of(Path(arguments[0]))
+    except RunError as error:
+        raise CommandError(error) from error
+    args = defaults.completed(read(words, settings=defaults.values), words)
+    print("\n".join(defaults.lines(args)), flush=True)
     return run(args)
+
+
+def _is_run(word: str) -> bool:
+    """Whether the first argument is a folder, and not a flag, a file of settings or a key of the agent."""
+    return Path(word).is_dir() or not (word.startswith(("-", "@")) or "=" in word)
 
 
 def run(args: EvalArguments) -> int:
@@ -66,7 +92,7 @@ def run(args: EvalArguments) -> int:
     from rag_r1.evaluation.evaluation_run import evaluate
     from rag_r1.rollouts.session import run_command
 
-    return run_command(partial(evaluate, args))
+    return run_command("rag-r1 eval", evaluate, args)
 
 
 if __name__ == "__main__":

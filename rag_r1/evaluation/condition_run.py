@@ -4,7 +4,7 @@
 and started again at any time; rag_r1/rollouts/runner.py says how. The folder then has
 
     trajectories/records.jsonl                    a record of each episode, in the order of the questions
-    card.json                                     what the result depends on
+    provenance.json                               what the result depends on
     report.json, report.md, report_*.png          the figures
     journal/, judge/                              what a resume needs
 """

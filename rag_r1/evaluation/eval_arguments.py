@@ -69,6 +69,9 @@ class EvalArguments(PolicyArguments):
         default=False,
     )
     corpus: list[Path] = argument("the corpus, for --card; may be repeated", "FILE", default=[])
+    serve_index: Path | None = argument(
+        "index of which a retrieval server is started here, instead of --retriever-url", "DIR", default=None
+    )
 
     @model_validator(mode="after")
     def _card_is_the_agents(self) -> EvalArguments:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from functools import partial
 
 from rag_r1.evaluation.baselines import agent_condition, baseline
@@ -11,22 +13,40 @@ from rag_r1.evaluation.probes.suite import gather_passages, make_search_card
 from rag_r1.evaluation.target import resolve_model, serve_model
 from rag_r1.rollouts.checks import all_problems
 from rag_r1.rollouts.session import check_only
+from rag_r1.tools.retrieval.local_server import retrieval_process
+
+#: In the run's folder: what the retrieval server prints.
+SEARCH_LOG = "retriever.log"
 
 
 async def evaluate(args: EvalArguments) -> int:
     """Evaluate as the arguments say; returns the exit status. Raises RunError."""
-    with all_problems(args, {}, [partial(resolve_model, args), partial(read_annotations, args)]):
-        args = resolve_model(args)
-        ready = prepare_evaluation(args)
-    if args.check_only:
-        return await check_only(args, ready, args.base_url, args.model)
-    if args.card:
-        passages = gather_passages(args, ready)
-        with serve_model(args) as args:
+    with ExitStack() as servers:
+        with all_problems(args, {}, [partial(resolve_model, args), partial(read_annotations, args)]):
+            args = resolve_model(args)
+            args = servers.enter_context(_served_search(args))
+            ready = prepare_evaluation(args)
+        if args.check_only:
+            return await check_only(args, ready, args.base_url, args.model)
+        if args.card:
+            passages = gather_passages(args, ready)
+            args = servers.enter_context(serve_model(args))
             return await make_search_card(args, ready, passages)
-    if args.baseline is None:
-        condition = agent_condition(ready.setup)
-    else:
-        condition = baseline(args.baseline, ready.setup)
-    with serve_model(args) as args:
+        if args.baseline is None:
+            condition = agent_condition(ready.setup)
+        else:
+            condition = baseline(args.baseline, ready.setup)
+        args = servers.enter_context(serve_model(args))
         return await run_condition(args, ready, condition, args.out)
+
+
+@contextmanager
+def _served_search(args: EvalArguments) -> Iterator[EvalArguments]:
+    """The arguments with the address of a retrieval server, which is started for the block if an index is to
+    be served. Raises RunError if it does not start."""
+    if args.serve_index is None:
+        yield args
+        return
+    args.out.mkdir(parents=True, exist_ok=True)
+    with retrieval_process(args.serve_index, args.out / SEARCH_LOG) as url:
+        yield args.model_copy(update={"retriever_url": url, "index": args.index or args.serve_index})

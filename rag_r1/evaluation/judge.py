@@ -106,7 +106,7 @@ async def judge(
     cases = {case.key: case for record in records if (case := JudgeCase.of(record)) is not None}
     verdicts, cache = JudgeVerdicts(), ResponseCache()
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    cache.lines = JsonLinesFile(folder / "exchanges.ndjson", cache.seen)
+    cache.lines = JsonLinesFile(folder / "exchanges.ndjson", cache.index)
     try:
         async with judge_endpoint(args, cache, **connection) as endpoint:
             pool = JobPool(args.judge_in_flight, endpoint.stop, endpoint.idle)

@@ -18,7 +18,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -80,8 +79,9 @@ class ModesArguments(EvalArguments):
 
     @model_validator(mode="after")
     def _modes_only(self) -> ModesArguments:
-        if self.card or self.baseline is not None or self.corpus:
-            raise ValueError("--card, --corpus and --baseline are for `rag-r1 eval`: leave them out")
+        if self.card or self.baseline is not None or self.corpus or self.serve_index is not None:
+            flags = "--card, --corpus, --serve-index and --baseline"
+            raise ValueError(f"{flags} are for `rag-r1 eval`: leave them out")
         if self.trained_url is not None and self.base_url is None:
             raise ValueError("--trained-url needs --base-url, the server of the model before training")
         if self.prompt_alone is not None and self.alone == "no_search":
@@ -92,7 +92,7 @@ class ModesArguments(EvalArguments):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns 0 when all three runs are complete, 3 if one was stopped before, 1 if one could not begin."""
     args = read_arguments(ModesArguments, arguments, prog="rag-r1 eval modes", description=_DESCRIPTION)
-    return run_command(partial(evaluate_modes, args))
+    return run_command("rag-r1 eval modes", evaluate_modes, args)
 
 
 async def evaluate_modes(args: ModesArguments) -> int:

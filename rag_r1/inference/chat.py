@@ -143,8 +143,8 @@ def _open_tag(text: str, protocol: Protocol) -> str:
     if at < 0:
         return ""
     body = text[at + len(block.open) :]
-    others = (tag for other in protocol.blocks for tag in (other.open, other.close))
-    closed = block.close in protocol.stop and not any(tag in body for tag in others)
+    rest = (tag for other in protocol.blocks for tag in (other.open, other.close))
+    closed = block.close in protocol.stop and not any(tag in body for tag in rest)
     return block.close if closed else ""
 
 

@@ -26,7 +26,7 @@ from rag_r1.runs.errors import RunError
 from rag_r1.system.child_processes import bind_to_parent, environment_without_secrets
 
 #: Names the last complete checkpoint in veRL's folder of checkpoints.
-_TRACKER = "latest_checkpointed_iteration.txt"
+TRACKER = "latest_checkpointed_iteration.txt"
 #: PyTorch's switches: weights_only in every torch.load, whatever the caller says, or in none.
 _ONLY_TENSORS, _ANYTHING = "TORCH_FORCE_WEIGHTS_ONLY_LOAD", "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"
 #: What PyTorch says about a file with something else in it.
@@ -36,17 +36,17 @@ _STEP = re.compile(r"global_step_(\d+)")
 _MERGED_FROM = ".merged_from.json"
 
 
-def model_folder(given: Path, into: Path) -> Path:
+def model_folder(path: Path, into: Path) -> Path:
     """The Hugging Face folder of `given` (see the top of the module); a model that must be merged first is
     written below the folder `into`. Raises RunError if there is none."""
-    if not given.is_dir():
+    if not path.is_dir():
         raise RunError(
-            f"{given} is no folder: give that of a Hugging Face model or of a checkpoint of veRL, or serve "
+            f"{path} is no folder: give that of a Hugging Face model or of a checkpoint of veRL, or serve "
             "the model yourself and give --base-url"
         )
-    if _has_weights(given):
-        return given
-    step = _checkpoint(given)
+    if _has_weights(path):
+        return path
+    step = _checkpoint(path)
     state = step / "actor" if (step / "actor").is_dir() else step
     if (state / "lora_train_meta.json").exists():
         raise RunError(
@@ -58,11 +58,20 @@ def model_folder(given: Path, into: Path) -> Path:
     shards = sorted(state.glob("model_world_size_*_rank_*.pt"))
     if not shards or not (state / "fsdp_config.json").exists():
         raise RunError(
-            f"{given} holds no model: neither config.json with weights, nor a checkpoint of veRL with "
+            f"{path} holds no model: neither config.json with weights, nor a checkpoint of veRL with "
             "huggingface/ or FSDP shards. (Shards of several machines must be in one folder; Megatron's are "
             "merged by hand: python -m verl.model_merger merge --backend megatron)"
         )
     return _merged(state, shards, into / f"merged_{step.name}")
+
+
+def newest_checkpoint(folder: Path) -> Path | None:
+    """The checkpoint in veRL's folder of checkpoints that veRL would resume from, which is the newest
+    complete one; None if there is none."""
+    tracker = folder / TRACKER
+    step = tracker.read_text(errors="replace").strip() if tracker.is_file() else ""
+    path = folder / f"global_step_{step}"
+    return path if step.isdigit() and path.is_dir() else None
 
 
 def step_of(model: Path) -> str | None:
@@ -79,22 +88,20 @@ def _has_weights(folder: Path) -> bool:
     return (folder / "config.json").is_file() and any(weights)
 
 
-def _checkpoint(given: Path) -> Path:
+def _checkpoint(path: Path) -> Path:
     """The checkpoint in or around the folder: `global_step_N`, if it is called so."""
-    if _STEP.fullmatch(given.name):
-        return given
-    if given.name == "actor" and _STEP.fullmatch(given.parent.name):
-        return given.parent
-    tracker = given / _TRACKER
-    if tracker.exists() and (last := tracker.read_text(errors="replace").strip()).isdigit():
-        if (given / f"global_step_{last}").is_dir():
-            return given / f"global_step_{last}"
-    if any(given.glob("global_step_*")):
+    if _STEP.fullmatch(path.name):
+        return path
+    if path.name == "actor" and _STEP.fullmatch(path.parent.name):
+        return path.parent
+    if (newest := newest_checkpoint(path)) is not None:
+        return newest
+    if any(path.glob("global_step_*")):
         raise RunError(
-            f"{given} has checkpoints, but {tracker} does not name the last complete one: give the folder "
-            "of one, global_step_N"
+            f"{path} has checkpoints, but {path / TRACKER} does not name the last complete one: give the "
+            "folder of one, global_step_N"
         )
-    return given
+    return path
 
 
 def _merged(state: Path, shards: list[Path], target: Path) -> Path:
@@ -127,8 +134,8 @@ def _merged(state: Path, shards: list[Path], target: Path) -> Path:
             f"it contains: {by_hand}; then give the folder MODEL"
         )
     if done.returncode or not _has_weights(part):
-        told = "\n".join(done.stdout.strip().splitlines()[-25:])
-        raise RunError(f"veRL's model merger failed on {state} (status {done.returncode}):\n{told}")
+        output = "\n".join(done.stdout.strip().splitlines()[-25:])
+        raise RunError(f"veRL's model merger failed on {state} (status {done.returncode}):\n{output}")
     (part / _MERGED_FROM).write_text(source, encoding="utf-8")
     part.replace(target)
     return target

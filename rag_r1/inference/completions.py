@@ -83,7 +83,7 @@ def read_ids(data: Any) -> Reply:
     or if there is none."""
     choice = first_choice(data)
     ids = choice.get("token_ids")
-    if not isinstance(ids, list) or not ids or not all(type(one) is int and one >= 0 for one in ids):
+    if not isinstance(ids, list) or not ids or not all(type(token) is int and token >= 0 for token in ids):
         raise ValueError("its choice has no token_ids")
     text = choice.get("text")
     return Reply(
@@ -94,10 +94,10 @@ def read_ids(data: Any) -> Reply:
     )
 
 
-def _logprobs(told: Any, count: int) -> list[float] | None:
-    if told is None:
+def _logprobs(logprobs: Any, count: int) -> list[float] | None:
+    if logprobs is None:
         return None
-    values = told.get("token_logprobs") if isinstance(told, dict) else None
+    values = logprobs.get("token_logprobs") if isinstance(logprobs, dict) else None
     if not isinstance(values, list) or len(values) != count:
         raise ValueError("it has not one log-prob for each token")
     if not all(isinstance(value, float | int) and isfinite(value) for value in values):

@@ -19,17 +19,17 @@ class CancelToken:
 
     def __init__(self) -> None:
         self.reason: str | None = None
-        self._given = asyncio.Event()
+        self._cancelled = asyncio.Event()
 
     def __call__(self, reason: str) -> None:
         """Let nothing more begin."""
         if self.reason is None:
             self.reason = reason
-            self._given.set()
+            self._cancelled.set()
 
     async def wait(self) -> None:
         """Return when the run is to end."""
-        await self._given.wait()
+        await self._cancelled.wait()
 
     async def passed(self) -> None:
         """Return at once while the run goes on; once it is to end, never (the runner cancels the episode,
@@ -66,6 +66,6 @@ class RateLimiter:
         self._paused_until = max(self._paused_until, asyncio.get_running_loop().time() + seconds)
 
     async def _until(self, time: float) -> None:
-        left = time - asyncio.get_running_loop().time()
-        if left > 0:
-            await asyncio.sleep(left)
+        seconds = time - asyncio.get_running_loop().time()
+        if seconds > 0:
+            await asyncio.sleep(seconds)

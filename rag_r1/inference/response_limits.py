@@ -51,8 +51,8 @@ class ResponseLimits:
         if not named:
             return cls(bytes=MAX_ANSWER_BYTES, line_bytes=_HEAD_BYTES + prompt_bytes)
         tokens = max(named)
-        asked = [body[name] for name in ("logprobs", "top_logprobs") if type(body.get(name)) is int]
-        per_token = _TOKEN_BYTES + _LOGPROB_BYTES * max(asked, default=0)
+        logprob_counts = [body[name] for name in ("logprobs", "top_logprobs") if type(body.get(name)) is int]
+        per_token = _TOKEN_BYTES + _LOGPROB_BYTES * max(logprob_counts, default=0)
         return cls(
             tokens=tokens,
             characters=_FEW_CHARACTERS + _TOKEN_CHARACTERS * tokens,

@@ -38,9 +38,9 @@ def message_text(choice: Mapping[str, Any]) -> str | None:
 
 def usage_of(data: Any, prompt_tokens: int, completion_tokens: int) -> Usage:
     """What an answer says about its tokens, or else the given estimates."""
-    told = data.get("usage") if isinstance(data, dict) else None
-    told = told if isinstance(told, dict) else {}
-    counts = [told.get(name) for name in ("prompt_tokens", "completion_tokens")]
+    usage = data.get("usage") if isinstance(data, dict) else None
+    usage = usage if isinstance(usage, dict) else {}
+    counts = [usage.get(name) for name in ("prompt_tokens", "completion_tokens")]
     if all(type(count) is int and 0 <= count < 1 << 40 for count in counts):
         return Usage(1, *counts)
     return Usage(1, prompt_tokens, completion_tokens, estimated=1)

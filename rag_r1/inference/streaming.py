@@ -97,10 +97,10 @@ class StreamAssembler:
         if isinstance(piece.get("token_ids"), list):
             self._ids = [] if self._ids is None else self._ids
             self._ids.extend(_numbers(piece["token_ids"]))
-        told = piece.get("logprobs")
-        if isinstance(told, dict) and isinstance(told.get("token_logprobs"), list):
+        logprobs = piece.get("logprobs")
+        if isinstance(logprobs, dict) and isinstance(logprobs.get("token_logprobs"), list):
             self._logprobs = [] if self._logprobs is None else self._logprobs
-            self._logprobs.extend(_numbers(told["token_logprobs"]))
+            self._logprobs.extend(_numbers(logprobs["token_logprobs"]))
         if len(self._ids or ()) + len(self._logprobs or ()) > MAX_ANSWER_VALUES:
             raise ValueError(f"it has more than {MAX_ANSWER_VALUES:,} values")
         text = piece.get("text") if isinstance(piece.get("text"), str) else ""

@@ -75,8 +75,8 @@ def error_text(error: BaseException) -> str:
     if not is_disk_error(error):
         return str(error)
     assert isinstance(error, OSError)
-    what = f"cannot use {error.filename}" if error.filename is not None else "cannot write"
-    return f"{what}: {os.strerror(error.errno)}; {_REMEDIES[error.errno]}, and run the same command again"
+    problem = f"cannot use {error.filename}" if error.filename is not None else "cannot write"
+    return f"{problem}: {os.strerror(error.errno)}; {_REMEDIES[error.errno]}, and run the same command again"
 
 
 def write_lines(

@@ -99,10 +99,10 @@ class _BoundedBody(httpx.SyncByteStream):
         self._stream, self._request, self._timeout_s, self._most = stream, request, timeout_s, most
 
     def __iter__(self) -> Iterator[bytes]:
-        until, left = time.monotonic() + self._timeout_s, self._most
+        until, bytes_left = time.monotonic() + self._timeout_s, self._most
         for part in self._stream:
-            left -= len(part)
-            if left < 0:
+            bytes_left -= len(part)
+            if bytes_left < 0:
                 raise httpx.ReadError(f"an answer of more than {self._most:,} bytes", request=self._request)
             if time.monotonic() > until:
                 reason = f"an answer that takes more than {self._timeout_s:g} s"

@@ -14,8 +14,8 @@ _HIDDEN = ("Cc", "Cf", "Co", "Cs")
 
 def terminal_text(text: str, longest: int = 200) -> str:
     """A text from outside for a terminal: on one line, without control and formatting characters."""
-    shown = _plain(" ".join(text[: 4 * longest].split()))
-    return shown if len(shown) <= longest else shown[: longest - 3] + "..."
+    plain = _plain(" ".join(text[: 4 * longest].split()))
+    return plain if len(plain) <= longest else plain[: longest - 3] + "..."
 
 
 def terminal_lines(text: str, longest: int = 2000) -> str:
@@ -27,15 +27,17 @@ def terminal_lines(text: str, longest: int = 2000) -> str:
 
 def print_error(error: BaseException | str) -> None:
     """Print `error: ...` to stderr, as `terminal_lines`; one of the disk with its file and the remedy."""
-    said = error if isinstance(error, str) else error_text(error)
-    print(f"error: {terminal_lines(said)}", file=sys.stderr)
+    message = error if isinstance(error, str) else error_text(error)
+    print(f"error: {terminal_lines(message)}", file=sys.stderr)
 
 
 def has_control_characters(text: str) -> bool:
     """Has it characters, other than line breaks, that a terminal would obey instead of showing?"""
-    return any(unicodedata.category(one) in (*_HIDDEN, "Zl", "Zp") for one in text if one != "\n")
+    return any(
+        unicodedata.category(character) in (*_HIDDEN, "Zl", "Zp") for character in text if character != "\n"
+    )
 
 
 def _plain(line: str) -> str:
     hidden = (*_HIDDEN, "Zl", "Zp")
-    return "".join("\ufffd" if unicodedata.category(one) in hidden else one for one in line)
+    return "".join("\ufffd" if unicodedata.category(character) in hidden else character for character in line)

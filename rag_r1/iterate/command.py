@@ -30,6 +30,7 @@ from rag_r1.iterate.steps import Loop, LoopStep
 from rag_r1.iterate.table import MARKDOWN, rows_of, write_table
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, CheckedOverrides, Positive, argument, read_arguments
+from rag_r1.options.settings_file import recorded_settings
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.processes import mark_children, run_and_wait, stop_leftovers
 from rag_r1.runs.steps import PipelineFolder, Step
@@ -84,7 +85,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if args.check_only:
             _print_steps(steps, PipelineFolder(out), plan.server.url or UNKNOWN)
         else:
-            with PipelineFolder.held(out) as folder, LoopServer(plan.server, out) as service:
+            with (
+                recorded_settings("rag-r1 iterate", args),
+                PipelineFolder.held(out) as folder,
+                LoopServer(plan.server, out) as service,
+            ):
                 _take(steps, folder, service)
     except PlanError as error:
         for problem in error.problems:

@@ -52,7 +52,7 @@ def _of_journals(run: Path) -> dict[str, int]:
     try:
         for path in (run / "journal" / "exchanges.ndjson", run / "judge" / "exchanges.ndjson"):
             if path.is_file():
-                JsonLinesFile(path, tape.seen).close()
+                JsonLinesFile(path, tape.index).close()
     except OSError as error:
         raise RunError(str(error)) from error
     return _shown(tape.usage)

@@ -5,7 +5,7 @@ These functions serve `Arguments` (command_line.py), whose fields they take by n
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, get_args, get_origin
 
@@ -29,12 +29,12 @@ class ArgumentsError(ValueError):
     def of(cls, error: ValidationError, fields: Fields) -> ArgumentsError:
         """pydantic's error about some of the fields, in the words of the command line."""
         errors = error.errors(include_url=False)
-        flags = [flag_of(one["loc"][0]) for one in errors if one["loc"]]
-        told = [sentence(one, fields) for one in errors if one["type"] not in _NAMES]
-        for kind, what in _NAMES.items():
-            if named := [flag_of(one["loc"][0]) for one in errors if one["type"] == kind]:
-                told.append(f"{what}: {', '.join(named)}")
-        return cls("; ".join(told), flags)
+        flags = [flag_of(item["loc"][0]) for item in errors if item["loc"]]
+        messages = [sentence(item, fields) for item in errors if item["type"] not in _NAMES]
+        for kind, message in _NAMES.items():
+            if named := [flag_of(item["loc"][0]) for item in errors if item["type"] == kind]:
+                messages.append(f"{message}: {', '.join(named)}")
+        return cls("; ".join(messages), flags)
 
 
 #: Errors about the names alone, which are told together.
@@ -88,8 +88,8 @@ def from_plain(values: Mapping[str, Any], fields: Fields) -> dict[str, Any]:
             items = value if isinstance(value, list | tuple) else [value]
             if any(isinstance(item, bool) != is_flag or isinstance(item, Mapping) for item in items):
                 must = describe_type(field.annotation, field.metadata).removesuffix(" or null")
-                shown = f", not {value!r}" if is_safe_to_show(field.annotation, field.metadata) else ""
-                raise ArgumentsError(f"argument {flag_of(name)}: must be {must}{shown}", [flag_of(name)])
+                value_text = f", not {value!r}" if is_safe_to_show(field.annotation, field.metadata) else ""
+                raise ArgumentsError(f"argument {flag_of(name)}: must be {must}{value_text}", [flag_of(name)])
             if not is_flag:
                 items = [str(item) if isinstance(item, int | float | Path) else item for item in items]
                 is_list = _is_list(field) or isinstance(value, list | tuple)
@@ -98,13 +98,17 @@ def from_plain(values: Mapping[str, Any], fields: Fields) -> dict[str, Any]:
     return read
 
 
+def values_of(arguments: Any) -> Iterator[tuple[str, FieldInfo, Any]]:
+    """The values of an Arguments in declared order: the name under which it is given, its field, itself."""
+    for attribute, field in type(arguments).model_fields.items():
+        yield str(field.validation_alias or attribute), field, getattr(arguments, attribute)
+
+
 def words_of(arguments: Any) -> list[str]:
     """See `Arguments.to_argv`."""
     flags: list[str] = []
     positional: list[str] = []
-    for name, field in field_names(type(arguments)).items():
-        attribute = next(key for key, one in type(arguments).model_fields.items() if one is field)
-        value = getattr(arguments, attribute)
+    for name, field, value in values_of(arguments):
         if value == field.default:
             continue
         flag = flag_of(name)

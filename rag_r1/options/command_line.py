@@ -40,6 +40,7 @@ from rag_r1.options.argument_values import (
     field_names,
     flag_of,
     from_plain,
+    is_positional,
     sentence,
     words_of,
 )
@@ -179,6 +180,8 @@ def read_arguments(
     except ArgumentsError as error:
         parser.error(str(error))
     settings = {**(settings or {}), **of_files}
+    for name in [name for name in settings if is_positional(fields[name])]:
+        given = [*settings.pop(name), *given]
     add_argument = _ArgumentAdder(parser, fields, settings, with_rare="--help-all" in given)
     source: CliSettingsSource = CliSettingsSource(
         cls,
@@ -189,7 +192,7 @@ def read_arguments(
     try:
         return CliApp.run(cls, cli_args=given, cli_settings_source=source, **settings)
     except ValidationError as error:
-        parser.error("; ".join(sentence(one, fields) for one in error.errors(include_url=False)))
+        parser.error("; ".join(sentence(error, fields) for error in error.errors(include_url=False)))
 
 
 class _ArgumentAdder:

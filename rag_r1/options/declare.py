@@ -152,8 +152,8 @@ def read_options(
 
 def _by_name(cls: type, config: Mapping[str, Any], key: str) -> tuple[dict[str, Any], list[OptionFault]]:
     """The keys that are strings, as names of arguments must be in Python, and a fault for each other one."""
-    given = {name: value for name, value in config.items() if isinstance(name, str)}
-    return given, [_unknown(name, cls, key) for name in config if not isinstance(name, str)]
+    values = {name: value for name, value in config.items() if isinstance(name, str)}
+    return values, [_unknown(name, cls, key) for name in config if not isinstance(name, str)]
 
 
 def _under(fault: OptionFault, declared: str, key: str) -> OptionFault:
@@ -163,30 +163,32 @@ def _under(fault: OptionFault, declared: str, key: str) -> OptionFault:
     return OptionFault(fault.key.replace(declared, key, 1), str(fault).replace(f"{declared}.", f"{key}.", 1))
 
 
-def _faults(error: ValidationError, cls: type, given: Mapping[str, Any], key: str) -> list[OptionFault]:
+def _faults(error: ValidationError, cls: type, values: Mapping[str, Any], key: str) -> list[OptionFault]:
     """pydantic's errors as ours, one for each wrong option; unknown keys come first."""
     declared = cls.__pydantic_fields__
-    found: dict[str, OptionFault] = {}
-    for one in error.errors(include_url=False, include_input=False):
-        cause = one.get("ctx", {}).get("error")
-        if not one["loc"]:  # a check of several options; its message begins with the name of one
+    faults: dict[str, OptionFault] = {}
+    for item in error.errors(include_url=False, include_input=False):
+        cause = item.get("ctx", {}).get("error")
+        if not item["loc"]:  # a check of several options; its message begins with the name of one
             message = f"{key}.{cause}"
             return [OptionFault(message.split()[0], message)]
-        name = one["loc"][0]
+        name = item["loc"][0]
         if isinstance(cause, OptionsError):  # nested options
-            found.update({fault.key: fault for fault in cause.faults})
+            faults.update({fault.key: fault for fault in cause.faults})
             continue
         if isinstance(name, int):  # a positional argument
             name = list(declared)[name]
         if name not in declared:
-            found[name] = _unknown(name, cls, key)
+            faults[name] = _unknown(name, cls, key)
             continue
         where, must = f"{key}.{name}", describe_type(declared[name].annotation, declared[name].metadata)
-        message = f"must be {must}, not {_shown(given[name])}" if name in given else f"must be given: {must}"
-        if name in given and not is_safe_to_show(declared[name].annotation, declared[name].metadata):
+        message = (
+            f"must be {must}, not {_shown(values[name])}" if name in values else f"must be given: {must}"
+        )
+        if name in values and not is_safe_to_show(declared[name].annotation, declared[name].metadata):
             message = f"must be {must}"
-        found[name] = OptionFault(where, f"{where} {message}")
-    return sorted(found.values(), key=lambda fault: not str(fault).startswith("unknown key"))
+        faults[name] = OptionFault(where, f"{where} {message}")
+    return sorted(faults.values(), key=lambda fault: not str(fault).startswith("unknown key"))
 
 
 def _shown(value: Any) -> str:

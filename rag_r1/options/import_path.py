@@ -53,20 +53,20 @@ def import_object(path: str) -> Any:
     try:
         return getattr(module, name)
     except AttributeError as error:
-        there = ", ".join(sorted(key for key in vars(module) if not key.startswith("_"))[:20])
+        names = ", ".join(sorted(key for key in vars(module) if not key.startswith("_"))[:20])
         raise ImportPathError(
             f"cannot import {path!r}: {getattr(module, '__file__', module_name)} has no {name!r}",
-            f"name one of what it has: {there}" if there else "define it there",
+            f"name one of what it has: {names}" if names else "define it there",
         ) from error
 
 
 def _not_found(path: str, module_name: str) -> ImportPathError:
     package, dot, _ = module_name.partition(".")
     file = f"{module_name.replace('.', os.sep)}.py"
-    given = os.environ.get("PYTHONPATH") or "which is not set"
+    python_path = os.environ.get("PYTHONPATH") or "which is not set"
     return ImportPathError(
         f"cannot import {path!r}: there is no module {module_name!r}; {file} was looked for in {Path.cwd()}, "
-        f"on PYTHONPATH ({given}) and in the installed packages",
+        f"on PYTHONPATH ({python_path}) and in the installed packages",
         f"start from the folder that holds {package if dot else file}, or put that folder on PYTHONPATH",
     )
 
@@ -76,7 +76,7 @@ def _broken(path: str, module_name: str, error: Exception) -> ImportPathError:
         spec = importlib.util.find_spec(module_name)
     except Exception:  # raised for a package that cannot be imported
         spec = None
-    where = spec.origin if spec is not None and spec.origin else module_name
+    origin = spec.origin if spec is not None and spec.origin else module_name
     return ImportPathError(
-        f"cannot import {path!r}: {where} raises {type(error).__name__}: {error}", f"correct {where}"
+        f"cannot import {path!r}: {origin} raises {type(error).__name__}: {error}", f"correct {origin}"
     )

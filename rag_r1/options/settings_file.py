@@ -11,18 +11,26 @@ The keys are the names of the flags, with hyphens or underscores; `overrides` ar
 flag. A flag on the command line replaces the file's, `--no-card` switches `card` off, and overrides follow
 those of the file. Of several files, the later ones replace what the earlier ones say. A value that begins
 with @ and ends like a file of settings is written `--prompt=@mine.yaml`.
+
+Each command that fills the folder of a run writes such a file into it, `settings.yaml`, with all its settings
+(`recorded_settings`), so that the run can be repeated: `rag-r1 eval @RUN/settings.yaml --out OTHER`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+import shlex
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import yaml
 from pydantic import ValidationError
 
+from rag_r1.io.atomic_files import write_text
 from rag_r1.io.bounded_yaml import YamlError, read_yaml
+from rag_r1.io.secrets import holds_secret
 from rag_r1.options.argument_values import (
     ArgumentsError,
     field_names,
@@ -30,9 +38,14 @@ from rag_r1.options.argument_values import (
     from_plain,
     is_positional,
     sentence,
+    values_of,
 )
+from rag_r1.options.command_exit import CommandError
 from rag_r1.options.suggestions import did_you_mean
 
+#: The file's name in a run's folder, and how it begins.
+SETTINGS = "settings.yaml"
+_HEAD = "# rag-r1 "
 _FILE = re.compile(r"@(.+\.(?:ya?ml|json))", re.DOTALL)
 
 
@@ -78,16 +91,69 @@ def read_settings(path: Path, cls: Any) -> dict[str, Any]:
         assert isinstance(error.__cause__, ValidationError)
         # What is absent may be on the command line, and so may what contradicts the other settings.
         wrong = {
-            flag_of(one["loc"][0]): sentence(one, fields)
-            for one in error.__cause__.errors(include_url=False)
-            if one["loc"] and one["type"] != "missing"
+            flag_of(item["loc"][0]): sentence(item, fields)
+            for item in error.__cause__.errors(include_url=False)
+            if item["loc"] and item["type"] != "missing"
         }
         if wrong:
-            told = "; ".join(_by_key(text, flag) for flag, text in wrong.items())
-            raise ArgumentsError(f"{path}: {told}", wrong) from None
+            messages = "; ".join(_by_key(text, flag) for flag, text in wrong.items())
+            raise ArgumentsError(f"{path}: {messages}", wrong) from None
     return settings
 
 
 def _by_key(message: str, flag: str) -> str:
     """A message about a flag as one about a key of a file."""
     return f"{flag[2:].replace('-', '_')}: {message.removeprefix(f'argument {flag}: ')}"
+
+
+@contextmanager
+def recorded_settings(
+    command: str, args: Any, folder: Path | None = None, *, other: str = "--out OTHER"
+) -> Iterator[None]:
+    """Write `settings.yaml` into the folder of a run, by default `args.out`, for the block that does the run.
+
+    If the block raises an error, the start was refused or has failed: the file of an earlier start is put
+    back, and a folder that has nothing else is removed. `args`: an Arguments; `command`: with its subcommand,
+    as in `rag-r1 eval modes`; `other`: the argument that names another folder. Raises CommandError if a file
+    of that name is not of a run, and OSError."""
+    folder = folder or args.out
+    path, is_new = folder / SETTINGS, not folder.exists()
+    before = path.read_text(encoding="utf-8", errors="surrogateescape") if path.exists() else None
+    if before is not None and not before.startswith(_HEAD):
+        raise CommandError(f"{path} was not written by a run: move it away, or choose another folder")
+    folder.mkdir(parents=True, exist_ok=True)
+    repeat = f"{command} {shlex.quote(f'@{path}')} {other}"
+    write_text(path, settings_text(args, repeat), private=True)
+    try:
+        yield
+    except Exception:
+        if before is not None:
+            write_text(path, before, private=True)
+        elif [*folder.iterdir()] == [path]:
+            path.unlink()
+            if is_new:
+                folder.rmdir()
+        raise
+
+
+def settings_text(args: Any, command: str) -> str:
+    """The settings of `args`, an Arguments, as a file that `command` reads; nothing secret is in it."""
+    settings: dict[str, Any] = {}
+    secret: list[str] = []
+    for name, field, value in values_of(args):
+        items = [
+            str(item) if isinstance(item, Path) else item
+            for item in (value if isinstance(value, list | tuple) else [value])
+        ]
+        public = [item for item in items if not (isinstance(item, str) and holds_secret(item))]
+        if public != items:
+            left_out = (str(item).partition("=") for item in items if item not in public)
+            secret += [key if is_positional(field) and equals else name for key, equals, _ in left_out]
+        if isinstance(value, list | tuple):
+            settings[name] = public
+        elif value is not None and public:
+            settings[name] = public[0]
+    notes = [command, f"Relative paths start at {Path.cwd()}"]
+    notes += [f"Left out as secret: {', '.join(dict.fromkeys(secret))}"] if secret else []
+    lines = [f"# {' '.join(note.splitlines())}" for note in notes]
+    return "\n".join([*lines, yaml.safe_dump(settings, sort_keys=False, width=1000)])

@@ -21,9 +21,11 @@ SCORING, COST, RUN, JUDGE = "what is right, and the report", "cost", "the run", 
 class AgentSelection(Arguments):
     """An agent: its search, its dialect, and the API of its model's server."""
 
-    retriever_url: Address = argument("the retrieval server", "URL", default="http://127.0.0.1:8000")
+    retriever_url: Address = argument(
+        "address of the retrieval server", "URL", default="http://127.0.0.1:8000"
+    )
     protocol: str = argument(
-        f"the one that the model was trained with ({', '.join(protocol_names())}), or your own .yaml",
+        f"protocol that the model was trained with ({', '.join(protocol_names())}), or your own .yaml",
         "NAME",
         default="rag_r1_mq",
     )
@@ -76,6 +78,6 @@ class ServedModel(Arguments):
     )
 
 
-def shared_arguments(given: AgentSelection) -> dict[str, Any]:
+def shared_arguments(args: AgentSelection) -> dict[str, Any]:
     """The common arguments of a command by name, for those of another one."""
-    return {name: getattr(given, name) for name in AgentSelection.model_fields}
+    return {name: getattr(args, name) for name in AgentSelection.model_fields}

@@ -62,7 +62,7 @@ class RolloutArguments(AgentSelection, EpisodeTokens, _QuestionArguments):
     top_p: Annotated[float, Field(gt=0, le=1), Constraint("a number above 0 and at most 1")] = argument(
         "nucleus sampling", "P", default=1.0, rare=SAMPLING
     )
-    seed: int = argument("everything that is drawn depends on it", default=0, rare=SAMPLING)
+    seed: int = argument("seed of everything that is drawn", default=0, rare=SAMPLING)
     body: str = argument(
         'further keys of each request as JSON, {"top_k": 20}; null leaves a key out',
         "JSON",
@@ -76,20 +76,22 @@ class RolloutArguments(AgentSelection, EpisodeTokens, _QuestionArguments):
         rare=SCORING,
     )
     right_from: Above0 = argument(
-        "value of the term from which an answer is right", default=1.0, rare=SCORING
+        "least value of the term with which an answer is right", default=1.0, rare=SCORING
     )
-    limit: Positive | None = argument("only the first questions", "N", default=None)
+    limit: Positive | None = argument(
+        "number of questions that are played, from the first", "N", default=None
+    )
     in_flight: Positive = argument("episodes at a time", "N", default=64)
-    rpm: Above0 | None = argument("most requests per minute", "N", default=None, rare=MODEL_SERVER)
-    tpm: Above0 | None = argument("most tokens per minute", "N", default=None, rare=MODEL_SERVER)
-    timeout_s: Above0 = argument("seconds for an answer", default=300.0, rare=MODEL_SERVER)
+    rpm: Above0 | None = argument("limit of requests per minute", "N", default=None, rare=MODEL_SERVER)
+    tpm: Above0 | None = argument("limit of tokens per minute", "N", default=None, rare=MODEL_SERVER)
+    timeout_s: Above0 = argument("seconds to wait for an answer", default=300.0, rare=MODEL_SERVER)
     retries: Annotated[int, Field(ge=0), Constraint("a whole number of at least 0")] = argument(
         "attempts after the first for what may pass: 429, 5xx, broken connections and answers",
         default=6,
         rare=MODEL_SERVER,
     )
     backoff_s: From0 = argument(
-        "seconds before the first of them, doubled each time", default=1.0, rare=MODEL_SERVER
+        "seconds before the first retry; doubled each time", default=1.0, rare=MODEL_SERVER
     )
     tries: Positive = argument(
         "starts of the command in which an episode that failed is played again, the first included",
@@ -98,7 +100,7 @@ class RolloutArguments(AgentSelection, EpisodeTokens, _QuestionArguments):
     )
     price_in: From0 = argument("price of a million prompt tokens", default=0.0, rare=COST)
     price_out: From0 = argument("price of a million generated tokens", default=0.0, rare=COST)
-    max_cost: Above0 | None = argument("end the run before it costs more", default=None, rare=COST)
+    max_cost: Above0 | None = argument("cost at which the run ends", default=None, rare=COST)
     trust_env: bool = argument(
         "use HTTPS_PROXY and the like for the endpoint", default=False, rare=MODEL_SERVER
     )
@@ -127,7 +129,7 @@ class RolloutArguments(AgentSelection, EpisodeTokens, _QuestionArguments):
 
 def keys_of(args: RolloutArguments) -> dict[str, Any]:
     """The overrides, read as YAML. Raises ValueError."""
-    found = {}
+    keys = {}
     for override in args.overrides:
         key, _, value = override.partition("=")
         key = key.lstrip("+")
@@ -136,10 +138,10 @@ def keys_of(args: RolloutArguments) -> dict[str, Any]:
                 f"{override}: only keys of rag_r1 can be given, such as rag_r1.agent.max_turns=6"
             )
         try:
-            found[key] = load_yaml(value)
+            keys[key] = load_yaml(value)
         except YamlError as error:
             raise ValueError(f"{override}: its value cannot be read: {error}") from None
-    return found
+    return keys
 
 
 def block_of(args: RolloutArguments, defaults: Mapping[str, Any]) -> dict[str, Any]:

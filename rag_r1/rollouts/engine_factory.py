@@ -133,17 +133,17 @@ def engine_maker(
 
     def make(ask: EpisodeRequest) -> Engine:
         exchanges = EpisodeClient(ask.id, endpoint, tape, on_text)
-        own = {**sampling, "temperature": ask.temperature}
+        request_keys = {**sampling, "temperature": ask.temperature}
         agent = ask.setup or setup
         if answers == CHAT:
             messages = agent.messages(ask.question, ask.messages)
             messages = agent.protocol.harmless(messages, ask.question)
-            return ChatEngine(exchanges, agent.codec, agent.protocol, messages, own, ask.seed, more)
+            return ChatEngine(exchanges, agent.codec, agent.protocol, messages, request_keys, ask.seed, more)
         return CompletionEngine(
             exchanges,
             agent.codec,
             agent.protocol,
-            own,
+            request_keys,
             ask.seed,
             ids=answers == IDS,
             logprobs=logprobs,

@@ -98,27 +98,33 @@ async def make_one_shot(ask: EpisodeRequest, setup: AgentSetup) -> OneShotReques
         except Exception as error:  # of the tokenizer, or a bug, as in the turn loop
             logger.exception("the passages of %s", ask.id)
             passages, failure = "", Failure("", "error", error_line(error))
-    asked = replace(setup, own_prompt=False)  # with the messages of the ask
+    plain_setup = replace(setup, own_prompt=False)  # with the messages of the ask
     messages = _messages(ask, setup, passages)
-    return OneShotRequest(replace(ask, messages=messages, setup=asked), asked, turn, retries, failure)
+    return OneShotRequest(
+        replace(ask, messages=messages, setup=plain_setup), plain_setup, turn, retries, failure
+    )
 
 
-def _fitted(ask: EpisodeRequest, setup: AgentSetup, found: Sequence[Document]) -> tuple[str, list[Document]]:
+def _fitted(
+    ask: EpisodeRequest, setup: AgentSetup, documents: Sequence[Document]
+) -> tuple[str, list[Document]]:
     """The passages as text, neutralised, and those that it shows: as many as a search of the agent may show
     and the prompt has room for."""
     shows = replace(setup.protocol, format=_FORMAT, turns="text", chat_turns=None)
     room = setup.budget.max_query_observation_tokens
     if (most := setup.budget.most_prompt_tokens) is not None:
-        asked = replace(setup, own_prompt=False)
+        plain_setup = replace(setup, own_prompt=False)
         try:
-            room = min(room, most - len(asked.prompt_ids(ask.question, _messages(ask, setup, ""))) - _MARGIN)
+            room = min(
+                room, most - len(plain_setup.prompt_ids(ask.question, _messages(ask, setup, ""))) - _MARGIN
+            )
         except ValueError:  # a question that is too long: the episode begins with it, and says so
             room = 0
     fitted = None
     if room > 0:
-        fitted = fit_observation(shows, [ask.question], [found], setup.codec.encode, room, room)
-    shown = fitted[1][0] if fitted else []
-    return shows.observation([ask.question], [shown]), shown
+        fitted = fit_observation(shows, [ask.question], [documents], setup.codec.encode, room, room)
+    fitting = fitted[1][0] if fitted else []
+    return shows.observation([ask.question], [fitting]), fitting
 
 
 def _messages(ask: EpisodeRequest, setup: AgentSetup, passages: str) -> tuple[dict[str, str], ...]:

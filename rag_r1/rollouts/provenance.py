@@ -1,4 +1,4 @@
-"""The provenance of a run: everything that its result depends on, in `card.json`.
+"""The provenance of a run: everything that its result depends on, in `provenance.json`.
 
 A result without the corpus, the retriever, the prompt and the budgets behind it cannot be compared with
 another: a repaired corpus changes EM by more than one algorithm differs from the next (arXiv 2605.27881). So
@@ -29,9 +29,11 @@ from rag_r1.protocols import Protocol
 from rag_r1.rewards.normalise import NormaliserName
 from rag_r1.rollouts import provenance_facts
 from rag_r1.rollouts.provenance_facts import ProvenanceError, without_secrets
+from rag_r1.runs.settings import flat, json_roundtrip
 from rag_r1.tools.retrieval.client import RetrieverConfig
 
-FILE = "card.json"
+#: The file in a run's folder; runs of earlier versions have the second.
+FILE, OLD_FILE = "provenance.json", "card.json"
 #: Differs between any two runs.
 _NOT_COMPARED = ("started",)
 
@@ -130,10 +132,10 @@ class Provenance(_ProvenancePart):
 
     def flat(self) -> dict[str, Any]:
         """All values by their full key, as in `retriever.ready.encoder`; no empty sections."""
-        return _flat(self.model_dump(mode="json"))
+        return {key: value for key, value in flat(self.model_dump(mode="json")).items() if value != {}}
 
     def write(self, folder: Path) -> Path:
-        """Write `card.json`, all or nothing; returns its path."""
+        """Write `provenance.json`, all or nothing; returns its path."""
         path = folder / FILE
         folder.mkdir(parents=True, exist_ok=True)
         write_json(path, self.model_dump(mode="json"))
@@ -143,8 +145,8 @@ class Provenance(_ProvenancePart):
     def read(cls, folder: Path) -> Provenance | None:
         """The card in a run's folder; None if it has none. Raises ProvenanceError for a file that is no
         card."""
-        path = folder / FILE
-        if not path.is_file():
+        path = next((path for name in (FILE, OLD_FILE) if (path := folder / name).is_file()), None)
+        if path is None:
             return None
         try:
             return cls.model_validate_json(json_file_bytes(path))
@@ -154,18 +156,20 @@ class Provenance(_ProvenancePart):
             ) from error
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
-            where = ".".join(map(str, first["loc"])) or "the file"
+            key = ".".join(map(str, first["loc"])) or "the file"
             raise ProvenanceError(
-                f"{path}: {where}: {first['msg']}; correct it, or make the card again with the run"
+                f"{path}: {key}: {first['msg']}; correct it, or make the card again with the run"
             ) from error
 
 
 def find_differences(cards: Sequence[Provenance]) -> dict[str, list[Any]]:
     """The keys in which cards differ, with the value of each card; null and a missing key are the same."""
     flats = [card.flat() for card in cards]
-    keys = sorted({key for flat in flats for key in flat} - set(_NOT_COMPARED))
-    found = {key: [flat.get(key) for flat in flats] for key in keys}
-    return {key: values for key, values in found.items() if any(value != values[0] for value in values)}
+    keys = sorted(set().union(*flats) - set(_NOT_COMPARED))
+    values_by_key = {key: [flat.get(key) for flat in flats] for key in keys}
+    return {
+        key: values for key, values in values_by_key.items() if any(value != values[0] for value in values)
+    }
 
 
 def make_provenance(
@@ -229,8 +233,8 @@ def make_provenance(
 def protocol_part(protocol: Protocol) -> ProtocolPart:
     """Name and hashes of a protocol; the tokens that it neutralises are the model's and do not count."""
     prompt = [protocol.system_prompt, protocol.user_prompt, protocol.opening, protocol.prompt_form]
-    whole = {name: value for name, value in asdict(protocol).items() if name != "special_tokens"}
-    return ProtocolPart(name=protocol.name, sha256=_sha256(whole), prompt_sha256=_sha256(prompt))
+    definition = {name: value for name, value in asdict(protocol).items() if name != "special_tokens"}
+    return ProtocolPart(name=protocol.name, sha256=_sha256(definition), prompt_sha256=_sha256(prompt))
 
 
 def _corpus(
@@ -254,11 +258,4 @@ def _sha256(value: Any) -> str:
 def _plain(settings: Any) -> dict[str, Any]:
     """Settings, an object or a mapping, as JSON values without secrets."""
     values = vars(settings) if is_dataclass(settings) else dict(settings)
-    return without_secrets(json.loads(json.dumps(values, default=str)))
-
-
-def _flat(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, item in value.items():
-        flat |= _flat(item, f"{prefix}{key}.") if isinstance(item, Mapping) else {f"{prefix}{key}": item}
-    return flat
+    return without_secrets(json_roundtrip(values))

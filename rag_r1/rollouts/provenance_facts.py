@@ -18,7 +18,6 @@ from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
 
 import httpx
 from tqdm import tqdm
@@ -27,6 +26,7 @@ import rag_r1
 from rag_r1.io.bounded_http import bounded_http_client
 from rag_r1.io.bounded_json import json_file_bytes, read_json
 from rag_r1.io.file_hash import sha256_of_file
+from rag_r1.io.secrets import public_address, without_secrets
 from rag_r1.tools.retrieval.client import token_header
 
 #: A longer description of a server is not read.
@@ -51,39 +51,10 @@ PACKAGES = (
 )
 #: In the description of an index, what changes while it is served, or if the server is started again.
 PASSING = ("index_version", "paged_in")
-_SECRET = re.compile(
-    r"(^|[_-])(api_?key|key|token|secret|password|passwd|authorization|credentials?|cookie)$", re.IGNORECASE
-)
-_CREDENTIALS = re.compile(r"(?<=://)[^/\s@]*@")
-_REMOVED = "(removed)"
 
 
 class ProvenanceError(ValueError):
     """A card that cannot be made or read; the message names the file or the address and the remedy."""
-
-
-def public_address(url: str) -> str:
-    """An address without user, password, parameters and fragment; all of it is removed if it is none."""
-    try:
-        parts = urlsplit(url)
-    except ValueError:
-        return _REMOVED
-    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
-
-
-def without_secrets(value: Any) -> Any:
-    """JSON values without the values of keys that name a secret, and without credentials and parameters of
-    addresses."""
-    if isinstance(value, Mapping):
-        return {
-            str(key): _REMOVED if item is not None and _SECRET.search(str(key)) else without_secrets(item)
-            for key, item in value.items()
-        }
-    if isinstance(value, list | tuple):
-        return [without_secrets(item) for item in value]
-    if not isinstance(value, str):
-        return value
-    return public_address(value) if value.startswith(("http://", "https://")) else _CREDENTIALS.sub("", value)
 
 
 def describe_server(base: str) -> dict[str, Any]:
@@ -168,22 +139,22 @@ def model_facts(name: str | Path) -> dict[str, Any]:
 
 def file_facts(paths: Sequence[Path]) -> dict[str, dict[str, Any]]:
     """Hash and number of rows of each file, by its name."""
-    found = {}
+    facts = {}
     for name, path in zip(short_names(paths), paths, strict=True):
         try:
-            found[name] = {"sha256": sha256_of_file(path), "rows": _rows(path)}
+            facts[name] = {"sha256": sha256_of_file(path), "rows": _rows(path)}
         except OSError as error:
             raise ProvenanceError(f"cannot read {path} ({error}): correct the path") from error
-    return found
+    return facts
 
 
 def short_names(paths: Sequence[Path]) -> list[str]:
     """The names of files or folders, with as many of their parents as it takes to tell them apart."""
-    whole = [path.resolve().parts for path in paths]
+    paths_parts = [path.resolve().parts for path in paths]
     names: list[str] = []
-    for parts in range(1, max(map(len, whole), default=0) + 1):
-        names = ["/".join(path[-parts:]) for path in whole]
-        if len(set(names)) == len(set(whole)):
+    for parts in range(1, max(map(len, paths_parts), default=0) + 1):
+        names = ["/".join(path[-parts:]) for path in paths_parts]
+        if len(set(names)) == len(set(paths_parts)):
             break
     return names
 
@@ -206,13 +177,13 @@ def _rows(path: Path) -> int | None:
 
 def package_versions() -> dict[str, str]:
     """Python's version, and those of the packages that are installed."""
-    found = {"python": platform.python_version()}
+    facts = {"python": platform.python_version()}
     for name in PACKAGES:
         try:
-            found[name] = metadata.version(name)
+            facts[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             continue
-    return found
+    return facts
 
 
 def commit_facts() -> dict[str, Any] | None:
@@ -260,8 +231,8 @@ def _processor() -> str:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return platform.processor()
-    found = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
-    return found[1].strip() if found else platform.processor()
+    match = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
+    return match[1].strip() if match else platform.processor()
 
 
 def _memory_gib() -> float | None:

@@ -72,39 +72,39 @@ def read_questions(
 ) -> QuestionSet:
     """The questions of all files, at most `limit`. Raises DataError, naming the file and the first bad rows,
     if a row cannot be used (unless `skip_bad_rows`) or if there is no question."""
-    found = QuestionSet()
+    result = QuestionSet()
     first: dict[str, str] = {}
     for path in map(Path, paths):
-        for place, row in _of_file(path, protocol, found):
+        for place, row in _of_file(path, protocol, result):
             if row.id in first:
-                found.bad.add(place, f"the id {row.id!r} is also that of {first[row.id]}")
+                result.bad.add(place, f"the id {row.id!r} is also that of {first[row.id]}")
                 continue
             first[row.id] = place
-            found.rows.append(row)
-    if found.bad.count and not skip_bad_rows:
-        raise DataError(found.bad.refusal())
-    if not found.rows:
+            result.rows.append(row)
+    if result.bad.count and not skip_bad_rows:
+        raise DataError(result.bad.refusal())
+    if not result.rows:
         raise DataError(f"no question in {', '.join(map(str, paths))}")
     if limit is not None:
-        del found.rows[limit:]
-    return found
+        del result.rows[limit:]
+    return result
 
 
-def _of_file(path: Path, protocol: Protocol, found: QuestionSet) -> Iterable[tuple[str, QuestionRow]]:
+def _of_file(path: Path, protocol: Protocol, result: QuestionSet) -> Iterable[tuple[str, QuestionRow]]:
     if _is_data_set(path):
         for number, raw in enumerate(read_rows(path), 1):
             place = f"{path}, row {number}"
             row = QuestionRow.from_row(raw)
             fault = row_fault(raw) or (None if row.id else "extra_info.id is empty")
             if fault:
-                found.bad.add(place, fault)
+                result.bad.add(place, fault)
             else:
                 yield place, row
         return
     source: QuestionFile = read_file(path)
-    found.bad += source.bad
+    result.bad += source.bad
     questions, repeats = fold_repeats(source.questions)
-    found.repeats += [repeat for repeat in repeats if repeat.removed]
+    result.repeats += [repeat for repeat in repeats if repeat.removed]
     name = path.name.partition(".")[0]
     for question, row in zip(questions, make_rows(questions, protocol, name, "train"), strict=True):
         yield f"{path}, row {question.row}", row
@@ -164,5 +164,5 @@ def seeded_fraction(seed: int, purpose: str, key: str) -> float:
 
 def questions_hash(rows: Iterable[QuestionRow]) -> str:
     """A hash of what is asked, whatever the order: ids, questions, golds and prompts."""
-    asked = sorted(json.dumps([row.id, row.question, row.golds, row.prompt]) for row in rows)
-    return hashlib.sha256("\n".join(asked).encode()).hexdigest()
+    keys = sorted(json.dumps([row.id, row.question, row.golds, row.prompt]) for row in rows)
+    return hashlib.sha256("\n".join(keys).encode()).hexdigest()

@@ -73,12 +73,12 @@ class RunCounts:
     def shown(self, cost: float | None, share: float) -> dict[str, str]:
         """For the progress bar: accuracy, shares of episodes with failures, and the cost so far and, at this
         rate, of all (`share`: the part of the jobs that is done)."""
-        told = {"right": f"{self.right / self.judged:.3f}" if self.judged else "-"}
-        told["failed"] = str(self.failed)
-        told["tool_failures"] = f"{self.tool_failures / (self.played or 1):.3f}"
+        figures = {"right": f"{self.right / self.judged:.3f}" if self.judged else "-"}
+        figures["failed"] = str(self.failed)
+        figures["tool_failures"] = f"{self.tool_failures / (self.played or 1):.3f}"
         if cost is not None:
-            told["cost"] = f"{cost:.2f}" + (f" of {cost / share:.2f}" if share else "")
-        return told
+            figures["cost"] = f"{cost:.2f}" + (f" of {cost / share:.2f}" if share else "")
+        return figures
 
 
 class EpisodeRunner:

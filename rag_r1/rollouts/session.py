@@ -12,8 +12,8 @@ import asyncio
 import dataclasses
 import hashlib
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,11 +21,13 @@ from typing import Any
 from rag_r1.agent.interfaces import call_tool
 from rag_r1.config.agent_setup import AgentSetup, RowLimits
 from rag_r1.config.schema import RagR1Config
-from rag_r1.inference.client import Endpoint, EndpointOptions, base_address
+from rag_r1.inference.client import Endpoint, EndpointOptions
 from rag_r1.inference.cost_limit import CostTracker
 from rag_r1.inference.rate_limit import CancelToken, RateLimiter
 from rag_r1.options.command_exit import command_main
+from rag_r1.options.command_line import Arguments
 from rag_r1.options.import_path import add_working_directory
+from rag_r1.options.settings_file import recorded_settings
 from rag_r1.protocols import Failure
 from rag_r1.protocols.retriever_query import CallContext, Context
 from rag_r1.rewards import RewardError, RewardSum
@@ -180,8 +182,7 @@ async def open_session(
         model_server = ready.tokens.answers(args.engine, endpoint, model, body, ready.setup)
         answers, *_ = await try_servers(unless_cancelled(stop, model_server), *search)
         needs_logprobs = requires_token_ids(ready.setup, answers)
-        notes = {"endpoint": base_address(url), "retriever": args.retriever_url}
-        with RunFolder(out or args.out, {**settings, "model": model, "answers": answers}, notes) as folder:
+        with RunFolder(out or args.out, {**settings, "model": model, "answers": answers}) as folder:
             spending.add(folder.tape.usage)
             make = engine_maker(
                 answers, ready.setup, endpoint, folder.tape, sampling, body, logprobs=needs_logprobs
@@ -237,9 +238,12 @@ async def check_only(args: RolloutArguments, ready: RunSetup, url: str | None, m
 
 
 @command_main(RunError, RewardError, OSError, resumable=True)
-def run_command(work: Callable[[], Awaitable[int]]) -> int:
-    """Run a command's coroutine; returns its exit status, 1 with a message for what the user can mend."""
-    return asyncio.run(work())  # type: ignore[arg-type]
+def run_command(command: str, work: Callable[[Any], Coroutine[Any, Any, int]], args: Arguments) -> int:
+    """Run a command's coroutine, whose settings are recorded in its folder (options/settings_file.py);
+    returns its exit status, 1 with a message for what the user can mend."""
+    recorded = nullcontext() if getattr(args, "check_only", False) else recorded_settings(command, args)
+    with recorded:
+        return asyncio.run(work(args))
 
 
 def sampling_of(args: RolloutArguments) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """The folder of a run: it survives kills, and only one process works in it.
 
-    OUT/journal/settings.json       the settings of the run; a start with others is refused
+    OUT/settings.yaml               all arguments, for another run (rag_r1/options/settings_file.py)
+    OUT/journal/settings.json       what the results depend on; a start with other values is refused
     OUT/journal/records.ndjson      a trajectory record for each episode that has ended
     OUT/journal/exchanges.ndjson    each answer of the endpoint (response_cache.py)
 
@@ -67,20 +68,20 @@ class EpisodeOutcome:
 
 class RunFolder:
     """A run's folder, held by this process; a context manager. Raises RunError if it is in use, or was begun
-    with other settings. `notes`, such as addresses, are stored with the settings and may differ."""
+    with other settings: those on which the results depend, so no addresses."""
 
-    def __init__(self, out: Path, settings: Mapping[str, Any], notes: Mapping[str, Any] | None = None):
+    def __init__(self, out: Path, settings: Mapping[str, Any]):
         self.out = out
         self.journal = out / "journal"
         self._outcomes: dict[str, EpisodeOutcome] = {}
         self._places: dict[str, tuple[int, int]] = {}
         with ExitStack() as opened:
             opened.enter_context(hold_out(out, self.journal, name=None, mode=0o700))
-            self._check(json_roundtrip(settings), json_roundtrip(notes or {}))
-            self._records = JsonLinesFile(self.journal / "records.ndjson", self._seen)
+            self._check(json_roundtrip(settings))
+            self._records = JsonLinesFile(self.journal / "records.ndjson", self._index)
             opened.callback(self._records.close)
             self.tape = ResponseCache()
-            self.tape.lines = JsonLinesFile(self.journal / "exchanges.ndjson", self.tape.seen)
+            self.tape.lines = JsonLinesFile(self.journal / "exchanges.ndjson", self.tape.index)
             opened.callback(self.tape.lines.close)
             self._opened = opened.pop_all()
 
@@ -114,14 +115,14 @@ class RunFolder:
         """The last record of each ask that has one, in this order."""
         return (record for ask_id in ask_ids if (record := self.record(ask_id)) is not None)
 
-    def _seen(self, record: dict[str, Any], place: tuple[int, int]) -> None:
+    def _index(self, record: dict[str, Any], place: tuple[int, int]) -> None:
         outcome = EpisodeOutcome.of(record)
         self._outcomes[outcome.id], self._places[outcome.id] = outcome, place
 
-    def _check(self, settings: dict[str, Any], notes: dict[str, Any]) -> None:
+    def _check(self, settings: dict[str, Any]) -> None:
         path = self.journal / SETTINGS
         if not path.exists():
-            write_json(path, {"settings": settings, "notes": notes}, private=True)
+            write_json(path, {"settings": settings}, private=True)
             return
         try:
             before = flat(read_json_file(path)["settings"])

@@ -17,15 +17,15 @@ logger = logging.getLogger(__name__)
 
 
 class JsonLinesFile:
-    """A file of JSON objects, one a line, that is only appended to. `seen` is called with each object that
+    """A file of JSON objects, one a line, that is only appended to. `on_line` is called with each object that
     is there already, and its place. Raises RunError, which names file and line."""
 
-    def __init__(self, path: Path, seen: Callable[[dict[str, Any], tuple[int, int]], None]):
+    def __init__(self, path: Path, on_line: Callable[[dict[str, Any], tuple[int, int]], None]):
         self.path = path
         self._file = open_to_append(path)
         self._end = 0
         try:
-            self._read(seen)
+            self._read(on_line)
         except BaseException:
             self.close()
             raise
@@ -53,7 +53,7 @@ class JsonLinesFile:
         """Close the file."""
         os.close(self._file)
 
-    def _read(self, seen: Callable[[dict[str, Any], tuple[int, int]], None]) -> None:
+    def _read(self, on_line: Callable[[dict[str, Any], tuple[int, int]], None]) -> None:
         with open(os.dup(self._file), "rb") as file:
             file.seek(0)
             try:
@@ -61,18 +61,18 @@ class JsonLinesFile:
                     if not line.endswith(b"\n"):
                         logger.warning("%s: line %d was cut off by a kill and is removed", self.path, number)
                         break
-                    self._seen(line, number, seen)
+                    self._read_line(line, number, on_line)
             except JsonLimitError as error:
                 raise RunError(
                     f"{self.path}: {error}, which no line of this command has: remove it"
                 ) from error
         os.ftruncate(self._file, self._end)
 
-    def _seen(
-        self, line: bytes, number: int, seen: Callable[[dict[str, Any], tuple[int, int]], None]
+    def _read_line(
+        self, line: bytes, number: int, on_line: Callable[[dict[str, Any], tuple[int, int]], None]
     ) -> None:
         try:
-            seen(read_json_line(line), (self._end, len(line)))
+            on_line(read_json_line(line), (self._end, len(line)))
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise RunError(
                 f"{self.path}, line {number} was not written by this command ({error!r}): remove the line, "

@@ -30,19 +30,19 @@ def number(value: float | None, decimals: int = 3, signed: bool = False) -> str:
     """A number; a dash if there is none."""
     if value is None or math.isnan(value):
         return "–"
-    shown = f"{value:+.{decimals}f}" if signed else f"{value:.{decimals}f}"
-    return f"{0:.{decimals}f}" if float(shown) == 0 and shown[0] == "-" else shown
+    text = f"{value:+.{decimals}f}" if signed else f"{value:.{decimals}f}"
+    return f"{0:.{decimals}f}" if float(text) == 0 and text[0] == "-" else text
 
 
 def with_interval(figure: dict[str, Any] | None, decimals: int = 3, signed: bool = False) -> str:
     """`0.423 [0.391, 0.455]` from a figure of report.json or compare.json."""
     if not figure or figure["value"] is None:
         return "–"
-    shown = number(figure["value"], decimals, signed)
+    text = number(figure["value"], decimals, signed)
     if figure["low"] is None:
-        return shown
+        return text
     ends = (number(figure[end], decimals, signed) for end in ("low", "high"))
-    return f"{shown} [{', '.join(ends)}]"
+    return f"{text} [{', '.join(ends)}]"
 
 
 def p_value(p: float | None) -> str:

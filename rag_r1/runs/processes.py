@@ -72,10 +72,10 @@ def run_and_wait(
         if output is not None:
             output.close()
     if process.returncode:
-        told = "" if log is None else f"; the end of {log}:\n{last_lines(log)}\n"
+        log_end = "" if log is None else f"; the end of {log}:\n{last_lines(log)}\n"
         raise RunError(
-            f"{named} ended with status {process.returncode}{told}; the same command of the pipeline, given "
-            "again, goes on"
+            f"{named} ended with status {process.returncode}{log_end}; the same command of the pipeline, "
+            "given again, goes on"
         )
 
 
@@ -99,7 +99,7 @@ def stop_session(process: subprocess.Popen) -> None:
 def stop_leftovers(out: Path) -> int:
     """End the processes that an earlier start in OUT has left behind; returns how many there were. Raises
     RunError if one does not end. Only for who holds OUT's lock."""
-    left = find_leftovers(out)
+    leftovers = find_leftovers(out)
     for sign, wait_s in ((signal.SIGTERM, _END_S), (signal.SIGKILL, _END_S)):
         for process in find_leftovers(out):
             try:
@@ -111,20 +111,20 @@ def stop_leftovers(out: Path) -> int:
             time.sleep(0.2)
     if still := find_leftovers(out):
         raise RunError(f"processes of an earlier start in {out} do not end: {', '.join(map(str, still))}")
-    return len(left)
+    return len(leftovers)
 
 
 def find_leftovers(out: Path) -> list[int]:
     """Ids of the running processes with the mark of OUT, without this one. None where there is no /proc."""
     mark = f"{MARK}={out}".encode()
-    found = []
+    pids = []
     for folder in Path("/proc").glob("[0-9]*"):
         if int(folder.name) == os.getpid():
             continue
         try:
             # What has ended but is not waited for (a zombie) has no environment left.
             if mark in (folder / "environ").read_bytes().split(b"\0"):
-                found.append(int(folder.name))
+                pids.append(int(folder.name))
         except OSError:  # ended meanwhile, or somebody else's
             continue
-    return sorted(found)
+    return sorted(pids)

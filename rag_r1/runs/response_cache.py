@@ -60,11 +60,11 @@ class ResponseCache:
         if answer is not None:
             line["answer"] = dict(answer)
         if self.lines is not None:
-            self.seen(line, self.lines.append(line))
+            self.index(line, self.lines.append(line))
         else:
             self.usage.add(usage)
 
-    def seen(self, line: Mapping[str, Any], place: tuple[int, int]) -> None:
+    def index(self, line: Mapping[str, Any], place: tuple[int, int]) -> None:
         """Index a line. Raises KeyError or TypeError if it is no line of a cache."""
         if "answer" in line:
             self._places[_key(line["ask"], line["turn"], line["sha256"])] = place

@@ -38,5 +38,5 @@ def refuse_changes(
     """Raises RunError, with both values of each changed setting and the remedy, if `where` (a folder, or the
     option that names it) was begun with other settings."""
     if changed := changed_settings(before, now):
-        told = "; ".join(f"{key} was {was!r} and is now {new!r}" for key, (was, new) in changed.items())
-        raise RunError(f"{where} was begun with other settings: {told}. {remedy}")
+        changes = "; ".join(f"{key} was {was!r} and is now {new!r}" for key, (was, new) in changed.items())
+        raise RunError(f"{where} was begun with other settings: {changes}. {remedy}")

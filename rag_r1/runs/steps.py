@@ -117,15 +117,16 @@ class PipelineFolder:
         return json.loads(json.dumps({"settings": dict(step.settings), "inputs": inputs}))
 
     def _found(self, step: Step, plan: Mapping[str, Any]) -> str:
-        begun = _read(self.out / step.name / BEGUN)
-        if not begun:
+        start = _read(self.out / step.name / BEGUN)
+        if not start:
             return "new"
         before, now = (
-            {f"{step.name}.{key}": value for key, value in one["settings"].items()} for one in (begun, plan)
+            {f"{step.name}.{key}": value for key, value in marker["settings"].items()}
+            for marker in (start, plan)
         )
         remedy = "Give the same ones to go on, choose another --out, or remove this folder to make it again"
         refuse_changes(self.out / step.name, before, now, remedy)
-        if begun["inputs"] != plan["inputs"]:
+        if start["inputs"] != plan["inputs"]:
             return "outdated"
         done = self._done(step.name)
         if done.get("hash") != _hash(plan):

@@ -55,16 +55,8 @@ _workers = WorkerPool()
 _ended: Counter[str] = Counter()  # how often, by template
 
 
-class ChatRenderError(ValueError):
-    """The chat template refuses a chat; the message is its own."""
-
-
-class ChatLimitError(ChatRenderError):
+class ChatLimitError(ValueError):
     """A chat exceeds the limits of time or memory; the message begins with `the chat template`."""
-
-
-class TokenizerFileError(ValueError):
-    """A tokenizer's file must not be loaded; the message names it and says why."""
 
 
 class ChatTemplate:
@@ -78,8 +70,8 @@ class ChatTemplate:
         self._limited = inherited and not _OF_TRANSFORMERS & set(arguments)
 
     def text(self, messages: Messages, tools: Messages | None = None) -> str:
-        """The text of a prompt, up to where the next turn begins. Raises ChatRenderError, and whatever a
-        tokenizer without a template raises."""
+        """The text of a prompt, up to where the next turn begins. Raises ValueError if the
+        template refuses the chat, and whatever a tokenizer without a template raises."""
         if not self._limited:
             return self._tokenizer.apply_chat_template(
                 list(messages), tools=tools, tokenize=False, add_generation_prompt=True, **self._arguments
@@ -119,21 +111,21 @@ def refuse_endless_template(tokenizer: Any) -> None:
 
 def refuse_endless_files(folder: str | Path) -> None:
     """Look at the files of a tokenizer in a folder, and try out its `tokenizer.json`, before this process
-    loads them; nothing is done for what is no folder. Raises TokenizerFileError."""
+    loads them; nothing is done for what is no folder. Raises ValueError, with the file's name."""
     folder = Path(folder)
     fast = folder / "tokenizer.json"
     for path in (fast, *(folder / name for name in _FILES)):
         with suppress(FileNotFoundError, NotADirectoryError):
             if not path.is_file() and path.exists():
-                raise TokenizerFileError(f"{path} is no file")
+                raise ValueError(f"{path} is no file")
             if path.stat().st_size > _MAX_FILE_BYTES:
-                raise TokenizerFileError(f"{path} has more than {_MAX_FILE_BYTES >> 20} MiB")
+                raise ValueError(f"{path} has more than {_MAX_FILE_BYTES >> 20} MiB")
     if fast.is_file():
         name = os.fsencode(fast.absolute()).decode("latin-1")
         try:
             _workers.call("rag_r1.sandbox.tokenizer_trial:try_out", [name], _TRIAL)
         except LimitError as error:
-            raise TokenizerFileError(f"{fast} cannot be loaded: {error}") from None
+            raise ValueError(f"{fast} cannot be loaded: {error}") from None
         except JobError:
             pass  # transformers says what is wrong, or loads it in another way
 
@@ -147,12 +139,12 @@ def _rendered(template: str, values: dict[str, Any]) -> str:
         _ended[template] += 1
         raise ChatLimitError(f"the chat template cannot be rendered: {error}") from None
     except JobError as error:
-        raise ChatRenderError(str(error)) from None  # of Jinja2, or of the template itself
+        raise ValueError(str(error)) from None  # of Jinja2, or of the template itself
 
 
 def _plain(tokens: Mapping[str, Any]) -> dict[str, Any]:
     """Special tokens as texts: some versions of transformers have objects for them."""
     return {
-        name: [str(one) for one in value] if isinstance(value, list | tuple) else str(value)
+        name: [str(item) for item in value] if isinstance(value, list | tuple) else str(value)
         for name, value in tokens.items()
     }

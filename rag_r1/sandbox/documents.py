@@ -66,15 +66,15 @@ def read(path: str, ending: str) -> list[Any]:
 def read_all(files: list[list[str]]) -> list[list[Any]]:
     """A job: `read` of several files, given as its arguments. For each `["", what it returns]`, or `[kind,
     message]` of what it raises, where kind is `OSError` or the exception's name."""
-    found: list[list[Any]] = []
+    results: list[list[Any]] = []
     for path, ending in files:
         try:
-            found.append(["", read(path, ending)])
+            results.append(["", read(path, ending)])
         except OSError as error:
-            found.append(["OSError", str(error)])
+            results.append(["OSError", str(error)])
         except (ValueError, RecursionError) as error:
-            found.append([type(error).__name__, str(error)[:2000]])
-    return found
+            results.append([type(error).__name__, str(error)[:2000]])
+    return results
 
 
 def within_limits(document: DocumentText) -> DocumentText:
@@ -133,7 +133,7 @@ class _PageParser(HTMLParser):
         self._depth = 0
         self._into: list[str] | None = None  # the title or a heading that is being read
         self._title: list[str] = []
-        self._found: list[tuple[list[str], list[str]]] = [([], [])]
+        self._sections: list[tuple[list[str], list[str]]] = [([], [])]
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         if self._unread:
@@ -144,8 +144,8 @@ class _PageParser(HTMLParser):
         elif tag == "title" and not self._title:
             self._into = self._title
         elif tag in _HEADINGS:
-            self._found.append(([], []))
-            self._into = self._found[-1][0]
+            self._sections.append(([], []))
+            self._into = self._sections[-1][0]
         elif tag in _BREAKS:
             self.handle_data("\n")
 
@@ -165,10 +165,10 @@ class _PageParser(HTMLParser):
 
     def handle_data(self, data: str) -> None:
         if not self._unread:
-            (self._found[-1][1] if self._into is None else self._into).append(data)
+            (self._sections[-1][1] if self._into is None else self._into).append(data)
 
     def document(self) -> DocumentText:
-        sections = [Section("".join(text), one_line("".join(heading))) for heading, text in self._found]
+        sections = [Section("".join(text), one_line("".join(heading))) for heading, text in self._sections]
         title = one_line("".join(self._title)) or next((s.heading for s in sections if s.heading), "")
         return DocumentText(title, sections)
 
@@ -198,11 +198,11 @@ def _pdf(stream: BinaryIO) -> DocumentText:
 
 
 def _pages(reader: Any) -> Iterator[Section]:
-    left = MAX_CHARS
+    characters_left = MAX_CHARS
     for number, page in enumerate(reader.pages, 1):
         text = page.extract_text() or ""
-        left -= len(text)
-        if left < 0:
+        characters_left -= len(text)
+        if characters_left < 0:
             raise FileReadError(f"its text has more than {MAX_CHARS:,} characters: split it")
         yield Section(text, page=number)
 

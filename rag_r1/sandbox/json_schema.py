@@ -34,8 +34,8 @@ def argument_fault(validator: Any, arguments: dict[str, Any]) -> str | None:
         return "Wrong arguments: a number is too large, or none."
     if error is None:
         return None
-    where = "".join(f"[{part!r}]" for part in error.absolute_path)
-    return f"Wrong arguments{' at ' + where if where else ''}: {error.message}"[:2000]
+    place = "".join(f"[{part!r}]" for part in error.absolute_path)
+    return f"Wrong arguments{' at ' + place if place else ''}: {error.message}"[:2000]
 
 
 def make_validator(schema: dict[str, Any], patterns: bool = True) -> Any:

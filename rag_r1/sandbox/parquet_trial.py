@@ -32,21 +32,21 @@ def try_out(path: str, columns: Sequence[str], batch_rows: int) -> None:
 
     pa.set_cpu_count(1)
     name = os.fsdecode(path.encode("latin-1"))
-    left = _TOTAL_BYTES + _BYTES_OF_A_BYTE * os.path.getsize(name)
+    bytes_left = _TOTAL_BYTES + _BYTES_OF_A_BYTE * os.path.getsize(name)
     try:
         with pq.ParquetFile(name, buffer_size=1 << 20, pre_buffer=False) as file:
             if (count := file.metadata.num_columns) > MAX_COLUMNS:
                 raise ParquetLimitError(f"it has {count:,} columns, more than {MAX_COLUMNS:,}")
-            there = set(file.schema_arrow.names)
+            names = set(file.schema_arrow.names)
             for group in range(file.metadata.num_row_groups):
-                for column in filter(there.__contains__, columns):
+                for column in filter(names.__contains__, columns):
                     try:
-                        left -= _bytes_of(file, group, column, batch_rows, left)
+                        bytes_left -= _bytes_of(file, group, column, batch_rows, bytes_left)
                     except ParquetLimitError as error:
                         raise ParquetLimitError(f"row group {group}, column {column!r}: {error}") from None
                     except MemoryError:
-                        what = f"a batch of {batch_rows:,} rows takes too much memory"
-                        raise ParquetLimitError(f"row group {group}, column {column!r}: {what}") from None
+                        problem = f"a batch of {batch_rows:,} rows takes too much memory"
+                        raise ParquetLimitError(f"row group {group}, column {column!r}: {problem}") from None
                     except (pa.ArrowException, OSError):
                         continue
     except MemoryError:
@@ -55,8 +55,8 @@ def try_out(path: str, columns: Sequence[str], batch_rows: int) -> None:
         return
 
 
-def _bytes_of(file: Any, group: int, column: str, batch_rows: int, left: int) -> int:
-    """What the batches of a row group's column take in all. Raises ParquetLimitError, beyond `left` too."""
+def _bytes_of(file: Any, group: int, column: str, batch_rows: int, bytes_left: int) -> int:
+    """Bytes of all batches of a column of a row group. Raises ParquetLimitError, also beyond `bytes_left`."""
     total = 0
     batches = file.iter_batches(batch_rows, row_groups=[group], columns=[column], use_threads=False)
     for batch in batches:
@@ -65,7 +65,7 @@ def _bytes_of(file: Any, group: int, column: str, batch_rows: int, left: int) ->
             raise ParquetLimitError(f"{batch.num_rows:,} rows take more than {MAX_BATCH_BYTES >> 20} MiB")
         if sum(map(_values_in, batch.columns)) > MAX_BATCH_VALUES:
             raise ParquetLimitError(f"{batch.num_rows:,} rows have more than {MAX_BATCH_VALUES:,} values")
-        if total > left:
+        if total > bytes_left:
             raise ParquetLimitError("until here its rows take more than 1 GiB and 1,000 times its size")
     return total
 

@@ -12,16 +12,14 @@ from xml.parsers import expat
 
 #: Longest address or text of a triple, in characters.
 MAX_TERM_CHARS = 1 << 20
-
-
-class GraphReadError(ValueError):
-    """A file that cannot be read; the message says why and names a remedy."""
+#: What is read of XML at a time until its first element.
+_XML_BYTES = 1 << 16
 
 
 def read(path: str, form: str) -> list[list[Any]]:
     """A job: the terms of the triples, and the triples as numbers of terms, three in a row. `path`: its bytes
     as Latin-1; `form`: rdflib's name of the format. A term is an address `[address]`, a nameless node `[name,
-    0]`, or a text `[text, language, datatype]`. Raises GraphReadError, and OSError if it cannot be
+    0]`, or a text `[text, language, datatype]`. Raises ValueError, and OSError if it cannot be
     opened."""
     from rdflib import Graph, Literal, URIRef
 
@@ -35,8 +33,8 @@ def read(path: str, form: str) -> list[list[Any]]:
     except (OSError, MemoryError):
         raise
     except Exception as error:  # rdflib's parsers raise many kinds, also RecursionError
-        told = " ".join(str(error).split())[:300]
-        raise GraphReadError(f"it is no RDF that can be read ({type(error).__name__}: {told})") from None
+        reason = " ".join(str(error).split())[:300]
+        raise ValueError(f"it is no RDF that can be read ({type(error).__name__}: {reason})") from None
     numbers: dict[Any, int] = {}
     terms: list[list[Any]] = []
     triples: list[int] = []
@@ -46,7 +44,7 @@ def read(path: str, form: str) -> list[list[Any]]:
             key = (type(term), str(term), getattr(term, "language", None), getattr(term, "datatype", None))
             if (number := numbers.get(key)) is None:
                 if len(str(term)) > MAX_TERM_CHARS:
-                    raise GraphReadError(f"it has a text longer than {MAX_TERM_CHARS:,} characters: cut it")
+                    raise ValueError(f"it has a text longer than {MAX_TERM_CHARS:,} characters: cut it")
                 number = numbers[key] = len(terms)
                 if isinstance(term, Literal):
                     terms.append([str(term), term.language or "", str(term.datatype or "")])
@@ -62,27 +60,24 @@ def _address(path: str) -> str:
     return Path(path).as_uri()
 
 
-class _FirstElement(Exception):
-    """The first element has come: no document type can follow."""
-
-
 def _reject_doctype(path: str) -> None:
     def refuse(*_: Any) -> None:
-        raise GraphReadError(
+        raise ValueError(
             "it declares a document type (<!DOCTYPE ...>), whose entities are not read: save it as Turtle"
         )
 
-    def begun(*_: Any) -> None:
-        raise _FirstElement
-
+    elements: list[str] = []
     parser = expat.ParserCreate()
     parser.StartDoctypeDeclHandler = refuse
     parser.EntityDeclHandler = refuse
-    parser.StartElementHandler = begun
+    parser.StartElementHandler = lambda name, _: elements.append(name)
     try:
         with open(path, "rb") as stream:
-            parser.ParseFile(stream)
-    except _FirstElement:
-        pass
+            # No document type can follow the first element.
+            while not elements and (data := stream.read(_XML_BYTES)):
+                parser.Parse(data)
+            if not elements:
+                parser.Parse(b"", True)
     except (expat.ExpatError, LookupError) as error:
-        raise GraphReadError(f"it is no XML that can be read ({error})") from None
+        if not elements:  # otherwise rdflib says what is wrong
+            raise ValueError(f"it is no XML that can be read ({error})") from None

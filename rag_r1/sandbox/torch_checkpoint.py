@@ -15,19 +15,15 @@ from collections import OrderedDict
 from typing import Any
 
 
-class CheckpointReadError(ValueError):
-    """A file that cannot be read; the message says why."""
-
-
 def base_rates(path: str) -> list[float]:
     """A job: the rates with which the scheduler in a file was created; none if there is no scheduler. `path`:
-    its bytes as Latin-1. Raises CheckpointReadError, and OSError if it cannot be opened."""
+    its bytes as Latin-1. Raises ValueError, and OSError if it cannot be opened."""
     values = plain_values(os.fsdecode(path.encode("latin-1")))
     try:
         scheduler = values.get("lr_scheduler") or {}
         return [float(rate) for rate in scheduler.get("base_lrs", ())]
     except (ValueError, TypeError, AttributeError, OverflowError) as fault:
-        raise CheckpointReadError(f"no rates of a scheduler: {type(fault).__name__}") from None
+        raise ValueError(f"no rates of a scheduler: {type(fault).__name__}") from None
 
 
 class _Placeholder:
@@ -60,7 +56,7 @@ class _PlainUnpickler(pickle.Unpickler):
 
 
 def plain_values(path: str) -> Any:
-    """The plain values of a file of `torch.save`. Raises CheckpointReadError for any other file, OSError and
+    """The plain values of a file of `torch.save`. Raises ValueError for any other file, OSError and
     MemoryError."""
     try:
         with zipfile.ZipFile(path) as archive:
@@ -70,4 +66,4 @@ def plain_values(path: str) -> Any:
     except (OSError, MemoryError):
         raise
     except Exception as fault:  # a broken pickle may raise anything
-        raise CheckpointReadError(f"no file of torch.save: {type(fault).__name__}") from fault
+        raise ValueError(f"no file of torch.save: {type(fault).__name__}") from fault

@@ -41,7 +41,7 @@ class JobLimits:
     memory: int = 1 << 30
     answer: int = 128 << 20
 
-    def told(self) -> dict[str, Any]:
+    def message(self) -> dict[str, Any]:
         """As the worker reads them."""
         return {"cpu_s": self.cpu_s, "memory": self.memory}
 
@@ -89,7 +89,7 @@ class WorkerPool:
         try:
             worker = self._worker()
             try:
-                worker.send({"job": job, "arguments": arguments, **limits.told()})
+                worker.send({"job": job, "arguments": arguments, **limits.message()})
             except BrokenPipeError:  # `result` says why it has ended
                 pass
         except BaseException:

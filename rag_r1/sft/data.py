@@ -25,6 +25,7 @@ from rag_r1.io.atomic_files import write_json, write_json_lines
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, Positive, argument, read_arguments
 from rag_r1.options.declare import Constraint
+from rag_r1.options.settings_file import recorded_settings
 from rag_r1.protocols import Protocol, ProtocolError, load_protocol, protocol_names
 from rag_r1.sft.copy_check import RUN, SHORTEST
 from rag_r1.sft.files import Format, write_samples
@@ -95,7 +96,8 @@ class SftDataError(ValueError):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns 1, with nothing written, if the data cannot be made."""
     args = read_arguments(SftDataArguments, arguments, prog="rag-r1 sft-data", description=_DESCRIPTION)
-    make(args)
+    with recorded_settings("rag-r1 sft-data", args):
+        make(args)
     return 0
 
 

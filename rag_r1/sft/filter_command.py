@@ -73,7 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Returns 0 when the files are written, 3 if the run was stopped before (the reason is printed), 1 if it
     could not begin."""
     args = read_arguments(FilterArguments, arguments, prog="rag-r1 filter", description=_DESCRIPTION)
-    return run_command(partial(filter_questions, args))
+    return run_command("rag-r1 filter", filter_questions, args)
 
 
 async def filter_questions(args: FilterArguments) -> int:

@@ -69,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Returns 0 when all questions are answered or have failed, 3 if the run was stopped before (the reason
     is printed), 1 if it could not begin."""
     args = read_arguments(TracesArguments, arguments, prog="rag-r1 traces", description=_DESCRIPTION)
-    return run_command(partial(make_traces, args))
+    return run_command("rag-r1 traces", make_traces, args)
 
 
 async def make_traces(args: TracesArguments) -> int:

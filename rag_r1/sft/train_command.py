@@ -25,6 +25,7 @@ from rag_r1.io.atomic_files import move_into_place
 from rag_r1.options.command_exit import CommandError, command_main
 from rag_r1.options.command_line import Arguments, Overrides, argument, hydra_quoted, read_arguments
 from rag_r1.options.import_path import add_working_directory
+from rag_r1.options.settings_file import recorded_settings
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.processes import run_child
 from rag_r1.sft.resume import begin_next_epoch
@@ -82,7 +83,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     if args.check_only:
         return 0
-    run(command, Path(config.trainer.default_local_dir).expanduser(), config)
+    folder = Path(config.trainer.default_local_dir).expanduser()
+    with recorded_settings("rag-r1 sft", args, folder, other="trainer.default_local_dir=OTHER"):
+        run(command, folder, config)
     return 0
 
 

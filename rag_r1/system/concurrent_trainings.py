@@ -21,8 +21,8 @@ def find_other_trainings(processes: Iterable[tuple[int, Sequence[str]]] | None =
     """The ids of the processes that run veRL's trainer, from (id, command line) of each process that this one
     sees (default: asked of the system)."""
     if processes is None:
-        found = psutil.process_iter(["cmdline"])
-        processes = ((process.pid, process.info["cmdline"] or ()) for process in found)
+        running = psutil.process_iter(["cmdline"])
+        processes = ((process.pid, process.info["cmdline"] or ()) for process in running)
     return [pid for pid, words in processes if TRAINER in words and pid != os.getpid()]
 
 

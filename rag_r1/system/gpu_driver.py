@@ -54,5 +54,5 @@ def nvcc_release() -> tuple[str | None, str | None]:
         done = subprocess.run([candidate, "--version"], capture_output=True, text=True, timeout=30)
     except (OSError, subprocess.TimeoutExpired):
         return candidate, None
-    found = re.search(r"release (\d+\.\d+)", done.stdout)
-    return candidate, found.group(1) if found else None
+    release = re.search(r"release (\d+\.\d+)", done.stdout)
+    return candidate, release.group(1) if release else None

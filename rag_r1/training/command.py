@@ -22,6 +22,7 @@ from rag_r1.config.recipes import KINDS, Recipe, kind_of
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, Overrides, argument, hydra_quoted, read_arguments
 from rag_r1.options.import_path import add_working_directory
+from rag_r1.options.settings_file import recorded_settings
 from rag_r1.runs.errors import RunError
 
 #: The environment of Ray's processes, in which veRL's trainer runs.
@@ -80,6 +81,15 @@ def log_overrides(config: Any) -> list[str]:
     number = 1 + max((int(number) for number in before if number.isdecimal()), default=0)
     folder.mkdir(parents=True, exist_ok=True)
     return [f"++{_RAY_VARIABLES}.{_LOG_VARIABLES[0]}={hydra_quoted(folder / f'metrics-{number}.jsonl')}"]
+
+
+def config_overrides(config: Any, overrides: Sequence[str]) -> list[str]:
+    """Overrides that make Hydra write the composed configuration into the run's folder, where `rag-r1 eval`
+    reads it, unless the user names another place."""
+    if any(override.lstrip("+").startswith("hydra.run.dir=") for override in overrides):
+        return []
+    folder = Path(config.trainer.default_local_dir).expanduser().absolute()
+    return [f"hydra.run.dir={hydra_quoted(folder / 'hydra')}"]
 
 
 def compose_recipe(recipe: Recipe, overrides: Sequence[str]):
@@ -215,9 +225,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     sys.stdout.flush()
     overrides = [*args.overrides, *whole_paths(config), *session_overrides(config)]
-    overrides += log_overrides(config)
+    overrides += log_overrides(config) + config_overrides(config, args.overrides)
     command = [sys.executable, "-m", "rag_r1.training.launch", str(recipe.folder), recipe.name, *overrides]
-    os.execv(command[0], command)
+    folder = Path(config.trainer.default_local_dir).expanduser()
+    with recorded_settings("rag-r1 train", args, folder, other="trainer.default_local_dir=OTHER"):
+        os.execv(command[0], command)
 
 
 if __name__ == "__main__":

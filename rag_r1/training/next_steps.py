@@ -13,16 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from rag_r1.evaluation.eval_arguments import EvalArguments
-from rag_r1.training.checkpoints import newest_checkpoint
+from rag_r1.evaluation.run_defaults import SEARCH_URL, config_file, validation_arguments
+from rag_r1.inference.checkpoints import newest_checkpoint
 
 #: A file of trajectory records (rag_r1/agent/records.py).
 _RECORDS = re.compile(r"step_(\d+)-\d+\.jsonl")
 _EVALUATE = "evaluate it (with --card: does it search, or does it already know?):"
-#: Keys of a search that decide what it finds, with the values that need not be named.
-_FOUND = {"tool": "retrieval", "wire": "retrieve", "topk": None}
-#: The address of a retrieval server that was started with the defaults of its `--help`.
-_SEARCH = "http://127.0.0.1:8000"
-_LIMITS = ("max_turns", "max_turn_tokens", "max_query_observation_tokens")
 
 
 def after_training(config: Any) -> list[str]:
@@ -36,7 +32,7 @@ def after_training(config: Any) -> list[str]:
     return [
         f"checkpoint: {checkpoint}",
         _EVALUATE,
-        command(["rag-r1", "eval", *_evaluation(config, checkpoint, folder).to_argv()]),
+        command(["rag-r1", "eval", *_evaluation(config, checkpoint, folder)]),
         *_inspection(config),
         *_export(config, checkpoint),
     ]
@@ -52,7 +48,7 @@ def after_sft(model: Path) -> list[str]:
     )
     overrides = [
         f"actor_rollout_ref.model.path={model}",
-        *("data.train_files=TRAIN", "data.val_files=TEST", f"rag_r1.retriever.url={_SEARCH}"),
+        *("data.train_files=TRAIN", "data.val_files=TEST", f"rag_r1.retriever.url={SEARCH_URL}"),
     ]
     return [
         "evaluate it, with questions of yours:",
@@ -62,19 +58,18 @@ def after_sft(model: Path) -> list[str]:
     ]
 
 
-def after_demo(out: Path, checkpoint: Path | None, evaluation: EvalArguments) -> list[str]:
-    """The last lines of a demo run in the folder `out`; `evaluation`: that of its policy."""
+def after_demo(out: Path, checkpoint: Path | None) -> list[str]:
+    """The last lines of a demo run in the folder `out`."""
     lines = _reports(out / "trajectories")
     if checkpoint is None:
         return lines
-    index = ["--index", str(out / "index"), "--port", "8000"]
-    card = evaluation.changed(card=True, corpus=[out / "data" / "corpus.jsonl"])
+    corpus = str(out / "data" / "corpus.jsonl")
     return [
         *lines,
         f"the trained policy, a Hugging Face model: {checkpoint / 'actor' / 'huggingface'}",
-        "does it search, or does it already know? With its retrieval server in another terminal:",
-        command(["rag-r1", "index", "serve", *index]),
-        command(["rag-r1", "eval", *card.to_argv()]),
+        "evaluate it, with all settings of this run; with a card: does it search, or does it already know?",
+        command(["rag-r1", "eval", str(out)]),
+        command(["rag-r1", "eval", str(out), "--card", "--corpus", corpus, "--out", str(out / "card")]),
     ]
 
 
@@ -85,24 +80,13 @@ def finished_model(stage: Path) -> Path:
     return stage.joinpath(*named.parts[named.parts.index("checkpoints") :])
 
 
-def _evaluation(config: Any, model: Path, folder: Path) -> EvalArguments:
-    """The evaluation of a model as the training's own validation does it."""
-    settings = config.rag_r1
-    agent = {**(settings.get("agent") or {}), **(settings.get("validation_agent") or {})}
-    keys = [f"rag_r1.agent.{name}={agent[name]}" for name in _LIMITS if agent.get(name) is not None]
-    retriever = {**(settings.get("retriever") or {}), **(settings.get("validation_retriever") or {})}
-    search = {name: retriever[name] for name in _FOUND if retriever.get(name, _FOUND[name]) != _FOUND[name]}
-    return EvalArguments(
-        model=str(model),
-        questions=_listed(config.data.val_files),
-        protocol=str(settings.protocol),
-        prompt=str(settings.prompt) if settings.get("prompt") else None,
-        retriever_url=settings.retriever.get("url") or _SEARCH,
-        max_prompt_tokens=config.data.max_prompt_length,
-        max_response_tokens=config.data.max_response_length,
-        out=folder / "evaluation",
-        overrides=[*keys, *(f"rag_r1.retriever.{name}={value}" for name, value in search.items())],
-    )
+def _evaluation(config: Any, checkpoint: Path, folder: Path) -> list[str]:
+    """The arguments that evaluate a model as the training's own validation does it: the training's folder, if
+    its configuration is there."""
+    if config_file(folder) is not None:
+        return [str(folder)]
+    out = folder / "evaluation"
+    return EvalArguments(model=str(checkpoint), out=out, **validation_arguments(config)).to_argv()
 
 
 def _inspection(config: Any) -> list[str]:
@@ -146,7 +130,3 @@ def _export(config: Any, checkpoint: Path) -> list[str]:
 def command(words: Sequence[str]) -> str:
     """A command on a line of its own, quoted for the shell."""
     return f"  {shlex.join(words)}"
-
-
-def _listed(value: Any) -> list[str]:
-    return [str(value)] if isinstance(value, str) else [str(item) for item in value or ()]

@@ -19,13 +19,14 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
+from rag_r1.inference.checkpoints import TRACKER, newest_checkpoint
 from rag_r1.io.atomic_files import write_text
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, Overrides, argument, hydra_quoted, read_arguments
+from rag_r1.options.settings_file import recorded_settings
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.lock import hold_lock
 from rag_r1.runs.processes import run_child
-from rag_r1.training.checkpoints import TRACKER, newest_checkpoint
 
 _DESCRIPTION = """\
 Train in stages: each stage starts from the model that the previous one exported. Run again, the same command
@@ -167,7 +168,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             run_training(recipe, stage_overrides(args.overrides, i, folder, None), check_only=True)
             for i, (recipe, folder) in enumerate(zip(args.recipe, folders, strict=True), 1)
         )
-    run_stages(args.recipe, args.out, args.overrides, run_training)
+    with recorded_settings("rag-r1 stages", args):
+        run_stages(args.recipe, args.out, args.overrides, run_training)
     return 0
 
 

@@ -65,7 +65,7 @@ def report_of(out: Path) -> dict:
 
 
 def card_of(out: Path) -> dict:
-    return json.loads((out / "card.json").read_text())
+    return json.loads((out / "provenance.json").read_text())
 
 
 def timeless(report: dict) -> dict:

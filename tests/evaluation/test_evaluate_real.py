@@ -44,7 +44,7 @@ def test_a_folder_is_served_evaluated_and_the_server_ended(tmp_path, capsys):
         assert command.main(words) == 0
         printed = capsys.readouterr().out
     assert "condition agent: 24 questions" in printed and "failed (the endpoint" not in printed
-    card = json.loads((tmp_path / "out" / "card.json").read_text())
+    card = json.loads((tmp_path / "out" / "provenance.json").read_text())
     assert card["model"]["name"] == "rag_r1_mq" and len(card["model"]["sha256"]) == 64
     assert card["engine"]["mode"] == "tokens" and card["budget"]["max_context_tokens"] == 464
     assert "Application shutdown complete" in (tmp_path / "out" / "vllm.log").read_text()

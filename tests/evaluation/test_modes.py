@@ -72,7 +72,7 @@ def test_three_runs_with_one_budget_become_one_table(
         assert right["before"] == [1.0, 1.0, 0.0, 0.0, 0.0]
         assert {mode["questions"] for mode in modes.values()} == {len(QUESTIONS)}
 
-        budgets = {name: json.loads((out / name / "card.json").read_text())["budget"] for name in modes}
+        budgets = {name: json.loads((out / name / "provenance.json").read_text())["budget"] for name in modes}
         assert budgets["before"] == budgets["after"]
         alone = budgets["before_no_search"]
         assert (alone["max_turns"], alone["max_turn_tokens"]) == (0, (TURNS + 1) * TURN_TOKENS)

@@ -185,7 +185,7 @@ def test_an_answer_that_a_filter_withheld_is_a_failure():
         asyncio.run(engine.generate([1], 10, SQ.stop))
 
 
-def test_a_failed_request_leaves_the_conversation_as_it_was():
+async def test_a_failed_request_leaves_the_conversation_as_it_was():
     class Failing(Said):
         async def ask(self, path, body, read, most_tokens):
             reply = await super().ask(path, body, read, most_tokens)
@@ -193,18 +193,15 @@ def test_a_failed_request_leaves_the_conversation_as_it_was():
                 raise EngineFailure("away")
             return reply
 
-    async def main():
-        said = Failing(["<search> q", "fail", "<answer> a"])
-        engine = ChatEngine(said, CharacterCodec(), SQ, [{"role": "user", "content": "Q"}], SAMPLING, 0)
-        context = [1, 2]
-        context += (await engine.generate(context, 100, SQ.stop)).token_ids
-        context += CharacterCodec().encode("found")
-        with pytest.raises(EngineFailure):
-            await engine.generate(context, 100, SQ.stop)
+    said = Failing(["<search> q", "fail", "<answer> a"])
+    engine = ChatEngine(said, CharacterCodec(), SQ, [{"role": "user", "content": "Q"}], SAMPLING, 0)
+    context = [1, 2]
+    context += (await engine.generate(context, 100, SQ.stop)).token_ids
+    context += CharacterCodec().encode("found")
+    with pytest.raises(EngineFailure):
         await engine.generate(context, 100, SQ.stop)
-        assert said.bodies[1] == said.bodies[2]
-
-    asyncio.run(main())
+    await engine.generate(context, 100, SQ.stop)
+    assert said.bodies[1] == said.bodies[2]
 
 
 TURNS = st.lists(
@@ -221,13 +218,13 @@ def test_the_conversation_is_the_context_turn_by_turn(turns):
         said, codec = Said([reply for reply, _ in turns]), CharacterCodec()
         engine = ChatEngine(said, codec, SQ, [{"role": "user", "content": "Q"}], SAMPLING, 0)
         context = codec.encode("prompt")
-        told: list[tuple[str, str]] = []
+        expected: list[tuple[str, str]] = []
         for _, added in turns:
             out = await engine.generate(context, 100, SQ.stop)
-            assert [(m["role"], m["content"]) for m in said.bodies[-1]["messages"][1:]] == told
+            assert [(m["role"], m["content"]) for m in said.bodies[-1]["messages"][1:]] == expected
             context = [*context, *out.token_ids, *codec.encode(added)]
-            shown = added if added.strip() else GO_ON
-            told += [("assistant", codec.decode(out.token_ids)), ("user", shown)]
+            text = added if added.strip() else GO_ON
+            expected += [("assistant", codec.decode(out.token_ids)), ("user", text)]
 
     asyncio.run(main())
 

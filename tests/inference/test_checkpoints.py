@@ -39,9 +39,9 @@ def test_a_hugging_face_folder_is_taken_as_it_is(tmp_path):
 @pytest.mark.parametrize("inner", ["", "global_step_10", "global_step_10/actor"])
 def test_a_checkpoint_with_an_exported_model_is_that_model(tmp_path, inner):
     run = checkpoints(tmp_path / "run")
-    found = model_folder(run / inner, tmp_path / "into")
-    assert found == run / "global_step_10" / "actor" / "huggingface"
-    assert step_of(found) == "run/global_step_10"
+    folder = model_folder(run / inner, tmp_path / "into")
+    assert folder == run / "global_step_10" / "actor" / "huggingface"
+    assert step_of(folder) == "run/global_step_10"
 
 
 def test_an_earlier_checkpoint_can_be_named(tmp_path):
@@ -114,12 +114,12 @@ def test_shards_are_merged_once_and_again_if_they_have_changed(tmp_path):
     from tests.e2e.export_checks import it_is_the_same_model
 
     checkpoint, weights = sharded(tmp_path / "run")
-    found = model_folder(checkpoint, tmp_path / "into")
-    assert found == tmp_path / "into" / "merged_global_step_1"
-    it_is_the_same_model(found, weights, policy_path("rag_r1_mq"))
-    made = (found / "config.json").stat().st_mtime_ns
-    assert model_folder(checkpoint, tmp_path / "into") == found
-    assert (found / "config.json").stat().st_mtime_ns == made
+    folder = model_folder(checkpoint, tmp_path / "into")
+    assert folder == tmp_path / "into" / "merged_global_step_1"
+    it_is_the_same_model(folder, weights, policy_path("rag_r1_mq"))
+    made = (folder / "config.json").stat().st_mtime_ns
+    assert model_folder(checkpoint, tmp_path / "into") == folder
+    assert (folder / "config.json").stat().st_mtime_ns == made
     shard = checkpoint / "actor" / "model_world_size_1_rank_0.pt"
     shard.write_bytes(b"no shard")
     with pytest.raises(RunError, match="cannot be read as tensors: they are damaged, or contain"):

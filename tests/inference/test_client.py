@@ -46,8 +46,8 @@ async def endpoint_of(*answers: Callable[[], Reply] | Reply, **options):
         return answer() if callable(answer) else answer
 
     with OpenAIServer(reply) as server:
-        given = {"url": server.url, "backoff_s": 0.0, "retries": 2, "timeout_s": 5.0, **options}
-        endpoint = Endpoint(EndpointOptions(**given), CancelToken())
+        values = {"url": server.url, "backoff_s": 0.0, "retries": 2, "timeout_s": 5.0, **options}
+        endpoint = Endpoint(EndpointOptions(**values), CancelToken())
         try:
             yield endpoint, server
         finally:
@@ -76,15 +76,12 @@ async def until_stopped(endpoint: Endpoint) -> str:
     return endpoint.stop.reason
 
 
-def test_a_request_is_answered_and_counted():
-    async def main():
-        async with endpoint_of(lambda: says()) as (endpoint, server):
-            reply, usage = await ask(endpoint)
-            assert (reply.text, reply.finish, usage) == ("Rome", "stop", Usage(1, 11, 3))
-            assert server.bodies == [BODY] and endpoint.spending.usage == Usage(1, 11, 3)
-            assert server.headers[0]["Accept-Encoding"] == "identity"
-
-    run(main())
+async def test_a_request_is_answered_and_counted():
+    async with endpoint_of(lambda: says()) as (endpoint, server):
+        reply, usage = await ask(endpoint)
+        assert (reply.text, reply.finish, usage) == ("Rome", "stop", Usage(1, 11, 3))
+        assert server.bodies == [BODY] and endpoint.spending.usage == Usage(1, 11, 3)
+        assert server.headers[0]["Accept-Encoding"] == "identity"
 
 
 MALFORMED = {
@@ -113,87 +110,66 @@ MALFORMED = {
 }
 
 
-def test_what_may_pass_is_asked_again():
+async def test_what_may_pass_is_asked_again():
     answers = [answer for fault in MALFORMED.values() for answer in (fault, fault, lambda: says())]
 
-    async def main():
-        async with endpoint_of(*answers) as (endpoint, server):
-            for number, name in enumerate(MALFORMED, 1):
-                reply, _ = await ask(endpoint)
-                assert (reply.text, len(server.bodies)) == ("Rome", 3 * number), name
-
-    run(main())
+    async with endpoint_of(*answers) as (endpoint, server):
+        for number, name in enumerate(MALFORMED, 1):
+            reply, _ = await ask(endpoint)
+            assert (reply.text, len(server.bodies)) == ("Rome", 3 * number), name
 
 
 @pytest.mark.parametrize("fault", ["no choices", "503", "half JSON", "disconnect"])
-def test_after_the_last_attempt_it_is_a_failure_of_the_engine(fault):
-    async def main():
-        async with endpoint_of(MALFORMED[fault], retries=1) as (endpoint, server):
-            with pytest.raises(EngineFailure, match=r"\(attempt 2, the last\)"):
-                await ask(endpoint)
-            assert len(server.bodies) == 2
-
-    run(main())
-
-
-def test_an_answer_that_does_not_come_is_asked_for_again():
-    async def main():
-        async with endpoint_of(lambda: None, lambda: says(), timeout_s=0.5) as (endpoint, server):
-            reply, _ = await ask(endpoint)
-            assert reply.text == "Rome" and len(server.bodies) == 2
-        async with endpoint_of(lambda: None, timeout_s=0.2, retries=0) as (endpoint, _):
-            with pytest.raises(EngineFailure, match=r"^no answer within 0\.2 s"):
-                await ask(endpoint)
-
-    run(main())
-
-
-def test_a_closed_port_is_a_failure_with_a_reason():
-    async def main():
-        endpoint = Endpoint(EndpointOptions("http://127.0.0.1:9", retries=0), CancelToken())
-        with pytest.raises(EngineFailure, match="no answer: ClientConnectorError"):
+async def test_after_the_last_attempt_it_is_a_failure_of_the_engine(fault):
+    async with endpoint_of(MALFORMED[fault], retries=1) as (endpoint, server):
+        with pytest.raises(EngineFailure, match=r"\(attempt 2, the last\)"):
             await ask(endpoint)
-        await endpoint.close()
-
-    run(main())
+        assert len(server.bodies) == 2
 
 
-def test_a_request_that_is_refused_is_not_repeated():
-    async def main():
-        error = web.json_response({"error": {"message": "too \x1b[31mlong\n"}}, status=400)
-        async with endpoint_of(error) as (endpoint, server):
-            with pytest.raises(EngineFailure, match=r"refused: HTTP 400: too \[31mlong$"):
-                await ask(endpoint)
-            assert len(server.bodies) == 1
-
-    run(main())
+async def test_an_answer_that_does_not_come_is_asked_for_again():
+    async with endpoint_of(lambda: None, lambda: says(), timeout_s=0.5) as (endpoint, server):
+        reply, _ = await ask(endpoint)
+        assert reply.text == "Rome" and len(server.bodies) == 2
+    async with endpoint_of(lambda: None, timeout_s=0.2, retries=0) as (endpoint, _):
+        with pytest.raises(EngineFailure, match=r"^no answer within 0\.2 s"):
+            await ask(endpoint)
 
 
-def test_the_tokens_of_a_useless_answer_are_told_and_counted():
-    async def main():
-        async with endpoint_of(lambda: says(""), lambda: says()) as (endpoint, _):
-            exchanges = EpisodeClient("a", endpoint, tape := ResponseCache())
-            await exchanges.ask("/chat/completions", BODY, read_chat, 0)
-            assert exchanges.usage == Usage(1, 11, 3) and tape.usage == Usage(2, 22, 6)
-            assert endpoint.spending.usage == Usage(2, 22, 6)
-
-    run(main())
+async def test_a_closed_port_is_a_failure_with_a_reason():
+    endpoint = Endpoint(EndpointOptions("http://127.0.0.1:9", retries=0), CancelToken())
+    with pytest.raises(EngineFailure, match="no answer: ClientConnectorError"):
+        await ask(endpoint)
+    await endpoint.close()
 
 
-def test_retry_after_holds_back_the_other_requests_too():
-    async def main():
-        limited = web.Response(status=429, headers={"Retry-After": "200"})
-        async with endpoint_of(limited, lambda: says()) as (endpoint, server):
-            first = asyncio.create_task(ask(endpoint))
-            while endpoint.pace._paused_until == 0:
-                await asyncio.sleep(0.01)
-            second = asyncio.create_task(ask(endpoint))
-            await asyncio.sleep(0.1)
-            assert len(server.bodies) == 1 and not first.done() and not second.done()
-            first.cancel()
-            second.cancel()
+async def test_a_request_that_is_refused_is_not_repeated():
+    error = web.json_response({"error": {"message": "too \x1b[31mlong\n"}}, status=400)
+    async with endpoint_of(error) as (endpoint, server):
+        with pytest.raises(EngineFailure, match=r"refused: HTTP 400: too \[31mlong$"):
+            await ask(endpoint)
+        assert len(server.bodies) == 1
 
-    run(main())
+
+async def test_the_tokens_of_a_useless_answer_are_told_and_counted():
+    async with endpoint_of(lambda: says(""), lambda: says()) as (endpoint, _):
+        exchanges = EpisodeClient("a", endpoint, tape := ResponseCache())
+        await exchanges.ask("/chat/completions", BODY, read_chat, 0)
+        assert exchanges.usage == Usage(1, 11, 3) and tape.usage == Usage(2, 22, 6)
+        assert endpoint.spending.usage == Usage(2, 22, 6)
+
+
+async def test_retry_after_holds_back_the_other_requests_too():
+    limited = web.Response(status=429, headers={"Retry-After": "200"})
+    async with endpoint_of(limited, lambda: says()) as (endpoint, server):
+        first = asyncio.create_task(ask(endpoint))
+        while endpoint.pace._paused_until == 0:
+            await asyncio.sleep(0.01)
+        second = asyncio.create_task(ask(endpoint))
+        await asyncio.sleep(0.1)
+        assert len(server.bodies) == 1 and not first.done() and not second.done()
+        first.cancel()
+        second.cancel()
 
 
 @pytest.mark.parametrize(
@@ -210,24 +186,18 @@ def test_retry_after_holds_back_the_other_requests_too():
         (lambda: web.Response(status=429, headers={"Retry-After": "9999"}), "asked again in 9999 s"),
     ],
 )
-def test_what_concerns_all_requests_ends_the_run(answer, reason):
-    async def main():
-        async with endpoint_of(answer) as (endpoint, server):
-            assert reason in await until_stopped(endpoint)
-            assert len(server.bodies) == 1
-
-    run(main())
+async def test_what_concerns_all_requests_ends_the_run(answer, reason):
+    async with endpoint_of(answer) as (endpoint, server):
+        assert reason in await until_stopped(endpoint)
+        assert len(server.bodies) == 1
 
 
-def test_once_it_has_answered_a_403_is_about_one_request():
-    async def main():
-        async with endpoint_of(lambda: says(), web.Response(status=403, text="flagged")) as (endpoint, _):
+async def test_once_it_has_answered_a_403_is_about_one_request():
+    async with endpoint_of(lambda: says(), web.Response(status=403, text="flagged")) as (endpoint, _):
+        await ask(endpoint)
+        with pytest.raises(EngineFailure, match="HTTP 403: flagged"):
             await ask(endpoint)
-            with pytest.raises(EngineFailure, match="HTTP 403: flagged"):
-                await ask(endpoint)
-            assert endpoint.stop.reason is None
-
-    run(main())
+        assert endpoint.stop.reason is None
 
 
 def test_the_key_is_sent_and_never_told(monkeypatch, caplog):
@@ -242,8 +212,8 @@ def test_the_key_is_sent_and_never_told(monkeypatch, caplog):
             return str(error.value)
 
     with caplog.at_level("DEBUG"):
-        told = run(main())
-    assert told == "refused: HTTP 400: no: [key]" and "sk-secret" not in caplog.text
+        message = run(main())
+    assert message == "refused: HTTP 400: no: [key]" and "sk-secret" not in caplog.text
 
 
 def test_without_a_key_none_is_sent_and_a_broken_one_is_refused_without_being_told(monkeypatch):
@@ -261,29 +231,21 @@ def test_without_a_key_none_is_sent_and_a_broken_one_is_refused_without_being_to
     assert "sk-a" not in str(error.value)
 
 
-def test_an_answer_larger_than_its_request_allows_is_none_and_is_asked_for_again():
-    async def main():
-        async with endpoint_of(lambda: says("x" * (2 << 20)), lambda: says()) as (endpoint, server):
-            reply, _ = await ask(endpoint, {**BODY, "max_tokens": 100})
-            assert reply.text == "Rome" and len(server.bodies) == 2
-
-    run(main())
+async def test_an_answer_larger_than_its_request_allows_is_none_and_is_asked_for_again():
+    async with endpoint_of(lambda: says("x" * (2 << 20)), lambda: says()) as (endpoint, server):
+        reply, _ = await ask(endpoint, {**BODY, "max_tokens": 100})
+        assert reply.text == "Rome" and len(server.bodies) == 2
 
 
-def test_a_text_that_max_tokens_does_not_allow_is_a_useless_answer():
-    async def main():
-        async with endpoint_of(lambda: says("x " * 10_000), lambda: says()) as (endpoint, _):
-            exchanges = EpisodeClient("a", endpoint, ResponseCache())
-            reply = await exchanges.ask("/chat/completions", {**BODY, "max_tokens": 100}, read_chat, 100)
-            assert reply.text == "Rome"
-            assert (
-                exchanges.usage.requests == 1 and endpoint.spending.usage.requests == 2
-            )  # both are paid for
-
-    run(main())
+async def test_a_text_that_max_tokens_does_not_allow_is_a_useless_answer():
+    async with endpoint_of(lambda: says("x " * 10_000), lambda: says()) as (endpoint, _):
+        exchanges = EpisodeClient("a", endpoint, ResponseCache())
+        reply = await exchanges.ask("/chat/completions", {**BODY, "max_tokens": 100}, read_chat, 100)
+        assert reply.text == "Rome"
+        assert exchanges.usage.requests == 1 and endpoint.spending.usage.requests == 2  # both are paid for
 
 
-def test_an_answer_that_drips_has_the_time_of_one_answer():
+async def test_an_answer_that_drips_has_the_time_of_one_answer():
     async def drip(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
@@ -291,19 +253,16 @@ def test_an_answer_that_drips_has_the_time_of_one_answer():
             await response.write(b":")
             await asyncio.sleep(0.02)
 
-    async def main():
-        app = web.Application()
-        app.router.add_post("/v1/completions", drip)
-        async with TestServer(app) as server:
-            options = EndpointOptions(str(server.make_url("/")), retries=1, timeout_s=0.3, backoff_s=0.0)
-            endpoint = Endpoint(options, CancelToken())
-            for on_text in (None, lambda: lambda piece: None):
-                exchanges = EpisodeClient("a", endpoint, ResponseCache(), on_text)
-                with pytest.raises(EngineFailure, match="no answer within 0.3 s"):
-                    await exchanges.ask("/completions", {"max_tokens": 5}, read_chat, 5)
-            await endpoint.close()
-
-    run(main())
+    app = web.Application()
+    app.router.add_post("/v1/completions", drip)
+    async with TestServer(app) as server:
+        options = EndpointOptions(str(server.make_url("/")), retries=1, timeout_s=0.3, backoff_s=0.0)
+        endpoint = Endpoint(options, CancelToken())
+        for on_text in (None, lambda: lambda piece: None):
+            exchanges = EpisodeClient("a", endpoint, ResponseCache(), on_text)
+            with pytest.raises(EngineFailure, match="no answer within 0.3 s"):
+                await exchanges.ask("/completions", {"max_tokens": 5}, read_chat, 5)
+        await endpoint.close()
 
 
 def test_requests_under_way_come_back_before_a_stopped_run_ends():
@@ -357,8 +316,8 @@ def test_an_address_that_is_none_or_has_a_key_in_it_is_refused(url):
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
-    lambda one: (
-        st.lists(one)
+    lambda children: (
+        st.lists(children)
         | st.dictionaries(
             st.sampled_from(
                 [
@@ -371,7 +330,7 @@ JSON = st.recursive(
                     "finish_reason",
                 ]
             ),
-            one,
+            children,
         )
     ),
     max_leaves=8,

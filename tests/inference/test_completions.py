@@ -121,54 +121,42 @@ def test_ids_or_log_probs_that_cannot_be_are_a_failure(change):
 
 
 @pytest.mark.parametrize(("answer", "returned"), [(vllm, True), (others, False)])
-def test_a_probe_tells_whether_ids_are_returned(answer, returned):
-    async def main():
-        async with endpoint_of(answer) as (endpoint, bodies):
-            assert await returns_token_ids(endpoint, "m", [1, 2], {"user": "u"}) is returned
-            assert bodies[0]["max_tokens"] == 1 and bodies[0]["user"] == "u"
-
-    run(main())
+async def test_a_probe_tells_whether_ids_are_returned(answer, returned):
+    async with endpoint_of(answer) as (endpoint, bodies):
+        assert await returns_token_ids(endpoint, "m", [1, 2], {"user": "u"}) is returned
+        assert bodies[0]["max_tokens"] == 1 and bodies[0]["user"] == "u"
 
 
-def test_a_probe_of_something_else_is_a_failure():
-    async def main():
-        async with endpoint_of(lambda body: {"error": "no"}) as (endpoint, _):
-            with pytest.raises(EngineFailure):
-                await returns_token_ids(endpoint, "m", [1, 2], {})
-
-    run(main())
+async def test_a_probe_of_something_else_is_a_failure():
+    async with endpoint_of(lambda body: {"error": "no"}) as (endpoint, _):
+        with pytest.raises(EngineFailure):
+            await returns_token_ids(endpoint, "m", [1, 2], {})
 
 
-def test_an_answer_is_on_the_tape_before_it_is_used_and_is_not_asked_for_again(tmp_path: Path):
-    async def main():
-        async with endpoint_of(vllm) as (endpoint, bodies):
-            for start in (1, 2):
-                with folder_at(tmp_path) as folder:
-                    exchanges = EpisodeClient("a#0", endpoint, folder.tape)
-                    engine = CompletionEngine(exchanges, Characters(), SQ, {"model": "m"}, 7)
-                    first = await engine.generate([5], 100, SQ.stop)
-                    second = await engine.generate([5, *first.token_ids, 6], 100, SQ.stop)
-                    assert first.token_ids == second.token_ids == list(map(ord, TEXT))
-                    assert len(bodies) == 2
-                    # What an episode has used is the same, whether it was taped or not.
-                    assert exchanges.usage == Usage(2, 1 + 2 + len(TEXT), 2 * len(TEXT)), start
-
-    run(main())
+async def test_an_answer_is_on_the_tape_before_it_is_used_and_is_not_asked_for_again(tmp_path: Path):
+    async with endpoint_of(vllm) as (endpoint, bodies):
+        for start in (1, 2):
+            with folder_at(tmp_path) as folder:
+                exchanges = EpisodeClient("a#0", endpoint, folder.tape)
+                engine = CompletionEngine(exchanges, Characters(), SQ, {"model": "m"}, 7)
+                first = await engine.generate([5], 100, SQ.stop)
+                second = await engine.generate([5, *first.token_ids, 6], 100, SQ.stop)
+                assert first.token_ids == second.token_ids == list(map(ord, TEXT))
+                assert len(bodies) == 2
+                # What an episode has used is the same, whether it was taped or not.
+                assert exchanges.usage == Usage(2, 1 + 2 + len(TEXT), 2 * len(TEXT)), start
 
 
-def test_the_seeds_after_a_past_are_those_of_its_next_turns():
-    async def main():
-        async with endpoint_of(vllm) as (endpoint, bodies):
-            whole, resumed = (
-                CompletionEngine(
-                    EpisodeClient("t", endpoint, ResponseCache()), Characters(), SQ, {"model": "m"}, 5
-                )
-                for _ in range(2)
+async def test_the_seeds_after_a_past_are_those_of_its_next_turns():
+    async with endpoint_of(vllm) as (endpoint, bodies):
+        whole, resumed = (
+            CompletionEngine(
+                EpisodeClient("t", endpoint, ResponseCache()), Characters(), SQ, {"model": "m"}, 5
             )
-            await whole.generate([1], 50, ())
-            await whole.generate([1, 2], 50, ())
-            resumed.recall([1], [2])
-            await resumed.generate([1, 2], 50, ())
-        assert bodies[2] == bodies[1] and bodies[0]["seed"] != bodies[1]["seed"]
-
-    run(main())
+            for _ in range(2)
+        )
+        await whole.generate([1], 50, ())
+        await whole.generate([1, 2], 50, ())
+        resumed.recall([1], [2])
+        await resumed.generate([1, 2], 50, ())
+    assert bodies[2] == bodies[1] and bodies[0]["seed"] != bodies[1]["seed"]

@@ -40,14 +40,14 @@ WHOLE = {
 
 @given(st.lists(st.integers(0, len(STREAM)), max_size=12))
 def test_however_the_bytes_arrive_the_answer_is_the_same(cuts):
-    seen = []
-    folded = StreamAssembler(seen.append)
+    pieces = []
+    folded = StreamAssembler(pieces.append)
     edges = sorted({0, len(STREAM), *cuts})
     for start, end in zip(edges, edges[1:], strict=False):
         folded.feed(STREAM[start:end])
     folded.feed(b"data: [DONE]\n\ndata: not json")
     assert json.loads(folded.whole()) == WHOLE
-    assert seen == ["<think> é", " </think>"]
+    assert pieces == ["<think> é", " </think>"]
 
 
 @pytest.mark.parametrize("stream", [b"data: {\n", b'data: {"error": "x"}\n', b"data: 3\n", b"", STREAM])
@@ -94,14 +94,14 @@ ENDLESS = {
 
 @pytest.mark.parametrize("name", ENDLESS)
 def test_a_stream_without_an_end_is_ended_and_little_of_it_is_kept(name):
-    seen: list[str] = []
-    folded = StreamAssembler(seen.append, ASKED)
+    pieces: list[str] = []
+    folded = StreamAssembler(pieces.append, ASKED)
     fed = 0
     with pytest.raises(ValueError, match="it has"):
         while fed < MAX_ANSWER_BYTES:
             folded.feed(ENDLESS[name])
             fed += len(ENDLESS[name])
-    assert fed < 2 << 20 and len("".join(seen)) <= ASKED.characters + 1000
+    assert fed < 2 << 20 and len("".join(pieces)) <= ASKED.characters + 1000
 
 
 def test_lists_in_place_of_numbers_are_not_held():
@@ -127,9 +127,9 @@ def test_a_long_line_is_an_error_also_if_it_comes_in_one_piece_with_its_end():
 def test_an_answer_as_long_as_it_may_be_is_within_its_limits():
     """A chunk of vLLM for each token, with log-probs, long tokens and a long name of the model, and the ids
     of a long prompt."""
-    asked = ResponseLimits.of({"max_tokens": 4096, "logprobs": 0}, prompt_tokens=100_000)
-    seen: list[str] = []
-    folded = StreamAssembler(seen.append, asked)
+    limits = ResponseLimits.of({"max_tokens": 4096, "logprobs": 0}, prompt_tokens=100_000)
+    pieces: list[str] = []
+    folded = StreamAssembler(pieces.append, limits)
     head = {
         "id": "cmpl-" + "0" * 32,
         "object": "text_completion",
@@ -137,15 +137,21 @@ def test_an_answer_as_long_as_it_may_be_is_within_its_limits():
         "model": "/models/" + "m" * 90,
     }
     for number in range(4096):
-        told = {"text_offset": [number], "token_logprobs": [-0.1234567], "tokens": ["token_id:151643"]}
-        piece = {"index": 0, "text": " " * 60, "logprobs": told, "token_ids": [151643], "finish_reason": None}
+        logprobs = {"text_offset": [number], "token_logprobs": [-0.1234567], "tokens": ["token_id:151643"]}
+        piece = {
+            "index": 0,
+            "text": " " * 60,
+            "logprobs": logprobs,
+            "token_ids": [151643],
+            "finish_reason": None,
+        }
         if number == 0:
             piece["prompt_token_ids"] = [151643] * 100_000
         folded.feed(f"data: {json.dumps({**head, 'choices': [piece], 'usage': None})}\n\n".encode())
     folded.feed(b"data: [DONE]\n\n")
     [choice] = json.loads(folded.whole())["choices"]
     assert len(choice["token_ids"]) == len(choice["logprobs"]["token_logprobs"]) == 4096
-    assert choice["text"] == "".join(seen)
+    assert choice["text"] == "".join(pieces)
 
 
 @pytest.mark.parametrize(

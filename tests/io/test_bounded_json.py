@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 from pathlib import Path
@@ -72,7 +71,7 @@ def spoilt(path: Path) -> Path:
 
 
 FILES = {
-    "card.json": (lambda folder: Provenance.read(folder), ProvenanceError),
+    "provenance.json": (lambda folder: Provenance.read(folder), ProvenanceError),
     "manifest.json": (lambda folder: manifest_facts(folder), ProvenanceError),
     "config.json": (lambda folder: read_json_file(folder / "config.json"), JsonLimitError),
     "retriever.json": (lambda folder: read_settings(folder), EncoderSettingsError),
@@ -132,28 +131,25 @@ async def answered(path: str) -> web.Response:
     return web.Response(body=LISTS, content_type="application/json")
 
 
-def test_clients_make_no_objects_of_millions_of_empty_lists():
-    async def main() -> None:
-        app = web.Application()
-        app.router.add_route("*", "/{path:.*}", answered)
-        async with TestServer(app) as server:
-            url = str(server.make_url("")).rstrip("/")
-            tool = JsonClient()
-            with pytest.raises(HttpFailure, match="more than 500,000 values"):
-                await tool.ask("GET", url)
-            await tool.close()
-            endpoint = Endpoint(EndpointOptions(url, retries=0), CancelToken())
+async def test_clients_make_no_objects_of_millions_of_empty_lists():
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", answered)
+    async with TestServer(app) as server:
+        url = str(server.make_url("")).rstrip("/")
+        tool = JsonClient()
+        with pytest.raises(HttpFailure, match="more than 500,000 values"):
+            await tool.ask("GET", url)
+        await tool.close()
+        endpoint = Endpoint(EndpointOptions(url, retries=0), CancelToken())
 
-            async def attempt() -> None:
-                async with endpoint.post("/completions", {"prompt": "q", "max_tokens": 8192}):
-                    pass
+        async def attempt() -> None:
+            async with endpoint.post("/completions", {"prompt": "q", "max_tokens": 8192}):
+                pass
 
-            with pytest.raises(EngineFailure, match="more than 1,500,000 values"):
-                await endpoint.retried(attempt)
-            await endpoint.close()
-            search = RetrievalClient(RetrieverConfig(url=url, retries=0))
-            [found] = await search.search(["q"])
-            assert "values" in found.detail
-            await search.close()
-
-    asyncio.run(main())
+        with pytest.raises(EngineFailure, match="more than 1,500,000 values"):
+            await endpoint.retried(attempt)
+        await endpoint.close()
+        search = RetrievalClient(RetrieverConfig(url=url, retries=0))
+        [found] = await search.search(["q"])
+        assert "values" in found.detail
+        await search.close()

@@ -22,7 +22,7 @@ POLICY = RetryPolicy(retries=2, backoff_s=1.0, longest_wait_s=30.0)
 
 def test_the_back_off_doubles_with_jitter_and_is_bounded(monkeypatch):
     bounds = []
-    monkeypatch.setattr(module.random, "uniform", lambda *given: bounds.append(given) or 1.5)
+    monkeypatch.setattr(module.random, "uniform", lambda *limits: bounds.append(limits) or 1.5)
     assert [POLICY.delay(attempt) for attempt in range(6)] == [1.5, 3, 6, 12, 24, 30]
     assert set(bounds) == {(0.5, 1.5)}
     assert POLICY.delay(10_000) == 30 and backoff(0.0, 10_000) == 0

@@ -62,10 +62,10 @@ def test_only_the_agents_own_prompt_shows_its_tools(name):
 
 def test_one_shot_shows_its_passages_in_the_prompt_and_not_as_a_message():
     row = QuestionRow("Who?", ("x",), id="q")
-    asked = baseline("one_shot", setup()).setup(row)
-    asked = replace(asked, tools=lambda: search_tools(Searcher([Document("1", "Ulm lies on the Danube.")])))
-    found = asyncio.run(make_one_shot(make_request(row, asked.protocol), asked))
-    (message,) = found.ask.messages
+    agent = baseline("one_shot", setup()).setup(row)
+    agent = replace(agent, tools=lambda: search_tools(Searcher([Document("1", "Ulm lies on the Danube.")])))
+    request = asyncio.run(make_one_shot(make_request(row, agent.protocol), agent))
+    (message,) = request.ask.messages
     assert "\n\nDoc 1: Ulm lies on the Danube.\n\nQuestion: Who?" in message["content"]
 
 
@@ -97,7 +97,7 @@ def test_an_evaluation_with_paths_votes_in_the_turns_of_the_template(tmp_path):
             await asyncio.gather(*map(run.runner.play, asks))
             return list(run.folder.records([ask.id for ask in asks]))
 
-    with Policy(tokenizer_with("plain"), golds, lambda *asked: asked[-1] % 2 == 0) as policy:
+    with Policy(tokenizer_with("plain"), golds, lambda *request: request[-1] % 2 == 0) as policy:
         records = asyncio.run(play(policy))
     assert len(policy.bodies) == 18 and all('"name": "search"' in prompt_of(body) for body in policy.bodies)
     answers = [[path["answer"] for path in record["paths"]] for record in records]

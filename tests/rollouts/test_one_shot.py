@@ -103,10 +103,10 @@ def test_no_more_is_shown_than_a_search_of_the_agent_may_show(room):
     long = [Document(str(i), f'"Page {i}"\n' + "word " * 30) for i in range(3)]
     setup = agent(long, max_query_observation_tokens=room)
     first = asyncio.run(make_one_shot(ask_with(setup), setup))
-    shown = first.turn.calls[0].documents
+    documents = first.turn.calls[0].documents
     empty = prompt_with([], max_query_observation_tokens=room)
     assert 0 < len(first.ask.messages[0]["content"]) - len(empty) <= room
-    assert shown and sum(len(document.contents) for document in shown) < room
+    assert documents and sum(len(document.contents) for document in documents) < room
 
 
 def test_the_prompt_stays_within_its_limit_and_a_question_that_is_too_long_is_a_bad_row(tmp_path):
@@ -139,6 +139,6 @@ def test_a_failed_search_is_no_wrong_answer_unless_failures_are_shown(tmp_path):
     assert record["turns"][0]["calls"][0]["status"] == "failed"
     setup = agent(away)
     setup = replace(setup, failures=replace(setup.failures, mask=()))
-    shown = play(tmp_path / "shown", setup)
-    assert shown["right"] is True and "No answer came." in shown["prompt"][0]["content"]
-    assert shown["failures"][0]["kind"] == "retriever"
+    record = play(tmp_path / "shown", setup)
+    assert record["right"] is True and "No answer came." in record["prompt"][0]["content"]
+    assert record["failures"][0]["kind"] == "retriever"

@@ -47,7 +47,7 @@ def server(answers: dict[str, tuple[int, str]]) -> JsonStub:
     return JsonStub(lambda request: answers.get(request.path, (404, "{}")))
 
 
-def made(**given) -> Provenance:
+def made(**changes) -> Provenance:
     """A card of the smallest run."""
     settings = {
         "model": "Qwen/Qwen2.5-7B-Instruct",
@@ -56,12 +56,12 @@ def made(**given) -> Provenance:
         "sampling": {"temperature": 0.0},
         "engine_mode": "tokens",
     }
-    return make_provenance(**{**settings, **given})
+    return make_provenance(**{**settings, **changes})
 
 
 def test_a_card_has_what_was_given_and_what_could_be_found_out(tmp_path):
     now = datetime(2026, 11, 22, 12, 0, 1, 999, tzinfo=timezone(timedelta(hours=2)))
-    told = made(
+    provenance = made(
         failures=FailurePolicy(mask=("retriever",)), engine={"name": "vllm"}, seed=7, started=now
     ).flat()
     expected = {
@@ -79,22 +79,27 @@ def test_a_card_has_what_was_given_and_what_could_be_found_out(tmp_path):
         "normaliser": "squad",
         "retriever": None,
     }
-    assert {key: told[key] for key in expected} == expected
-    assert told["versions.numpy"] and told["versions.python"] and told["machine.cores"] >= 1
+    assert {key: provenance[key] for key in expected} == expected
+    assert provenance["versions.numpy"] and provenance["versions.python"] and provenance["machine.cores"] >= 1
 
 
 def test_a_card_is_read_as_it_was_written(tmp_path):
     first = made(sampling={"temperature": 0.6, "stop": ["</search>", "é"]})
     path = first.write(tmp_path / "run")
-    assert path.name == "card.json" and Provenance.read(tmp_path / "run") == first
+    assert path.name == "provenance.json" and Provenance.read(tmp_path / "run") == first
     assert Provenance.read(tmp_path) is None
-    assert [file.name for file in (tmp_path / "run").iterdir()] == ["card.json"]
+    assert [file.name for file in (tmp_path / "run").iterdir()] == ["provenance.json"]
+    path.rename(path.with_name("card.json"))  # as earlier versions have written it
+    assert Provenance.read(tmp_path / "run") == first
+    second = made(seed=9)
+    second.write(tmp_path / "run")
+    assert Provenance.read(tmp_path / "run") == second
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": 2}', "\x00"])
 def test_a_file_that_is_no_card_is_refused_by_name(tmp_path, text):
-    (tmp_path / "card.json").write_text(text)
-    with pytest.raises(ProvenanceError, match=r"card\.json: "):
+    (tmp_path / "provenance.json").write_text(text)
+    with pytest.raises(ProvenanceError, match=r"provenance\.json: "):
         Provenance.read(tmp_path)
 
 
@@ -108,24 +113,24 @@ def test_differences_are_all_values_that_are_not_equal():
 
 
 def test_the_prompts_hash_is_of_the_prompt_alone():
-    mine = protocol_part(load_protocol("rag_r1_mq", "Answer: {question}"))
-    ours = protocol_part(load_protocol("rag_r1_mq"))
-    assert mine.prompt_sha256 != ours.prompt_sha256 and mine.sha256 != ours.sha256
+    changed = protocol_part(load_protocol("rag_r1_mq", "Answer: {question}"))
+    shipped = protocol_part(load_protocol("rag_r1_mq"))
+    assert changed.prompt_sha256 != shipped.prompt_sha256 and changed.sha256 != shipped.sha256
     known = load_protocol("rag_r1_mq").with_special_tokens(["<|im_end|>"])
-    assert protocol_part(known) == ours  # the tokens of a model are no part of the protocol
-    assert protocol_part(load_protocol("rag_r1_sq")).sha256 != ours.sha256
+    assert protocol_part(known) == shipped  # the tokens of a model are no part of the protocol
+    assert protocol_part(load_protocol("rag_r1_sq")).sha256 != shipped.sha256
 
 
 def test_the_server_describes_itself(monkeypatch):
     monkeypatch.setenv("RETRIEVAL_TOKEN", "hush")
     with server({"/ready": (200, json.dumps(READY)), "/health": (200, "{}")}) as served:
-        told = made(retriever=RetrieverConfig(url=f"{served.url}/retrieve", topk=5))
+        provenance = made(retriever=RetrieverConfig(url=f"{served.url}/retrieve", topk=5))
     assert [request.headers["Authorization"] for request in served.asked] == ["Bearer hush"] * 2
-    assert "hush" not in told.model_dump_json()
-    part = told.retriever
+    assert "hush" not in provenance.model_dump_json()
+    part = provenance.retriever
     assert (part.url, part.wire, part.topk, part.healthy) == (served.url, "retrieve", 5, True)
     assert part.ready == {k: v for k, v in READY.items() if k not in ("status", "topk", "indexes")}
-    assert told.corpus_sha256 == "c" * 64
+    assert provenance.corpus_sha256 == "c" * 64
 
 
 @pytest.mark.parametrize(
@@ -141,8 +146,8 @@ def test_the_server_describes_itself(monkeypatch):
 )
 def test_a_server_that_does_not_describe_itself_leaves_the_card_without(answers, healthy):
     with server(answers) as served:
-        told = made(retriever=RetrieverConfig(url=served.url)).retriever
-    assert told.ready is None and told.healthy is healthy
+        provenance = made(retriever=RetrieverConfig(url=served.url)).retriever
+    assert provenance.ready is None and provenance.healthy is healthy
 
 
 def test_no_server_is_an_error_that_shows_no_credentials():
@@ -154,7 +159,7 @@ def test_no_server_is_an_error_that_shows_no_credentials():
 
 
 def test_nothing_secret_is_kept():
-    given = {
+    values = {
         "api_key": "hush",
         "OPENAI_API_KEY": "hush",
         "headers": {"Authorization": "hush", "cookie": "hush"},
@@ -164,10 +169,10 @@ def test_nothing_secret_is_kept():
         "max_tokens": 5,
         "max_turn_tokens": 7,
     }
-    told = made(sampling=given, engine=given, budget=given).model_dump_json()
-    assert "hush" not in told
-    assert without_secrets(given)["max_tokens"] == 5 and without_secrets(given)["token"] is None
-    assert without_secrets(given)["url"] == "https://host/v1"
+    provenance = made(sampling=values, engine=values, budget=values).model_dump_json()
+    assert "hush" not in provenance
+    assert without_secrets(values)["max_tokens"] == 5 and without_secrets(values)["token"] is None
+    assert without_secrets(values)["url"] == "https://host/v1"
     assert without_secrets("see ftp://user:hush@host and https://host") == "see ftp://host and https://host"
     assert without_secrets("http://[") == "(removed)"
     assert provenance_facts.public_address("https://user:hush@host:1/v1?key=hush#x") == "https://host:1/v1"
@@ -175,9 +180,9 @@ def test_nothing_secret_is_kept():
 
 
 def test_what_identifies_an_index_is_the_same_after_a_reload_and_not_for_another_encoder():
-    told = provenance_facts.index_identity(READY)
-    assert told == provenance_facts.index_identity({**READY, **PASSING})
-    assert told != provenance_facts.index_identity({**READY, "encoder_sha256": "d" * 64})
+    provenance = provenance_facts.index_identity(READY)
+    assert provenance == provenance_facts.index_identity({**READY, **PASSING})
+    assert provenance != provenance_facts.index_identity({**READY, "encoder_sha256": "d" * 64})
     assert provenance_facts.index_identity(None) is None
 
 
@@ -186,8 +191,8 @@ def test_an_index_of_another_corpus_than_the_servers_is_refused(tmp_path):
     with server({"/ready": (200, json.dumps(READY))}) as served:
         with pytest.raises(ProvenanceError, match="serves the corpus ccc.* is of other"):
             made(retriever=RetrieverConfig(url=served.url), index=tmp_path)
-    told = made(index=tmp_path)
-    assert told.corpus_sha256 == "other" and set(told.index) == {"backend", "corpus", "sha256"}
+    provenance = made(index=tmp_path)
+    assert provenance.corpus_sha256 == "other" and set(provenance.index) == {"backend", "corpus", "sha256"}
 
 
 @pytest.mark.parametrize("text", [None, "{", "[]", '{"corpus": 1}'])
@@ -206,29 +211,29 @@ def test_a_models_hash_is_of_its_files_names_and_contents(tmp_path):
         return provenance_facts.model_facts(tmp_path / name)
 
     files = {"config.json": "{}", "sub/model.safetensors": "weights"}
-    one = model("one", files)
-    assert one["name"] == "one" and one["sha256"] == model("copy", files)["sha256"]
-    assert model("hidden", {**files, ".cache/x": "y"})["sha256"] == one["sha256"]
-    others = [{**files, "config.json": "{ }"}, {"config.json": "{}", "model.safetensors": "weights"}]
-    hashes = {model(f"other {i}", given)["sha256"] for i, given in enumerate(others)}
-    assert len(hashes | {one["sha256"]}) == 3
+    first = model("one", files)
+    assert first["name"] == "one" and first["sha256"] == model("copy", files)["sha256"]
+    assert model("hidden", {**files, ".cache/x": "y"})["sha256"] == first["sha256"]
+    variants = [{**files, "config.json": "{ }"}, {"config.json": "{}", "model.safetensors": "weights"}]
+    hashes = {model(f"other {i}", values)["sha256"] for i, values in enumerate(variants)}
+    assert len(hashes | {first["sha256"]}) == 3
 
 
 def test_files_of_questions_have_hashes_and_counts(tmp_path):
     pq.write_table(pa.table({"x": [1, 2, 3]}), tmp_path / "test.parquet")
     (tmp_path / "own.jsonl").write_text('{"a": 1}\n\n{"a": 2}')
     (tmp_path / "list.json").write_text("[1, 2]")
-    told = made(data=[tmp_path / name for name in ("test.parquet", "own.jsonl", "list.json")])
-    assert {name: part.rows for name, part in told.data.items()} == {
+    provenance = made(data=[tmp_path / name for name in ("test.parquet", "own.jsonl", "list.json")])
+    assert {name: part.rows for name, part in provenance.data.items()} == {
         "test.parquet": 3,
         "own.jsonl": 2,
         "list.json": None,
     }
-    assert told.rows is None and made(data=[tmp_path / "test.parquet"]).rows == 3
-    assert len({part.sha256 for part in told.data.values()}) == 3
+    assert provenance.rows is None and made(data=[tmp_path / "test.parquet"]).rows == 3
+    assert len({part.sha256 for part in provenance.data.values()}) == 3
     (tmp_path / "bad.parquet").write_text("no parquet")
-    for name, what in (("bad.parquet", "is no parquet file"), ("nowhere.jsonl", "cannot read")):
-        with pytest.raises(ProvenanceError, match=what):
+    for name, problem in (("bad.parquet", "is no parquet file"), ("nowhere.jsonl", "cannot read")):
+        with pytest.raises(ProvenanceError, match=problem):
             made(data=[tmp_path / name])
 
 
@@ -236,19 +241,19 @@ def test_files_of_the_same_name_are_told_apart(tmp_path):
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "test.jsonl").write_text(f'{{"of": "{name}"}}\n')
-    told = made(data=[tmp_path / name / "test.jsonl" for name in ("a", "b")])
-    assert list(told.data) == ["a/test.jsonl", "b/test.jsonl"] and told.rows == 2
+    provenance = made(data=[tmp_path / name / "test.jsonl" for name in ("a", "b")])
+    assert list(provenance.data) == ["a/test.jsonl", "b/test.jsonl"] and provenance.rows == 2
 
 
 def test_the_commit_is_that_of_this_code_or_not_known():
     """Not known where the tests run from an installed package, or where there is no git."""
-    told = provenance_facts.commit_facts()
+    provenance = provenance_facts.commit_facts()
     root = Path(provenance_facts.__file__).parents[2]
     head = subprocess.run(["git", "-C", str(root), "rev-parse", "HEAD"], capture_output=True, text=True)
     if head.returncode or not (root / ".git").exists():
-        assert told is None
+        assert provenance is None
     else:
-        assert told is not None and told["sha"] == head.stdout.strip()
+        assert provenance is not None and provenance["sha"] == head.stdout.strip()
 
 
 @pytest.mark.slow
@@ -258,9 +263,13 @@ def test_the_card_of_a_real_index_and_server(tmp_path):
     corpus.write_text("".join(json.dumps(row) + "\n" for row in rows))
     index = build_index(corpus, tmp_path / "index", "--backend", "bm25")
     with retrieval_process(index, tmp_path / "server.log") as url:
-        told = made(retriever=RetrieverConfig(url=url), index=index)
+        provenance = made(retriever=RetrieverConfig(url=url), index=index)
     manifest = json.loads((index / "manifest.json").read_text())
-    assert told.corpus_sha256 == manifest["corpus"]["sha256"] == told.retriever.ready["corpus_sha256"]
-    assert told.retriever.healthy and told.retriever.ready["guarantee"] == "bits"
-    assert told.retriever.ready["passages"] == told.index["count"] == 3
-    assert told.index["bm25"] == manifest["bm25"] and "files" not in told.index
+    assert (
+        provenance.corpus_sha256
+        == manifest["corpus"]["sha256"]
+        == provenance.retriever.ready["corpus_sha256"]
+    )
+    assert provenance.retriever.healthy and provenance.retriever.ready["guarantee"] == "bits"
+    assert provenance.retriever.ready["passages"] == provenance.index["count"] == 3
+    assert provenance.index["bm25"] == manifest["bm25"] and "files" not in provenance.index

@@ -29,11 +29,11 @@ def test_a_data_set_is_read_unchanged_and_other_files_become_the_same_rows(tmp_p
     (tmp_path / "plain.jsonl").write_text(
         "".join(json.dumps({"question": q, "answer": "y", "id": i}) + "\n" for q, i in (("C?", 7), ("D?", 8)))
     )
-    found = read_questions([tmp_path / "set.parquet", tmp_path / "plain.jsonl"], MQ)
-    assert found.rows[:2] == rows
-    assert [one.id for one in found.rows[2:]] == ["plain/train/7", "plain/train/8"]
-    assert found.rows[2].prompt == tuple(MQ.messages("C?")) and found.rows[2].golds == ("y",)
-    assert [one.id for one in read_questions([tmp_path / "set.parquet"], MQ, limit=1).rows] == ["a"]
+    questions = read_questions([tmp_path / "set.parquet", tmp_path / "plain.jsonl"], MQ)
+    assert questions.rows[:2] == rows
+    assert [row.id for row in questions.rows[2:]] == ["plain/train/7", "plain/train/8"]
+    assert questions.rows[2].prompt == tuple(MQ.messages("C?")) and questions.rows[2].golds == ("y",)
+    assert [row.id for row in read_questions([tmp_path / "set.parquet"], MQ, limit=1).rows] == ["a"]
 
 
 def test_rows_that_cannot_be_asked_are_all_named_or_left_out(tmp_path: Path):
@@ -41,10 +41,16 @@ def test_rows_that_cannot_be_asked_are_all_named_or_left_out(tmp_path: Path):
     write_rows(tmp_path / "set.parquet", bad)
     with pytest.raises(DataError) as error:
         read_questions([tmp_path / "set.parquet"], MQ)
-    for told in ("4 bad rows", "row 2: reward_model", "row 3: the id 'a' is also that of", "row 4", "row 5"):
-        assert told in str(error.value)
-    found = read_questions([tmp_path / "set.parquet"], MQ, skip_bad_rows=True)
-    assert [one.id for one in found.rows] == ["a"] and found.bad.count == 4
+    for message in (
+        "4 bad rows",
+        "row 2: reward_model",
+        "row 3: the id 'a' is also that of",
+        "row 4",
+        "row 5",
+    ):
+        assert message in str(error.value)
+    questions = read_questions([tmp_path / "set.parquet"], MQ, skip_bad_rows=True)
+    assert [row.id for row in questions.rows] == ["a"] and questions.bad.count == 4
 
 
 def test_files_without_a_question_and_files_of_something_else_are_named(tmp_path: Path):

@@ -27,10 +27,10 @@ def record(ask_id: str, right: bool | None = True, number: int = 1, **more) -> d
 
 
 def lines_of(path: Path) -> list[dict]:
-    found: list[dict] = []
-    lines = JsonLinesFile(path, lambda value, place: found.append(value))
+    values: list[dict] = []
+    lines = JsonLinesFile(path, lambda value, place: values.append(value))
     lines.close()
-    return found
+    return values
 
 
 def test_records_and_answers_are_there_again(tmp_path: Path):
@@ -62,9 +62,9 @@ def test_a_file_that_was_cut_anywhere_gives_its_whole_lines_and_goes_on(values, 
     places = [lines.append(value) for value in values]
     assert [lines.at(place) for place in places] == values
     lines.close()
-    whole = path.read_bytes()
-    kept = data.draw(st.integers(0, len(whole)))
-    path.write_bytes(whole[:kept])
+    content = path.read_bytes()
+    kept = data.draw(st.integers(0, len(content)))
+    path.write_bytes(content[:kept])
     survived = [value for value, (start, size) in zip(values, places, strict=True) if start + size <= kept]
     assert lines_of(path) == survived
     again = JsonLinesFile(path, lambda value, place: None)
@@ -84,8 +84,11 @@ def test_a_line_of_something_else_is_named(tmp_path: Path):
 
 def test_other_settings_are_refused_and_every_key_is_named(tmp_path: Path):
     settings = {"temperature": 1.0, "budget": {"max_turns": 4, "final_turn": True}, "tools": {}}
-    RunFolder(tmp_path, settings, {"endpoint": "http://a"}).close()
-    RunFolder(tmp_path, settings, {"endpoint": "http://b"}).close()
+    RunFolder(tmp_path, settings).close()
+    before = tmp_path / "journal" / "settings.json"
+    assert json.loads(before.read_text()) == {"settings": settings}
+    before.write_text(json.dumps({"settings": settings, "notes": {"endpoint": "of an earlier version"}}))
+    RunFolder(tmp_path, settings).close()
     changed = {"temperature": 0.7, "budget": {"max_turns": 5, "final_turn": True}, "tools": {}, "seed": 1}
     with pytest.raises(RunError) as error:
         RunFolder(tmp_path, changed)
@@ -93,8 +96,6 @@ def test_other_settings_are_refused_and_every_key_is_named(tmp_path: Path):
         error.value
     )
     assert "final_turn" not in str(error.value)
-    stored = json.loads((tmp_path / "journal" / "settings.json").read_text())
-    assert stored == {"settings": settings, "notes": {"endpoint": "http://a"}}
 
 
 def test_a_second_process_is_refused_while_the_first_holds_the_folder(tmp_path: Path):

@@ -90,15 +90,15 @@ def test_a_command_inherits_the_mark_and_gets_its_words(tmp_path, module, monkey
 @pytest.mark.usefixtures("interruptible")  # else the command ends twenty seconds later, by SIGTERM
 def test_a_command_is_ended_when_the_pipeline_is_interrupted(tmp_path, module):
     name = module(f"import os, time; open('{tmp_path}/id', 'w').write(str(os.getpid())); time.sleep(60)")
-    told = tmp_path / "id"
+    pid_file = tmp_path / "id"
 
     def interrupt() -> None:
-        if told.exists() and told.read_text():
+        if pid_file.exists() and pid_file.read_text():
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         processes.run_module(name, log=tmp_path / "log", watch=interrupt)
-    assert not runs(int(told.read_text()))
+    assert not runs(int(pid_file.read_text()))
 
 
 def test_a_program_that_is_not_there_is_named(tmp_path):

@@ -16,7 +16,7 @@ from rag_r1.demo.policy import policy_path
 from rag_r1.rollouts.engine_factory import TokenUnit
 from rag_r1.runs.errors import RunError
 from rag_r1.sandbox import chat_renderer, chat_template
-from rag_r1.sandbox.chat_template import ChatLimitError, ChatRenderError, ChatTemplate
+from rag_r1.sandbox.chat_template import ChatLimitError, ChatTemplate
 from rag_r1.sandbox.worker_pool import JobLimits
 from rag_r1.serving.agent import _prompt_ids
 from rag_r1.tools import schemas
@@ -87,7 +87,7 @@ def test_a_template_finds_the_environment_that_transformers_gives_it():
 
 def test_what_a_template_says_of_a_chat_that_it_refuses_is_told():
     template = ChatTemplate(tokenizer_with("{{ raise_exception('no system, please') }}"))
-    with pytest.raises(ChatRenderError, match="^no system, please"):
+    with pytest.raises(ValueError, match="^no system, please"):
         template.text(CHAT)
 
 
@@ -166,7 +166,7 @@ def test_a_tokenizer_that_makes_millions_of_tokens_of_a_line_is_not_loaded(tmp_p
         "single": one + [{"SpecialToken": {"id": "x", "type_id": 0}}] * 100_000,
     }
     folder = changed(tmp_path, post_processor={**more, "pair": one * 2, "special_tokens": token})
-    with pytest.raises(RunError, match=r"TokenizerFileError: .*tokenizer\.json cannot be loaded: it "):
+    with pytest.raises(RunError, match=r"ValueError: .*tokenizer\.json cannot be loaded: it "):
         TokenUnit.of(str(folder))
 
 

@@ -53,9 +53,9 @@ def test_so_it_is_in_a_data_set_and_its_preflight(tmp_path):
 
 
 def test_so_it_is_in_sft_rows_and_in_a_corpus(tmp_path):
-    others = {name: repeated("a") for name in COLUMNS if name != "question"}
+    columns = {name: repeated("a") for name in COLUMNS if name != "question"}
     with pytest.raises(SftRowError, match=NAMED.format("question")):
-        list(read_sft_rows(written(tmp_path / "a.parquet", question=repeated(HUGE), **others)))
+        list(read_sft_rows(written(tmp_path / "a.parquet", question=repeated(HUGE), **columns)))
     path = written(tmp_path / "b.parquet", id=repeated("1"), contents=repeated(HUGE))
     with pytest.raises(CorpusError, match=NAMED.format("contents")):
         list(Corpus([path]).rows())
@@ -87,7 +87,7 @@ def test_an_honest_file_is_read_and_a_file_in_its_place_is_checked_again(tmp_pat
     path = tmp_path / "a.parquet"
     row = QuestionRow("Who?", ("Ada",), ({"role": "user", "content": "Who?"},), "1", "train", "s", "p", 0)
     write_rows(path, [row])
-    assert [QuestionRow.from_row(found) for found in read_rows(path)] == [row]
+    assert [QuestionRow.from_row(raw) for raw in read_rows(path)] == [row]
     written(path, extra_info=repeated(HUGE))
     with pytest.raises(ParquetLimitError):
         list(read_rows(path))

@@ -94,16 +94,16 @@ def test_a_worker_that_was_killed_or_has_grown_is_replaced(jobs):
 
 def test_calls_of_many_threads_share_the_workers(jobs):
     with ThreadPoolExecutor(8) as threads:
-        found = list(threads.map(lambda n: (jobs("add", n, 1), jobs("process")), range(40)))
-    assert [value for value, _ in found] == list(range(1, 41))
-    assert len({process for _, process in found}) <= 2
+        results = list(threads.map(lambda n: (jobs("add", n, 1), jobs("process")), range(40)))
+    assert [value for value, _ in results] == list(range(1, 41))
+    assert len({process for _, process in results}) <= 2
 
 
 def test_a_job_can_be_begun_and_given_up(jobs):
     pool = WorkerPool(1)
-    begun = pool.start(f"{JOBS}:spin", [], LIMITS)
+    job = pool.start(f"{JOBS}:spin", [], LIMITS)
     assert pool.start(f"{JOBS}:process", [], LIMITS, wait=False) is None, "the only worker is busy"
-    begun.give_up()
+    job.give_up()
     assert pool.call(f"{JOBS}:add", [1, 2], LIMITS) == 3
     pool.close()
 

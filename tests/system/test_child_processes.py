@@ -133,8 +133,8 @@ KEYS = {"OPENAI_API_KEY": "sk-secret", "MY_OWN_ENDPOINT": "sk-secret", "CHAT_TOK
 
 
 def descendants(pid: int) -> list[int]:
-    found = children(pid)
-    return [*found, *(further for child in found for further in descendants(child))]
+    pids = children(pid)
+    return [*pids, *(further for child in pids for further in descendants(child))]
 
 
 def environment(pid: int) -> dict[str, str]:
@@ -166,9 +166,9 @@ def test_a_killed_command_leaves_no_server_behind_and_none_has_its_keys(tmp_path
     try:
         assert command.stdout.readline() == "ready\n"
         left = descendants(command.pid)
-        told = [environment(pid) for pid in left]
-        assert len(told) >= 2 and not any("sk-secret" in one.values() for one in told)
-        assert "of-its-clients" in [one.get("RETRIEVAL_TOKEN") for one in told]
+        output = [environment(pid) for pid in left]
+        assert len(output) >= 2 and not any("sk-secret" in one.values() for one in output)
+        assert "of-its-clients" in [one.get("RETRIEVAL_TOKEN") for one in output]
         command.kill()
         command.wait()
         assert all(map(gone, left))
@@ -283,11 +283,11 @@ def test_a_child_of_the_same_group_is_ended_alone():
 
 
 def test_a_server_is_awaited_until_it_is_ready_ends_or_is_late(tmp_path):
-    log, asked = tmp_path / "log", iter([False, False, True])
+    log, signals = tmp_path / "log", iter([False, False, True])
     with child_process(
         ["-c", "import time; print('up', flush=True); time.sleep(600)"], os.environ, log
     ) as it:
-        wait_until_ready(it, lambda: next(asked), 60, name="it", log=log, every_s=0.01)
+        wait_until_ready(it, lambda: next(signals), 60, name="it", log=log, every_s=0.01)
         while not log.read_text():
             time.sleep(0.01)
         with pytest.raises(NotReadyError, match=r"it was not ready after 0.05 s; the end of .*log:\nup$"):

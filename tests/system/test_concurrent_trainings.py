@@ -10,8 +10,12 @@ from rag_r1.system.concurrent_trainings import TRAINER, find_other_trainings, wa
 
 
 def test_only_what_runs_verls_trainer_counts_and_not_this_process():
-    seen = [(1, ["python", "-m", TRAINER, "a=b"]), (2, ["python", "train.py"]), (3, ["grep", f"x{TRAINER}"])]
-    assert find_other_trainings([*seen, (os.getpid(), ["python", "-m", TRAINER]), (4, [])]) == [1]
+    processes = [
+        (1, ["python", "-m", TRAINER, "a=b"]),
+        (2, ["python", "train.py"]),
+        (3, ["grep", f"x{TRAINER}"]),
+    ]
+    assert find_other_trainings([*processes, (os.getpid(), ["python", "-m", TRAINER]), (4, [])]) == [1]
 
 
 def test_a_running_training_is_named_with_the_remedy(capsys):

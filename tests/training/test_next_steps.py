@@ -10,13 +10,13 @@ import pytest
 from omegaconf import OmegaConf
 
 from rag_r1.config.recipes import Recipe
-from rag_r1.demo.eval_spec import eval_arguments
 from rag_r1.evaluation.eval_arguments import EvalArguments
 from rag_r1.evaluation.report.report import ReportArguments
+from rag_r1.inference.checkpoints import newest_checkpoint
 from rag_r1.options.command_line import read_arguments
 from rag_r1.training import launch
-from rag_r1.training.command import compose_recipe
-from rag_r1.training.next_steps import after_demo, after_sft, after_training, newest_checkpoint
+from rag_r1.training.command import compose_recipe, config_overrides
+from rag_r1.training.next_steps import after_demo, after_sft, after_training
 
 
 def config(folder: Path, **ours):
@@ -140,19 +140,30 @@ def test_after_sft_its_model_is_evaluated_and_trained_further():
     assert Recipe.find(train[train.index("--recipe") + 1]).path.is_file()
 
 
-@pytest.mark.parametrize("protocol", ["rag_r1_mq", "r1_searcher"])
-def test_after_the_demo_its_policy_has_a_search_card(tmp_path, protocol):
-    newest = checkpoint(tmp_path, exported=True)
-    url, out = "http://127.0.0.1:8000", tmp_path / "card"
-    evaluation = eval_arguments(newest, tmp_path / "val.parquet", protocol, url, out)
-    lines = after_demo(tmp_path, newest, evaluation)
-    server, card = commands(lines)
-    assert server == [*("rag-r1", "index", "serve"), *("--index", str(tmp_path / "index"), "--port", "8000")]
-    args = read_arguments(EvalArguments, card[2:], description="")
-    assert args.card and Path(args.prompt).is_file()
-    topk = 3 if protocol == "r1_searcher" else 2
-    assert {f"rag_r1.retriever.topk={topk}", "rag_r1.agent.max_turns=3"} <= set(args.overrides)
-    assert after_demo(tmp_path, None, evaluation) == lines[:1]
+def test_after_the_demo_its_folder_is_evaluated_also_with_a_search_card(tmp_path):
+    found = checkpoint(tmp_path, exported=True)
+    lines = after_demo(tmp_path, found)
+    plain, card = commands(lines)
+    assert plain == ["rag-r1", "eval", str(tmp_path)] == card[:3]
+    given = read_arguments(
+        EvalArguments, card[3:], description="", settings={"model": "m", "questions": ["q"]}
+    )
+    assert given.card and given.corpus == [tmp_path / "data" / "corpus.jsonl"]
+    assert after_demo(tmp_path, None) == lines[:1]
+
+
+def test_a_training_whose_configuration_is_in_its_folder_is_evaluated_by_that(tmp_path):
+    checkpoint(tmp_path)
+    (tmp_path / "run" / "hydra" / ".hydra").mkdir(parents=True)
+    (tmp_path / "run" / "hydra" / ".hydra" / "config.yaml").write_text(OmegaConf.to_yaml(config(tmp_path)))
+    [evaluate, *_] = commands(after_training(config(tmp_path)))
+    assert evaluate == ["rag-r1", "eval", str(tmp_path / "run")]
+
+
+def test_the_configuration_is_written_into_the_folder_unless_another_is_named(tmp_path):
+    [override] = config_overrides(config(tmp_path), ["a=1"])
+    assert override == f"hydra.run.dir='{tmp_path / 'run' / 'hydra'}'"
+    assert config_overrides(config(tmp_path), ["+hydra.run.dir=x"]) == []
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from rag_r1.demo.pipeline.arguments import STEP_NAMES, PipelineArguments
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import read_arguments
+from rag_r1.options.settings_file import recorded_settings
 from rag_r1.runs.processes import mark_children, stop_leftovers
 from rag_r1.runs.steps import PipelineFolder
 
@@ -25,7 +26,8 @@ example:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns 0 when all steps are done, 1 with the reason if not, 130 after Ctrl-C."""
     args = read_arguments(PipelineArguments, arguments, prog="rag-r1 pipeline", description=_DESCRIPTION)
-    run(args)
+    with recorded_settings("rag-r1 pipeline", args):
+        run(args)
     return 0
 
 

@@ -25,7 +25,9 @@ def check_run(run: Path, model: str, setup: AgentSetup) -> None:
     except (ProvenanceError, OSError) as error:
         raise RunError(f"--trajectories {run}: {error}") from error
     if card is None:
-        raise RunError(f"--trajectories {run} has no card.json: give the folder of a finished `rag-r1 eval`")
+        raise RunError(
+            f"--trajectories {run} has no provenance.json: give the folder of a finished `rag-r1 eval`"
+        )
     protocol = protocol_part(setup.protocol)
     by_files = None not in (card.model.sha256, own["sha256"])
     before, now = (

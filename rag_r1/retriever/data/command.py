@@ -21,7 +21,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
-from functools import partial
 
 from rag_r1.evaluation.target import resolve_model
 from rag_r1.evaluation.validation_limits import validation_limits
@@ -62,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Returns 0 when the rows are written, 3 if the run was stopped before (the reason is printed), 1 if it
     could not begin."""
     args = read_arguments(DataArguments, arguments, prog="rag-r1 retriever data", description=_DESCRIPTION)
-    return run_command(partial(make_data, args))
+    return run_command("rag-r1 retriever data", make_data, args)
 
 
 async def make_data(args: DataArguments) -> int:

@@ -25,11 +25,11 @@ class ResultJournal:
     """The results of a step; a context manager, which holds the step's folder. Raises RunError if that is in
     use or was begun with other settings."""
 
-    def __init__(self, out: Path, settings: Mapping[str, Any], notes: Mapping[str, Any] | None = None):
+    def __init__(self, out: Path, settings: Mapping[str, Any]):
         self._places: dict[Key, tuple[str, tuple[int, int]]] = {}
         self._failed: dict[Key, tuple[str, int, tuple[int, int]]] = {}
         with ExitStack() as opened:
-            self.folder = opened.enter_context(RunFolder(out, settings, notes))
+            self.folder = opened.enter_context(RunFolder(out, settings))
             self._lines = JsonLinesFile(self.folder.journal / "results.ndjson", self._seen)
             opened.callback(self._lines.close)
             self._opened = opened.pop_all()

@@ -17,13 +17,14 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Mapping
-from contextlib import nullcontext
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 from transformers import PrinterCallback, ProgressCallback, TrainerCallback
 
+from rag_r1.options.settings_file import recorded_settings
 from rag_r1.retriever.training.dataset import PassageCollator, TrainingData, load
 from rag_r1.retriever.training.encoder import (
     add_lora,
@@ -70,7 +71,7 @@ def train(given: TrainOptions) -> Path:
         "data": data.fingerprint,
     }
     folder = given.out / MODEL
-    with RunFolder(given.out, about) if is_main else nullcontext():
+    with _held(given, about) if is_main else nullcontext():
         if read_settings(folder) is not None:
             return folder
         _fit(model, settings, data, given, args)
@@ -80,6 +81,13 @@ def train(given: TrainOptions) -> Path:
             save_model(model, settings.model_copy(update={"trained": trained}), folder)
             shutil.rmtree(given.out / CHECKPOINTS, ignore_errors=True)
     return folder
+
+
+@contextmanager
+def _held(given: TrainOptions, about: Mapping[str, Any]) -> Iterator[None]:
+    """Holds the folder, with the settings in it."""
+    with recorded_settings("rag-r1 retriever train", given), RunFolder(given.out, about):
+        yield
 
 
 def training_arguments(given: TrainOptions) -> Any:

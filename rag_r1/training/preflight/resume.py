@@ -18,9 +18,9 @@ from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
+from rag_r1.inference.checkpoints import newest_checkpoint
 from rag_r1.options.problems import Problem, error, warning
 from rag_r1.sandbox.worker_pool import JobError, JobLimits, LimitError, WorkerPool
-from rag_r1.training.checkpoints import newest_checkpoint
 
 #: A file has a few kilobytes and is read in milliseconds.
 _LIMITS = JobLimits(cpu_s=5.0, memory=512 << 20, answer=1 << 20)

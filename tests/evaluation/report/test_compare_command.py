@@ -160,7 +160,7 @@ def test_a_key_that_no_card_has_is_refused(tmp_path):
 
 def test_a_run_without_a_card_is_refused_unless_it_is_named(tmp_path):
     folders = runs(tmp_path, answers("rw"), answers("rr"), cards=[CARD, None])
-    with pytest.raises(RunError, match=r"/b: no card\.json"):
+    with pytest.raises(RunError, match=r"/b: no provenance\.json"):
         compare(folders)
     assert compare(folders, ["card"], bootstrap=FEW)["differing"] == {}
 

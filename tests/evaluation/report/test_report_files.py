@@ -173,9 +173,9 @@ def test_the_command_names_what_is_wrong_and_writes_nothing(tmp_path, capsys):
     assert "1 bad row" in capsys.readouterr().err and not list(run.glob("report*"))
     assert main([str(tmp_path / "nowhere")]) == 1
     assert "there is no such file or folder" in capsys.readouterr().err
-    (run / "card.json").write_text('{"format": 1}')
+    (run / "provenance.json").write_text('{"format": 1}')
     assert main([str(run)]) == 1
-    assert "card.json: started: Field required" in capsys.readouterr().err
+    assert "provenance.json: started: Field required" in capsys.readouterr().err
 
 
 HOSTILE = ["$x_{1", "a|b\n| c", "<script>alert(1)</script>", "![x](http://x)", "_hidden", "\ud800\x1b[31m"]

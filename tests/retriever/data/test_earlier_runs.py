@@ -37,8 +37,8 @@ def test_a_run_that_another_agent_has_played_is_refused_with_both_values(
     world, out = made
     run = tmp_path / "run"
     shutil.copytree(out / "trajectories", run)
-    card = json.loads((run / "card.json").read_text())
-    (run / "card.json").write_text(json.dumps({**card, key: {**card[key], **value}}))
+    card = json.loads((run / "provenance.json").read_text())
+    (run / "provenance.json").write_text(json.dumps({**card, key: {**card[key], **value}}))
     asked = len(world.policy.bodies)
     given = world.words(tmp_path / "out", *FEW, "--utility", "relevance", trajectories=run)
     assert command.main(given) == 1
@@ -57,9 +57,9 @@ def test_a_run_of_another_protocol_is_refused(made, tmp_path, capsys):
 def test_a_run_without_a_card_is_refused(made, tmp_path, capsys):
     world, out = made
     shutil.copytree(out / "trajectories", tmp_path / "run")
-    (tmp_path / "run" / "card.json").unlink()
+    (tmp_path / "run" / "provenance.json").unlink()
     assert command.main(world.words(tmp_path / "out", *FEW, trajectories=tmp_path / "run")) == 1
-    assert "has no card.json: give the folder of a finished" in capsys.readouterr().err
+    assert "has no provenance.json: give the folder of a finished" in capsys.readouterr().err
 
 
 def test_a_model_whose_files_have_changed_since_is_another_one(tmp_path, tokenizer, capsys, monkeypatch):
@@ -73,10 +73,10 @@ def test_a_model_whose_files_have_changed_since_is_another_one(tmp_path, tokeniz
         assert command.main(world.words(tmp_path / "out", *FEW, "--utility", "correctness")) == 0
         assert len(world.policy.bodies) == asked
         (tmp_path / "policy" / "model.safetensors").write_bytes(b"22")
-        card = json.loads((tmp_path / "out" / "trajectories" / "card.json").read_text())
+        card = json.loads((tmp_path / "out" / "trajectories" / "provenance.json").read_text())
         assert command.main(world.words(tmp_path / "out", *FEW, *run)) == 1
         assert f"model sha256 was '{card['model']['sha256']}'" in capsys.readouterr().err
-        (tmp_path / "out" / "trajectories" / "card.json").write_text(
+        (tmp_path / "out" / "trajectories" / "provenance.json").write_text(
             json.dumps({**card, "model": {"name": "policy"}})
         )
         assert command.main(world.words(tmp_path / "out", *FEW, *run)) == 1

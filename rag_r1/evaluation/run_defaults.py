@@ -1,0 +1,159 @@
+"""Takes the defaults of an evaluation from the folder of a run: `rag-r1 eval RUN`.
+
+A training (`rag-r1 train`, `stages`, `demo`) leaves its composed configuration in RUN/hydra. Its newest
+checkpoint is evaluated with the limits, prompt, search and questions of its validation, and with a retrieval
+server for RUN/index if there is one. An evaluation leaves RUN/settings.yaml, which is repeated but
+for the folder. Flags replace what is taken.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from rag_r1.evaluation.eval_arguments import EvalArguments
+from rag_r1.inference.checkpoints import newest_checkpoint
+from rag_r1.io.bounded_yaml import YamlError, read_yaml
+from rag_r1.options.argument_values import ArgumentsError
+from rag_r1.options.settings_file import SETTINGS, read_settings
+from rag_r1.runs.errors import RunError
+
+#: Where Hydra writes the composed configuration, in the folder of a training.
+CONFIG = Path("hydra", ".hydra", "config.yaml")
+#: Keys of a search that decide what it finds, with the values that need not be told.
+_FOUND = {"tool": "retrieval", "wire": "retrieve", "topk": None, "agentic_input": False, "mode": None}
+#: Limits of an episode, with the values that need not be told; None: always.
+_LIMITS = {
+    "max_turns": None,
+    "final_turn": True,
+    "max_turn_tokens": None,
+    "max_query_observation_tokens": None,
+    "min_actions": 0,
+    "max_state": None,
+}
+#: The address of a retrieval server that was started as its `--help` says.
+SEARCH_URL = "http://127.0.0.1:8000"
+
+
+@dataclass(frozen=True)
+class RunDefaults:
+    """What a run says about an evaluation: `values` of EvalArguments by name, and the file or folder that
+    each is from. `tokenizer`: of the newest checkpoint, for a model that is served elsewhere."""
+
+    values: dict[str, Any]
+    sources: dict[str, Path]
+    tokenizer: Path | None = None
+
+    def completed(self, args: EvalArguments, words: Sequence[str]) -> EvalArguments:
+        """The arguments that a command line, `words`, has made with these defaults."""
+        if args.serve_index is not None and any(word.startswith("--retriever-url") for word in words):
+            args = args.changed(serve_index=None)
+        if args.base_url is not None and args.tokenizer is None and self.tokenizer is not None:
+            args = args.changed(tokenizer=str(self.tokenizer))
+        return args
+
+    def lines(self, args: EvalArguments) -> list[str]:
+        """What the arguments have taken from the run: a line for each source, with names and values."""
+        taken: dict[Path, list[str]] = {}
+        for name, source in self.sources.items():
+            value, default = getattr(args, name), self.values[name]
+            items = value if isinstance(value, list) else [value]
+            defaults = default if isinstance(default, list) else [default]
+            if list(map(str, items))[: len(defaults)] == list(map(str, defaults)):
+                taken.setdefault(source, []).append(f"{name} {' '.join(map(str, defaults))}")
+        return [f"from {source}: {', '.join(values)}" for source, values in taken.items()]
+
+
+def defaults_of(run: Path) -> RunDefaults:
+    """The defaults of an evaluation by the folder of a run. Raises RunError if the folder is of neither a
+    training nor an evaluation, or cannot be read."""
+    if (config := config_file(run)) is not None:
+        return _of_training(run, config)
+    path = run / SETTINGS
+    if not run.is_dir():
+        raise RunError(f"{run} is neither the folder of a run nor a subcommand of `rag-r1 eval`")
+    if not path.is_file():
+        raise RunError(
+            f"{run} is no run that can be evaluated: it has neither {CONFIG}, as a training has, nor "
+            f"{SETTINGS}, as an evaluation has"
+        )
+    try:
+        values = read_settings(path, EvalArguments)
+    except ArgumentsError as error:
+        raise RunError(f"{error}; give the folder of a training or of `rag-r1 eval`") from error
+    values = {name: value for name, value in values.items() if name != "out"}
+    return RunDefaults(values, dict.fromkeys(values, path))
+
+
+def config_file(run: Path) -> Path | None:
+    """The composed configuration of a training, by its folder or that of its checkpoints in it."""
+    return next((path for folder in (run, run.parent) if (path := folder / CONFIG).is_file()), None)
+
+
+def validation_arguments(config: Any) -> dict[str, Any]:
+    """The arguments of an evaluation that plays as the validation of a training with this composed
+    configuration, an OmegaConf; without model and folder."""
+    ours = config.rag_r1
+    agent = {**(ours.get("agent") or {}), **(ours.get("validation_agent") or {})}
+    search = {**(ours.get("retriever") or {}), **(ours.get("validation_retriever") or {})}
+    overrides = [
+        f"rag_r1.{section}.{name}={_word(values[name])}"
+        for section, values, usual in (("agent", agent, _LIMITS), ("retriever", search, _FOUND))
+        for name, default in usual.items()
+        if values.get(name, default) != default
+    ]
+    files = config.data.val_files
+    return {
+        "questions": [files] if isinstance(files, str) else list(files or ()),
+        "protocol": str(ours.protocol),
+        **({"prompt": str(ours.prompt)} if ours.get("prompt") else {}),
+        "retriever_url": search.get("url") or SEARCH_URL,
+        "max_prompt_tokens": config.data.max_prompt_length,
+        "max_response_tokens": config.data.max_response_length,
+        "overrides": overrides,
+    }
+
+
+def _of_training(run: Path, path: Path) -> RunDefaults:
+    try:
+        config = OmegaConf.create(read_yaml(path))
+        values = validation_arguments(config)
+        tools = OmegaConf.to_container(config.rag_r1.get("tools") or OmegaConf.create({}), resolve=True)
+        named = Path(config.trainer.default_local_dir).expanduser()
+    except (OSError, YamlError, OmegaConfBaseException, AttributeError, TypeError, ValueError) as error:
+        raise RunError(f"{path} is not the configuration of a training: {error}") from error
+    if tools:
+        values["overrides"].append(f"rag_r1.tools={json.dumps(tools)}")
+    folder = path.parents[2]
+    values["questions"] = [_moved(Path(file), folder) for file in values["questions"]]
+    sources = dict.fromkeys(values, path)
+    values["out"] = folder / "evaluation"
+    index = folder / "index"
+    if (index / "manifest.json").is_file():
+        values["serve_index"], sources["serve_index"] = index, index
+        del values["retriever_url"], sources["retriever_url"]  # of a server that has ended
+    tokenizer = None
+    for checkpoints in (run, folder / "checkpoints", named):
+        if (newest := newest_checkpoint(checkpoints)) is not None:
+            values["model"], sources["model"] = str(newest), checkpoints
+            exported = newest / "actor" / "huggingface"
+            tokenizer = exported if (exported / "tokenizer_config.json").is_file() else None
+            break
+    return RunDefaults(values, sources, tokenizer)
+
+
+def _word(value: Any) -> str:
+    """A value as the override of a key has it."""
+    return json.dumps(value) if isinstance(value, bool) else str(value)
+
+
+def _moved(file: Path, run: Path) -> Path:
+    """A file of a run, also if the run's folder has been moved or renamed since."""
+    here = run / file.parent.name / file.name
+    return here if not file.exists() and here.exists() else file
