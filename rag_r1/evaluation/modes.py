@@ -18,6 +18,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -38,8 +39,9 @@ from rag_r1.evaluation.target import resolve_model, serve_model
 from rag_r1.io.atomic_files import write_json, write_text
 from rag_r1.options.command_line import argument, read_arguments
 from rag_r1.options.server_address import Address
+from rag_r1.rollouts.checks import all_problems
 from rag_r1.rollouts.provenance import Provenance
-from rag_r1.rollouts.session import run_command
+from rag_r1.rollouts.session import check_only, run_command
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.markdown import Page, cell, integer, table, with_interval
 
@@ -97,12 +99,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 async def evaluate_modes(args: ModesArguments) -> int:
     """Play the three runs and write the table; returns the exit status. Raises RunError."""
-    before = resolve_model(args.changed(out=args.out / BEFORE))
+    untrained = args.changed(out=args.out / BEFORE)
     trained = args.changed(
         model=args.trained, base_url=args.trained_url or args.base_url, out=args.out / AFTER
     )
-    after = resolve_model(trained)
+    models = [partial(resolve_model, one) for one in (untrained, trained)]
+    with all_problems(args, {}, models):
+        before, after = (resolve() for resolve in models)
+        ready = prepare_evaluation(before)
     for model_args, modes in ((before, (ALONE, BEFORE)), (after, (AFTER,))):
+        if args.check_only:
+            await check_only(model_args, ready, model_args.base_url, model_args.model)
+            continue
         ready = prepare_evaluation(model_args)
         conditions = [
             alone_condition(ready.setup, args.alone, args.prompt_alone)
@@ -115,7 +123,7 @@ async def evaluate_modes(args: ModesArguments) -> int:
                 print(f"{list(MODE_NAMES).index(mode) + 1}/{len(MODE_NAMES)} {MODE_NAMES[mode]}")
                 if status := await run_condition(at_server, ready, condition, args.out / mode):
                     return status
-    for line in write_modes(args.out):
+    for line in [] if args.check_only else write_modes(args.out):
         print(line)
     return 0
 

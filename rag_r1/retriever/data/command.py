@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
+from functools import partial
 
 from rag_r1.evaluation.target import resolve_model
 from rag_r1.evaluation.validation_limits import validation_limits
