@@ -111,7 +111,8 @@ async def evaluate_modes(args: ModesArguments) -> int:
         if args.check_only:
             await check_only(model_args, ready, model_args.base_url, model_args.model)
             continue
-        ready = prepare_evaluation(model_args)
+        if model_args is after:
+            ready = prepare_evaluation(after)
         conditions = [
             alone_condition(ready.setup, args.alone, args.prompt_alone)
             if mode == ALONE

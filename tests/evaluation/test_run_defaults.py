@@ -17,9 +17,7 @@ from rag_r1.evaluation.eval_arguments import EvalArguments
 from rag_r1.evaluation.run_defaults import defaults_of
 from rag_r1.options.settings_file import read_settings
 from rag_r1.runs.errors import RunError
-from tests.evaluation.test_command import policy_of, report_of, rows_of, tokenizer
-
-__all__ = ["tokenizer"]
+from tests.evaluation.test_command import policy_of, report_of, rows_of
 
 
 def training(folder: Path, **ours) -> Path:
@@ -55,11 +53,11 @@ def training(folder: Path, **ours) -> Path:
 
 
 def test_a_training_is_evaluated_as_it_validates_and_the_evaluation_can_be_repeated(
-    tmp_path, tokenizer, capsys
+    tmp_path, mq_tokenizer, capsys
 ):
     run = training(tmp_path)
     rows = rows_of(6, run / "data" / "val.parquet")
-    with policy_of(tokenizer, rows) as policy:
+    with policy_of(mq_tokenizer, rows) as policy:
         servers = ["--base-url", policy.url, "--retriever-url", policy.url]
         assert command.main([str(run), *servers, "--retries", "1", "rag_r1.agent.max_turns=2"]) == 0
         told = capsys.readouterr().out
