@@ -124,7 +124,7 @@ def plain(config) -> dict:
 @pytest.mark.parametrize("name", shipped_names("train", "sft"))
 def test_a_yaml_of_ones_own_builds_on_a_shipped_recipe_and_differs_in_what_it_changes(tmp_path, name):
     recipe = tmp_path / "mine.yaml"
-    recipe.write_text(f"defaults: [{name}, _self_]\ntrainer: {{experiment_name: recipe}}\n")
+    recipe.write_text(f"defaults: [{name}, _self_]\ntrainer: {{experiment_name: mine}}\n")
     shipped, built = plain(compose_quickly(name, [])), plain(compose_quickly(str(recipe), []))
     assert built["trainer"]["experiment_name"] == "mine" != shipped["trainer"]["experiment_name"]
     del built["trainer"]["experiment_name"], shipped["trainer"]["experiment_name"]
