@@ -93,7 +93,8 @@ def defaults_of(run: Path) -> RunDefaults:
 
 def config_file(run: Path) -> Path | None:
     """The composed configuration of a training, by its folder or that of its checkpoints in it."""
-    return next((path for folder in (run, run.parent) if (path := folder / CONFIG).is_file()), None)
+    folders = [run] if newest_checkpoint(run) is None else [run, run.parent]
+    return next((path for folder in folders if (path := folder / CONFIG).is_file()), None)
 
 
 def validation_arguments(config: Any) -> dict[str, Any]:
