@@ -57,21 +57,21 @@ class RelevanceJudge:
         self._has_answered = False
 
     async def ask(
-        self, name: str, told: str, case: Mapping[str, Any], read: Callable[[list[Any]], Read], before: int
+        self, name: str, prompt: str, case: Mapping[str, Any], read: Callable[[list[Any]], Read], earlier: int
     ) -> Read | None:
         """What `read` makes of the judge's list, which it refuses by raising ValueError; None after the last
-        attempt, or if the endpoint refuses the request. `told`: the instructions. `before`: attempts of
-        earlier starts, which are not repeated.
+        attempt, or if the endpoint refuses the request. `prompt`: the instructions. `earlier`:
+        attempts of earlier starts, which are not repeated.
 
-        Raises Unanswered if the endpoint does not answer.
+        Raises JudgeUnansweredError if the endpoint does not answer.
         """
-        exchanges = EpisodeClient(f"{name}/{before}", self.endpoint, self.tape)
-        for attempt in range(before, before + ATTEMPTS):
+        exchanges = EpisodeClient(f"{name}/{earlier}", self.endpoint, self.tape)
+        for attempt in range(earlier, earlier + ATTEMPTS):
             temperature = RETRY_MESSAGE if attempt else 0.0
-            more = {"temperature": temperature, "seed": attempt}
-            body, most = judge_request(self.args, told, case, MAX_REPLY_TOKENS, **more)
+            sampling = {"temperature": temperature, "seed": attempt}
+            body, max_tokens = judge_request(self.args, prompt, case, MAX_REPLY_TOKENS, **sampling)
             try:
-                reply = await exchanges.ask(PATH, body, read_chat, most)
+                reply = await exchanges.ask(PATH, body, read_chat, max_tokens)
             except EngineFailure as error:
                 if isinstance(error, RequestRejectedError) and self._has_answered:
                     self.counts["declined"] += 1

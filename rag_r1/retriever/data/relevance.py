@@ -61,8 +61,8 @@ class RelevanceScorer:
 
     def __init__(self, args: JudgeArguments, candidates: CandidateStore, folder: Path):
         self.args, self.candidates = args, candidates
-        self._told = {name: instructions(name) for name in ("sub_answers", "relevance")}
-        hashes = {name: hashlib.sha256(text.encode()).hexdigest() for name, text in self._told.items()}
+        self._prompts = {name: instructions(name) for name in ("sub_answers", "relevance")}
+        hashes = {name: hashlib.sha256(text.encode()).hexdigest() for name, text in self._prompts.items()}
         self.results = ResultJournal(
             folder,
             {
@@ -85,51 +85,53 @@ class RelevanceScorer:
     async def score(self, judge: RelevanceJudge, trajectories: TrajectoryReader) -> None:
         """Ask for what is missing; `judge.endpoint.stop` has the reason if the run was stopped before."""
         pool = JobPool(self.args.judge_in_flight, judge.endpoint.stop, judge.endpoint.idle)
-        jobs = (partial(self._answer, judge, played) for played in trajectories)
+        jobs = (partial(self._ask_for_sub_answers, judge, trajectory) for trajectory in trajectories)
         await pool.run(jobs, len(trajectories), "sub-answer")
         if judge.endpoint.stop.reason is None:
-            scoring = (partial(self._score, judge, one) for one in trajectories.iter_rounds())
+            scoring = (partial(self._score, judge, search) for search in trajectories.iter_rounds())
             await pool.run(scoring, trajectories.rounds, "round")
 
     def sub_answers(self, trajectories: TrajectoryReader) -> Iterator[SubAnswersRecord]:
         """The sub-answers of the trajectories that have them."""
-        for played in trajectories:
-            if answers := self.results.get(_whole(played), _whole_fingerprint(played)):
-                yield SubAnswersRecord(id=played.id, sub_answers=tuple(answers))
+        for trajectory in trajectories:
+            if answers := self.results.get(_whole(trajectory), _whole_fingerprint(trajectory)):
+                yield SubAnswersRecord(id=trajectory.id, sub_answers=tuple(answers))
 
     def records(self, trajectories: TrajectoryReader) -> Iterator[RelevanceRecord]:
         """The scores, for the rounds that have them."""
-        for played in trajectories:
-            for one, documents in rounds_with_candidates(self.candidates, played):
-                scores = self.results.get(one.key, self._fingerprint(one, documents))
+        for trajectory in trajectories:
+            for search, documents in rounds_with_candidates(self.candidates, trajectory):
+                scores = self.results.get(search.key, self._fingerprint(search, documents))
                 if scores is not None:
                     by_id = {d.id: score for d, score in zip(documents, scores, strict=True)}
-                    yield RelevanceRecord(id=played.id, round_index=one.index, docid_score=by_id)
+                    yield RelevanceRecord(id=trajectory.id, round_index=search.index, docid_score=by_id)
 
-    async def _answer(self, judge: RelevanceJudge, played: PlayedTrajectory) -> None:
+    async def _ask_for_sub_answers(self, judge: RelevanceJudge, trajectory: PlayedTrajectory) -> None:
         """Ask for the sub-answers of a trajectory."""
         case = {
-            "question": played.question,
-            "accepted_answers": list(played.golds),
-            "searches": [_shown(one) for one in played.rounds],
+            "question": trajectory.question,
+            "accepted_answers": list(trajectory.golds),
+            "searches": [_search_for_judge(search) for search in trajectory.rounds],
         }
-        read = partial(read_texts, count=len(played.rounds))
-        await self._ask(judge, "sub_answers", _whole(played), _whole_fingerprint(played), [(case, read)])
+        read = partial(read_texts, count=len(trajectory.rounds))
+        await self._ask(
+            judge, "sub_answers", _whole(trajectory), _whole_fingerprint(trajectory), [(case, read)]
+        )
 
-    async def _score(self, judge: RelevanceJudge, one: SearchRound) -> None:
+    async def _score(self, judge: RelevanceJudge, search: SearchRound) -> None:
         """Ask for the scores of a round, in as many requests as it takes; not before it is settled what the
         sub-answer is, which would change the requests."""
-        whole = _whole(one.played), _whole_fingerprint(one.played)
+        whole = _whole(search.played), _whole_fingerprint(search.played)
         if not self.results.has(*whole) and not self.results.attempts(*whole):
             return
-        documents = self.candidates.of(one) or []
+        documents = self.candidates.of(search) or []
         parts = [
             documents[start : start + PASSAGES_PER_REQUEST]
             for start in range(0, len(documents), PASSAGES_PER_REQUEST)
         ]
-        cases = [(self._case(one, part), partial(read_scores, count=len(part))) for part in parts]
+        cases = [(self._case(search, part), partial(read_scores, count=len(part))) for part in parts]
         if cases:
-            await self._ask(judge, "relevance", one.key, self._fingerprint(one, documents), cases)
+            await self._ask(judge, "relevance", search.key, self._fingerprint(search, documents), cases)
 
     async def _ask(
         self, judge: RelevanceJudge, prompt: str, key: Key, fingerprint: str, cases: Sequence[_Case]
@@ -138,40 +140,40 @@ class RelevanceScorer:
         that has its list is not asked again."""
         if self.results.has(key, fingerprint):
             return
-        before = self.results.attempts(key, fingerprint)
+        earlier = self.results.attempts(key, fingerprint)
         name = f"{prompt}/{key[0]}/{key[1]}/{fingerprint}"
         lists = self.results.parts(key, fingerprint) or [None] * len(cases)
-        missing = [number for number, one in enumerate(lists) if one is None]
-        asked = await asyncio.gather(
+        missing = [number for number, values in enumerate(lists) if values is None]
+        replies = await asyncio.gather(
             *(
-                judge.ask(f"{name}/{number}", self._told[prompt], *cases[number], before)
+                judge.ask(f"{name}/{number}", self._prompts[prompt], *cases[number], earlier)
                 for number in missing
             ),
             return_exceptions=True,
         )
-        for one in asked:
-            if isinstance(one, BaseException) and not isinstance(one, JudgeUnansweredError):
-                raise one
-        if any(isinstance(one, JudgeUnansweredError) for one in asked):
+        for reply in replies:
+            if isinstance(reply, BaseException) and not isinstance(reply, JudgeUnansweredError):
+                raise reply
+        if any(isinstance(reply, JudgeUnansweredError) for reply in replies):
             return
-        for number, one in zip(missing, asked, strict=True):
-            lists[number] = one
+        for number, reply in zip(missing, replies, strict=True):
+            lists[number] = reply
         if None in lists:
-            self.results.failed(key, fingerprint, before + ATTEMPTS, lists)
+            self.results.failed(key, fingerprint, earlier + ATTEMPTS, lists)
         else:
-            self.results.put(key, fingerprint, [value for one in lists for value in one])
+            self.results.put(key, fingerprint, [value for values in lists for value in values])
 
-    def _reference(self, one: SearchRound) -> str | None:
+    def _reference(self, search: SearchRound) -> str | None:
         """The sub-answer of a round, if it is known."""
-        answers = self.results.get(_whole(one.played), _whole_fingerprint(one.played))
-        answer = answers[one.index - 1] if answers else NOT_SURE
+        answers = self.results.get(_whole(search.played), _whole_fingerprint(search.played))
+        answer = answers[search.index - 1] if answers else NOT_SURE
         return None if answer.rstrip(".").casefold() == NOT_SURE.casefold() else answer
 
-    def _case(self, one: SearchRound, documents: Sequence[Document]) -> dict[str, Any]:
+    def _case(self, search: SearchRound, documents: Sequence[Document]) -> dict[str, Any]:
         """What the judge is told of some of a round's candidates."""
-        reference = self._reference(one)
+        reference = self._reference(search)
         return {
-            "query": one.query,
+            "query": search.query,
             **({} if reference is None else {"answer": reference}),
             "passages": [
                 {"number": number, "text": document.contents[:MOST_CHARS]}
@@ -179,26 +181,26 @@ class RelevanceScorer:
             ],
         }
 
-    def _fingerprint(self, one: SearchRound, documents: Sequence[Document]) -> str:
-        return fingerprint_of([self._case(one, documents), [document.id for document in documents]])
+    def _fingerprint(self, search: SearchRound, documents: Sequence[Document]) -> str:
+        return fingerprint_of([self._case(search, documents), [document.id for document in documents]])
 
 
 def rule_records(candidates: CandidateStore, trajectories: TrajectoryReader) -> Iterator[RelevanceRecord]:
     """The scores by the rule: 100 where an accepted answer, or that of a step, stands in the passage, else 0.
     Rounds of a question without an answer that can be found so are left out."""
-    for played in trajectories:
-        answers = [*played.golds, *played.step_answers]
+    for trajectory in trajectories:
+        answers = [*trajectory.golds, *trajectory.step_answers]
         if not _findable(answers):
             continue
-        for one, documents in rounds_with_candidates(candidates, played):
+        for search, documents in rounds_with_candidates(candidates, trajectory):
             scores = {d.id: 100 * int(holds_answer(d, answers)) for d in documents}
-            yield RelevanceRecord(id=played.id, round_index=one.index, docid_score=scores)
+            yield RelevanceRecord(id=trajectory.id, round_index=search.index, docid_score=scores)
 
 
 def holds_answer(document: Document, answers: Sequence[str]) -> bool:
     """Does one of these answers stand in the passage, word for word? Yes and no do not count."""
-    found = _findable(answers)
-    return bool(found) and bool(cover_exact_match(document.contents, found, ordered=True))
+    answers = _findable(answers)
+    return bool(answers) and bool(cover_exact_match(document.contents, answers, ordered=True))
 
 
 def _findable(answers: Sequence[str]) -> list[str]:
@@ -206,19 +208,20 @@ def _findable(answers: Sequence[str]) -> list[str]:
     return [answer for answer in answers if normalise(answer) not in ("", "yes", "no")]
 
 
-def _whole(played: PlayedTrajectory) -> Key:
-    return played.id, _WHOLE
+def _whole(trajectory: PlayedTrajectory) -> Key:
+    return trajectory.id, _WHOLE
 
 
-def _whole_fingerprint(played: PlayedTrajectory) -> str:
-    return fingerprint_of([played.question, played.golds, [_shown(one) for one in played.rounds]])
+def _whole_fingerprint(trajectory: PlayedTrajectory) -> str:
+    searches = [_search_for_judge(search) for search in trajectory.rounds]
+    return fingerprint_of([trajectory.question, trajectory.golds, searches])
 
 
-def _shown(one: SearchRound) -> dict[str, Any]:
+def _search_for_judge(search: SearchRound) -> dict[str, Any]:
     """A search as the judge of sub-answers sees it."""
     return {
-        "number": one.index,
-        "written": one.played.turns[one.turn].text.strip(),
-        "query": one.query,
-        "passages": [document.contents[:MOST_CHARS] for document in one.record.documents or ()],
+        "number": search.index,
+        "written": search.played.turns[search.turn].text.strip(),
+        "query": search.query,
+        "passages": [document.contents[:MOST_CHARS] for document in search.record.documents or ()],
     }

@@ -87,7 +87,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     files = ScoreFiles(args.candidates, args.relevance, args.correctness, args.dataset or "")
     args.out.parent.mkdir(parents=True, exist_ok=True)
     selection = write_rows(files, args.rule(args.seed), args.out)
-    for line in (*selection.told(), f"training rows: {args.out}"):
+    for line in (*selection.lines(), f"training rows: {args.out}"):
         print(line)
     return 0
 

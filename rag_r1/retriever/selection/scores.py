@@ -43,10 +43,10 @@ class ScoreFiles:
         relevance = _RoundRecords(RelevanceRecord, self.relevance)
         correctness = _RoundRecords(CorrectnessRecord, self.correctness)
         if self.candidates is not None:
-            for played in read_records(RoundsRecord, self.candidates):
-                for one in played.trajectory:
-                    key = played.id, one.round_index
-                    yield self._of_candidates(played, one, relevance.get(key), correctness.get(key))
+            for record in read_records(RoundsRecord, self.candidates):
+                for search in record.trajectory:
+                    key = record.id, search.round_index
+                    yield self._of_candidates(record, search, relevance.get(key), correctness.get(key))
         elif self.correctness is not None:
             for record in read_records(CorrectnessRecord, self.correctness):
                 yield self._of_correctness(record, relevance.get((record.id, record.round_index)))
@@ -55,23 +55,23 @@ class ScoreFiles:
 
     def _of_candidates(
         self,
-        played: RoundsRecord,
-        one: CandidatesRound,
+        record: RoundsRecord,
+        search: CandidatesRound,
         relevance: RelevanceRecord | None,
         correctness: CorrectnessRecord | None,
     ) -> QueryRound:
-        earlier = (other for other in played.trajectory if other.round_index < one.round_index)
-        before = tuple(other.current_query for other in earlier)
-        has_history = "history_queries" in one.model_fields_set  # the published records have none
+        earlier_rounds = (other for other in record.trajectory if other.round_index < search.round_index)
+        earlier_queries = tuple(other.current_query for other in earlier_rounds)
+        has_history = "history_queries" in search.model_fields_set  # the published records have none
         return QueryRound(
-            dataset=played.dataset or self.dataset,
-            query_id=played.id,
-            question=played.question,
-            round_index=one.round_index,
-            history_queries=one.history_queries if has_history else before,
-            query=one.current_query,
-            candidates=_scored(one.candidate_passage_ids, relevance, correctness),
-            reasoning=one.reasoning,
+            dataset=record.dataset or self.dataset,
+            query_id=record.id,
+            question=record.question,
+            round_index=search.round_index,
+            history_queries=search.history_queries if has_history else earlier_queries,
+            query=search.current_query,
+            candidates=_scored(search.candidate_passage_ids, relevance, correctness),
+            reasoning=search.reasoning,
         )
 
     def _of_correctness(self, record: CorrectnessRecord, relevance: RelevanceRecord | None) -> QueryRound:

@@ -37,14 +37,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit status."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        given = read_options(
+        options = read_options(
             arguments, prog="rag-r1 retriever train", description=_DESCRIPTION, epilog=_EPILOG
         )
     except (RecipeError, ArgumentsError) as error:
         raise CommandError(error, status=2) from error
     from rag_r1.retriever.training.trainer import train
 
-    folder = train(given)
+    folder = train(options)
     print(f"model: {folder}")
     return 0
 

@@ -78,36 +78,36 @@ def load(
     Raises RecordsError, with file and line, for a row that cannot be used, and for passages that the corpus
     does not have; CorpusError if the corpus cannot be read.
     """
-    read = list(_rows(rows, settings, negatives, ranked))
-    if not read:
-        what = f"no training rows in {', '.join(map(str, rows))}"
-        raise RecordsError(f"{what}: make them with rag-r1 retriever data")
-    if settings.mode == "reasoning" and not any((row.reasoning or "").strip() for row in read):
-        what = f"no row of {', '.join(map(str, rows))} has a thought in `reasoning`"
-        raise RecordsError(f"{what}, so --mode reasoning is as plain: give another mode")
-    wanted = dict.fromkeys(name for row in read for name in row.passage_ids[: negatives + 1])
-    found = _texts(wanted.keys(), Corpus(corpus), progress)
-    if missing := [name for name in wanted if name not in found]:
+    training_rows = list(_rows(rows, settings, negatives, ranked))
+    if not training_rows:
+        message = f"no training rows in {', '.join(map(str, rows))}"
+        raise RecordsError(f"{message}: make them with rag-r1 retriever data")
+    if settings.mode == "reasoning" and not any((row.reasoning or "").strip() for row in training_rows):
+        message = f"no row of {', '.join(map(str, rows))} has a thought in `reasoning`"
+        raise RecordsError(f"{message}, so --mode reasoning is as plain: give another mode")
+    names = dict.fromkeys(name for row in training_rows for name in row.passage_ids[: negatives + 1])
+    contents = _texts(names.keys(), Corpus(corpus), progress)
+    if missing := [name for name in names if name not in contents]:
         raise RecordsError(
-            f"{len(missing)} of {len(wanted)} passages are not in the corpus, such as "
+            f"{len(missing)} of {len(names)} passages are not in the corpus, such as "
             f"{', '.join(map(repr, missing[:_NAMED]))}: give the corpus that the rows were made from"
         )
-    return assemble(read, found, settings, negatives)
+    return assemble(training_rows, contents, settings, negatives)
 
 
 def assemble(
-    rows: Sequence[TrainingRow], found: Mapping[str, str], settings: EncoderSettings, negatives: int
+    rows: Sequence[TrainingRow], contents: Mapping[str, str], settings: EncoderSettings, negatives: int
 ) -> TrainingData:
-    """The data of rows whose passages are all in `found`, by id."""
-    number = {name: i for i, name in enumerate(dict.fromkeys(n for r in rows for n in r.passage_ids))}
+    """The data of rows whose passages are all in `contents`, by id."""
+    numbers = {name: i for i, name in enumerate(dict.fromkeys(n for r in rows for n in r.passage_ids))}
     queries = [query_text(row, settings) for row in rows]
     positives: dict[str, dict[int, None]] = {}
     for query, row in zip(queries, rows, strict=True):
-        positives.setdefault(query, {})[number[row.passage_ids[0]]] = None
+        positives.setdefault(query, {})[numbers[row.passage_ids[0]]] = None
     query_number = {query: i for i, query in enumerate(positives)}
-    passages = [[number[name] for name in row.passage_ids[: negatives + 1]] for row in rows]
+    passages = [[numbers[name] for name in row.passage_ids[: negatives + 1]] for row in rows]
     relevance = [[score.local_utility for score in row.scores[: negatives + 1]] for row in rows]
-    texts = [settings.passage_prefix + found[name] if name in found else "" for name in number]
+    texts = [settings.passage_prefix + contents[name] if name in contents else "" for name in numbers]
     digest = hashlib.sha256()
     for part in (queries, passages, relevance, texts):
         digest.update(json.dumps(part).encode())
@@ -136,29 +136,29 @@ def _rows(
             place = f"{path}, row {number} (query {row.query_id}, round {row.round_index})"
             if len(row.passage_ids) <= negatives:
                 has = len(row.passage_ids) - 1
-                what = f"{place} has {has} negatives, not {negatives}"
-                raise RecordsError(f"{what}: give --negatives {has}, or less")
+                message = f"{place} has {has} negatives, not {negatives}"
+                raise RecordsError(f"{message}: give --negatives {has}, or less")
             if ranked and len({score.local_utility for score in row.scores[: negatives + 1]}) == 1:
                 # The loss would pull the positive down to its negatives.
-                what = f"{place} has one LR (`local_utility`) for all its passages, and so no order of them"
+                message = f"{place} has one LR (`local_utility`) for all passages, and so no order of them"
                 raise RecordsError(
-                    f"{what}: leave --rank-weight out, or make the rows with --utility both or relevance"
+                    f"{message}: leave --rank-weight out, or make the rows with --utility both or relevance"
                 )
             if settings.mode == "reasoning" and row.reasoning is None:
-                what = f"{place} has no `reasoning`, which --mode reasoning needs"
+                message = f"{place} has no `reasoning`, which --mode reasoning needs"
                 raise RecordsError(
-                    f"{what}: make the rows with this version of rag-r1 retriever data, select them with "
+                    f"{message}: make the rows with this version of rag-r1 retriever data, select them with "
                     "--candidates, or give another mode"
                 )
             yield row
 
 
-def _texts(wanted: Iterable[str], corpus: Corpus, progress: bool) -> dict[str, str]:
-    left, found = set(wanted), {}
+def _texts(names: Iterable[str], corpus: Corpus, progress: bool) -> dict[str, str]:
+    missing, contents = set(names), {}
     for passage, _ in corpus.rows(progress=progress, doing="reading passages"):
-        if isinstance(passage, Passage) and passage.id in left:
-            found[passage.id] = passage.contents
-            left.remove(passage.id)
-            if not left:
+        if isinstance(passage, Passage) and passage.id in missing:
+            contents[passage.id] = passage.contents
+            missing.remove(passage.id)
+            if not missing:
                 break
-    return found
+    return contents

