@@ -52,7 +52,7 @@ _HOW_FAST = frozenset(
 class LoopStep:
     """A step. `settings`, `needs`, `results`: as in rag_r1/runs/steps.py. `index`: the folder of the
     index that must be served meanwhile, if it searches. `command`: its command for a server's address; None:
-    to serve the index is all. `made`: a file in its folder with which the command has no more to do.
+    to serve the index is all. `product`: a file in its folder with which the command has no more to do.
     `finish`: takes the folder after that, and returns facts."""
 
     name: str
@@ -61,7 +61,7 @@ class LoopStep:
     needs: Sequence[str] = ()
     index: Path | None = None
     command: Callable[[str], list[str]] | None = None
-    made: str | None = None
+    product: str | None = None
     finish: Callable[[Path], Mapping[str, Any]] = lambda folder: {}
 
 
@@ -99,86 +99,85 @@ class Loop:
             raise RunError(f"{error.filename} cannot be read: {error.strerror}") from error
 
     def _steps(self) -> list[LoopStep]:
-        now = _LoopState(**vars(self._first))
-        steps = [self._evaluation("start/evaluation", now)]
+        state = _LoopState(**vars(self._first))
+        steps = [self._evaluation("start/evaluation", state)]
         trains_agent, trains_retriever = self.plan.agent.recipe is not None, self.plan.retriever is not None
         last = self.rounds + 1 if trains_agent and trains_retriever else self.rounds
         for number in range(1, last + 1):
             if trains_agent:
-                steps.append(self._agent(number, now))
-                steps.append(self._evaluation(f"round{number}/agent_evaluation", now))
+                steps.append(self._agent(number, state))
+                steps.append(self._evaluation(f"round{number}/agent_evaluation", state))
             if trains_retriever and number <= self.rounds:
-                steps += self._new_retriever(number, now)
-                steps.append(self._evaluation(f"round{number}/evaluation", now))
+                steps += self._new_retriever(number, state)
+                steps.append(self._evaluation(f"round{number}/evaluation", state))
         return steps
 
-    def _commands(self, url: str) -> StepCommands:
-        return StepCommands(self.plan, url)
-
-    def _agent(self, number: int, now: _LoopState) -> LoopStep:
-        agent, name = self.plan.agent, f"round{number}/agent"
+    def _agent(self, number: int, state: _LoopState) -> LoopStep:
+        plan, agent, name = self.plan, self.plan.agent, f"round{number}/agent"
         assert agent.recipe is not None
         previous = agent.start == "previous"
-        start = now.model if previous else self._first.model
-        needs = (now.by_agent if previous else ()) + now.by_index
-        query, training = now.query, self.out / name / "training"
+        start = state.model if previous else self._first.model
+        needs = (state.by_agent if previous else ()) + state.by_index
+        query, training = state.query, self.out / name / "training"
         settings = {
             "recipe": _content(Recipe.find(agent.recipe).path),
             "overrides": list(agent.overrides),
-            **self._playing(now),
-            **({} if previous and now.by_agent else {"start": self._first_agent}),
+            **self._playing(state),
+            **({} if previous and state.by_agent else {"start": self._first_agent}),
         }
-        now.model, now.by_agent = str(self.out / name / "model"), (name,)
+        state.model, state.by_agent = str(self.out / name / "model"), (name,)
         return LoopStep(
             name,
             settings,
             ("model",),
             needs,
-            now.index,
-            lambda url: self._commands(url).agent(start, query, number, training),
+            state.index,
+            lambda url: StepCommands(plan, url).agent(start, query, number, training),
             finish=_link_model,
         )
 
-    def _evaluation(self, name: str, now: _LoopState) -> LoopStep:
-        evaluation, model, query = self.plan.evaluation, now.model, now.query
+    def _evaluation(self, name: str, state: _LoopState) -> LoopStep:
+        plan, model, query = self.plan, state.model, state.query
         settings = {
-            "questions": [_content(path) for path in evaluation.questions],
-            "options": _decisive(evaluation.options),
-            **self._playing(now),
-            **({} if now.by_agent else {"agent": self._first_agent}),
+            "questions": [_content(path) for path in plan.evaluation.questions],
+            "options": _decisive(plan.evaluation.options),
+            **self._playing(state),
+            **({} if state.by_agent else {"agent": self._first_agent}),
         }
         run = self.out / name / "run"
         return LoopStep(
             name,
             settings,
             ("run/report.json",),
-            now.by_agent + now.by_index,
-            now.index,
-            lambda url: self._commands(url).evaluation(model, query, run),
+            state.by_agent + state.by_index,
+            state.index,
+            lambda url: StepCommands(plan, url).evaluation(model, query, run),
             finish=evaluation_facts,
         )
 
-    def _new_retriever(self, number: int, now: _LoopState) -> list[LoopStep]:
+    def _new_retriever(self, number: int, state: _LoopState) -> list[LoopStep]:
         """Data, retriever, index and reload."""
-        plan, here = self.plan, f"round{number}"
+        plan, round_name = self.plan, f"round{number}"
         assert plan.data is not None and plan.retriever is not None
-        data, retriever, index, reload = (f"{here}/{n}" for n in ("data", "retriever", "index", "reload"))
-        model, query = now.model, now.query
+        data, retriever, index, reload = (
+            f"{round_name}/{n}" for n in ("data", "retriever", "index", "reload")
+        )
+        model, query = state.model, state.query
         data_run, retriever_run = self.out / data / "run", self.out / retriever / "run"
-        start = now.retriever if plan.retriever.start == "previous" else None
+        start = state.retriever if plan.retriever.start == "previous" else None
         steps = [
             LoopStep(
                 data,
                 {
                     "questions": [_content(path) for path in plan.data.questions],
                     "options": _decisive(plan.data.options),
-                    **self._playing(now),
-                    **({} if now.by_agent else {"agent": self._first_agent}),
+                    **self._playing(state),
+                    **({} if state.by_agent else {"agent": self._first_agent}),
                 },
                 ("run/train.jsonl", "run/passages.jsonl"),
-                now.by_agent + now.by_index,
-                now.index,
-                lambda url: self._commands(url).data(model, query, data_run),
+                state.by_agent + state.by_index,
+                state.index,
+                lambda url: StepCommands(plan, url).data(model, query, data_run),
                 finish=data_facts,
             ),
             LoopStep(
@@ -189,13 +188,13 @@ class Loop:
                     "query": plan.retriever.query,
                 },
                 ("run/model",),
-                (data, *(now.by_retriever if start else ())),
-                command=lambda url: self._commands(url).retriever(data_run, start, retriever_run),
+                (data, *(state.by_retriever if start else ())),
+                command=lambda url: StepCommands(plan, url).retriever(data_run, start, retriever_run),
             ),
         ]
-        now.retriever, now.by_retriever = retriever_run / "model", (retriever,)
-        now.index, now.by_index, now.query = self.out / index / "index", (index,), plan.retriever.query
-        encoder, built = now.retriever, now.index
+        state.retriever, state.by_retriever = retriever_run / "model", (retriever,)
+        state.index, state.by_index, state.query = self.out / index / "index", (index,), plan.retriever.query
+        encoder, built = state.retriever, state.index
         steps += [
             LoopStep(
                 index,
@@ -205,10 +204,10 @@ class Loop:
                 },
                 ("index/manifest.json",),
                 (retriever,),
-                command=lambda url: self._commands(url).index(encoder, built),
-                made="index/manifest.json",  # an index that is there would be refused
+                command=lambda url: StepCommands(plan, url).index(encoder, built),
+                product="index/manifest.json",  # an index that is there would be refused
             ),
-            LoopStep(reload, {}, ("served.json",), (index,), now.index),
+            LoopStep(reload, {}, ("served.json",), (index,), state.index),
         ]
         return steps
 
@@ -217,13 +216,13 @@ class Loop:
         """What the first agent is, for settings."""
         return self._first.model if self.plan.served_elsewhere else _files(self._first.model)
 
-    def _playing(self, now: _LoopState) -> dict[str, Any]:
+    def _playing(self, state: _LoopState) -> dict[str, Any]:
         """Settings of whatever plays: how, and with which index, if that is not another step's result."""
         agent = self.plan.agent
-        settings = {"protocol": agent.protocol, "keys": list(agent.keys), "query": now.query}
-        if now.by_index:
+        settings = {"protocol": agent.protocol, "keys": list(agent.keys), "query": state.query}
+        if state.by_index:
             return settings
-        return settings | {"index": _content(now.index / "manifest.json")}
+        return settings | {"index": _content(state.index / "manifest.json")}
 
 
 def _link_model(folder: Path) -> dict[str, Any]:
@@ -254,5 +253,5 @@ def _files(name: str) -> str:
     if not path.exists():
         return name
     files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
-    told = json.dumps([[str(file.relative_to(path.parent)), file.stat().st_size] for file in files])
-    return hashlib.sha256(told.encode()).hexdigest()[:16]
+    sizes = json.dumps([[str(file.relative_to(path.parent)), file.stat().st_size] for file in files])
+    return hashlib.sha256(sizes.encode()).hexdigest()[:16]

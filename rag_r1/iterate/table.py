@@ -53,10 +53,10 @@ def rows_of(folder: PipelineFolder, names: Sequence[str]) -> list[dict[str, Any]
 
 def label(name: str) -> str:
     """After what an evaluation was made, in words."""
-    found = _EVALUATION.fullmatch(name)
-    if found is None:
+    match = _EVALUATION.fullmatch(name)
+    if match is None:
         return "start"
-    return f"round {found[1]}, {'agent' if found[2] else 'retriever'}"
+    return f"round {match[1]}, {'agent' if match[2] else 'retriever'}"
 
 
 def write_table(out: Path, rows: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -96,11 +96,11 @@ def draw(rows: Sequence[Mapping[str, Any]], out: Path) -> list[Path]:
     return pictures.draw(out / PICTURE, curves, size=(10.0, 3.6), panels=2)
 
 
-def _line(axes: Any, rows: Sequence[Mapping[str, Any]], name: str, shown: str) -> None:
+def _line(axes: Any, rows: Sequence[Mapping[str, Any]], name: str, title: str) -> None:
     places = [place for place, row in enumerate(rows) if row[name]["value"] is not None]
     if not places:
         return
     points = [rows[place][name] for place in places]
     values, color = [point["value"] for point in points], _COLORS[name]
-    options = {"fmt": "o-", "capsize": 2, "markersize": 4, "color": color, "label": shown}
+    options = {"fmt": "o-", "capsize": 2, "markersize": 4, "color": color, "label": title}
     axes.errorbar(places, values, yerr=reach(points), **options)

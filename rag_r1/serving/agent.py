@@ -54,9 +54,9 @@ class ChatAgent:
 
     def prompt_fits(self, question: str) -> bool:
         """Is there room for the prompt with this question, and a token after it?"""
-        most = self.setup.budget.most_prompt_tokens
+        limit = self.setup.budget.most_prompt_tokens
         try:
-            return most is None or len(self.setup.prompt_ids(question)) <= most
+            return limit is None or len(self.setup.prompt_ids(question)) <= limit
         except ValueError:
             return False
 
@@ -73,8 +73,8 @@ class ChatAgent:
         (rag_r1/inference/streaming.py), if the endpoint returns token ids; others are asked for whole
         turns."""
         endpoint = await self._current()
-        ask = EpisodeRequest(uuid.uuid4().hex, question, (), seed=seed, temperature=temperature)
-        make = engine_maker(
+        request = EpisodeRequest(uuid.uuid4().hex, question, (), seed=seed, temperature=temperature)
+        engine_of = engine_maker(
             self.answers,
             self.setup,
             endpoint,
@@ -84,23 +84,22 @@ class ChatAgent:
             logprobs=self.setup.budget.max_state is not None,
             on_text=on_text if self.answers == IDS else None,
         )
-        episode = self.setup.episode(make(ask), observer)
+        episode = self.setup.episode(engine_of(request), observer)
         try:
             return await unless_cancelled(
-                endpoint.stop, episode.run(ask.id, question, _prompt_ids(self.setup, question))
+                endpoint.stop, episode.run(request.id, question, _prompt_ids(self.setup, question))
             )
         except RunError as error:
             logger.error("the endpoint refuses requests: %s", error)
-            record = Trajectory(ask.id, question, self.setup.protocol.name, status="engine_failure")
+            record = Trajectory(request.id, question, self.setup.protocol.name, status="engine_failure")
             record.failed("engine", str(error))
             return record
 
     async def try_out(self) -> None:
         """One search and one token, so that what does not work is known at start. Raises RunError."""
         await try_search(self.setup)
-        probing = self.tokens.answers(
-            self.args.engine, self._endpoint, self.args.model, self.body, self.setup
-        )
+        args = self.args
+        probing = self.tokens.answers(args.engine, self._endpoint, args.model, self.body, self.setup)
         self.answers = await unless_cancelled(self._endpoint.stop, probing)
         requires_token_ids(self.setup, self.answers)
 
@@ -117,16 +116,9 @@ class ChatAgent:
     def _connected(self) -> Endpoint:
         args = self.args
         assert args.base_url is not None
-        options = EndpointOptions(
-            url=args.base_url,
-            key_variable=args.api_key_env,
-            timeout_s=args.timeout_s,
-            retries=args.retries,
-            backoff_s=args.backoff_s,
-            in_flight=args.in_flight,
-            trust_env=args.trust_env,
-        )
-        return Endpoint(options, CancelToken())
+        names = ("timeout_s", "retries", "backoff_s", "in_flight", "trust_env")
+        options = {name: getattr(args, name) for name in names}
+        return Endpoint(EndpointOptions(args.base_url, args.api_key_env, **options), CancelToken())
 
 
 @asynccontextmanager

@@ -23,13 +23,13 @@ _NOT_CITED = {"yes", "no"}
 def citations(record: Trajectory) -> dict[str, Any]:
     """The passages that contain the answer, in the order in which they were shown; see the top of the
     module. `turn` and `call` count from 0, `rank` from 1."""
-    found = []
+    passages = []
     if record.answer and normalise(record.answer) not in _NOT_CITED:
         for turn, call, rank, document in _documents(record):
             if cover_exact_match(document.contents, [record.answer], ordered=True):
                 place = {"turn": turn, "call": call, "rank": rank}
-                found.append({**place, "id": document.id, "title": title_of(document)})
-    return {"answer": record.answer, "passages": found}
+                passages.append({**place, "id": document.id, "title": title_of(document)})
+    return {"answer": record.answer, "passages": passages}
 
 
 def _documents(record: Trajectory) -> Iterator[tuple[int, int, int, Document]]:

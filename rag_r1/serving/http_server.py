@@ -52,7 +52,7 @@ async def serve(
     async with open_agent(place.evaluation) as player:
         seats = AdmissionQueue(args.in_flight, args.queue)
         chats = ChatSessions(player, seats, ChatMetrics(seats), args.name, args.earlier)
-        app = create_app(chats, place.about, own=_own_names(host), allowed=allowed, token=token)
+        app = create_app(chats, place.about, names=_server_names(host), allowed=allowed, token=token)
         server = _ChatServer(uvicorn_config(app, stop_s=drain_s + _TOLD_S), ready, chats, drain_s)
         server.running = RunningServer(f"http://{_in_url(host)}:{port}", server)
         if threading.current_thread() is threading.main_thread():
@@ -90,7 +90,7 @@ class _ChatServer(uvicorn.Server):
             end.cancel()
 
 
-def _own_names(host: str) -> set[str]:
+def _server_names(host: str) -> set[str]:
     name = socket.gethostname()
     return {host, name, name.partition(".")[0]}
 

@@ -46,35 +46,29 @@ def launch_agent(args: ChatAgentArguments) -> Iterator[LaunchedAgent]:
     with ExitStack() as stack:
         busy = RunError(f"another chat uses the folder {args.out}: choose another --out")
         stack.enter_context(hold_lock(args.out, busy, name=".lock"))
-        asked, about = import_object(_DEMO)(args, stack) if args.demo else _own(args, stack)
-        asked = resolve_model(asked)
-        if asked.base_url is None:
-            say(f"starting vLLM for {asked.model}; its log: {asked.out / 'vllm.log'}")
-        asked = stack.enter_context(serve_model(asked))
-        yield LaunchedAgent(asked, replace(about, protocol=asked.protocol, history=args.earlier))
+        evaluation, about = import_object(_DEMO)(args, stack) if args.demo else _agent_of(args, stack)
+        evaluation = resolve_model(evaluation)
+        if evaluation.base_url is None:
+            say(f"starting vLLM for {evaluation.model}; its log: {evaluation.out / 'vllm.log'}")
+        evaluation = stack.enter_context(serve_model(evaluation))
+        yield LaunchedAgent(evaluation, replace(about, protocol=evaluation.protocol, history=args.earlier))
 
 
-def _own(args: ChatAgentArguments, stack: ExitStack) -> tuple[EvalArguments, PageInfo]:
-    asked = to_eval_arguments(args)
+def _agent_of(args: ChatAgentArguments, stack: ExitStack) -> tuple[EvalArguments, PageInfo]:
+    """The agent of the arguments; a folder of documents is read and indexed anew at each start."""
+    evaluation = to_eval_arguments(args)
     if args.documents is None:
-        return asked, PageInfo(what="the passages of its retrieval server")
-    url = _indexed(args.documents, args.out, stack, args.skip_bad_files)
-    return asked.model_copy(update={"retriever_url": url}), PageInfo(
-        what=f"the documents in {args.documents.name}"
-    )
-
-
-def _indexed(folder: Path, out: Path, stack: ExitStack, skip_bad_files: bool) -> str:
-    """The address of a retrieval server for a folder of documents, which is read anew at each start."""
+        return evaluation, PageInfo(what="the passages of its retrieval server")
     from rag_r1.tools.documents.corpus import index_folder
 
-    say(f"reading the documents in {folder}")
-    shutil.rmtree(out / _INDEX, ignore_errors=True)
+    say(f"reading the documents in {args.documents}")
+    shutil.rmtree(args.out / _INDEX, ignore_errors=True)
     try:
-        corpus = index_folder(folder, out / _CORPUS, skip_bad_files=skip_bad_files)
+        corpus = index_folder(args.documents, args.out / _CORPUS, skip_bad_files=args.skip_bad_files)
     except ValueError as error:
         raise RunError(f"--documents {error}") from error
-    return start_search(corpus, out, stack)
+    evaluation = evaluation.model_copy(update={"retriever_url": start_search(corpus, args.out, stack)})
+    return evaluation, PageInfo(what=f"the documents in {args.documents.name}")
 
 
 def start_search(corpus: Path, out: Path, stack: ExitStack) -> str:
