@@ -8,7 +8,7 @@ without one cannot be used. A search that fails is left out until the next start
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from rag_r1.protocols import SEARCH, Document, Failure
 from rag_r1.retriever.data.journal import ResultJournal, fingerprint_of
 from rag_r1.retriever.data.rounds import PlayedTrajectory, SearchRound
 from rag_r1.retriever.data.trajectories import TrajectoryReader
-from rag_r1.retriever.records import CandidatesRound, PassageRecord, RoundsRecord, write_records
+from rag_r1.retriever.records import CandidatesRound, PassageRecord, RoundsRecord
 from rag_r1.rollouts.concurrency import JobPool
 from rag_r1.rollouts.provenance_facts import ProvenanceError, describe_server, index_identity
 from rag_r1.rollouts.session import RunSetup, search_settings
@@ -30,8 +30,8 @@ from rag_r1.tools.registry import DEFAULT_TOOL
 
 
 def retriever_settings(ready: RunSetup) -> dict[str, Any]:
-    """What decides which passages a search finds: the keys of the search, and which index the server says it
-    serves. Raises RunError if it does not answer."""
+    """The settings on which the results of a search depend: its keys, and the index that the server reports.
+    Raises RunError if it does not answer."""
     keys, served = search_settings(ready.retriever), None
     if (keys.get("tool") or DEFAULT_TOOL) == DEFAULT_TOOL:
         options = {key: value for key, value in ready.retriever.items() if key != "tool"}
@@ -42,26 +42,20 @@ def retriever_settings(ready: RunSetup) -> dict[str, Any]:
     return {**keys, "served": served}
 
 
-class CandidateStore:
+class CandidateStore(ResultJournal):
     """The candidates of rounds; a context manager, which holds the step's folder. `search_settings`: those of
     the retriever; `count`: passages of a search, at most."""
 
     def __init__(self, ready: RunSetup, search_settings: Mapping[str, Any], count: int, folder: Path):
         self.ready, self.count = ready, count
         settings = {"command": "candidates", "candidates": count, "retriever": dict(search_settings)}
-        self.results = ResultJournal(folder, settings)
+        super().__init__(folder, settings)
         #: Why the last search that failed did so.
         self.problem = ""
 
-    def __enter__(self) -> CandidateStore:
-        return self
-
-    def __exit__(self, *unused: object) -> None:
-        self.results.__exit__()
-
     def of(self, search: SearchRound) -> list[Document] | None:
         """The candidates of a round, best first; None if its search has failed."""
-        value = self.results.get(search.key, search.fingerprint)
+        value = self.get(search.key, search.fingerprint)
         return None if value is None else [Document(*pair) for pair in value["documents"]]
 
     async def find(self, trajectories: TrajectoryReader, in_flight: int) -> int:
@@ -76,8 +70,17 @@ class CandidateStore:
             await close_tools(tools)
         return len(outcomes) - sum(map(bool, outcomes))
 
+    def rounds(
+        self, trajectories: Iterable[PlayedTrajectory]
+    ) -> Iterator[tuple[SearchRound, list[Document]]]:
+        """The rounds that have candidates, with them."""
+        for trajectory in trajectories:
+            for search in trajectory.rounds:
+                if documents := self.of(search):
+                    yield search, documents
+
     def records(self, trajectories: TrajectoryReader) -> Iterator[RoundsRecord]:
-        """What was found, by trajectory; those without any are left out."""
+        """The rounds and their candidates, by trajectory; those without any are left out."""
         for trajectory in trajectories:
             records = map(self._record, trajectory.rounds)
             rounds = tuple(record for record in records if record is not None)
@@ -93,8 +96,8 @@ class CandidateStore:
     def passages(self, trajectories: TrajectoryReader) -> Iterator[PassageRecord]:
         """The text of all candidates, each passage once."""
         known: set[str] = set()
-        for search in trajectories.iter_rounds():
-            for document in self.of(search) or ():
+        for _, documents in self.rounds(trajectories):
+            for document in documents:
                 if document.id not in known:
                     known.add(document.id)
                     yield PassageRecord(id=document.id, contents=document.contents)
@@ -107,13 +110,8 @@ class CandidateStore:
         )
         return fingerprint_of(list(parts))
 
-    def write(self, trajectories: TrajectoryReader, records: Path, passages: Path) -> None:
-        """Write both files."""
-        write_records(records, self.records(trajectories))
-        write_records(passages, self.passages(trajectories))
-
     async def _search(self, tools: dict, search: SearchRound) -> bool:
-        if self.results.has(search.key, search.fingerprint):
+        if self.has(search.key, search.fingerprint):
             return True
         call = CallRecord(SEARCH, {"query": search.query})
         setup = self.ready.setup
@@ -136,11 +134,11 @@ class CandidateStore:
             "sent": (call.sent or call.arguments)["query"],
             "documents": [[name, passages[name]] for name in dict.fromkeys(d.id for d in result)],
         }
-        self.results.put(search.key, search.fingerprint, value)
+        self.put(search.key, search.fingerprint, value)
         return True
 
     def _record(self, search: SearchRound) -> CandidatesRound | None:
-        value = self.results.get(search.key, search.fingerprint)
+        value = self.get(search.key, search.fingerprint)
         if value is None:
             return None
         protocol = self.ready.setup.protocol
@@ -154,12 +152,3 @@ class CandidateStore:
             turn=search.turn,
             reasoning=search.call_context(protocol).reasoning,
         )
-
-
-def rounds_with_candidates(
-    candidates: CandidateStore, trajectory: PlayedTrajectory
-) -> Iterator[tuple[SearchRound, list[Document]]]:
-    """The rounds of a trajectory that have candidates, with them."""
-    for search in trajectory.rounds:
-        if documents := candidates.of(search):
-            yield search, documents

@@ -36,7 +36,7 @@ from rag_r1.retriever.data.steps import (
     score_relevance,
     trajectories_of,
 )
-from rag_r1.retriever.records import CANDIDATES, CORRECTNESS, PASSAGES, RELEVANCE, TRAIN, RecordsError
+from rag_r1.retriever.records import CANDIDATES, CORRECTNESS, PASSAGES, RELEVANCE, TRAIN
 from rag_r1.retriever.selection.command import write_rows
 from rag_r1.retriever.selection.scores import ScoreFiles
 from rag_r1.rollouts.session import prepare, run_command
@@ -100,10 +100,7 @@ def _select(run: DataRun) -> None:
         correctness=None if uses == "relevance" else run.out(CORRECTNESS),
     )
     rule = args.rule(args.seed)
-    try:
-        selection = write_rows(files, rule, run.out(TRAIN))
-    except RecordsError as error:
-        raise RunError(str(error)) from error
+    selection = write_rows(files, rule, run.out(TRAIN))
     run.summary["selection"] = {
         **vars(rule),
         "rounds": selection.rounds,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from rag_r1.evaluation.judge import JudgeArguments
 from rag_r1.inference.character_codec import PER_TOKEN, estimate_tokens
-from rag_r1.retriever.data.candidates import CandidateStore, rounds_with_candidates
+from rag_r1.retriever.data.candidates import CandidateStore
 from rag_r1.retriever.data.judge import instructions
 from rag_r1.retriever.data.relevance import MOST_CHARS, PASSAGES_PER_REQUEST
 from rag_r1.retriever.data.rounds import SearchRound
@@ -62,7 +62,7 @@ def estimate_cost(
     has_judge = has_judge and use != "correctness"
     for trajectory in trajectories:
         search_tokens = 0
-        for search, documents in rounds_with_candidates(candidates, trajectory):
+        for search, documents in candidates.rounds([trajectory]):
             estimate.rounds += 1
             estimate.passages += len(documents)
             if use != "relevance":

@@ -13,7 +13,7 @@ import json
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from rag_r1.runs.folder import RunFolder
 from rag_r1.runs.json_lines import JsonLinesFile
@@ -34,7 +34,7 @@ class ResultJournal:
             opened.callback(self._lines.close)
             self._opened = opened.pop_all()
 
-    def __enter__(self) -> ResultJournal:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *unused: object) -> None:

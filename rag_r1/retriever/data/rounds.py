@@ -62,7 +62,7 @@ class SearchRound:
         return call_context(self.played.trajectory, protocol.thought, self.turn)
 
     def context(self, protocol: Protocol) -> str:
-        """What was written and shown up to the end of the turn that searches."""
+        """The policy's text and its observations up to the end of the turn that searches."""
         return "".join(
             turn.text + _observation(protocol, turn) if number < self.turn else turn.text
             for number, turn in enumerate(self.played.turns[: self.turn + 1])

@@ -66,8 +66,8 @@ class DataRun:
         return self.args
 
     def settings(self, command: str, **more: Any) -> dict[str, Any]:
-        """What decides how episodes are played. Of a model in a folder its files count, too, which a training
-        may have written anew."""
+        """The settings on which episodes depend. Of a model in a folder its files count, too, since a
+        training may have written them anew."""
         model, files = Path(self.args.model), {}
         if model.is_dir():
             facts = ((path.name, path.stat()) for path in sorted(model.iterdir()))
@@ -79,7 +79,7 @@ class DataRun:
         write_json(self.step(name), {"settings": json_roundtrip(settings), **results}, private=True)
 
     def marked(self, name: str, settings: dict[str, Any]) -> dict[str, Any] | None:
-        """What was noted with these settings, or None. Failures are left as they are for as many --tries."""
+        """The note with these settings, or None. Failures are left as they are for as many --tries."""
         try:
             noted = read_json_file(self.step(name))
             same = not changed_settings(noted["settings"], json_roundtrip(settings))
@@ -144,7 +144,8 @@ async def find_candidates(run: DataRun, candidates: CandidateStore, trajectories
         print(f"searches that failed: {failed:,} ({problem}); the same command asks them again")
     if failed == trajectories.rounds:
         return False
-    candidates.write(trajectories, run.out(CANDIDATES), run.out(PASSAGES))
+    write_records(run.out(CANDIDATES), candidates.records(trajectories))
+    write_records(run.out(PASSAGES), candidates.passages(trajectories))
     cost = estimate_cost(
         trajectories,
         candidates,
@@ -163,7 +164,7 @@ async def find_candidates(run: DataRun, candidates: CandidateStore, trajectories
 async def score_correctness(run: DataRun, candidates: CandidateStore, trajectories: TrajectoryReader) -> bool:
     """Play and write the continuations; whether all were played."""
     args = run.args
-    options = {name: getattr(args, name) for name in ("samples", "temperature", "beside")}
+    options = args.model_dump(include={"samples", "temperature", "beside"})
     settings = run.settings("continuations", **options)
     noted = {**settings, "model": args.model, "candidates": candidates.fingerprint(trajectories)}
     result = run.marked(SCORED, noted)
@@ -197,9 +198,7 @@ async def _play_continuations(
     async with open_session(args, run.ready, url, args.model, settings, out=out) as session:
         texts = candidates.passages(trajectories) if args.beside else ()
         pool = [Document(passage.id, passage.contents) for passage in islice(texts, POOL)]
-        scorer = CorrectnessScorer(
-            session, candidates, args.samples, args.temperature, args.seed, pool, args.beside
-        )
+        scorer = CorrectnessScorer(session, candidates, args, pool)
         is_complete = await scorer.play(trajectories, run.summary["continuations"])
         print(usage_line(session))
         if not is_complete:
@@ -211,7 +210,7 @@ async def _play_continuations(
 
 
 async def score_relevance(run: DataRun, candidates: CandidateStore, trajectories: TrajectoryReader) -> bool:
-    """Score and write the relevance of all candidates; whether the judge was asked about all."""
+    """Score and write the relevance of all candidates; whether the judge has scored all."""
     args = run.args
     searches = run.summary["candidates"]["searches"]
     if args.judge_url is None:
@@ -220,13 +219,13 @@ async def score_relevance(run: DataRun, candidates: CandidateStore, trajectories
         print(f"  or the answer of a step, which {counts} questions name")
         scored = write_records(run.out(RELEVANCE), rule_records(candidates, trajectories))
         figures = {"judge": None, "questions_with_steps": trajectories.with_steps}
-        run.summary["relevance"] = {"searches": scored, **figures}
         reason = "whose answer (yes, no, or no word) could stand in any passage: give --judge-url"
+        run.summary["relevance"] = {"searches": scored, **figures}
         run.print_missing("relevance", scored, 0, reason)
         return True
-    ways = {name: getattr(args, name) for name in ("retries", "timeout_s", "backoff_s", "trust_env")}
+    ways = args.model_dump(include={"retries", "timeout_s", "backoff_s", "trust_env"})
     with RelevanceScorer(args, candidates, run.step("relevance")) as relevance:
-        tape = relevance.results.folder.tape
+        tape = relevance.folder.tape
         async with judge_endpoint(args, tape, **ways) as endpoint:
             judge = RelevanceJudge(args, endpoint, tape)
             await relevance.score(judge, trajectories)
@@ -235,12 +234,9 @@ async def score_relevance(run: DataRun, candidates: CandidateStore, trajectories
                 return False
         write_records(run.out(SUB_ANSWERS), relevance.sub_answers(trajectories))
         scored = write_records(run.out(RELEVANCE), relevance.records(trajectories))
-        run.summary["relevance"] = {
-            "searches": scored,
-            "judge": args.judge_model,
-            "usage": vars(tape.usage),
-        }
+        figures = {"judge": args.judge_model, "usage": vars(tape.usage)}
         for outcome, count in sorted(judge.counts.items()):
             print(f"  requests to the judge that were {outcome}: {count:,}")
+    run.summary["relevance"] = {"searches": scored, **figures}
     run.print_missing("relevance", scored, searches - scored, "")
     return True

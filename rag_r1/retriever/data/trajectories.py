@@ -119,7 +119,7 @@ class TrajectoryReader:
         return tuple(named or step_answers_of(record.get("metadata")))
 
     def _ids(self, ask_id: str, number: int, turn: Turn) -> tuple[int, ...]:
-        """What the policy generated: as it was sampled, if that gives the turn's text, else encoded."""
+        """The tokens of the turn: as they were sampled, if they give the turn's text, else encoded."""
         codec = self._setup.codec
         sampled = (self._tape.ids(ask_id, number) or [])[: turn.generated_tokens]
         try:
@@ -131,8 +131,8 @@ class TrajectoryReader:
 
 
 class _CachedResponses:
-    """The answers on a run's tape, by ask and turn. Of several for the same turn the last counts: that of the
-    episode which has ended."""
+    """The answers in a run's response cache, by episode and turn. Of several for the same turn the last
+    counts: that of the episode which has ended."""
 
     def __init__(self, path: Path):
         self.path = path
@@ -198,7 +198,7 @@ def _check(record: Mapping[str, Any], trajectory: Trajectory) -> None:
 
 
 def _is_cut_off(turn: Turn) -> bool:
-    """Does the turn call something that was never shown to the policy?"""
+    """Has the turn a call whose results the policy did not get?"""
     return turn.action in ("search", "call") and (
         not turn.calls or any(call.documents is None for call in turn.calls)
     )

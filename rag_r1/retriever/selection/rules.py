@@ -72,7 +72,7 @@ class QueryRound:
     question: str
     round_index: int
     history_queries: tuple[str, ...]
-    query: str
+    query_text: str
     candidates: tuple[ScoredCandidate, ...]
     reasoning: str | None = None
 
@@ -114,15 +114,15 @@ class RowSelection:
             rows = rows_of(query, self.rule)
             if isinstance(rows, str):
                 self.left_out[rows] += 1
-                continue
-            self.rows += len(rows)
-            yield from rows
+            else:
+                self.rows += len(rows)
+                yield from rows
 
     def lines(self) -> list[str]:
         """The counts of rows and of rounds without one, as lines of text."""
         lines = [f"training rows: {self.rows:,} of {self.rounds - self.left_out.total():,} rounds"]
         left_out = sorted(self.left_out.items())
-        return lines + [f"  left out: {count:,} rounds, {REASONS[why]}" for why, count in left_out]
+        return lines + [f"  left out: {count:,} rounds, {REASONS[reason]}" for reason, count in left_out]
 
 
 def rows_of(query: QueryRound, rule: SelectionRule) -> list[TrainingRow] | str:
@@ -174,25 +174,20 @@ def _is_negative(candidate: ScoredCandidate, best: ScoredCandidate, rule: Select
 
 
 def _draw(others: Sequence[ScoredCandidate], query: QueryRound, rule: SelectionRule) -> list[ScoredCandidate]:
-    """As many as the rule wants, in the order in which they are given."""
+    """The negatives of the rule, in the order of `others`."""
 
-    def number(candidate: ScoredCandidate) -> float:
+    def draw(candidate: ScoredCandidate) -> float:
         key = json.dumps([query.dataset, query.query_id, query.round_index, candidate.passage_id])
         return seeded_fraction(rule.seed, "negatives", key)
 
-    chosen = {candidate.passage_id for candidate in sorted(others, key=number)[: rule.negatives]}
+    chosen = {candidate.passage_id for candidate in sorted(others, key=draw)[: rule.negatives]}
     return [candidate for candidate in others if candidate.passage_id in chosen]
 
 
 def _row(query: QueryRound, passages: Sequence[ScoredCandidate]) -> TrainingRow:
+    values = {name: value for name, value in vars(query).items() if name != "candidates"}
     return TrainingRow(
-        dataset=query.dataset,
-        query_id=query.query_id,
-        question=query.question,
-        round_index=query.round_index,
-        history_queries=query.history_queries,
-        query_text=query.query,
+        **values,
         passage_ids=tuple(passage.passage_id for passage in passages),
         scores=tuple(passage.utility for passage in passages),
-        reasoning=query.reasoning,
     )

@@ -19,7 +19,6 @@ from rag_r1.retriever.records import (
     CandidatesRound,
     CorrectnessRecord,
     Record,
-    RecordsError,
     RelevanceRecord,
     RoundsRecord,
     read_records,
@@ -27,11 +26,13 @@ from rag_r1.retriever.records import (
     record_at,
 )
 from rag_r1.retriever.selection.rules import QueryRound, ScoredCandidate
+from rag_r1.runs.errors import RunError
 
 
 @dataclass(frozen=True)
 class ScoreFiles:
-    """Where the scores of candidates are. `dataset`: the name for records that have none."""
+    """Where the scores of candidates are. `candidates` or `correctness` must be there: they name the queries.
+    `dataset`: the name for records that have none."""
 
     candidates: Path | None = None
     relevance: Path | None = None
@@ -39,7 +40,7 @@ class ScoreFiles:
     dataset: str = ""
 
     def rounds(self) -> Iterator[QueryRound]:
-        """All rounds. Raises RecordsError for a file that cannot be read, or a round that is there twice."""
+        """All rounds. Raises RunError for a file that cannot be read, or a round that is there twice."""
         relevance = _RoundRecords(RelevanceRecord, self.relevance)
         correctness = _RoundRecords(CorrectnessRecord, self.correctness)
         if self.candidates is not None:
@@ -47,11 +48,10 @@ class ScoreFiles:
                 for search in record.trajectory:
                     key = record.id, search.round_index
                     yield self._of_candidates(record, search, relevance.get(key), correctness.get(key))
-        elif self.correctness is not None:
+        else:
+            assert self.correctness is not None
             for record in read_records(CorrectnessRecord, self.correctness):
                 yield self._of_correctness(record, relevance.get((record.id, record.round_index)))
-        else:
-            raise RecordsError("relevance alone does not name the queries: give the candidates, too")
 
     def _of_candidates(
         self,
@@ -69,7 +69,7 @@ class ScoreFiles:
             question=record.question,
             round_index=search.round_index,
             history_queries=search.history_queries if has_history else earlier_queries,
-            query=search.current_query,
+            query_text=search.current_query,
             candidates=_scored(search.candidate_passage_ids, relevance, correctness),
             reasoning=search.reasoning,
         )
@@ -81,7 +81,7 @@ class ScoreFiles:
             question=record.question,
             round_index=record.round_index,
             history_queries=record.history_queries,
-            query=record.current_query,
+            query_text=record.current_query,
             candidates=_scored(tuple(record.docid_score), relevance, record),
         )
 
@@ -91,10 +91,8 @@ def _scored(
 ) -> tuple[ScoredCandidate, ...]:
     local = {} if relevance is None else relevance.docid_score
     final = {} if correctness is None else correctness.docid_score
-    return tuple(
-        ScoredCandidate(name, final[name].metric_score.em if name in final else None, local.get(name))
-        for name in dict.fromkeys(names)
-    )
+    shares = {name: continuation.metric_score.em for name, continuation in final.items()}
+    return tuple(ScoredCandidate(name, shares.get(name), local.get(name)) for name in dict.fromkeys(names))
 
 
 class _RoundRecords(Generic[Record]):
@@ -106,7 +104,7 @@ class _RoundRecords(Generic[Record]):
         for record, place in () if path is None else read_with_offsets(kind, path):
             key = record.id, record.round_index  # type: ignore[attr-defined]
             if key in self._places:
-                raise RecordsError(f"{path} has round {key[1]} of {key[0]} twice: remove one of them")
+                raise RunError(f"{path} has round {key[1]} of {key[0]} twice: remove one of them")
             self._places[key] = place
 
     def get(self, key: tuple[str, int]) -> Record | None:

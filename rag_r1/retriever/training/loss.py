@@ -39,8 +39,8 @@ NO_PASSAGE = -1
 
 @dataclass(frozen=True)
 class BatchTable:
-    """What the loss knows of the training rows, beside their texts. A label is the number of a row; rows with
-    the same text of the query have the same number of a query.
+    """The training rows as the loss needs them, without texts. A label is the number of a row; rows with the
+    same text of the query have the same number of a query.
 
     passages    (rows, passages) int64: numbers of a row's passages, the positive one first
     queries     (rows,) int64: number of the row's query

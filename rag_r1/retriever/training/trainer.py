@@ -47,20 +47,13 @@ _STATE = "trainer_state.json"
 
 
 def train(options: TrainOptions) -> Path:
-    """Train, or go on; returns the folder of the model. Raises RunError, and the errors of what is read:
-    EncoderSettingsError, RecordsError, CorpusError."""
+    """Train, or go on; returns the folder of the model. Raises RunError, and CorpusError."""
     args = training_arguments(options)
     is_main = args.process_index == 0
     from_index = settings_of_index(options.index) if options.index else {}
     model, settings = open_model(options.model, options.encoder, from_index, args.device.type)
-    data = load(
-        options.rows,
-        options.corpus,
-        settings,
-        negatives=options.negatives,
-        ranked=options.rank_weight > 0,
-        progress=is_main and not options.no_progress,
-    )
+    reading = {"ranked": options.rank_weight > 0, "progress": is_main and not options.no_progress}
+    data = load(options.rows, options.corpus, settings, negatives=options.negatives, **reading)
     if len(data.queries) < options.batch_size:
         message = f"{len(data.queries)} rows are fewer than a batch of {options.batch_size}"
         raise RunError(f"{message}: give --batch-size {len(data.queries)} or less, or more rows")
@@ -76,9 +69,8 @@ def train(options: TrainOptions) -> Path:
         _fit(model, settings, data, options, args)
         if is_main:
             trained = {"base": Path(options.model).name, "rows": len(data.queries), "data": data.fingerprint}
-            trained |= {
-                name: str(value) for name, value in options.result_settings.items() if name != "model"
-            }
+            trained |= {name: str(value) for name, value in options.result_settings.items()}
+            del trained["model"]
             save_model(model, settings.model_copy(update={"trained": trained}), folder)
             shutil.rmtree(options.out / CHECKPOINTS, ignore_errors=True)
     return folder
@@ -88,20 +80,16 @@ def training_arguments(options: TrainOptions) -> Any:
     """The trainer's arguments. Raises RunError if the batch cannot be shared out."""
     from sentence_transformers import SentenceTransformerTrainingArguments
 
+    same = {"learning_rate", "weight_decay", "gradient_checkpointing", "seed", "logging_steps", "save_steps"}
     args = SentenceTransformerTrainingArguments(
         output_dir=str(options.out / CHECKPOINTS),
         num_train_epochs=options.epochs,
-        learning_rate=options.learning_rate,
         warmup_steps=options.warmup,
-        weight_decay=options.weight_decay,
         fp16=options.precision == "fp16",
         bf16=options.precision == "bf16",
-        gradient_checkpointing=options.gradient_checkpointing,
         use_cpu=options.device == "cpu",
         dataloader_pin_memory=options.device != "cpu",
-        seed=options.seed,
-        logging_steps=options.logging_steps,
-        save_steps=options.save_steps,
+        **options.model_dump(include=same),
         save_total_limit=2,
         report_to="none",
         disable_tqdm=options.no_progress,
@@ -143,14 +131,8 @@ def _fit(model: Any, settings: EncoderSettings, data: TrainingData, options: Tra
         add_lora(model, options.lora_rank, options.lora_alpha, options.lora_dropout)
     else:
         freeze_unused(model)
-    loss = RetrieverLoss(
-        model,
-        data.table,
-        temperature=options.temperature,
-        rank_weight=options.rank_weight,
-        rank_temperature=options.rank_temperature,
-        mini_batch=options.mini_batch,
-    )
+    of_loss = {"temperature", "rank_weight", "rank_temperature", "mini_batch"}
+    loss = RetrieverLoss(model, data.table, **options.model_dump(include=of_loss))
     trainer = SentenceTransformerTrainer(
         model=model,
         args=args,
