@@ -16,6 +16,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,7 @@ from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, CheckedOverrides, Positive, argument, read_arguments
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.processes import mark_children, run_and_wait, stop_leftovers
-from rag_r1.runs.steps import PipelineFolder, Step
+from rag_r1.runs.steps import PipelineFolder
 
 STATE, LOG, SERVED = "state.json", "log.txt", "served.json"
 _DESCRIPTION = """\
@@ -92,24 +93,19 @@ def _run_steps(steps: Sequence[LoopStep], folder: PipelineFolder, service: LoopS
     mark_children(folder.out)
     if ended := stop_leftovers(folder.out):
         print(f"ended {ended} processes that an earlier start had left behind")
-    runnable = [_step(step, service) for step in steps]
     names = [step.name for step in steps]
-    for number, step in enumerate(runnable, 1):
+    for number, step in enumerate(steps, 1):
         progress = f"{number}/{len(steps)} {step.name}"
         print(f"{progress} ...", flush=True)
-        _write_state(folder, runnable, step.name)
-        outcome = folder.run(step)
+        _write_state(folder, steps, step.name)
+        outcome = folder.run(replace(step, work=partial(_run_step, step, service)))
         result = "was done before" if outcome == "done" else f"done in {folder.seconds(step.name):.0f} s"
         print(f"{progress}: {result}", flush=True)
         if outcome != "done" and "em" in folder.facts(step.name):
             print("\n".join(["", *write_table(folder.out, rows_of(folder, names)), ""]), flush=True)
-    _write_state(folder, runnable, None)
+    _write_state(folder, steps, None)
     write_table(folder.out, rows_of(folder, names))  # a kill may have come between a step and its row
     print(f"{len(steps)} steps are done: {folder.out / MARKDOWN}")
-
-
-def _step(step: LoopStep, service: LoopServer) -> Step:
-    return Step(step.name, step.settings, partial(_run_step, step, service), step.results, step.needs)
 
 
 def _run_step(step: LoopStep, service: LoopServer, folder: Path) -> Mapping[str, Any]:
@@ -121,10 +117,10 @@ def _run_step(step: LoopStep, service: LoopServer, folder: Path) -> Mapping[str,
         log = folder / LOG
         print(f"  log: {log}", flush=True)
         run_and_wait(step.command(url), log=log, named=f"the command of {step.name}")
-    return step.finish(folder)
+    return step.work(folder)
 
 
-def _write_state(folder: PipelineFolder, steps: Sequence[Step], current: str | None) -> None:
+def _write_state(folder: PipelineFolder, steps: Sequence[LoopStep], current: str | None) -> None:
     """How each step stands, and which is being taken."""
     states = [
         {"name": step.name, "status": folder.status(step), "seconds": folder.seconds(step.name)}
@@ -136,8 +132,7 @@ def _write_state(folder: PipelineFolder, steps: Sequence[Step], current: str | N
 
 def _print_steps(steps: Sequence[LoopStep], folder: PipelineFolder, url: str) -> None:
     for number, step in enumerate(steps, 1):
-        status = folder.status(Step(step.name, step.settings, step.finish, step.results, step.needs))
-        print(f"{number}/{len(steps)} {step.name}{' (done)' if status == 'done' else ''}")
+        print(f"{number}/{len(steps)} {step.name}{' (done)' if folder.status(step) == 'done' else ''}")
         if step.command is None:
             print(f'  POST {url}/reload {{"path": "{step.index}"}}')
         else:

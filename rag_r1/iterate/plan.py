@@ -23,14 +23,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from rag_r1.io.bounded_yaml import YamlError, load_yaml, read_yaml
-from rag_r1.options.declare import (
-    Constraint,
-    OptionsError,
-    PositiveCount,
-    Text,
-    options,
-    options_from,
-)
+from rag_r1.options.declare import Constraint, OptionsError, PositiveCount, Text, options, options_from
 from rag_r1.options.server_address import Address
 from rag_r1.protocols.retriever_query import Mode
 

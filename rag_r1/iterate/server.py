@@ -37,7 +37,7 @@ LOG = "server.log"
 UNKNOWN = "http://127.0.0.1:PORT"
 #: Seconds for an index to be loaded; one of many gigabytes takes minutes.
 _LOADING_S = 3600.0
-#: What `/ready` and a manifest both tell, by their names there.
+#: Keys that `/ready` and a manifest have in common.
 _COMPARED = ("passages", "corpus_sha256", "encoder", "separator", "max_length", "query_prefix")
 
 
@@ -63,7 +63,7 @@ class LoopServer(ExitStack):
         return self.url
 
     def index_facts(self) -> dict[str, Any]:
-        """What the server says about its index, but for the number of reloads. Raises RunError."""
+        """The facts about the served index, without the number of reloads. Raises RunError."""
         try:
             is_named = ready_address(self.url)[1] is not None
             ready = self._named_index_facts() if is_named else describe_server(self.url)["ready"]
@@ -74,7 +74,7 @@ class LoopServer(ExitStack):
         return {name: ready.get(name) for name in _COMPARED}
 
     def _named_index_facts(self) -> dict[str, Any] | None:
-        """What `/ready` says about the index that the address names."""
+        """The part of `/ready` about the index that the address names."""
         address, name = ready_address(self.url)
         answer = self._request("GET", address)
         indexes = answer.json().get("indexes") if answer.status_code == 200 else None
@@ -141,7 +141,7 @@ class LoopServer(ExitStack):
 
 
 def facts_of(index: Path) -> dict[str, Any]:
-    """What a server of this index says at `/ready`, by the manifest. Raises RunError if it cannot be
+    """The facts that `/ready` has for this index, from the manifest. Raises RunError if it cannot be
     read."""
     path = index / "manifest.json"
     try:

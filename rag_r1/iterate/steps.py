@@ -30,9 +30,10 @@ from rag_r1.config.recipes import Recipe, find_file
 from rag_r1.io.atomic_files import atomic_file
 from rag_r1.io.file_hash import sha256_of_file
 from rag_r1.iterate.commands import StepCommands
-from rag_r1.iterate.plan import LoopPlan, Query
+from rag_r1.iterate.plan import DataSpec, EvaluationSpec, LoopPlan, Query
 from rag_r1.iterate.results import data_facts, evaluation_facts
 from rag_r1.runs.errors import RunError
+from rag_r1.runs.steps import Step
 from rag_r1.training.next_steps import finished_model
 
 #: Options that decide how fast a step is, what it costs or where it asks, and not what its result is.
@@ -49,26 +50,19 @@ _HOW_FAST = frozenset(
 
 
 @dataclass(frozen=True)
-class LoopStep:
-    """A step. `settings`, `needs`, `results`: as in rag_r1/runs/steps.py. `index`: the folder of the
-    index that must be served meanwhile, if it searches. `command`: its command for a server's address; None:
-    to serve the index is all. `product`: a file in its folder with which the command has no more to do.
-    `finish`: takes the folder after that, and returns facts."""
+class LoopStep(Step):
+    """A step whose `work` follows its command. `index`: the folder of the index that must be served, if it
+    searches. `command`: its command for a server's address; None: to serve the index is all. `product`: a
+    file in its folder with which the command has no more to do."""
 
-    name: str
-    settings: Mapping[str, Any]
-    results: Sequence[str]
-    needs: Sequence[str] = ()
     index: Path | None = None
     command: Callable[[str], list[str]] | None = None
     product: str | None = None
-    finish: Callable[[Path], Mapping[str, Any]] = lambda folder: {}
 
 
 @dataclass
 class _LoopState:
-    """What the steps until now have led to: the agent's model and the served index, and the steps that have
-    made them."""
+    """The agent's model and the served index after the steps so far, and the steps that made them."""
 
     model: str
     index: Path
@@ -129,100 +123,104 @@ class Loop:
         return LoopStep(
             name,
             settings,
+            _link_model,
             ("model",),
             needs,
             state.index,
             lambda url: StepCommands(plan, url).agent(start, query, number, training),
-            finish=_link_model,
         )
 
     def _evaluation(self, name: str, state: _LoopState) -> LoopStep:
-        plan, model, query = self.plan, state.model, state.query
+        section, results = self.plan.evaluation, ("run/report.json",)
+        return self._play(name, section, evaluation_facts, results, state, StepCommands.evaluation)
+
+    def _play(
+        self,
+        name: str,
+        section: DataSpec | EvaluationSpec,
+        work: Callable[[Path], Mapping[str, Any]],
+        results: Sequence[str],
+        state: _LoopState,
+        command: Callable[[StepCommands, str, Query, Path], list[str]],
+    ) -> LoopStep:
+        """A step in which the agent plays a section's questions. `command`: a method of StepCommands."""
+        plan, model, query, run = self.plan, state.model, state.query, self.out / name / "run"
         settings = {
-            "questions": [_content(path) for path in plan.evaluation.questions],
-            "options": _decisive(plan.evaluation.options),
+            "questions": [_content(path) for path in section.questions],
+            "options": _decisive(section.options),
             **self._playing(state),
             **({} if state.by_agent else {"agent": self._first_agent}),
         }
-        run = self.out / name / "run"
         return LoopStep(
             name,
             settings,
-            ("run/report.json",),
+            work,
+            results,
             state.by_agent + state.by_index,
             state.index,
-            lambda url: StepCommands(plan, url).evaluation(model, query, run),
-            finish=evaluation_facts,
+            lambda url: command(StepCommands(plan, url), model, query, run),
         )
 
     def _new_retriever(self, number: int, state: _LoopState) -> list[LoopStep]:
         """Data, retriever, index and reload."""
-        plan, round_name = self.plan, f"round{number}"
-        assert plan.data is not None and plan.retriever is not None
+        plan, spec = self.plan, self.plan.retriever
+        assert plan.data is not None and spec is not None
         data, retriever, index, reload = (
-            f"{round_name}/{n}" for n in ("data", "retriever", "index", "reload")
+            f"round{number}/{name}" for name in ("data", "retriever", "index", "reload")
         )
-        model, query = state.model, state.query
-        data_run, retriever_run = self.out / data / "run", self.out / retriever / "run"
-        start = state.retriever if plan.retriever.start == "previous" else None
-        steps = [
-            LoopStep(
-                data,
-                {
-                    "questions": [_content(path) for path in plan.data.questions],
-                    "options": _decisive(plan.data.options),
-                    **self._playing(state),
-                    **({} if state.by_agent else {"agent": self._first_agent}),
-                },
-                ("run/train.jsonl", "run/passages.jsonl"),
-                state.by_agent + state.by_index,
-                state.index,
-                lambda url: StepCommands(plan, url).data(model, query, data_run),
-                finish=data_facts,
-            ),
+        results = ("run/train.jsonl", "run/passages.jsonl")
+        data_step = self._play(data, plan.data, data_facts, results, state, StepCommands.data)
+        start = state.retriever if spec.start == "previous" else None
+        needs = (data, *(state.by_retriever if start else ()))
+        rows, run = self.out / data / "run", self.out / retriever / "run"
+        model, folder = run / "model", self.out / index / "index"
+        state.retriever, state.by_retriever = model, (retriever,)
+        state.index, state.by_index, state.query = folder, (index,), spec.query
+        return [
+            data_step,
             LoopStep(
                 retriever,
                 {
-                    "recipe": _content(find_file(plan.retriever.recipe, ".yaml")),
-                    "options": _decisive(plan.retriever.options),
-                    "query": plan.retriever.query,
+                    "recipe": _content(find_file(spec.recipe, ".yaml")),
+                    "options": _decisive(spec.options),
+                    "query": spec.query,
                 },
+                _no_facts,
                 ("run/model",),
-                (data, *(state.by_retriever if start else ())),
-                command=lambda url: StepCommands(plan, url).retriever(data_run, start, retriever_run),
+                needs,
+                command=lambda url: StepCommands(plan, url).retriever(rows, start, run),
             ),
-        ]
-        state.retriever, state.by_retriever = retriever_run / "model", (retriever,)
-        state.index, state.by_index, state.query = self.out / index / "index", (index,), plan.retriever.query
-        encoder, built = state.retriever, state.index
-        steps += [
             LoopStep(
                 index,
                 {
                     "corpus": [_files(path) for path in plan.index.corpus],
                     "options": _decisive(plan.index.options),
                 },
+                _no_facts,
                 ("index/manifest.json",),
                 (retriever,),
-                command=lambda url: StepCommands(plan, url).index(encoder, built),
+                command=lambda url: StepCommands(plan, url).index(model, folder),
                 product="index/manifest.json",  # an index that is there would be refused
             ),
-            LoopStep(reload, {}, ("served.json",), (index,), state.index),
+            LoopStep(reload, {}, _no_facts, ("served.json",), (index,), folder),
         ]
-        return steps
 
     @property
     def _first_agent(self) -> str:
-        """What the first agent is, for settings."""
+        """The first agent, for settings."""
         return self._first.model if self.plan.served_elsewhere else _files(self._first.model)
 
     def _playing(self, state: _LoopState) -> dict[str, Any]:
-        """Settings of whatever plays: how, and with which index, if that is not another step's result."""
+        """Settings of a step that plays: the agent's, and the index if that is not another step's result."""
         agent = self.plan.agent
         settings = {"protocol": agent.protocol, "keys": list(agent.keys), "query": state.query}
         if state.by_index:
             return settings
         return settings | {"index": _content(state.index / "manifest.json")}
+
+
+def _no_facts(folder: Path) -> dict[str, Any]:
+    return {}
 
 
 def _link_model(folder: Path) -> dict[str, Any]:

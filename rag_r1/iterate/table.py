@@ -21,11 +21,7 @@ from rag_r1.runs.steps import PipelineFolder
 
 JSON, MARKDOWN, PICTURE = "rounds.json", "rounds.md", "rounds.png"
 _EVALUATION = re.compile(r"round(\d+)/(agent_)?evaluation")
-_USED = {
-    "requests": "requests",
-    "prompt_tokens": "prompt tokens",
-    "completion_tokens": "generated tokens",
-}
+_USED = {"requests": "requests", "prompt_tokens": "prompt tokens", "completion_tokens": "generated tokens"}
 _COLORS = {"em": BLUE, "recall": GREEN, "searches": ORANGE}
 _NOTE = """\
 EM, recall, F1 and searches are means over the data sources, on the held-out questions, with bootstrap
@@ -52,7 +48,7 @@ def rows_of(folder: PipelineFolder, names: Sequence[str]) -> list[dict[str, Any]
 
 
 def label(name: str) -> str:
-    """After what an evaluation was made, in words."""
+    """The training after which an evaluation was made."""
     match = _EVALUATION.fullmatch(name)
     if match is None:
         return "start"

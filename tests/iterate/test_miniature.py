@@ -79,7 +79,7 @@ def test_the_control_begins_with_the_first_steps_of_its_loop(tmp_path, monkeypat
     class Done:
         returncode = 1
 
-    def run(words, **given):
+    def run(words, **options):
         started.append(words)
         return Done()
 
@@ -141,8 +141,8 @@ def test_the_page_has_the_recall_of_the_index_that_is_served_and_a_picture(tmp_p
 
 
 def test_the_table_of_variants_has_a_line_for_each_seed_and_variant():
-    one = {"rows": 200, "recall@1": 0.9, "recall@3": 1.0, "em": 0.8, "searches": 1.5}
-    lines = variants_table({0: {"plain": one}, 1: {"plain": one, "LR only": one}}).splitlines()
+    claim = {"rows": 200, "recall@1": 0.9, "recall@3": 1.0, "em": 0.8, "searches": 1.5}
+    lines = variants_table({0: {"plain": claim}, 1: {"plain": claim, "LR only": claim}}).splitlines()
     assert "| 0 | plain | 200 | 0.900 | 1.000 | 0.800 | 1.500 |" in lines
     assert sum(line.startswith(("| 0 |", "| 1 |")) for line in lines) == 3
 
