@@ -3,7 +3,7 @@
 A chat enters, waits for its seat in the order of entering, and leaves: when it has ended, when its client has
 gone, or when it fails. At most `running` chats have a seat and at most `waiting` wait for one; the next is
 refused with the seconds after which a seat is likely to be free, estimated from how long chats took lately.
-Nothing here knows what a chat is. Belongs to one event loop.
+Nothing here depends on what a chat is. Belongs to one event loop.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import math
 import time
 from collections import deque
 
-#: A refused client is told to come back after at least and at most so many seconds.
+#: Least and most seconds after which a refused client may come back.
 SOONEST_S, LATEST_S = 1, 60
 #: Weight of the last chat in the mean of their seconds.
 _RECENT = 0.2

@@ -116,8 +116,7 @@ class ChatAgent:
     def _connected(self) -> Endpoint:
         args = self.args
         assert args.base_url is not None
-        names = ("timeout_s", "retries", "backoff_s", "in_flight", "trust_env")
-        options = {name: getattr(args, name) for name in names}
+        options = args.model_dump(include={"timeout_s", "retries", "backoff_s", "in_flight", "trust_env"})
         return Endpoint(EndpointOptions(args.base_url, args.api_key_env, **options), CancelToken())
 
 

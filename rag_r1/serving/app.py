@@ -4,7 +4,7 @@
     GET  /v1/models             the one model
     POST /chat/                 {"text"} -> {"result"}: Agentic RAG-R1's API, one question, no history
     GET  /                      the chat page (page/)
-    GET  /about                 what the page tells about the server
+    GET  /about                 the description of the server for the page
     GET  /health, /metrics
 
 A full server, and one that stops, answers 503 with Retry-After. Every error is JSON in OpenAI's form, without
@@ -46,7 +46,7 @@ _WORDS = {404: "not_found", 405: "method_not_allowed"}
 
 @dataclass(frozen=True)
 class PageInfo:
-    """What the page tells: `what` is searched, `note` is a remark, `examples` are questions to begin with."""
+    """The description on the page: `what` is searched; `note`: a remark; `examples`: first questions."""
 
     what: str = ""
     note: str = ""

@@ -88,10 +88,7 @@ class ChatAgentArguments(AgentSelection, EpisodeTokens, _ModelArguments):
     name: str = argument("name of the model in the API", default="rag-r1", rare=SERVER)
     in_flight: Positive = argument("most chats at a time", "N", default=32, old="concurrency")
     queue: From0 = argument(
-        "most chats that wait; the next is refused with Retry-After",
-        "N",
-        default=64,
-        rare=SERVER,
+        "most chats that wait; the next is refused with Retry-After", "N", default=64, rare=SERVER
     )
 
     @property

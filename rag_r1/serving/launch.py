@@ -34,7 +34,7 @@ _DEMO = "rag_r1.demo.chat:start"
 
 @dataclass(frozen=True)
 class LaunchedAgent:
-    """An agent that is ready to be asked, as the arguments of `rag-r1 eval`, and what is told about it."""
+    """An agent that is ready, as the arguments of `rag-r1 eval`, and its description for the page."""
 
     evaluation: EvalArguments
     about: PageInfo

@@ -54,7 +54,7 @@ Refusal = tuple[int, str, str]
 class RequestGuard:
     """One ASGI layer around the app; see the top of the module. `names`: those beside
     localhost and addresses; `allowed`: those under which a proxy shows it; `token`: required of all but
-    OPEN_PATHS; `on_refusal`: told each reason."""
+    OPEN_PATHS; `on_refusal`: called with each reason."""
 
     def __init__(
         self,

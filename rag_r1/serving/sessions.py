@@ -50,7 +50,7 @@ FAILURES = {
 
 @dataclass(frozen=True)
 class ChatParameters:
-    """What a request asks for."""
+    """The question and the options of a request."""
 
     conversation: Conversation
     temperature: float = 0.0
@@ -79,7 +79,7 @@ class ChatSession:
 
 
 class ChatSessions:
-    """Begins chats, and tells them to clients. `name`: of the model; `most_history`: earlier questions that
+    """Begins chats, and streams them to clients. `name`: of the model; `most_history`: earlier questions that
     the policy is shown."""
 
     def __init__(
@@ -100,7 +100,7 @@ class ChatSessions:
         return chat
 
     def stop(self) -> None:
-        """End every chat, also those that wait: their clients are told STOPPING."""
+        """End every chat, also those that wait: their clients get STOPPING."""
         self.stopped = True
         for task in self._under_way:
             task.cancel()
@@ -184,7 +184,7 @@ class ChatSessions:
 
 
 def reasoning_text(chat: ChatSession) -> str:
-    """The reasoning of a chat that has ended, as its stream would have told it. Empties `events`."""
+    """The reasoning of a chat that has ended, as its stream would have it. Empties `events`."""
     text = ""
     while not chat.events.empty():
         if (event := chat.events.get_nowait()) is not None and event.kind == "reasoning":

@@ -35,8 +35,8 @@ class StreamEvent:
 
 class EventStreamer:
     """An observer of one episode that passes on what is to be shown. `begins` is called when a generation
-    begins, if the engine tells it, and returns what takes its pieces; whatever the engine does not tell, the
-    end of the turn shows."""
+    begins, if the engine reports it, and returns the function for its pieces; text that the engine does not
+    report is shown at the end of the turn."""
 
     def __init__(self, protocol: Protocol, show: Callable[[StreamEvent], None]):
         self.protocol, self.show = protocol, show
@@ -87,7 +87,7 @@ class EventStreamer:
 
 
 def turn_reasoning(text: str, protocol: Protocol) -> str:
-    """What a turn says beside its call or answer, without the protocol's tags."""
+    """The text of a turn beside its call or answer, without the protocol's tags."""
     ends = [(end, i) for i, block in enumerate(protocol.acting) if (end := text.find(block.close)) >= 0]
     if ends:
         end, i = min(ends)

@@ -34,7 +34,7 @@ DONE = b"data: [DONE]\n\n"
 STILL_HERE = b": still here\n\n"
 #: Seconds after which a client may come back to a server that stops: another may have its place by then.
 BACK_S = 5
-#: What a stop ends is told: the status, the word and the sentence of the error.
+#: The error of a chat that a stop ends: its status, its word and its sentence.
 STOPPING = (503, "stopping", f"the server stops, and the chat with it: ask again in {BACK_S} s")
 
 

@@ -43,20 +43,21 @@ def test_the_questions_of_a_demo_run_are_suggested(tmp_path):
     assert examples == tuple(question.text for question in data.val[:6])
 
 
+def arguments_of(out: Path, **options) -> ServeArguments:
+    return ServeArguments(model="m", base_url="http://127.0.0.1:9/v1", out=out, **options)
+
+
 def test_two_chats_do_not_share_a_folder(tmp_path):
-    args = ServeArguments(model="m", base_url="http://127.0.0.1:9/v1", engine="chat", out=tmp_path)
-    with launch_agent(args), pytest.raises(RunError, match="another --out"):
-        with launch_agent(args):
-            pass
+    args = arguments_of(tmp_path, engine="chat")
+    with launch_agent(args), pytest.raises(RunError, match="another --out"), launch_agent(args):
+        pass
 
 
 def test_what_else_is_in_the_folder_for_logs_is_not_deleted(tmp_path):
     (tmp_path / "index").mkdir()
     (tmp_path / "index" / "of_another").touch()
     (tmp_path / "notes").mkdir()
-    args = ServeArguments(
-        model="m", base_url="http://127.0.0.1:9/v1", documents=tmp_path / "notes", out=tmp_path
-    )
+    args = arguments_of(tmp_path, documents=tmp_path / "notes")
     with pytest.raises(RunError, match="--documents"), launch_agent(args):
         pass
     assert (tmp_path / "index" / "of_another").exists()
@@ -65,9 +66,7 @@ def test_what_else_is_in_the_folder_for_logs_is_not_deleted(tmp_path):
 def test_a_file_that_cannot_be_read_is_named_with_the_flag_that_leaves_it_out(tmp_path):
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "latin.txt").write_bytes("Käse".encode("latin-1"))
-    args = ServeArguments(
-        model="m", base_url="http://127.0.0.1:9/v1", documents=tmp_path / "notes", out=tmp_path
-    )
+    args = arguments_of(tmp_path, documents=tmp_path / "notes")
     with pytest.raises(RunError, match=r"(?s)--skip-bad-files.*latin.txt"), launch_agent(args):
         pass
 

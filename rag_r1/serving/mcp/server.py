@@ -33,7 +33,7 @@ from rag_r1.tools.mcp.limits import McpLimitError, check_message
 _MOST_SOURCES = 20
 #: Largest body of a request.
 _MOST_BYTES = 1 << 20
-#: Failures of the infrastructure, after which there is nothing to tell but that.
+#: Failures of the infrastructure, which are errors of the call.
 _FAILED = ("engine_failure", "tool_failure", "bad_row", "error")
 _Words = Annotated[str, Field(min_length=1, max_length=4000)]
 

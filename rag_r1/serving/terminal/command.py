@@ -52,9 +52,7 @@ class ChatArguments(ChatAgentArguments):
         "folder for logs, and for the index of --documents", "DIR", default=Path("outputs/chat")
     )
     url: Address | None = argument(
-        "address of a running `rag-r1 serve`; its token is taken from CHAT_TOKEN",
-        "URL",
-        default=None,
+        "address of a running `rag-r1 serve`; its token is taken from CHAT_TOKEN", "URL", default=None
     )
     ask: list[str] = argument(
         "question to ask instead of those that are typed; may be repeated, as one conversation",
@@ -126,11 +124,7 @@ class TerminalChat:
     """A conversation. `read` gives the next line of the user, and raises EOFError at the end."""
 
     def __init__(
-        self,
-        url: str,
-        token: str | None,
-        out: TextIO | None = None,
-        read: Callable[[], str] | None = None,
+        self, url: str, token: str | None, out: TextIO | None = None, read: Callable[[], str] | None = None
     ):
         self.url, self.token = url, token
         self.out = out or sys.stdout

@@ -194,12 +194,10 @@ async def test_over_http_it_wants_the_token_and_a_host_of_this_machine(stub, mon
             assert listed == (0 if name == "RIGHT" else 1)
         entries = yaml.safe_load(capsys.readouterr().out)["rag_r1"]["tools"]
         assert entries["search"]["token_env"] == "RIGHT" and "SECRET" not in str(entries)
-        async with aiohttp.ClientSession(
-            headers={"Authorization": "Bearer SECRET", "Host": "evil.org"}
-        ) as client:
-            async with client.post(
-                url, json={}, headers={"Accept": "application/json, text/event-stream"}
-            ) as response:
+        headers = {"Authorization": "Bearer SECRET", "Host": "evil.org"}
+        headers["Accept"] = "application/json, text/event-stream"
+        async with aiohttp.ClientSession(headers=headers) as client:
+            async with client.post(url, json={}) as response:
                 status = response.status
         http.should_exit = True
         await serving
@@ -287,8 +285,7 @@ async def test_over_http_malformed_messages_are_refused_and_the_server_goes_on(o
                     said = await response.text()
                     assert 400 <= response.status < 500 or "error" in said, (name, response.status, said)
                     assert "Traceback" not in said
-    entry = {"tool": "mcp", "url": url, "call": "search", "timeout_s": 10}
-    tool = make_tool("search_it", entry)
+    tool = make_tool("search_it", {"tool": "mcp", "url": url, "call": "search", "timeout_s": 10})
     (result,) = await tool.call([{"query": "Ulm"}])
     await tool.close()
     assert "Ulm lies on the Danube." in result[0].contents
@@ -309,8 +306,8 @@ def test_a_port_that_is_taken_is_named_with_its_flag(capsys):
     with bind_socket("127.0.0.1", 0) as taken:
         port = taken.getsockname()[1]
         assert mcp_command.main(["--http", str(port)]) == 1
-    replies = capsys.readouterr().err
-    assert f"port {port}" in replies and "choose another --http" in replies and "MCP at" not in replies
+    output = capsys.readouterr().err
+    assert f"port {port}" in output and "choose another --http" in output and "MCP at" not in output
 
 
 HANGS = "<think>a</think><search>[hang]: Ulm</search>"
@@ -371,13 +368,8 @@ def test_a_server_that_a_killed_command_has_started_ends_with_it(http):
     children = {}
     with JsonStub(said) as model:
         words = ["--retriever-url", model.url, "--base-url", f"{model.url}/v1", "--model", "m"]
-        words += [
-            "--engine",
-            "chat",
-            "--protocol",
-            "agentic_rag_en",
-            f"rag_r1.tools.hang={json.dumps(hangs)}",
-        ]
+        words += ["--engine", "chat", "--protocol", "agentic_rag_en"]
+        words += [f"rag_r1.tools.hang={json.dumps(hangs)}"]
         process = subprocess.Popen(
             [sys.executable, "-m", "rag_r1.cli", "mcp", *words, *(["--http", str(port)] if http else [])],
             stdin=subprocess.PIPE,
@@ -440,11 +432,11 @@ def test_what_is_missing_is_said(capsys):
     assert "cannot be reached: FileNotFoundError" in capsys.readouterr().err
     assert mcp_command.main(["--tools", sys.executable, "-S", str(SMALL), "no-list"]) == 1
     assert "error: the server does not list its tools: no such method" in capsys.readouterr().err
-    for words in ([], ["--token-env"], ["--token-env", "X", "a", "command"]):
-        assert mcp_command.main(["--tools", *words]) == 1
-        assert "rag-r1 mcp --tools needs the address" in capsys.readouterr().err
     url = "http://127.0.0.1:1/mcp"
     for words, message in (
+        ([], "rag-r1 mcp --tools needs the address"),
+        (["--token-env"], "rag-r1 mcp --tools needs the address"),
+        (["--token-env", "X", "a", "command"], "rag-r1 mcp --tools needs the address"),
         (["--token", "X", url], "unknown flag --token; rag-r1 mcp --tools [--token-env NAME] URL"),
         (["--help"], "unknown flag --help; rag-r1 mcp --tools"),
         (["--token-env=X", "--deep", url], "unknown flag --deep"),
