@@ -63,8 +63,10 @@ def with_history(conversation: Conversation) -> str:
     """The text in the question's place of the prompt: the question itself if nothing was said before it."""
     if not conversation.earlier:
         return conversation.question
-    said = (f"Question: {exchange.question}\nAnswer: {exchange.answer}" for exchange in conversation.earlier)
-    return "\n".join([_BEFORE, *said, _NOW, conversation.question])
+    earlier = (
+        f"Question: {past.question}\nAnswer: {past.answer}" for past in conversation.earlier
+    )
+    return "\n".join([_BEFORE, *earlier, _NOW, conversation.question])
 
 
 def fit_history(conversation: Conversation, limit: int, fits: Callable[[str], bool]) -> tuple[str, int]:

@@ -62,7 +62,7 @@ class EventStreamer:
         growing, text_sent = StreamingReasoning(self.protocol), "".join(self._pieces)
         same = 0  # characters of `text_sent` that have come again
 
-        def grown(piece: str) -> None:
+        def add_piece(piece: str) -> None:
             nonlocal same
             new = growing.feed(piece)
             again, new = new[: len(text_sent) - same], new[len(text_sent) - same :]
@@ -72,7 +72,7 @@ class EventStreamer:
             same += len(again)
             self._show_reasoning(new)
 
-        return grown
+        return add_piece
 
     def _show_rest(self, text: str) -> None:
         """The reasoning of the whole turn."""
@@ -135,15 +135,15 @@ class StreamingReasoning:
         return self._without_outer_space("".join(kept))
 
     def _without_outer_space(self, text: str) -> str:
-        said = text.rstrip()
-        space = text[len(said) :]
-        if not said:
+        visible = text.rstrip()
+        space = text[len(visible) :]
+        if not visible:
             if self._has_text:
                 self._space.append(space)
             return ""
-        said = "".join(self._space) + said if self._has_text else said.lstrip()
+        visible = "".join(self._space) + visible if self._has_text else visible.lstrip()
         self._space, self._has_text = [space], True
-        return said
+        return visible
 
 
 def _tags(protocol: Protocol) -> list[str]:

@@ -20,6 +20,7 @@ from typing import Annotated, Any
 from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 from pydantic import BaseModel, Field
+from starlette.responses import Response
 
 from rag_r1.agent import Trajectory
 from rag_r1.protocols import Document, Failure
@@ -137,10 +138,8 @@ def http_app(server: MCPServer, token: str | None) -> Any:
     async def guarded(scope: Any, receive: Any, send: Any) -> None:
         tokens = [value for name, value in scope.get("headers", ()) if name == b"authorization"]
         if scope["type"] != "lifespan" and not (len(tokens) == 1 and hmac.compare_digest(tokens[0], bearer)):
-            headers = [(b"www-authenticate", b"Bearer"), (b"content-length", b"0")]
-            await send({"type": "http.response.start", "status": 401, "headers": headers})
-            await send({"type": "http.response.body", "body": b""})
-            return
+            refusal = Response(status_code=401, headers={"WWW-Authenticate": "Bearer"})
+            return await refusal(scope, receive, send)
         await app(scope, receive, send)
 
     return guarded

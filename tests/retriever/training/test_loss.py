@@ -147,8 +147,8 @@ def test_a_batch_of_rows_in_any_order_has_the_loss_of_its_table(mini_batch, rank
     expected = by_hand(queries, vectors[numbers].tolist(), numbers, [0, 1, 2], known, 0.2)
     mean = sum(expected) / 3
     if rank_weight:
-        targets = cosines(vectors[4 + labels], vectors[:4]).gather(1, TABLE.passages[labels])
-        mean += rank_weight * rank_loss(targets, TABLE.relevance[labels], 0.2, 0.1).mean().item()
+        cosine = cosines(vectors[4 + labels], vectors[:4]).gather(1, TABLE.passages[labels])
+        mean += rank_weight * rank_loss(cosine, TABLE.relevance[labels], 0.2, 0.1).mean().item()
     assert value.item() == pytest.approx(mean, rel=1e-4)
     plain = Lookup(vectors.clone())
     whole = RetrieverLoss(plain, TABLE, temperature=0.2, rank_weight=rank_weight)

@@ -114,7 +114,7 @@ async def test_a_search_whose_separator_is_unknown_is_an_error_and_nothing_is_se
         args = mcp_command.read_arguments(mcp_command.McpArguments, words, description="")
         async with mcp_command.open_server(args) as server, Client(server) as client:
             result = await client.call_tool("search", {"query": "its river"})
-        assert result.is_error and "The search engine did not answer" in result.content[0].text
+        assert result.is_error
         assert {request.path for request in server_stub.asked} == {"/ready"}
 
 
