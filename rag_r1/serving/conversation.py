@@ -63,9 +63,7 @@ def with_history(conversation: Conversation) -> str:
     """The text in the question's place of the prompt: the question itself if nothing was said before it."""
     if not conversation.earlier:
         return conversation.question
-    earlier = (
-        f"Question: {past.question}\nAnswer: {past.answer}" for past in conversation.earlier
-    )
+    earlier = (f"Question: {past.question}\nAnswer: {past.answer}" for past in conversation.earlier)
     return "\n".join([_BEFORE, *earlier, _NOW, conversation.question])
 
 

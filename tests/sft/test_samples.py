@@ -24,8 +24,8 @@ def selected(records, **rules) -> SampleSelection:
 
 
 def record(lines, number=0, golds=("Danube",), **options):
-    played_, _ = played(lines, question=f"Which river? {number}", id=f"made/{number}", **options)
-    return as_record(played_, *golds)
+    trajectory, _ = played(lines, question=f"Which river? {number}", id=f"made/{number}", **options)
+    return as_record(trajectory, *golds)
 
 
 def reasons(selection: SampleSelection) -> list[tuple[str, str]]:

@@ -284,14 +284,14 @@ def test_passages_beside_a_candidate_are_of_other_questions_and_say_nothing(fini
     texts = texts_of(tmp_path / "out" / "passages.jsonl")
     near = {
         record["question"]: {
-            name for round_ in record["trajectory"] for name in round_["candidate_passage_ids"]
+            name for search in record["trajectory"] for name in search["candidate_passage_ids"]
         }
         for record in lines(tmp_path / "out" / "candidates.jsonl")
     }
     passages_beside: dict[str, set[tuple[str, ...]]] = {question: set() for question in near}
     for body in world.policy.bodies[requests:]:
         prompt = world.policy.tokenizer.decode(body["prompt"])
-        question = max((round_ for round_ in near if round_ in prompt), key=len)
+        question = max((text for text in near if text in prompt), key=len)
         names = tuple(name for name, text in texts.items() if text in prompt.partition("</information>")[0])
         far = tuple(name for name in names if name not in near[question])
         if len(names) == 3 and far:  # the first search of a continuation
