@@ -1,7 +1,7 @@
 """`rag-r1 iterate`: trains the agent and its retriever in turn (Agentic-R).
 
 plan.py reads the YAML that describes a loop, checks.py finds what is wrong with it before anything is
-started, commands.py says which command a step is, steps.py puts the steps of all rounds in order, server.py
-sees to it that the retrieval server serves the index of a step, table.py tells what came of them, and
+started, commands.py builds the command of a step, steps.py puts the steps of all rounds in order, server.py
+sees to it that the retrieval server serves the index of a step, table.py has the results, and
 command.py takes the steps.
 """

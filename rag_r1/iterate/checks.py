@@ -52,11 +52,11 @@ def find_problems(plan: LoopPlan) -> list[str]:
 
 def _files(plan: LoopPlan) -> Iterator[str]:
     """Files and folders that are not there."""
-    wanted = [("evaluation.questions", path) for path in plan.evaluation.questions]
+    paths = [("evaluation.questions", path) for path in plan.evaluation.questions]
     if plan.data is not None:
-        wanted += [("data.questions", path) for path in plan.data.questions]
-        wanted += [("index.corpus", path) for path in plan.index.corpus]
-    for key, path in wanted:
+        paths += [("data.questions", path) for path in plan.data.questions]
+        paths += [("index.corpus", path) for path in plan.index.corpus]
+    for key, path in paths:
         if not Path(path).exists():
             yield f"{key}: {path} is not there"
     try:
@@ -76,15 +76,15 @@ def _reserved(plan: LoopPlan) -> Iterator[str]:
                 yield f"{name}.options.{option}: the loop sets it: leave it out"
             elif option == "base_url" and plan.agent.recipe is not None:
                 yield f"{name}.options.base_url: the agent is trained, so its model is served by the loop"
-    for where, args in (("agent.overrides", plan.agent.overrides), ("agent.keys", plan.agent.keys)):
-        for override in args:
+    for section, overrides in (("agent.overrides", plan.agent.overrides), ("agent.keys", plan.agent.keys)):
+        for override in overrides:
             key, equals, _ = override.partition("=")
             if not equals:
-                yield f"{where}: {override} is not key=value"
+                yield f"{section}: {override} is not key=value"
             elif key.lstrip("+~") in _KEYS_SET:
-                yield f"{where}: {key} is set by the loop: leave it out"
-            elif where == "agent.keys" and not key.startswith("rag_r1."):
-                yield f"{where}: {key} is no key of rag_r1; those of trainings belong to agent.overrides"
+                yield f"{section}: {key} is set by the loop: leave it out"
+            elif section == "agent.keys" and not key.startswith("rag_r1."):
+                yield f"{section}: {key} is no key of rag_r1; those of trainings belong to agent.overrides"
 
 
 def _agent(plan: LoopPlan) -> Iterator[str]:
@@ -101,7 +101,7 @@ def _options(plan: LoopPlan) -> Iterator[str]:
     commands, somewhere = StepCommands(plan, _SOME_ADDRESS), Path("OUT")
     model, query = plan.agent.model, plan.index.first_query
 
-    def played(section: str, arguments: Callable[[], RolloutArguments]) -> Iterator[str]:
+    def play_problems(section: str, arguments: Callable[[], RolloutArguments]) -> Iterator[str]:
         try:
             args = arguments()
         except ArgumentsError as error:
@@ -112,11 +112,11 @@ def _options(plan: LoopPlan) -> Iterator[str]:
         except ValueError as error:
             yield f"agent.protocol or agent.keys: {error}"
 
-    yield from played("evaluation", partial(commands.evaluation_arguments, model, query, somewhere))
+    yield from play_problems("evaluation", partial(commands.evaluation_arguments, model, query, somewhere))
     if plan.data is None or plan.retriever is None:
         return
-    for problem in played("data", partial(commands.data_arguments, model, query, somewhere)):
-        if problem.startswith("data."):  # the others have been told
+    for problem in play_problems("data", partial(commands.data_arguments, model, query, somewhere)):
+        if problem.startswith("data."):  # the others are among those of the evaluation
             yield problem
     try:
         commands.retriever_options(somewhere, None, somewhere)

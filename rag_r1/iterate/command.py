@@ -16,6 +16,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,7 @@ from rag_r1.options.command_line import Arguments, CheckedOverrides, Positive, a
 from rag_r1.options.settings_file import recorded_settings
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.processes import mark_children, run_and_wait, stop_leftovers
-from rag_r1.runs.steps import PipelineFolder, Step
+from rag_r1.runs.steps import PipelineFolder
 
 STATE, LOG, SERVED = "state.json", "log.txt", "served.json"
 _DESCRIPTION = """\
@@ -52,24 +53,17 @@ recipe is a YAML with the sections agent, data, retriever, index, server and eva
 
 
 class IterateArguments(Arguments):
-    """Which loop, how long, and where."""
+    """The loop, its length and its folder."""
 
     recipe: Path = argument(
         "YAML file that describes the loop, or a shipped one, e.g. agentic_r/iterate", "RECIPE"
     )
     out: Path = argument("folder of the loop; run again, the command goes on where it was interrupted", "DIR")
-    rounds: Positive = argument("a finished loop goes on with a larger number", "K", default=2)
+    rounds: Positive = argument("number of rounds; a finished loop goes on with a larger one", "K", default=2)
     check_only: bool = argument(
         "check the recipe, print the steps and their commands, and end", default=False, old="dry_run"
     )
-    overrides: CheckedOverrides = argument("a key of the recipe", "key=value", default=[])
-
-
-def _file(recipe: Path) -> Path:
-    try:
-        return find_file(recipe, ".yaml")
-    except RecipeError as error:
-        raise PlanError([str(error)]) from error
+    overrides: CheckedOverrides = argument("new value for a key of the recipe", "key=value", default=[])
 
 
 @command_main(RunError, resumable=True)
@@ -77,7 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Returns 0 when all steps are done, 1 with the reason if not, 130 after Ctrl-C."""
     args = read_arguments(IterateArguments, arguments, prog="rag-r1 iterate", description=_DESCRIPTION)
     try:
-        plan = read_plan(_file(args.recipe), args.overrides)
+        plan = read_plan(find_file(args.recipe, ".yaml"), args.overrides)
         if problems := find_problems(plan):
             raise PlanError([f"{args.recipe}: {problem}" for problem in problems])
         out = args.out.resolve()
@@ -90,65 +84,60 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 PipelineFolder.held(out) as folder,
                 LoopServer(plan.server, out) as service,
             ):
-                _take(steps, folder, service)
-    except PlanError as error:
-        for problem in error.problems:
+                _run_steps(steps, folder, service)
+    except (PlanError, RecipeError) as error:
+        problems = error.problems if isinstance(error, PlanError) else [str(error)]
+        for problem in problems:
             print_error(problem)
-        print(f"{len(error.problems)} error(s): nothing was started", file=sys.stderr)
+        print(f"{len(problems)} error(s): nothing was started", file=sys.stderr)
         return 1
     return 0
 
 
-def _take(steps: Sequence[LoopStep], folder: PipelineFolder, service: LoopServer) -> None:
+def _run_steps(steps: Sequence[LoopStep], folder: PipelineFolder, service: LoopServer) -> None:
     mark_children(folder.out)
     if ended := stop_leftovers(folder.out):
         print(f"ended {ended} processes that an earlier start had left behind")
-    as_steps = [_step(step, service) for step in steps]
     names = [step.name for step in steps]
-    for number, step in enumerate(as_steps, 1):
-        told = f"{number}/{len(steps)} {step.name}"
-        print(f"{told} ...", flush=True)
-        _write_state(folder, as_steps, step.name)
-        found = folder.run(step)
-        how = "was done before" if found == "done" else f"done in {folder.seconds(step.name):.0f} s"
-        print(f"{told}: {how}", flush=True)
-        if found != "done" and "em" in folder.facts(step.name):
+    for number, step in enumerate(steps, 1):
+        progress = f"{number}/{len(steps)} {step.name}"
+        print(f"{progress} ...", flush=True)
+        _write_state(folder, steps, step.name)
+        outcome = folder.run(replace(step, work=partial(_run_step, step, service)))
+        result = "was done before" if outcome == "done" else f"done in {folder.seconds(step.name):.0f} s"
+        print(f"{progress}: {result}", flush=True)
+        if outcome != "done" and "em" in folder.facts(step.name):
             print("\n".join(["", *write_table(folder.out, rows_of(folder, names)), ""]), flush=True)
-    _write_state(folder, as_steps, None)
+    _write_state(folder, steps, None)
     write_table(folder.out, rows_of(folder, names))  # a kill may have come between a step and its row
     print(f"{len(steps)} steps are done: {folder.out / MARKDOWN}")
 
 
-def _step(step: LoopStep, service: LoopServer) -> Step:
-    return Step(step.name, step.settings, partial(_work, step, service), step.results, step.needs)
-
-
-def _work(step: LoopStep, service: LoopServer, folder: Path) -> Mapping[str, Any]:
+def _run_step(step: LoopStep, service: LoopServer, folder: Path) -> Mapping[str, Any]:
     """Take a step in its folder; returns its facts. Raises RunError, which names the step's log."""
     url = service.serve(step.index) if step.index is not None else ""
     if step.command is None:
-        write_json(folder / SERVED, service.told(), private=True)
-    elif step.made is None or not (folder / step.made).exists():
+        write_json(folder / SERVED, service.index_facts(), private=True)
+    elif step.product is None or not (folder / step.product).exists():
         log = folder / LOG
         print(f"  log: {log}", flush=True)
         run_and_wait(step.command(url), log=log, named=f"the command of {step.name}")
-    return step.finish(folder)
+    return step.work(folder)
 
 
-def _write_state(folder: PipelineFolder, steps: Sequence[Step], now: str | None) -> None:
+def _write_state(folder: PipelineFolder, steps: Sequence[LoopStep], current: str | None) -> None:
     """How each step stands, and which is being taken."""
-    told = [
+    states = [
         {"name": step.name, "status": folder.status(step), "seconds": folder.seconds(step.name)}
         for step in steps
     ]
-    state = {"format": 1, "now": now, "steps": told}
+    state = {"format": 1, "now": current, "steps": states}
     write_json(folder.out / STATE, state, private=True)
 
 
 def _print_steps(steps: Sequence[LoopStep], folder: PipelineFolder, url: str) -> None:
     for number, step in enumerate(steps, 1):
-        status = folder.status(Step(step.name, step.settings, step.finish, step.results, step.needs))
-        print(f"{number}/{len(steps)} {step.name}{' (done)' if status == 'done' else ''}")
+        print(f"{number}/{len(steps)} {step.name}{' (done)' if folder.status(step) == 'done' else ''}")
         if step.command is None:
             print(f'  POST {url}/reload {{"path": "{step.index}"}}')
         else:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from rag_r1.evaluation.eval_arguments import EvalArguments
-from rag_r1.iterate.plan import LoopPlan, Query
+from rag_r1.iterate.plan import DataSpec, EvaluationSpec, LoopPlan, Query
 from rag_r1.options.command_line import hydra_quoted
 from rag_r1.retriever.data.arguments import DataArguments
 from rag_r1.retriever.training.options import TrainOptions, read_recipe
@@ -76,45 +76,38 @@ class StepCommands:
         """Train the agent of a round into `out`/stage1."""
         agent = self.plan.agent
         assert agent.recipe is not None
-        own = [override.replace("{round}", str(number)) for override in agent.overrides]
+        keys = [override.replace("{round}", str(number)) for override in agent.overrides]
         overrides = [
-            *(*own, *agent.keys, *_TRAINING, *query_keys(query)),
+            *(*keys, *agent.keys, *_TRAINING, *query_keys(query)),
             *(f"rag_r1.protocol={agent.protocol}", f"rag_r1.retriever.url={self.url}"),
             f"actor_rollout_ref.model.path={hydra_quoted(model)}",
         ]
         stage = StagesArguments(recipe=[agent.recipe], out=out, overrides=overrides)
-        return launch_words(self.plan.machine_of_agent, _CLI, ["stages", *stage.to_argv()])
+        return launch_words(agent.machine, _CLI, ["stages", *stage.to_argv()])
 
     def data(self, model: str, query: Query, out: Path) -> list[str]:
         """Make the training data of a round in `out`."""
         words = ["retriever", "data", *self.data_arguments(model, query, out).to_argv()]
-        return launch_words(self.plan.machine_of_agent, _CLI, words)
+        return launch_words(self.plan.agent.machine, _CLI, words)
 
     def data_arguments(self, model: str, query: Query, out: Path) -> DataArguments:
         """Its arguments. Raises ArgumentsError."""
-        data = self.plan.data
-        assert data is not None
-        return DataArguments.from_plain(
-            {**data.options, "questions": data.questions, **self._playing(model, query, out)}
-        )
+        return DataArguments.from_plain(self._playing(self.plan.data, model, query, out))
 
     def evaluation(self, model: str, query: Query, out: Path) -> list[str]:
         """Evaluate an agent with the served index."""
         words = ["eval", *self.evaluation_arguments(model, query, out).to_argv()]
-        return launch_words(self.plan.machine_of_agent, _CLI, words)
+        return launch_words(self.plan.agent.machine, _CLI, words)
 
     def evaluation_arguments(self, model: str, query: Query, out: Path) -> EvalArguments:
         """Its arguments. Raises ArgumentsError."""
-        evaluation = self.plan.evaluation
-        return EvalArguments.from_plain(
-            {**evaluation.options, "questions": evaluation.questions, **self._playing(model, query, out)}
-        )
+        return EvalArguments.from_plain(self._playing(self.plan.evaluation, model, query, out))
 
     def retriever(self, rows: Path, start: Path | None, out: Path) -> list[str]:
         """Train a retriever on the data in the folder `rows`, from the model `start` (None: the recipe's)."""
         assert self.plan.retriever is not None
         words = ["retriever", "train", *self.retriever_options(rows, start, out).to_argv()]
-        machine, processes = self.plan.machine_of_retriever, self.plan.retriever.processes
+        machine, processes = self.plan.retriever.machine, self.plan.retriever.processes
         if processes == 1:
             return launch_words(machine, _CLI, words)
         many = ["--nproc-per-node", str(processes), "-m", _CLI]
@@ -134,15 +127,21 @@ class StepCommands:
 
     def index(self, encoder: Path, out: Path) -> list[str]:
         """Build the index of a retriever."""
-        index = self.plan.index
+        index, retriever = self.plan.index, self.plan.retriever
+        assert retriever is not None
         words = ["--corpus", *index.corpus, "--out", str(out), "--backend", "dense"]
         words += ["--encoder", str(encoder), *flag_words(index.options)]
-        return launch_words(self.plan.machine_of_retriever, "retrieval_server.build_index", words)
+        return launch_words(retriever.machine, "retrieval_server.build_index", words)
 
-    def _playing(self, model: str, query: Query, out: Path) -> dict[str, Any]:
-        """What is played by which agent, with which search."""
+    def _playing(
+        self, section: DataSpec | EvaluationSpec | None, model: str, query: Query, out: Path
+    ) -> dict[str, Any]:
+        """Arguments of a command that plays a section's questions: with this agent and this search."""
+        assert section is not None
         agent = self.plan.agent
         return {
+            **section.options,
+            "questions": section.questions,
             **{"model": model, "protocol": agent.protocol, "retriever_url": self.url, "out": out},
             "overrides": [*agent.keys, *query_keys(query)],
         }

@@ -23,15 +23,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from rag_r1.io.bounded_yaml import YamlError, load_yaml, read_yaml
-from rag_r1.options.declare import (
-    Constraint,
-    OptionFault,
-    OptionsError,
-    PositiveCount,
-    Text,
-    options,
-    options_from,
-)
+from rag_r1.options.declare import Constraint, OptionsError, PositiveCount, Text, options, options_from
 from rag_r1.options.server_address import Address
 from rag_r1.protocols.retriever_query import Mode
 
@@ -51,8 +43,20 @@ class PlanError(ValueError):
         self.problems = list(problems)
 
 
+class _OnMachine:
+    """A section that names the machine of its commands."""
+
+    launcher: Texts
+    python: Text | None
+
+    @property
+    def machine(self) -> tuple[tuple[str, ...], str]:
+        """Launcher and Python."""
+        return self.launcher, self.python or sys.executable
+
+
 @options("agent")
-class AgentSpec:
+class AgentSpec(_OnMachine):
     """The agent, and the machine on which it is trained, plays and is evaluated."""
 
     #: The folder of a Hugging Face model, from which the first training starts: a base, or one that is
@@ -82,7 +86,7 @@ class DataSpec:
 
 
 @options("retriever")
-class RetrieverSpec:
+class RetrieverSpec(_OnMachine):
     """The retriever, and the machine on which it is trained and its index built."""
 
     #: Of `rag-r1 retriever train`.
@@ -151,25 +155,10 @@ class LoopPlan:
         sections = [self.evaluation, *([self.data] if self.data else [])]
         return self.agent.recipe is None and all("base_url" in section.options for section in sections)
 
-    @property
-    def machine_of_retriever(self) -> tuple[tuple[str, ...], str]:
-        """Launcher and Python."""
-        assert self.retriever is not None
-        return self.retriever.launcher, self.retriever.python or sys.executable
 
-    @property
-    def machine_of_agent(self) -> tuple[tuple[str, ...], str]:
-        """Launcher and Python."""
-        return self.agent.launcher, self.agent.python or sys.executable
-
-
-_SECTIONS: dict[str, type] = {
-    "agent": AgentSpec,
-    "data": DataSpec,
-    "retriever": RetrieverSpec,
-    "index": IndexSpec,
-    "server": ServerSpec,
-    "evaluation": EvaluationSpec,
+_SECTIONS: dict[str, Any] = {
+    declared.options_key: declared  # type: ignore[attr-defined]
+    for declared in (AgentSpec, DataSpec, RetrieverSpec, IndexSpec, ServerSpec, EvaluationSpec)
 }
 _MAY_BE_ABSENT = ("data", "retriever")
 
@@ -177,24 +166,26 @@ _MAY_BE_ABSENT = ("data", "retriever")
 def read_plan(path: Path, overrides: Sequence[str] = ()) -> LoopPlan:
     """The loop of a file. Raises PlanError, with all wrong keys and values."""
     try:
-        given = read_yaml(path)
+        sections = read_yaml(path)
     except (OSError, YamlError) as error:
         raise PlanError([f"{path} cannot be read: {' '.join(str(error).split())}"]) from error
-    if not isinstance(given, dict):
+    if not isinstance(sections, dict):
         raise PlanError([f"{path}: must be a mapping with the sections {', '.join(_SECTIONS)}"])
-    problems = [problem for override in overrides if (problem := _override(given, override))]
+    problems = [problem for override in overrides if (problem := _override(sections, override))]
     known = ", ".join(_SECTIONS)
-    problems += [f"{path}: unknown section {name}: use {known}" for name in given if name not in _SECTIONS]
+    problems += [f"{path}: unknown section {name}: use {known}" for name in sections if name not in _SECTIONS]
     read: dict[str, Any] = {}
     for name, declared in _SECTIONS.items():
-        section = given.get(name)
+        section = sections.get(name)
         if section is None and name in _MAY_BE_ABSENT:
             read[name] = None
-            continue
-        try:
-            read[name] = _section(declared, name, section)
-        except OptionsError as error:
-            problems += [f"{path}: {fault}" for fault in error.faults]
+        elif section is not None and not isinstance(section, Mapping):
+            problems.append(f"{path}: {name} must be a mapping, not {section!r}")
+        else:
+            try:
+                read[name] = options_from(declared, section or {})
+            except OptionsError as error:
+                problems += [f"{path}: {fault}" for fault in error.faults]
     if not problems:
         problems = [f"{path}: {problem}" for problem in _contradictions(read)]
     if problems:
@@ -202,44 +193,36 @@ def read_plan(path: Path, overrides: Sequence[str] = ()) -> LoopPlan:
     return LoopPlan(**read)
 
 
-def _section(declared: type, name: str, section: Any) -> Any:
-    if section is None:
-        section = {}
-    if not isinstance(section, Mapping):
-        raise OptionsError([OptionFault(name, f"{name} must be a mapping, not {section!r}")])
-    return options_from(declared, section)
-
-
-def _contradictions(read: Mapping[str, Any]) -> list[str]:
-    found = []
-    if (read["data"] is None) != (read["retriever"] is None):
-        found.append("data and retriever are given together, or neither (then the retriever stays as it is)")
-    if read["retriever"] is not None and not read["index"].corpus:
-        found.append("index.corpus must be given: the index is built anew for each retriever")
-    if read["retriever"] is None and read["agent"].recipe is None:
-        found.append("agent.recipe or retriever must be given: otherwise there is nothing to train")
-    if read["retriever"] is None and read["agent"].start == "base":
-        found.append(
+def _contradictions(sections: Mapping[str, Any]) -> list[str]:
+    problems = []
+    if (sections["data"] is None) != (sections["retriever"] is None):
+        problems.append("data and retriever are given together, or neither: then the retriever stays")
+    if sections["retriever"] is not None and not sections["index"].corpus:
+        problems.append("index.corpus must be given: the index is built anew for each retriever")
+    if sections["retriever"] is None and sections["agent"].recipe is None:
+        problems.append("agent.recipe or retriever must be given: otherwise there is nothing to train")
+    if sections["retriever"] is None and sections["agent"].start == "base":
+        problems.append(
             "agent.start must be previous where there is no retriever: otherwise all rounds train the same"
         )
-    return found
+    return problems
 
 
-def _override(given: dict[str, Any], override: str) -> str | None:
+def _override(plan: dict[str, Any], override: str) -> str | None:
     """Put `section.key=value` into what was read; what is wrong with it, or None."""
     key, _, text = override.partition("=")
-    *sections, last = key.split(".")
-    if not sections:
+    *parents, last = key.split(".")
+    if not parents:
         return f"{override}: write section.key=value, such as agent.model=models/other"
-    place = given
-    for name in sections:
-        if place.get(name) is None:
-            place[name] = {}
-        place = place[name]
-        if not isinstance(place, dict):
+    section = plan
+    for name in parents:
+        if section.get(name) is None:
+            section[name] = {}
+        section = section[name]
+        if not isinstance(section, dict):
             return f"{override}: {name} is no section"
     try:
-        place[last] = load_yaml(text)
+        section[last] = load_yaml(text)
     except YamlError as error:
         return f"{override}: its value cannot be read: {' '.join(str(error).split())}"
     return None

@@ -13,7 +13,7 @@ from rag_r1.runs.response_cache import ResponseCache, Usage
 
 #: Name of a figure of ours -> its name in report.json.
 FIGURES = {"em": "em", "f1": "f1", "searches": "queries", "recall": "recall"}
-_USED = ("requests", "prompt_tokens", "completion_tokens")
+_USAGE_KEYS = ("requests", "prompt_tokens", "completion_tokens")
 
 
 def evaluation_facts(folder: Path) -> dict[str, Any]:
@@ -22,31 +22,31 @@ def evaluation_facts(folder: Path) -> dict[str, Any]:
     report = _read(folder / "run" / "report.json")
     try:
         figures = {
-            name: {end: report["figures"][theirs]["mean"][end] for end in ("value", "low", "high")}
-            for name, theirs in FIGURES.items()
+            name: {end: report["figures"][column]["mean"][end] for end in ("value", "low", "high")}
+            for name, column in FIGURES.items()
         }
         counted = report["counts"]["all"]
         counts = {name: counted[name] for name in ("questions", "episodes", "failed")}
     except (KeyError, TypeError) as error:
         raise _unreadable(folder / "run" / "report.json", error) from error
-    return {**figures, **counts, "usage": _of_journals(folder / "run")}
+    return {**figures, **counts, "usage": _journal_usage(folder / "run")}
 
 
 def data_facts(folder: Path) -> dict[str, Any]:
     """Of `rag-r1 retriever data` in `folder`/run: searches, rows, and the usage of its three steps. Raises
     RunError."""
-    told = _read(folder / "run" / "summary.json")
+    summary = _read(folder / "run" / "summary.json")
     used = Usage()
     try:
         for step in ("trajectories", "correctness", "relevance"):
-            used.add(told.get(step, {}).get("usage", {}))
-        searches, rows = told["candidates"]["searches"], told["selection"]["rows"]
+            used.add(summary.get(step, {}).get("usage", {}))
+        searches, rows = summary["candidates"]["searches"], summary["selection"]["rows"]
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise _unreadable(folder / "run" / "summary.json", error) from error
-    return {"searches": searches, "rows": rows, "usage": _shown(used)}
+    return {"searches": searches, "rows": rows, "usage": _usage_dict(used)}
 
 
-def _of_journals(run: Path) -> dict[str, int]:
+def _journal_usage(run: Path) -> dict[str, int]:
     """What the answers have used that are in the journals of an evaluation: the policy's and a judge's."""
     tape = ResponseCache()
     try:
@@ -55,19 +55,19 @@ def _of_journals(run: Path) -> dict[str, int]:
                 JsonLinesFile(path, tape.index).close()
     except OSError as error:
         raise RunError(str(error)) from error
-    return _shown(tape.usage)
+    return _usage_dict(tape.usage)
 
 
-def _shown(used: Usage) -> dict[str, int]:
-    return {name: getattr(used, name) for name in _USED}
+def _usage_dict(used: Usage) -> dict[str, int]:
+    return {name: getattr(used, name) for name in _USAGE_KEYS}
 
 
 def _read(path: Path) -> Mapping[str, Any]:
     try:
-        found = read_json_file(path)
-        if not isinstance(found, dict):
+        value = read_json_file(path)
+        if not isinstance(value, dict):
             raise ValueError("not a JSON object")
-        return found
+        return value
     except (OSError, ValueError) as error:
         raise _unreadable(path, error) from error
 

@@ -37,24 +37,18 @@ LOG = "server.log"
 UNKNOWN = "http://127.0.0.1:PORT"
 #: Seconds for an index to be loaded; one of many gigabytes takes minutes.
 _LOADING_S = 3600.0
-#: What `/ready` and a manifest both tell, by their names there.
-_SAME = ("passages", "corpus_sha256", "encoder", "separator", "max_length", "query_prefix")
+#: Keys that `/ready` and a manifest have in common.
+_COMPARED = ("passages", "corpus_sha256", "encoder", "separator", "max_length", "query_prefix")
 
 
-class LoopServer:
+class LoopServer(ExitStack):
     """The server of a loop in the folder `out`; a context manager. `url`: its address, once it is known."""
 
     def __init__(self, server: ServerSpec, out: Path):
+        super().__init__()
         self.server, self.out = server, out
         self.url = (server.url or "").rstrip("/")
         self._serves: Path | None = None
-        self._started = ExitStack()
-
-    def __enter__(self) -> LoopServer:
-        return self
-
-    def __exit__(self, *unused: object) -> None:
-        self._started.close()
 
     def serve(self, index: Path) -> str:
         """See to it that the index in this folder is served; returns the address. Raises RunError."""
@@ -63,25 +57,24 @@ class LoopServer:
         if not self.url:
             self._start(index)
         else:
-            self._order(index)
+            self._request_reload(index)
         self._compare(index)
         self._serves = index
         return self.url
 
-    def told(self) -> dict[str, Any]:
-        """What the server says about its index, but for the number of reloads. Raises RunError."""
+    def index_facts(self) -> dict[str, Any]:
+        """The facts about the served index, without the number of reloads. Raises RunError."""
         try:
-            ready = (
-                describe_server(self.url)["ready"] if ready_address(self.url)[1] is None else self._of_index()
-            )
+            is_named = ready_address(self.url)[1] is not None
+            ready = self._named_index_facts() if is_named else describe_server(self.url)["ready"]
         except ProvenanceError as error:
             raise RunError(str(error)) from error
         if ready is None:
             raise RunError(f"the server at {self.url} is not ready: see its log")
-        return {name: ready.get(name) for name in _SAME}
+        return {name: ready.get(name) for name in _COMPARED}
 
-    def _of_index(self) -> dict[str, Any] | None:
-        """What `/ready` says about the index that the address names."""
+    def _named_index_facts(self) -> dict[str, Any] | None:
+        """The part of `/ready` about the index that the address names."""
         address, name = ready_address(self.url)
         answer = self._request("GET", address)
         indexes = answer.json().get("indexes") if answer.status_code == 200 else None
@@ -91,15 +84,14 @@ class LoopServer:
         log = self.out / LOG
         root = os.path.commonpath([index.resolve().parent, self.out])
         options = ("--reload-root", root, *self.server.options)
-        started = retrieval_process(index, log, *options, wait_s=_LOADING_S)
-        self.url = self._started.enter_context(started)
+        self.url = self.enter_context(retrieval_process(index, log, *options, wait_s=_LOADING_S))
 
-    def _order(self, index: Path) -> None:
+    def _request_reload(self, index: Path) -> None:
         address, name = ready_address(self.url)
         body = {"path": self.path_on_server(index), **({"index": name} if name else {})}
         encoder = facts_of(index)["encoder"]
-        if encoder and (there := self.path_on_server(Path(encoder))) != encoder:
-            body["encoder"] = there
+        if encoder and (remote := self.path_on_server(Path(encoder))) != encoder:
+            body["encoder"] = remote
         deadline = time.monotonic() + _LOADING_S
         while True:
             answer = self._request("POST", f"{address.removesuffix('/ready')}/reload", body)
@@ -119,16 +111,16 @@ class LoopServer:
 
     def path_on_server(self, index: Path) -> str:
         """The folder as the server's machine names it."""
-        for here, there in self.server.paths.items():
-            if index.is_relative_to(Path(here).resolve()):
-                return str(Path(there) / index.relative_to(Path(here).resolve()))
+        for local, remote in self.server.paths.items():
+            if index.is_relative_to(Path(local).resolve()):
+                return str(Path(remote) / index.relative_to(Path(local).resolve()))
         return str(index)
 
     def _compare(self, index: Path) -> None:
-        served, expected = self.told(), facts_of(index)
+        served, expected = self.index_facts(), facts_of(index)
         wrong = [
             f"{name} is {served[name]!r}, and {expected[name]!r} in {index / 'manifest.json'}"
-            for name in _SAME
+            for name in _COMPARED
             if served[name] != expected[name]
         ]
         if wrong:
@@ -149,7 +141,7 @@ class LoopServer:
 
 
 def facts_of(index: Path) -> dict[str, Any]:
-    """What a server of this index says at `/ready`, by the manifest. Raises RunError if it cannot be
+    """The facts that `/ready` has for this index, from the manifest. Raises RunError if it cannot be
     read."""
     path = index / "manifest.json"
     try:
@@ -159,8 +151,8 @@ def facts_of(index: Path) -> dict[str, Any]:
         return {
             "passages": manifest["count"],
             "corpus_sha256": manifest["corpus"]["sha256"],
-            **{name: encoder.get(names.get(name, name)) for name in _SAME[2:]},
+            **{name: encoder.get(names.get(name, name)) for name in _COMPARED[2:]},
         }
     except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
-        what = f"{path} cannot be read ({error!r})"
-        raise RunError(f"{what}: give the folder of a finished index") from error
+        message = f"{path} cannot be read ({error!r})"
+        raise RunError(f"{message}: give the folder of a finished index") from error

@@ -30,9 +30,10 @@ from rag_r1.config.recipes import Recipe, find_file
 from rag_r1.io.atomic_files import atomic_file
 from rag_r1.io.file_hash import sha256_of_file
 from rag_r1.iterate.commands import StepCommands
-from rag_r1.iterate.plan import LoopPlan, Query
+from rag_r1.iterate.plan import DataSpec, EvaluationSpec, LoopPlan, Query
 from rag_r1.iterate.results import data_facts, evaluation_facts
 from rag_r1.runs.errors import RunError
+from rag_r1.runs.steps import Step
 from rag_r1.training.next_steps import finished_model
 
 #: Options that decide how fast a step is, what it costs or where it asks, and not what its result is.
@@ -49,26 +50,19 @@ _HOW_FAST = frozenset(
 
 
 @dataclass(frozen=True)
-class LoopStep:
-    """A step. `settings`, `needs`, `results`: as in rag_r1/runs/steps.py. `index`: the folder of the
-    index that must be served meanwhile, if it searches. `command`: its command for a server's address; None:
-    to serve the index is all. `made`: a file in its folder with which the command has no more to do.
-    `finish`: takes the folder after that, and returns facts."""
+class LoopStep(Step):
+    """A step whose `work` follows its command. `index`: the folder of the index that must be served, if it
+    searches. `command`: its command for a server's address; None: to serve the index is all. `product`: a
+    file in its folder with which the command has no more to do."""
 
-    name: str
-    settings: Mapping[str, Any]
-    results: Sequence[str]
-    needs: Sequence[str] = ()
     index: Path | None = None
     command: Callable[[str], list[str]] | None = None
-    made: str | None = None
-    finish: Callable[[Path], Mapping[str, Any]] = lambda folder: {}
+    product: str | None = None
 
 
 @dataclass
 class _LoopState:
-    """What the steps until now have led to: the agent's model and the served index, and the steps that have
-    made them."""
+    """The agent's model and the served index after the steps so far, and the steps that made them."""
 
     model: str
     index: Path
@@ -99,131 +93,134 @@ class Loop:
             raise RunError(f"{error.filename} cannot be read: {error.strerror}") from error
 
     def _steps(self) -> list[LoopStep]:
-        now = _LoopState(**vars(self._first))
-        steps = [self._evaluation("start/evaluation", now)]
+        state = _LoopState(**vars(self._first))
+        steps = [self._evaluation("start/evaluation", state)]
         trains_agent, trains_retriever = self.plan.agent.recipe is not None, self.plan.retriever is not None
         last = self.rounds + 1 if trains_agent and trains_retriever else self.rounds
         for number in range(1, last + 1):
             if trains_agent:
-                steps.append(self._agent(number, now))
-                steps.append(self._evaluation(f"round{number}/agent_evaluation", now))
+                steps.append(self._agent(number, state))
+                steps.append(self._evaluation(f"round{number}/agent_evaluation", state))
             if trains_retriever and number <= self.rounds:
-                steps += self._new_retriever(number, now)
-                steps.append(self._evaluation(f"round{number}/evaluation", now))
+                steps += self._new_retriever(number, state)
+                steps.append(self._evaluation(f"round{number}/evaluation", state))
         return steps
 
-    def _commands(self, url: str) -> StepCommands:
-        return StepCommands(self.plan, url)
-
-    def _agent(self, number: int, now: _LoopState) -> LoopStep:
-        agent, name = self.plan.agent, f"round{number}/agent"
+    def _agent(self, number: int, state: _LoopState) -> LoopStep:
+        plan, agent, name = self.plan, self.plan.agent, f"round{number}/agent"
         assert agent.recipe is not None
         previous = agent.start == "previous"
-        start = now.model if previous else self._first.model
-        needs = (now.by_agent if previous else ()) + now.by_index
-        query, training = now.query, self.out / name / "training"
+        start = state.model if previous else self._first.model
+        needs = (state.by_agent if previous else ()) + state.by_index
+        query, training = state.query, self.out / name / "training"
         settings = {
             "recipe": _content(Recipe.find(agent.recipe).path),
             "overrides": list(agent.overrides),
-            **self._playing(now),
-            **({} if previous and now.by_agent else {"start": self._first_agent}),
+            **self._playing(state),
+            **({} if previous and state.by_agent else {"start": self._first_agent}),
         }
-        now.model, now.by_agent = str(self.out / name / "model"), (name,)
+        state.model, state.by_agent = str(self.out / name / "model"), (name,)
         return LoopStep(
             name,
             settings,
+            _link_model,
             ("model",),
             needs,
-            now.index,
-            lambda url: self._commands(url).agent(start, query, number, training),
-            finish=_link_model,
+            state.index,
+            lambda url: StepCommands(plan, url).agent(start, query, number, training),
         )
 
-    def _evaluation(self, name: str, now: _LoopState) -> LoopStep:
-        evaluation, model, query = self.plan.evaluation, now.model, now.query
+    def _evaluation(self, name: str, state: _LoopState) -> LoopStep:
+        section, results = self.plan.evaluation, ("run/report.json",)
+        return self._play(name, section, evaluation_facts, results, state, StepCommands.evaluation)
+
+    def _play(
+        self,
+        name: str,
+        section: DataSpec | EvaluationSpec,
+        work: Callable[[Path], Mapping[str, Any]],
+        results: Sequence[str],
+        state: _LoopState,
+        command: Callable[[StepCommands, str, Query, Path], list[str]],
+    ) -> LoopStep:
+        """A step in which the agent plays a section's questions. `command`: a method of StepCommands."""
+        plan, model, query, run = self.plan, state.model, state.query, self.out / name / "run"
         settings = {
-            "questions": [_content(path) for path in evaluation.questions],
-            "options": _decisive(evaluation.options),
-            **self._playing(now),
-            **({} if now.by_agent else {"agent": self._first_agent}),
+            "questions": [_content(path) for path in section.questions],
+            "options": _decisive(section.options),
+            **self._playing(state),
+            **({} if state.by_agent else {"agent": self._first_agent}),
         }
-        run = self.out / name / "run"
         return LoopStep(
             name,
             settings,
-            ("run/report.json",),
-            now.by_agent + now.by_index,
-            now.index,
-            lambda url: self._commands(url).evaluation(model, query, run),
-            finish=evaluation_facts,
+            work,
+            results,
+            state.by_agent + state.by_index,
+            state.index,
+            lambda url: command(StepCommands(plan, url), model, query, run),
         )
 
-    def _new_retriever(self, number: int, now: _LoopState) -> list[LoopStep]:
+    def _new_retriever(self, number: int, state: _LoopState) -> list[LoopStep]:
         """Data, retriever, index and reload."""
-        plan, here = self.plan, f"round{number}"
-        assert plan.data is not None and plan.retriever is not None
-        data, retriever, index, reload = (f"{here}/{n}" for n in ("data", "retriever", "index", "reload"))
-        model, query = now.model, now.query
-        data_run, retriever_run = self.out / data / "run", self.out / retriever / "run"
-        start = now.retriever if plan.retriever.start == "previous" else None
-        steps = [
-            LoopStep(
-                data,
-                {
-                    "questions": [_content(path) for path in plan.data.questions],
-                    "options": _decisive(plan.data.options),
-                    **self._playing(now),
-                    **({} if now.by_agent else {"agent": self._first_agent}),
-                },
-                ("run/train.jsonl", "run/passages.jsonl"),
-                now.by_agent + now.by_index,
-                now.index,
-                lambda url: self._commands(url).data(model, query, data_run),
-                finish=data_facts,
-            ),
+        plan, spec = self.plan, self.plan.retriever
+        assert plan.data is not None and spec is not None
+        data, retriever, index, reload = (
+            f"round{number}/{name}" for name in ("data", "retriever", "index", "reload")
+        )
+        results = ("run/train.jsonl", "run/passages.jsonl")
+        data_step = self._play(data, plan.data, data_facts, results, state, StepCommands.data)
+        start = state.retriever if spec.start == "previous" else None
+        needs = (data, *(state.by_retriever if start else ()))
+        rows, run = self.out / data / "run", self.out / retriever / "run"
+        model, folder = run / "model", self.out / index / "index"
+        state.retriever, state.by_retriever = model, (retriever,)
+        state.index, state.by_index, state.query = folder, (index,), spec.query
+        return [
+            data_step,
             LoopStep(
                 retriever,
                 {
-                    "recipe": _content(find_file(plan.retriever.recipe, ".yaml")),
-                    "options": _decisive(plan.retriever.options),
-                    "query": plan.retriever.query,
+                    "recipe": _content(find_file(spec.recipe, ".yaml")),
+                    "options": _decisive(spec.options),
+                    "query": spec.query,
                 },
+                _no_facts,
                 ("run/model",),
-                (data, *(now.by_retriever if start else ())),
-                command=lambda url: self._commands(url).retriever(data_run, start, retriever_run),
+                needs,
+                command=lambda url: StepCommands(plan, url).retriever(rows, start, run),
             ),
-        ]
-        now.retriever, now.by_retriever = retriever_run / "model", (retriever,)
-        now.index, now.by_index, now.query = self.out / index / "index", (index,), plan.retriever.query
-        encoder, built = now.retriever, now.index
-        steps += [
             LoopStep(
                 index,
                 {
                     "corpus": [_files(path) for path in plan.index.corpus],
                     "options": _decisive(plan.index.options),
                 },
+                _no_facts,
                 ("index/manifest.json",),
                 (retriever,),
-                command=lambda url: self._commands(url).index(encoder, built),
-                made="index/manifest.json",  # an index that is there would be refused
+                command=lambda url: StepCommands(plan, url).index(model, folder),
+                product="index/manifest.json",  # an index that is there would be refused
             ),
-            LoopStep(reload, {}, ("served.json",), (index,), now.index),
+            LoopStep(reload, {}, _no_facts, ("served.json",), (index,), folder),
         ]
-        return steps
 
     @property
     def _first_agent(self) -> str:
-        """What the first agent is, for settings."""
+        """The first agent, for settings."""
         return self._first.model if self.plan.served_elsewhere else _files(self._first.model)
 
-    def _playing(self, now: _LoopState) -> dict[str, Any]:
-        """Settings of whatever plays: how, and with which index, if that is not another step's result."""
+    def _playing(self, state: _LoopState) -> dict[str, Any]:
+        """Settings of a step that plays: the agent's, and the index if that is not another step's result."""
         agent = self.plan.agent
-        settings = {"protocol": agent.protocol, "keys": list(agent.keys), "query": now.query}
-        if now.by_index:
+        settings = {"protocol": agent.protocol, "keys": list(agent.keys), "query": state.query}
+        if state.by_index:
             return settings
-        return settings | {"index": _content(now.index / "manifest.json")}
+        return settings | {"index": _content(state.index / "manifest.json")}
+
+
+def _no_facts(folder: Path) -> dict[str, Any]:
+    return {}
 
 
 def _link_model(folder: Path) -> dict[str, Any]:
@@ -254,5 +251,5 @@ def _files(name: str) -> str:
     if not path.exists():
         return name
     files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
-    told = json.dumps([[str(file.relative_to(path.parent)), file.stat().st_size] for file in files])
-    return hashlib.sha256(told.encode()).hexdigest()[:16]
+    sizes = json.dumps([[str(file.relative_to(path.parent)), file.stat().st_size] for file in files])
+    return hashlib.sha256(sizes.encode()).hexdigest()[:16]

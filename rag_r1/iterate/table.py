@@ -21,11 +21,7 @@ from rag_r1.runs.steps import PipelineFolder
 
 JSON, MARKDOWN, PICTURE = "rounds.json", "rounds.md", "rounds.png"
 _EVALUATION = re.compile(r"round(\d+)/(agent_)?evaluation")
-_USED = {
-    "requests": "requests",
-    "prompt_tokens": "prompt tokens",
-    "completion_tokens": "generated tokens",
-}
+_USED = {"requests": "requests", "prompt_tokens": "prompt tokens", "completion_tokens": "generated tokens"}
 _COLORS = {"em": BLUE, "recall": GREEN, "searches": ORANGE}
 _NOTE = """\
 EM, recall, F1 and searches are means over the data sources, on the held-out questions, with bootstrap
@@ -52,11 +48,11 @@ def rows_of(folder: PipelineFolder, names: Sequence[str]) -> list[dict[str, Any]
 
 
 def label(name: str) -> str:
-    """After what an evaluation was made, in words."""
-    found = _EVALUATION.fullmatch(name)
-    if found is None:
+    """The training after which an evaluation was made."""
+    match = _EVALUATION.fullmatch(name)
+    if match is None:
         return "start"
-    return f"round {found[1]}, {'agent' if found[2] else 'retriever'}"
+    return f"round {match[1]}, {'agent' if match[2] else 'retriever'}"
 
 
 def write_table(out: Path, rows: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -96,11 +92,11 @@ def draw(rows: Sequence[Mapping[str, Any]], out: Path) -> list[Path]:
     return pictures.draw(out / PICTURE, curves, size=(10.0, 3.6), panels=2)
 
 
-def _line(axes: Any, rows: Sequence[Mapping[str, Any]], name: str, shown: str) -> None:
+def _line(axes: Any, rows: Sequence[Mapping[str, Any]], name: str, title: str) -> None:
     places = [place for place, row in enumerate(rows) if row[name]["value"] is not None]
     if not places:
         return
     points = [rows[place][name] for place in places]
     values, color = [point["value"] for point in points], _COLORS[name]
-    options = {"fmt": "o-", "capsize": 2, "markersize": 4, "color": color, "label": shown}
+    options = {"fmt": "o-", "capsize": 2, "markersize": 4, "color": color, "label": title}
     axes.errorbar(places, values, yerr=reach(points), **options)

@@ -23,6 +23,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from rag_r1.io.atomic_files import write_lines
 from rag_r1.protocols.actions import well_formed
+from rag_r1.runs.errors import RunError
 
 CANDIDATES, PASSAGES, SUB_ANSWERS = "candidates.jsonl", "passages.jsonl", "sub_answers.jsonl"
 RELEVANCE, CORRECTNESS, TRAIN = "relevance.jsonl", "correctness.jsonl", "train.jsonl"
@@ -33,16 +34,12 @@ Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 RoundNumber = Annotated[int, Field(ge=1)]
 
 
-class RecordsError(ValueError):
-    """A file whose lines are not what they should be; the message names file, line and remedy."""
-
-
 class _Record(BaseModel):
     model_config = ConfigDict(strict=True, frozen=True, extra="ignore")
 
 
 class CandidatesRound(_Record):
-    """A search of a trajectory. `reasoning_context`: what the policy wrote and was shown, up to the end of
+    """A search of a trajectory. `reasoning_context`: the policy's text and its observations, up to the end of
     the turn that searches; `current_query`: the policy's query, and `sent_query` what the retriever was sent
     for it; `turn`: number of the turn, from 0 (several searches may share one); `reasoning`: the thought
     before the query, which may be empty (None in records that do not keep it)."""
@@ -150,7 +147,7 @@ Record = TypeVar("Record", bound=_Record)
 
 
 def read_records(kind: type[Record], *paths: str | Path) -> Iterator[Record]:
-    """The records of files of this kind. Raises RecordsError, which names file and line, for the first line
+    """The records of files of this kind. Raises RunError, which names file and line, for the first line
     that is none, and for a file that cannot be read."""
     return (record for path in paths for record, _ in read_with_offsets(kind, Path(path)))
 
@@ -165,26 +162,20 @@ def read_with_offsets(kind: type[Record], path: Path) -> Iterator[tuple[Record, 
                     yield _read(kind, line, f"{path}, line {number}"), place
                 place += len(line)
     except OSError as error:
-        what = f"{path} cannot be read ({error.strerror}): give a file whose lines are {_name(kind)}"
-        raise RecordsError(what) from error
+        message = f"{path} cannot be read ({error.strerror})"
+        raise RunError(f"{message}: give a file whose lines are {_name(kind)}") from error
 
 
 def record_at(kind: type[Record], path: Path, place: int) -> Record:
-    """The record at a place. Raises RecordsError if the file has changed since."""
+    """The record at a place. Raises RunError if the file has changed since."""
     with path.open("rb") as file:
         file.seek(place)
         return _read(kind, file.readline(), f"{path}, byte {place}")
 
 
-def read_training_rows(*paths: str | Path) -> Iterator[TrainingRow]:
-    """The rows of files as `rag-r1 retriever data` writes them, or as they were published. Raises
-    RecordsError."""
-    return read_records(TrainingRow, *paths)
-
-
 def write_records(path: Path, records: Iterable[_Record]) -> int:
-    """Write a file all or nothing; returns the number of its records. Values that were not given, or are
-    None, are left out."""
+    """Write a file all or nothing; returns the number of its records. Values that are not
+    set, or are None, are left out."""
     lines = (well_formed(json.dumps(plain(record), ensure_ascii=False)) + "\n" for record in records)
     return write_lines(path, lines, private=True)
 
@@ -198,10 +189,15 @@ def _read(kind: type[Record], line: bytes, place: str) -> Record:
     try:
         return kind.model_validate_json(line)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-        where = ".".join(map(str, first["loc"][:2]))
-        what = f"{where}: {first['msg']}" if where else first["msg"]
-        raise RecordsError(f"{place} is not {_name(kind)} ({what}): correct or remove it") from error
+        problem = first_problem(error)
+        raise RunError(f"{place} is not {_name(kind)} ({problem}): correct or remove it") from error
+
+
+def first_problem(error: ValidationError) -> str:
+    """The first of pydantic's problems, with its key."""
+    first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+    key = ".".join(map(str, first["loc"][:2]))
+    return f"{key}: {first['msg']}" if key else first["msg"]
 
 
 def _name(kind: type[_Record]) -> str:

@@ -3,7 +3,7 @@
 A chat enters, waits for its seat in the order of entering, and leaves: when it has ended, when its client has
 gone, or when it fails. At most `running` chats have a seat and at most `waiting` wait for one; the next is
 refused with the seconds after which a seat is likely to be free, estimated from how long chats took lately.
-Nothing here knows what a chat is. Belongs to one event loop.
+Nothing here depends on what a chat is. Belongs to one event loop.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import math
 import time
 from collections import deque
 
-#: A refused client is told to come back after at least and at most so many seconds.
+#: Least and most seconds after which a refused client may come back.
 SOONEST_S, LATEST_S = 1, 60
 #: Weight of the last chat in the mean of their seconds.
 _RECENT = 0.2
@@ -49,7 +49,7 @@ class AdmissionQueue:
         return len(self._queue)
 
     def enter(self) -> AdmissionTicket:
-        """Take a seat, or a place in the queue. Raises Full."""
+        """Take a seat, or a place in the queue. Raises ServerFullError."""
         ticket = AdmissionTicket(self)
         if self.running < self.most_running and not self._queue:
             self._seat(ticket)
@@ -65,9 +65,9 @@ class AdmissionQueue:
 
     def _seat(self, ticket: AdmissionTicket) -> None:
         self._seated.add(ticket)
-        ticket._sit()
+        ticket._admit()
 
-    def _left(self, ticket: AdmissionTicket, seconds: float | None) -> None:
+    def _release(self, ticket: AdmissionTicket, seconds: float | None) -> None:
         if ticket in self._seated:
             self._seated.remove(ticket)
             if seconds is not None:
@@ -99,8 +99,8 @@ class AdmissionTicket:
     def leave(self, *, finished: bool = False) -> None:
         """Give the seat, or the place in the queue, to the next. `finished`: the chat ran to its end, so its
         seconds count in the estimate. To leave twice changes nothing."""
-        self._seats._left(self, time.monotonic() - self._since if finished else None)
+        self._seats._release(self, time.monotonic() - self._since if finished else None)
 
-    def _sit(self) -> None:
+    def _admit(self) -> None:
         self._since = time.monotonic()
         self._seated.set_result(None)

@@ -24,6 +24,7 @@ from rag_r1.inference.client import Endpoint, EndpointOptions
 from rag_r1.inference.rate_limit import CancelToken
 from rag_r1.inference.streaming import OnText
 from rag_r1.options.import_path import add_working_directory
+from rag_r1.rollouts.checks import all_problems, try_servers
 from rag_r1.rollouts.engine_factory import IDS, TokenUnit, engine_maker
 from rag_r1.rollouts.requests import EpisodeRequest
 from rag_r1.rollouts.session import (
@@ -54,9 +55,9 @@ class ChatAgent:
 
     def prompt_fits(self, question: str) -> bool:
         """Is there room for the prompt with this question, and a token after it?"""
-        most = self.setup.budget.most_prompt_tokens
+        limit = self.setup.budget.most_prompt_tokens
         try:
-            return most is None or len(self.setup.prompt_ids(question)) <= most
+            return limit is None or len(self.setup.prompt_ids(question)) <= limit
         except ValueError:
             return False
 
@@ -73,8 +74,8 @@ class ChatAgent:
         (rag_r1/inference/streaming.py), if the endpoint returns token ids; others are asked for whole
         turns."""
         endpoint = await self._current()
-        ask = EpisodeRequest(uuid.uuid4().hex, question, (), seed=seed, temperature=temperature)
-        make = engine_maker(
+        request = EpisodeRequest(uuid.uuid4().hex, question, (), seed=seed, temperature=temperature)
+        engine_of = engine_maker(
             self.answers,
             self.setup,
             endpoint,
@@ -84,24 +85,23 @@ class ChatAgent:
             logprobs=self.setup.budget.max_state is not None,
             on_text=on_text if self.answers == IDS else None,
         )
-        episode = self.setup.episode(make(ask), observer)
+        episode = self.setup.episode(engine_of(request), observer)
         try:
             return await unless_cancelled(
-                endpoint.stop, episode.run(ask.id, question, _prompt_ids(self.setup, question))
+                endpoint.stop, episode.run(request.id, question, _prompt_ids(self.setup, question))
             )
         except RunError as error:
             logger.error("the endpoint refuses requests: %s", error)
-            record = Trajectory(ask.id, question, self.setup.protocol.name, status="engine_failure")
+            record = Trajectory(request.id, question, self.setup.protocol.name, status="engine_failure")
             record.failed("engine", str(error))
             return record
 
     async def try_out(self) -> None:
         """One search and one token, so that what does not work is known at start. Raises RunError."""
-        await try_search(self.setup, self.args.retriever_url)
-        probing = self.tokens.answers(
-            self.args.engine, self._endpoint, self.args.model, self.body, self.setup
-        )
-        self.answers = await unless_cancelled(self._endpoint.stop, probing)
+        args = self.args
+        probing = self.tokens.answers(args.engine, self._endpoint, args.model, self.body, self.setup)
+        search = try_search(self.setup, args.retriever_url)
+        self.answers, _ = await try_servers(unless_cancelled(self._endpoint.stop, probing), search)
         requires_token_ids(self.setup, self.answers)
 
     async def close(self) -> None:
@@ -117,16 +117,8 @@ class ChatAgent:
     def _connected(self) -> Endpoint:
         args = self.args
         assert args.base_url is not None
-        options = EndpointOptions(
-            url=args.base_url,
-            key_variable=args.api_key_env,
-            timeout_s=args.timeout_s,
-            retries=args.retries,
-            backoff_s=args.backoff_s,
-            in_flight=args.in_flight,
-            trust_env=args.trust_env,
-        )
-        return Endpoint(options, CancelToken())
+        options = args.model_dump(include={"timeout_s", "retries", "backoff_s", "in_flight", "trust_env"})
+        return Endpoint(EndpointOptions(args.base_url, args.api_key_env, **options), CancelToken())
 
 
 @asynccontextmanager
@@ -134,7 +126,8 @@ async def open_agent(args: EvalArguments) -> AsyncIterator[ChatAgent]:
     """A player that has been tried out, until the block ends. Raises RunError."""
     add_working_directory()
     try:
-        config, tokens, setup = prepare_agent(args, validation_limits(args.protocol), validation=True)
+        with all_problems(args, {}):
+            config, tokens, setup = prepare_agent(args, validation_limits(args.protocol), validation=True)
     except ValueError as error:  # of a key, of a file
         raise RunError(str(error)) from error
     player = ChatAgent(args, setup, tokens)

@@ -4,7 +4,7 @@
     GET  /v1/models             the one model
     POST /chat/                 {"text"} -> {"result"}: Agentic RAG-R1's API, one question, no history
     GET  /                      the chat page (page/)
-    GET  /about                 what the page tells about the server
+    GET  /about                 the description of the server for the page
     GET  /health, /metrics
 
 A full server, and one that stops, answers 503 with Retry-After. Every error is JSON in OpenAI's form, without
@@ -26,34 +26,26 @@ from starlette.types import Receive, Scope, Send
 
 from rag_r1.agent import Trajectory
 from rag_r1.serving.admission import ServerFullError
-from rag_r1.serving.conversation import ChatMessage, read_conversation
+from rag_r1.serving.conversation import read_conversation
 from rag_r1.serving.metrics import CONTENT_TYPE
-from rag_r1.serving.middleware import RequestGuard
+from rag_r1.serving.middleware import RequestError, RequestGuard
 from rag_r1.serving.page_info import PAGE_FILES, PageInfo
 from rag_r1.serving.sessions import FAILURES, ChatParameters, ChatSession, ChatSessions, reasoning_text
-from rag_r1.serving.wire import BACK_S, STOPPING, ChatRequest, TextRequest, completion, error_body
+from rag_r1.serving.wire import BACK_S, STOPPING, ChatRequest, Message, TextRequest, completion, error_body
 
 _PAGE = Path(__file__).with_name("page")
 _WORDS = {404: "not_found", 405: "method_not_allowed"}
-
-
-class RequestError(Exception):
-    """A request that gets an error."""
-
-    def __init__(self, status: int, code: str, reason: str, headers: dict[str, str] | None = None):
-        super().__init__(reason)
-        self.status, self.code, self.reason, self.headers = status, code, reason, headers
 
 
 def create_app(
     chats: ChatSessions,
     about: PageInfo,
     *,
-    own: Iterable[str] = (),
+    names: Iterable[str] = (),
     allowed: Iterable[str] = (),
     token: str | None = None,
 ) -> FastAPI:
-    """The app. `own`, `allowed`, `token`: see Guard."""
+    """The app. `names`, `allowed`, `token`: see RequestGuard."""
     app = FastAPI(title="RAG-R1 chat", docs_url=None, redoc_url=None)  # those pages load scripts from a CDN
     _add_error_handlers(app, chats)
     _add_chat(app, chats)
@@ -63,34 +55,34 @@ def create_app(
     def count(reason: str) -> None:
         chats.metrics.refused.labels(reason).inc()
 
-    app.add_middleware(RequestGuard, own=own, allowed=allowed, token=token, on_refusal=count)
+    app.add_middleware(RequestGuard, names=names, allowed=allowed, token=token, on_refusal=count)
     return app
 
 
 def _add_chat(app: FastAPI, chats: ChatSessions) -> None:
     @app.post("/v1/chat/completions", response_model=None)
     async def chat_completions(request: Request, body: ChatRequest) -> Response:
-        chat = _begin(chats, _wanted(chats, body))
+        chat = _begin_chat(chats, _chat_parameters(chats, body))
         if body.stream:
             return _ChatStream(chats, chat)
-        record = await _until_gone(request, chat)
+        record = await _record_unless_gone(request, chat)
         if record is None:
             return Response(status_code=499)  # nobody reads it
         return JSONResponse(
-            completion(chat.id, chats.name, _answered(record), reasoning_text(chat), chat.more)
+            completion(chat.id, chats.name, _answered_record(record), reasoning_text(chat), chat.details)
         )
 
     @app.post("/chat/", response_model=None)
     @app.post("/chat", response_model=None, include_in_schema=False)
     async def chat_text(request: Request, body: TextRequest) -> Response:
         try:
-            asked = read_conversation([ChatMessage("user", body.text)])
+            conversation = read_conversation([Message(role="user", content=body.text)])
         except ValueError as error:
             raise RequestError(400, "bad_input", f"text: {error}") from error
-        record = await _until_gone(request, _begin(chats, ChatParameters(asked)))
+        record = await _record_unless_gone(request, _begin_chat(chats, ChatParameters(conversation)))
         if record is None:
             return Response(status_code=499)
-        return JSONResponse({"result": _answered(record).answer or ""})
+        return JSONResponse({"result": _answered_record(record).answer or ""})
 
     @app.get("/v1/models")
     async def models() -> dict[str, Any]:
@@ -100,24 +92,24 @@ def _add_chat(app: FastAPI, chats: ChatSessions) -> None:
         }
 
 
-def _wanted(chats: ChatSessions, body: ChatRequest) -> ChatParameters:
+def _chat_parameters(chats: ChatSessions, body: ChatRequest) -> ChatParameters:
     if body.model is not None and body.model != chats.name:
         raise RequestError(404, "model_not_found", f"the only model is {chats.name!r}")
     if reason := body.refused():
         raise RequestError(400, "unsupported", reason)
     try:
-        asked = read_conversation([message.said() for message in body.messages])
+        conversation = read_conversation(body.messages)
     except ValueError as error:
         raise RequestError(400, "bad_input", f"messages: {error}") from error
     usage = body.stream_options is not None and body.stream_options.include_usage
-    return ChatParameters(asked, body.temperature or 0.0, body.seed or 0, usage, tuple(body.ignored))
+    return ChatParameters(conversation, body.temperature or 0.0, body.seed or 0, usage, tuple(body.ignored))
 
 
-def _begin(chats: ChatSessions, wanted: ChatParameters) -> ChatSession:
+def _begin_chat(chats: ChatSessions, parameters: ChatParameters) -> ChatSession:
     if chats.stopped:
         raise _stopping()
     try:
-        return chats.begin(wanted)
+        return chats.begin(parameters)
     except ServerFullError as full:
         chats.metrics.refused.labels("full").inc()
         headers = {"Retry-After": str(full.retry_after)}
@@ -128,27 +120,27 @@ def _stopping() -> RequestError:
     return RequestError(*STOPPING, {"Retry-After": str(BACK_S)})
 
 
-async def _until_gone(request: Request, chat: ChatSession) -> Trajectory | None:
-    """The record of the chat; None if the client goes away before, which ends the chat. Raises Refused if the
-    server stops before the chat has ended."""
+async def _record_unless_gone(request: Request, chat: ChatSession) -> Trajectory | None:
+    """The record of the chat; None if the client goes away before, which ends the chat. Raises RequestError
+    if the server stops before the chat has ended."""
 
-    async def gone() -> None:
+    async def disconnected() -> None:
         while (await request.receive())["type"] != "http.disconnect":
             pass
 
-    waiting = asyncio.create_task(gone())
+    disconnection = asyncio.create_task(disconnected())
     try:
-        await asyncio.wait({chat.task, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({chat.task, disconnection}, return_when=asyncio.FIRST_COMPLETED)
         if chat.task.cancelled():
             raise _stopping()
         return chat.task.result() if chat.task.done() else None
     finally:
-        waiting.cancel()
+        disconnection.cancel()
         chat.task.cancel()
 
 
-def _answered(record: Trajectory) -> Trajectory:
-    """The record. Raises Refused if the episode failed."""
+def _answered_record(record: Trajectory) -> Trajectory:
+    """The record. Raises RequestError if the episode failed."""
     if record.status in FAILURES:
         raise RequestError(*FAILURES[record.status])
     return record
@@ -171,7 +163,7 @@ class _ChatStream(StreamingResponse):
 
 def _add_page(app: FastAPI, about: PageInfo) -> None:
     @app.get("/about")
-    async def tell() -> dict[str, Any]:
+    async def page_info() -> dict[str, Any]:
         return about.public()
 
     for address, (name, media_type) in PAGE_FILES.items():
@@ -199,18 +191,14 @@ def _add_error_handlers(app: FastAPI, chats: ChatSessions) -> None:
     def answer(status: int, code: str, reason: str, headers: dict[str, str] | None = None) -> JSONResponse:
         return JSONResponse(error_body(code, reason), status, headers)
 
-    @app.exception_handler(RequestError)
-    async def refused(_: Request, error: RequestError) -> JSONResponse:
-        return answer(error.status, error.code, error.reason, error.headers)
-
     @app.exception_handler(RequestValidationError)
     async def bad_input(_: Request, error: RequestValidationError) -> JSONResponse:
         chats.metrics.refused.labels("bad_input").inc()
         first = error.errors()[0]
         if first["type"] == "json_invalid":
             return answer(400, "bad_input", "the body is not JSON")
-        where = ".".join(str(part)[:50] for part in first["loc"] if part != "body") or "body"
-        return answer(400, "bad_input", f"{where}: {first['msg']}")
+        field_name = ".".join(str(part)[:50] for part in first["loc"] if part != "body") or "body"
+        return answer(400, "bad_input", f"{field_name}: {first['msg']}")
 
     @app.exception_handler(HTTPException)
     async def http_error(_: Request, error: HTTPException) -> JSONResponse:

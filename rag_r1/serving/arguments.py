@@ -24,7 +24,7 @@ from rag_r1.rollouts.arguments import Above0
 
 From0 = Annotated[int, Field(ge=0), Constraint("a whole number of at least 0")]
 Port = Annotated[int, Field(ge=0, le=65535), Constraint("a port, 0 to 65535")]
-#: What `given` and EvalArguments have in common, by the same names, beside what every agent has.
+#: What ChatAgentArguments and EvalArguments have in common, by the same names, beside what every agent has.
 _SHARED = (
     "base_url",
     "max_response_tokens",
@@ -46,21 +46,21 @@ _RETRIES = 2
 
 
 class _ModelArguments(ServedModel):
-    """Where the model and what is searched come from."""
+    """The model and the passages to search."""
 
     model: str | None = argument(
-        "a folder: Hugging Face's, or a checkpoint of veRL, which is served here with vLLM; with --base-url, "
-        "the model's name there",
+        "folder of a Hugging Face model or of a checkpoint of veRL, which is served here with vLLM; with "
+        "--base-url, the model's name at that address",
         "MODEL",
         default=None,
     )
     demo: bool = argument(
-        "the demo's policy in its invented world, with everything that it needs: that of the last "
+        "serve the demo's policy in its invented world, with everything that it needs: that of the last "
         "`rag-r1 demo`, or else the embedded one, which has not learned to search yet",
         default=False,
     )
     documents: Path | None = argument(
-        "search a folder of your own: its documents are cut into passages and indexed with BM25 at start",
+        "folder to search: its documents are cut into passages and indexed with BM25 at start",
         "DIR",
         default=None,
     )
@@ -72,7 +72,7 @@ class _ModelArguments(ServedModel):
 
 
 class ChatAgentArguments(AgentSelection, EpisodeTokens, _ModelArguments):
-    """Which agent answers: a model and a search."""
+    """The agent that answers: a model and a search."""
 
     timeout_s: Above0 = argument("seconds for one turn of the model", default=300.0, rare=MODEL_SERVER)
     history: From0 | None = argument(
@@ -85,10 +85,10 @@ class ChatAgentArguments(AgentSelection, EpisodeTokens, _ModelArguments):
     out: Path = argument(
         "folder for logs, and for the index of --documents", "DIR", default=Path("outputs/serve")
     )
-    name: str = argument("the model's name in the API", default="rag-r1", rare=SERVER)
-    in_flight: Positive = argument("chats at a time", "N", default=32, old="concurrency")
+    name: str = argument("name of the model in the API", default="rag-r1", rare=SERVER)
+    in_flight: Positive = argument("most chats at a time", "N", default=32, old="concurrency")
     queue: From0 = argument(
-        "chats that wait for their turn; the next is refused with Retry-After", "N", default=64, rare=SERVER
+        "most chats that wait; the next is refused with Retry-After", "N", default=64, rare=SERVER
     )
 
     @property
@@ -98,21 +98,21 @@ class ChatAgentArguments(AgentSelection, EpisodeTokens, _ModelArguments):
 
 
 class ServeArguments(ChatAgentArguments):
-    """`rag-r1 serve`: also where it listens."""
+    """`rag-r1 serve`: the agent, and the address to listen on."""
 
     host: str = argument(
         "address to listen on; 127.0.0.1: this machine only; 0.0.0.0: the whole network", default="127.0.0.1"
     )
     port: Port = argument("port to listen on; 0: a free one", default=8080)
     allowed_host: list[str] = argument(
-        "a name under which browsers reach this server, beside addresses, localhost and the machine's own "
-        "name: that of a proxy; may be repeated",
+        "further name under which browsers reach this server, such as that of a proxy, beside addresses, "
+        "localhost and the name of the machine; may be repeated",
         "NAME",
         default=[],
         rare=SERVER,
     )
     drain_s: Annotated[int, Field(ge=1), Constraint("a number of seconds of at least 1")] = argument(
-        "seconds that chats get to finish after SIGTERM or Ctrl-C", default=120, rare=SERVER
+        "seconds for chats to finish after SIGTERM or Ctrl-C", default=120, rare=SERVER
     )
 
     @model_validator(mode="after")

@@ -26,14 +26,14 @@ def citations(record: Trajectory, golds: Sequence[str] = ()) -> dict[str, Any]:
     """The event `citations`; see the top of the module. `passages` contain the answer, in the order in which
     they were shown: `turn` and `call` count from 0, `rank` from 1. `grounded`: are there any; None if nothing
     can be cited. With `golds`, the right answers, also `verdict`: right or wrong by exact match."""
-    found: list[dict[str, Any]] = []
+    passages: list[dict[str, Any]] = []
     citable = bool(record.answer) and normalise(record.answer) not in _NOT_CITED
     if citable:
         for turn, call, rank, document in _documents(record):
             if cover_exact_match(document.contents, [record.answer], ordered=True):
                 place = {"turn": turn, "call": call, "rank": rank}
-                found.append({**place, "id": document.id, "title": title_of(document)})
-    about = {"answer": record.answer, "passages": found, "grounded": bool(found) if citable else None}
+                passages.append({**place, "id": document.id, "title": title_of(document)})
+    about = {"answer": record.answer, "passages": passages, "grounded": bool(passages) if citable else None}
     if golds:
         right = exact_match(record.answer, golds)
         about |= {"verdict": "right" if right else "wrong", "golds": list(golds)}

@@ -63,17 +63,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"chat at {running.url}", flush=True)
 
     with bind_socket(args.host, args.port) as listener, launch_agent(args) as place:
-        asyncio.run(
-            serve(
-                args,
-                place,
-                listener,
-                ready,
-                allowed=args.allowed_host,
-                token=token,
-                drain_s=args.drain_s,
-            )
-        )
+        options = {"allowed": args.allowed_host, "token": token, "drain_s": args.drain_s}
+        asyncio.run(serve(args, place, listener, ready, **options))
     return 0
 
 

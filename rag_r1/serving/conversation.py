@@ -15,17 +15,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from rag_r1.protocols.actions import well_formed
+from rag_r1.serving.wire import Message
 
 _BEFORE = "Earlier in this conversation:"
 _NOW = "Now answer this question:"
-
-
-@dataclass(frozen=True)
-class ChatMessage:
-    """One message: `role` is system, developer, user or assistant."""
-
-    role: str
-    text: str
 
 
 @dataclass(frozen=True)
@@ -46,9 +39,9 @@ class Conversation:
     ignored: tuple[str, ...] = ()
 
 
-def read_conversation(messages: Sequence[ChatMessage]) -> Conversation:
+def read_conversation(messages: Sequence[Message]) -> Conversation:
     """The question and the history in the messages of a request. A question without an answer (stopped, or
-    failed) is left out. Raises ValueError unless the last message is a question."""
+    failed) is left out. Raises ValueError unless the last message is a question, and all are texts."""
     if not messages or messages[-1].role != "user" or not messages[-1].text.strip():
         raise ValueError("the last of the messages must be the user's question")
     earlier: list[PastQuestion] = []
@@ -66,19 +59,19 @@ def read_conversation(messages: Sequence[ChatMessage]) -> Conversation:
     return Conversation(well_formed(messages[-1].text).strip(), tuple(earlier), ignored)
 
 
-def with_history(asked: Conversation) -> str:
+def with_history(conversation: Conversation) -> str:
     """The text in the question's place of the prompt: the question itself if nothing was said before it."""
-    if not asked.earlier:
-        return asked.question
-    said = (f"Question: {one.question}\nAnswer: {one.answer}" for one in asked.earlier)
-    return "\n".join([_BEFORE, *said, _NOW, asked.question])
+    if not conversation.earlier:
+        return conversation.question
+    earlier = (f"Question: {past.question}\nAnswer: {past.answer}" for past in conversation.earlier)
+    return "\n".join([_BEFORE, *earlier, _NOW, conversation.question])
 
 
-def fit_history(asked: Conversation, most: int, fits: Callable[[str], bool]) -> tuple[str, int]:
-    """The text with as many of the last questions and answers, at most `most`, as fit; and their number.
+def fit_history(conversation: Conversation, limit: int, fits: Callable[[str], bool]) -> tuple[str, int]:
+    """The text with as many of the last questions and answers, at most `limit`, as fit; and their number.
     Without room for any it is the question alone, whether that fits or not."""
-    for count in range(min(most, len(asked.earlier)), 0, -1):
-        text = with_history(Conversation(asked.question, asked.earlier[-count:]))
+    for count in range(min(limit, len(conversation.earlier)), 0, -1):
+        text = with_history(Conversation(conversation.question, conversation.earlier[-count:]))
         if fits(text):
             return text, count
-    return asked.question, 0
+    return conversation.question, 0

@@ -7,7 +7,6 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import uvicorn
 
@@ -20,20 +19,8 @@ from rag_r1.serving.launch import LaunchedAgent
 from rag_r1.serving.metrics import ChatMetrics
 from rag_r1.serving.sessions import ChatSessions
 
-#: Seconds in which the clients of chats that a stop has ended are told so.
-_TOLD_S = 3
-
-
-@dataclass
-class RunningServer:
-    """A server that answers: its address, and the way to stop it from another thread."""
-
-    url: str
-    server: uvicorn.Server
-
-    def stop(self) -> None:
-        """Finish what has begun, then end."""
-        self.server.should_exit = True
+#: Seconds for the last messages to the clients of chats that a stop has ended.
+_LAST_MESSAGE_S = 3
 
 
 async def serve(
@@ -46,16 +33,16 @@ async def serve(
     token: str | None = None,
     drain_s: int = 120,
 ) -> None:
-    """Serve on a bound socket until a signal, or until Running.stop; `ready` is called when it answers.
+    """Serve on a bound socket until a signal, or until RunningServer.stop; `ready` is called when it answers.
     Raises RunError if the search or the model does not work."""
     host, port = listener.getsockname()[:2]
     async with open_agent(place.evaluation) as player:
         seats = AdmissionQueue(args.in_flight, args.queue)
         metrics = ChatMetrics(seats)
         chats = ChatSessions(player, seats, metrics, args.name, args.earlier, place.about.golds)
-        app = create_app(chats, place.about, own=_own_names(host), allowed=allowed, token=token)
-        server = _ChatServer(uvicorn_config(app, stop_s=drain_s + _TOLD_S), ready, chats, drain_s)
-        server.running = RunningServer(f"http://{_in_url(host)}:{port}", server)
+        app = create_app(chats, place.about, names=_server_names(host), allowed=allowed, token=token)
+        config = uvicorn_config(app, stop_s=drain_s + _LAST_MESSAGE_S)
+        server = RunningServer(config, f"http://{_in_url(host)}:{port}", ready, chats, drain_s)
         if threading.current_thread() is threading.main_thread():
             # uvicorn stops orderly at a signal, and then raises it once more: that one is ignored.
             for number in (signal.SIGTERM, signal.SIGINT):
@@ -63,25 +50,28 @@ async def serve(
         await server.serve(sockets=[listener])
 
 
-class _ChatServer(uvicorn.Server):
-    """Tells when it answers, and ends the chats that a stop has waited for long enough."""
-
-    running: RunningServer
+class RunningServer(uvicorn.Server):
+    """Calls `ready` when it answers at `url`, and ends the chats that take longer than a stop waits."""
 
     def __init__(
         self,
         config: uvicorn.Config,
+        url: str,
         ready: Callable[[RunningServer], None],
         chats: ChatSessions,
         drain_s: int,
     ):
         super().__init__(config)
-        self._ready, self._chats, self._drain_s = ready, chats, drain_s
+        self.url, self._ready, self._chats, self._drain_s = url, ready, chats, drain_s
+
+    def stop(self) -> None:
+        """Finish the chats that have begun, then end; may be called from another thread."""
+        self.should_exit = True
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         if not self.should_exit:
-            self._ready(self.running)
+            self._ready(self)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         end = asyncio.get_running_loop().call_later(self._drain_s, self._chats.stop)
@@ -91,7 +81,7 @@ class _ChatServer(uvicorn.Server):
             end.cancel()
 
 
-def _own_names(host: str) -> set[str]:
+def _server_names(host: str) -> set[str]:
     name = socket.gethostname()
     return {host, name, name.partition(".")[0]}
 

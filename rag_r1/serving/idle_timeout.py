@@ -22,7 +22,7 @@ _MAX_HEAD_BYTES = 64 << 10
 
 def uvicorn_config(app: object, *, stop_s: int, lifespan: Literal["on", "off"] = "off") -> uvicorn.Config:
     """uvicorn's, with these limits. `stop_s`: seconds after which a stop cancels what is under way;
-    `lifespan`: whether the app is told of the server's start and end."""
+    `lifespan`: whether the app gets the events of the server's start and end."""
     return uvicorn.Config(
         app,  # type: ignore[arg-type]
         log_config=None,

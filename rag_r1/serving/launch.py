@@ -34,7 +34,7 @@ _DEMO = "rag_r1.demo.chat:start"
 
 @dataclass(frozen=True)
 class LaunchedAgent:
-    """An agent that is ready to be asked, as the arguments of `rag-r1 eval`, and what is told about it."""
+    """An agent that is ready, as the arguments of `rag-r1 eval`, and its description for the page."""
 
     evaluation: EvalArguments
     about: PageInfo
@@ -46,36 +46,33 @@ def launch_agent(args: ChatAgentArguments) -> Iterator[LaunchedAgent]:
     with ExitStack() as stack:
         busy = RunError(f"another chat uses the folder {args.out}: choose another --out")
         stack.enter_context(hold_lock(args.out, busy, name=".lock"))
-        asked, about = import_object(_DEMO)(args, stack) if args.demo else _own(args, stack)
-        model, step = model_name(asked.model)
-        asked = resolve_model(asked)
-        if asked.base_url is None:
-            say(f"starting vLLM for {asked.model}; its log: {asked.out / 'vllm.log'}")
-        asked = stack.enter_context(serve_model(asked))
-        about = replace(about, protocol=asked.protocol, history=args.earlier)
-        yield LaunchedAgent(asked, about if about.model else replace(about, model=model, step=step))
+        evaluation, about = import_object(_DEMO)(args, stack) if args.demo else _agent_of(args, stack)
+        model, step = model_name(evaluation.model)
+        evaluation = resolve_model(evaluation)
+        if evaluation.base_url is None:
+            say(f"starting vLLM for {evaluation.model}; its log: {evaluation.out / 'vllm.log'}")
+        evaluation = stack.enter_context(serve_model(evaluation))
+        about = replace(about, protocol=evaluation.protocol, history=args.earlier)
+        yield LaunchedAgent(evaluation, about if about.model else replace(about, model=model, step=step))
 
 
-def _own(args: ChatAgentArguments, stack: ExitStack) -> tuple[EvalArguments, PageInfo]:
-    asked = to_eval_arguments(args)
+def _agent_of(args: ChatAgentArguments, stack: ExitStack) -> tuple[EvalArguments, PageInfo]:
+    """The agent of the arguments; a folder of documents is read and indexed anew at each start."""
+    evaluation = to_eval_arguments(args)
     if args.documents is None:
-        return asked, PageInfo(what="the passages of its retrieval server", index=asked.retriever_url)
-    url = _indexed(args.documents, args.out, stack, args.skip_bad_files)
-    about = PageInfo(what=f"the documents in {args.documents.name}", index=f"BM25 of {args.documents.name}")
-    return asked.model_copy(update={"retriever_url": url}), about
-
-
-def _indexed(folder: Path, out: Path, stack: ExitStack, skip_bad_files: bool) -> str:
-    """The address of a retrieval server for a folder of documents, which is read anew at each start."""
+        url = evaluation.retriever_url
+        return evaluation, PageInfo(what="the passages of its retrieval server", index=url)
     from rag_r1.tools.documents.corpus import index_folder
 
-    say(f"reading the documents in {folder}")
-    shutil.rmtree(out / _INDEX, ignore_errors=True)
+    say(f"reading the documents in {args.documents}")
+    shutil.rmtree(args.out / _INDEX, ignore_errors=True)
     try:
-        corpus = index_folder(folder, out / _CORPUS, skip_bad_files=skip_bad_files)
+        corpus = index_folder(args.documents, args.out / _CORPUS, skip_bad_files=args.skip_bad_files)
     except ValueError as error:
         raise RunError(f"--documents {error}") from error
-    return start_search(corpus, out, stack)
+    evaluation = evaluation.model_copy(update={"retriever_url": start_search(corpus, args.out, stack)})
+    name = args.documents.name
+    return evaluation, PageInfo(what=f"the documents in {name}", index=f"BM25 of {name}")
 
 
 def start_search(corpus: Path, out: Path, stack: ExitStack) -> str:

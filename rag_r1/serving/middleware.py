@@ -53,21 +53,21 @@ Refusal = tuple[int, str, str]
 
 
 class RequestGuard:
-    """One ASGI layer around the app; see the top of the module. `own`: the names of the server beside
+    """One ASGI layer around the app; see the top of the module. `names`: those beside
     localhost and addresses; `allowed`: those under which a proxy shows it; `token`: required of all but
-    OPEN_PATHS; `on_refusal`: told each reason."""
+    OPEN_PATHS; `on_refusal`: called with each reason."""
 
     def __init__(
         self,
         app: ASGIApp,
-        own: Iterable[str],
+        names: Iterable[str],
         allowed: Iterable[str],
         token: str | None,
         on_refusal: Callable[[str], None],
     ):
         self._app, self._token, self._on_refusal = app, token, on_refusal
         self._allowed = {name.lower().rstrip(".") for name in allowed}
-        self._hosts = {name.lower().rstrip(".") for name in own} | {"localhost"} | self._allowed
+        self._hosts = {name.lower().rstrip(".") for name in names} | {"localhost"} | self._allowed
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -93,8 +93,8 @@ class RequestGuard:
         if scope["method"] not in _READING:
             if self._is_foreign(scope, hosts[0]):
                 return 403, "cross_origin", "sent by a web page of another origin"
-            given = _values(scope, b"content-type")
-            if len(given) != 1 or not _JSON.fullmatch(given[0].partition(";")[0].strip()):
+            types = _values(scope, b"content-type")
+            if len(types) != 1 or not _JSON.fullmatch(types[0].partition(";")[0].strip()):
                 return 415, "unsupported_media_type", "send JSON, with 'Content-Type: application/json'"
         if self._token and scope["path"] not in OPEN_PATHS and not self._is_known(scope):
             return 401, "unauthorized", "send the server's token: 'Authorization: Bearer TOKEN'"
@@ -113,10 +113,10 @@ class RequestGuard:
 
     def _is_own(self, host: str, origin: str) -> bool:
         try:
-            there = urlsplit(origin).netloc
+            origin_host = urlsplit(origin).netloc
         except ValueError:
             return False
-        return bool(there) and (there == host or _name_of(there) in self._allowed)
+        return bool(origin_host) and (origin_host == host or _name_of(origin_host) in self._allowed)
 
     def _is_known(self, scope: Scope) -> bool:
         sent = [value for key, value in scope["headers"] if key == b"authorization"]
@@ -128,7 +128,7 @@ class RequestGuard:
 
 class WholeBodyMiddleware:
     """An ASGI layer for an app that is not ours: it gets a request when the body has arrived, within the
-    limits of this module. `check` is called with the whole body, and may raise BodyError."""
+    limits of this module. `check` is called with the whole body, and may raise RequestError."""
 
     def __init__(self, app: ASGIApp, check: Callable[[bytes], None] = lambda body: None):
         self._app, self._check = app, check
@@ -144,7 +144,7 @@ class WholeBodyMiddleware:
             while not arrived or arrived[-1].get("more_body"):
                 arrived.append(await arriving())
             self._check(b"".join(message.get("body", b"") for message in arrived))
-        except BodyError as refused:
+        except RequestError as refused:
             body = error_body(refused.code, refused.detail)
             return await JSONResponse(body, refused.status_code, {"Connection": "close"})(
                 scope, receive, send
@@ -178,33 +178,33 @@ async def unless_cancelled(app: ASGIApp, scope: Scope, receive: Receive, send: S
 
 def limit_body(receive: Receive) -> Receive:
     """`receive` that refuses a body which is too large or too slow, before it is in memory: it raises
-    BodyError."""
+    RequestError."""
     deadline = asyncio.get_running_loop().time() + BODY_TIMEOUT_S
-    seen, whole = 0, False
+    size, whole = 0, False
 
     async def arriving() -> Message:
-        nonlocal seen, whole
+        nonlocal size, whole
         if whole:  # what follows a body is the end of the connection, which has time
             return await receive()
-        left = deadline - asyncio.get_running_loop().time()
+        remaining = deadline - asyncio.get_running_loop().time()
         try:
-            message = await asyncio.wait_for(receive(), max(left, 0.001))
+            message = await asyncio.wait_for(receive(), max(remaining, 0.001))
         except (asyncio.TimeoutError, TimeoutError):
-            raise BodyError(408, "timeout", f"no whole body within {BODY_TIMEOUT_S:g} s") from None
-        seen += len(message.get("body", b""))
+            raise RequestError(408, "timeout", f"no whole body within {BODY_TIMEOUT_S:g} s") from None
+        size += len(message.get("body", b""))
         whole = not message.get("more_body", False)
-        if seen > MAX_BODY_BYTES:
-            raise BodyError(413, "too_large", f"the body is larger than {MAX_BODY_BYTES} bytes")
+        if size > MAX_BODY_BYTES:
+            raise RequestError(413, "too_large", f"the body is larger than {MAX_BODY_BYTES} bytes")
         return message
 
     return arriving
 
 
-class BodyError(HTTPException):
-    """A body that is not read to its end."""
+class RequestError(HTTPException):
+    """A request that is answered with an error. `code`: its word in OpenAI's form."""
 
-    def __init__(self, status: int, code: str, reason: str):
-        super().__init__(status, reason)
+    def __init__(self, status: int, code: str, reason: str, headers: dict[str, str] | None = None):
+        super().__init__(status, reason, headers)
         self.code = code
 
 
@@ -214,8 +214,8 @@ def _values(scope: Scope, name: bytes) -> list[str]:
 
 def _name_of(host: str) -> str | None:
     """The name or address without the port; None if it is neither."""
-    found = _HOST.fullmatch(host)
-    return found[1].strip("[]").rstrip(".") if found else None
+    match = _HOST.fullmatch(host)
+    return match[1].strip("[]").rstrip(".") if match else None
 
 
 def _is_address(name: str) -> bool:

@@ -50,9 +50,9 @@ FAILURES = {
 
 @dataclass(frozen=True)
 class ChatParameters:
-    """What a request asks for."""
+    """The question and the options of a request."""
 
-    asked: Conversation
+    conversation: Conversation
     temperature: float = 0.0
     seed: int = 0
     include_usage: bool = False
@@ -61,24 +61,25 @@ class ChatParameters:
 
 @dataclass
 class ChatSession:
-    """One chat. `task` gives the record; `shown` ends with None when it is done; `history`: the earlier
+    """One chat. `task` gives the record; `events` ends with None when it is done; `history`: the earlier
     questions that the policy was shown."""
 
-    wanted: ChatParameters
+    parameters: ChatParameters
     ticket: AdmissionTicket
     task: asyncio.Task[Trajectory] = field(init=False)
     id: str = field(default_factory=lambda: f"chatcmpl-{uuid.uuid4().hex}")
-    shown: asyncio.Queue[StreamEvent | None] = field(default_factory=asyncio.Queue)
+    events: asyncio.Queue[StreamEvent | None] = field(default_factory=asyncio.Queue)
     history: int = 0
 
     @property
-    def more(self) -> dict[str, object]:
-        """What was made of the request."""
-        return {"history": self.history, "ignored": [*self.wanted.asked.ignored, *self.wanted.ignored]}
+    def details(self) -> dict[str, object]:
+        """How the request was read: earlier questions that were used, and keys that were ignored."""
+        ignored = [*self.parameters.conversation.ignored, *self.parameters.ignored]
+        return {"history": self.history, "ignored": ignored}
 
 
 class ChatSessions:
-    """Begins chats, and tells them to clients. `name`: of the model; `most_history`: earlier questions that
+    """Begins chats, and streams them to clients. `name`: of the model; `most_history`: earlier questions that
     the policy is shown; `golds`: right answers, by question, where they are known."""
 
     def __init__(
@@ -96,16 +97,16 @@ class ChatSessions:
         self.stopped = False
         self._under_way: set[asyncio.Task[Trajectory]] = set()
 
-    def begin(self, wanted: ChatParameters) -> ChatSession:
-        """Begin a chat, or put it into the queue. Raises Full."""
-        chat = ChatSession(wanted, self.seats.enter())
+    def begin(self, parameters: ChatParameters) -> ChatSession:
+        """Begin a chat, or put it into the queue. Raises ServerFullError."""
+        chat = ChatSession(parameters, self.seats.enter())
         chat.task = asyncio.create_task(self._play(chat))
         self._under_way.add(chat.task)
         chat.task.add_done_callback(partial(self._ended, chat))
         return chat
 
     def stop(self) -> None:
-        """End every chat, also those that wait: their clients are told STOPPING."""
+        """End every chat, also those that wait: their clients get STOPPING."""
         self.stopped = True
         for task in self._under_way:
             task.cancel()
@@ -114,17 +115,17 @@ class ChatSessions:
         entered = time.monotonic()
         await chat.ticket.seat()
         self.metrics.wait.observe(time.monotonic() - entered)
-        wanted = chat.wanted
+        parameters = chat.parameters
         question, chat.history = await asyncio.to_thread(
-            fit_history, wanted.asked, self.most_history, self.player.prompt_fits
+            fit_history, parameters.conversation, self.most_history, self.player.prompt_fits
         )
-        shower = EventStreamer(self.player.setup.protocol, chat.shown.put_nowait)
+        streamer = EventStreamer(self.player.setup.protocol, chat.events.put_nowait)
         return await self.player.play(
             question,
-            temperature=wanted.temperature,
-            seed=wanted.seed,
-            observer=shower,
-            on_text=shower.begins,
+            temperature=parameters.temperature,
+            seed=parameters.seed,
+            observer=streamer,
+            on_text=streamer.begins,
         )
 
     def _ended(self, chat: ChatSession, task: asyncio.Task[Trajectory]) -> None:
@@ -132,12 +133,12 @@ class ChatSessions:
         finished = not task.cancelled() and task.exception() is None
         self._under_way.discard(task)
         chat.ticket.leave(finished=finished)
-        chat.shown.put_nowait(None)
+        chat.events.put_nowait(None)
         if finished:
             record = task.result()
             self.metrics.count_chat(record)
-            told = (chat.id, record.status, record.n_searches, record.seconds)
-            logger.info("%s: %s, searches: %d, %.1f s", *told)
+            summary = (chat.id, record.status, record.n_searches, record.seconds)
+            logger.info("%s: %s, searches: %d, %.1f s", *summary)
             if record.status in FAILURES:
                 details = "; ".join(one_line_text(note.detail) for note in record.failures)
                 logger.warning("%s: %s: %s", chat.id, record.status, details)
@@ -156,18 +157,18 @@ class ChatSessions:
         is_first = True
         while True:
             try:
-                shown = await asyncio.wait_for(chat.shown.get(), SILENT_S)
+                event = await asyncio.wait_for(chat.events.get(), SILENT_S)
             except (asyncio.TimeoutError, TimeoutError):
                 yield STILL_HERE
                 continue
-            if shown is None:
+            if event is None:
                 break
-            if shown.kind == "reasoning":
-                apart = shown.begins and not is_first
-                yield chunks.delta(reasoning_content=_BREAK + shown.text if apart else shown.text)
+            if event.kind == "reasoning":
+                apart = event.begins and not is_first
+                yield chunks.delta(reasoning_content=_BREAK + event.text if apart else event.text)
                 is_first = False
             else:
-                yield chunks.event(shown.kind, shown.data)
+                yield chunks.event(event.kind, event.data)
         for piece in self._last(chat, chunks):
             yield piece
         yield DONE
@@ -181,17 +182,19 @@ class ChatSessions:
             return [sse(error_body(*FAILURES[record.status][1:]))]
         pieces = [chunks.delta(content=record.answer)] if record.answer else []
         pieces += [
-            chunks.event("citations", citations(record, self.golds.get(chat.wanted.asked.question, ()))),
-            chunks.event("ended", {**episode_ending(record), **chat.more}),
+            chunks.event(
+                "citations", citations(record, self.golds.get(chat.parameters.conversation.question, ()))
+            ),
+            chunks.event("ended", {**episode_ending(record), **chat.details}),
             chunks.delta(finish=finish_reason(record)),
         ]
-        return [*pieces, chunks.usage(record)] if chat.wanted.include_usage else pieces
+        return [*pieces, chunks.usage(record)] if chat.parameters.include_usage else pieces
 
 
 def reasoning_text(chat: ChatSession) -> str:
-    """The reasoning of a chat that has ended, as its stream would have told it. Empties `shown`."""
+    """The reasoning of a chat that has ended, as its stream would have it. Empties `events`."""
     text = ""
-    while not chat.shown.empty():
-        if (shown := chat.shown.get_nowait()) is not None and shown.kind == "reasoning":
-            text += _BREAK + shown.text if shown.begins and text else shown.text
+    while not chat.events.empty():
+        if (event := chat.events.get_nowait()) is not None and event.kind == "reasoning":
+            text += _BREAK + event.text if event.begins and text else event.text
     return text

@@ -35,19 +35,19 @@ class StreamEvent:
 
 class EventStreamer:
     """An observer of one episode that passes on what is to be shown. `begins` is called when a generation
-    begins, if the engine tells it, and returns what takes its pieces; whatever the engine does not tell, the
-    end of the turn shows."""
+    begins, if the engine reports it, and returns the function for its pieces; text that the engine does not
+    report is shown at the end of the turn."""
 
     def __init__(self, protocol: Protocol, show: Callable[[StreamEvent], None]):
         self.protocol, self.show = protocol, show
-        self._told: list[str] = []  # of this turn's reasoning, in pieces
+        self._pieces: list[str] = []  # of this turn's reasoning, in pieces
 
     def __call__(self, event: Event) -> None:
         turn, data = event.turn, event.data
         if event.kind == "turn":
-            self._told = []
+            self._pieces = []
         elif event.kind == "tokens":
-            self._tell_rest(turn_reasoning(data["text"], self.protocol))
+            self._show_rest(turn_reasoning(data["text"], self.protocol))
         elif event.kind == "calls":
             self.show(StreamEvent("searching", data={"turn": turn, "calls": data["calls"]}))
         elif event.kind == "documents":
@@ -59,35 +59,35 @@ class EventStreamer:
     def begins(self) -> Callable[[str], None]:
         """A generation begins, perhaps anew. What was shown of the turn before stays: of this one is shown
         what goes beyond it, if it begins in the same way."""
-        growing, told = StreamingReasoning(self.protocol), "".join(self._told)
-        same = 0  # characters of `told` that have come again
+        growing, text_sent = StreamingReasoning(self.protocol), "".join(self._pieces)
+        same = 0  # characters of `text_sent` that have come again
 
-        def grown(piece: str) -> None:
+        def add_piece(piece: str) -> None:
             nonlocal same
             new = growing.feed(piece)
-            again, new = new[: len(told) - same], new[len(told) - same :]
-            if not told.startswith(again, same):
+            again, new = new[: len(text_sent) - same], new[len(text_sent) - same :]
+            if not text_sent.startswith(again, same):
                 growing.ended = True  # it says something else, which is not shown
                 return
             same += len(again)
-            self._tell(new)
+            self._show_reasoning(new)
 
-        return grown
+        return add_piece
 
-    def _tell_rest(self, text: str) -> None:
+    def _show_rest(self, text: str) -> None:
         """The reasoning of the whole turn."""
-        told = "".join(self._told)
-        if text.startswith(told):
-            self._tell(text[len(told) :])
+        text_sent = "".join(self._pieces)
+        if text.startswith(text_sent):
+            self._show_reasoning(text[len(text_sent) :])
 
-    def _tell(self, new: str) -> None:
+    def _show_reasoning(self, new: str) -> None:
         if new:
-            self.show(StreamEvent("reasoning", new, begins=not self._told))
-            self._told.append(new)
+            self.show(StreamEvent("reasoning", new, begins=not self._pieces))
+            self._pieces.append(new)
 
 
 def turn_reasoning(text: str, protocol: Protocol) -> str:
-    """What a turn says beside its call or answer, without the protocol's tags."""
+    """The text of a turn beside its call or answer, without the protocol's tags."""
     ends = [(end, i) for i, block in enumerate(protocol.acting) if (end := text.find(block.close)) >= 0]
     if ends:
         end, i = min(ends)
@@ -106,7 +106,7 @@ class StreamingReasoning:
     def __init__(self, protocol: Protocol):
         tags = _tags(protocol)
         self._tag = re.compile("|".join(map(re.escape, tags)))
-        self._begun = {tag[:length] for tag in tags for length in range(1, len(tag) + 1)}
+        self._tag_starts = {tag[:length] for tag in tags for length in range(1, len(tag) + 1)}
         self._longest = max(map(len, tags))
         self._acts = {block.open for block in protocol.acting if block.role in _ACTIONS}
         self._rest = ""  # may become a tag
@@ -119,7 +119,7 @@ class StreamingReasoning:
             return ""
         text = self._rest + piece
         end = len(text) - next(
-            (n for n in range(min(len(text), self._longest), 0, -1) if text[-n:] in self._begun), 0
+            (n for n in range(min(len(text), self._longest), 0, -1) if text[-n:] in self._tag_starts), 0
         )
         kept, at = [], 0
         for tag in self._tag.finditer(text):
@@ -135,15 +135,15 @@ class StreamingReasoning:
         return self._without_outer_space("".join(kept))
 
     def _without_outer_space(self, text: str) -> str:
-        said = text.rstrip()
-        space = text[len(said) :]
-        if not said:
+        visible = text.rstrip()
+        space = text[len(visible) :]
+        if not visible:
             if self._has_text:
                 self._space.append(space)
             return ""
-        said = "".join(self._space) + said if self._has_text else said.lstrip()
+        visible = "".join(self._space) + visible if self._has_text else visible.lstrip()
         self._space, self._has_text = [space], True
-        return said
+        return visible
 
 
 def _tags(protocol: Protocol) -> list[str]:

@@ -25,7 +25,6 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from rag_r1.agent import Trajectory
 from rag_r1.serving.citations import citations
-from rag_r1.serving.conversation import ChatMessage
 from rag_r1.serving.stream_events import episode_searches
 
 #: A request's limits: its messages, and the characters of one.
@@ -35,7 +34,7 @@ DONE = b"data: [DONE]\n\n"
 STILL_HERE = b": still here\n\n"
 #: Seconds after which a client may come back to a server that stops: another may have its place by then.
 BACK_S = 5
-#: What a stop ends is told: the status, the word and the sentence of the error.
+#: The error of a chat that a stop ends: its status, its word and its sentence.
 STOPPING = (503, "stopping", f"the server stops, and the chat with it: ask again in {BACK_S} s")
 
 
@@ -52,13 +51,14 @@ class Message(BaseModel):
     role: Literal["system", "developer", "user", "assistant"]
     content: Annotated[str, Field(max_length=MOST_CHARACTERS)] | list[ContentPart] | None = None
 
-    def said(self) -> ChatMessage:
-        """As the conversation is read. Raises ValueError for content that is no text."""
-        if isinstance(self.content, list):
-            if any(part.type != "text" for part in self.content):
-                raise ValueError("messages may contain text only")
-            return ChatMessage(self.role, "\n".join(part.text for part in self.content))
-        return ChatMessage(self.role, self.content or "")
+    @property
+    def text(self) -> str:
+        """The whole content. Raises ValueError if it is no text."""
+        if not isinstance(self.content, list):
+            return self.content or ""
+        if any(part.type != "text" for part in self.content):
+            raise ValueError("messages may contain text only")
+        return "\n".join(part.text for part in self.content)
 
 
 class StreamOptions(BaseModel):

@@ -8,7 +8,7 @@ to repeat.
 
 Words are compared without letter case and punctuation. Each character of Chinese, Japanese and Korean
 counts as a word, because these scripts do not separate words by spaces. The whole contents of a document
-and its text without the title line are both looked at. The time is linear in the number of words.
+and its text without the title line are both compared. The time is linear in the number of words.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ def words(text: str) -> list[str]:
 
 def find_quotation(target: str, documents: Iterable[Document], run: int = RUN) -> str | None:
     """The first run of words that `target` has in common with a document, or None if it quotes none."""
-    ours = words(target)
+    target_words = words(target)
     runs: dict[int, set[tuple[str, ...]]] = {}
     for document in documents:
         for text in dict.fromkeys((document.contents, document.text)):
-            theirs = words(text)
-            length = min(run, len(theirs))
-            if length < min(run, SHORTEST) or length > len(ours):
+            document_words = words(text)
+            length = min(run, len(document_words))
+            if length < min(run, SHORTEST) or length > len(target_words):
                 continue
             if length not in runs:
-                runs[length] = set(_runs(ours, length))
-            found = next((part for part in _runs(theirs, length) if part in runs[length]), None)
-            if found:
-                return " ".join(found)
+                runs[length] = set(_runs(target_words, length))
+            quotation = next((part for part in _runs(document_words, length) if part in runs[length]), None)
+            if quotation:
+                return " ".join(quotation)
     return None
 
 

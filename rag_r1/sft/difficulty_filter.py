@@ -69,12 +69,12 @@ def split(
     """Training and validation rows, each in the given order. Validation has `share` of the rows, rounded up
     (as RAG-R1's 252 of 5,022), but never all of them. Rows with the same question stand in the same part, so
     it can have some more."""
-    most = min(math.ceil(share * len(rows)), max(len(rows) - 1, 0))
+    limit = min(math.ceil(share * len(rows)), max(len(rows) - 1, 0))
     sizes = Counter(question_key(row.question) for row in rows)
     chosen: set[str] = set()
     taken = 0
     for key in sorted(sizes, key=lambda key: seeded_fraction(seed, "validation", key)):
-        if taken >= most:
+        if taken >= limit:
             break
         if taken + sizes[key] < len(rows):
             chosen.add(key)
@@ -89,11 +89,11 @@ def rollout_lines(questions: Iterable[QuestionRollouts]) -> Iterable[dict[str, A
     """The lines of rollouts.jsonl, as data_process/difficulty.py reads them: the number of rollouts until the
     first right one, or, if none was right, a line for each rollout."""
     for question in questions:
-        told = {"id": question.row.id, "question": question.row.question}
+        line = {"id": question.row.id, "question": question.row.question}
         if question.solved:
-            yield {**told, "rollouts": len(question.rights)}
+            yield {**line, "rollouts": len(question.rights)}
         else:
-            yield from ({**told, "rewards": {"cover_em": 0.0}} for _ in question.rights)
+            yield from ({**line, "rewards": {"cover_em": 0.0}} for _ in question.rights)
 
 
 def filter_counts(questions: Sequence[QuestionRollouts], share: float, seed: int) -> dict[str, Any]:

@@ -1,9 +1,9 @@
 """`rag-r1 filter`: replays questions and keeps those of suitable difficulty for RL.
 
 A question is asked once (sample 0), and if the answer is wrong, again, up to `--replays` times, until one is
-right. difficulty_filter.py says what is then kept. If a rollout fails with the infrastructure, its question
-waits for the next start of the command; once `--tries` are used up, that rollout is left out. So which
-questions are kept does not depend on when something failed. The folder has
+right. difficulty_filter.py has the rule of what is kept. If a rollout fails with the infrastructure, its
+question waits for the next start of the command; once `--tries` are used up, that rollout is left out. So
+the kept questions do not depend on when something failed. The folder has
 
     train.parquet, test.parquet    the kept rows, for training; only `extra_info.split` of those in
                                    test.parquet is changed, since the trainer's limits depend on it
@@ -20,6 +20,7 @@ from functools import partial
 from typing import Any
 
 from rag_r1.data.rows import QuestionRow, write_rows
+from rag_r1.evaluation.report.summary import stop_message
 from rag_r1.io.atomic_files import write_json, write_json_lines
 from rag_r1.options.command_line import Positive, argument, read_arguments
 from rag_r1.options.server_address import Address
@@ -58,15 +59,15 @@ _DEFAULTS = {"agent": {"max_turns": 10}}
 
 
 class FilterArguments(RolloutArguments):
-    """Who is asked, how often, and what is kept."""
+    """The policy, the number of its tries, and the share of questions to keep."""
 
     base_url: Address = argument("address of the endpoint, up to and with /v1", "URL", old="url")
-    model: str = argument("the model's name there", "NAME")
+    model: str = argument("name of the model at the endpoint", "NAME")
     replays: Positive = argument("further tries for a question whose first answer is wrong", "N", default=10)
-    temperature: From0 = argument("of the replays", "T", default=1.2, rare=SAMPLING)
-    first_temperature: From0 = argument("of the first try", "T", default=1.0, rare=SAMPLING)
-    share: Share = argument("share that is kept of what is right at the first try", default=0.25)
-    validation: Share = argument("share of the kept rows for test.parquet", default=0.05)
+    temperature: From0 = argument("temperature of the replays", "T", default=1.2, rare=SAMPLING)
+    first_temperature: From0 = argument("temperature of the first try", "T", default=1.0, rare=SAMPLING)
+    share: Share = argument("share to keep of the questions that are right at the first try", default=0.25)
+    validation: Share = argument("share of the kept rows that test.parquet gets", default=0.05)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -82,24 +83,17 @@ async def filter_questions(args: FilterArguments) -> int:
         ready = prepare(args, _DEFAULTS)
     if args.check_only:
         return await check_only(args, ready, args.base_url, args.model)
-    settings = settings_of(
-        args,
-        ready,
-        "filter",
-        replays=args.replays,
-        temperature=args.temperature,
-        first_temperature=args.first_temperature,
-    )
+    options = args.model_dump(include={"replays", "temperature", "first_temperature"})
+    settings = settings_of(args, ready, "filter", **options)
     rows = ready.questions.rows
     async with open_session(args, ready, args.base_url, args.model, settings) as run:
         jobs = (partial(replay_question, run.runner, row, requests_of(row, ready, args)) for row in rows)
-        played = await run.runner.run(jobs, len(rows), "question")
+        results = await run.runner.run(jobs, len(rows), "question")
         if run.stop.reason is not None:
             print(usage_line(run))
-            print(f"stopped: {run.stop.reason}")
-            print(f"{played.count(None)} questions are missing: run the same command again to go on")
+            print(stop_message(run.stop.reason, f"{results.count(None)} questions are missing"))
             return 3
-        _write(args, run, [question for question in played if question is not None], settings)
+        _write(args, run, [question for question in results if question is not None], settings)
         for line in ready.questions.bad.left_out():
             print(line, file=sys.stderr)
     return 0
@@ -121,12 +115,12 @@ def requests_of(row: QuestionRow, ready: RunSetup, args: FilterArguments) -> lis
 
 
 async def replay_question(
-    runner: EpisodeRunner, row: QuestionRow, asks: Sequence[EpisodeRequest]
+    runner: EpisodeRunner, row: QuestionRow, requests: Sequence[EpisodeRequest]
 ) -> QuestionRollouts:
-    """Play the asks of a question one after the other, until one is right."""
+    """Play the episodes of a question one after the other, until one is right."""
     rights: list[bool] = []
-    for ask in asks:
-        outcome = await runner.play(ask)
+    for request in requests:
+        outcome = await runner.play(request)
         if runner.is_open(outcome):
             return QuestionRollouts(row, tuple(rights), decided=False)
         if outcome.right is not None:
@@ -140,7 +134,7 @@ def _write(
     args: FilterArguments, run: RunSession, questions: Sequence[QuestionRollouts], settings: dict[str, Any]
 ) -> None:
     """Write the files and print the figures. Raises RunError if no question is kept."""
-    told = filter_counts(questions, args.share, args.seed)
+    counts = filter_counts(questions, args.share, args.seed)
     kept = [question.row for question in questions if is_kept(question, args.share, args.seed)]
     train, test = split(kept, args.validation, args.seed)
     write_json_lines(args.out / "rollouts.jsonl", rollout_lines(questions), private=True)
@@ -150,35 +144,34 @@ def _write(
         "settings": {**settings, "model": args.model, "answers": run.answers},
         "share": args.share,
         "validation": args.validation,
-        **told,
+        **counts,
         "written": {"train": len(train), "test": len(test)},
         "usage": vars(run.spending.usage),
         "cost": run.spending.cost,
     }
     write_json(args.out / "summary.json", summary, ensure_ascii=False, private=True)
-    print(as_text(told["histogram"]))
-    draw(told["histogram"], args.out / "histogram.png")
-    _tell(args, run, told, summary["written"])
+    print(as_text(counts["histogram"]))
+    draw(counts["histogram"], args.out / "histogram.png")
+    _print_counts(args, run, counts, summary["written"])
     if not kept:
         raise RunError(
-            f"no question of {told['questions']} is kept: train.parquet is empty. Look at the records in "
+            f"no question of {counts['questions']} is kept: train.parquet is empty. Look at the records in "
             f"{args.out / 'journal'}: does the model keep to the protocol?"
         )
 
 
-def _tell(args: FilterArguments, run: RunSession, told: dict[str, Any], written: dict[str, int]) -> None:
-    classes = ", ".join(f"{name} {count}" for name, count in told["classes"].items())
-    print(f"kept {told['kept']} of {told['questions']} questions:")
-    print(f"  {told['right_later']:8} wrong at first, right later: all kept")
-    print(f"  {told['right_at_first']:8} right at first: {told['right_at_first_kept']} kept")
-    print(f"  {told['never_right']:8} never right")
-    if told["never_judged"]:
-        print(f"  {told['never_judged']:8} whose rollouts all failed (the endpoint or a search)")
-    if told["undecided"]:
-        print(
-            f"  {told['undecided']:8} undecided, because a rollout failed: run the same command again to "
-            "play it again"
-        )
+def _print_counts(
+    args: FilterArguments, run: RunSession, counts: dict[str, Any], written: dict[str, int]
+) -> None:
+    classes = ", ".join(f"{name} {count}" for name, count in counts["classes"].items())
+    print(f"kept {counts['kept']} of {counts['questions']} questions:")
+    print(f"  {counts['right_later']:8} wrong at first, right later: all kept")
+    print(f"  {counts['right_at_first']:8} right at first: {counts['right_at_first_kept']} kept")
+    print(f"  {counts['never_right']:8} never right")
+    if counts["never_judged"]:
+        print(f"  {counts['never_judged']:8} whose rollouts all failed (the endpoint or a search)")
+    if counts["undecided"]:
+        print(f"  {counts['undecided']:8} undecided: the same command plays their failed rollouts again")
     print(f"R1-Searcher's classes: {classes}")
     print(usage_line(run))
     for name, count in written.items():

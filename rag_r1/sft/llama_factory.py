@@ -22,7 +22,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rag_r1.data.files.row_files import DataError, open_rows
+from rag_r1.agent.records import RecordError
+from rag_r1.data.files.row_files import open_rows
 from rag_r1.data.sft_rows import Piece, SftRow
 from rag_r1.protocols import Answer, Document, Protocol
 from rag_r1.sft.segment import Trace, UnusableSampleError, check_text, cut_at_stop, samples_of
@@ -31,46 +32,38 @@ _ANSWERS = ("assistant", "gpt", "function_call")
 _QUESTION = "Question:"
 
 
-class PublishedDataError(ValueError):
-    """A file that cannot be read, or a row of it that is no sample; the message says what is wrong."""
-
-
 def read_samples(path: str | Path) -> Iterator[tuple[int, Any]]:
-    """The rows of a JSON array or of JSON lines, counted from 1. A line that is no JSON is an exception in
-    place of its row. Raises PublishedDataError if the file cannot be read."""
-    try:
-        with open_rows(Path(path), (), ()) as (_, rows):
-            for number, row in rows:
-                yield number, PublishedDataError(str(row)) if isinstance(row, ValueError) else row
-    except DataError as error:
-        raise PublishedDataError(str(error)) from error
+    """The rows of a JSON array or of JSON lines, counted from 1. A line that is no JSON is a ValueError in
+    place of its row. Raises DataError if the file cannot be read."""
+    with open_rows(Path(path), (), ()) as (_, rows):
+        yield from rows
 
 
 def sample_of(row: Any, protocol: Protocol, id: str) -> tuple[SftRow, list[Document]]:
-    """A published sample as a row, and the observations in its context. Raises PublishedDataError if it is no
-    sample, Unusable if it is one that cannot be used in this protocol."""
-    if isinstance(row, PublishedDataError):
-        raise row
+    """A published sample as a row, and the observations in its context. Raises RecordError if it is no
+    sample, UnusableSampleError if it is one that cannot be used in this protocol."""
+    if isinstance(row, ValueError):
+        raise RecordError(str(row)) from row
     texts = _texts(row)
     target, answered = texts.pop()
     if not answered or not target.strip():
-        raise PublishedDataError("its last text is not the model's")
-    question, begun = _question(texts[0][0] if texts else "", protocol)
-    pieces = _pieces([(begun, False), *texts[1:]], protocol)
+        raise RecordError("its last text is not the model's")
+    question, rest = _question(texts[0][0] if texts else "", protocol)
+    pieces = _pieces([(rest, False), *texts[1:]], protocol)
     target = cut_at_stop(target.strip(), protocol, "the target")
     check_text(question, target, *(piece.text for piece in pieces))
     observations = [Document("published", piece.text) for piece in pieces if not piece.generated]
     trace = Trace(id, question, (*pieces, Piece(target, generated=True)), tuple(observations))
     sample = samples_of(trace, protocol)[-1]
-    given = "question + information" if pieces else "question"
+    context = "question + information" if pieces else "question"
     does = "answer" if isinstance(protocol.parse(target), Answer) else "search"
-    return replace(sample, id=id, kind=f"{given} -> {does}"), observations
+    return replace(sample, id=id, kind=f"{context} -> {does}"), observations
 
 
 def _texts(row: Any) -> list[tuple[str, bool]]:
     """The texts of a sample in order, each with whether the model wrote it."""
     if not isinstance(row, Mapping):
-        raise PublishedDataError("it is no JSON object")
+        raise RecordError("it is no JSON object")
     turns = row.get("conversations", row.get("messages"))
     if turns is not None:
         pairs = [_message(turn) for turn in turns] if isinstance(turns, list) else []
@@ -81,46 +74,46 @@ def _texts(row: Any) -> list[tuple[str, bool]]:
         try:
             pairs = [(text, bool(place)) for pair in history for place, text in enumerate(pair)]
         except TypeError:
-            raise PublishedDataError("its history is no list of pairs") from None
+            raise RecordError("its history is no list of pairs") from None
         if not all(isinstance(part, str) for part in [*parts, row.get("output")]):
-            raise PublishedDataError("it has neither instruction and output nor conversations")
+            raise RecordError("it has neither instruction and output nor conversations")
         pairs += [("\n".join(parts), False), (row["output"], True)]
     if len(pairs) < 2 or not all(isinstance(text, str) for text, _ in pairs):
-        raise PublishedDataError("it has no prompt and answer")
+        raise RecordError("it has no prompt and answer")
     return pairs
 
 
 def _message(turn: Any) -> tuple[Any, Any]:
     if not isinstance(turn, Mapping):
-        raise PublishedDataError("one of its messages is no JSON object")
+        raise RecordError("one of its messages is no JSON object")
     return turn.get("from", turn.get("role")), turn.get("value", turn.get("content"))
 
 
 def _question(prompt: str, protocol: Protocol) -> tuple[str, str]:
-    """The question in a prompt, and what has happened since it was asked."""
-    before, marker, rest = prompt.partition(_QUESTION)
+    """The question in a prompt, and the text after it."""
+    _, marker, rest = prompt.partition(_QUESTION)
     if not marker:
-        raise PublishedDataError(f"its prompt has no {_QUESTION!r}")
+        raise RecordError(f"its prompt has no {_QUESTION!r}")
     tags = "|".join(re.escape(block.open) for block in protocol.blocks)
     line = re.split(rf"\n|(?={tags})", rest.lstrip(" "), maxsplit=1)[0]
     if not line.strip():
-        raise PublishedDataError(f"nothing follows {_QUESTION!r} in its prompt")
+        raise RecordError(f"nothing follows {_QUESTION!r} in its prompt")
     return line.strip(), rest[rest.index(line) + len(line) :]
 
 
 def _pieces(texts: list[tuple[str, bool]], protocol: Protocol) -> list[Piece]:
     """The context as turns and observations, these in the protocol's own template and neutralised."""
-    shown = protocol.tags.information
+    tags = protocol.tags.information
     pieces: list[Piece] = []
     rest = "".join(text for text, _ in texts)
     while rest.strip():
-        turn, opened, rest = rest.partition(shown.open)
+        turn, opened, rest = rest.partition(tags.open)
         place = f"turn {len(pieces) // 2 + 1}"
         pieces.append(Piece(cut_at_stop(turn.strip(), protocol, place), generated=True))
-        body, closed, rest = rest.partition(shown.close)
+        body, closed, rest = rest.partition(tags.close)
         if not opened or not closed:
             raise UnusableSampleError(
-                "unreadable", f"{place} is not followed by {shown.open} and {shown.close}"
+                "unreadable", f"{place} is not followed by {tags.open} and {tags.close}"
             )
         text = protocol.format.template.replace("{body}", protocol.neutralise(body.strip("\n")))
         pieces.append(Piece(text, generated=False))

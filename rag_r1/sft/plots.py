@@ -15,10 +15,10 @@ _LABEL = "rollouts until the first right answer"
 
 def as_text(bars: Mapping[str, int]) -> str:
     """The histogram in lines; `bars` are the counts by number of rollouts, and of `never`."""
-    most = max(bars.values(), default=1)
+    largest = max(bars.values(), default=1)
     lines = [_LABEL]
     for name, count in bars.items():
-        lines.append(f"{name:>6}  {'#' * -(-count * _WIDTH // most)} {count}")
+        lines.append(f"{name:>6}  {'#' * -(-count * _WIDTH // largest)} {count}")
     return "\n".join(lines)
 
 

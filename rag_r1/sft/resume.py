@@ -57,9 +57,9 @@ def _resumed_from(folder: Path, config: Any) -> Path | None:
     if mode == "disable":
         return None
     if named:
-        found = Path(named).expanduser()
+        checkpoint = Path(named).expanduser()
     else:
         latest = folder / LATEST
         step = latest.read_text(encoding="utf-8").strip() if latest.is_file() else ""
-        found = folder / f"global_step_{step}"
-    return found if re.fullmatch(r"global_step_\d+", found.name) and found.is_dir() else None
+        checkpoint = folder / f"global_step_{step}"
+    return checkpoint if re.fullmatch(r"global_step_\d+", checkpoint.name) and checkpoint.is_dir() else None

@@ -24,7 +24,7 @@ from rag_r1.data.files.bad_rows import BadRows
 from rag_r1.data.rows import as_golds
 from rag_r1.data.sft_rows import SftRow, SftRowError, SftTokens
 from rag_r1.protocols import Document
-from rag_r1.sft.llama_factory import PublishedDataError, sample_of
+from rag_r1.sft.llama_factory import sample_of
 from rag_r1.sft.segment import (
     Layout,
     Metric,
@@ -60,7 +60,7 @@ class SampleSelection:
     dropped: list[dict[str, str]] = field(default_factory=list)
     bad: BadRows = field(default_factory=BadRows)
     counts: Counter[str] = field(default_factory=Counter)
-    _seen: set[tuple] = field(default_factory=set)
+    _keys: set[tuple] = field(default_factory=set)
 
     def add_records(self, records: Iterable[Mapping[str, Any]]) -> None:
         """Select from trajectory records with golds (`rag_r1.agent.records.read_records`)."""
@@ -73,7 +73,7 @@ class SampleSelection:
                 self.bad.add("traces", error)
             except UnusableSampleError as reason:
                 self._drop("trace", str(record.get("id")), reason)
-        for trace in self._thinned(traces):
+        for trace in self._thin_out(traces):
             self.counts["traces that search" if trace.searches else "traces that answer at once"] += 1
             for row in samples_of(trace, self.tokens.protocol, self.rules.layout):
                 self._add(row, trace.documents)
@@ -84,7 +84,7 @@ class SampleSelection:
             self.counts["published samples read"] += 1
             try:
                 row, documents = sample_of(sample, self.tokens.protocol, f"{name}/{number}")
-            except PublishedDataError as error:
+            except RecordError as error:
                 self.bad.add(f"{name}, row {number}", error)
             except UnusableSampleError as reason:
                 self._drop("sample", f"{name}/{number}", reason)
@@ -102,14 +102,14 @@ class SampleSelection:
         except (TypeError, AttributeError) as error:
             raise RecordError(f"the record {trajectory.id!r} is no trajectory: {error}") from error
 
-    def _thinned(self, traces: Sequence[Trace]) -> list[Trace]:
+    def _thin_out(self, traces: Sequence[Trace]) -> list[Trace]:
         """The traces without those that answer without a search and are too many, in order."""
         share = self.rules.thought_only
         direct = [place for place, trace in enumerate(traces) if not trace.searches]
         searching = len(traces) - len(direct)
-        most = len(direct) if share >= 1 or not searching else int(searching * share / (1 - share))
+        limit = len(direct) if share >= 1 or not searching else int(searching * share / (1 - share))
         rng = random.Random(f"thought-only-{self.rules.seed}")
-        out = set(direct) - set(rng.sample(direct, min(most, len(direct))))
+        out = set(direct) - set(rng.sample(direct, min(limit, len(direct))))
         for place in sorted(out):
             self._drop("trace", traces[place].id, UnusableSampleError("thought_only"))
         return [trace for place, trace in enumerate(traces) if place not in out]
@@ -117,24 +117,24 @@ class SampleSelection:
     def _add(self, row: SftRow, documents: Sequence[Document]) -> None:
         key = (row.question, row.pieces)
         try:
-            if key in self._seen:
+            if key in self._keys:
                 raise UnusableSampleError("repeated")
             check_targets(row, documents)
-            row = self._measured(row)
+            row = self._with_token_counts(row)
         except UnusableSampleError as reason:
             self._drop("sample", row.id, reason)
             return
-        self._seen.add(key)
+        self._keys.add(key)
         self.rows.append(row)
 
-    def _measured(self, row: SftRow) -> SftRow:
-        """The row with its numbers of tokens. Raises Unusable if there are too many."""
+    def _with_token_counts(self, row: SftRow) -> SftRow:
+        """The row with its numbers of tokens. Raises UnusableSampleError if there are too many."""
         try:
-            made = self.tokens(row)
+            encoded = self.tokens(row)
         except SftRowError as error:
             raise UnusableSampleError("control_text", str(error)) from error
         targets = [len(self.tokens.encode(target)) for target in row.targets]
-        context = len(made.ids) - targets[-1]
+        context = len(encoded.ids) - targets[-1]
         if max(targets) > self.rules.max_target:
             raise UnusableSampleError(
                 "too_long", f"a target of {max(targets)} tokens (at most {self.rules.max_target})"
@@ -143,11 +143,11 @@ class SampleSelection:
             raise UnusableSampleError(
                 "too_long", f"a context of {context} tokens (at most {self.rules.max_context})"
             )
-        return replace(row, context_tokens=context, target_tokens=made.targets)
+        return replace(row, context_tokens=context, target_tokens=encoded.targets)
 
-    def _drop(self, what: str, id: str, reason: UnusableSampleError) -> None:
-        self.dropped.append({"what": what, "id": id, "reason": reason.reason, "detail": str(reason)})
-        self.counts[f"{what}s left out: {reason.reason}"] += 1
+    def _drop(self, kind: str, id: str, reason: UnusableSampleError) -> None:
+        self.dropped.append({"what": kind, "id": id, "reason": reason.reason, "detail": str(reason)})
+        self.counts[f"{kind}s left out: {reason.reason}"] += 1
 
 
 def split_rows(rows: Sequence[SftRow], validation: float, seed: int) -> tuple[list[SftRow], list[SftRow]]:

@@ -21,7 +21,7 @@ as the student's own rollout would. `UnusableSampleError` says why a trace canno
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from rag_r1.agent import Trajectory, Turn
@@ -85,7 +85,7 @@ class Trace:
 
 
 def check_right(record: Trajectory, golds: Sequence[str], metric: Metric = "em") -> None:
-    """Raises Unusable unless the trajectory's answer is right."""
+    """Raises UnusableSampleError unless the trajectory's answer is right."""
     if record.answer is None or record.status != "answered":
         raise UnusableSampleError("unanswered", f"it ended as {record.status}")
     if not golds:
@@ -97,7 +97,7 @@ def check_right(record: Trajectory, golds: Sequence[str], metric: Metric = "em")
 
 def trace_of(record: Trajectory, protocol: Protocol, id: str | None = None) -> Trace:
     """The pieces of a trajectory. `protocol` neutralises the student's control tokens too
-    (`SftTokens.protocol`). Raises Unusable."""
+    (`SftTokens.protocol`). Raises UnusableSampleError."""
     if record.protocol != protocol.name:
         raise UnusableSampleError("other_protocol", f"{record.protocol}, not {protocol.name}")
     if record.answer is None or record.status != "answered":
@@ -108,7 +108,7 @@ def trace_of(record: Trajectory, protocol: Protocol, id: str | None = None) -> T
     documents: list[Document] = []
     for number, turn in enumerate(record.turns, 1):
         last = number == len(record.turns)
-        pieces.append(Piece(_written(turn, number, last, protocol), generated=True))
+        pieces.append(Piece(_turn_text(turn, number, last, protocol), generated=True))
         if not last:
             pieces.append(Piece(_observation(turn, number, protocol), generated=False))
             documents += [document for call in turn.calls for document in call.documents or ()]
@@ -116,7 +116,7 @@ def trace_of(record: Trajectory, protocol: Protocol, id: str | None = None) -> T
     return Trace(id or record.id, record.question, tuple(pieces), tuple(documents))
 
 
-def _written(turn: Turn, number: int, last: bool, protocol: Protocol) -> str:
+def _turn_text(turn: Turn, number: int, last: bool, protocol: Protocol) -> str:
     """The turn's text up to its closing tag, checked against the record."""
     if turn.row:
         raise UnusableSampleError("rewritten", f"turn {number} is in row {turn.row}")
@@ -132,17 +132,17 @@ def _written(turn: Turn, number: int, last: bool, protocol: Protocol) -> str:
 
 
 def cut_at_stop(text: str, protocol: Protocol, place: str) -> str:
-    """A generated turn up to the closing tag at which a generation stops. Raises Unusable if it is no search
-    and no answer, or contains what only the environment writes."""
+    """A generated turn up to the closing tag at which a generation stops. Raises UnusableSampleError if it is
+    no search and no answer, or contains what only the environment writes."""
     ends = [end + len(stop) for stop in protocol.stop if (end := text.find(stop)) >= 0]
     text = text[: min(ends, default=len(text))]
     if not isinstance(protocol.parse(text), Search | Calls | Answer):
         raise UnusableSampleError(
             "unreadable", f"{place} is neither a search nor an answer in {protocol.name}"
         )
-    ours = [tag for block in protocol.blocks if block.author == "policy" for tag in (block.open, block.close)]
+    tags = [tag for block in protocol.blocks if block.author == "policy" for tag in (block.open, block.close)]
     rest = text
-    for tag in ours:
+    for tag in tags:
         rest = rest.replace(tag, "\n")
     if protocol.neutralise(rest) != rest:
         raise UnusableSampleError(
@@ -154,52 +154,45 @@ def cut_at_stop(text: str, protocol: Protocol, place: str) -> str:
 def _observation(turn: Turn, number: int, protocol: Protocol) -> str:
     if any(call.status != "ok" or call.documents is None for call in turn.calls):
         raise UnusableSampleError("failure", f"a call of turn {number} was not answered")
-    made = getattr(protocol.parse(turn.text), "calls", ())
-    return protocol.observation([call.words for call in made], [call.documents or [] for call in turn.calls])
+    calls = getattr(protocol.parse(turn.text), "calls", ())
+    return protocol.observation([call.words for call in calls], [call.documents or [] for call in turn.calls])
 
 
 def check_text(*texts: str) -> None:
-    """Raises Unusable for half characters (lone surrogates), which no tokenizer accepts."""
+    """Raises UnusableSampleError for half characters (lone surrogates), which no tokenizer accepts."""
     if any("\ud800" <= character <= "\udfff" for text in texts for character in text):
         raise UnusableSampleError("control_text", "half a character, which no tokenizer accepts")
 
 
-def samples_of(
-    trace: Trace, protocol: Protocol, layout: Layout = "cut", messages: Sequence[dict[str, str]] | None = None
-) -> list[SftRow]:
-    """The samples of a trace: one for each turn, or in the layout `whole` one. `messages`: the prompt, by
-    default the protocol's."""
-    prompt = tuple(protocol.messages(trace.question) if messages is None else messages)
+def samples_of(trace: Trace, protocol: Protocol, layout: Layout = "cut") -> list[SftRow]:
+    """The samples of a trace: one for each turn, or in the layout `whole` one."""
+    prompt = tuple(protocol.messages(trace.question))
 
     def row(name: str, kind: str, pieces: Sequence[Piece]) -> SftRow:
         return SftRow(f"{trace.id}/{name}", trace.question, protocol.name, kind, prompt, tuple(pieces))
 
     turns = [place for place, piece in enumerate(trace.pieces) if piece.generated]
     if layout == "whole":
-        pieces = [Piece(piece.text, piece.generated, piece.generated) for piece in trace.pieces]
+        pieces = [replace(piece, trained=piece.generated) for piece in trace.pieces]
         return [row("whole", WHOLE, pieces)]
     return [
         row(
             str(number),
             _kind(place, len(trace.pieces)),
-            [*trace.pieces[:place], _target(trace.pieces[place])],
+            [*trace.pieces[:place], replace(trace.pieces[place], trained=True)],
         )
         for number, place in enumerate(turns, 1)
     ]
 
 
-def _target(piece: Piece) -> Piece:
-    return Piece(piece.text, piece.generated, trained=True)
-
-
 def _kind(place: int, pieces: int) -> str:
     """The kind of the target at a place of a trace, whose last piece is the answer."""
-    given = "question + information" if place else "question"
-    return f"{given} -> {'answer' if place == pieces - 1 else 'search'}"
+    context = "question + information" if place else "question"
+    return f"{context} -> {'answer' if place == pieces - 1 else 'search'}"
 
 
 def check_targets(row: SftRow, documents: Sequence[Document]) -> None:
-    """Raises Unusable if a target quotes a document (copy_check.py)."""
+    """Raises UnusableSampleError if a target quotes a document (copy_check.py)."""
     for target in row.targets:
         if quoted := find_quotation(target, documents):
             raise UnusableSampleError("quotes", f"{quoted!r}")

@@ -8,7 +8,7 @@ rag_r1/rollouts/runner.py says how. At its end, and whenever it stops by itself,
                     `right` (true, false, or null if the infrastructure failed), `golds`, `rewards`, `prompt`
     summary.json    the figures that are printed
 
-The accuracy is that of the episodes that could be judged; how many could not is told beside it.
+The accuracy is that of the episodes that could be judged; the number of the others is printed beside it.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, Literal
 
+from rag_r1.evaluation.report.summary import stop_message
 from rag_r1.io.atomic_files import write_json, write_json_lines
 from rag_r1.options.command_line import Positive, argument, read_arguments
 from rag_r1.options.server_address import Address
@@ -52,17 +53,15 @@ _DEFAULTS = {"agent": {"max_turn_tokens": 1024}}
 
 
 class TracesArguments(RolloutArguments):
-    """Who is asked, and how often."""
+    """The teacher, and the number of its episodes."""
 
     base_url: Address = argument("address of the endpoint, up to and with /v1", "URL", old="teacher_url")
-    teacher_model: str = argument("the model's name there", "NAME")
+    teacher_model: str = argument("name of the model at the endpoint", "NAME")
     engine: Literal["chat", "completions"] = argument(
-        "which API of the endpoint is used: chat, or completions with token ids (vLLM)",
-        default="chat",
-        rare=MODEL_SERVER,
+        "API of the endpoint: chat, or completions with token ids (vLLM)", default="chat", rare=MODEL_SERVER
     )
     samples: Positive = argument("episodes for each question", "N", default=1)
-    temperature: From0 = argument("of the teacher's sampling", "T", default=1.0)
+    temperature: From0 = argument("temperature of the teacher's sampling", "T", default=1.0)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -79,90 +78,78 @@ async def make_traces(args: TracesArguments) -> int:
     if args.check_only:
         return await check_only(args, ready, args.base_url, args.teacher_model)
     protocol, own_prompt = ready.config.protocol, ready.config.own_prompt
-    asks = [
+    requests = [
         make_request(
-            row,
-            protocol,
-            sample=sample,
-            seed=args.seed,
-            temperature=args.temperature,
-            own_prompt=own_prompt,
+            row, protocol, sample=sample, seed=args.seed, temperature=args.temperature, own_prompt=own_prompt
         )
         for row in ready.questions.rows
         for sample in range(args.samples)
     ]
     settings = settings_of(args, ready, "traces", samples=args.samples, temperature=args.temperature)
     async with open_session(args, ready, args.base_url, args.teacher_model, settings) as run:
-        await run.runner.run((partial(run.runner.play, ask) for ask in asks), len(asks), "trace")
-        ids = [ask.id for ask in asks]
-        write_json_lines(args.out / TRACES, run.folder.records(ids), private=True)
-        summary = {"settings": settings, **figures(run, asks)}
+        jobs = (partial(run.runner.play, request) for request in requests)
+        await run.runner.run(jobs, len(requests), "trace")
+        records = run.folder.records([request.id for request in requests])
+        write_json_lines(args.out / TRACES, records, private=True)
+        summary = {"settings": settings, **figures(run, requests)}
         write_json(args.out / SUMMARY, summary, ensure_ascii=False, private=True)
-        _tell(args, run, summary)
+        _print_summary(args, run, summary)
         for line in ready.questions.bad.left_out():
             print(line, file=sys.stderr)
         return 0 if run.stop.reason is None else 3
 
 
-def figures(run: RunSession, asks: Sequence[EpisodeRequest]) -> dict[str, Any]:
-    """What came out of these asks, as summary.json has it. Shares are None if there is nothing to count."""
-    outcomes = [outcome for ask in asks if (outcome := run.folder.outcome(ask.id)) is not None]
+def figures(run: RunSession, requests: Sequence[EpisodeRequest]) -> dict[str, Any]:
+    """The results of these requests, as in summary.json. Shares are None if there is nothing to count."""
+    ended = [(request.question_id, run.folder.outcome(request.id)) for request in requests]
+    outcomes = [outcome for _, outcome in ended if outcome is not None]
     judged = [outcome for outcome in outcomes if not outcome.failed]
     right = sum(outcome.right is True for outcome in judged)
-    solved: dict[str, bool] = {}
-    for ask in asks:
-        outcome = run.folder.outcome(ask.id)
-        if outcome is not None and not outcome.failed:
-            solved[ask.question_id] = solved.get(ask.question_id, False) or outcome.right is True
+    questions = {question for question, outcome in ended if outcome is not None and not outcome.failed}
+    solved = {question for question, outcome in ended if outcome is not None and outcome.right}
     statuses = Counter(outcome.status for outcome in outcomes)
-    usage = run.spending.usage
     return {
-        "asked": len(asks),
+        "asked": len(requests),
         "played": len(outcomes),
         "judged": len(judged),
         "right": right,
         "accuracy": right / len(judged) if judged else None,
-        "questions_right_once": sum(solved.values()) / len(solved) if solved else None,
+        "questions_right_once": len(solved) / len(questions) if questions else None,
         "failed": len(outcomes) - len(judged),
         "failed_and_asked_again": sum(run.runner.is_open(outcome) for outcome in outcomes),
         "statuses": dict(sorted(statuses.items())),
         "tool_failures": sum(outcome.tool_failures > 0 for outcome in outcomes),
         "searches_per_trace": sum(o.searches for o in judged) / len(judged) if judged else None,
-        "usage": vars(usage),
+        "usage": vars(run.spending.usage),
         "cost": run.spending.cost,
         "answers": run.answers,
         "stopped": run.stop.reason,
     }
 
 
-def _tell(args: TracesArguments, run: RunSession, told: dict[str, Any]) -> None:
+def _print_summary(args: TracesArguments, run: RunSession, summary: dict[str, Any]) -> None:
     """Print the figures, and what to do next."""
-    if told["accuracy"] is None:
+    if summary["accuracy"] is None:
         print("no trace could be judged")
     else:
-        at_least_once = ""
+        accuracy = f"accuracy {summary['accuracy']:.3f} ({run.ready.right.term})"
+        line = f"{accuracy}: {summary['right']} of {summary['judged']} traces right"
         if args.samples > 1:
-            at_least_once = f"; {told['questions_right_once']:.3f} of the questions right at least once"
-        term = run.ready.right.term
-        print(
-            f"accuracy {told['accuracy']:.3f} ({term}): {told['right']} of {told['judged']} traces right"
-            + at_least_once
-        )
-    if told["failed"]:
-        again = told["failed_and_asked_again"]
-        print(
-            f"failed (the endpoint or a search), and not in the accuracy: {told['failed']}"
-            + (f"; the same command, run again, asks {again} of them again" if again else "")
-        )
-    for status, count in told["statuses"].items():
+            line += f"; {summary['questions_right_once']:.3f} of the questions right at least once"
+        print(line)
+    if summary["failed"]:
+        line = f"failed (the endpoint or a search), and not in the accuracy: {summary['failed']}"
+        if again := summary["failed_and_asked_again"]:
+            line += f"; the same command, run again, asks {again} of them again"
+        print(line)
+    for status, count in summary["statuses"].items():
         print(f"  {status:16}{count:8}")
     print(usage_line(run))
-    if told["stopped"]:
-        left = told["asked"] - told["played"]
-        print(f"stopped: {told['stopped']}")
-        print(f"{left} traces are missing: run the same command again to go on")
+    if summary["stopped"]:
+        missing = summary["asked"] - summary["played"]
+        print(stop_message(summary["stopped"], f"{missing} traces are missing"))
     print(f"traces: {args.out / TRACES}")
-    if told["right"]:
+    if summary["right"]:
         protocol = f"--protocol {args.protocol}" + (f" --prompt {args.prompt}" if args.prompt else "")
         print(f"SFT data: rag-r1 sft-data --traces {args.out} {protocol} --model MODEL --out DIR")
 

@@ -54,15 +54,15 @@ class SftArguments(Arguments):
     """A recipe, its data, and what is changed in it."""
 
     recipe: str = argument(
-        "a shipped recipe (`rag-r1 recipes`), e.g. rag_r1/sft/qwen_7b, or a YAML", "RECIPE"
+        "a shipped recipe (`rag-r1 recipes`), e.g. rag_r1/sft/qwen_7b, or a YAML file", "RECIPE"
     )
     data: Path | None = argument(
-        "folder with train.parquet and validation.parquet (`rag-r1 sft-data`); sets data.train_files and "
+        "folder with train.parquet and validation.parquet (`rag-r1 sft-data`), for data.train_files and "
         "data.val_files",
         "DIR",
         default=None,
     )
-    check_only: bool = argument("run the checks and stop", default=False)
+    check_only: bool = argument("run the checks, and end without a training", default=False)
     overrides: Overrides = argument("any key of veRL's sft_trainer_engine", "key=value", default=[])
 
 
@@ -79,7 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if config.trainer.device == "cpu":
         os.environ["VERL_PLATFORM"] = "cpu"  # on a machine with GPUs veRL would choose cuda
     command = launch_words(config.trainer.device, int(config.trainer.n_gpus_per_node), recipe, overrides)
-    if not _checked(config, faults, command):
+    if not _passes_preflight(config, faults, command):
         return 1
     if args.check_only:
         return 0
@@ -89,7 +89,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _checked(config: Any, faults: list[tuple[str, str, str]], command: Sequence[str]) -> bool:
+def _passes_preflight(config: Any, faults: list[tuple[str, str, str]], command: Sequence[str]) -> bool:
     """Run the preflight and print what it finds; whether the training can start."""
     from rag_r1.options.problems import error
     from rag_r1.training.preflight import preflight_sft
@@ -97,7 +97,7 @@ def _checked(config: Any, faults: list[tuple[str, str, str]], command: Sequence[
     report = preflight_sft(config)
     report.problems[:0] = [error(*fault) for fault in faults]
     if int(config.trainer.nnodes) > 1:
-        report.problems.append(error(*_on_every_node(int(config.trainer.nnodes), command)))
+        report.problems.append(error(*_too_many_nodes(int(config.trainer.nnodes), command)))
     for note in report.notes:
         print(f"checked: {note}")
     for problem in report.problems:
@@ -135,11 +135,11 @@ def launch_words(device: str, processes: int, recipe: Recipe, overrides: Sequenc
     ]
 
 
-def _on_every_node(nodes: int, command: Sequence[str]) -> tuple[str, str, str]:
+def _too_many_nodes(nodes: int, command: Sequence[str]) -> tuple[str, str, str]:
     """The problem that this command starts one machine only, with the command for each of several."""
     start = f"--nnodes={nodes} --node-rank=RANK --master-addr=HOST --master-port=29500"
-    shown = shlex.join(command[1:]).replace("--standalone", start)
-    remedy = f"on each machine, with its RANK from 0 and the HOST of the first: python {shown}"
+    words = shlex.join(command[1:]).replace("--standalone", start)
+    remedy = f"on each machine, with its RANK from 0 and the HOST of the first: python {words}"
     return "trainer.nnodes", f"is {nodes}, and `rag-r1 sft` starts one machine", remedy
 
 
@@ -157,14 +157,14 @@ def run(command: Sequence[str], folder: Path, config: Any) -> None:
     if status:
         raise CommandError(f"the training ended with status {status}; the same command resumes it", status)
     try:
-        model, told = best_model(folder)
+        model, reason = best_model(folder)
     except FileNotFoundError as error:
         print(f"warning: {error}", file=sys.stderr)
         return
     link = folder / MODEL
     link.unlink(missing_ok=True)
     link.symlink_to(model.relative_to(folder), target_is_directory=True)
-    print(f"model: {link} -> {model} ({told})", *after_sft(link), sep="\n")
+    print(f"model: {link} -> {model} ({reason})", *after_sft(link), sep="\n")
 
 
 def best_model(folder: Path) -> tuple[Path, str]:

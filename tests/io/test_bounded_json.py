@@ -18,7 +18,7 @@ from rag_r1.data.files.bad_rows import BadRows
 from rag_r1.inference.client import Endpoint, EndpointOptions, EngineFailure
 from rag_r1.inference.rate_limit import CancelToken
 from rag_r1.io.bounded_json import JsonLimitError, read_json, read_json_file
-from rag_r1.retriever.training.encoder_settings import EncoderSettingsError, read_settings
+from rag_r1.retriever.training.encoder_settings import read_settings
 from rag_r1.rollouts.provenance import Provenance, ProvenanceError
 from rag_r1.rollouts.provenance_facts import manifest_facts
 from rag_r1.runs.errors import RunError
@@ -74,7 +74,7 @@ FILES = {
     "provenance.json": (lambda folder: Provenance.read(folder), ProvenanceError),
     "manifest.json": (lambda folder: manifest_facts(folder), ProvenanceError),
     "config.json": (lambda folder: read_json_file(folder / "config.json"), JsonLimitError),
-    "retriever.json": (lambda folder: read_settings(folder), EncoderSettingsError),
+    "retriever.json": (lambda folder: read_settings(folder), RunError),
     "journal/tape.jsonl": (
         lambda folder: JsonLinesFile(folder / "journal/tape.jsonl", lambda value, place: None),
         RunError,

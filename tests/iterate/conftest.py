@@ -23,10 +23,10 @@ def two_rounds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StubLoop]:
     server = StubServer()
     with pytest.MonkeyPatch.context() as patch, server.run() as url:
         patch.setenv(MARK, "")
-        made = StubLoop(tmp_path_factory.mktemp("two_rounds"), url)
-        assert made.run("--rounds", "2") == 0
-        made.orders = [path.removeprefix(f"{made.folder}/") for path in server.orders]
-        yield made
+        finished = StubLoop(tmp_path_factory.mktemp("two_rounds"), url)
+        assert finished.run("--rounds", "2") == 0
+        finished.orders = [path.removeprefix(f"{finished.folder}/") for path in server.orders]
+        yield finished
 
 
 @pytest.fixture

@@ -54,10 +54,10 @@ class StubServer:
     def run(self) -> Iterator[str]:
         """Its address, for the length of a block."""
 
-        def answer(asked: Asked) -> Any:
-            if asked.method == "GET":
+        def answer(request: Asked) -> Any:
+            if request.method == "GET":
                 return self.ready()
-            status, value = self.reload(asked.body["path"])
+            status, value = self.reload(request.body["path"])
             return status, json.dumps(value)
 
         with JsonStub(answer) as server:
@@ -130,9 +130,9 @@ class StubLoop:
 def artefacts(out: Path) -> dict[str, bytes]:
     """What came of a loop: all files by name, with the targets of links."""
     files = (path for path in out.rglob("*") if path.is_file() and path.name not in HOW)
-    found = {path.relative_to(out).as_posix(): path.read_bytes() for path in files}
+    contents = {path.relative_to(out).as_posix(): path.read_bytes() for path in files}
     links = (path for path in out.rglob("*") if path.is_symlink())
-    return found | {path.relative_to(out).as_posix(): os.readlink(path).encode() for path in links}
+    return contents | {path.relative_to(out).as_posix(): os.readlink(path).encode() for path in links}
 
 
 def facts(out: Path) -> Mapping[str, Any]:

@@ -24,14 +24,14 @@ UNITS = 3
 
 def of(flag: str) -> list[str]:
     """The values of a flag: `--flag a b`, `--flag=a`."""
-    found = [word.partition("=")[2] for word in WORDS if word.startswith(f"{flag}=")]
+    values = [word.partition("=")[2] for word in WORDS if word.startswith(f"{flag}=")]
     for place, word in enumerate(WORDS):
         if word == flag:
             for value in WORDS[place + 1 :]:
                 if value.startswith("--"):
                     break
-                found.append(value)
-    return found
+                values.append(value)
+    return values
 
 
 def override(key: str) -> str:
@@ -92,8 +92,8 @@ def make_data(out: Path, step: str) -> None:
     for name in ("train.jsonl", "passages.jsonl"):
         (out / name).write_bytes((out / "work.log").read_bytes())
     usage = {"requests": 5, "prompt_tokens": 50, "completion_tokens": 500}
-    told = {"trajectories": {"usage": usage}, "candidates": {"searches": 7}, "selection": {"rows": 3}}
-    (out / "summary.json").write_text(json.dumps(told))
+    summary = {"trajectories": {"usage": usage}, "candidates": {"searches": 7}, "selection": {"rows": 3}}
+    (out / "summary.json").write_text(json.dumps(summary))
 
 
 def train_retriever(out: Path, step: str) -> None:

@@ -15,9 +15,9 @@ def problems(loop, capsys) -> list[str]:
     """What the command says against the loop, without starting anything."""
     assert loop.run() == 1
     assert not loop.out.exists()
-    said = capsys.readouterr().err.splitlines()
-    assert said[-1] == f"{len(said) - 1} error(s): nothing was started"
-    return [line.removeprefix(f"error: {loop.recipe}: ") for line in said[:-1]]
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[-1] == f"{len(lines) - 1} error(s): nothing was started"
+    return [line.removeprefix(f"error: {loop.recipe}: ") for line in lines[:-1]]
 
 
 def test_wrong_keys_and_values_of_all_sections_are_told_together(loop, capsys):
@@ -26,8 +26,8 @@ def test_wrong_keys_and_values_of_all_sections_are_told_together(loop, capsys):
     del loop.plan["index"]["first"]
     loop.plan["evaluation"] = ["questions"]
     loop.plan["sever"] = {}
-    told = problems(loop, capsys)
-    assert told == [
+    messages = problems(loop, capsys)
+    assert messages == [
         "unknown section sever: use agent, data, retriever, index, server, evaluation",
         "unknown key agent.modle: use one of model, recipe, overrides, start, protocol, keys, launcher, "
         "python; did you mean model?",
@@ -50,12 +50,12 @@ def test_what_the_commands_would_refuse_is_told_together(loop, capsys):
         "data.options: argument --candidates: must be a whole number",
         "retriever.recipe or retriever.options: unrecognized arguments: --learning-speed",
     ]
-    told = problems(loop, capsys)
-    assert [line[: len(start)] for line, start in zip(told, expected, strict=True)] == expected
+    messages = problems(loop, capsys)
+    assert [line[: len(start)] for line, start in zip(messages, expected, strict=True)] == expected
     loop.plan["evaluation"]["options"] = {}
     expected[1] = "agent.protocol or agent.keys: unknown key rag_r1.agent.max_turn"
-    told = problems(loop, capsys)
-    assert [line[: len(start)] for line, start in zip(told, expected, strict=True)] == expected
+    messages = problems(loop, capsys)
+    assert [line[: len(start)] for line, start in zip(messages, expected, strict=True)] == expected
 
 
 def test_files_that_are_not_there_are_told_together(loop, capsys):
@@ -64,13 +64,13 @@ def test_files_that_are_not_there_are_told_together(loop, capsys):
     shutil.rmtree(loop.folder / "model")
     loop.plan["agent"]["recipe"] = "recipes/none"
     loop.plan["retriever"]["recipe"] = "none.yaml"
-    told = problems(loop, capsys)
+    messages = problems(loop, capsys)
     keys = ["evaluation.questions", "data.questions", "index.corpus", "index.first", "agent.model"]
-    assert [line.partition(":")[0] for line in told] == [*keys, "agent.recipe", "retriever.recipe"]
+    assert [line.partition(":")[0] for line in messages] == [*keys, "agent.recipe", "retriever.recipe"]
 
 
 @pytest.mark.parametrize(
-    ("section", "key", "value", "told"),
+    ("section", "key", "value", "message"),
     [
         ("agent", "overrides", ["rag_r1.retriever.url=x"], "agent.overrides: rag_r1.retriever.url is set by"),
         ("agent", "overrides", ["trainer"], "agent.overrides: trainer is not key=value"),
@@ -80,23 +80,23 @@ def test_files_that_are_not_there_are_told_together(loop, capsys):
         ("index", "corpus", [], "index.corpus must be given"),
     ],
 )
-def test_what_the_loop_sets_itself_cannot_be_set(loop, capsys, section, key, value, told):
+def test_what_the_loop_sets_itself_cannot_be_set(loop, capsys, section, key, value, message):
     loop.plan[section][key] = value
-    assert [line for line in problems(loop, capsys) if line.startswith(told)]
+    assert [line for line in problems(loop, capsys) if line.startswith(message)]
 
 
 @pytest.mark.parametrize(
-    ("absent", "told"),
+    ("absent", "message"),
     [
         (("data",), "data and retriever are given together"),
         (("data", "retriever"), "agent.start must be previous"),
         (("recipe", "data", "retriever"), "there is nothing to train"),
     ],
 )
-def test_a_loop_that_trains_nothing_or_half_is_refused(loop, capsys, absent, told):
+def test_a_loop_that_trains_nothing_or_half_is_refused(loop, capsys, absent, message):
     for name in absent:
         (loop.plan["agent"] if name == "recipe" else loop.plan).pop(name)
-    assert any(told in line for line in problems(loop, capsys))
+    assert any(message in line for line in problems(loop, capsys))
 
 
 @pytest.mark.parametrize("text", ["[", "- a", "agent: {model: \0}"])
@@ -117,10 +117,10 @@ def test_words_on_the_command_line_change_a_key_of_the_recipe(loop, capsys):
 
 def test_a_dry_run_prints_the_steps_and_their_commands_and_writes_nothing(loop, server, capsys):
     assert loop.run("--dry-run", "--rounds", "1") == 0
-    told = capsys.readouterr().out.splitlines()
+    messages = capsys.readouterr().out.splitlines()
     assert not loop.out.exists() and not server.orders
-    assert [line for line in told if not line.startswith(" ")][0] == "1/10 start/evaluation"
-    commands = [shlex.split(line) for line in told if line.startswith("  ")]
+    assert [line for line in messages if not line.startswith(" ")][0] == "1/10 start/evaluation"
+    commands = [shlex.split(line) for line in messages if line.startswith("  ")]
     assert len(commands) == 10 and [words for words in commands if words[0] == "POST"]
     python = loop.plan["agent"]["python"]
     assert all(words[:2] == [python, "-m"] for words in commands if words[0] != "POST")
@@ -133,8 +133,8 @@ def test_a_dry_run_of_a_loop_that_has_begun_says_what_is_done(loop, monkeypatch,
     assert loop.run("--rounds", "1") == 1
     capsys.readouterr()
     assert loop.run("--dry-run", "--rounds", "1") == 0
-    told = [line for line in capsys.readouterr().out.splitlines() if line.endswith("(done)")]
-    assert told == ["1/10 start/evaluation (done)", "2/10 round1/agent (done)"]
+    messages = [line for line in capsys.readouterr().out.splitlines() if line.endswith("(done)")]
+    assert messages == ["1/10 start/evaluation (done)", "2/10 round1/agent (done)"]
 
 
 def test_the_help_teaches(capsys):

@@ -56,8 +56,8 @@ def test_retriever_and_agent_run_on_their_own_machines(loop):
     loop.plan["agent"]["overrides"] = ["trainer.experiment_name=agent{round}"]
     loop.words()
     commands, out = StepCommands(read_plan(loop.recipe), "http://server"), Path("/out")
-    played = [commands.data("m", "plain", out), commands.evaluation("m", "plain", out)]
-    for words in (commands.agent("m", "plain", 2, out), *played):
+    commands_of_agent = [commands.data("m", "plain", out), commands.evaluation("m", "plain", out)]
+    for words in (commands.agent("m", "plain", 2, out), *commands_of_agent):
         assert words[:2] == ["ssh", "one"] and "http://server" in words[2]
     assert "trainer.experiment_name=agent2" in commands.agent("m", "plain", 2, out)[2]
     trained = shlex.split(commands.retriever(out, None, out)[2])

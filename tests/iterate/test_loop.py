@@ -65,25 +65,25 @@ def test_later_rounds_start_from_the_base_or_from_the_round_before(loop, start):
 def test_the_state_file_tells_how_each_step_stands(loop, monkeypatch):
     monkeypatch.setenv("STUB_FAIL", "round1/retriever")
     assert loop.run() == 1
-    told = state(loop.out)
-    assert told["now"] == "round1/retriever" and [one["name"] for one in told["steps"]] == STEPS
-    stands = {one["name"]: one["status"] for one in told["steps"]}
+    progress = state(loop.out)
+    assert progress["now"] == "round1/retriever" and [step["name"] for step in progress["steps"]] == STEPS
+    stands = {step["name"]: step["status"] for step in progress["steps"]}
     place = STEPS.index("round1/retriever")
     assert all(stands[name] == "done" for name in STEPS[:place])
     assert stands["round1/index"] == "waiting"
     monkeypatch.delenv("STUB_FAIL")
     assert loop.run() == 0
-    told = state(loop.out)
-    assert told["now"] is None and {one["status"] for one in told["steps"]} == {"done"}
-    assert all(one["seconds"] >= 0 for one in told["steps"])
+    progress = state(loop.out)
+    assert progress["now"] is None and {step["status"] for step in progress["steps"]} == {"done"}
+    assert all(step["seconds"] >= 0 for step in progress["steps"])
 
 
 def test_a_step_that_fails_names_its_log_and_shows_its_end(loop, monkeypatch, capsys):
     monkeypatch.setenv("STUB_FAIL", "round1/data")
     assert loop.run() == 1
-    said = capsys.readouterr().err
-    assert "the command of round1/data ended with status 3" in said and "the reason" in said
-    assert str(loop.out / "round1" / "data" / "log.txt") in said and "goes on" in said
+    output = capsys.readouterr().err
+    assert "the command of round1/data ended with status 3" in output and "the reason" in output
+    assert str(loop.out / "round1" / "data" / "log.txt") in output and "goes on" in output
 
 
 @pytest.mark.slow
@@ -95,8 +95,8 @@ def test_the_table_has_a_row_for_each_change_and_what_it_took(two_rounds):
     evaluated = {"requests": 2, "prompt_tokens": 40, "completion_tokens": 20}
     with_data = {"requests": 7, "prompt_tokens": 90, "completion_tokens": 520}
     assert [row["usage"] for row in rows] == [evaluated, *[evaluated, with_data] * 2, evaluated]
-    told = facts(out)
-    assert [row["em"]["value"] for row in rows] == [told[row["step"]]["em"]["value"] for row in rows]
+    step_facts = facts(out)
+    assert [row["em"]["value"] for row in rows] == [step_facts[row["step"]]["em"]["value"] for row in rows]
     assert len({row["em"]["value"] for row in rows}) > 1
     text = (out / "rounds.md").read_text()
     assert all(f"| {row['after']} |" in text for row in rows)
@@ -106,14 +106,14 @@ def test_the_table_has_a_row_for_each_change_and_what_it_took(two_rounds):
 @pytest.mark.slow
 def test_more_rounds_go_on_where_the_loop_has_ended(loop):
     assert loop.run("--rounds", "1") == 0
-    one = artefacts(loop.out)
+    first = artefacts(loop.out)
     assert loop.run("--rounds", "2") == 0
-    two = artefacts(loop.aside())
+    second = artefacts(loop.aside())
     tables = {"rounds.json", "rounds.md", "rounds.png"}
-    assert {name: two[name] for name in one if name not in tables} == {
-        name: content for name, content in one.items() if name not in tables
+    assert {name: second[name] for name in first if name not in tables} == {
+        name: content for name, content in first.items() if name not in tables
     }
-    assert loop.run("--rounds", "2") == 0 and artefacts(loop.out) == two
+    assert loop.run("--rounds", "2") == 0 and artefacts(loop.out) == second
 
 
 @pytest.mark.slow
@@ -142,11 +142,11 @@ def test_an_agent_that_stays_as_it_is_has_no_steps_and_a_control_no_retriever(lo
 @pytest.mark.slow
 def test_changed_settings_are_refused_by_name_and_nothing_is_mixed(loop, capsys):
     assert loop.run("--rounds", "1") == 0
-    before = artefacts(loop.out)
+    contents = artefacts(loop.out)
     loop.plan["data"]["options"]["candidates"] = 6
     assert loop.run("--rounds", "1") == 1
     assert "round1/data.options was" in capsys.readouterr().err
-    assert artefacts(loop.out) == before
+    assert artefacts(loop.out) == contents
     loop.plan["data"]["options"] = {"candidates": 5, "in_flight": 3}  # only how fast
     assert loop.run("--rounds", "1") == 0
 

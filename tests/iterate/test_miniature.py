@@ -55,8 +55,8 @@ def test_both_recipes_pass_the_checks_of_the_loop_and_differ_in_the_retriever_al
 def test_until_the_first_retriever_both_arms_have_the_same_steps_with_the_same_settings(ground):
     steps = {}
     for arm in ("loop", "control"):
-        found = Loop(read_plan(ground.recipe(arm, 0)), ground.folder / arm, 2).steps()
-        steps[arm] = [(step.name, step.settings, step.needs) for step in found[:3]]
+        loop_steps = Loop(read_plan(ground.recipe(arm, 0)), ground.folder / arm, 2).steps()
+        steps[arm] = [(step.name, step.settings, step.needs) for step in loop_steps[:3]]
     assert steps["loop"] == steps["control"]
     names = [name for name, *_ in steps["loop"]]
     assert names == ["start/evaluation", "round1/agent", "round1/agent_evaluation"]
@@ -64,9 +64,9 @@ def test_until_the_first_retriever_both_arms_have_the_same_steps_with_the_same_s
 
 @pytest.mark.slow
 def test_the_ground_is_made_once_and_one_of_another_form_is_refused(ground):
-    made = (ground.folder / "index" / "manifest.json").stat().st_mtime_ns
+    modified = (ground.folder / "index" / "manifest.json").stat().st_mtime_ns
     assert LoopInputs.of(ground.folder.parent, 0) == ground
-    assert (ground.folder / "index" / "manifest.json").stat().st_mtime_ns == made
+    assert (ground.folder / "index" / "manifest.json").stat().st_mtime_ns == modified
     (ground.folder / "made_of").write_text("another\n")
     with pytest.raises(RunError, match="made_of was .* and is now .*choose another --out"):
         LoopInputs.of(ground.folder.parent, 0)
@@ -79,7 +79,7 @@ def test_the_control_begins_with_the_first_steps_of_its_loop(tmp_path, monkeypat
     class Done:
         returncode = 1
 
-    def run(words, **given):
+    def run(words, **options):
         started.append(words)
         return Done()
 
@@ -141,8 +141,8 @@ def test_the_page_has_the_recall_of_the_index_that_is_served_and_a_picture(tmp_p
 
 
 def test_the_table_of_variants_has_a_line_for_each_seed_and_variant():
-    one = {"rows": 200, "recall@1": 0.9, "recall@3": 1.0, "em": 0.8, "searches": 1.5}
-    lines = variants_table({0: {"plain": one}, 1: {"plain": one, "LR only": one}}).splitlines()
+    claim = {"rows": 200, "recall@1": 0.9, "recall@3": 1.0, "em": 0.8, "searches": 1.5}
+    lines = variants_table({0: {"plain": claim}, 1: {"plain": claim, "LR only": claim}}).splitlines()
     assert "| 0 | plain | 200 | 0.900 | 1.000 | 0.800 | 1.500 |" in lines
     assert sum(line.startswith(("| 0 |", "| 1 |")) for line in lines) == 3
 
@@ -150,6 +150,6 @@ def test_the_table_of_variants_has_a_line_for_each_seed_and_variant():
 def test_an_encoder_is_made_once(tmp_path: Path):
     pytest.importorskip("sentence_transformers")
     folder = make_encoder(tmp_path / "encoder")
-    made = (folder / "modules.json").stat().st_mtime_ns
-    assert make_encoder(folder) == folder and (folder / "modules.json").stat().st_mtime_ns == made
+    modified = (folder / "modules.json").stat().st_mtime_ns
+    assert make_encoder(folder) == folder and (folder / "modules.json").stat().st_mtime_ns == modified
     assert sorted(path.name for path in tmp_path.iterdir()) == ["encoder"]

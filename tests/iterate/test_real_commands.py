@@ -74,14 +74,14 @@ def test_a_round_of_the_real_commands_with_a_server_that_is_started_here(
         (tmp_path / "loop.yaml").write_text(yaml.safe_dump(plan))
         words = ["--recipe", str(tmp_path / "loop.yaml"), "--out", str(tmp_path / "out"), "--rounds", "1"]
         said = main(words)
-        told = capsys.readouterr()
-        assert said == 0, told.err
+        output = capsys.readouterr()
+        assert said == 0, output.err
         assert main(words) == 0  # nothing is left to do, and no server is started for that
-    before, after = json.loads((tmp_path / "out" / "rounds.json").read_text())["rows"]
-    assert before["em"]["value"] == 1.0 and before["searches"]["value"] > 1
-    assert after["em"]["value"] < 1.0  # the encoder knows none of the words: the new index was really asked
-    assert before["usage"]["requests"] > 0 and before["usage"]["prompt_tokens"] > 0
-    assert after["usage"]["requests"] > 2 * before["usage"]["requests"]
+    first, second = json.loads((tmp_path / "out" / "rounds.json").read_text())["rows"]
+    assert first["em"]["value"] == 1.0 and first["searches"]["value"] > 1
+    assert second["em"]["value"] < 1.0  # the encoder knows none of the words: the new index was really asked
+    assert first["usage"]["requests"] > 0 and first["usage"]["prompt_tokens"] > 0
+    assert second["usage"]["requests"] > 2 * first["usage"]["requests"]
     served = json.loads((tmp_path / "out" / "round1" / "reload" / "served.json").read_text())
     assert served["encoder"] == str(tmp_path / "out" / "round1" / "retriever" / "run" / "model")
     rows = (tmp_path / "out" / "round1" / "data" / "run" / "train.jsonl").read_text().splitlines()

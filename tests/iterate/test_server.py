@@ -30,16 +30,16 @@ def test_a_reload_that_is_under_way_is_waited_for(loop, server):
 
 
 @pytest.mark.parametrize(
-    ("lie", "told"),
+    ("lie", "message"),
     [
         ({"encoder": "other"}, "encoder is 'other', and 'first' in"),
         ({"passages": 4}, "passages is 4, and 3 in"),
     ],
 )
-def test_a_server_that_serves_something_else_is_refused_with_both_values(loop, server, lie, told, capsys):
+def test_a_server_that_serves_something_else_is_refused_with_both_values(loop, server, lie, message, capsys):
     server.lies = lie
     assert loop.run("--rounds", "1") == 1
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert not (loop.out / "start" / "evaluation" / "run").exists()
 
 
@@ -78,14 +78,14 @@ def test_the_real_server_is_started_here_takes_the_next_index_and_ends_with_the_
     with LoopServer(ServerSpec(), out) as service:
         for number, index in enumerate(folders, 1):
             url = service.serve(index)
-            assert service.told()["passages"] == number + 1
-            asked = {"queries": ["a passage"], "topk": 1}
-            answer = httpx.post(f"{url}/retrieve", json=asked, trust_env=False)
+            assert service.index_facts()["passages"] == number + 1
+            request = {"queries": ["a passage"], "topk": 1}
+            answer = httpx.post(f"{url}/retrieve", json=request, trust_env=False)
             assert answer.json()["result"][0][0]["id"].startswith(f"{number}-")
         manifest = Path(folders[0]) / "manifest.json"
         manifest.write_text(manifest.read_text().replace('"count": 2', '"count": 5'))
         with pytest.raises(RunError, match="does not load .*index1.*HTTP 422"):
             service.serve(folders[0])
-        assert service.told()["passages"] == 3  # the old index keeps serving
+        assert service.index_facts()["passages"] == 3  # the old index keeps serving
     with pytest.raises(httpx.TransportError):
         httpx.get(f"{url}/ready", trust_env=False)

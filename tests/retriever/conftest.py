@@ -17,7 +17,7 @@ def tokenizer():
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory, tokenizer):
+def finished(tmp_path_factory, tokenizer):
     """The world and the folder of a run over it."""
     folder = tmp_path_factory.mktemp("made")
     with scored_world(folder, tokenizer) as world:

@@ -10,6 +10,17 @@ WORDS = f"{COLOURS} {ANIMALS} {VERBS} fox owl bee ant".split()
 _PAIRS = [(a, b, c) for a in COLOURS.split() for b, c in zip(ANIMALS.split(), VERBS.split(), strict=True)]
 PASSAGES = {f"p{i}": f'"{a} {b}"\nThe {a} {b} {c}.' for i, (a, b, c) in enumerate(_PAIRS)}
 
+#: Settings of an encoder (EncoderSettings).
+ENCODER = {
+    "pooling": "mean",
+    "normalize": True,
+    "query_prefix": "",
+    "passage_prefix": "",
+    "separator": " [SEP] ",
+    "max_length": 512,
+    "mode": "agentic",
+}
+
 
 def tiny_bert(folder: Path, *, sentence: bool = True, sep: str = "[SEP]") -> Path:
     """A random BERT of one layer; with `sentence` as a sentence-transformers folder with mean pooling."""
@@ -55,13 +66,14 @@ def row(number: int, **changed) -> dict:
     }
 
 
-def write_lines(path: Path, rows) -> Path:
-    path.write_text("".join(json.dumps(one) + "\n" for one in rows), encoding="utf-8")
+def write_lines(path: Path, *rows: object) -> Path:
+    """A file of JSON lines."""
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     return path
 
 
 def files(folder: Path, rows=None) -> tuple[Path, Path]:
     """The files of rows and corpus."""
     corpus = [{"id": name, "contents": text} for name, text in PASSAGES.items()]
-    given = [row(number) for number in range(12)] if rows is None else rows
-    return write_lines(folder / "rows.jsonl", given), write_lines(folder / "corpus.jsonl", corpus)
+    lines = [row(number) for number in range(12)] if rows is None else rows
+    return write_lines(folder / "rows.jsonl", *lines), write_lines(folder / "corpus.jsonl", *corpus)

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 
 from rag_r1.retriever.records import (
     CorrectnessRecord,
     PassageRecord,
-    RecordsError,
     RelevanceRecord,
     TrainingRow,
     read_records,
-    read_training_rows,
     write_records,
 )
+from rag_r1.runs.errors import RunError
+from tests.retriever.small_training import write_lines
 
 #: A row with the keys and the kinds of values of the published training data; its texts are made up.
 PUBLISHED = {
@@ -31,30 +30,29 @@ PUBLISHED = {
 }
 
 
-def file_of(path: Path, *values: object) -> Path:
-    path.write_text("".join(json.dumps(value) + "\n" for value in values), encoding="utf-8")
-    return path
-
-
 def changed(**values: object) -> dict[str, object]:
     return {**PUBLISHED, **values}
 
 
 def test_published_training_rows_are_read_and_written_as_they_are(tmp_path):
-    rows = list(read_training_rows(file_of(tmp_path / "rows.jsonl", PUBLISHED, changed(round_index=3))))
+    rows = list(
+        read_records(TrainingRow, write_lines(tmp_path / "rows.jsonl", PUBLISHED, changed(round_index=3)))
+    )
     assert [row.round_index for row in rows] == [2, 3] and rows[0].passage_ids[0] == "0"
     assert write_records(tmp_path / "again.jsonl", rows) == 2
     assert json.loads((tmp_path / "again.jsonl").read_text().splitlines()[0]) == PUBLISHED
-    assert list(read_training_rows(tmp_path / "again.jsonl")) == rows
+    assert list(read_records(TrainingRow, tmp_path / "again.jsonl")) == rows
 
 
 def test_rows_of_a_published_ablation_without_a_question_are_read(tmp_path):
-    (row,) = read_training_rows(file_of(tmp_path / "rows.jsonl", changed(question="", history_queries=[])))
+    (row,) = read_records(
+        TrainingRow, write_lines(tmp_path / "rows.jsonl", changed(question="", history_queries=[]))
+    )
     assert row.question == ""
 
 
 @pytest.mark.parametrize(
-    ("row", "what"),
+    ("row", "message"),
     [
         (changed(scores=PUBLISHED["scores"][:15]), "16 passage_ids but 15 scores"),
         (changed(passage_ids=["0"] * 16), "a passage is named twice"),
@@ -67,19 +65,19 @@ def test_rows_of_a_published_ablation_without_a_question_are_read(tmp_path):
         ([], "should be an object"),
     ],
 )
-def test_a_row_that_is_none_is_refused_with_file_line_and_key(tmp_path, row, what):
-    path = file_of(tmp_path / "rows.jsonl", PUBLISHED, row)
-    with pytest.raises(RecordsError, match="rows.jsonl, line 2 is not a TrainingRow") as raised:
-        list(read_training_rows(path))
-    assert what in str(raised.value)
+def test_a_row_that_is_none_is_refused_with_file_line_and_key(tmp_path, row, message):
+    path = write_lines(tmp_path / "rows.jsonl", PUBLISHED, row)
+    with pytest.raises(RunError, match="rows.jsonl, line 2 is not a TrainingRow") as raised:
+        list(read_records(TrainingRow, path))
+    assert message in str(raised.value)
 
 
 def test_a_line_that_is_no_json_and_a_file_that_is_not_there_are_told(tmp_path):
     (tmp_path / "rows.jsonl").write_text("{")
-    with pytest.raises(RecordsError, match="line 1"):
-        list(read_training_rows(tmp_path / "rows.jsonl"))
-    with pytest.raises(RecordsError, match="none.jsonl cannot be read"):
-        list(read_training_rows(tmp_path / "none.jsonl"))
+    with pytest.raises(RunError, match="line 1"):
+        list(read_records(TrainingRow, tmp_path / "rows.jsonl"))
+    with pytest.raises(RunError, match="none.jsonl cannot be read"):
+        list(read_records(TrainingRow, tmp_path / "none.jsonl"))
 
 
 def test_published_scores_are_read(tmp_path):
@@ -92,8 +90,8 @@ def test_published_scores_are_read(tmp_path):
         "current_query": "who",
         "docid_score": {"17": {"metric_score": {"em": 1.0, "f1": 1.0}, "retrieved_times": 2}},
     }
-    (relevance,) = read_records(RelevanceRecord, file_of(tmp_path / "l.jsonl", local))
-    (correctness,) = read_records(CorrectnessRecord, file_of(tmp_path / "g.jsonl", final))
+    (relevance,) = read_records(RelevanceRecord, write_lines(tmp_path / "l.jsonl", local))
+    (correctness,) = read_records(CorrectnessRecord, write_lines(tmp_path / "g.jsonl", final))
     assert relevance.docid_score == {"17": 85, "4": 0}
     assert correctness.docid_score["17"].metric_score.em == 1
 
@@ -101,19 +99,22 @@ def test_published_scores_are_read(tmp_path):
 @pytest.mark.parametrize("score", [101, -1, 8.5, "85", True, None])
 def test_a_relevance_that_is_no_whole_number_from_0_to_100_is_refused(tmp_path, score):
     line = {"id": "q1", "round_index": 1, "docid_score": {"17": score}}
-    with pytest.raises(RecordsError, match="line 1 is not a RelevanceRecord"):
-        list(read_records(RelevanceRecord, file_of(tmp_path / "l.jsonl", line)))
+    with pytest.raises(RunError, match="line 1 is not a RelevanceRecord"):
+        list(read_records(RelevanceRecord, write_lines(tmp_path / "l.jsonl", line)))
 
 
 def test_passages_are_read_by_id_also_if_ids_are_whole_numbers(tmp_path):
-    path = file_of(tmp_path / "p.jsonl", {"id": 7, "contents": "a"}, {"id": "b", "contents": "c"})
-    assert [(one.id, one.contents) for one in read_records(PassageRecord, path)] == [("7", "a"), ("b", "c")]
+    path = write_lines(tmp_path / "p.jsonl", {"id": 7, "contents": "a"}, {"id": "b", "contents": "c"})
+    assert [(record.id, record.contents) for record in read_records(PassageRecord, path)] == [
+        ("7", "a"),
+        ("b", "c"),
+    ]
 
 
 def test_a_file_is_written_whole_or_not_at_all(tmp_path):
     path = tmp_path / "rows.jsonl"
     write_records(path, [TrainingRow.model_validate_json(json.dumps(PUBLISHED))])
-    before = path.read_bytes()
+    contents = path.read_bytes()
 
     def broken():
         yield TrainingRow.model_validate_json(json.dumps(PUBLISHED))
@@ -121,4 +122,4 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path):
 
     with pytest.raises(RuntimeError):
         write_records(path, broken())
-    assert path.read_bytes() == before
+    assert path.read_bytes() == contents

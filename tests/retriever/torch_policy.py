@@ -18,10 +18,10 @@ from tests.fakes.openai_server import completion
 @dataclass
 class TorchPolicy(LoopbackServer):
     """Greedy decoding of the demo's policy in a `dialect`. Requests that wait are generated in one batch.
-    `asked`: the prompts, as token ids."""
+    `prompts`: of the requests, as token ids."""
 
     dialect: str
-    asked: list[list[int]] = field(default_factory=list)
+    prompts: list[list[int]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         torch.set_num_threads(1)
@@ -36,7 +36,7 @@ class TorchPolicy(LoopbackServer):
     async def _complete(self, request: web.Request) -> web.Response:
         body = await request.json()
         assert body["temperature"] == 0
-        self.asked.append(body["prompt"])
+        self.prompts.append(body["prompt"])
         future = asyncio.ensure_future(
             self._engine.generate(body["prompt"], body["max_tokens"], body.get("stop") or ())
         )

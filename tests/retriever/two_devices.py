@@ -29,7 +29,9 @@ class Lookup(nn.Module):
 
 def columns(*ids: torch.Tensor) -> list[dict[str, torch.Tensor]]:
     """The features of texts whose vectors are these rows of the table."""
-    return [{"input_ids": one[:, None], "attention_mask": torch.ones_like(one)[:, None]} for one in ids]
+    return [
+        {"input_ids": column[:, None], "attention_mask": torch.ones_like(column)[:, None]} for column in ids
+    ]
 
 
 def main(folder: Path) -> None:

@@ -43,34 +43,34 @@ class Tab:
 
     async def _read(self) -> None:
         async for message in self._socket:
-            told = json.loads(message.data)
-            if "id" in told:
-                self._answers.pop(told["id"]).set_result(told)
-            elif told["method"] == "Log.entryAdded" and told["params"]["entry"]["level"] == "error":
-                self.problems.append(told["params"]["entry"]["text"])
-            elif told["method"] == "Runtime.exceptionThrown":
-                self.problems.append(json.dumps(told["params"]["exceptionDetails"]))
+            reply = json.loads(message.data)
+            if "id" in reply:
+                self._answers.pop(reply["id"]).set_result(reply)
+            elif reply["method"] == "Log.entryAdded" and reply["params"]["entry"]["level"] == "error":
+                self.problems.append(reply["params"]["entry"]["text"])
+            elif reply["method"] == "Runtime.exceptionThrown":
+                self.problems.append(json.dumps(reply["params"]["exceptionDetails"]))
 
     async def send(self, method: str, **params: Any) -> dict:
         """A command and its result."""
         self._next += 1
         answer = self._answers[self._next] = asyncio.get_running_loop().create_future()
         await self._socket.send_json({"id": self._next, "method": method, "params": params})
-        told = await asyncio.wait_for(answer, 30)
-        assert "error" not in told, told
-        return told["result"]
+        reply = await asyncio.wait_for(answer, 30)
+        assert "error" not in reply, reply
+        return reply["result"]
 
     async def run(self, script: str) -> Any:
         """The value of an expression in the page; a promise is awaited."""
-        told = await self.send(
+        reply = await self.send(
             "Runtime.evaluate",
             expression=script,
             awaitPromise=True,
             returnByValue=True,
             allowUnsafeEvalBlockedByCSP=False,
         )
-        assert "exceptionDetails" not in told, told
-        return told["result"].get("value")
+        assert "exceptionDetails" not in reply, reply
+        return reply["result"].get("value")
 
     async def until(self, script: str, seconds: float = 20) -> None:
         """Wait until an expression is true."""

@@ -8,7 +8,7 @@ from pathlib import Path
 def descendants(pid: int) -> dict[int, str]:
     """The processes that a process has started, by whichever thread, and those that they have: with what
     tells one from a later one of the same number."""
-    found, parents = {}, {}
+    processes, parents = {}, {}
     for place in Path("/proc").glob("[0-9]*/stat"):
         try:
             rest = place.read_text().rpartition(")")[2].split()
@@ -18,10 +18,10 @@ def descendants(pid: int) -> dict[int, str]:
             parents[int(place.parent.name)] = int(rest[1]), rest[19]
     ends = {pid}
     while ends:
-        more = {one: started for one, (parent, started) in parents.items() if parent in ends}
-        found |= more
+        more = {child: started for child, (parent, started) in parents.items() if parent in ends}
+        processes |= more
         ends = set(more)
-    return found
+    return processes
 
 
 def is_there(pid: int, started: str) -> bool:

@@ -39,18 +39,18 @@ def always_right(*unused: object) -> bool:
     return True
 
 
-def policy_of(golds: dict[str, str] | None = None, **given: Any) -> Policy:
+def policy_of(golds: dict[str, str] | None = None, **options: Any) -> Policy:
     """A policy that searches once and then gives the gold answer."""
-    given = {"searches": True, "passages": PASSAGES, **given}
-    return Policy(tokenizer(), golds or {QUESTION: GOLD}, always_right, **given)
+    options = {"searches": True, "passages": PASSAGES, **options}
+    return Policy(tokenizer(), golds or {QUESTION: GOLD}, always_right, **options)
 
 
-def arguments(url: str, out: Path, **given: Any) -> ServeArguments:
+def arguments(url: str, out: Path, **options: Any) -> ServeArguments:
     """Those of `rag-r1 serve` for a policy at an address, which also searches, unless documents are given."""
     shared = {"tokenizer": str(policy_path("rag_r1_mq")), "out": out}
-    if "documents" not in given:
+    if "documents" not in options:
         shared["retriever_url"] = url
-    return ServeArguments(model="policy", base_url=f"{url}/v1", **{**shared, **given})
+    return ServeArguments(model="policy", base_url=f"{url}/v1", **{**shared, **options})
 
 
 @dataclass
@@ -63,11 +63,11 @@ class Asked:
         # No certificates are needed, and to load them takes long.
         self.client = httpx.Client(base_url=self.url, timeout=30, trust_env=False, verify=False)
 
-    def post(self, body: dict, **given: Any) -> httpx.Response:
-        return self.client.post("/v1/chat/completions", json=body, **given)
+    def post(self, body: dict, **options: Any) -> httpx.Response:
+        return self.client.post("/v1/chat/completions", json=body, **options)
 
-    def get(self, path: str, **given: Any) -> httpx.Response:
-        return self.client.get(path, **given)
+    def get(self, path: str, **options: Any) -> httpx.Response:
+        return self.client.get(path, **options)
 
     def health(self) -> dict:
         return self.get("/health").json()
@@ -75,49 +75,47 @@ class Asked:
     def metric(self, line: str) -> float:
         """The value of a line of /metrics that begins so; 0 if there is none."""
         lines = self.get("/metrics").text.splitlines()
-        return next((float(one.rpartition(" ")[2]) for one in lines if one.startswith(f"{line} ")), 0.0)
+        return next((float(text.rpartition(" ")[2]) for text in lines if text.startswith(f"{line} ")), 0.0)
 
 
 @contextmanager
-def chat_server(given: ServeArguments, about: PageInfo | None = None, **options: Any) -> Iterator[Asked]:
+def chat_server(args: ServeArguments, about: PageInfo | None = None, **options: Any) -> Iterator[Asked]:
     """The server of these arguments; `options` are those of `serve`."""
-    place = LaunchedAgent(
-        to_eval_arguments(given), about or PageInfo("some passages", protocol=given.protocol)
-    )
-    with chat_server_at(given, place, **options) as asked:
-        yield asked
+    place = LaunchedAgent(to_eval_arguments(args), about or PageInfo("some passages", protocol=args.protocol))
+    with chat_server_at(args, place, **options) as server:
+        yield server
 
 
 @contextmanager
-def chat_server_at(given: ServeArguments, place: LaunchedAgent, **options: Any) -> Iterator[Asked]:
+def chat_server_at(args: ServeArguments, place: LaunchedAgent, **options: Any) -> Iterator[Asked]:
     """The same for what has been started."""
-    found: list[RunningServer] = []
-    failed: list[BaseException] = []
+    servers: list[RunningServer] = []
+    failures: list[BaseException] = []
     ready = threading.Event()
 
     def note(running: RunningServer) -> None:
-        found.append(running)
+        servers.append(running)
         ready.set()
 
     def run(listener: Any) -> None:
         try:
-            asyncio.run(serve(given, place, listener, note, **options))
+            asyncio.run(serve(args, place, listener, note, **options))
         except BaseException as error:
-            failed.append(error)
+            failures.append(error)
         ready.set()
 
     with bind_socket("127.0.0.1", 0) as listener:
         thread = threading.Thread(target=run, args=(listener,), daemon=True)
         thread.start()
         assert ready.wait(60)
-        if failed:
-            raise failed[0]
+        if failures:
+            raise failures[0]
         try:
-            yield Asked(found[0].url)
+            yield Asked(servers[0].url)
         finally:
-            found[0].stop()
+            servers[0].stop()
             thread.join(30)
-            assert not thread.is_alive() and not failed
+            assert not thread.is_alive() and not failures
 
 
 def wait_until(condition: Callable[[], object], seconds: float = 30) -> None:

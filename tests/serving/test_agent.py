@@ -14,11 +14,14 @@ STATES = ["rag_r1.agent.max_state=1000000"]
 
 
 async def test_an_agent_with_a_max_state_gets_log_probs_in_one_piece_and_streamed(tmp_path):
-    seen: list[str] = []
+    prompts: list[str] = []
     with policy_of() as policy:
         async with open_agent(to_eval_arguments(arguments(policy.url, tmp_path, overrides=STATES))) as player:
-            records = [await player.play(QUESTION), await player.play(QUESTION, on_text=lambda: seen.append)]
-    assert [record.answer for record in records] == [GOLD, GOLD] and seen
+            records = [
+                await player.play(QUESTION),
+                await player.play(QUESTION, on_text=lambda: prompts.append),
+            ]
+    assert [record.answer for record in records] == [GOLD, GOLD] and prompts
     whole, streamed = (record.turns[-1].state for record in records)
     assert whole == streamed > 0
 

@@ -45,29 +45,29 @@ def test_the_terminal_takes_a_server_or_an_agent(capsys):
 def test_the_help_teaches_with_examples(main, capsys):
     with pytest.raises(SystemExit):
         main(["--help"])
-    told = capsys.readouterr().out
-    assert "examples:" in told and "--demo" in told and "--documents" in told
+    message = capsys.readouterr().out
+    assert "examples:" in message and "--demo" in message and "--documents" in message
 
 
 def test_a_question_is_played_with_the_arguments_of_an_evaluation():
-    given = ServeArguments(
+    args = ServeArguments(
         model="m", base_url="http://x/v1", protocol="search_r1", overrides=["rag_r1.retriever.topk=5"]
     )
-    asked = to_eval_arguments(given)
-    assert (asked.model, asked.base_url, asked.protocol) == ("m", "http://x/v1", "search_r1")
-    assert asked.temperature == 0 and asked.overrides == ["rag_r1.retriever.topk=5"]
+    evaluation = to_eval_arguments(args)
+    assert (evaluation.model, evaluation.base_url, evaluation.protocol) == ("m", "http://x/v1", "search_r1")
+    assert evaluation.temperature == 0 and evaluation.overrides == ["rag_r1.retriever.topk=5"]
 
 
 def test_the_demo_is_asked_within_the_limits_of_its_training_and_takes_overrides():
-    given = ServeArguments(
+    args = ServeArguments(
         demo=True, overrides=["rag_r1.agent.max_turns=2"], vllm_options="--seed 1", in_flight=3
     )
     demo = eval_arguments(Path("model"), Path("-"), "rag_r1_mq", "http://127.0.0.1:1", Path("out"))
-    asked = with_demo_limits(given, demo, ("--max-num-seqs", "32"))
-    assert asked.overrides[-1] == "rag_r1.agent.max_turns=2"
-    assert "rag_r1.agent.max_turn_tokens=48" in asked.overrides
-    assert asked.vllm_options == "--max-num-seqs 32 --seed 1" and asked.in_flight == 3
-    assert given.earlier == 0 and ServeArguments(model="m").earlier == 4
+    evaluation = with_demo_limits(args, demo, ("--max-num-seqs", "32"))
+    assert evaluation.overrides[-1] == "rag_r1.agent.max_turns=2"
+    assert "rag_r1.agent.max_turn_tokens=48" in evaluation.overrides
+    assert evaluation.vllm_options == "--max-num-seqs 32 --seed 1" and evaluation.in_flight == 3
+    assert args.earlier == 0 and ServeArguments(model="m").earlier == 4
     assert ServeArguments(demo=True, history=2).earlier == 2
 
 

@@ -51,12 +51,12 @@ def test_an_answer_comes_with_its_searches_and_citations(chat):
     answer = chat.post(question()).json()
     [choice] = answer["choices"]
     assert choice["message"]["content"] == GOLD and choice["finish_reason"] == "stop"
-    told = answer["rag_r1"]
-    assert told["status"] == "answered" and told["turns"] == 2
-    [call] = told["searches"]
+    details = answer["rag_r1"]
+    assert details["status"] == "answered" and details["turns"] == 2
+    [call] = details["searches"]
     assert call["arguments"] == {"query": QUESTION}
     assert [document["id"] for document in call["documents"]] == ["p1", "p2"]
-    assert [passage["id"] for passage in told["citations"]] == ["p1"]
+    assert [passage["id"] for passage in details["citations"]] == ["p1"]
     assert answer["usage"]["completion_tokens"] > 0
 
 
@@ -65,8 +65,8 @@ def test_a_stream_shows_everything_in_order_and_ends_with_the_answer(chat):
     response = chat.post(body)
     assert response.headers["content-type"].startswith("text/event-stream")
     chunks = events(response.text)
-    told = [chunk["rag_r1"]["event"] for chunk in chunks if "rag_r1" in chunk]
-    assert told == ["searching", "passages", "citations", "ended"]
+    kinds = [chunk["rag_r1"]["event"] for chunk in chunks if "rag_r1" in chunk]
+    assert kinds == ["searching", "passages", "citations", "ended"]
     texts = [c["choices"][0]["delta"].get("content") for c in chunks if c["choices"]]
     assert "".join(text or "" for text in texts) == GOLD
     assert chunks[-2]["choices"][0]["finish_reason"] == "stop"
@@ -89,12 +89,12 @@ def test_reasoning_streams_as_it_is_generated(tmp_path):
 
 def test_a_model_behind_a_chat_endpoint_answers_too(tmp_path):
     with Teacher.of_world(seed=2, count=8, calm=True, latency_s=0.0) as teacher:
-        given = arguments(teacher.url, tmp_path, engine="chat", tokenizer=None)
-        asked = next(one for one in teacher.questions if teacher.is_right(one))
-        with chat_server(given) as chat:
-            chunks = events(chat.post(question(asked.text, stream=True)).text)
+        args = arguments(teacher.url, tmp_path, engine="chat", tokenizer=None)
+        example = next(item for item in teacher.questions if teacher.is_right(item))
+        with chat_server(args) as chat:
+            chunks = events(chat.post(question(example.text, stream=True)).text)
     texts = [chunk["choices"][0]["delta"].get("content") or "" for chunk in chunks]
-    assert "".join(texts) == asked.gold
+    assert "".join(texts) == example.gold
     assert any(chunk["choices"][0]["delta"].get("reasoning_content") for chunk in chunks)
 
 
@@ -103,14 +103,14 @@ def test_the_openai_client_gets_answers_and_streams(chat):
     openai = pytest.importorskip("openai")
     with openai.OpenAI(base_url=f"{chat.url}/v1", api_key="none") as client:
         assert [model.id for model in client.models.list()] == ["rag-r1"]
-        asked = {"model": "rag-r1", "messages": question()["messages"]}
-        whole = client.chat.completions.create(**asked, temperature=0)
+        options = {"model": "rag-r1", "messages": question()["messages"]}
+        whole = client.chat.completions.create(**options, temperature=0)
         assert whole.choices[0].message.content == GOLD
         assert whole.model_extra["rag_r1"]["citations"]
-        parts = list(client.chat.completions.create(**asked, stream=True))
+        parts = list(client.chat.completions.create(**options, stream=True))
         assert "".join(part.choices[0].delta.content or "" for part in parts) == GOLD
         with pytest.raises(openai.NotFoundError, match="the only model is 'rag-r1'"):
-            client.chat.completions.create(**{**asked, "model": "other"})
+            client.chat.completions.create(**{**options, "model": "other"})
 
 
 def test_the_seeds_api_is_an_alias(chat):
@@ -187,10 +187,10 @@ def test_metrics_count_chats_searches_and_tokens(chat):
 def test_an_evaluation_asks_the_model_the_same_token_by_token(chat, policy, tmp_path):
     policy.bodies.clear()
     chat.post(question())
-    served, before = list(policy.bodies), len(policy.bodies)
+    served, count = list(policy.bodies), len(policy.bodies)
     rows = [QuestionRow(QUESTION, (GOLD,), tuple(MQ.messages(QUESTION)), id="q", protocol=MQ.name)]
     write_rows(tmp_path / "q.parquet", rows)
-    given = {
+    args = {
         "--data": tmp_path / "q.parquet",
         "--model": "policy",
         "--base-url": f"{policy.url}/v1",
@@ -198,12 +198,12 @@ def test_an_evaluation_asks_the_model_the_same_token_by_token(chat, policy, tmp_
         "--retriever-url": policy.url,
         "--out": tmp_path / "eval",
     }
-    assert command.main([str(word) for pair in given.items() for word in pair]) == 0
-    evaluated = policy.bodies[before:]
+    assert command.main([str(word) for pair in args.items() for word in pair]) == 0
+    evaluated = policy.bodies[count:]
     assert len(served) == len(evaluated) == 2
-    for ours, theirs in zip(served, evaluated, strict=True):
-        assert ours["temperature"] == 0 and ours.pop("stream") and ours.pop("stream_options")
-        assert {**ours, "seed": 0} == {**theirs, "seed": 0}  # without effect at temperature 0
+    for first, second in zip(served, evaluated, strict=True):
+        assert first["temperature"] == 0 and first.pop("stream") and first.pop("stream_options")
+        assert {**first, "seed": 0} == {**second, "seed": 0}  # without effect at temperature 0
 
 
 @dataclass
@@ -281,11 +281,11 @@ def test_a_stopping_server_finishes_what_has_begun(tmp_path):
                 threading.Thread(target=lambda: answers.append(chat.post(question(stream=True))))
                 for _ in range(2)
             ]
-            for one in asking:
-                one.start()
+            for thread in asking:
+                thread.start()
             wait_until(lambda: chat.health()["running"] == chat.health()["waiting"] == 1)
-        for one in asking:  # the server has ended
-            one.join(10)
+        for thread in asking:  # the server has ended
+            thread.join(10)
     assert len(answers) == 2 and all(GOLD in answer.text for answer in answers)
     assert [events(answer.text)[-1]["choices"][0]["finish_reason"] for answer in answers] == ["stop"] * 2
 
@@ -308,8 +308,8 @@ def test_what_a_stop_does_not_wait_for_is_ended_and_told_when_to_come_back(tmp_p
                 answers[name] = asks[name]()
 
             asking = [threading.Thread(target=ask, args=(name,)) for name in asks]
-            for one in asking:
-                one.start()
+            for thread in asking:
+                thread.start()
             wait_until(lambda: chat.health() == {"status": "ok", "running": 2, "waiting": 3})
             # A request whose body does not arrive.
             half = socket.create_connection(("127.0.0.1", chat.client.base_url.port))
@@ -317,15 +317,19 @@ def test_what_a_stop_does_not_wait_for_is_ended_and_told_when_to_come_back(tmp_p
                 b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
                 b"Content-Length: 50\r\n\r\n{"
             )
-        for one in asking:  # the server has ended
-            one.join(10)
+        for thread in asking:  # the server has ended
+            thread.join(10)
         with half:
             half.settimeout(10)
-            told = half.makefile("rb").read()
+            response = half.makefile("rb").read()
     for name in ("whole", "waiting", "alias"):
         assert answers[name].status_code == 503 and int(answers[name].headers["Retry-After"]) > 0
         assert answers[name].json()["error"]["code"] == "stopping"
     for name in ("stream", "waiting stream"):
         assert events(answers[name].text)[-1]["error"]["code"] == "stopping"
-    assert told.startswith(b"HTTP/1.1 503") and b'"stopping"' in told and b"retry-after" in told.lower()
+    assert (
+        response.startswith(b"HTTP/1.1 503")
+        and b'"stopping"' in response
+        and b"retry-after" in response.lower()
+    )
     assert not [record for record in caplog.records if record.exc_info or "Traceback" in record.getMessage()]

@@ -56,11 +56,11 @@ class Hostile(Policy):
 
     sent: list[int] = field(default_factory=list)
 
-    async def _stream(self, request: web.Request, *given: Any) -> web.StreamResponse:
+    async def _stream(self, request: web.Request, *options: Any) -> web.StreamResponse:
         prompt = self.tokenizer.decode((await request.json())["prompt"])
         named = [stream for name, stream in STREAMS.items() if f"Who sends {name}?" in prompt]
         if not named:
-            return await super()._stream(request, *given)
+            return await super()._stream(request, *options)
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
         sent = 0
@@ -74,9 +74,9 @@ class Hostile(Policy):
 
 def test_streams_without_an_end_end_their_own_chats_and_no_others(tmp_path):
     with Hostile(tokenizer(), {QUESTION: GOLD}, always_right) as policy:
-        given = arguments(policy.url, tmp_path, max_response_tokens=512)
-        asked = to_eval_arguments(given).model_copy(update={"retries": 0})
-        with chat_server_at(given, LaunchedAgent(asked, PageInfo())) as chat:
+        args = arguments(policy.url, tmp_path, max_response_tokens=512)
+        evaluation = to_eval_arguments(args).model_copy(update={"retries": 0})
+        with chat_server_at(args, LaunchedAgent(evaluation, PageInfo())) as chat:
             hostile = [question(f"Who sends {name}?", stream=True) for name in STREAMS for _ in range(2)]
             honest = [question(), question(stream=True)] * 4
 

@@ -32,8 +32,8 @@ def test_the_newest_demo_run_with_a_policy_is_served(tmp_path):
     newest = run_at(tmp_path / "ppo_sq", age_s=5)
     run_at(tmp_path / "of_no_recipe", age_s=1)
     (run_at(tmp_path / "ppo_mq", age_s=1) / "model.safetensors").unlink()
-    found = last_demo_run(tmp_path)
-    assert (found.folder.name, found.model, found.protocol) == ("ppo_sq", newest, "rag_r1_sq")
+    run = last_demo_run(tmp_path)
+    assert (run.folder.name, run.model, run.protocol) == ("ppo_sq", newest, "rag_r1_sq")
 
 
 def test_the_questions_of_a_demo_run_are_suggested(tmp_path):
@@ -45,21 +45,22 @@ def test_the_questions_of_a_demo_run_are_suggested(tmp_path):
     assert len(kinds) == 8 and kinds == sorted(kinds, key=list(dict.fromkeys(kinds)).index)  # by kind
 
 
+def arguments_of(out: Path, **options) -> ServeArguments:
+    return ServeArguments(model="m", base_url="http://127.0.0.1:9/v1", out=out, **options)
+
+
 def test_two_chats_do_not_share_a_folder(tmp_path):
-    given = ServeArguments(model="m", base_url="http://127.0.0.1:9/v1", engine="chat", out=tmp_path)
-    with launch_agent(given), pytest.raises(RunError, match="another --out"):
-        with launch_agent(given):
-            pass
+    args = arguments_of(tmp_path, engine="chat")
+    with launch_agent(args), pytest.raises(RunError, match="another --out"), launch_agent(args):
+        pass
 
 
 def test_what_else_is_in_the_folder_for_logs_is_not_deleted(tmp_path):
     (tmp_path / "index").mkdir()
     (tmp_path / "index" / "of_another").touch()
     (tmp_path / "notes").mkdir()
-    given = ServeArguments(
-        model="m", base_url="http://127.0.0.1:9/v1", documents=tmp_path / "notes", out=tmp_path
-    )
-    with pytest.raises(RunError, match="--documents"), launch_agent(given):
+    args = arguments_of(tmp_path, documents=tmp_path / "notes")
+    with pytest.raises(RunError, match="--documents"), launch_agent(args):
         pass
     assert (tmp_path / "index" / "of_another").exists()
 
@@ -67,10 +68,8 @@ def test_what_else_is_in_the_folder_for_logs_is_not_deleted(tmp_path):
 def test_a_file_that_cannot_be_read_is_named_with_the_flag_that_leaves_it_out(tmp_path):
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "latin.txt").write_bytes("Käse".encode("latin-1"))
-    given = ServeArguments(
-        model="m", base_url="http://127.0.0.1:9/v1", documents=tmp_path / "notes", out=tmp_path
-    )
-    with pytest.raises(RunError, match=r"(?s)--skip-bad-files.*latin.txt"), launch_agent(given):
+    args = arguments_of(tmp_path, documents=tmp_path / "notes")
+    with pytest.raises(RunError, match=r"(?s)--skip-bad-files.*latin.txt"), launch_agent(args):
         pass
 
 
@@ -83,12 +82,12 @@ def test_a_folder_of_documents_is_searched(tmp_path):
     (documents / "tito.txt").write_text("Tito Vesmer was a doctor in Zantis Mill.\n")
     (documents / "latin.txt").write_bytes("Käse".encode("latin-1"))
     with policy_of() as policy:
-        given = arguments(policy.url, tmp_path / "out", documents=documents, skip_bad_files=True)
-        with launch_agent(given) as place:
+        args = arguments(policy.url, tmp_path / "out", documents=documents, skip_bad_files=True)
+        with launch_agent(args) as place:
             assert place.about.what == "the documents in notes"
-            asked = given.model_copy(update={"retriever_url": place.evaluation.retriever_url})
-            with chat_server(asked, place.about) as chat:
-                told = chat.post(question()).json()["rag_r1"]
-    [call] = told["searches"]
+            served = args.model_copy(update={"retriever_url": place.evaluation.retriever_url})
+            with chat_server(served, place.about) as chat:
+                details = chat.post(question()).json()["rag_r1"]
+    [call] = details["searches"]
     assert "Mara Torval was born in Karlen Ford" in call["documents"][0]["text"]
-    assert told["citations"][0]["id"] == call["documents"][0]["id"]
+    assert details["citations"][0]["id"] == call["documents"][0]["id"]

@@ -19,9 +19,9 @@ TOKEN = "s3cret"
 
 @pytest.fixture(scope="module")
 def chat(tmp_path_factory):
-    given = {"allowed": ["chat.example.org"], "token": TOKEN}
+    options = {"allowed": ["chat.example.org"], "token": TOKEN}
     with policy_of() as policy:
-        with chat_server(arguments(policy.url, tmp_path_factory.mktemp("serve")), **given) as chat:
+        with chat_server(arguments(policy.url, tmp_path_factory.mktemp("serve")), **options) as chat:
             yield chat
 
 
@@ -181,9 +181,9 @@ def test_a_request_that_is_framed_wrongly_is_refused_and_the_server_goes_on(chat
         try:
             client.sendall(FRAMINGS[name])
             client.shutdown(socket.SHUT_WR)
-            told = client.makefile("rb").read()
+            reply = client.makefile("rb").read()
         except OSError:
-            told = b""  # closed while the client was still sending
-    statuses = [line.split()[1] for line in told.split(b"\r\n") if line.startswith(b"HTTP/1.")]
-    assert len(statuses) <= 1 and all(status[:1] == b"4" for status in statuses), told
+            reply = b""  # closed while the client was still sending
+    statuses = [line.split()[1] for line in reply.split(b"\r\n") if line.startswith(b"HTTP/1.")]
+    assert len(statuses) <= 1 and all(status[:1] == b"4" for status in statuses), reply
     assert chat.get("/health").status_code == 200

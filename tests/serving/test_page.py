@@ -46,8 +46,8 @@ def in_page(browser: int, url: str, play, problems: bool = False) -> None:
 
 
 async def texts(page: Tab, selector: str) -> list[str]:
-    found = f"[...document.querySelectorAll({json.dumps(selector)})].map((one) => one.textContent)"
-    return await page.run(found)
+    script = f"[...document.querySelectorAll({json.dumps(selector)})].map((one) => one.textContent)"
+    return await page.run(script)
 
 
 async def answered(page: Tab, number: int = 1) -> None:

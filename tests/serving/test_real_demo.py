@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.full, pytest.mark.timeout(900)]
 class Recorder(Proxy):
     """Passes requests on to vLLM, and keeps the ids that went in and came out."""
 
-    seen: list[tuple[tuple[int, ...], tuple[int, ...]]] = field(default_factory=list)
+    requests: list[tuple[tuple[int, ...], tuple[int, ...]]] = field(default_factory=list)
 
     async def handle(self, request: web.Request) -> web.Response:
         answer = await self.forward_request(request)
@@ -41,7 +41,7 @@ class Recorder(Proxy):
                 whole = folded.whole()
             if body["max_tokens"] > 1:  # not the probe
                 [choice] = json.loads(whole)["choices"]
-                self.seen.append((tuple(body["prompt"]), tuple(choice["token_ids"])))
+                self.requests.append((tuple(body["prompt"]), tuple(choice["token_ids"])))
         return answer
 
 
@@ -49,39 +49,39 @@ class Recorder(Proxy):
 def place(tmp_path_factory):
     """The demo, with a recorder before its vLLM."""
     pytest.importorskip("vllm")
-    given = ServeArguments(demo=True, out=tmp_path_factory.mktemp("serve"), queue=8, in_flight=8)
+    args = ServeArguments(demo=True, out=tmp_path_factory.mktemp("serve"), queue=8, in_flight=8)
     with ExitStack() as stack:
-        place = stack.enter_context(launch_agent(given))
+        place = stack.enter_context(launch_agent(args))
         recorder = stack.enter_context(Recorder(place.evaluation.base_url.removesuffix("/v1")))
-        asked = place.evaluation.model_copy(update={"base_url": f"{recorder.url}/v1"})
-        yield given, LaunchedAgent(asked, place.about), recorder
+        evaluation = place.evaluation.model_copy(update={"base_url": f"{recorder.url}/v1"})
+        yield args, LaunchedAgent(evaluation, place.about), recorder
 
 
 def test_the_chat_answers_what_an_evaluation_answers_token_by_token(place, tmp_path: Path):
-    given, place, recorder = place
-    asked = place.evaluation
-    protocol = demo_protocol(asked.protocol)
+    serve_args, place, recorder = place
+    evaluation = place.evaluation
+    protocol = demo_protocol(evaluation.protocol)
     questions = demo_data(0, train=1).val[:12]
     rows = [to_row(question, index, "val", protocol) for index, question in enumerate(questions)]
     write_rows(tmp_path / "q.parquet", rows)
-    given_model, questions_file, out = Path(asked.model), tmp_path / "q.parquet", tmp_path / "eval"
+    model, questions_file, out = Path(evaluation.model), tmp_path / "q.parquet", tmp_path / "eval"
     # One at a time, as the chat below: a batch of another size can round differently.
-    more = {"base_url": asked.base_url, "tokenizer": asked.model, "in_flight": 1}
-    args = eval_arguments(given_model, questions_file, asked.protocol, asked.retriever_url, out, **more)
+    more = {"base_url": evaluation.base_url, "tokenizer": evaluation.model, "in_flight": 1}
+    args = eval_arguments(model, questions_file, evaluation.protocol, evaluation.retriever_url, out, **more)
     assert command.run(args) == 0
-    evaluated, recorder.seen = recorder.seen, []
+    evaluated, recorder.requests = recorder.requests, []
     records = (tmp_path / "eval" / "trajectories" / "records.jsonl").read_text().splitlines()
-    with chat_server_at(given, place) as chat:
-        answers = [chat.post(question(one.text)).json() for one in questions]
-    assert len(evaluated) >= 24 and recorder.seen == evaluated
+    with chat_server_at(serve_args, place) as chat:
+        answers = [chat.post(question(item.text)).json() for item in questions]
+    assert len(evaluated) >= 24 and recorder.requests == evaluated
     expected = [json.loads(record)["answer"] or "" for record in records]
     assert [answer["choices"][0]["message"]["content"] for answer in answers] == expected
 
 
 def test_of_32_chats_at_once_with_the_demo_each_is_answered_or_refused(place):
-    given, place, _ = place
+    args, place, _ = place
     questions = [example.question for example in place.about.examples]
-    with chat_server_at(given, place) as chat, ThreadPoolExecutor(32) as threads:
+    with chat_server_at(args, place) as chat, ThreadPoolExecutor(32) as threads:
         answers = list(threads.map(lambda i: chat.post(question(questions[i % len(questions)])), range(32)))
         assert chat.health()["running"] == 0
     refused = [answer for answer in answers if answer.status_code == 503]

@@ -70,7 +70,7 @@ def test_nothing_that_serving_documents_has_started_survives_a_kill(tmp_path, mo
     (folder / "ulm.html").write_text("<h1>Ulm</h1><p>Ulm lies on the Danube.</p>")
     if moment == "reading":  # a file that the reader's limits end after 20 s
         (folder / "slow.html").write_text("<a " * (1 << 19))
-    left: dict[int, str] = {}
+    children: dict[int, str] = {}
     with policy_of() as policy:
         words = ["--model", "policy", "--base-url", f"{policy.url}/v1", "--documents", str(folder)]
         words += ["--tokenizer", str(policy_path("rag_r1_mq")), "--port", "0", "--out", str(out)]
@@ -86,14 +86,14 @@ def test_nothing_that_serving_documents_has_started_survives_a_kill(tmp_path, mo
             if moment == "serving":
                 assert process.stdout.readline().startswith("chat at http://127.0.0.1:")
             wait_until(lambda: descendants(process.pid))
-            left = descendants(process.pid)
+            children = descendants(process.pid)
             process.kill()
             process.wait()
-            wait_until(lambda: not any(is_there(*one) for one in left.items()))
+            wait_until(lambda: not any(is_there(*child) for child in children.items()))
         finally:
             process.kill()
             process.wait()
-            for pid, started in left.items():
+            for pid, started in children.items():
                 if is_there(pid, started):
                     os.kill(pid, signal.SIGKILL)
-    assert left
+    assert children

@@ -21,7 +21,7 @@ OTHER = Document("2", '"Tiber"\nThe Tiber is a river.', 0.25)
 
 
 @pytest.mark.parametrize(
-    ("text", "shown"),
+    ("text", "reasoning"),
     [
         ("<think> first this </think> <search> q </search>", "first this"),
         ("<think> a </think> so <answer> Rome </answer>", "a </think> so".replace(" </think>", " ")),
@@ -32,8 +32,8 @@ OTHER = Document("2", '"Tiber"\nThe Tiber is a river.', 0.25)
         ("<think> I could <search> here </think> <search> q </search>", "I could  here"),
     ],
 )
-def test_reasoning_is_what_stands_beside_calls_and_answers(text: str, shown: str):
-    assert turn_reasoning(text, MQ).split() == shown.split()
+def test_reasoning_is_what_stands_beside_calls_and_answers(text: str, reasoning: str):
+    assert turn_reasoning(text, MQ).split() == reasoning.split()
 
 
 TURNS = (
@@ -45,28 +45,28 @@ TURNS = (
 
 @pytest.mark.parametrize("text", TURNS)
 def test_reasoning_that_grows_shows_no_tag_and_takes_nothing_back(text: str):
-    shown = []
-    shower = EventStreamer(MQ, shown.append)
-    grown = shower.begins()
+    events = []
+    streamer = EventStreamer(MQ, events.append)
+    grown = streamer.begins()
     for character in text:
         grown(character)
-    shower(Event("id", "tokens", 0, {"text": text}))
-    assert "".join(one.text for one in shown) == turn_reasoning(text, MQ)
-    assert [one.begins for one in shown] == [True] + [False] * (len(shown) - 1)
-    assert len(shown) > 5
+    streamer(Event("id", "tokens", 0, {"text": text}))
+    assert "".join(event.text for event in events) == turn_reasoning(text, MQ)
+    assert [event.begins for event in events] == [True] + [False] * (len(events) - 1)
+    assert len(events) > 5
 
 
 def test_a_turn_that_the_engine_begins_anew_is_not_shown_twice():
-    shown = []
-    shower = EventStreamer(MQ, shown.append)
+    events = []
+    streamer = EventStreamer(MQ, events.append)
     for pieces in (["<think> I", " need"], ["<think> I"], ["<think>", " I ne", "ed to"], ["<think> no", "w"]):
-        grown = shower.begins()
+        grown = streamer.begins()
         for piece in pieces:
             grown(piece)
-    assert "".join(one.text for one in shown) == "I need to"
-    shower(Event("id", "turn", 1, {"room": 1}))
-    shower.begins()("<think> no")
-    assert shown[-1].text == "no" and shown[-1].begins
+    assert "".join(event.text for event in events) == "I need to"
+    streamer(Event("id", "turn", 1, {"room": 1}))
+    streamer.begins()("<think> no")
+    assert events[-1].text == "no" and events[-1].begins
 
 
 def test_a_call_is_no_reasoning_before_it_is_complete():
@@ -82,9 +82,9 @@ def test_a_call_is_no_reasoning_before_it_is_complete():
 )
 def test_reasoning_in_pieces_is_the_reasoning_of_the_whole_up_to_an_action(pieces):
     growing, text = StreamingReasoning(MQ), "".join(pieces)
-    shown = "".join(map(growing.feed, pieces)) + growing.feed("$")
-    before = f"{text}$".partition("<search>")[0]
-    assert shown == before.replace("<think>", "").replace("</think>", "").strip()
+    reasoning = "".join(map(growing.feed, pieces)) + growing.feed("$")
+    visible = f"{text}$".partition("<search>")[0]
+    assert reasoning == visible.replace("<think>", "").replace("</think>", "").strip()
 
 
 def test_reasoning_of_a_turn_of_any_length_is_looked_at_once(monkeypatch):
@@ -96,11 +96,11 @@ def test_reasoning_of_a_turn_of_any_length_is_looked_at_once(monkeypatch):
             looked_at.append(len(text))
             return iter(())
 
-    grown, shown = StreamingReasoning(MQ), []
+    grown, reasoning = StreamingReasoning(MQ), []
     grown._tag = Pattern()
     for _ in range(2000):
-        shown.append(grown.feed("some words " * 10))
-    assert max(looked_at) < 200 and len("".join(shown)) > 200_000
+        reasoning.append(grown.feed("some words " * 10))
+    assert max(looked_at) < 200 and len("".join(reasoning)) > 200_000
 
 
 def test_a_thought_that_is_a_turn_of_its_own_is_reasoning():
@@ -115,30 +115,26 @@ def record_of(answer: str | None, *documents: Document) -> Trajectory:
 
 
 def test_passages_that_contain_the_answer_are_cited_with_their_place():
-    found = citations(record_of("the capital of Italy", OTHER, ROME))
-    assert found["passages"] == [{"turn": 0, "call": 1, "rank": 2, "id": "1", "title": "Rome"}]
+    cited = citations(record_of("the capital of Italy", OTHER, ROME))
+    assert cited["passages"] == [{"turn": 0, "call": 1, "rank": 2, "id": "1", "title": "Rome"}]
 
 
-def test_words_of_the_answer_in_another_order_are_no_citation():
-    assert citations(record_of("Italy capital", ROME))["passages"] == []
-
-
-@pytest.mark.parametrize("answer", [None, "", "yes", "No."])
-def test_nothing_is_cited_for_an_answer_that_any_text_contains(answer: str | None):
+@pytest.mark.parametrize("answer", [None, "", "yes", "No.", "answer no"])
+def test_no_passage_is_cited_for_another_order_or_for_words_that_any_text_contains(answer: str | None):
     document = Document("3", "No, yes: there is no answer.")
     assert citations(record_of(answer, document))["passages"] == []
 
 
 def test_an_episode_shows_its_reasoning_searches_and_passages_in_order():
-    shown = []
+    events = []
     engine = Engine(["<think> t </think> <search> q </search>", "<answer> Rome </answer>"])
-    shower = EventStreamer(MQ, shown.append)
+    streamer = EventStreamer(MQ, events.append)
     budget = Budget(max_response_tokens=5000)
-    episode = Episode(MQ, budget, engine, search_tools(Searcher()), Characters(), observer=shower)
+    episode = Episode(MQ, budget, engine, search_tools(Searcher()), Characters(), observer=streamer)
     record = asyncio.run(episode.run("id", "Which city?", [65, 66]))
-    assert [one.kind for one in shown] == ["reasoning", "searching", "passages"]
-    assert shown[0].text == "t"
-    assert shown[1].data == {"turn": 0, "calls": [{"tool": "search", "arguments": {"query": "q"}}]}
-    [call] = shown[2].data["calls"]
+    assert [event.kind for event in events] == ["reasoning", "searching", "passages"]
+    assert events[0].text == "t"
+    assert events[1].data == {"turn": 0, "calls": [{"tool": "search", "arguments": {"query": "q"}}]}
+    [call] = events[2].data["calls"]
     assert call["documents"] == [{"id": "1", "title": "Rome", "text": "Rome is a city.", "score": 0.5}]
     assert episode_searches(record)[0] | {"seconds": 0} == {"turn": 0, **call, "seconds": 0}

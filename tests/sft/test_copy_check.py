@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,6 +14,7 @@ TEXT = (
     "before it reaches the Black Sea."
 )
 DOCUMENT = Document("1", f'"Danube"\n{TEXT}')
+CHINESE = "多瑙河发源于黑森林流经乌尔姆和维也纳"
 WORDS = st.lists(st.text("abcé", min_size=1, max_size=3), max_size=40)
 
 
@@ -21,49 +23,46 @@ def test_a_long_run_of_words_is_a_quotation_whatever_its_case_and_punctuation():
     assert find_quotation(f"<think> it {' - '.join(run).upper()} </think>", [DOCUMENT]) == " ".join(run)
 
 
-def test_a_shorter_run_is_none():
-    assert find_quotation(f"<think> {' '.join(words(TEXT)[3 : 2 + RUN])} indeed </think>", [DOCUMENT]) is None
-
-
-def test_the_same_words_in_another_order_are_none():
-    assert find_quotation(" ".join(reversed(words(TEXT))), [DOCUMENT]) is None
-
-
-def test_a_short_document_counts_as_a_whole_unless_it_is_a_name():
-    assert find_quotation("so Ulm lies on the river Danube.", [Document("1", "Ulm lies on the river Danube")])
-    assert find_quotation("Ulm lies on the river", [Document("1", "Ulm lies on the river Danube")]) is None
-    name = Document("1", "Johann Wolfgang von Goethe")
-    assert len(words(name.contents)) < SHORTEST
-    assert find_quotation("<answer> Johann Wolfgang von Goethe </answer>", [name]) is None
-
-
-def test_a_title_does_not_hide_a_short_text():
-    document = Document("1", '"Ulm"\nUlm lies on the river Danube')
-    assert find_quotation("<think> Ulm lies on the river Danube </think>", [document])
-
-
-def test_each_character_of_chinese_and_japanese_counts_as_a_word():
-    document = Document("1", "多瑙河发源于黑森林流经乌尔姆和维也纳")
-    assert find_quotation("<think> 多瑙河发源于黑森林流经乌尔 </think>", [document])
-    assert find_quotation("<answer> 乌尔姆 </answer>", [document]) is None
-
-
-def test_nothing_is_quoted_from_nothing():
-    assert find_quotation("", [DOCUMENT, Document("2", "")]) is None
-    assert find_quotation("<answer> Ulm </answer>", []) is None
+@pytest.mark.parametrize(
+    ("target", "document", "is_quoted"),
+    [
+        # a shorter run
+        (f"<think> {' '.join(words(TEXT)[3 : 2 + RUN])} indeed </think>", DOCUMENT.contents, False),
+        # another order
+        (" ".join(reversed(words(TEXT))), DOCUMENT.contents, False),
+        # a short document as a whole
+        ("so Ulm lies on the river Danube.", "Ulm lies on the river Danube", True),
+        # a part of a short document
+        ("Ulm lies on the river", "Ulm lies on the river Danube", False),
+        # a name
+        ("<answer> Johann Wolfgang von Goethe </answer>", "Johann Wolfgang von Goethe", False),
+        # a short text under a title
+        ("<think> Ulm lies on the river Danube </think>", '"Ulm"\nUlm lies on the river Danube', True),
+        # each Chinese character is a word
+        ("<think> 多瑙河发源于黑森林流经乌尔 </think>", CHINESE, True),
+        # a Chinese name
+        ("<answer> 乌尔姆 </answer>", CHINESE, False),
+        # an empty target
+        ("", DOCUMENT.contents, False),
+        # an empty document
+        ("", "", False),
+    ],
+)
+def test_a_quotation_is_a_long_run_or_a_whole_document_that_is_no_name(target, document, is_quoted):
+    assert (find_quotation(target, [Document("1", document)]) is not None) == is_quoted
 
 
 @given(WORDS, WORDS, WORDS, st.data())
-def test_every_run_that_is_long_enough_is_found(document, before, after, data):
+def test_every_run_that_is_long_enough_is_found(document, prefix, suffix, data):
     start = data.draw(st.integers(0, len(document)))
     run = document[start : start + RUN]
-    found = find_quotation(" ".join([*before, *run, *after]), [Document("1", " ".join(document))])
-    assert found or len(run) < min(RUN, max(len(document), SHORTEST))
+    quotation = find_quotation(" ".join([*prefix, *run, *suffix]), [Document("1", " ".join(document))])
+    assert quotation or len(run) < min(RUN, max(len(document), SHORTEST))
 
 
 @given(WORDS, WORDS)
 def test_what_is_found_stands_in_both(target, document):
-    found = find_quotation(" ".join(target), [Document("1", " ".join(document))])
-    if found:
-        assert f" {found} " in f" {' '.join(words(' '.join(target)))} "
-        assert f" {found} " in f" {' '.join(words(' '.join(document)))} "
+    quotation = find_quotation(" ".join(target), [Document("1", " ".join(document))])
+    if quotation:
+        assert f" {quotation} " in f" {' '.join(words(' '.join(target)))} "
+        assert f" {quotation} " in f" {' '.join(words(' '.join(document)))} "

@@ -33,8 +33,8 @@ def traces(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("traces")
     lines = [[SEARCH, ANSWER]] * 10 + [[ANSWER]] * 4 + [[SEARCH, ANSWER]] * 2
     records = []
-    for number, given in enumerate(lines):
-        trajectory, _ = played(given, question=f"Which river? {number}", id=f"made/{number}")
+    for number, args in enumerate(lines):
+        trajectory, _ = played(args, question=f"Which river? {number}", id=f"made/{number}")
         records.append(as_record(trajectory, "Rhine" if number > 13 else "Danube"))
     write_records(folder / "train" / "step_000000-1.jsonl", records[:8])
     write_records(folder / "train" / "step_000000-2.jsonl", records[8:])
@@ -49,9 +49,9 @@ def make(model: Path, out: Path, *arguments: str | Path) -> int:
 
 def test_traces_become_rows_for_both_trainers_with_the_same_tokens(model, traces, tmp_path, capsys):
     assert make(model, tmp_path, "--traces", traces, "--validation", "0.2") == 0
-    told = capsys.readouterr().out
+    output = capsys.readouterr().out
     rows = [row for name in ("train", "validation") for row in read_sft_rows(tmp_path / f"{name}.parquet")]
-    assert len(rows) == 24 and all(f"{kind}:" in told for kind in {row.kind for row in rows})
+    assert len(rows) == 24 and all(f"{kind}:" in output for kind in {row.kind for row in rows})
     info = json.loads((tmp_path / "llama_factory" / "dataset_info.json").read_text())
     samples = [
         sample
@@ -72,9 +72,9 @@ def test_the_summary_counts_everything_and_names_what_was_left_out(model, traces
     assert make(model, tmp_path, "--traces", traces) == 0
     summary = json.loads((tmp_path / "sft_summary.json").read_text())
     assert summary["read"] == {"traces read": 16, "traces that search": 10, "traces that answer at once": 4}
-    assert {name: told["count"] for name, told in summary["left_out"].items()} == {"wrong": 2}
-    kinds = [told["kinds"] for told in summary["splits"].values()]
-    assert {kind: sum(one.get(kind, 0) for one in kinds) for kind in KINDS} == {
+    assert {name: counts["count"] for name, counts in summary["left_out"].items()} == {"wrong": 2}
+    kinds = [counts["kinds"] for counts in summary["splits"].values()]
+    assert {kind: sum(count.get(kind, 0) for count in kinds) for kind in KINDS} == {
         KINDS[0]: 4, KINDS[1]: 10, KINDS[2]: 0, KINDS[3]: 10,
     }  # fmt: skip
     dropped = [json.loads(line) for line in (tmp_path / "dropped.jsonl").read_text().splitlines()]
@@ -95,19 +95,19 @@ def test_the_same_arguments_give_the_same_bytes(model, traces, tmp_path):
 
 def test_whole_traces_one_format_and_no_validation(model, traces, tmp_path):
     assert make(model, tmp_path, "--traces", traces, "--validation", "0.2") == 0
-    given = ["--layout", "whole", "--format", "verl", "--validation", "0", "--metric", "any"]
-    assert make(model, tmp_path, "--traces", traces, *given) == 0
+    args = ["--layout", "whole", "--format", "verl", "--validation", "0", "--metric", "any"]
+    assert make(model, tmp_path, "--traces", traces, *args) == 0
     rows = list(read_sft_rows(tmp_path / "train.parquet"))
     assert len(rows) == 16 and {row.kind for row in rows} == {"whole trace"}
     left = sorted(path.name for path in tmp_path.rglob("*") if path.is_file())
     names = ["dropped.jsonl", "settings.yaml", "sft_summary.json", "train.parquet"]
-    assert left == names, "files of the earlier run are gone"
+    assert left == names, "earlier files are gone"
 
 
 def test_published_samples_are_read_beside_traces(model, traces, tmp_path):
     (tmp_path / "sq.json").write_text(json.dumps([PUBLISHED]))
-    given = ["--traces", traces, "--published", tmp_path / "sq.json", "--validation", "0"]
-    assert make(model, tmp_path / "out", *given) == 0
+    args = ["--traces", traces, "--published", tmp_path / "sq.json", "--validation", "0"]
+    assert make(model, tmp_path / "out", *args) == 0
     rows = list(read_sft_rows(tmp_path / "out" / "train.parquet"))
     assert rows[-1].id == "sq.json/1" and rows[-1].question == "Where is Ulm?"
 
@@ -117,13 +117,13 @@ def test_bad_rows_are_counted_and_named_and_nothing_is_written(model, traces, tm
     broken = tmp_path / "broken.jsonl"
     broken.write_text("{\n[]\n" + '{"id": "x"}\n' + whole)
     (tmp_path / "sq.json").write_text(json.dumps([3, PUBLISHED]))
-    given = ["--traces", broken, "--published", tmp_path / "sq.json"]
-    assert make(model, tmp_path / "out", *given) == 1
-    told = capsys.readouterr().err
-    assert "4 bad rows" in told and "broken.jsonl, line 1" in told and "line 2" in told
-    assert "'x'" in told and "sq.json, row 1" in told and "--skip-bad-rows" in told
+    args = ["--traces", broken, "--published", tmp_path / "sq.json"]
+    assert make(model, tmp_path / "out", *args) == 1
+    output = capsys.readouterr().err
+    assert "4 bad rows" in output and "broken.jsonl, line 1" in output and "line 2" in output
+    assert "'x'" in output and "sq.json, row 1" in output and "--skip-bad-rows" in output
     assert not (tmp_path / "out").exists()
-    assert make(model, tmp_path / "out", *given, "--skip-bad-rows") == 0
+    assert make(model, tmp_path / "out", *args, "--skip-bad-rows") == 0
     assert "left out: 4 bad rows" in capsys.readouterr().err
     assert json.loads((tmp_path / "out" / "sft_summary.json").read_text())["bad_rows"] == 4
 
@@ -140,8 +140,8 @@ def test_bad_rows_are_counted_and_named_and_nothing_is_written(model, traces, tm
     ],
 )
 def test_what_cannot_be_done_is_named(model, traces, tmp_path, capsys, arguments, named):
-    given = arguments if arguments[0] in ("--traces", "--published") else ["--traces", traces, *arguments]
-    assert make(model, tmp_path / "out", *given) == 1
+    args = arguments if arguments[0] in ("--traces", "--published") else ["--traces", traces, *arguments]
+    assert make(model, tmp_path / "out", *args) == 1
     assert named in capsys.readouterr().err and not (tmp_path / "out").exists()
 
 

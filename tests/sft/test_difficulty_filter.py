@@ -40,17 +40,17 @@ SCRIPT = {
 }
 
 
-def filtered(path: Path, script=SCRIPT, starts: int = 1, played=None, **given) -> list[QuestionRollouts]:
+def filtered(path: Path, script=SCRIPT, starts: int = 1, played=None, **options) -> list[QuestionRollouts]:
     """The questions after so many starts of the command."""
     played = [] if played is None else played
 
     async def main():
         with folder_at(path) as folder:
-            runner = runner_of(folder, script, played, **given)
+            runner = runner_of(folder, script, played, **options)
             jobs = []
             for name in script:
-                asks = [make_request(row_of(name), SQ, sample=sample) for sample in range(REPLAYS + 1)]
-                jobs.append(partial(replay_question, runner, row_of(name), asks))
+                requests = [make_request(row_of(name), SQ, sample=sample) for sample in range(REPLAYS + 1)]
+                jobs.append(partial(replay_question, runner, row_of(name), requests))
             return await runner.run(jobs, len(jobs), "question")
 
     for _ in range(starts):
@@ -73,23 +73,17 @@ def test_the_kept_set_is_the_one_computed_by_hand(tmp_path: Path):
     # With seed 0 the draws of the five are .58, .74, .38, .76 and .06 (see below).
     assert kept(questions, share=0.25) == {"second", "tenth", "last", "failed_between", "failed_first"}
     # A question is not replayed after its first right answer, and each episode was played once.
-    assert Counter(one.partition("#")[0] for one in played) == {
+    assert Counter(name.partition("#")[0] for name in played) == {
         **{name: 1 for name in at_once if name != "failed_first"},
         **{"second": 2, "tenth": 10, "last": 11, "too_late": 11, "never": 11},
         **{"failed_first": 2, "failed_between": 4, "failed_always": 11},
     }
-    told = filter_counts(questions, 0.25, SEED)
-    assert {
-        name: told[name] for name in ("right_at_first", "right_later", "never_right", "never_judged")
-    } == {
-        "right_at_first": 5,
-        "right_later": 4,
-        "never_right": 2,
-        "never_judged": 1,
-    }
-    assert (told["kept"], told["undecided"], told["rollouts"]) == (5, 0, 5 + 2 + 10 + 11 + 11 + 11 + 3)
-    assert told["histogram"] == {"1": 5, "2": 1, "3": 1, "10": 1, "11": 1, "never": 2}
-    assert told["classes"] == {"easy": 7, "medium": 2, "unclassified": 2}
+    counts = filter_counts(questions, 0.25, SEED)
+    names = ("right_at_first", "right_later", "never_right", "never_judged")
+    assert [counts[name] for name in names] == [5, 4, 2, 1]
+    assert (counts["kept"], counts["undecided"], counts["rollouts"]) == (5, 0, 5 + 2 + 10 + 11 + 11 + 11 + 3)
+    assert counts["histogram"] == {"1": 5, "2": 1, "3": 1, "10": 1, "11": 1, "never": 2}
+    assert counts["classes"] == {"easy": 7, "medium": 2, "unclassified": 2}
 
 
 def test_the_draws_of_the_set_above():
@@ -138,25 +132,25 @@ def test_the_kept_set_is_that_of_the_definition(script, share, seed, pauses, tmp
 
 
 def test_the_difficulty_script_reads_the_rollouts(tmp_path: Path):
-    def after(name: str, *rights: bool) -> QuestionRollouts:
+    def rollouts(name: str, *rights: bool) -> QuestionRollouts:
         return QuestionRollouts(row_of(name), rights)
 
     questions = [
-        after("one", True),
-        after("nine", *[False] * 8, True),
-        after("ten", *[False] * 9, True),
-        after("twenty", *[False] * 19, True),
-        after("more", *[False] * 20, True),
-        after("wrong_21", *[False] * 21),
-        after("wrong_20", *[False] * 20),
-        after("failed"),
+        rollouts("one", True),
+        rollouts("nine", *[False] * 8, True),
+        rollouts("ten", *[False] * 9, True),
+        rollouts("twenty", *[False] * 19, True),
+        rollouts("more", *[False] * 20, True),
+        rollouts("wrong_21", *[False] * 21),
+        rollouts("wrong_20", *[False] * 20),
+        rollouts("failed"),
     ]
     path = tmp_path / "rollouts.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in rollout_lines(questions)))
     classes = read_difficulties(path)
-    found = [classes.of(Question(question.row.question, ("x",))) for question in questions]
-    assert found == ["easy", "easy", "medium", "medium", "hard", "hard", None, None]
-    assert found == [question.difficulty for question in questions]
+    difficulties = [classes.of(Question(question.row.question, ("x",))) for question in questions]
+    assert difficulties == ["easy", "easy", "medium", "medium", "hard", "hard", None, None]
+    assert difficulties == [question.difficulty for question in questions]
 
 
 @settings(max_examples=40)

@@ -35,17 +35,16 @@ def fate(question: str, temperature: float, seed: int) -> bool:
 
 def by_definition(rows: list[QuestionRow], share: float) -> dict[str, int | None]:
     """The kept ids with their rollouts until the first right one; and None for those that are not kept."""
-    found: dict[str, int | None] = {}
+    first_right: dict[str, int | None] = {}
     for row in rows:
-        asks = [make_request(row, MQ, sample=sample, seed=SEED) for sample in range(11)]
+        samples = [make_request(row, MQ, sample=sample, seed=SEED) for sample in range(11)]
         temperatures = [1.0, *[1.2] * 10]
-        rights = [
-            fate(row.question, t, turn_seed(ask.seed, 0)) for ask, t in zip(asks, temperatures, strict=True)
-        ]
+        tries = zip(samples, temperatures, strict=True)
+        rights = [fate(row.question, t, turn_seed(request.seed, 0)) for request, t in tries]
         first = rights.index(True) + 1 if any(rights) else None
         kept = first is not None and (first > 1 or seeded_fraction(SEED, "kept", row.id) < share)
-        found[row.id] = first if kept else None
-    return found
+        first_right[row.id] = first if kept else None
+    return first_right
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +60,7 @@ def rows_of(count: int) -> list[QuestionRow]:
 
 
 def words(policy: Policy, questions: Path, out: Path, *more: str) -> list[str]:
-    given = {
+    flags = {
         "--questions": questions,
         "--url": policy.url,
         "--model": "m",
@@ -72,7 +71,7 @@ def words(policy: Policy, questions: Path, out: Path, *more: str) -> list[str]:
         "--in-flight": 8,
         "--retries": 0,
     }
-    return [str(word) for pair in given.items() for word in pair] + list(more)
+    return [str(word) for pair in flags.items() for word in pair] + list(more)
 
 
 def run(policy: Policy, questions: Path, out: Path, *more: str) -> int:
@@ -96,12 +95,12 @@ def test_what_is_kept_and_written_is_what_the_definition_says(tmp_path: Path, to
     with Policy(tokenizer, {row.question: row.golds[0] for row in rows}, fate) as policy:
         out = tmp_path / "out"
         assert run(policy, tmp_path / "questions.parquet", out) == 0
-        found = written(out)
-        unchanged = [replace(row, split="train") for row in (*found["train"], *found["test"])]
+        parts = written(out)
+        unchanged = [replace(row, split="train") for row in (*parts["train"], *parts["test"])]
         assert sorted(unchanged, key=lambda row: row.id) == sorted(kept, key=lambda row: row.id)
-        assert {row.split for row in found["test"]} == {"test"}
-        assert len(found["test"]) == -(-len(kept) // 20)
-        assert not {row.question for row in found["train"]} & {row.question for row in found["test"]}
+        assert {row.split for row in parts["test"]} == {"test"}
+        assert len(parts["test"]) == -(-len(kept) // 20)
+        assert not {row.question for row in parts["train"]} & {row.question for row in parts["test"]}
 
         summary = json.loads((out / "summary.json").read_text())
         assert summary["settings"]["answers"] == "token ids"
@@ -113,18 +112,18 @@ def test_what_is_kept_and_written_is_what_the_definition_says(tmp_path: Path, to
         classes = read_difficulties(out / "rollouts.jsonl").by_question
         assert len(classes) == 80 - never
         assert (out / "histogram.png").read_bytes()[:4] == b"\x89PNG"
-        told = capsys.readouterr().out
-        assert "rollouts until the first right answer" in told and f"kept {len(kept)} of 80 questions" in told
+        output = capsys.readouterr().out
+        assert f"kept {len(kept)} of 80 questions" in output
 
         # Another draw from the same rollouts asks nothing.
-        before = {path.name: path.read_bytes() for path in out.glob("*.parquet")}
-        asked = len(policy.bodies)
+        contents = {path.name: path.read_bytes() for path in out.glob("*.parquet")}
+        requests = len(policy.bodies)
         assert run(policy, tmp_path / "questions.parquet", out, "--share", "1", "--validation", "0") == 0
         everything = by_definition(rows, 1.0)
         assert [row.id for row in written(out)["train"]] == [row.id for row in rows if everything[row.id]]
         assert run(policy, tmp_path / "questions.parquet", out) == 0
-        assert {path.name: path.read_bytes() for path in out.glob("*.parquet")} == before
-        assert len(policy.bodies) == asked
+        assert {path.name: path.read_bytes() for path in out.glob("*.parquet")} == contents
+        assert len(policy.bodies) == requests
 
 
 @pytest.mark.slow
@@ -144,11 +143,11 @@ def test_plain_questions_become_rows_of_the_protocol(tmp_path: Path, tokenizer):
     (tmp_path / "q.jsonl").write_text("\n".join(lines))
     with Policy(tokenizer, {row.question: row.golds[0] for row in rows}, lambda *unused: True) as policy:
         assert run(policy, tmp_path / "q.jsonl", tmp_path / "out", "--share", "1") == 0
-    found = written(tmp_path / "out")
-    assert len(found["train"]) == 5 and len(found["test"]) == 1
-    assert found["train"][0].prompt == tuple(MQ.messages(found["train"][0].question))
-    assert found["train"][0].golds == (
-        dict((r.question, r.golds[0]) for r in rows)[found["train"][0].question],
+    parts = written(tmp_path / "out")
+    assert len(parts["train"]) == 5 and len(parts["test"]) == 1
+    assert parts["train"][0].prompt == tuple(MQ.messages(parts["train"][0].question))
+    assert parts["train"][0].golds == (
+        dict((r.question, r.golds[0]) for r in rows)[parts["train"][0].question],
     )
 
 

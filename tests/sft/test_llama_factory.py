@@ -8,9 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rag_r1.agent.records import RecordError
+from rag_r1.data.files.row_files import DataError
 from rag_r1.data.sft_rows import SftTokens
 from rag_r1.protocols import load_protocol
-from rag_r1.sft.llama_factory import PublishedDataError, read_samples, sample_of
+from rag_r1.sft.llama_factory import read_samples, sample_of
 from rag_r1.sft.segment import KINDS, UnusableSampleError, samples_of, trace_of
 from tests.evaluation.made_traces import ANSWER, SEARCH, TOWN, played, tokenizer
 
@@ -35,8 +37,8 @@ def test_a_first_turn_is_the_prompt_of_the_protocol_and_a_target():
 def test_a_later_turn_has_the_tokens_of_a_rollout():
     """The published text of an observation is the one that the protocol renders."""
     record, _ = played([SEARCH, ANSWER], [TOWN], QUESTION, "rag_r1_sq")
-    ours = samples_of(trace_of(record, TOKENS.protocol), TOKENS.protocol)
-    for sample, cut in ((FIRST, ours[0]), (SECOND, ours[1])):
+    rows = samples_of(trace_of(record, TOKENS.protocol), TOKENS.protocol)
+    for sample, cut in ((FIRST, rows[0]), (SECOND, rows[1])):
         row, _ = read(sample)
         assert TOKENS(row) == TOKENS(cut) and row.kind == cut.kind
 
@@ -70,7 +72,7 @@ def test_tags_in_a_published_observation_are_neutralised():
 
 
 @pytest.mark.parametrize(
-    ("sample", "what"),
+    ("sample", "message"),
     [
         (3, "no JSON object"),
         ({}, "instruction and output"),
@@ -84,8 +86,8 @@ def test_tags_in_a_published_observation_are_neutralised():
         ({"conversations": [{"from": "gpt", "value": "a"}, {"from": "human", "value": "b"}]}, "the model's"),
     ],
 )  # fmt: skip
-def test_rows_that_are_no_samples_say_why(sample, what):
-    with pytest.raises(PublishedDataError, match=what):
+def test_rows_that_are_no_samples_say_why(sample, message):
+    with pytest.raises(RecordError, match=message):
         read(sample)
 
 
@@ -101,9 +103,9 @@ def test_rows_that_are_no_samples_say_why(sample, what):
     ],
 )
 def test_samples_that_cannot_be_used_in_the_protocol_say_why(sample, reason):
-    with pytest.raises(UnusableSampleError) as found:
+    with pytest.raises(UnusableSampleError) as raised:
         read(sample)
-    assert found.value.reason == reason
+    assert raised.value.reason == reason
 
 
 def test_an_array_and_lines_are_read_and_a_broken_line_keeps_its_place(tmp_path):
@@ -113,12 +115,12 @@ def test_an_array_and_lines_are_read_and_a_broken_line_keeps_its_place(tmp_path)
     assert list(read_samples(array)) == [(1, FIRST), (2, SECOND)]
     (first, broken, second) = read_samples(lines)
     assert (first, second) == ((1, FIRST), (4, SECOND)) and broken[0] == 3
-    with pytest.raises(PublishedDataError, match="not JSON"):
+    with pytest.raises(RecordError, match="not JSON"):
         read(broken[1])
     array.write_text("[1,")
-    with pytest.raises(PublishedDataError, match="a.json"):
+    with pytest.raises(DataError, match="a.json"):
         list(read_samples(array))
-    with pytest.raises(PublishedDataError, match="cannot read"):
+    with pytest.raises(DataError, match="none.json"):
         list(read_samples(tmp_path / "none.json"))
 
 
@@ -139,6 +141,6 @@ JSON = st.recursive(
 def test_whatever_a_row_is_it_is_a_sample_or_says_why_not(sample):
     try:
         row, _ = read(sample)
-    except (PublishedDataError, UnusableSampleError):
+    except (RecordError, UnusableSampleError):
         return
     assert len(row.targets) == 1 and TOKENS(row).targets

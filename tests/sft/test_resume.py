@@ -31,9 +31,9 @@ def run(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def config_of(run: Path, most: int = -1, **trainer: object) -> DictConfig:
+def config_of(run: Path, limit: int = -1, **trainer: object) -> DictConfig:
     data = {"train_files": [str(run / "a.parquet"), str(run / "b.parquet")], "train_batch_size": 4}
-    return OmegaConf.create({"data": {**data, "train_max_samples": most}, "trainer": trainer})
+    return OmegaConf.create({"data": {**data, "train_max_samples": limit}, "trainer": trainer})
 
 
 def states(run: Path, step: int) -> list[str]:
@@ -63,10 +63,10 @@ def test_the_checkpoint_is_the_one_that_verl_resumes_from(run):
 
 def test_a_limit_of_the_samples_shortens_the_epoch(run):
     assert steps_of_epoch(config_of(run).data) == 5
-    assert steps_of_epoch(config_of(run, most=16).data) == 4
-    assert steps_of_epoch(config_of(run, most=1000).data) == 5
+    assert steps_of_epoch(config_of(run, limit=16).data) == 4
+    assert steps_of_epoch(config_of(run, limit=1000).data) == 5
     (run / LATEST).write_text("4")
-    assert begin_next_epoch(run, config_of(run, most=16)) and states(run, 4) == WITHOUT
+    assert begin_next_epoch(run, config_of(run, limit=16)) and states(run, 4) == WITHOUT
 
 
 @pytest.mark.parametrize("latest", [None, "", "7", "many"])

@@ -23,9 +23,9 @@ def selected(records, **rules) -> SampleSelection:
     return selection
 
 
-def record(lines, number=0, golds=("Danube",), **given):
-    played_, _ = played(lines, question=f"Which river? {number}", id=f"made/{number}", **given)
-    return as_record(played_, *golds)
+def record(lines, number=0, golds=("Danube",), **options):
+    trajectory, _ = played(lines, question=f"Which river? {number}", id=f"made/{number}", **options)
+    return as_record(trajectory, *golds)
 
 
 def reasons(selection: SampleSelection) -> list[tuple[str, str]]:
@@ -109,14 +109,14 @@ def test_records_that_are_none_are_counted_as_bad_rows(broken):
 
 @settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(episodes(), max_size=4))
-def test_every_trace_is_kept_or_left_out_with_a_reason_and_no_target_is_an_observation(made):
-    records = [as_record(replace(one, protocol="rag_r1_mq"), "Danube") for one, _ in made]
+def test_every_trace_is_kept_or_left_out_with_a_reason_and_no_target_is_an_observation(drawn):
+    records = [as_record(replace(trajectory, protocol="rag_r1_mq"), "Danube") for trajectory, _ in drawn]
     selection = selected(records, thought_only=0.5)
     traces = [entry for entry in selection.dropped if entry["what"] == "trace"]
     used = selection.counts["traces that search"] + selection.counts["traces that answer at once"]
     assert len(traces) + used + selection.bad.count == len(records)
     assert {entry["reason"] for entry in selection.dropped} <= set(REASONS)
-    written = {turn["text"] for one in records for turn in one["turns"]}
+    written = {turn["text"] for trajectory in records for turn in trajectory["turns"]}
     assert {target for row in selection.rows for target in row.targets} <= written
 
 

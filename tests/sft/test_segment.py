@@ -26,16 +26,16 @@ MQ = SftTokens(tokenizer(), load_protocol("rag_r1_mq"))
 LONG = Document("2", '"Long"\n' + " ".join(f"word{number}" for number in range(20)))
 
 
-def cut(lines, layout="cut", **given):
-    record, _ = played(lines, **given)
+def cut(lines, layout="cut", **options):
+    record, _ = played(lines, **options)
     return samples_of(trace_of(record, MQ.protocol), MQ.protocol, layout)
 
 
 def refused(record) -> str:
-    with pytest.raises(UnusableSampleError) as found:
+    with pytest.raises(UnusableSampleError) as raised:
         trace_of(record, MQ.protocol)
-    assert found.value.reason in REASONS
-    return found.value.reason
+    assert raised.value.reason in REASONS
+    return raised.value.reason
 
 
 def test_a_trace_with_two_searches_gives_three_samples():
@@ -66,32 +66,32 @@ def test_text_after_the_closing_tag_is_neither_target_nor_context():
 
 @settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
 @given(episodes())
-def test_the_tokens_and_the_mask_are_those_of_the_rollout(made):
+def test_the_tokens_and_the_mask_are_those_of_the_rollout(episode):
     """The whole trace has exactly the tokens that the engine saw, and the policy's tokens are trained."""
-    record, ledger = made
+    record, ledger = episode
     tokens = SftTokens(tokenizer(), load_protocol(record.protocol))
     (row,) = samples_of(trace_of(record, tokens.protocol), tokens.protocol, "whole")
-    rollout, ours = ledger.row(), tokens(row)
-    assert ours.ids == rollout.prompt_ids + rollout.response_ids
-    assert ours.mask == [0] * len(rollout.prompt_ids) + rollout.response_mask
+    rollout, sample = ledger.row(), tokens(row)
+    assert sample.ids == rollout.prompt_ids + rollout.response_ids
+    assert sample.mask == [0] * len(rollout.prompt_ids) + rollout.response_mask
 
 
 @settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
 @given(episodes())
-def test_each_sample_is_a_beginning_of_the_rollout_that_ends_with_its_target(made):
-    record, ledger = made
+def test_each_sample_is_a_beginning_of_the_rollout_that_ends_with_its_target(episode):
+    record, ledger = episode
     tokens = SftTokens(tokenizer(), load_protocol(record.protocol))
     rows = samples_of(trace_of(record, tokens.protocol), tokens.protocol)
     whole = ledger.row().prompt_ids + ledger.row().response_ids
     trained = []
     for row in rows:
-        ours = tokens(row)
-        assert ours.ids == whole[: len(ours.ids)]
-        start = ours.mask.index(1)
-        assert ours.mask == [0] * start + [1] * (len(ours.ids) - start)
-        trained += range(start, len(ours.ids))
+        sample = tokens(row)
+        assert sample.ids == whole[: len(sample.ids)]
+        start = sample.mask.index(1)
+        assert sample.mask == [0] * start + [1] * (len(sample.ids) - start)
+        trained += range(start, len(sample.ids))
     assert trained == [
-        len(ledger.row().prompt_ids) + i for i, one in enumerate(ledger.row().response_mask) if one
+        len(ledger.row().prompt_ids) + i for i, bit in enumerate(ledger.row().response_mask) if bit
     ]
 
 
@@ -162,18 +162,18 @@ def test_only_right_answers_are_kept(golds, metric, reason):
     if reason is None:
         check_right(record, golds, metric)
         return
-    with pytest.raises(UnusableSampleError) as found:
+    with pytest.raises(UnusableSampleError) as raised:
         check_right(record, golds, metric)
-    assert found.value.reason == reason
+    assert raised.value.reason == reason
 
 
 def test_a_target_that_quotes_a_document_is_refused_and_one_that_names_it_is_not():
     quoting = f"<think> {LONG.text} </think>\n<answer> Danube </answer>"
     rows = cut([SEARCH, quoting], documents=[TOWN, LONG])
     check_targets(rows[0], [TOWN, LONG])
-    with pytest.raises(UnusableSampleError) as found:
+    with pytest.raises(UnusableSampleError) as raised:
         check_targets(rows[1], [TOWN, LONG])
-    assert found.value.reason == "quotes"
+    assert raised.value.reason == "quotes"
 
 
 def test_an_observation_cannot_be_a_target():

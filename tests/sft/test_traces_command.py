@@ -35,7 +35,7 @@ def questions_file(teacher: Teacher, folder: Path) -> Path:
 
 
 def arguments(teacher: Teacher, questions: Path, out: Path, *more: str) -> list[str]:
-    given = {
+    flags = {
         "--questions": questions,
         "--teacher-url": f"{teacher.url}/v1",
         "--teacher-model": "rules",
@@ -49,12 +49,12 @@ def arguments(teacher: Teacher, questions: Path, out: Path, *more: str) -> list[
         "--price-in": 1,
         "--price-out": 2,
     }
-    return [str(word) for pair in given.items() for word in pair] + list(more)
+    return [str(word) for pair in flags.items() for word in pair] + list(more)
 
 
-def started(given: list[str]) -> subprocess.Popen:
+def started(args: list[str]) -> subprocess.Popen:
     return subprocess.Popen(
-        [sys.executable, "-m", "rag_r1.cli", "traces", *given],
+        [sys.executable, "-m", "rag_r1.cli", "traces", *args],
         cwd=ROOT,
         env={**os.environ, "OPENAI_API_KEY": KEY, "PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,
@@ -67,24 +67,24 @@ def settle(teacher: Teacher) -> None:
     """Wait until the server has dealt with all that a killed client has sent."""
     quiet = 0
     while quiet < 10:
-        before = len(teacher.log)
+        count = len(teacher.log)
         time.sleep(0.02)
-        quiet = quiet + 1 if len(teacher.log) == before and not teacher.busy else 0
+        quiet = quiet + 1 if len(teacher.log) == count and not teacher.busy else 0
 
 
 @pytest.mark.slow
 def test_a_run_with_faults_that_is_killed_twice_loses_nothing_and_asks_nothing_twice(tmp_path: Path):
     with Teacher.of_world(seed=3, count=300, latency_s=0.04) as teacher:
-        given = arguments(teacher, questions_file(teacher, tmp_path), tmp_path / "out", "--tries", "9")
+        args = arguments(teacher, questions_file(teacher, tmp_path), tmp_path / "out", "--tries", "9")
         tape, journal = (tmp_path / "out" / "journal" / f"{n}.ndjson" for n in ("exchanges", "records"))
         at_kill: list[tuple[set[str], list[dict]]] = []
         for answers in (150, 400):
-            kill_at(started(given), tape, answers)
+            kill_at(started(args), tape, answers)
             settle(teacher)
             taped = {line["sha256"] for line in lines(tape) if "answer" in line}
             at_kill.append((taped, lines(journal)))
             teacher.mark("kill")
-        last = started(given)
+        last = started(args)
         output, _ = last.communicate(timeout=300)
         assert last.returncode == 0, output
         _nothing_is_lost(teacher, tmp_path / "out", at_kill)
@@ -92,12 +92,12 @@ def test_a_run_with_faults_that_is_killed_twice_loses_nothing_and_asks_nothing_t
         _what_is_told_is_true(teacher, tmp_path / "out", output)
         # A further start has nothing to do but the questions that failed.
         teacher.mark("done")
-        again = started(given)
+        again = started(args)
         output, _ = again.communicate(timeout=300)
         assert again.returncode == 0, output
-        after = teacher.log[[entry["event"] for entry in teacher.log].index("done") + 1 :]
+        requests = teacher.log[[entry["event"] for entry in teacher.log].index("done") + 1 :]
         dead = {question.id for question in teacher.questions if teacher.is_dead(question)}
-        assert dead and {entry["question"] for entry in after} == dead
+        assert dead and {entry["question"] for entry in requests} == dead
     assert teacher.keys == {f"Bearer {KEY}"} and KEY not in output
     assert not [path for path in (tmp_path / "out").rglob("*") if path.is_file() and KEY in path.read_text()]
 
@@ -162,8 +162,8 @@ def run_here(teacher: Teacher, tmp_path: Path, out: str, *more: str) -> int:
 def test_a_killed_run_ends_as_one_that_was_not(tmp_path: Path):
     with Teacher.of_world(seed=4, count=60) as teacher:
         assert run_here(teacher, tmp_path, "whole") == 0
-        given = arguments(teacher, questions_file(teacher, tmp_path), tmp_path / "killed")
-        kill_at(started(given), tmp_path / "killed" / "journal" / "exchanges.ndjson", 50)
+        args = arguments(teacher, questions_file(teacher, tmp_path), tmp_path / "killed")
+        kill_at(started(args), tmp_path / "killed" / "journal" / "exchanges.ndjson", 50)
         assert run_here(teacher, tmp_path, "killed", "--in-flight", "3") == 0
     whole, killed = (list(map(untimed, read_records(tmp_path / out))) for out in ("whole", "killed"))
     judged = [record["right"] is not None for record in whole]
@@ -176,8 +176,8 @@ def test_a_killed_run_ends_as_one_that_was_not(tmp_path: Path):
 @pytest.mark.usefixtures("interruptible")
 def test_an_interrupted_run_waits_for_what_is_under_way_and_asks_nothing_twice(tmp_path: Path):
     with Teacher.of_world(seed=7, count=60, calm=True, latency_s=0.1) as teacher:
-        given = arguments(teacher, questions_file(teacher, tmp_path), tmp_path / "out")
-        process = started(given)
+        args = arguments(teacher, questions_file(teacher, tmp_path), tmp_path / "out")
+        process = started(args)
         signal_at(process, tmp_path / "out" / "journal" / "exchanges.ndjson", 40, signal.SIGINT)
         output, _ = process.communicate(timeout=120)
         assert process.returncode == 130 and "run the same command again" in output, output
@@ -194,14 +194,13 @@ def test_a_cost_limit_ends_a_run_that_then_goes_on(tmp_path: Path, capsys):
     with Teacher.of_world(seed=5, count=30, calm=True, latency_s=0.0) as teacher:
         # A request costs 120 millionths; it may cost up to 2 * 1024 for what is generated, and its prompt.
         assert run_here(teacher, tmp_path, "out", "--max-cost", "0.006") == 3
-        told = capsys.readouterr().out
-        assert "stopped: the next request could cost up to" in told and "run the same command again" in told
+        assert "stopped: the next request could cost up to" in capsys.readouterr().out
         summary = json.loads((tmp_path / "out" / "summary.json").read_text())
         assert 0 < summary["cost"] <= 0.006 and summary["played"] < 30
-        before = len(teacher.log)
+        count = len(teacher.log)
         assert run_here(teacher, tmp_path, "out", "--max-cost", "1") == 0
         requests = Counter(e["request"] for e in teacher.log if e["event"] == "answered")
-        assert set(requests.values()) == {1} and len(teacher.log) > before
+        assert set(requests.values()) == {1} and len(teacher.log) > count
     assert json.loads((tmp_path / "out" / "summary.json").read_text())["played"] == 30
 
 
@@ -212,7 +211,7 @@ def test_other_settings_and_wrong_arguments_are_refused_by_name(tmp_path: Path, 
         assert len(list(read_records(tmp_path / "out"))) == 8
         assert "right at least once" in capsys.readouterr().out
         log = len(teacher.log)
-        for more, told in (
+        for more, message in (
             (["--samples", "3", "rag_r1.agent.max_turns=5"], "samples was 2 and is now 3"),
             (["--samples", "2"], "budget.max_turns was 5 and is now 4"),
             (["--samples", "2", "rag_r1.agent.max_turn=5"], "unknown key rag_r1.agent.max_turn"),
@@ -225,9 +224,9 @@ def test_other_settings_and_wrong_arguments_are_refused_by_name(tmp_path: Path, 
             ),
         ):
             assert run_here(teacher, tmp_path, "out", *more) == 1
-            assert told in capsys.readouterr().err
+            assert message in capsys.readouterr().err
         assert len(teacher.log) == log
-    for wrong, told in (
+    for wrong, message in (
         (["--max-cost", "1", "--price-in", "0", "--price-out", "0"], "--max-cost needs"),
         (["--engine", "completions"], "needs --tokenizer"),
         (["--body", "{"], "--body is not JSON"),
@@ -237,7 +236,7 @@ def test_other_settings_and_wrong_arguments_are_refused_by_name(tmp_path: Path, 
     ):
         with pytest.raises(SystemExit) as end:
             run_here(teacher, tmp_path, "out", *wrong)
-        assert end.value.code == 2 and told in capsys.readouterr().err
+        assert end.value.code == 2 and message in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -18,12 +18,12 @@ From0Count = Annotated[int, Field(ge=0), Constraint("a whole number of at least 
 
 
 class DataArguments(SelectionArguments, PolicyArguments):
-    """Whose searches are scored, and how."""
+    """The agent whose searches are scored, and how they are scored."""
 
     candidates: Positive = argument("passages of each search that are scored", "N", default=20)
     samples: Positive = argument("continuations for each candidate", "N", default=1, rare=SCORING)
     temperature: From0 = argument(
-        "of the continuations; 0: greedy, as the trajectories", "T", default=0.0, rare=SAMPLING
+        "temperature of the continuations; 0: greedy, as the trajectories", "T", default=0.0, rare=SAMPLING
     )
     beside: From0Count = argument(
         "unrelated passages shown behind each candidate, for an agent that cannot read a single one",
@@ -37,4 +37,4 @@ class DataArguments(SelectionArguments, PolicyArguments):
         "DIR",
         default=None,
     )
-    estimate: bool = argument("end when it is known what the scores will cost", default=False)
+    estimate: bool = argument("end when the cost of the scores is known", default=False)

@@ -8,7 +8,7 @@ without one cannot be used. A search that fails is left out until the next start
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from rag_r1.protocols import SEARCH, Document, Failure
 from rag_r1.retriever.data.journal import ResultJournal, fingerprint_of
 from rag_r1.retriever.data.rounds import PlayedTrajectory, SearchRound
 from rag_r1.retriever.data.trajectories import TrajectoryReader
-from rag_r1.retriever.records import CandidatesRound, PassageRecord, RoundsRecord, write_records
+from rag_r1.retriever.records import CandidatesRound, PassageRecord, RoundsRecord
 from rag_r1.rollouts.concurrency import JobPool
 from rag_r1.rollouts.provenance_facts import ProvenanceError, describe_server, index_identity
 from rag_r1.rollouts.session import RunSetup, search_settings
@@ -30,8 +30,8 @@ from rag_r1.tools.registry import DEFAULT_TOOL
 
 
 def retriever_settings(ready: RunSetup) -> dict[str, Any]:
-    """What decides which passages a search finds: the keys of the search, and which index the server says it
-    serves. Raises RunError if it does not answer."""
+    """The settings on which the results of a search depend: its keys, and the index that the server reports.
+    Raises RunError if it does not answer."""
     keys, served = search_settings(ready.retriever), None
     if (keys.get("tool") or DEFAULT_TOOL) == DEFAULT_TOOL:
         options = {key: value for key, value in ready.retriever.items() if key != "tool"}
@@ -42,26 +42,20 @@ def retriever_settings(ready: RunSetup) -> dict[str, Any]:
     return {**keys, "served": served}
 
 
-class CandidateStore:
-    """The candidates of rounds; a context manager, which holds the step's folder. `search`: the settings of
+class CandidateStore(ResultJournal):
+    """The candidates of rounds; a context manager, which holds the step's folder. `search_settings`: those of
     the retriever; `count`: passages of a search, at most."""
 
-    def __init__(self, ready: RunSetup, search: Mapping[str, Any], count: int, folder: Path):
+    def __init__(self, ready: RunSetup, search_settings: Mapping[str, Any], count: int, folder: Path):
         self.ready, self.count = ready, count
-        settings = {"command": "candidates", "candidates": count, "retriever": dict(search)}
-        self.results = ResultJournal(folder, settings)
+        settings = {"command": "candidates", "candidates": count, "retriever": dict(search_settings)}
+        super().__init__(folder, settings)
         #: Why the last search that failed did so.
         self.problem = ""
 
-    def __enter__(self) -> CandidateStore:
-        return self
-
-    def __exit__(self, *unused: object) -> None:
-        self.results.__exit__()
-
-    def of(self, one: SearchRound) -> list[Document] | None:
+    def of(self, search: SearchRound) -> list[Document] | None:
         """The candidates of a round, best first; None if its search has failed."""
-        value = self.results.get(one.key, one.fingerprint)
+        value = self.get(search.key, search.fingerprint)
         return None if value is None else [Document(*pair) for pair in value["documents"]]
 
     async def find(self, trajectories: TrajectoryReader, in_flight: int) -> int:
@@ -70,30 +64,40 @@ class CandidateStore:
         tools = shared_tools({**self.ready.retriever, "topk": self.count}, {})
         try:
             pool = JobPool(in_flight, CancelToken())
-            jobs = (partial(self._search, tools, one) for one in trajectories.iter_rounds())
-            found = await pool.run(jobs, trajectories.rounds, "search")
+            jobs = (partial(self._search, tools, search) for search in trajectories.iter_rounds())
+            outcomes = await pool.run(jobs, trajectories.rounds, "search")
         finally:
             await close_tools(tools)
-        return len(found) - sum(map(bool, found))
+        return len(outcomes) - sum(map(bool, outcomes))
+
+    def rounds(
+        self, trajectories: Iterable[PlayedTrajectory]
+    ) -> Iterator[tuple[SearchRound, list[Document]]]:
+        """The rounds that have candidates, with them."""
+        for trajectory in trajectories:
+            for search in trajectory.rounds:
+                if documents := self.of(search):
+                    yield search, documents
 
     def records(self, trajectories: TrajectoryReader) -> Iterator[RoundsRecord]:
-        """What was found, by trajectory; those without any are left out."""
-        for played in trajectories:
-            rounds = tuple(record for one in played.rounds if (record := self._record(one)) is not None)
+        """The rounds and their candidates, by trajectory; those without any are left out."""
+        for trajectory in trajectories:
+            records = map(self._record, trajectory.rounds)
+            rounds = tuple(record for record in records if record is not None)
             if rounds:
                 yield RoundsRecord(
-                    id=played.id,
-                    question=played.question,
-                    golden_answers=played.golds,
+                    id=trajectory.id,
+                    question=trajectory.question,
+                    golden_answers=trajectory.golds,
                     trajectory=rounds,
-                    dataset=played.dataset,
+                    dataset=trajectory.dataset,
                 )
 
     def passages(self, trajectories: TrajectoryReader) -> Iterator[PassageRecord]:
         """The text of all candidates, each passage once."""
         known: set[str] = set()
-        for one in trajectories.iter_rounds():
-            for document in self.of(one) or ():
+        for _, documents in self.rounds(trajectories):
+            for document in documents:
                 if document.id not in known:
                     known.add(document.id)
                     yield PassageRecord(id=document.id, contents=document.contents)
@@ -101,64 +105,50 @@ class CandidateStore:
     def fingerprint(self, trajectories: TrajectoryReader) -> str:
         """Of all rounds and their candidates."""
         parts = (
-            fingerprint_of([one.fingerprint, [[d.id, d.contents] for d in self.of(one) or ()]])
-            for one in trajectories.iter_rounds()
+            fingerprint_of([search.fingerprint, [[d.id, d.contents] for d in self.of(search) or ()]])
+            for search in trajectories.iter_rounds()
         )
         return fingerprint_of(list(parts))
 
-    def write(self, trajectories: TrajectoryReader, records: Path, passages: Path) -> None:
-        """Write both files."""
-        write_records(records, self.records(trajectories))
-        write_records(passages, self.passages(trajectories))
-
-    async def _search(self, tools: dict, one: SearchRound) -> bool:
-        if self.results.has(one.key, one.fingerprint):
+    async def _search(self, tools: dict, search: SearchRound) -> bool:
+        if self.has(search.key, search.fingerprint):
             return True
-        call = CallRecord(SEARCH, {"query": one.query})
+        call = CallRecord(SEARCH, {"query": search.query})
         setup = self.ready.setup
 
         async def wait(attempt: int) -> None:
             await asyncio.sleep(setup.failures.delay(attempt))
 
-        context = partial(one.call_context, setup.protocol)
-        [found] = await ToolExecutor(tools, setup.failures, wait, context).call([call])
-        if isinstance(found, Failure) or call.status != "ok":
-            self.problem = found.detail if isinstance(found, Failure) else "the query was refused"
+        context = partial(search.call_context, setup.protocol)
+        [result] = await ToolExecutor(tools, setup.failures, wait, context).call([call])
+        if isinstance(result, Failure) or call.status != "ok":
+            self.problem = result.detail if isinstance(result, Failure) else "the query was refused"
             return False
-        passages = {document.id: document.contents for document in reversed(found)}
+        passages = {document.id: document.contents for document in reversed(result)}
         if not all(passages):
             raise RunError(
-                f"the search for {one.query[:100]!r} returned a passage without an id, by which training "
+                f"the search for {search.query[:100]!r} returned a passage without an id, by which training "
                 "rows name it: give the corpus ids (`id` in each row) and build the index again"
             )
         value = {
             "sent": (call.sent or call.arguments)["query"],
-            "documents": [[name, passages[name]] for name in dict.fromkeys(d.id for d in found)],
+            "documents": [[name, passages[name]] for name in dict.fromkeys(d.id for d in result)],
         }
-        self.results.put(one.key, one.fingerprint, value)
+        self.put(search.key, search.fingerprint, value)
         return True
 
-    def _record(self, one: SearchRound) -> CandidatesRound | None:
-        value = self.results.get(one.key, one.fingerprint)
+    def _record(self, search: SearchRound) -> CandidatesRound | None:
+        value = self.get(search.key, search.fingerprint)
         if value is None:
             return None
         protocol = self.ready.setup.protocol
         return CandidatesRound(
-            round_index=one.index,
-            reasoning_context=one.context(protocol),
-            current_query=one.query,
+            round_index=search.index,
+            reasoning_context=search.context(protocol),
+            current_query=search.query,
             candidate_passage_ids=tuple(name for name, _ in value["documents"]),
             sent_query=value["sent"],
-            history_queries=one.history,
-            turn=one.turn,
-            reasoning=one.call_context(protocol).reasoning,
+            history_queries=search.history,
+            turn=search.turn,
+            reasoning=search.call_context(protocol).reasoning,
         )
-
-
-def rounds_with_candidates(
-    candidates: CandidateStore, played: PlayedTrajectory
-) -> Iterator[tuple[SearchRound, list[Document]]]:
-    """The rounds of a trajectory that have candidates, with them."""
-    for one in played.rounds:
-        if documents := candidates.of(one):
-            yield one, documents

@@ -21,7 +21,7 @@ def check_run(run: Path, model: str, setup: AgentSetup) -> None:
     Models are compared by their files where both are known, else by the last part of their names."""
     try:
         card = Provenance.read(run)
-        own = provenance_facts.model_facts(Path(model) if Path(model).is_dir() else model)
+        facts = provenance_facts.model_facts(Path(model) if Path(model).is_dir() else model)
     except (ProvenanceError, OSError) as error:
         raise RunError(f"--trajectories {run}: {error}") from error
     if card is None:
@@ -29,8 +29,8 @@ def check_run(run: Path, model: str, setup: AgentSetup) -> None:
             f"--trajectories {run} has no provenance.json: give the folder of a finished `rag-r1 eval`"
         )
     protocol = protocol_part(setup.protocol)
-    by_files = None not in (card.model.sha256, own["sha256"])
-    before, now = (
+    by_files = None not in (card.model.sha256, facts["sha256"])
+    run_settings, agent_settings = (
         {
             **({"model sha256": digest} if by_files else {"model": Path(name).name}),
             "protocol": part.name,
@@ -39,10 +39,10 @@ def check_run(run: Path, model: str, setup: AgentSetup) -> None:
         }
         for digest, name, part, budget in (
             (card.model.sha256, card.model.name, card.protocol, card.budget),
-            (own["sha256"], own["name"], protocol, json_roundtrip(vars(setup.budget))),
+            (facts["sha256"], facts["name"], protocol, json_roundtrip(vars(setup.budget))),
         )
     )
     remedy = (
         "Give the model, the protocol and the limits that it was played with, or leave --trajectories out"
     )
-    refuse_changes(f"--trajectories {run}", before, now, remedy)
+    refuse_changes(f"--trajectories {run}", run_settings, agent_settings, remedy)

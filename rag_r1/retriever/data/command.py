@@ -36,7 +36,7 @@ from rag_r1.retriever.data.steps import (
     score_relevance,
     trajectories_of,
 )
-from rag_r1.retriever.records import CANDIDATES, CORRECTNESS, PASSAGES, RELEVANCE, TRAIN, RecordsError
+from rag_r1.retriever.records import CANDIDATES, CORRECTNESS, PASSAGES, RELEVANCE, TRAIN
 from rag_r1.retriever.selection.command import write_rows
 from rag_r1.retriever.selection.scores import ScoreFiles
 from rag_r1.rollouts.checks import all_problems
@@ -80,41 +80,38 @@ async def make_data(args: DataArguments) -> int:
     search = retriever_settings(ready)
     with CandidateStore(ready, search, args.candidates, args.out / "steps" / "candidates") as candidates:
         with ExitStack() as opened:
-            making = DataRun(args, ready, search, opened)
-            trajectories = await trajectories_of(making)
-            if trajectories is None or not await find_candidates(making, candidates, trajectories):
+            run = DataRun(args, ready, search, opened)
+            trajectories = await trajectories_of(run)
+            if trajectories is None or not await find_candidates(run, candidates, trajectories):
                 return 3
             if args.estimate:
                 return 0
-            if args.utility != "relevance" and not await score_correctness(making, candidates, trajectories):
+            if args.utility != "relevance" and not await score_correctness(run, candidates, trajectories):
                 return 3
         # Here the model's server has ended: the judge may need its memory.
-        if args.utility != "correctness" and not await score_relevance(making, candidates, trajectories):
+        if args.utility != "correctness" and not await score_relevance(run, candidates, trajectories):
             return 3
-    _select(making)
+    _select(run)
     return 0
 
 
-def _select(making: DataRun) -> None:
+def _select(run: DataRun) -> None:
     """Write the rows and the summary."""
-    given, uses = making.args, making.args.utility
+    args, uses = run.args, run.args.utility
     files = ScoreFiles(
-        candidates=making.out(CANDIDATES),
-        relevance=None if uses == "correctness" else making.out(RELEVANCE),
-        correctness=None if uses == "relevance" else making.out(CORRECTNESS),
+        candidates=run.out(CANDIDATES),
+        relevance=None if uses == "correctness" else run.out(RELEVANCE),
+        correctness=None if uses == "relevance" else run.out(CORRECTNESS),
     )
-    rule = given.rule(given.seed)
-    try:
-        selection = write_rows(files, rule, making.out(TRAIN))
-    except RecordsError as error:
-        raise RunError(str(error)) from error
-    making.told["selection"] = {
+    rule = args.rule(args.seed)
+    selection = write_rows(files, rule, run.out(TRAIN))
+    run.summary["selection"] = {
         **vars(rule),
         "rounds": selection.rounds,
         "rows": selection.rows,
         "left_out": dict(sorted(selection.left_out.items())),
     }
-    write_json(making.out(SUMMARY), making.told, ensure_ascii=False, private=True)
-    for line in selection.told():
+    write_json(run.out(SUMMARY), run.summary, ensure_ascii=False, private=True)
+    for line in selection.lines():
         print(line)
-    print(f"training rows: {making.out(TRAIN)}; text of their passages: {making.out(PASSAGES)}")
+    print(f"training rows: {run.out(TRAIN)}; text of their passages: {run.out(PASSAGES)}")

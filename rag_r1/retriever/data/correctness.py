@@ -9,8 +9,8 @@ An agent that was trained with a fixed number of passages may not be able to rea
 the candidate is followed by so many passages that have nothing to do with the question: drawn from the
 candidates of other questions, the same for all candidates of a round, and without an accepted answer in them.
 
-The continuations are asks of the same runner that plays an evaluation, in a run's folder of its own: many at
-a time, each once, and none is lost or repeated if the process is killed. Of their records only what the score
+The continuations are requests to the runner that plays an evaluation, in a run's folder of its own: many at a
+time, each once, and none is lost or repeated if the process is killed. Of their records only what the score
 needs is kept. A continuation in which the infrastructure failed has no score, and neither has its round until
 the next start has played it again.
 
@@ -21,10 +21,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import product
+from statistics import fmean
 from typing import Any
 
 from rag_r1.protocols import Document
-from rag_r1.retriever.data.candidates import CandidateStore, rounds_with_candidates
+from rag_r1.retriever.data.arguments import DataArguments
+from rag_r1.retriever.data.candidates import CandidateStore
 from rag_r1.retriever.data.journal import Key, fingerprint_of
 from rag_r1.retriever.data.relevance import holds_answer
 from rag_r1.retriever.data.rounds import SearchRound
@@ -40,126 +43,107 @@ POOL = 2000
 
 
 class CorrectnessScorer:
-    """The continuations of all candidates in a session. `samples`: of each candidate. `beside`: passages of
-    which `count` are shown behind each candidate, see the top of the module."""
+    """The continuations of all candidates in a session. `pool`: the passages from which those beside a
+    candidate are drawn, see the top of the module."""
 
     def __init__(
-        self,
-        run: RunSession,
-        candidates: CandidateStore,
-        samples: int,
-        temperature: float,
-        seed: int,
-        beside: Sequence[Document] = (),
-        count: int = 0,
+        self, run: RunSession, candidates: CandidateStore, args: DataArguments, pool: Sequence[Document]
     ):
-        self.run, self.candidates = run, candidates
-        self.samples, self.temperature, self.seed = samples, temperature, seed
-        self._pool, self._count = list(beside)[:POOL], count
+        self.run, self.candidates, self.args, self._pool = run, candidates, args, pool
         self._beside: dict[Key, list[Document]] = {}
         run.runner.folder = _ScoreFolder(run.folder)  # type: ignore[assignment]
 
     async def play(self, trajectories: TrajectoryReader, total: int) -> bool:
         """Play what is missing of `total` continuations; returns whether all were played (or have failed). If
         not, `run.stop` has the reason."""
-        played = await self.run.runner.run(self._jobs(trajectories), total, "continuation")
-        return None not in played
+        outcomes = await self.run.runner.run(self._jobs(trajectories), total, "continuation")
+        return None not in outcomes
 
     def records(self, trajectories: TrajectoryReader) -> Iterator[CorrectnessRecord]:
         """The scores, for the rounds of which all continuations have one."""
-        for played in trajectories:
-            for one, documents in rounds_with_candidates(self.candidates, played):
-                scores = {document.id: self._score(one, document) for document in documents}
-                if None not in scores.values():
-                    yield CorrectnessRecord(
-                        id=played.id,
-                        question=played.question,
-                        round_index=one.index,
-                        history_queries=one.history,
-                        current_query=one.query,
-                        docid_score={name: score for name, score in scores.items() if score is not None},
-                        dataset=played.dataset,
-                    )
+        for search, documents in self.candidates.rounds(trajectories):
+            scores = {document.id: self._score(search, document) for document in documents}
+            if None not in scores.values():
+                yield CorrectnessRecord(
+                    id=search.played.id,
+                    question=search.played.question,
+                    round_index=search.index,
+                    history_queries=search.history,
+                    current_query=search.query,
+                    docid_score={name: score for name, score in scores.items() if score is not None},
+                    dataset=search.played.dataset,
+                )
 
     def open_rounds(self, trajectories: TrajectoryReader) -> int:
         """Rounds of which the next start plays a continuation again."""
         return sum(
-            any(self._is_open(one, document) for document in documents)
-            for played in trajectories
-            for one, documents in rounds_with_candidates(self.candidates, played)
+            any(self._is_open(search, document) for document in documents)
+            for search, documents in self.candidates.rounds(trajectories)
         )
 
-    def _is_open(self, one: SearchRound, document: Document) -> bool:
-        return any(
-            outcome is None or self.run.runner.is_open(outcome) for outcome in self._outcomes(one, document)
-        )
+    def _is_open(self, search: SearchRound, document: Document) -> bool:
+        outcomes = self._outcomes(search, document)
+        return any(outcome is None or self.run.runner.is_open(outcome) for outcome in outcomes)
 
-    def _outcomes(self, one: SearchRound, document: Document) -> list[EpisodeOutcome | None]:
+    def _outcomes(self, search: SearchRound, document: Document) -> list[EpisodeOutcome | None]:
         """How the continuations of a candidate have ended, as far as they have."""
-        name = _name(one, self._found(one, document))
-        return [self.run.folder.outcome(f"{name}#{sample}") for sample in range(self.samples)]
+        name = _name(search, self._documents(search, document))
+        return [self.run.folder.outcome(f"{name}#{sample}") for sample in range(self.args.samples)]
 
     def _jobs(self, trajectories: TrajectoryReader) -> Iterator[Callable[[], Any]]:
-        for played in trajectories:
-            for one, documents in rounds_with_candidates(self.candidates, played):
-                for document in documents:
-                    for sample in range(self.samples):
-                        yield partial(self._continue, one, document, sample)
+        for search, documents in self.candidates.rounds(trajectories):
+            for document, sample in product(documents, range(self.args.samples)):
+                yield partial(self._continue, search, document, sample)
 
-    async def _continue(self, one: SearchRound, document: Document, sample: int) -> EpisodeOutcome:
-        found, played = self._found(one, document), one.played
-        name = _name(one, found)
-        ask = EpisodeRequest(
+    async def _continue(self, search: SearchRound, document: Document, sample: int) -> EpisodeOutcome:
+        documents, trajectory = self._documents(search, document), search.played
+        name = _name(search, documents)
+        request = EpisodeRequest(
             question_id=name,
-            question=played.question,
-            golds=played.golds,
-            messages=played.messages,
-            data_source=played.dataset,
+            question=trajectory.question,
+            golds=trajectory.golds,
+            messages=trajectory.messages,
+            data_source=trajectory.dataset,
             sample=sample,
-            seed=int(seeded_fraction(self.seed, "continuation", f"{name}#{sample}") * (1 << 31)),
-            temperature=self.temperature,
-            past=one.past(found),
+            seed=int(seeded_fraction(self.args.seed, "continuation", f"{name}#{sample}") * (1 << 31)),
+            temperature=self.args.temperature,
+            past=search.past(documents),
         )
-        return await self.run.runner.play(ask)
+        return await self.run.runner.play(request)
 
-    def _score(self, one: SearchRound, document: Document) -> Continuation | None:
-        outcomes = self._outcomes(one, document)
+    def _score(self, search: SearchRound, document: Document) -> Continuation | None:
+        outcomes = self._outcomes(search, document)
         rights = [outcome.right for outcome in outcomes if outcome is not None and outcome.right is not None]
-        if len(rights) < self.samples:
+        if len(rights) < self.args.samples:
             return None
-        before = sum(len(turn.calls) for turn in one.played.turns[: one.turn + 1])
-        after = [outcome.searches - before for outcome in outcomes if outcome is not None]
-        return Continuation(metric_score=ContinuationMetrics(em=_mean(rights)), retrieved_times=_mean(after))
+        earlier = sum(len(turn.calls) for turn in search.played.turns[: search.turn + 1])
+        later = [outcome.searches - earlier for outcome in outcomes if outcome is not None]
+        return Continuation(metric_score=ContinuationMetrics(em=fmean(rights)), retrieved_times=fmean(later))
 
-    def _found(self, one: SearchRound, document: Document) -> list[Document]:
-        """What the search of a round finds: the candidate, and what stands behind it."""
-        if not self._count:
+    def _documents(self, search: SearchRound, document: Document) -> list[Document]:
+        """The results of a round's search: the candidate, and the passages behind it."""
+        if not self.args.beside:
             return [document]
-        if one.key not in self._beside:
-            self._beside[one.key] = self._drawn(one)
-        return [document, *self._beside[one.key]]
+        if search.key not in self._beside:
+            self._beside[search.key] = self._draw_beside(search)
+        return [document, *self._beside[search.key]]
 
-    def _drawn(self, one: SearchRound) -> list[Document]:
-        near = {document.id for other in one.played.rounds for document in self.candidates.of(other) or ()}
-        far = [d for d in self._pool if d.id not in near and not holds_answer(d, one.played.golds)]
-        if len(far) < self._count:
+    def _draw_beside(self, search: SearchRound) -> list[Document]:
+        near = {document.id for other in search.played.rounds for document in self.candidates.of(other) or ()}
+        far = [d for d in self._pool if d.id not in near and not holds_answer(d, search.played.golds)]
+        if len(far) < self.args.beside:
             raise RunError(
-                f"--beside {self._count}: only {len(far)} candidates of other questions can stand behind "
-                f"those of {one.played.id}: give more questions, or a smaller number"
+                f"--beside {self.args.beside}: only {len(far)} candidates of other questions can stand "
+                f"behind those of {search.played.id}: give more questions, or a smaller number"
             )
-        return sorted(far, key=lambda d: seeded_fraction(self.seed, "beside", f"{one.key}{d.id}"))[
-            : self._count
-        ]
+        far.sort(key=lambda d: seeded_fraction(self.args.seed, "beside", f"{search.key}{d.id}"))
+        return far[: self.args.beside]
 
 
-def _name(one: SearchRound, found: Sequence[Document]) -> str:
+def _name(search: SearchRound, documents: Sequence[Document]) -> str:
     """Of a continuation: the round and the passage, and all that it depends on."""
-    whole = fingerprint_of([one.fingerprint, [[document.id, document.contents] for document in found]])
-    return f"{one.played.id}/{one.index}/{found[0].id}/{whole}"
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
+    whole = fingerprint_of([search.fingerprint, [[document.id, document.contents] for document in documents]])
+    return f"{search.played.id}/{search.index}/{documents[0].id}/{whole}"
 
 
 class _ScoreFolder:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from rag_r1.evaluation.judge import JudgeArguments
 from rag_r1.inference.character_codec import PER_TOKEN, estimate_tokens
-from rag_r1.retriever.data.candidates import CandidateStore, rounds_with_candidates
+from rag_r1.retriever.data.candidates import CandidateStore
 from rag_r1.retriever.data.judge import instructions
 from rag_r1.retriever.data.relevance import MOST_CHARS, PASSAGES_PER_REQUEST
 from rag_r1.retriever.data.rounds import SearchRound
@@ -56,40 +56,42 @@ def estimate_cost(
 ) -> CostEstimate:
     """The work for all rounds. `in_characters`: whether the agent counts characters
     (rag_r1/inference/character_codec.py)."""
-    found = CostEstimate(0, 0, 0, Usage(), Usage())
-    told = {name: estimate_tokens(instructions(name)) for name in ("sub_answers", "relevance")}
+    estimate = CostEstimate(0, 0, 0, Usage(), Usage())
+    prompts = {name: estimate_tokens(instructions(name)) for name in ("sub_answers", "relevance")}
     unit = PER_TOKEN if in_characters else 1
     has_judge = has_judge and use != "correctness"
-    for played in trajectories:
-        shown = 0
-        for one, documents in rounds_with_candidates(candidates, played):
-            found.rounds += 1
-            found.passages += len(documents)
+    for trajectory in trajectories:
+        search_tokens = 0
+        for search, documents in candidates.rounds([trajectory]):
+            estimate.rounds += 1
+            estimate.passages += len(documents)
             if use != "relevance":
-                found.continuations += (count := len(documents) * samples)
-                requests, read, written = _continuation(one)
-                found.policy.add(Usage(count * requests, count * read // unit, count * written // unit))
+                estimate.continuations += (count := len(documents) * samples)
+                requests, read, written = _continuation(search)
+                estimate.policy.add(Usage(count * requests, count * read // unit, count * written // unit))
             if has_judge:
                 parts = -(-len(documents) // PASSAGES_PER_REQUEST)
                 texts = sum(estimate_tokens(document.contents[:MOST_CHARS]) for document in documents)
-                read = parts * (told["relevance"] + estimate_tokens(one.query)) + texts
-                found.judge.add(Usage(parts, read, _SCORE * len(documents)))
-                shown += sum(estimate_tokens(d.contents[:MOST_CHARS]) for d in one.record.documents or ())
+                read = parts * (prompts["relevance"] + estimate_tokens(search.query)) + texts
+                estimate.judge.add(Usage(parts, read, _SCORE * len(documents)))
+                search_tokens += sum(
+                    estimate_tokens(d.contents[:MOST_CHARS]) for d in search.record.documents or ()
+                )
         if has_judge:
-            written = estimate_tokens("".join(turn.text for turn in played.turns))
-            read = told["sub_answers"] + estimate_tokens(played.question) + written + shown
-            found.judge.add(Usage(1, read, _SUB_ANSWER * len(played.rounds)))
-    return found
+            written = estimate_tokens("".join(turn.text for turn in trajectory.turns))
+            read = prompts["sub_answers"] + estimate_tokens(trajectory.question) + written + search_tokens
+            estimate.judge.add(Usage(1, read, _SUB_ANSWER * len(trajectory.rounds)))
+    return estimate
 
 
-def _continuation(one: SearchRound) -> tuple[int, int, int]:
+def _continuation(search: SearchRound) -> tuple[int, int, int]:
     """Requests of the agent after this search, tokens of their contexts, and tokens that it generated."""
-    context, requests, read, written = one.played.trajectory.prompt_tokens, 0, 0, 0
-    for number, turn in enumerate(one.played.turns):
-        if number > one.turn:
-            requests, read, written = requests + 1, read + context, written + turn.generated_tokens
+    context, requests, prompt, generated = search.played.trajectory.prompt_tokens, 0, 0, 0
+    for number, turn in enumerate(search.played.turns):
+        if number > search.turn:
+            requests, prompt, generated = requests + 1, prompt + context, generated + turn.generated_tokens
         context += turn.generated_tokens + turn.observed_tokens
-    return requests, read, written
+    return requests, prompt, generated
 
 
 def _tokens(usage: Usage) -> str:

@@ -13,7 +13,7 @@ import json
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from rag_r1.runs.folder import RunFolder
 from rag_r1.runs.json_lines import JsonLinesFile
@@ -30,11 +30,11 @@ class ResultJournal:
         self._failed: dict[Key, tuple[str, int, tuple[int, int]]] = {}
         with ExitStack() as opened:
             self.folder = opened.enter_context(RunFolder(out, settings))
-            self._lines = JsonLinesFile(self.folder.journal / "results.ndjson", self._seen)
+            self._lines = JsonLinesFile(self.folder.journal / "results.ndjson", self._note)
             opened.callback(self._lines.close)
             self._opened = opened.pop_all()
 
-    def __enter__(self) -> ResultJournal:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *unused: object) -> None:
@@ -52,13 +52,13 @@ class ResultJournal:
     def put(self, key: Key, fingerprint: str, value: Any) -> None:
         """Append a result. Raises RunError on a full disk."""
         line = {"key": list(key), "input": fingerprint, "value": value}
-        self._seen(line, self._lines.append(line))
+        self._note(line, self._lines.append(line))
 
     def failed(self, key: Key, fingerprint: str, attempts: int, parts: Sequence[Any] = ()) -> None:
         """Append that so many attempts, all starts together, have given no result. `parts`: of those the
         work has, what they gave; None for one that failed."""
         line = {"key": list(key), "input": fingerprint, "attempts": attempts, "parts": list(parts)}
-        self._seen(line, self._lines.append(line))
+        self._note(line, self._lines.append(line))
 
     def attempts(self, key: Key, fingerprint: str) -> int:
         """Attempts that have failed until now, for this input."""
@@ -70,7 +70,7 @@ class ResultJournal:
         known, _, place = self._failed.get(key, ("", 0, (0, 0)))
         return self._lines.at(place).get("parts", []) if known == fingerprint else []
 
-    def _seen(self, line: Mapping[str, Any], place: tuple[int, int]) -> None:
+    def _note(self, line: Mapping[str, Any], place: tuple[int, int]) -> None:
         name, number = line["key"]
         key, fingerprint = (str(name), int(number)), str(line["input"])
         if "value" in line:

@@ -4,7 +4,7 @@ The judge is any OpenAI-compatible chat endpoint (evaluation/judge.py has its ar
 judges are data: they are sent as JSON, apart from the instructions. Its reply must be the list alone, with or
 without a Markdown fence. A list of another length, or with one wrong entry, is refused as a whole, and the
 judge is asked again, up to `ATTEMPTS` times in each start of the command: first at temperature 0, then, since
-it would say the same again, at `RETRY_MESSAGE` and with another seed. So nothing is guessed, nothing is cut
+it would reply the same again, at `RETRY_TEMPERATURE` with another seed. So nothing is guessed, nothing is cut
 to length, and one malformed score costs a request rather than the round. A request that the endpoint itself
 refuses, since it is too long for the judge for example, has no list either, and does not end the run. Both
 are tried again by the next start.
@@ -32,7 +32,7 @@ Read = TypeVar("Read")
 
 ATTEMPTS = 3
 #: Temperature of the attempts after the first.
-RETRY_MESSAGE = 0.7
+RETRY_TEMPERATURE = 0.7
 #: Requests without an answer in a row after which the run ends: the endpoint is gone.
 MAX_CONSECUTIVE_FAILURES = 50
 #: Tokens of a reply, unless --judge-body says otherwise.
@@ -57,29 +57,29 @@ class RelevanceJudge:
         self._has_answered = False
 
     async def ask(
-        self, name: str, told: str, case: Mapping[str, Any], read: Callable[[list[Any]], Read], before: int
+        self, name: str, prompt: str, case: Mapping[str, Any], read: Callable[[list[Any]], Read], earlier: int
     ) -> Read | None:
-        """What `read` makes of the judge's list, which it refuses by raising ValueError; None after the last
-        attempt, or if the endpoint refuses the request. `told`: the instructions. `before`: attempts of
-        earlier starts, which are not repeated.
+        """The result of `read` for the judge's list, which it refuses by raising ValueError; None after the
+        last attempt, or if the endpoint refuses the request. `prompt`: the instructions. `earlier`: attempts
+        of earlier starts, which are not repeated.
 
-        Raises Unanswered if the endpoint does not answer.
+        Raises EngineFailure if the endpoint does not answer: the next start asks again.
         """
-        exchanges = EpisodeClient(f"{name}/{before}", self.endpoint, self.tape)
-        for attempt in range(before, before + ATTEMPTS):
-            temperature = RETRY_MESSAGE if attempt else 0.0
-            more = {"temperature": temperature, "seed": attempt}
-            body, most = judge_request(self.args, told, case, MAX_REPLY_TOKENS, **more)
+        exchanges = EpisodeClient(f"{name}/{earlier}", self.endpoint, self.tape)
+        for attempt in range(earlier, earlier + ATTEMPTS):
+            sampling = {"temperature": RETRY_TEMPERATURE if attempt else 0.0, "seed": attempt}
+            body, max_tokens = judge_request(self.args, prompt, case, MAX_REPLY_TOKENS, **sampling)
             try:
-                reply = await exchanges.ask(PATH, body, read_chat, most)
+                reply = await exchanges.ask(PATH, body, read_chat, max_tokens)
             except EngineFailure as error:
-                if isinstance(error, RequestRejectedError) and self._has_answered:
+                is_rejected = isinstance(error, RequestRejectedError)
+                if is_rejected and self._has_answered:
                     self.counts["declined"] += 1
                     return None
                 self._note_unanswered(error)
-                if isinstance(error, RequestRejectedError):
+                if is_rejected:
                     return None
-                raise JudgeUnansweredError(str(error)) from error
+                raise
             self._failures_in_a_row, self._has_answered = 0, True
             try:
                 return read(read_list(reply.text))
@@ -92,10 +92,6 @@ class RelevanceJudge:
         self._failures_in_a_row += 1
         if (count := self._failures_in_a_row) >= MAX_CONSECUTIVE_FAILURES:
             self.endpoint.stop(f"{count} requests in a row got no answer of the judge; the last: {error}")
-
-
-class JudgeUnansweredError(Exception):
-    """The judge's endpoint gave no answer; the next start asks again."""
 
 
 def read_list(reply: str) -> list[Any]:
@@ -114,19 +110,13 @@ def read_list(reply: str) -> list[Any]:
 
 def read_scores(values: list[Any], count: int) -> list[int]:
     """Exactly `count` whole numbers from 0 to 100. Raises ValueError for anything else."""
-    if len(values) != count:
-        raise ValueError(f"{len(values)} scores for {count} passages")
-    for value in values:
-        if type(value) is not int or not 0 <= value <= 100:
-            raise ValueError(f"{value!r} is no whole number from 0 to 100")
+    if len(values) != count or not all(type(value) is int and 0 <= value <= 100 for value in values):
+        raise ValueError(f"not {count} whole numbers from 0 to 100")
     return values
 
 
 def read_texts(values: list[Any], count: int) -> list[str]:
     """Exactly `count` texts, none of them empty. Raises ValueError for anything else."""
-    if len(values) != count:
-        raise ValueError(f"{len(values)} texts for {count} searches")
-    for value in values:
-        if not isinstance(value, str) or not value.strip():
-            raise ValueError(f"{value!r} is no text")
+    if len(values) != count or not all(isinstance(value, str) and value.strip() for value in values):
+        raise ValueError(f"not {count} texts")
     return [value.strip() for value in values]

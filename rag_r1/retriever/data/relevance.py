@@ -9,7 +9,7 @@ Without a judge a rule takes its place: 100 for a passage in which an accepted a
 or the answer of one of the steps that lead to it, if the question's row names them (`step_answers`,
 rag_r1/data/rows.py); else 0. It costs nothing. It does not know which step a query is for, and finds nothing
 for a query whose answer is a step that is not named. Of a question whose only answers are yes or no, or have
-no letter or digit, it says nothing: such words stand anywhere.
+no letter or digit, it scores nothing: such words stand anywhere.
 
 Source: Agentic-R (arXiv 2601.11888), its steps 3-0 and 3-1; the prompts are in our own words.
 """
@@ -25,13 +25,13 @@ from pathlib import Path
 from typing import Any
 
 from rag_r1.evaluation.judge import JudgeArguments
+from rag_r1.inference.client import EngineFailure
 from rag_r1.protocols import Document
-from rag_r1.retriever.data.candidates import CandidateStore, rounds_with_candidates
+from rag_r1.retriever.data.candidates import CandidateStore
 from rag_r1.retriever.data.journal import Key, ResultJournal, fingerprint_of
 from rag_r1.retriever.data.judge import (
     ATTEMPTS,
-    RETRY_MESSAGE,
-    JudgeUnansweredError,
+    RETRY_TEMPERATURE,
     RelevanceJudge,
     instructions,
     read_scores,
@@ -43,27 +43,27 @@ from rag_r1.retriever.records import RelevanceRecord, SubAnswersRecord
 from rag_r1.rewards import cover_exact_match, normalise
 from rag_r1.rollouts.concurrency import JobPool
 
-#: What the judge says of a query whose answer it cannot tell.
+#: The judge's sub-answer for a query whose answer is not known.
 NOT_SURE = "Not Sure"
 #: Passages in a request.
 PASSAGES_PER_REQUEST = 10
-#: Characters of a passage that the judge is shown.
+#: Characters of a passage in a request to the judge.
 MOST_CHARS = 6000
 #: Round number under which the sub-answers of a whole trajectory are kept.
 _WHOLE = 0
 
-#: What the judge is told, and how its list is read.
+#: The content of a request to the judge, and the reader of its list.
 _Case = tuple[Mapping[str, Any], Callable[[list[Any]], Sequence[Any]]]
 
 
-class RelevanceScorer:
+class RelevanceScorer(ResultJournal):
     """Sub-answers and scores by a judge; a context manager, which holds the step's folder."""
 
     def __init__(self, args: JudgeArguments, candidates: CandidateStore, folder: Path):
         self.args, self.candidates = args, candidates
-        self._told = {name: instructions(name) for name in ("sub_answers", "relevance")}
-        hashes = {name: hashlib.sha256(text.encode()).hexdigest() for name, text in self._told.items()}
-        self.results = ResultJournal(
+        self._prompts = {name: instructions(name) for name in ("sub_answers", "relevance")}
+        hashes = {name: hashlib.sha256(text.encode()).hexdigest() for name, text in self._prompts.items()}
+        super().__init__(
             folder,
             {
                 "command": "relevance",
@@ -72,153 +72,140 @@ class RelevanceScorer:
                 "prompts_sha256": hashes,
                 "at_once": PASSAGES_PER_REQUEST,
                 "attempts": ATTEMPTS,
-                "again": RETRY_MESSAGE,
+                "again": RETRY_TEMPERATURE,
             },
         )
-
-    def __enter__(self) -> RelevanceScorer:
-        return self
-
-    def __exit__(self, *unused: object) -> None:
-        self.results.__exit__()
 
     async def score(self, judge: RelevanceJudge, trajectories: TrajectoryReader) -> None:
         """Ask for what is missing; `judge.endpoint.stop` has the reason if the run was stopped before."""
         pool = JobPool(self.args.judge_in_flight, judge.endpoint.stop, judge.endpoint.idle)
-        jobs = (partial(self._answer, judge, played) for played in trajectories)
+        jobs = (partial(self._ask_for_sub_answers, judge, trajectory) for trajectory in trajectories)
         await pool.run(jobs, len(trajectories), "sub-answer")
         if judge.endpoint.stop.reason is None:
-            scoring = (partial(self._score, judge, one) for one in trajectories.iter_rounds())
+            scoring = (partial(self._score, judge, search) for search in trajectories.iter_rounds())
             await pool.run(scoring, trajectories.rounds, "round")
 
     def sub_answers(self, trajectories: TrajectoryReader) -> Iterator[SubAnswersRecord]:
         """The sub-answers of the trajectories that have them."""
-        for played in trajectories:
-            if answers := self.results.get(_whole(played), _whole_fingerprint(played)):
-                yield SubAnswersRecord(id=played.id, sub_answers=tuple(answers))
+        for trajectory in trajectories:
+            if answers := self.get(*_whole(trajectory)):
+                yield SubAnswersRecord(id=trajectory.id, sub_answers=tuple(answers))
 
     def records(self, trajectories: TrajectoryReader) -> Iterator[RelevanceRecord]:
         """The scores, for the rounds that have them."""
-        for played in trajectories:
-            for one, documents in rounds_with_candidates(self.candidates, played):
-                scores = self.results.get(one.key, self._fingerprint(one, documents))
-                if scores is not None:
-                    by_id = {d.id: score for d, score in zip(documents, scores, strict=True)}
-                    yield RelevanceRecord(id=played.id, round_index=one.index, docid_score=by_id)
+        for search, documents in self.candidates.rounds(trajectories):
+            scores = self.get(search.key, self._fingerprint(search, documents))
+            if scores is not None:
+                by_id = {d.id: score for d, score in zip(documents, scores, strict=True)}
+                yield RelevanceRecord(id=search.played.id, round_index=search.index, docid_score=by_id)
 
-    async def _answer(self, judge: RelevanceJudge, played: PlayedTrajectory) -> None:
+    async def _ask_for_sub_answers(self, judge: RelevanceJudge, trajectory: PlayedTrajectory) -> None:
         """Ask for the sub-answers of a trajectory."""
         case = {
-            "question": played.question,
-            "accepted_answers": list(played.golds),
-            "searches": [_shown(one) for one in played.rounds],
+            "question": trajectory.question,
+            "accepted_answers": list(trajectory.golds),
+            "searches": [_search_for_judge(search) for search in trajectory.rounds],
         }
-        read = partial(read_texts, count=len(played.rounds))
-        await self._ask(judge, "sub_answers", _whole(played), _whole_fingerprint(played), [(case, read)])
+        read = partial(read_texts, count=len(trajectory.rounds))
+        await self._ask(judge, "sub_answers", *_whole(trajectory), [(case, read)])
 
-    async def _score(self, judge: RelevanceJudge, one: SearchRound) -> None:
+    async def _score(self, judge: RelevanceJudge, search: SearchRound) -> None:
         """Ask for the scores of a round, in as many requests as it takes; not before it is settled what the
         sub-answer is, which would change the requests."""
-        whole = _whole(one.played), _whole_fingerprint(one.played)
-        if not self.results.has(*whole) and not self.results.attempts(*whole):
+        whole = _whole(search.played)
+        if not self.has(*whole) and not self.attempts(*whole):
             return
-        documents = self.candidates.of(one) or []
+        documents = self.candidates.of(search) or []
         parts = [
             documents[start : start + PASSAGES_PER_REQUEST]
             for start in range(0, len(documents), PASSAGES_PER_REQUEST)
         ]
-        cases = [(self._case(one, part), partial(read_scores, count=len(part))) for part in parts]
+        cases = [(self._case(search, part), partial(read_scores, count=len(part))) for part in parts]
         if cases:
-            await self._ask(judge, "relevance", one.key, self._fingerprint(one, documents), cases)
+            await self._ask(judge, "relevance", search.key, self._fingerprint(search, documents), cases)
 
     async def _ask(
         self, judge: RelevanceJudge, prompt: str, key: Key, fingerprint: str, cases: Sequence[_Case]
     ) -> None:
-        """Keep what the judge says of these cases, one list after the other, or which of them failed: a case
-        that has its list is not asked again."""
-        if self.results.has(key, fingerprint):
+        """Keep the judge's lists for these cases, or which cases failed: a case that has its list is not
+        requested again."""
+        if self.has(key, fingerprint):
             return
-        before = self.results.attempts(key, fingerprint)
+        earlier = self.attempts(key, fingerprint)
         name = f"{prompt}/{key[0]}/{key[1]}/{fingerprint}"
-        lists = self.results.parts(key, fingerprint) or [None] * len(cases)
-        missing = [number for number, one in enumerate(lists) if one is None]
-        asked = await asyncio.gather(
+        lists = self.parts(key, fingerprint) or [None] * len(cases)
+        missing = [number for number, values in enumerate(lists) if values is None]
+        replies = await asyncio.gather(
             *(
-                judge.ask(f"{name}/{number}", self._told[prompt], *cases[number], before)
+                judge.ask(f"{name}/{number}", self._prompts[prompt], *cases[number], earlier)
                 for number in missing
             ),
             return_exceptions=True,
         )
-        for one in asked:
-            if isinstance(one, BaseException) and not isinstance(one, JudgeUnansweredError):
-                raise one
-        if any(isinstance(one, JudgeUnansweredError) for one in asked):
+        for reply in replies:
+            if isinstance(reply, BaseException) and not isinstance(reply, EngineFailure):
+                raise reply
+        if any(isinstance(reply, EngineFailure) for reply in replies):
             return
-        for number, one in zip(missing, asked, strict=True):
-            lists[number] = one
+        for number, reply in zip(missing, replies, strict=True):
+            lists[number] = reply
         if None in lists:
-            self.results.failed(key, fingerprint, before + ATTEMPTS, lists)
+            self.failed(key, fingerprint, earlier + ATTEMPTS, lists)
         else:
-            self.results.put(key, fingerprint, [value for one in lists for value in one])
+            self.put(key, fingerprint, [value for values in lists for value in values])
 
-    def _reference(self, one: SearchRound) -> str | None:
+    def _reference(self, search: SearchRound) -> str | None:
         """The sub-answer of a round, if it is known."""
-        answers = self.results.get(_whole(one.played), _whole_fingerprint(one.played))
-        answer = answers[one.index - 1] if answers else NOT_SURE
+        answers = self.get(*_whole(search.played))
+        answer = answers[search.index - 1] if answers else NOT_SURE
         return None if answer.rstrip(".").casefold() == NOT_SURE.casefold() else answer
 
-    def _case(self, one: SearchRound, documents: Sequence[Document]) -> dict[str, Any]:
-        """What the judge is told of some of a round's candidates."""
-        reference = self._reference(one)
+    def _case(self, search: SearchRound, documents: Sequence[Document]) -> dict[str, Any]:
+        """The content of the request for some of a round's candidates."""
+        reference = self._reference(search)
+        texts = [document.contents[:MOST_CHARS] for document in documents]
         return {
-            "query": one.query,
+            "query": search.query,
             **({} if reference is None else {"answer": reference}),
-            "passages": [
-                {"number": number, "text": document.contents[:MOST_CHARS]}
-                for number, document in enumerate(documents, 1)
-            ],
+            "passages": [{"number": number, "text": text} for number, text in enumerate(texts, 1)],
         }
 
-    def _fingerprint(self, one: SearchRound, documents: Sequence[Document]) -> str:
-        return fingerprint_of([self._case(one, documents), [document.id for document in documents]])
+    def _fingerprint(self, search: SearchRound, documents: Sequence[Document]) -> str:
+        return fingerprint_of([self._case(search, documents), [document.id for document in documents]])
 
 
 def rule_records(candidates: CandidateStore, trajectories: TrajectoryReader) -> Iterator[RelevanceRecord]:
     """The scores by the rule: 100 where an accepted answer, or that of a step, stands in the passage, else 0.
     Rounds of a question without an answer that can be found so are left out."""
-    for played in trajectories:
-        answers = [*played.golds, *played.step_answers]
-        if not _findable(answers):
-            continue
-        for one, documents in rounds_with_candidates(candidates, played):
+    for search, documents in candidates.rounds(trajectories):
+        answers = [*search.played.golds, *search.played.step_answers]
+        if _findable(answers):
             scores = {d.id: 100 * int(holds_answer(d, answers)) for d in documents}
-            yield RelevanceRecord(id=played.id, round_index=one.index, docid_score=scores)
+            yield RelevanceRecord(id=search.played.id, round_index=search.index, docid_score=scores)
 
 
 def holds_answer(document: Document, answers: Sequence[str]) -> bool:
     """Does one of these answers stand in the passage, word for word? Yes and no do not count."""
-    found = _findable(answers)
-    return bool(found) and bool(cover_exact_match(document.contents, found, ordered=True))
+    answers = _findable(answers)
+    return bool(answers) and bool(cover_exact_match(document.contents, answers, ordered=True))
 
 
 def _findable(answers: Sequence[str]) -> list[str]:
-    """The answers that say something where they stand."""
+    """The answers whose words do not stand in any text."""
     return [answer for answer in answers if normalise(answer) not in ("", "yes", "no")]
 
 
-def _whole(played: PlayedTrajectory) -> Key:
-    return played.id, _WHOLE
+def _whole(trajectory: PlayedTrajectory) -> tuple[Key, str]:
+    """Key and fingerprint of a trajectory's sub-answers."""
+    searches = [_search_for_judge(search) for search in trajectory.rounds]
+    return (trajectory.id, _WHOLE), fingerprint_of([trajectory.question, trajectory.golds, searches])
 
 
-def _whole_fingerprint(played: PlayedTrajectory) -> str:
-    return fingerprint_of([played.question, played.golds, [_shown(one) for one in played.rounds]])
-
-
-def _shown(one: SearchRound) -> dict[str, Any]:
+def _search_for_judge(search: SearchRound) -> dict[str, Any]:
     """A search as the judge of sub-answers sees it."""
     return {
-        "number": one.index,
-        "written": one.played.turns[one.turn].text.strip(),
-        "query": one.query,
-        "passages": [document.contents[:MOST_CHARS] for document in one.record.documents or ()],
+        "number": search.index,
+        "written": search.played.turns[search.turn].text.strip(),
+        "query": search.query,
+        "passages": [document.contents[:MOST_CHARS] for document in search.record.documents or ()],
     }

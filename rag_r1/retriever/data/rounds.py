@@ -52,30 +52,30 @@ class SearchRound:
     @cached_property
     def fingerprint(self) -> str:
         """Of all that the round depends on: the prompt, what was generated and found before, the query."""
-        found = [_found(turn) for turn in self.played.turns[: self.turn]]
-        beside = [_call(c) for i, c in enumerate(self.played.turns[self.turn].calls) if i != self.call]
+        results = [_results(turn) for turn in self.played.turns[: self.turn]]
+        others = [_call_values(c) for i, c in enumerate(self.played.turns[self.turn].calls) if i != self.call]
         texts = [turn.text for turn in self.played.turns[: self.turn + 1]]
-        return fingerprint_of([self.played.messages, texts, found, beside, self.call, self.query])
+        return fingerprint_of([self.played.messages, texts, results, others, self.call, self.query])
 
     def call_context(self, protocol: Protocol) -> CallContext:
         """Question, history and thought, as the search had them."""
         return call_context(self.played.trajectory, protocol.thought, self.turn)
 
     def context(self, protocol: Protocol) -> str:
-        """What was written and shown up to the end of the turn that searches."""
+        """The policy's text and its observations up to the end of the turn that searches."""
         return "".join(
             turn.text + _observation(protocol, turn) if number < self.turn else turn.text
             for number, turn in enumerate(self.played.turns[: self.turn + 1])
         )
 
-    def past(self, found: Sequence[Document]) -> tuple[ReplayTurn, ...]:
+    def past(self, documents: Sequence[Document]) -> tuple[ReplayTurn, ...]:
         """The turns up to this search, which now finds these documents."""
         calls = list(self.played.turns[self.turn].calls)
-        calls[self.call] = CallRecord(self.record.tool, self.record.arguments, list(found))
-        before = [turn.calls for turn in self.played.turns[: self.turn]]
+        calls[self.call] = CallRecord(self.record.tool, self.record.arguments, list(documents))
+        calls_before = [turn.calls for turn in self.played.turns[: self.turn]]
         return tuple(
-            ReplayTurn.of(ids, made)
-            for ids, made in zip(self.played.token_ids, [*before, calls], strict=False)
+            ReplayTurn.of(ids, turn_calls)
+            for ids, turn_calls in zip(self.played.token_ids, [*calls_before, calls], strict=False)
         )
 
 
@@ -125,9 +125,9 @@ def _observation(protocol: Protocol, turn: Turn) -> str:
     return protocol.observation(words, [call.documents or [] for call in turn.calls])
 
 
-def _found(turn: Turn) -> list[Any]:
-    return [_call(call) for call in turn.calls]
+def _results(turn: Turn) -> list[Any]:
+    return [_call_values(call) for call in turn.calls]
 
 
-def _call(call: CallRecord) -> list[Any]:
+def _call_values(call: CallRecord) -> list[Any]:
     return [call.tool, call.arguments, [[d.id, d.contents] for d in call.documents or []]]

@@ -60,8 +60,8 @@ class TrajectoryReader:
         self.with_steps = 0
         self._places: list[int] = []
         if not self.path.is_file():
-            what = f"{run} has no {TRAJECTORIES}/records.jsonl"
-            raise RunError(f"{what}: give the folder of a finished `rag-r1 eval`")
+            message = f"{run} has no {TRAJECTORIES}/records.jsonl"
+            raise RunError(f"{message}: give the folder of a finished `rag-r1 eval`")
         _read(self.path, self._note)
 
     def __len__(self) -> int:
@@ -71,11 +71,11 @@ class TrajectoryReader:
         with self.path.open("rb") as file:
             for place in self._places:
                 file.seek(place)
-                yield self._played(read_json_line(file.readline()))
+                yield self._read_trajectory(read_json_line(file.readline()))
 
     def iter_rounds(self) -> Iterator[SearchRound]:
         """All rounds, in the order of the trajectories."""
-        return (one for played in self for one in played.rounds)
+        return (search for trajectory in self for search in trajectory.rounds)
 
     def _note(self, record: dict[str, Any], place: int) -> None:
         trajectory, outcome, name = trajectory_of(record), EpisodeOutcome.of(record), record["question_id"]
@@ -101,7 +101,7 @@ class TrajectoryReader:
             self.with_steps += bool(self._step_answers(record))
             self._places.append(place)
 
-    def _played(self, record: Mapping[str, Any]) -> PlayedTrajectory:
+    def _read_trajectory(self, record: Mapping[str, Any]) -> PlayedTrajectory:
         trajectory = trajectory_of(dict(record))
         ids = (self._ids(record["id"], number, turn) for number, turn in enumerate(trajectory.turns))
         return PlayedTrajectory(
@@ -119,7 +119,7 @@ class TrajectoryReader:
         return tuple(named or step_answers_of(record.get("metadata")))
 
     def _ids(self, ask_id: str, number: int, turn: Turn) -> tuple[int, ...]:
-        """What the policy generated: as it was sampled, if that gives the turn's text, else encoded."""
+        """The tokens of the turn: as they were sampled, if they give the turn's text, else encoded."""
         codec = self._setup.codec
         sampled = (self._tape.ids(ask_id, number) or [])[: turn.generated_tokens]
         try:
@@ -131,8 +131,8 @@ class TrajectoryReader:
 
 
 class _CachedResponses:
-    """The answers on a run's tape, by ask and turn. Of several for the same turn the last counts: that of the
-    episode which has ended."""
+    """The answers in a run's response cache, by episode and turn. Of several for the same turn the last
+    counts: that of the episode which has ended."""
 
     def __init__(self, path: Path):
         self.path = path
@@ -148,7 +148,7 @@ class _CachedResponses:
         with self.path.open("rb") as file:
             file.seek(place)
             ids = read_json_line(file.readline())["answer"].get("ids")
-        return ids if isinstance(ids, list) and all(type(one) is int for one in ids) else None
+        return ids if isinstance(ids, list) and all(type(token) is int for token in ids) else None
 
     def _note(self, line: dict[str, Any], place: int) -> None:
         self.usage.add(line["usage"])
@@ -179,7 +179,7 @@ def _read(path: Path, note: Callable[[dict[str, Any], int], None]) -> None:
 def _check(record: Mapping[str, Any], trajectory: Trajectory) -> None:
     """Raises TypeError for fields of a record that are of another type than a later step needs."""
     calls = [call for turn in trajectory.turns for call in turn.calls]
-    shown = [document for call in calls for document in call.documents or ()]
+    documents = [document for call in calls for document in call.documents or ()]
     kinds = [
         (list, [record["golds"], record["prompt"]]),
         (dict, [*record["prompt"], *(call.arguments for call in calls)]),
@@ -188,7 +188,7 @@ def _check(record: Mapping[str, Any], trajectory: Trajectory) -> None:
             str,
             [trajectory.id, trajectory.question, *record["golds"], *(turn.text for turn in trajectory.turns)]
             + [call.tool for call in calls]
-            + [text for document in shown for text in (document.id, document.contents)],
+            + [text for document in documents for text in (document.id, document.contents)],
         ),
     ]
     for kind, values in kinds:
@@ -198,7 +198,7 @@ def _check(record: Mapping[str, Any], trajectory: Trajectory) -> None:
 
 
 def _is_cut_off(turn: Turn) -> bool:
-    """Does the turn call something that was never shown to the policy?"""
+    """Has the turn a call whose results the policy did not get?"""
     return turn.action in ("search", "call") and (
         not turn.calls or any(call.documents is None for call in turn.calls)
     )

@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, Positive, argument, read_arguments
 from rag_r1.options.declare import Constraint
-from rag_r1.retriever.records import RecordsError, write_records
+from rag_r1.retriever.records import write_records
 from rag_r1.retriever.selection.rules import USEFUL, RowSelection, RuleMode, SelectionRule, Use
 from rag_r1.retriever.selection.scores import ScoreFiles
 from rag_r1.runs.errors import RunError
@@ -29,11 +29,11 @@ Points = Annotated[int, Field(ge=0, le=100), Constraint("a whole number from 0 t
 
 
 class SelectionArguments(Arguments):
-    """By which rule rows are selected (rules.py)."""
+    """The rule by which rows are selected (rules.py)."""
 
     utility: Use = argument(
-        "what makes a passage a positive: correctness of the final answer (GAC) and relevance to the query "
-        "(LR), or one of them alone",
+        "score by which a passage is a positive: correctness of the final answer (GAC) and relevance to the "
+        "query (LR), or one of them alone",
         default="both",
     )
     selection: RuleMode = argument(
@@ -46,25 +46,21 @@ class SelectionArguments(Arguments):
 
     def rule(self, seed: int) -> SelectionRule:
         """The rule."""
-        return SelectionRule(
-            mode=self.selection,
-            use=self.utility,
-            seed=seed,
-            least_relevance=self.least_relevance,
-            tolerance=self.tolerance,
-            negatives=self.negatives,
-        )
+        limits = self.model_dump(include={"least_relevance", "tolerance", "negatives"})
+        return SelectionRule(mode=self.selection, use=self.utility, seed=seed, **limits)
 
 
 class SelectArguments(SelectionArguments):
-    """Where the scores are."""
+    """The files with the scores, and the file for the rows."""
 
-    candidates: Path | None = argument("candidates.jsonl; needed without --correctness", "FILE", default=None)
-    relevance: Path | None = argument("relevance.jsonl", "FILE", default=None)
-    correctness: Path | None = argument("correctness.jsonl", "FILE", default=None)
+    candidates: Path | None = argument(
+        "file candidates.jsonl; needed without --correctness", "FILE", default=None
+    )
+    relevance: Path | None = argument("file relevance.jsonl", "FILE", default=None)
+    correctness: Path | None = argument("file correctness.jsonl", "FILE", default=None)
     out: Path = argument("file for the rows, FILE.jsonl", "FILE")
-    dataset: str | None = argument("name of the data set, for records without one", "NAME", default=None)
-    seed: int = argument("of the negatives that are drawn", default=0)
+    dataset: str | None = argument("data set of records that name none", "NAME", default=None)
+    seed: int = argument("seed of the draw of negatives", default=0)
 
     @model_validator(mode="after")
     def _scores_are_given(self) -> SelectArguments:
@@ -78,7 +74,7 @@ class SelectArguments(SelectionArguments):
         return self
 
 
-@command_main(RecordsError, RunError, OSError)
+@command_main(RunError, OSError)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns 0 when the rows are written, else 1."""
     args = read_arguments(
@@ -87,13 +83,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     files = ScoreFiles(args.candidates, args.relevance, args.correctness, args.dataset or "")
     args.out.parent.mkdir(parents=True, exist_ok=True)
     selection = write_rows(files, args.rule(args.seed), args.out)
-    for line in (*selection.told(), f"training rows: {args.out}"):
+    for line in (*selection.lines(), f"training rows: {args.out}"):
         print(line)
     return 0
 
 
 def write_rows(files: ScoreFiles, rule: SelectionRule, out: Path) -> RowSelection:
-    """Select from these scores and write the rows; what was selected. Raises RecordsError."""
+    """Select from these scores and write the rows; what was selected. Raises RunError."""
     selection = RowSelection(rule)
     write_records(out, selection.of(files.rounds()))
     return selection

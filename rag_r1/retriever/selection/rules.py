@@ -72,7 +72,7 @@ class QueryRound:
     question: str
     round_index: int
     history_queries: tuple[str, ...]
-    query: str
+    query_text: str
     candidates: tuple[ScoredCandidate, ...]
     reasoning: str | None = None
 
@@ -109,32 +109,32 @@ class RowSelection:
 
     def of(self, rounds: Iterable[QueryRound]) -> Iterator[TrainingRow]:
         """Their rows, in order. Raises ValueError for a candidate that is named twice."""
-        for one in rounds:
+        for query in rounds:
             self.rounds += 1
-            rows = rows_of(one, self.rule)
+            rows = rows_of(query, self.rule)
             if isinstance(rows, str):
                 self.left_out[rows] += 1
-                continue
-            self.rows += len(rows)
-            yield from rows
+            else:
+                self.rows += len(rows)
+                yield from rows
 
-    def told(self) -> list[str]:
-        """What was selected and left out, in words."""
+    def lines(self) -> list[str]:
+        """The counts of rows and of rounds without one, as lines of text."""
         lines = [f"training rows: {self.rows:,} of {self.rounds - self.left_out.total():,} rounds"]
         left_out = sorted(self.left_out.items())
-        return lines + [f"  left out: {count:,} rounds, {REASONS[why]}" for why, count in left_out]
+        return lines + [f"  left out: {count:,} rounds, {REASONS[reason]}" for reason, count in left_out]
 
 
-def rows_of(one: QueryRound, rule: SelectionRule) -> list[TrainingRow] | str:
+def rows_of(query: QueryRound, rule: SelectionRule) -> list[TrainingRow] | str:
     """The rows of a round, or the reason (of REASONS) why there are none. Raises ValueError for a candidate
     that is named twice."""
-    if len({candidate.passage_id for candidate in one.candidates}) < len(one.candidates):
-        raise ValueError(f"{one.query_id}, round {one.round_index}: a candidate is named twice")
-    if not one.candidates:
+    if len({candidate.passage_id for candidate in query.candidates}) < len(query.candidates):
+        raise ValueError(f"{query.query_id}, round {query.round_index}: a candidate is named twice")
+    if not query.candidates:
         return "no_candidates"
-    if not all(map(rule.needs, one.candidates)):
+    if not all(map(rule.needs, query.candidates)):
         return "unscored"
-    ranked = sorted(one.candidates, key=lambda candidate: [-score for score in _scores(candidate, rule)])
+    ranked = sorted(query.candidates, key=lambda candidate: [-score for score in _scores(candidate, rule)])
     best = ranked[0]
     if rule.use != "relevance" and not best.correctness:
         return "not_correct"
@@ -144,8 +144,8 @@ def rows_of(one: QueryRound, rule: SelectionRule) -> list[TrainingRow] | str:
     others = [candidate for candidate in ranked if _is_negative(candidate, best, rule)]
     if len(others) < rule.negatives:
         return "few_negatives"
-    negatives = _draw(others, one, rule)
-    return [_row(one, [positive, *negatives]) for positive in positives[: rule.most_positives]]
+    negatives = _draw(others, query, rule)
+    return [_row(query, [positive, *negatives]) for positive in positives[: rule.most_positives]]
 
 
 def _scores(candidate: ScoredCandidate, rule: SelectionRule) -> list[float]:
@@ -173,26 +173,21 @@ def _is_negative(candidate: ScoredCandidate, best: ScoredCandidate, rule: Select
     return not (is_correct and is_relevant)
 
 
-def _draw(others: Sequence[ScoredCandidate], one: QueryRound, rule: SelectionRule) -> list[ScoredCandidate]:
-    """As many as the rule wants, in the order in which they are given."""
+def _draw(others: Sequence[ScoredCandidate], query: QueryRound, rule: SelectionRule) -> list[ScoredCandidate]:
+    """The negatives of the rule, in the order of `others`."""
 
-    def number(candidate: ScoredCandidate) -> float:
-        key = json.dumps([one.dataset, one.query_id, one.round_index, candidate.passage_id])
+    def draw(candidate: ScoredCandidate) -> float:
+        key = json.dumps([query.dataset, query.query_id, query.round_index, candidate.passage_id])
         return seeded_fraction(rule.seed, "negatives", key)
 
-    chosen = {candidate.passage_id for candidate in sorted(others, key=number)[: rule.negatives]}
+    chosen = {candidate.passage_id for candidate in sorted(others, key=draw)[: rule.negatives]}
     return [candidate for candidate in others if candidate.passage_id in chosen]
 
 
-def _row(one: QueryRound, passages: Sequence[ScoredCandidate]) -> TrainingRow:
+def _row(query: QueryRound, passages: Sequence[ScoredCandidate]) -> TrainingRow:
+    values = {name: value for name, value in vars(query).items() if name != "candidates"}
     return TrainingRow(
-        dataset=one.dataset,
-        query_id=one.query_id,
-        question=one.question,
-        round_index=one.round_index,
-        history_queries=one.history_queries,
-        query_text=one.query,
+        **values,
         passage_ids=tuple(passage.passage_id for passage in passages),
         scores=tuple(passage.utility for passage in passages),
-        reasoning=one.reasoning,
     )

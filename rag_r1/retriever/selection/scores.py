@@ -19,7 +19,6 @@ from rag_r1.retriever.records import (
     CandidatesRound,
     CorrectnessRecord,
     Record,
-    RecordsError,
     RelevanceRecord,
     RoundsRecord,
     read_records,
@@ -27,11 +26,13 @@ from rag_r1.retriever.records import (
     record_at,
 )
 from rag_r1.retriever.selection.rules import QueryRound, ScoredCandidate
+from rag_r1.runs.errors import RunError
 
 
 @dataclass(frozen=True)
 class ScoreFiles:
-    """Where the scores of candidates are. `dataset`: the name for records that have none."""
+    """Where the scores of candidates are. `candidates` or `correctness` must be there: they name the queries.
+    `dataset`: the name for records that have none."""
 
     candidates: Path | None = None
     relevance: Path | None = None
@@ -39,39 +40,38 @@ class ScoreFiles:
     dataset: str = ""
 
     def rounds(self) -> Iterator[QueryRound]:
-        """All rounds. Raises RecordsError for a file that cannot be read, or a round that is there twice."""
+        """All rounds. Raises RunError for a file that cannot be read, or a round that is there twice."""
         relevance = _RoundRecords(RelevanceRecord, self.relevance)
         correctness = _RoundRecords(CorrectnessRecord, self.correctness)
         if self.candidates is not None:
-            for played in read_records(RoundsRecord, self.candidates):
-                for one in played.trajectory:
-                    key = played.id, one.round_index
-                    yield self._of_candidates(played, one, relevance.get(key), correctness.get(key))
-        elif self.correctness is not None:
+            for record in read_records(RoundsRecord, self.candidates):
+                for search in record.trajectory:
+                    key = record.id, search.round_index
+                    yield self._of_candidates(record, search, relevance.get(key), correctness.get(key))
+        else:
+            assert self.correctness is not None
             for record in read_records(CorrectnessRecord, self.correctness):
                 yield self._of_correctness(record, relevance.get((record.id, record.round_index)))
-        else:
-            raise RecordsError("relevance alone does not name the queries: give the candidates, too")
 
     def _of_candidates(
         self,
-        played: RoundsRecord,
-        one: CandidatesRound,
+        record: RoundsRecord,
+        search: CandidatesRound,
         relevance: RelevanceRecord | None,
         correctness: CorrectnessRecord | None,
     ) -> QueryRound:
-        earlier = (other for other in played.trajectory if other.round_index < one.round_index)
-        before = tuple(other.current_query for other in earlier)
-        has_history = "history_queries" in one.model_fields_set  # the published records have none
+        earlier_rounds = (other for other in record.trajectory if other.round_index < search.round_index)
+        earlier_queries = tuple(other.current_query for other in earlier_rounds)
+        has_history = "history_queries" in search.model_fields_set  # the published records have none
         return QueryRound(
-            dataset=played.dataset or self.dataset,
-            query_id=played.id,
-            question=played.question,
-            round_index=one.round_index,
-            history_queries=one.history_queries if has_history else before,
-            query=one.current_query,
-            candidates=_scored(one.candidate_passage_ids, relevance, correctness),
-            reasoning=one.reasoning,
+            dataset=record.dataset or self.dataset,
+            query_id=record.id,
+            question=record.question,
+            round_index=search.round_index,
+            history_queries=search.history_queries if has_history else earlier_queries,
+            query_text=search.current_query,
+            candidates=_scored(search.candidate_passage_ids, relevance, correctness),
+            reasoning=search.reasoning,
         )
 
     def _of_correctness(self, record: CorrectnessRecord, relevance: RelevanceRecord | None) -> QueryRound:
@@ -81,7 +81,7 @@ class ScoreFiles:
             question=record.question,
             round_index=record.round_index,
             history_queries=record.history_queries,
-            query=record.current_query,
+            query_text=record.current_query,
             candidates=_scored(tuple(record.docid_score), relevance, record),
         )
 
@@ -91,10 +91,8 @@ def _scored(
 ) -> tuple[ScoredCandidate, ...]:
     local = {} if relevance is None else relevance.docid_score
     final = {} if correctness is None else correctness.docid_score
-    return tuple(
-        ScoredCandidate(name, final[name].metric_score.em if name in final else None, local.get(name))
-        for name in dict.fromkeys(names)
-    )
+    shares = {name: continuation.metric_score.em for name, continuation in final.items()}
+    return tuple(ScoredCandidate(name, shares.get(name), local.get(name)) for name in dict.fromkeys(names))
 
 
 class _RoundRecords(Generic[Record]):
@@ -106,7 +104,7 @@ class _RoundRecords(Generic[Record]):
         for record, place in () if path is None else read_with_offsets(kind, path):
             key = record.id, record.round_index  # type: ignore[attr-defined]
             if key in self._places:
-                raise RecordsError(f"{path} has round {key[1]} of {key[0]} twice: remove one of them")
+                raise RunError(f"{path} has round {key[1]} of {key[0]} twice: remove one of them")
             self._places[key] = place
 
     def get(self, key: tuple[str, int]) -> Record | None:

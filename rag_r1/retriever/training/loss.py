@@ -39,8 +39,8 @@ NO_PASSAGE = -1
 
 @dataclass(frozen=True)
 class BatchTable:
-    """What the loss knows of the training rows, beside their texts. A label is the number of a row; rows with
-    the same text of the query have the same number of a query.
+    """The training rows as the loss needs them, without texts. A label is the number of a row; rows with the
+    same text of the query have the same number of a query.
 
     passages    (rows, passages) int64: numbers of a row's passages, the positive one first
     queries     (rows,) int64: number of the row's query
@@ -79,25 +79,25 @@ class BatchTable:
         query = self.queries[labels]
         start, end = self.offsets[query], self.offsets[query + 1]
         places = start[:, None] + torch.arange(int((end - start).max()), device=labels.device)
-        found = self.positives[places.clamp(max=len(self.positives) - 1)]
-        return found.masked_fill(places >= end[:, None], NO_PASSAGE)
+        numbers = self.positives[places.clamp(max=len(self.positives) - 1)]
+        return numbers.masked_fill(places >= end[:, None], NO_PASSAGE)
 
 
 def info_nce(
-    queries: Tensor, passages: Tensor, numbers: Tensor, own: Tensor, positives: Tensor, temperature: float
+    queries: Tensor, passages: Tensor, numbers: Tensor, targets: Tensor, positives: Tensor, temperature: float
 ) -> Tensor:
     """The loss of each query, (queries,), in float32.
 
     queries     (queries, dimension)
     passages    (all, dimension): of the whole batch
     numbers     (all,): the number of each
-    own         (queries,): where in `passages` the positive of each query is
+    targets     (queries,): where in `passages` the positive of each query is
     positives   (queries, any): numbers of the passages known to answer each query
     """
     logits = cosines(queries, passages) / temperature
     known = (numbers[None, :, None] == positives[:, None, :]).any(-1)
-    known[torch.arange(len(own), device=own.device), own] = False
-    return functional.cross_entropy(logits.masked_fill(known, -torch.inf), own, reduction="none")
+    known[torch.arange(len(targets), device=targets.device), targets] = False
+    return functional.cross_entropy(logits.masked_fill(known, -torch.inf), targets, reduction="none")
 
 
 def rank_loss(cosine: Tensor, relevance: Tensor, temperature: float, rank_temperature: float) -> Tensor:
@@ -105,16 +105,16 @@ def rank_loss(cosine: Tensor, relevance: Tensor, temperature: float, rank_temper
 
     `cosine`, `relevance`: (queries, passages).
     """
-    wanted = functional.log_softmax(relevance.float() / rank_temperature, dim=-1)
-    got = functional.log_softmax(cosine.float() / temperature, dim=-1)
-    return functional.kl_div(got, wanted, reduction="none", log_target=True).sum(-1)
+    expected = functional.log_softmax(relevance.float() / rank_temperature, dim=-1)
+    actual = functional.log_softmax(cosine.float() / temperature, dim=-1)
+    return functional.kl_div(actual, expected, reduction="none", log_target=True).sum(-1)
 
 
 def cosines(queries: Tensor, passages: Tensor) -> Tensor:
     """(queries, passages), in float32, also under autocast."""
     with torch.autocast(queries.device.type, enabled=False):
-        one, other = (functional.normalize(vectors.float(), dim=-1) for vectors in (queries, passages))
-        return one @ other.T
+        left, right = (functional.normalize(vectors.float(), dim=-1) for vectors in (queries, passages))
+        return left @ right.T
 
 
 class RetrieverLoss(CachedLossMixin, nn.Module):
@@ -173,9 +173,9 @@ class RetrieverLoss(CachedLossMixin, nn.Module):
         if get_world_size() > 1:
             rows = all_gather(labels)
             passages = torch.cat([all_gather_with_grad(column) for column in documents])
-        own = torch.arange(len(labels), device=queries.device) + get_rank() * len(labels)
+        targets = torch.arange(len(labels), device=queries.device) + get_rank() * len(labels)
         numbers = table.passages[rows].T.reshape(-1)  # column by column, as the passages are
-        losses = info_nce(queries, passages, numbers, own, table.known(labels), self.temperature)
+        losses = info_nce(queries, passages, numbers, targets, table.known(labels), self.temperature)
         if self.rank_weight:
             ranked = torch.stack(documents, 1)
             with torch.autocast(queries.device.type, enabled=False):

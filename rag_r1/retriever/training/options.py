@@ -33,15 +33,15 @@ Loggers = Literal["console", "file", "wandb", "tensorboard", "mlflow", "swanlab"
 class TrainOptions(Arguments):
     """What is trained, on what, and how."""
 
-    rows: list[Path] = argument("training rows, as rag-r1 retriever data writes them", ("FILE", ...))
+    rows: list[Path] = argument("training rows, as `rag-r1 retriever data` writes them", ("FILE", ...))
     corpus: list[Path] = argument(
-        "text of their passages: .jsonl, .tsv (each plain or .gz), .parquet, a folder of these, or an index",
+        "texts of the rows' passages: .jsonl, .tsv (each plain or .gz), .parquet, a folder, or an index",
         ("PATH", ...),
     )
     out: Path = argument("folder of the run; run again, the command goes on where it was interrupted", "DIR")
     recipe: Path | None = argument(
-        "a shipped recipe, e.g. agentic_r/retriever_gpu, or a YAML file with options; those given here "
-        "replace its own, and --no-lora and the like switch its flags off",
+        "a shipped recipe, e.g. agentic_r/retriever_gpu, or a YAML file with options; flags of the command "
+        "line replace its values, and --no-lora and the like switch its flags off",
         "RECIPE",
         default=None,
     )
@@ -51,56 +51,68 @@ class TrainOptions(Arguments):
         "take the encoder's settings from the manifest of this index", "DIR", default=None
     )
     pooling: Literal["mean", "cls", "lasttoken", "max"] | None = argument(
-        "of the encoder (default: the index's, else the model's)", "{mean,cls,lasttoken,max}", default=None
+        "pooling of the encoder (default: the index's, else the model's)",
+        "{mean,cls,lasttoken,max}",
+        default=None,
     )
-    query_prefix: str | None = argument("before each query (default: likewise)", "TEXT", default=None)
-    passage_prefix: str | None = argument("before each passage (default: likewise)", "TEXT", default=None)
-    separator: str | None = argument("between the parts of a query (default: likewise)", "TEXT", default=None)
+    query_prefix: str | None = argument("text before each query (default: likewise)", "TEXT", default=None)
+    passage_prefix: str | None = argument(
+        "text before each passage (default: likewise)", "TEXT", default=None
+    )
+    separator: str | None = argument(
+        "text between the parts of a query (default: likewise)", "TEXT", default=None
+    )
     max_length: Annotated[int, Field(ge=8), Constraint("a whole number of at least 8")] | None = argument(
-        "tokens of a query and of a passage (default: likewise, at most 512)", "N", default=None
+        "most tokens of a query and of a passage (default: likewise, at most 512)", "N", default=None
     )
     mode: Mode | None = argument(
-        "what stands in a query: the question (agentic), also earlier queries (history), the thought "
-        "(reasoning), or nothing (plain) (default: the model's, else agentic)",
+        "text that a query is sent with: the question (agentic), also earlier queries (history), the "
+        "thought (reasoning), or none (plain) (default: the model's, else agentic)",
         "{agentic,history,reasoning,plain}",
         default=None,
     )
 
-    temperature: Above0 = argument("of InfoNCE", "T", default=0.01)
+    temperature: Above0 = argument("temperature of InfoNCE", "T", default=0.01)
     negatives: Positive = argument("hard negatives of a row", "N", default=15)
     rank_weight: From0 = argument("weight of the loss on the order by relevance (LR)", "W", default=0.0)
-    rank_temperature: Above0 = argument("of the relevance in that loss", "T", default=0.1)
+    rank_temperature: Above0 = argument("temperature of LR in the loss on the order", "T", default=0.1)
 
     epochs: Above0 = argument("passes over the rows", "N", default=2.0)
-    batch_size: Positive = argument("rows of a step, on all devices together", "N", default=256)
+    batch_size: Positive = argument("rows of a step on all devices together", "N", default=256)
     mini_batch: Positive | None = argument(
         "texts that are in the model at once: saves memory, costs a second pass (default: all)",
         "N",
         default=None,
     )
-    learning_rate: Above0 = argument("at its highest", "LR", default=2e-5)
-    warmup: Share = argument("share of the steps in which it rises", "SHARE", default=0.1)
-    weight_decay: From0 = argument("of AdamW", "W", default=0.0)
+    learning_rate: Above0 = argument("highest learning rate", "LR", default=2e-5)
+    warmup: Share = argument("share of the steps in which the learning rate rises", "SHARE", default=0.1)
+    weight_decay: From0 = argument("weight decay of AdamW", "W", default=0.0)
     lora: bool = argument("train low-rank adapters, which are put into the weights at the end", default=False)
-    lora_rank: Positive = argument("of the adapters", "R", default=16)
-    lora_alpha: Positive = argument("of the adapters", "A", default=64)
-    lora_dropout: Share = argument("of the adapters", "P", default=0.1)
+    lora_rank: Positive = argument("rank of the adapters", "R", default=16)
+    lora_alpha: Positive = argument("scale of the adapters (LoRA's alpha)", "A", default=64)
+    lora_dropout: Share = argument("dropout of the adapters", "P", default=0.1)
     average_weights: Annotated[float, Field(gt=0, le=1), Constraint("a number above 0, to 1")] = argument(
         "share of the trained weights in the saved model; the rest is those that the training started from, "
         "so that the model forgets less (arXiv 2109.01903)",
         "SHARE",
         default=1.0,
     )
-    precision: Literal["fp32", "bf16", "fp16"] = argument("in which the model computes", default="fp32")
+    precision: Literal["fp32", "bf16", "fp16"] = argument(
+        "number format in which the model computes", default="fp32"
+    )
     gradient_checkpointing: bool = argument("save memory by computing activations twice", default=False)
-    device: Literal["cpu", "auto"] = argument("cpu, or the accelerator if there is one", default="auto")
-    seed: int = argument("everything that is drawn depends on it", default=0)
+    device: Literal["cpu", "auto"] = argument(
+        "the CPU, or (auto) the accelerator if there is one", default="auto"
+    )
+    seed: int = argument("seed of all random draws", default=0)
 
     save_steps: Positive = argument("steps between two checkpoints", "N", default=100)
     logging_steps: Positive = argument("steps between two lines of the log", "N", default=10)
-    logger: list[Loggers] = argument("as veRL's trainer.logger; may be repeated", "NAME", default=["console"])
-    project_name: str = argument("in the loggers", "NAME", default="retriever")
-    experiment_name: str | None = argument("in the loggers (default: the folder's)", "NAME", default=None)
+    logger: list[Loggers] = argument("one of veRL's loggers; may be repeated", "NAME", default=["console"])
+    project_name: str = argument("project in the loggers", "NAME", default="retriever")
+    experiment_name: str | None = argument(
+        "run in the loggers (default: the folder's name)", "NAME", default=None
+    )
     no_progress: bool = argument("show no progress bar", default=False)
 
     @model_validator(mode="after")
@@ -111,9 +123,9 @@ class TrainOptions(Arguments):
 
     @property
     def encoder(self) -> dict[str, Any]:
-        """The settings of the encoder that are given; None for the others."""
-        names = ("pooling", "query_prefix", "passage_prefix", "separator", "max_length", "mode")
-        return {name: getattr(self, name) for name in names}
+        """The settings of the encoder; None for those that are not set."""
+        names = {"pooling", "query_prefix", "passage_prefix", "separator", "max_length", "mode"}
+        return self.model_dump(include=names)
 
     @property
     def result_settings(self) -> dict[str, Any]:

@@ -47,70 +47,60 @@ _CHECKPOINT = re.compile(r"checkpoint-(\d+)")
 _STATE = "trainer_state.json"
 
 
-def train(given: TrainOptions) -> Path:
-    """Train, or go on; returns the folder of the model. Raises RunError, and the errors of what is read:
-    EncoderSettingsError, RecordsError, CorpusError."""
-    args = training_arguments(given)
+def train(options: TrainOptions) -> Path:
+    """Train, or go on; returns the folder of the model. Raises RunError, and CorpusError."""
+    args = training_arguments(options)
     is_main = args.process_index == 0
-    of_index = settings_of_index(given.index) if given.index else {}
-    model, settings = open_model(given.model, given.encoder, of_index, args.device.type)
-    data = load(
-        given.rows,
-        given.corpus,
-        settings,
-        negatives=given.negatives,
-        ranked=given.rank_weight > 0,
-        progress=is_main and not given.no_progress,
-    )
-    if len(data.queries) < given.batch_size:
-        what = f"{len(data.queries)} rows are fewer than a batch of {given.batch_size}"
-        raise RunError(f"{what}: give --batch-size {len(data.queries)} or less, or more rows")
+    from_index = settings_of_index(options.index) if options.index else {}
+    model, settings = open_model(options.model, options.encoder, from_index, args.device.type)
+    reading = {"ranked": options.rank_weight > 0, "progress": is_main and not options.no_progress}
+    data = load(options.rows, options.corpus, settings, negatives=options.negatives, **reading)
+    if len(data.queries) < options.batch_size:
+        message = f"{len(data.queries)} rows are fewer than a batch of {options.batch_size}"
+        raise RunError(f"{message}: give --batch-size {len(data.queries)} or less, or more rows")
     about = {
         "encoder": settings.model_dump(exclude={"trained"}),
-        "training": given.result_settings,
+        "training": options.result_settings,
         "data": data.fingerprint,
     }
-    folder = given.out / MODEL
-    with _held(given, about) if is_main else nullcontext():
+    folder = options.out / MODEL
+    with _held(options, about) if is_main else nullcontext():
         if read_settings(folder) is not None:
             return folder
-        _fit(model, settings, data, given, args)
+        _fit(model, settings, data, options, args)
         if is_main:
-            trained = {"base": Path(given.model).name, "rows": len(data.queries), "data": data.fingerprint}
-            trained |= {name: str(value) for name, value in given.result_settings.items() if name != "model"}
+            trained = {"base": Path(options.model).name, "rows": len(data.queries), "data": data.fingerprint}
+            trained |= {name: str(value) for name, value in options.result_settings.items()}
+            del trained["model"]
             save_model(model, settings.model_copy(update={"trained": trained}), folder)
-            shutil.rmtree(given.out / CHECKPOINTS, ignore_errors=True)
+            shutil.rmtree(options.out / CHECKPOINTS, ignore_errors=True)
     return folder
 
 
 @contextmanager
-def _held(given: TrainOptions, about: Mapping[str, Any]) -> Iterator[None]:
+def _held(options: TrainOptions, about: Mapping[str, Any]) -> Iterator[None]:
     """Holds the folder, with the settings in it."""
-    with recorded_settings("rag-r1 retriever train", given), RunFolder(given.out, about):
+    with recorded_settings("rag-r1 retriever train", options), RunFolder(options.out, about):
         yield
 
 
-def training_arguments(given: TrainOptions) -> Any:
+def training_arguments(options: TrainOptions) -> Any:
     """The trainer's arguments. Raises RunError if the batch cannot be shared out."""
     from sentence_transformers import SentenceTransformerTrainingArguments
 
+    same = {"learning_rate", "weight_decay", "gradient_checkpointing", "seed", "logging_steps", "save_steps"}
     args = SentenceTransformerTrainingArguments(
-        output_dir=str(given.out / CHECKPOINTS),
-        num_train_epochs=given.epochs,
-        learning_rate=given.learning_rate,
-        warmup_steps=given.warmup,
-        weight_decay=given.weight_decay,
-        fp16=given.precision == "fp16",
-        bf16=given.precision == "bf16",
-        gradient_checkpointing=given.gradient_checkpointing,
-        use_cpu=given.device == "cpu",
-        dataloader_pin_memory=given.device != "cpu",
-        seed=given.seed,
-        logging_steps=given.logging_steps,
-        save_steps=given.save_steps,
+        output_dir=str(options.out / CHECKPOINTS),
+        num_train_epochs=options.epochs,
+        warmup_steps=options.warmup,
+        fp16=options.precision == "fp16",
+        bf16=options.precision == "bf16",
+        use_cpu=options.device == "cpu",
+        dataloader_pin_memory=options.device != "cpu",
+        **options.model_dump(include=same),
         save_total_limit=2,
         report_to="none",
-        disable_tqdm=given.no_progress,
+        disable_tqdm=options.no_progress,
         ddp_find_unused_parameters=False,
     )
     if args.n_gpu > 1:
@@ -118,9 +108,9 @@ def training_arguments(given: TrainOptions) -> Any:
             f"{args.n_gpu} GPUs, but one process: start with torchrun --nproc-per-node {args.n_gpu} "
             "-m rag_r1.cli retriever train ..., or show it one GPU (CUDA_VISIBLE_DEVICES=0)"
         )
-    if given.batch_size % args.world_size:
-        raise RunError(f"--batch-size {given.batch_size} cannot be shared by {args.world_size} devices")
-    args.per_device_train_batch_size = given.batch_size // args.world_size
+    if options.batch_size % args.world_size:
+        raise RunError(f"--batch-size {options.batch_size} cannot be shared by {args.world_size} devices")
+    args.per_device_train_batch_size = options.batch_size // args.world_size
     # All devices must have equally many rows in every step.
     args.dataloader_drop_last = args.world_size > 1
     return args
@@ -128,8 +118,8 @@ def training_arguments(given: TrainOptions) -> Any:
 
 def last_checkpoint(folder: Path) -> Path | None:
     """The newest whole checkpoint; those that a kill has left incomplete are removed."""
-    found = {path: match for path in folder.glob("*") if (match := _CHECKPOINT.fullmatch(path.name))}
-    for path in sorted(found, key=lambda path: int(found[path][1]), reverse=True):
+    matches = {path: match for path in folder.glob("*") if (match := _CHECKPOINT.fullmatch(path.name))}
+    for path in sorted(matches, key=lambda path: int(matches[path][1]), reverse=True):
         try:
             json.loads((path / _STATE).read_text(encoding="utf-8"))
         except (OSError, ValueError):
@@ -139,46 +129,40 @@ def last_checkpoint(folder: Path) -> Path | None:
     return None
 
 
-def _fit(model: Any, settings: EncoderSettings, data: TrainingData, given: TrainOptions, args: Any) -> None:
+def _fit(model: Any, settings: EncoderSettings, data: TrainingData, options: TrainOptions, args: Any) -> None:
     from sentence_transformers import SentenceTransformerTrainer
     from sentence_transformers.sentence_transformer.model_card import SentenceTransformerModelCardCallback
 
     model.model_card_data.generate_widget_examples = False
-    start = weights_of(model) if given.average_weights < 1 else None
-    if given.lora:
-        add_lora(model, given.lora_rank, given.lora_alpha, given.lora_dropout)
+    start = weights_of(model) if options.average_weights < 1 else None
+    if options.lora:
+        add_lora(model, options.lora_rank, options.lora_alpha, options.lora_dropout)
     else:
         freeze_unused(model)
-    loss = RetrieverLoss(
-        model,
-        data.table,
-        temperature=given.temperature,
-        rank_weight=given.rank_weight,
-        rank_temperature=given.rank_temperature,
-        mini_batch=given.mini_batch,
-    )
+    of_loss = {"temperature", "rank_weight", "rank_temperature", "mini_batch"}
+    loss = RetrieverLoss(model, data.table, **options.model_dump(include=of_loss))
     trainer = SentenceTransformerTrainer(
         model=model,
         args=args,
         train_dataset=data.dataset(),
         loss=loss,
         data_collator=PassageCollator(model.preprocess, texts=data.texts),
-        callbacks=[_LoggerCallback(given, settings)],
+        callbacks=[_LoggerCallback(options, settings)],
     )
     for unwanted in (ProgressCallback, PrinterCallback, SentenceTransformerModelCardCallback):
         trainer.remove_callback(unwanted)
-    if not given.no_progress:
+    if not options.no_progress:
         trainer.add_callback(_ProgressBar)
-    checkpoint = last_checkpoint(given.out / CHECKPOINTS) if args.process_index == 0 else None
+    checkpoint = last_checkpoint(options.out / CHECKPOINTS) if args.process_index == 0 else None
     if args.world_size > 1:
         from accelerate.utils import broadcast_object_list
 
         checkpoint = broadcast_object_list([checkpoint])[0]
     trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
-    if given.lora:
+    if options.lora:
         merge_lora(model)
     if start is not None:
-        average_weights(model, start, given.average_weights)
+        average_weights(model, start, options.average_weights)
 
 
 class _ProgressBar(ProgressCallback):
@@ -191,8 +175,8 @@ class _ProgressBar(ProgressCallback):
 class _LoggerCallback(TrainerCallback):
     """veRL's loggers, of the main process."""
 
-    def __init__(self, given: TrainOptions, settings: EncoderSettings):
-        self.args, self.settings = given, settings
+    def __init__(self, options: TrainOptions, settings: EncoderSettings):
+        self.options, self.settings = options, settings
         self.tracking: Any = None
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **unused: Any) -> None:
@@ -201,11 +185,11 @@ class _LoggerCallback(TrainerCallback):
         try:
             from verl.utils.tracking import Tracking
         except ImportError as error:
-            what = f"--logger: the loggers are veRL's, which is not installed ({error})"
-            raise RunError(f"{what}: {setup_command()}") from error
-        config = {"trainer": {}, "retriever": {**self.args.result_settings, **self.settings.model_dump()}}
-        name = self.args.experiment_name or self.args.out.resolve().name
-        self.tracking = Tracking(self.args.project_name, name, list(self.args.logger), config)
+            message = f"--logger: the loggers are veRL's, which is not installed ({error})"
+            raise RunError(f"{message}: {setup_command()}") from error
+        config = {"trainer": {}, "retriever": {**self.options.result_settings, **self.settings.model_dump()}}
+        name = self.options.experiment_name or self.options.out.resolve().name
+        self.tracking = Tracking(self.options.project_name, name, list(self.options.logger), config)
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Mapping[str, Any], **unused: Any) -> None:
         if self.tracking is not None:

@@ -56,23 +56,23 @@ _PORT = Annotated[int, Field(ge=1, le=65535), Constraint("a port, 1 to 65535")]
 
 
 class _ModelArguments(Arguments):
-    """Where the model is."""
+    """The model."""
 
     base_url: Address | None = argument(
-        "a server with the agent's model, up to and with /v1; without it there is only the search",
+        "address of the agent's model, up to and with /v1; without it there is only the search",
         "URL",
         default=None,
     )
-    model: str | None = argument("the model's name there", "MODEL", default=None)
+    model: str | None = argument("name of the model at --base-url", "MODEL", default=None)
 
 
 class McpArguments(AgentSelection, _ModelArguments):
-    """What is offered, and how."""
+    """The tools to offer, and the port."""
 
     in_flight: Positive = argument(
-        "questions at a time; as many more wait", "N", default=8, old="concurrency"
+        "most questions at a time; as many more wait", "N", default=8, old="concurrency"
     )
-    http: _PORT | None = argument("serve streamable HTTP at this port", "PORT", default=None)
+    http: _PORT | None = argument("port for streamable HTTP instead of stdio", "PORT", default=None)
 
     @model_validator(mode="after")
     def _model_is_named(self) -> McpArguments:
@@ -86,7 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit status."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     if arguments[:1] == ["--tools"]:
-        return _list(arguments[1:])
+        return _print_tools(arguments[1:])
     args = read_arguments(McpArguments, arguments, prog="rag-r1 mcp", description=_DESCRIPTION)
     if not has_mcp():
         raise CommandError(f"rag-r1 mcp needs the package mcp, 2.0 or later: {pip_command('mcp')}")
@@ -146,7 +146,7 @@ def _as_evaluated(args: McpArguments) -> Any:
     from rag_r1.evaluation.eval_arguments import EvalArguments
     from rag_r1.evaluation.target import resolve_model
 
-    made = EvalArguments(
+    evaluation = EvalArguments(
         questions=[],
         out=Path("unused"),
         model=args.model or "unused",
@@ -154,16 +154,16 @@ def _as_evaluated(args: McpArguments) -> Any:
         retries=2,
         **shared_arguments(args),
     )
-    return made if args.base_url is None else resolve_model(made)
+    return evaluation if args.base_url is None else resolve_model(evaluation)
 
 
-def _list(server: Sequence[str]) -> int:
+def _print_tools(server: Sequence[str]) -> int:
     """Print a server's tools as entries of `rag_r1.tools`."""
-    where: dict[str, Any] = {}
+    options: dict[str, Any] = {}
     if server[:1] == ["--token-env"]:
-        where, server = {"token_env": "".join(server[1:2])}, server[2:]
+        options, server = {"token_env": "".join(server[1:2])}, server[2:]
     elif server and server[0].startswith("--token-env="):
-        where, server = {"token_env": server[0].partition("=")[2]}, server[1:]
+        options, server = {"token_env": server[0].partition("=")[2]}, server[1:]
     if server and server[0].startswith("-"):
         raise CommandError(f"rag-r1 mcp --tools: unknown flag {server[0].partition('=')[0]}; {_ORDER}")
     is_address = bool(server) and "://" in server[0]
@@ -171,15 +171,15 @@ def _list(server: Sequence[str]) -> int:
         raise CommandError(f"rag-r1 mcp --tools: --token-env comes before the address: {_ORDER}")
     if is_address and len(server) > 1:
         raise CommandError(f"rag-r1 mcp --tools: nothing may follow the address: {_ORDER}")
-    if not server or (where and not is_address):
-        what = " of an MCP server, after --token-env NAME" if where else " or the command of an MCP server"
-        raise CommandError(f"rag-r1 mcp --tools needs the address{what}")
+    if not server or (options and not is_address):
+        kind = " of an MCP server, after --token-env NAME" if options else " or the command of an MCP server"
+        raise CommandError(f"rag-r1 mcp --tools needs the address{kind}")
     if not has_mcp():
         raise CommandError(f"rag-r1 mcp needs the package mcp, 2.0 or later: {pip_command('mcp')}")
-    where |= {"url": server[0]} if is_address else {"command": list(server)}
-    tools = asyncio.run(_tools_of(options_from(McpOptions, where, "rag_r1.tools.NAME")))
+    options |= {"url": server[0]} if is_address else {"command": list(server)}
+    tools = asyncio.run(_tools_of(options_from(McpOptions, options, "rag_r1.tools.NAME")))
     # Copies: YAML would write what several entries share only once, and an entry is to stand by itself.
-    entries = {name: {"tool": "mcp", **deepcopy(where), **told} for name, told in tools.items()}
+    entries = {name: {"tool": "mcp", **deepcopy(options), **entry} for name, entry in tools.items()}
     print(_as_yaml({"rag_r1": {"tools": entries}}))
     return 0
 
@@ -187,8 +187,8 @@ def _list(server: Sequence[str]) -> int:
 def _as_yaml(entries: Any) -> str:
     """With letters as they are, unless a terminal would obey some of the characters; then with escapes."""
     written = partial(yaml.safe_dump, entries, sort_keys=False, width=110)
-    shown = written(allow_unicode=True)
-    return written(allow_unicode=False) if has_control_characters(shown) else shown
+    text = written(allow_unicode=True)
+    return written(allow_unicode=False) if has_control_characters(text) else text
 
 
 async def _tools_of(options: McpOptions) -> dict[str, dict[str, Any]]:

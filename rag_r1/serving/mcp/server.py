@@ -20,23 +20,24 @@ from typing import Annotated, Any
 from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 from pydantic import BaseModel, Field
+from starlette.responses import Response
 
 from rag_r1.agent import Tool, Trajectory
 from rag_r1.agent.interfaces import call_tool
 from rag_r1.protocols import Document, Failure
 from rag_r1.protocols.retriever_query import CallContext, Context
-from rag_r1.serving.middleware import BodyError, WholeBodyMiddleware
+from rag_r1.serving.middleware import RequestError, WholeBodyMiddleware
 from rag_r1.tools.mcp.limits import McpLimitError, check_message
 
 #: Sources of an answer, at most.
 _MOST_SOURCES = 20
 #: Largest body of a request.
 _MOST_BYTES = 1 << 20
-#: Failures of the infrastructure, after which there is nothing to tell but that.
+#: Failures of the infrastructure, which are errors of the call.
 _FAILED = ("engine_failure", "tool_failure", "bad_row", "error")
 _Words = Annotated[str, Field(min_length=1, max_length=4000)]
 
-#: Plays a question: `Player.play` (rag_r1/serving/agent.py).
+#: Plays a question: `ChatAgent.play` (rag_r1/serving/agent.py).
 Play = Callable[[str], Awaitable[Trajectory]]
 
 
@@ -78,10 +79,10 @@ def make_server(search_tool: Tool, play: Play | None = None, *, concurrency: int
     @server.tool()
     async def search(query: _Words) -> Passages:
         """Search the collection for a query; returns the best passages with their ids."""
-        [found] = await call_tool(search_tool, [{"query": query}], Context(lambda: CallContext(query)))
-        if isinstance(found, Failure):
-            raise ToolError(found.reason)
-        return Passages(passages=[Passage.of(document) for document in found])
+        [documents] = await call_tool(search_tool, [{"query": query}], Context(lambda: CallContext(query)))
+        if isinstance(documents, Failure):
+            raise ToolError(documents.reason)
+        return Passages(passages=[Passage.of(document) for document in documents])
 
     if play is not None:
         _add_ask(server, play, concurrency)
@@ -106,19 +107,19 @@ def _add_ask(server: MCPServer, play: Play, concurrency: int) -> None:
         if record.answer is None and record.status in _FAILED:
             why = record.failures[-1].detail if record.failures else ""
             raise ToolError(f"The question could not be answered: {record.status} {why}".strip())
-        return _told(record)
+        return _answered(record)
 
 
-def _told(record: Trajectory) -> Answered:
+def _answered(record: Trajectory) -> Answered:
     calls = [call for turn in record.turns for call in turn.calls]
-    shown = {
+    documents = {
         document.id: document for call in calls for document in call.documents or () if not document.verbatim
     }
     return Answered(
         answer=record.answer,
         status=record.status,
         searches=[call.query for call in calls if call.query is not None],
-        sources=[Passage.of(document) for document in list(shown.values())[:_MOST_SOURCES]],
+        sources=[Passage.of(document) for document in list(documents.values())[:_MOST_SOURCES]],
     )
 
 
@@ -130,15 +131,13 @@ def http_app(server: MCPServer, token: str | None) -> Any:
     app = WholeBodyMiddleware(server.streamable_http_app(host="127.0.0.1"), _check_body)
     if token is None:
         return app
-    wanted = f"Bearer {token}".encode()
+    bearer = f"Bearer {token}".encode()
 
     async def guarded(scope: Any, receive: Any, send: Any) -> None:
-        given = [value for name, value in scope.get("headers", ()) if name == b"authorization"]
-        if scope["type"] != "lifespan" and not (len(given) == 1 and hmac.compare_digest(given[0], wanted)):
-            headers = [(b"www-authenticate", b"Bearer"), (b"content-length", b"0")]
-            await send({"type": "http.response.start", "status": 401, "headers": headers})
-            await send({"type": "http.response.body", "body": b""})
-            return
+        tokens = [value for name, value in scope.get("headers", ()) if name == b"authorization"]
+        if scope["type"] != "lifespan" and not (len(tokens) == 1 and hmac.compare_digest(tokens[0], bearer)):
+            refusal = Response(status_code=401, headers={"WWW-Authenticate": "Bearer"})
+            return await refusal(scope, receive, send)
         await app(scope, receive, send)
 
     return guarded
@@ -151,4 +150,4 @@ def _check_body(body: bytes) -> None:
             raise McpLimitError(f"a message has more than {_MOST_BYTES >> 20} MiB")
         check_message(body)
     except McpLimitError as error:
-        raise BodyError(413, "too_large", str(error)) from None
+        raise RequestError(413, "too_large", str(error)) from None

@@ -109,7 +109,7 @@ def _refused(response: httpx.Response) -> ChatError:
         if len(raw) > _LONGEST_REFUSAL:
             break
     try:
-        said = str(read_json(bytes(raw), _MOST_VALUES)["error"]["message"])
+        reason = str(read_json(bytes(raw), _MOST_VALUES)["error"]["message"])
     except (ValueError, KeyError, TypeError, RecursionError):
-        said = "no reason given"
-    return ChatError(f"HTTP {response.status_code}: {said}", retry_after(response.headers))
+        reason = "no reason given"
+    return ChatError(f"HTTP {response.status_code}: {reason}", retry_after(response.headers))

@@ -41,21 +41,21 @@ examples:
   rag-r1 chat --demo --ask "Where was Mara Torval born?"
 """
 #: Characters of a passage that are shown.
-_SHOWN = 160
+_MOST_CHARS = 160
 _DIM, _BOLD, _PLAIN = "\x1b[2m", "\x1b[1m", "\x1b[0m"
 
 
 class ChatArguments(ChatAgentArguments):
-    """`rag-r1 chat`: a server that runs, or an agent."""
+    """`rag-r1 chat`: a running server, or an agent."""
 
     out: Path = argument(
         "folder for logs, and for the index of --documents", "DIR", default=Path("outputs/chat")
     )
     url: Address | None = argument(
-        "a running `rag-r1 serve`; its token, if it needs one, is taken from CHAT_TOKEN", "URL", default=None
+        "address of a running `rag-r1 serve`; its token is taken from CHAT_TOKEN", "URL", default=None
     )
     ask: list[str] = argument(
-        "ask this instead of what is typed, then end; may be repeated, as one conversation",
+        "question to ask instead of those that are typed; may be repeated, as one conversation",
         "TEXT",
         default=[],
     )
@@ -78,24 +78,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     token = take_token()
     if args.url is not None:
         return TerminalChat(args.url.rstrip("/"), token).chat(args.ask)
-    with _own_server(args) as running:
+    with _local_server(args) as running:
         return TerminalChat(running.url, None).chat(args.ask)
 
 
 @contextmanager
-def _own_server(args: ChatArguments) -> Iterator[RunningServer]:
+def _local_server(args: ChatArguments) -> Iterator[RunningServer]:
     """A server on a free loopback port, in a thread, for as long as the block runs. Raises RunError."""
     require_parts(args)
     # Here, because these need what belongs to extras, and neither `--help` nor `--url` does.
     from rag_r1.serving.http_server import serve
     from rag_r1.serving.launch import launch_agent
 
-    found: list[RunningServer] = []
+    servers: list[RunningServer] = []
     failures: list[BaseException] = []
     ready = threading.Event()
 
     def note(running: RunningServer) -> None:
-        found.append(running)
+        servers.append(running)
         ready.set()
 
     with bind_socket("127.0.0.1", 0) as listener, launch_agent(args) as place:
@@ -111,12 +111,12 @@ def _own_server(args: ChatArguments) -> Iterator[RunningServer]:
         thread = threading.Thread(target=run, daemon=True)
         thread.start()
         ready.wait()
-        if not found:
+        if not servers:
             raise RunError(f"the chat could not begin: {failures[0] if failures else 'it ended'}")
         try:
-            yield found[0]
+            yield servers[0]
         finally:
-            found[0].stop()
+            servers[0].stop()
             thread.join(10)
 
 
@@ -124,11 +124,7 @@ class TerminalChat:
     """A conversation. `read` gives the next line of the user, and raises EOFError at the end."""
 
     def __init__(
-        self,
-        url: str,
-        token: str | None,
-        out: TextIO | None = None,
-        read: Callable[[], str] | None = None,
+        self, url: str, token: str | None, out: TextIO | None = None, read: Callable[[], str] | None = None
     ):
         self.url, self.token = url, token
         self.out = out or sys.stdout
@@ -154,13 +150,13 @@ class TerminalChat:
 
     def answer(self, question: str) -> bool:
         """Ask, and show what comes; whether there was an answer. The conversation goes on with it."""
-        asked = [*self.messages, {"role": "user", "content": question}]
+        messages = [*self.messages, {"role": "user", "content": question}]
         text = ""
         try:
-            with closing(stream_answer(self.url, asked, self.token)) as pieces:
+            with closing(stream_answer(self.url, messages, self.token)) as pieces:
                 for kind, data in pieces:
                     text = data if kind == "answer" else text
-                    self._show_whole(kind, data)
+                    self._show_checked(kind, data)
         except KeyboardInterrupt:
             self._line("stopped", _DIM)
             return False
@@ -169,10 +165,10 @@ class TerminalChat:
             self._line(f"error: {error}{wait}", _BOLD)
             return False
         if text:
-            self.messages = [*asked, {"role": "assistant", "content": text}]
+            self.messages = [*messages, {"role": "assistant", "content": text}]
         return bool(text)
 
-    def _show_whole(self, kind: str, data: Any) -> None:
+    def _show_checked(self, kind: str, data: Any) -> None:
         """Show it. Raises ChatError for an event without the keys that it should have."""
         try:
             self._show(kind, data)
@@ -215,20 +211,20 @@ class TerminalChat:
         self._line(f"{call['tool']}: {arguments.get('query', arguments)}  ({call['seconds']:.2f} s)")
         for document in call["documents"]:
             text = " ".join(str(document["text"]).split())
-            self._line(f"    {document['title']}: {text[:_SHOWN]}", _DIM)
+            self._line(f"    {document['title']}: {text[:_MOST_CHARS]}", _DIM)
         if not call["documents"]:
             self._line("    nothing found" if call["status"] == "ok" else f"    {call['status']}", _DIM)
 
     def _line(self, text: object, style: str = "") -> None:
-        before = "\n" if self._in_line else ""
+        prefix = "\n" if self._in_line else ""
         self._in_line = False
-        self._write(text, style, before, "\n")
+        self._write(text, style, prefix, "\n")
 
-    def _write(self, text: object, style: str, before: str = "", after: str = "") -> None:
+    def _write(self, text: object, style: str, prefix: str = "", suffix: str = "") -> None:
         encoding = getattr(self.out, "encoding", None) or "utf-8"
-        shown = plain_text(str(text)).encode(encoding, "replace").decode(encoding)
-        shown = f"{style}{shown}{_PLAIN}" if style and self._colours else shown
-        self.out.write(f"{before}{shown}{after}")
+        text = plain_text(str(text)).encode(encoding, "replace").decode(encoding)
+        text = f"{style}{text}{_PLAIN}" if style and self._colours else text
+        self.out.write(f"{prefix}{text}{suffix}")
         self.out.flush()
 
 

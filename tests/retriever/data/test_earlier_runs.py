@@ -14,17 +14,17 @@ from tests.fakes.scored_world import FEW, scored_world
 pytestmark = pytest.mark.slow
 
 
-def test_an_evaluation_that_was_played_before_is_used(made, tmp_path):
-    world, out = made
-    asked = len(world.policy.bodies)
-    given = world.words(tmp_path / "out", *FEW, "--utility", "relevance", trajectories=out / "trajectories")
-    assert command.main(given) == 0
-    assert len(world.policy.bodies) == asked and not (tmp_path / "out" / "trajectories").exists()
+def test_an_evaluation_that_was_played_before_is_used(finished, tmp_path):
+    world, out = finished
+    requests = len(world.policy.bodies)
+    args = world.words(tmp_path / "out", *FEW, "--utility", "relevance", trajectories=out / "trajectories")
+    assert command.main(args) == 0
+    assert len(world.policy.bodies) == requests and not (tmp_path / "out" / "trajectories").exists()
     assert (tmp_path / "out" / "relevance.jsonl").read_bytes() == (out / "relevance.jsonl").read_bytes()
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "told"),
+    ("key", "value", "message"),
     [
         ("model", {"name": "another"}, "model was 'another' and is now 'policy'"),
         ("budget", {"max_turns": 99}, "budget.max_turns was 99 and is now"),
@@ -32,30 +32,30 @@ def test_an_evaluation_that_was_played_before_is_used(made, tmp_path):
     ],
 )
 def test_a_run_that_another_agent_has_played_is_refused_with_both_values(
-    made, tmp_path, capsys, key, value, told
+    finished, tmp_path, capsys, key, value, message
 ):
-    world, out = made
+    world, out = finished
     run = tmp_path / "run"
     shutil.copytree(out / "trajectories", run)
     card = json.loads((run / "provenance.json").read_text())
     (run / "provenance.json").write_text(json.dumps({**card, key: {**card[key], **value}}))
-    asked = len(world.policy.bodies)
-    given = world.words(tmp_path / "out", *FEW, "--utility", "relevance", trajectories=run)
-    assert command.main(given) == 1
-    said = capsys.readouterr().err
-    assert "was begun with other settings" in said and told in said
-    assert len(world.policy.bodies) == asked
+    requests = len(world.policy.bodies)
+    args = world.words(tmp_path / "out", *FEW, "--utility", "relevance", trajectories=run)
+    assert command.main(args) == 1
+    output = capsys.readouterr().err
+    assert "was begun with other settings" in output and message in output
+    assert len(world.policy.bodies) == requests
 
 
-def test_a_run_of_another_protocol_is_refused(made, tmp_path, capsys):
-    world, out = made
-    given = world.words(tmp_path / "out", trajectories=out / "trajectories", protocol="search_r1")
-    assert command.main(given) == 1
+def test_a_run_of_another_protocol_is_refused(finished, tmp_path, capsys):
+    world, out = finished
+    args = world.words(tmp_path / "out", trajectories=out / "trajectories", protocol="search_r1")
+    assert command.main(args) == 1
     assert "was played with --protocol rag_r1_sq" in capsys.readouterr().err
 
 
-def test_a_run_without_a_card_is_refused(made, tmp_path, capsys):
-    world, out = made
+def test_a_run_without_a_card_is_refused(finished, tmp_path, capsys):
+    world, out = finished
     shutil.copytree(out / "trajectories", tmp_path / "run")
     (tmp_path / "run" / "provenance.json").unlink()
     assert command.main(world.words(tmp_path / "out", *FEW, trajectories=tmp_path / "run")) == 1
@@ -69,9 +69,9 @@ def test_a_model_whose_files_have_changed_since_is_another_one(tmp_path, tokeniz
     with scored_world(tmp_path, tokenizer, count=2) as world:
         run = ("--utility", "correctness", "--trajectories", tmp_path / "out" / "trajectories")
         assert command.main(world.words(tmp_path / "out", *FEW, "--utility", "correctness")) == 0
-        asked = len(world.policy.bodies)
+        requests = len(world.policy.bodies)
         assert command.main(world.words(tmp_path / "out", *FEW, "--utility", "correctness")) == 0
-        assert len(world.policy.bodies) == asked
+        assert len(world.policy.bodies) == requests
         (tmp_path / "policy" / "model.safetensors").write_bytes(b"22")
         card = json.loads((tmp_path / "out" / "trajectories" / "provenance.json").read_text())
         assert command.main(world.words(tmp_path / "out", *FEW, *run)) == 1

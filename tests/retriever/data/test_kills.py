@@ -41,10 +41,10 @@ def written(out: Path) -> int:
     return sum(path.read_bytes().count(b"\n") for path in journals(out))
 
 
-def killed_at(world: ScoredWorld, out: Path, given: list[str], count: int) -> bool:
+def killed_at(world: ScoredWorld, out: Path, args: list[str], count: int) -> bool:
     """Start the command and kill it as soon as its journals have so many lines; False if it ended before."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "rag_r1.cli", "retriever", "data", *given],
+        [sys.executable, "-m", "rag_r1.cli", "retriever", "data", *args],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         stdout=subprocess.DEVNULL,
@@ -61,12 +61,12 @@ def killed_at(world: ScoredWorld, out: Path, given: list[str], count: int) -> bo
 
 def twice(out: Path) -> list[object]:
     """What the journals have more than once: answers by ask, turn and request, and results by their key."""
-    found: Counter[object] = Counter()
+    counts: Counter[object] = Counter()
     for path in journals(out):
         for line in lines(path):
             answer = line.get("ask"), line.get("turn"), line.get("sha256")
-            found[path.relative_to(out), answer, str(line.get("key")), line.get("id")] += 1
-    return [key for key, count in found.items() if count > 1]
+            counts[path.relative_to(out), answer, str(line.get("key")), line.get("id")] += 1
+    return [key for key, count in counts.items() if count > 1]
 
 
 def test_a_run_killed_at_ten_random_moments_ends_as_one_that_was_not(tmp_path, tokenizer):
@@ -77,14 +77,14 @@ def test_a_run_killed_at_ten_random_moments_ends_as_one_that_was_not(tmp_path, t
     few = ("--negatives", "3")
     with scored_world(tmp_path, tokenizer, count=8, mood=mood) as world:
         assert command.main(world.words(tmp_path / "whole", *few)) == 0
-        whole, asked, judged = written(tmp_path / "whole"), len(world.policy.bodies), len(world.judge.cases)
+        whole, played, judged = written(tmp_path / "whole"), len(world.policy.bodies), len(world.judge.cases)
         out = tmp_path / "killed"
-        given = world.words(out, *few)
+        args = world.words(out, *few)
         moments = sorted(random.Random(0).sample(range(1, whole), KILLS))
-        kills = sum(killed_at(world, out, given, count) for count in moments)
+        kills = sum(killed_at(world, out, args, count) for count in moments)
         assert kills == KILLS, "each start was killed while it worked"
-        assert command.main(given) == 0
-        asked_again = len(world.policy.bodies) - 2 * asked
+        assert command.main(args) == 0
+        asked_again = len(world.policy.bodies) - 2 * played
         judged_again = len(world.judge.cases) - 2 * judged
     for name in ARTEFACTS:
         assert (out / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name

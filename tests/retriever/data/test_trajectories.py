@@ -20,16 +20,16 @@ ROME, PARIS = Document("1", '"Rome"\nRome is a city.'), Document("2", '"Paris"\n
 ANSWER = Turn("<answer> Rome </answer>", "answer", generated_tokens=23)
 
 
-def searched(*queries: str, found=ROME) -> Turn:
+def searched(*queries: str, document=ROME) -> Turn:
     text = f"<search> {json.dumps(list(queries))} </search>"
-    return Turn.searched(text, queries, [[found]] * len(queries), generated_tokens=len(text))
+    return Turn.searched(text, queries, [[document]] * len(queries), generated_tokens=len(text))
 
 
 def record(name: str, *turns: Turn, right: bool | None = True, **more: object) -> dict:
-    played = Trajectory(f"{name}#0", "Who?", "rag_r1_mq", list(turns), "Rome", "answered")
-    own = {"question_id": name, "golds": ["Rome"], "prompt": [{"role": "user", "content": "Who?"}]}
-    own |= {"right": right, "try": 1, "data_source": "made", "sample": 0}
-    return {**own, **played.to_dict(), **more}
+    trajectory = Trajectory(f"{name}#0", "Who?", "rag_r1_mq", list(turns), "Rome", "answered")
+    line = {"question_id": name, "golds": ["Rome"], "prompt": [{"role": "user", "content": "Who?"}]}
+    line |= {"right": right, "try": 1, "data_source": "made", "sample": 0}
+    return {**line, **trajectory.to_dict(), **more}
 
 
 def run_of(folder: Path, *records: dict, tape: list[dict] | None = None) -> TrajectoryReader:
@@ -46,19 +46,19 @@ def taped(name: str, turn: int, ids: list[int] | None) -> dict:
 
 
 def test_each_search_of_a_turn_is_a_round_whose_history_is_the_turns_before(tmp_path):
-    found = run_of(tmp_path, record("q", searched("a", "b"), searched("c"), ANSWER))
-    (played,) = found
-    assert [(one.key, one.turn, one.query, one.history) for one in played.rounds] == [
+    reader = run_of(tmp_path, record("q", searched("a", "b"), searched("c"), ANSWER))
+    (trajectory,) = reader
+    assert [(search.key, search.turn, search.query, search.history) for search in trajectory.rounds] == [
         (("q", 1), 0, "a", ()),
         (("q", 2), 0, "b", ()),
         (("q", 3), 1, "c", ("a", "b")),
     ]
-    assert (len(found), found.rounds, played.dataset, played.golds) == (1, 3, "made", ("Rome",))
-    assert len({one.fingerprint for one in played.rounds}) == 3
+    assert (len(reader), reader.rounds, trajectory.dataset, trajectory.golds) == (1, 3, "made", ("Rome",))
+    assert len({search.fingerprint for search in trajectory.rounds}) == 3
 
 
 @pytest.mark.parametrize(
-    ("kept", "now", "steps"),
+    ("kept", "rows", "steps"),
     [
         (["Italy", " ", "Rome"], {}, ("Italy", "Rome")),
         ("Italy", {}, ("Italy",)),
@@ -69,35 +69,35 @@ def test_each_search_of_a_turn_is_a_round_whose_history_is_the_turns_before(tmp_
     ],
 )
 def test_the_answers_of_steps_are_those_of_the_rows_or_else_those_that_the_records_kept(
-    tmp_path, kept, now, steps
+    tmp_path, kept, rows, steps
 ):
     run_of(tmp_path, record("q", searched("a"), ANSWER, metadata={"hops": 2, "step_answers": kept}))
-    found = TrajectoryReader(tmp_path, SETUP, now)
-    assert [played.step_answers for played in found] == [steps] and found.with_steps == bool(steps)
+    reader = TrajectoryReader(tmp_path, SETUP, rows)
+    assert [trajectory.step_answers for trajectory in reader] == [steps] and reader.with_steps == bool(steps)
 
 
 def test_the_past_of_a_round_has_what_was_found_but_for_its_own_search(tmp_path):
     turns = searched("a", "b"), searched("c", "d"), ANSWER
-    (played,) = run_of(tmp_path, record("q", *turns))
-    past = played.rounds[2].past([PARIS])
-    before = ReplayTurn.of(SETUP.codec.encode(turns[0].text), turns[0].calls)
-    assert past[0] == before and len(past) == 2
+    (trajectory,) = run_of(tmp_path, record("q", *turns))
+    past = trajectory.rounds[2].past([PARIS])
+    first = ReplayTurn.of(SETUP.codec.encode(turns[0].text), turns[0].calls)
+    assert past[0] == first and len(past) == 2
     assert list(past[1].found.values()) == [(PARIS,), (ROME,)]
 
 
 def test_the_context_of_a_round_ends_with_its_search_and_has_the_documents_before(tmp_path):
-    (played,) = run_of(tmp_path, record("q", searched("a"), searched("c", found=PARIS), ANSWER))
-    first, second = (one.context(SETUP.protocol) for one in played.rounds)
+    (trajectory,) = run_of(tmp_path, record("q", searched("a"), searched("c", document=PARIS), ANSWER))
+    first, second = (search.context(SETUP.protocol) for search in trajectory.rounds)
     assert first == searched("a").text and second.startswith(first) and second.endswith(searched("c").text)
     assert "Rome is a city." in second and "Paris is a city." not in second
 
 
 def test_a_round_is_another_if_anything_before_it_was_another(tmp_path):
-    (one,) = run_of(tmp_path / "a", record("q", searched("a"), searched("c"), ANSWER))
-    turns = searched("a", found=PARIS), searched("c", found=PARIS), ANSWER
-    (other,) = run_of(tmp_path / "b", record("q", *turns))
-    assert one.rounds[0].fingerprint == other.rounds[0].fingerprint, "what a search finds comes after it"
-    assert one.rounds[1].fingerprint != other.rounds[1].fingerprint
+    (first,) = run_of(tmp_path / "a", record("q", searched("a"), searched("c"), ANSWER))
+    turns = searched("a", document=PARIS), searched("c", document=PARIS), ANSWER
+    (second,) = run_of(tmp_path / "b", record("q", *turns))
+    assert first.rounds[0].fingerprint == second.rounds[0].fingerprint, "what a search finds comes after it"
+    assert first.rounds[1].fingerprint != second.rounds[1].fingerprint
 
 
 def test_tokens_are_those_that_were_sampled_if_they_make_the_text(tmp_path):
@@ -113,9 +113,9 @@ def test_tokens_are_those_that_were_sampled_if_they_make_the_text(tmp_path):
     assert Pairs().decode(ids) == text
     tape = [taped("q", 0, [1, 2]), taped("q", 0, [*ids, 5, 5]), taped("q", 1, [7])]
     run_of(tmp_path, record("q", turn, ANSWER), tape=tape)
-    (played,) = TrajectoryReader(tmp_path, replace(SETUP, codec=Pairs()))
-    assert played.token_ids[0] == tuple(ids), "the last answer counts, as far as the turn has taken it"
-    assert played.token_ids[1] == tuple(map(ord, ANSWER.text)), "what is not the turn's text is encoded"
+    (trajectory,) = TrajectoryReader(tmp_path, replace(SETUP, codec=Pairs()))
+    assert trajectory.token_ids[0] == tuple(ids), "the last answer counts, as far as the turn has taken it"
+    assert trajectory.token_ids[1] == tuple(map(ord, ANSWER.text)), "what is not the turn's text is encoded"
 
 
 def test_trajectories_that_cannot_be_scored_are_counted(tmp_path):
@@ -123,7 +123,7 @@ def test_trajectories_that_cannot_be_scored_are_counted(tmp_path):
     unshown = Turn("<search> z </search>", "search", [CallRecord("search", {"query": "z"})])
     broken, refused = searched("a"), searched(" ")
     broken.calls[0].status, refused.calls[0].status = "failed", "refused"
-    found = run_of(
+    reader = run_of(
         tmp_path,
         record("right", searched("a"), ANSWER),
         record("wrong", searched("a"), ANSWER, right=False),
@@ -134,8 +134,8 @@ def test_trajectories_that_cannot_be_scored_are_counted(tmp_path):
         record("broken", searched("a"), broken, ANSWER),
         record("refused", refused, searched("a"), ANSWER),
     )
-    assert [played.id for played in found] == ["right", "wrong", "refused"]
-    assert found.left_out == {"failed": 1, "not_searched": 1, "not_carried_out": 2, "call_failed": 1}
+    assert [trajectory.id for trajectory in reader] == ["right", "wrong", "refused"]
+    assert reader.left_out == {"failed": 1, "not_searched": 1, "not_carried_out": 2, "call_failed": 1}
 
 
 def test_a_turn_that_was_cut_off_by_a_kill_and_a_missing_tape_do_no_harm(tmp_path):
@@ -143,11 +143,11 @@ def test_a_turn_that_was_cut_off_by_a_kill_and_a_missing_tape_do_no_harm(tmp_pat
     with (tmp_path / "trajectories" / "records.jsonl").open("a") as file:
         file.write('{"question_id": "torn')
     (tmp_path / "journal" / "exchanges.ndjson").unlink()
-    assert [played.id for played in TrajectoryReader(tmp_path, SETUP)] == ["q"]
+    assert [trajectory.id for trajectory in TrajectoryReader(tmp_path, SETUP)] == ["q"]
 
 
 @pytest.mark.parametrize(
-    ("more", "what"),
+    ("more", "message"),
     [
         ({"protocol": "search_r1"}, "was played with --protocol search_r1"),
         ({"sample": 1}, "several episodes"),
@@ -160,8 +160,8 @@ def test_a_turn_that_was_cut_off_by_a_kill_and_a_missing_tape_do_no_harm(tmp_pat
         ({"right": "yes"}, "line 1 is none of an evaluation"),
     ],
 )
-def test_a_run_that_cannot_be_used_is_refused(tmp_path, more, what):
-    with pytest.raises((RunError), match=what):
+def test_a_run_that_cannot_be_used_is_refused(tmp_path, more, message):
+    with pytest.raises((RunError), match=message):
         run_of(tmp_path, record("q", searched("a"), ANSWER, **more))
 
 
@@ -182,8 +182,8 @@ def test_an_answer_on_the_tape_without_token_ids_costs_no_trajectory(tmp_path, a
         with pytest.raises(RunError, match="exchanges.ndjson, line 1 "):
             run_of(tmp_path, record("q", searched("a"), ANSWER), tape=tape)
         return
-    (played,) = run_of(tmp_path, record("q", searched("a"), ANSWER), tape=tape)
-    assert played.token_ids[0] == tuple(SETUP.codec.encode(searched("a").text))
+    (trajectory,) = run_of(tmp_path, record("q", searched("a"), ANSWER), tape=tape)
+    assert trajectory.token_ids[0] == tuple(SETUP.codec.encode(searched("a").text))
 
 
 def test_a_run_that_is_not_finished_is_refused(tmp_path):

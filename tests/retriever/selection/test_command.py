@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
 from rag_r1.cli import main
-from rag_r1.retriever.records import read_training_rows
+from rag_r1.retriever.records import TrainingRow, read_records
 from rag_r1.retriever.selection.command import SelectArguments
-from rag_r1.retriever.selection.scores import ScoreFiles
+from tests.retriever.small_training import write_lines
 
 NAMES = [f"p{number}" for number in range(20)]
-
-
-def write(path: Path, *values: object) -> Path:
-    path.write_text("".join(json.dumps(value) + "\n" for value in values), encoding="utf-8")
-    return path
 
 
 def correctness(query_id: str, right: str, names=NAMES, index: int = 2) -> dict:
@@ -45,30 +39,30 @@ def candidates(query_id: str, names=NAMES) -> dict:
 
 
 def words(folder: Path, *names: str, **flags: str) -> list[str]:
-    given = {name: str(folder / f"{name}.jsonl") for name in names}
-    given = {**given, "out": str(folder / "train.jsonl"), **flags}
-    return ["retriever", "select", *(w for k, v in given.items() for w in (f"--{k.replace('_', '-')}", v))]
+    paths = {name: str(folder / f"{name}.jsonl") for name in names}
+    paths = {**paths, "out": str(folder / "train.jsonl"), **flags}
+    return ["retriever", "select", *(w for k, v in paths.items() for w in (f"--{k.replace('_', '-')}", v))]
 
 
 def test_rows_are_selected_from_published_scores(tmp_path, capsys):
-    write(tmp_path / "correctness.jsonl", correctness("q1", "p3"), correctness("q2", "-"))
-    write(tmp_path / "relevance.jsonl", relevance("q2", {}), relevance("q1", {"p3": 90, "p0": 100}))
-    given = words(tmp_path, "correctness", "relevance", dataset="hotpotqa", selection="faithful")
-    assert main(given) == 0
-    (row,) = read_training_rows(tmp_path / "train.jsonl")
+    write_lines(tmp_path / "correctness.jsonl", correctness("q1", "p3"), correctness("q2", "-"))
+    write_lines(tmp_path / "relevance.jsonl", relevance("q2", {}), relevance("q1", {"p3": 90, "p0": 100}))
+    options = words(tmp_path, "correctness", "relevance", dataset="hotpotqa", selection="faithful")
+    assert main(options) == 0
+    (row,) = read_records(TrainingRow, tmp_path / "train.jsonl")
     assert (row.dataset, row.query_id, row.query_text) == ("hotpotqa", "q1", "second")
     assert (row.passage_ids[0], row.history_queries, row.round_index) == ("p3", ("first",), 2)
-    told = capsys.readouterr().out
-    assert "training rows: 1 of 1 rounds" in told
-    assert "left out: 1 rounds, no candidate leads to a right answer" in told
+    output = capsys.readouterr().out
+    assert "training rows: 1 of 1 rounds" in output
+    assert "left out: 1 rounds, no candidate leads to a right answer" in output
 
 
 def test_with_candidates_their_order_holds_and_relevance_alone_names_its_query(tmp_path):
-    write(tmp_path / "candidates.jsonl", candidates("q2", NAMES[::-1]), candidates("q1"))
+    write_lines(tmp_path / "candidates.jsonl", candidates("q2", NAMES[::-1]), candidates("q1"))
     scores = {"p4": 80, "p9": 80}
-    write(tmp_path / "relevance.jsonl", relevance("q1", scores), relevance("q2", scores))
+    write_lines(tmp_path / "relevance.jsonl", relevance("q1", scores), relevance("q2", scores))
     assert main(words(tmp_path, "candidates", "relevance", utility="relevance")) == 0
-    rows = list(read_training_rows(tmp_path / "train.jsonl"))
+    rows = list(read_records(TrainingRow, tmp_path / "train.jsonl"))
     assert [(row.query_id, row.passage_ids[0]) for row in rows] == [
         ("q2", "p9"),
         ("q2", "p4"),
@@ -82,10 +76,10 @@ def test_with_candidates_their_order_holds_and_relevance_alone_names_its_query(t
 def test_rows_have_the_thoughts_of_the_candidates_if_those_know_them(tmp_path):
     known, unknown = candidates("q1"), candidates("q2")
     known["trajectory"][1]["reasoning"] = "Now the second."
-    write(tmp_path / "candidates.jsonl", known, unknown)
-    write(tmp_path / "relevance.jsonl", *(relevance(name, {"p4": 80}) for name in ("q1", "q2")))
+    write_lines(tmp_path / "candidates.jsonl", known, unknown)
+    write_lines(tmp_path / "relevance.jsonl", *(relevance(name, {"p4": 80}) for name in ("q1", "q2")))
     assert main(words(tmp_path, "candidates", "relevance", utility="relevance")) == 0
-    rows = list(read_training_rows(tmp_path / "train.jsonl"))
+    rows = list(read_records(TrainingRow, tmp_path / "train.jsonl"))
     assert [(row.query_id, row.reasoning) for row in rows] == [("q1", "Now the second."), ("q2", None)]
     assert ["reasoning" in line for line in (tmp_path / "train.jsonl").read_text().splitlines()] == [
         True,
@@ -94,21 +88,21 @@ def test_rows_have_the_thoughts_of_the_candidates_if_those_know_them(tmp_path):
 
 
 def test_a_round_with_a_score_missing_gives_no_row(tmp_path, capsys):
-    write(tmp_path / "correctness.jsonl", correctness("q1", "p3"), correctness("q2", "p3"))
-    write(tmp_path / "relevance.jsonl", relevance("q1", {"p3": 90}, NAMES[:-1]))
+    write_lines(tmp_path / "correctness.jsonl", correctness("q1", "p3"), correctness("q2", "p3"))
+    write_lines(tmp_path / "relevance.jsonl", relevance("q1", {"p3": 90}, NAMES[:-1]))
     assert main(words(tmp_path, "correctness", "relevance")) == 0
     assert "left out: 2 rounds, a score is missing" in capsys.readouterr().out
 
 
 def test_a_round_that_is_there_twice_is_an_error(tmp_path, capsys):
-    write(tmp_path / "correctness.jsonl", correctness("q1", "p3"))
-    write(tmp_path / "relevance.jsonl", relevance("q1", {}), relevance("q1", {}))
+    write_lines(tmp_path / "correctness.jsonl", correctness("q1", "p3"))
+    write_lines(tmp_path / "relevance.jsonl", relevance("q1", {}), relevance("q1", {}))
     assert main(words(tmp_path, "correctness", "relevance")) == 1
     assert "has round 2 of q1 twice" in capsys.readouterr().err
 
 
 def test_a_wrong_line_ends_the_command_and_leaves_the_old_rows(tmp_path, capsys):
-    write(tmp_path / "correctness.jsonl", correctness("q1", "p3"), {"id": "q2"})
+    write_lines(tmp_path / "correctness.jsonl", correctness("q1", "p3"), {"id": "q2"})
     (tmp_path / "train.jsonl").write_text("before")
     assert main(words(tmp_path, "correctness", utility="correctness")) == 1
     assert "correctness.jsonl, line 2 is not a CorrectnessRecord" in capsys.readouterr().err
@@ -116,7 +110,7 @@ def test_a_wrong_line_ends_the_command_and_leaves_the_old_rows(tmp_path, capsys)
 
 
 @pytest.mark.parametrize(
-    ("given", "what"),
+    ("options", "message"),
     [
         ({"correctness": "c"}, "--utility both needs --relevance"),
         ({"relevance": "r"}, "--utility both needs --correctness"),
@@ -124,19 +118,14 @@ def test_a_wrong_line_ends_the_command_and_leaves_the_old_rows(tmp_path, capsys)
         ({"correctness": "o", "utility": "correctness"}, "also a file that is read"),
     ],
 )
-def test_what_is_missing_is_told_by_its_flag(given, what):
-    with pytest.raises(ValueError, match=what):
-        SelectArguments(out="o", **given)
-
-
-def test_scores_without_queries_are_refused():
-    with pytest.raises(ValueError, match="give the candidates"):
-        list(ScoreFiles(relevance=None).rounds())
+def test_what_is_missing_is_told_by_its_flag(options, message):
+    with pytest.raises(ValueError, match=message):
+        SelectArguments(out="o", **options)
 
 
 def test_the_command_lists_its_subcommands_and_refuses_others(capsys):
     assert main(["retriever", "--help"]) == 0
-    told = capsys.readouterr().out
-    assert "data" in told and "select" in told
+    output = capsys.readouterr().out
+    assert "data" in output and "select" in output
     assert main(["retriever"]) == 2 and main(["retriever", "nothing"]) == 2
     assert "there is no command 'nothing'" in capsys.readouterr().err

@@ -32,9 +32,9 @@ def filled(*scores: tuple[float, int]) -> QueryRound:
     return round_of(*scores, *[(0.0, 10)] * 15)
 
 
-def positives(one: QueryRound, rule: SelectionRule) -> str:
+def positives(query: QueryRound, rule: SelectionRule) -> str:
     """The positives of a round's rows in order, or the reason why it has none."""
-    rows = rows_of(one, rule)
+    rows = rows_of(query, rule)
     return rows if isinstance(rows, str) else "".join(row.passage_ids[0] for row in rows)
 
 
@@ -52,9 +52,9 @@ PUBLISHED = [
 ]
 
 
-@pytest.mark.parametrize(("scores", "found"), [c[1:] for c in PUBLISHED], ids=[c[0] for c in PUBLISHED])
-def test_faithful_selects_the_published_positives(scores, found):
-    assert positives(filled(*scores), FAITHFUL) == found
+@pytest.mark.parametrize(("scores", "expected"), [c[1:] for c in PUBLISHED], ids=[c[0] for c in PUBLISHED])
+def test_faithful_selects_the_published_positives(scores, expected):
+    assert positives(filled(*scores), FAITHFUL) == expected
 
 
 def test_a_row_has_the_published_keys_the_positive_first_and_fifteen_negatives():
@@ -90,15 +90,15 @@ def test_all_rows_of_a_round_have_the_same_negatives_and_none_of_the_ties():
 
 
 def test_faithful_makes_a_useful_passage_a_negative_and_safe_does_not():
-    one = round_of((1.0, 100), (1.0, 92), *[(0.0, 10)] * 14)
-    assert "b" in rows_of(one, FAITHFUL)[0].passage_ids[1:]
-    assert positives(one, SAFE) == "few_negatives"
+    query = round_of((1.0, 100), (1.0, 92), *[(0.0, 10)] * 14)
+    assert "b" in rows_of(query, FAITHFUL)[0].passage_ids[1:]
+    assert positives(query, SAFE) == "few_negatives"
     (row,) = rows_of(round_of((1.0, 100), (1.0, 92), *[(0.0, 10)] * 15), SAFE)
     assert "b" not in row.passage_ids
 
 
 @pytest.mark.parametrize(
-    ("scores", "found"),
+    ("scores", "expected"),
     [
         ([(1, 100), (1, 95), (1, 94)], "ab"),
         ([(1, 100), (0, 99)], "a"),
@@ -106,12 +106,12 @@ def test_faithful_makes_a_useful_passage_a_negative_and_safe_does_not():
         ([(1, 97), (1, 98), (1, 99), (1, 100)], "dcb"),
     ],
 )
-def test_safe_sees_a_tie_within_the_tolerance(scores, found):
-    assert positives(filled(*scores), SAFE) == found
+def test_safe_sees_a_tie_within_the_tolerance(scores, expected):
+    assert positives(filled(*scores), SAFE) == expected
 
 
 @pytest.mark.parametrize(
-    ("use", "scores", "found"),
+    ("use", "scores", "expected"),
     [
         ("relevance", [(None, 70), (None, 90), (None, 90)], "bc"),
         ("relevance", [(None, 59)], "not_relevant"),
@@ -122,9 +122,9 @@ def test_safe_sees_a_tie_within_the_tolerance(scores, found):
     ],
 )
 @pytest.mark.parametrize("mode", ["faithful", "safe"])
-def test_one_utility_alone_decides_if_it_is_told_to(mode, use, scores, found):
+def test_one_utility_alone_decides_if_it_is_told_to(mode, use, scores, expected):
     others = {"relevance": (None, 10), "correctness": (0.0, None), "both": (0.0, 10)}[use]
-    assert positives(round_of(*scores, *[others] * 15), SelectionRule(mode=mode, use=use)) == found
+    assert positives(round_of(*scores, *[others] * 15), SelectionRule(mode=mode, use=use)) == expected
 
 
 def test_what_was_not_measured_is_0_in_a_row():
@@ -133,14 +133,14 @@ def test_what_was_not_measured_is_0_in_a_row():
 
 
 def test_the_draw_depends_on_the_seed_and_the_round_alone():
-    one = round_of((1.0, 90), *[(0.0, 10)] * 19)
-    drawn = {rows_of(one, replace(FAITHFUL, seed=seed))[0].passage_ids for seed in range(8)}
+    query = round_of((1.0, 90), *[(0.0, 10)] * 19)
+    drawn = {rows_of(query, replace(FAITHFUL, seed=seed))[0].passage_ids for seed in range(8)}
     assert len(drawn) > 1
-    other = replace(one, round_index=2)
+    other = replace(query, round_index=2)
     alone, among = RowSelection(FAITHFUL), RowSelection(FAITHFUL)
-    assert list(alone.of([one])) == [row for row in among.of([other, one]) if row.round_index == 1]
-    shuffled = replace(one, candidates=(one.candidates[0], *reversed(one.candidates[1:])))
-    assert set(rows_of(shuffled, FAITHFUL)[0].passage_ids) == set(rows_of(one, FAITHFUL)[0].passage_ids)
+    assert list(alone.of([query])) == [row for row in among.of([other, query]) if row.round_index == 1]
+    shuffled = replace(query, candidates=(query.candidates[0], *reversed(query.candidates[1:])))
+    assert set(rows_of(shuffled, FAITHFUL)[0].passage_ids) == set(rows_of(query, FAITHFUL)[0].passage_ids)
 
 
 def test_what_is_left_out_is_counted_and_told():
@@ -148,14 +148,14 @@ def test_what_is_left_out_is_counted_and_told():
     rounds = [filled((1, 80), (1, 80)), filled((0, 80)), round_of((1.0, 80)), round_of()]
     assert len(list(selection.of(rounds))) == selection.rows == 2 and selection.rounds == 4
     assert selection.left_out == {"not_correct": 1, "few_negatives": 1, "no_candidates": 1}
-    assert selection.told()[0] == "training rows: 2 of 1 rounds"
+    assert selection.lines()[0] == "training rows: 2 of 1 rounds"
     assert all(why in REASONS for why in selection.left_out)
 
 
 def test_a_candidate_that_is_named_twice_is_an_error():
-    one = filled((1, 80))
+    query = filled((1, 80))
     with pytest.raises(ValueError, match="q1, round 1: a candidate is named twice"):
-        rows_of(replace(one, candidates=(*one.candidates, one.candidates[0])), FAITHFUL)
+        rows_of(replace(query, candidates=(*query.candidates, query.candidates[0])), FAITHFUL)
 
 
 rounds = st.lists(
@@ -174,11 +174,11 @@ uses = st.sampled_from(["both", "relevance", "correctness"])
 
 
 @given(rounds, st.integers(0, 3), uses, st.integers(0, 100))
-def test_safe_never_uses_a_useful_passage_as_a_negative(one, seed, use, least):
-    rows = rows_of(one, SelectionRule(mode="safe", use=use, seed=seed, least_relevance=least))
+def test_safe_never_uses_a_useful_passage_as_a_negative(query, seed, use, least):
+    rows = rows_of(query, SelectionRule(mode="safe", use=use, seed=seed, least_relevance=least))
     if isinstance(rows, str):
         return
-    of = {candidate.passage_id: candidate for candidate in one.candidates}
+    of = {candidate.passage_id: candidate for candidate in query.candidates}
     for row in rows:
         positive, *negatives = (of[name] for name in row.passage_ids)
         for negative in negatives:
@@ -186,26 +186,26 @@ def test_safe_never_uses_a_useful_passage_as_a_negative(one, seed, use, least):
             assert not (useful and (use == "correctness" or negative.relevance >= min(least, 60)))
             assert not (use == "both" and negative.correctness == 1 and negative.relevance >= 90)
         if use != "relevance":
-            assert positive.correctness == max(candidate.correctness for candidate in one.candidates)
+            assert positive.correctness == max(candidate.correctness for candidate in query.candidates)
         if use != "correctness":
             assert positive.relevance >= least
         assert len(negatives) == 15 and positive not in negatives
 
 
 @given(rounds, st.sampled_from(["both", "relevance", "correctness"]))
-def test_faithful_rows_are_the_published_ones(one, use):
+def test_faithful_rows_are_the_published_ones(query, use):
     """The published steps in the plainest words: sort, look at the first, tell ties from others."""
-    rows = rows_of(one, SelectionRule(mode="faithful", use=use))
+    rows = rows_of(query, SelectionRule(mode="faithful", use=use))
     keys = {
         "both": lambda c: (c.correctness, c.relevance),
         "relevance": lambda c: (c.relevance,),
         "correctness": lambda c: (c.correctness,),
     }
     key = keys[use]
-    best = max(map(key, one.candidates))
-    ties = [c.passage_id for c in one.candidates if key(c) == best]
-    others = {c.passage_id for c in one.candidates} - set(ties)
-    first = next(c for c in one.candidates if key(c) == best)
+    best = max(map(key, query.candidates))
+    ties = [c.passage_id for c in query.candidates if key(c) == best]
+    others = {c.passage_id for c in query.candidates} - set(ties)
+    first = next(c for c in query.candidates if key(c) == best)
     is_wrong = use != "relevance" and first.correctness == 0
     is_off = use != "correctness" and first.relevance < 60
     if is_wrong or is_off or len(others) < 15:

@@ -9,26 +9,17 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rag_r1.retriever.records import RecordsError, TrainingRow
+from rag_r1.retriever.records import TrainingRow
 from rag_r1.retriever.training.dataset import assemble, load
 from rag_r1.retriever.training.encoder_settings import EncoderSettings
 from rag_r1.retriever.training.loss import NO_PASSAGE
-from tests.retriever.small_training import PASSAGES, files, row
+from rag_r1.runs.errors import RunError
+from tests.retriever.small_training import ENCODER, PASSAGES, files, row
 
 
 def settings(**changed) -> EncoderSettings:
-    return EncoderSettings(
-        **{
-            "pooling": "mean",
-            "normalize": True,
-            "query_prefix": "query: ",
-            "passage_prefix": "passage: ",
-            "separator": " [SEP] ",
-            "max_length": 64,
-            "mode": "agentic",
-            **changed,
-        }
-    )
+    prefixes = {"query_prefix": "query: ", "passage_prefix": "passage: "}
+    return EncoderSettings(**{**ENCODER, **prefixes, "max_length": 64, **changed})
 
 
 def loaded(folder, rows, *, negatives=2, ranked=False, **changed):
@@ -75,56 +66,48 @@ def test_the_positives_of_rows_about_one_query_are_known_to_both(tmp_path):
     data = loaded(tmp_path, [row(0), second, other])
     number = {data.texts[i].removeprefix("passage: "): i for i in range(len(data.texts))}
     known = [number[PASSAGES["p0"]], number[PASSAGES["p7"]]]
-    found = data.table.known(torch.arange(3)).tolist()
-    assert found == [known, known, [number[PASSAGES["p9"]], NO_PASSAGE]]
+    known_numbers = data.table.known(torch.arange(3)).tolist()
+    assert known_numbers == [known, known, [number[PASSAGES["p9"]], NO_PASSAGE]]
     assert len(data.table.positives) == 3, "a query and a positive of it are held once"
 
 
 def test_of_more_negatives_the_first_are_used_and_fewer_are_an_error(tmp_path):
-    assert [len(one) for one in loaded(tmp_path, [row(0)], negatives=1).passages] == [2]
+    assert [len(first) for first in loaded(tmp_path, [row(0)], negatives=1).passages] == [2]
     three = row(0, passage_ids=["p0", "p1", "p2", "p3"], scores=[{"em": 0.0, "local_utility": 0.0}] * 4)
     words = r"rows.jsonl, row 2 .*q1, round 1\) has 2 negatives, not 3.*--negatives 2"
-    with pytest.raises(RecordsError, match=words):
+    with pytest.raises(RunError, match=words):
         loaded(tmp_path, [three, row(1)], negatives=3)
 
 
 def test_the_order_by_relevance_cannot_be_learned_from_rows_without_relevance(tmp_path):
     flat = row(1, scores=[{"em": 1.0, "local_utility": 0.0}, *[{"em": 0.0, "local_utility": 0.0}] * 2])
     words = r"rows.jsonl, row 2 .*q1, round 1\) has one LR .*leave --rank-weight out"
-    with pytest.raises(RecordsError, match=words):
+    with pytest.raises(RunError, match=words):
         loaded(tmp_path, [row(0), flat], ranked=True)
     assert len(loaded(tmp_path, [row(0), flat]).queries) == 2
     # A difference among passages that are not used is none.
     late = row(1, scores=[*[{"em": 0.0, "local_utility": 0.5}] * 2, {"em": 0.0, "local_utility": 0.1}])
-    with pytest.raises(RecordsError, match="row 1 .*has one LR"):
+    with pytest.raises(RunError, match="row 1 .*has one LR"):
         loaded(tmp_path, [late], negatives=1, ranked=True)
 
 
 @pytest.mark.parametrize(
-    ("wrong", "words"),
+    ("rows", "mode", "words"),
     [
-        ({"passage_ids": ["p1", "p2"]}, "line 2 is not a TrainingRow"),
-        ({"scores": [{"em": 2.0, "local_utility": 0.0}] * 3}, "line 2 is not a TrainingRow"),
-        ({"query_text": None}, "line 2 is not a TrainingRow.*query_text"),
+        ([], "agentic", "no training rows in .*rag-r1 retriever data"),
+        ([row(0), row(1, query_text=None)], "agentic", "line 2 is not a TrainingRow.*query_text"),
         (
-            {"passage_ids": ["p1", "nowhere", "lost"]},
+            [row(0), row(1, passage_ids=["p1", "nowhere", "lost"])],
+            "agentic",
             "2 of 5 passages are not in the corpus, such as 'nowhere', 'lost'",
         ),
+        ([row(0, reasoning="A thought."), row(1)], "reasoning", "row 2 .* has no `reasoning`"),
+        ([row(0, reasoning=""), row(1, reasoning=" ")], "reasoning", "no row of .*rows.jsonl has a thought"),
     ],
 )
-def test_a_row_that_cannot_be_used_is_named(tmp_path, wrong, words):
-    with pytest.raises(RecordsError, match=words):
-        loaded(tmp_path, [row(0), row(1, **wrong)])
-
-
-def test_no_rows_and_rows_without_a_thought_are_refused(tmp_path):
-    with pytest.raises(RecordsError, match="no training rows in .*rag-r1 retriever data"):
-        loaded(tmp_path, [])
-    thought = row(0, reasoning="I need the animal.")
-    with pytest.raises(RecordsError, match="row 2 .* has no `reasoning`.*retriever data.*another mode"):
-        loaded(tmp_path, [thought, row(1)], mode="reasoning")
-    with pytest.raises(RecordsError, match="no row of .*rows.jsonl has a thought.*another mode"):
-        loaded(tmp_path, [row(0, reasoning=""), row(1, reasoning=" ")], mode="reasoning")
+def test_rows_that_cannot_be_used_are_refused(tmp_path, rows, mode, words):
+    with pytest.raises(RunError, match=words):
+        loaded(tmp_path, rows, mode=mode)
 
 
 def test_where_the_policy_wrote_no_thought_the_query_stands_alone_as_in_a_search(tmp_path):
@@ -135,17 +118,19 @@ def test_where_the_policy_wrote_no_thought_the_query_stands_alone_as_in_a_search
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.permutations(sorted(PASSAGES)[:6])), min_size=1, max_size=8))
 def test_whatever_the_rows_a_positive_of_a_query_is_known_in_all_its_rows(drawn):
-    given_rows = [row(0, question=f"question {asked}", passage_ids=list(ids[:3])) for asked, ids in drawn]
-    rows = [TrainingRow.model_validate_json(json.dumps(one)) for one in given_rows]
+    given_rows = [
+        row(0, question=f"question {question}", passage_ids=list(ids[:3])) for question, ids in drawn
+    ]
+    rows = [TrainingRow.model_validate_json(json.dumps(first)) for first in given_rows]
     data = assemble(rows, PASSAGES, settings(), 2)
     ids = {data.texts[i].removeprefix("passage: "): i for i in range(len(data.texts))}
-    for i, (asked, _) in enumerate(drawn):
-        expected = {ids[PASSAGES[other[0]]] for also, other in drawn if also == asked}
+    for i, (question, _) in enumerate(drawn):
+        expected = {ids[PASSAGES[other[0]]] for also, other in drawn if also == question}
         assert set(data.table.known(torch.tensor([i]))[0].tolist()) == expected
-    assert len(data.table.positives) == len({(asked, ids[0]) for asked, ids in drawn})
+    assert len(data.table.positives) == len({(question, ids[0]) for question, ids in drawn})
 
 
 def test_the_fingerprint_changes_with_rows_and_texts(tmp_path):
-    one, other = (loaded(tmp_path, [row(n)]).fingerprint for n in (0, 1))
-    assert one != other != loaded(tmp_path, [row(1)], passage_prefix="").fingerprint
-    assert one == loaded(tmp_path, [row(0)]).fingerprint
+    first, other = (loaded(tmp_path, [row(n)]).fingerprint for n in (0, 1))
+    assert first != other != loaded(tmp_path, [row(1)], passage_prefix="").fingerprint
+    assert first == loaded(tmp_path, [row(0)]).fingerprint

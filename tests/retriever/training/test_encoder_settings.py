@@ -9,21 +9,13 @@ import pytest
 
 from rag_r1.retriever.training.encoder_settings import (
     EncoderSettings,
-    EncoderSettingsError,
     choose_settings,
     read_settings,
     settings_of_index,
 )
+from rag_r1.runs.errors import RunError
+from tests.retriever.small_training import ENCODER as OWN
 
-OWN = {
-    "pooling": "mean",
-    "normalize": True,
-    "query_prefix": "",
-    "passage_prefix": "",
-    "separator": " [SEP] ",
-    "max_length": 512,
-    "mode": "agentic",
-}
 INDEX = {**OWN, "query_prefix": "query: ", "passage_prefix": "passage: ", "max_length": 256}
 del INDEX["mode"]
 
@@ -43,8 +35,13 @@ def test_options_come_before_the_index_and_that_before_the_model():
 
 
 @pytest.mark.parametrize(
-    ("given", "of_index", "words"),
+    ("options", "index_settings", "words"),
     [
+        (
+            {"max_length": 64, "pooling": "cls"},
+            {"max_length": 256},
+            "max_length is 64 .*; pooling is to be 'cls'",
+        ),
         ({"query_prefix": "q: "}, INDEX, "query_prefix is 'q: ' in the options and 'query: ' in the"),
         ({"pooling": "cls"}, {}, "pooling is to be 'cls', but the model has 'mean'"),
         ({}, {**INDEX, "pooling": "cls"}, "pooling is to be 'cls', but the model has 'mean'"),
@@ -52,29 +49,24 @@ def test_options_come_before_the_index_and_that_before_the_model():
         ({"separator": ""}, {}, "separator: String should have at least 1 character"),
     ],
 )
-def test_contradictions_are_refused_with_both_values(given, of_index, words):
-    with pytest.raises(EncoderSettingsError, match=words):
-        choose_settings(given, of_index, {}, OWN)
+def test_contradictions_are_refused_with_both_values(options, index_settings, words):
+    with pytest.raises(RunError, match=words):
+        choose_settings(options, index_settings, {}, OWN)
 
 
 @pytest.mark.parametrize("name", ["query_prefix", "separator", "mode"])
 def test_a_trained_model_and_an_index_that_differ_need_an_option(name):
     saved = {**OWN, **INDEX}
-    of_index = {**saved, name: "history"}
+    index_settings = {**saved, name: "history"}
     both = f"{name} is {saved[name]!r} in retriever.json of the model and 'history' in the index's"
-    with pytest.raises(EncoderSettingsError, match=re.escape(both)):
-        choose_settings({}, of_index, saved, OWN)
-    assert getattr(choose_settings({name: "history"}, of_index, saved, OWN), name) == "history"
-    assert getattr(choose_settings({}, of_index, {**saved, name: "history"}, OWN), name) == "history"
-
-
-def test_all_contradictions_are_told_at_once():
-    with pytest.raises(EncoderSettingsError, match="max_length is 64 .*; pooling is to be 'cls'"):
-        choose_settings({"max_length": 64, "pooling": "cls"}, {"max_length": 256}, {}, OWN)
+    with pytest.raises(RunError, match=re.escape(both)):
+        choose_settings({}, index_settings, saved, OWN)
+    assert getattr(choose_settings({name: "history"}, index_settings, saved, OWN), name) == "history"
+    assert getattr(choose_settings({}, index_settings, {**saved, name: "history"}, OWN), name) == "history"
 
 
 def test_a_model_of_unknown_pooling_needs_an_option():
-    with pytest.raises(EncoderSettingsError, match="give --pooling"):
+    with pytest.raises(RunError, match="give --pooling"):
         choose_settings({}, {}, {}, {**OWN, "pooling": None})
 
 
@@ -83,18 +75,20 @@ def test_the_settings_of_an_index_are_those_of_its_encoder(tmp_path):
     assert settings_of_index(index(tmp_path, query_mode="history")) == {**INDEX, "mode": "history"}
 
 
-@pytest.mark.parametrize("manifest", ['{"backend": "bm25"}', '{"dense": {"encoder": {}}}', "[]"])
-def test_an_index_without_an_encoder_is_refused(tmp_path, manifest):
-    (tmp_path / "manifest.json").write_text(manifest)
-    with pytest.raises(EncoderSettingsError, match="no index with an encoder: give a dense one"):
-        settings_of_index(tmp_path)
-
-
-@pytest.mark.parametrize("manifest", ["no json", None])
-def test_a_manifest_that_cannot_be_read_is_named(tmp_path, manifest):
+@pytest.mark.parametrize(
+    ("manifest", "words"),
+    [
+        ('{"backend": "bm25"}', "no index with an encoder: give a dense one"),
+        ('{"dense": {"encoder": {}}}', "no index with an encoder"),
+        ("[]", "no index with an encoder"),
+        ("no json", "manifest.json cannot be read"),
+        (None, "manifest.json cannot be read"),
+    ],
+)
+def test_a_folder_without_an_encoder_or_a_readable_manifest_is_refused(tmp_path, manifest, words):
     if manifest is not None:
         (tmp_path / "manifest.json").write_text(manifest)
-    with pytest.raises(EncoderSettingsError, match="manifest.json cannot be read"):
+    with pytest.raises(RunError, match=words):
         settings_of_index(tmp_path)
 
 
@@ -104,5 +98,5 @@ def test_the_file_beside_the_model_is_read_as_it_was_written(tmp_path):
     settings.write(tmp_path)
     assert read_settings(tmp_path) == settings
     (tmp_path / "retriever.json").write_text('{"pooling": 3}')
-    with pytest.raises(EncoderSettingsError, match="retriever.json cannot be read"):
+    with pytest.raises(RunError, match="retriever.json cannot be read"):
         read_settings(tmp_path)

@@ -18,7 +18,7 @@ from rag_r1.retriever.training.loss import NO_PASSAGE, BatchTable, RetrieverLoss
 from tests.retriever.two_devices import Lookup, columns
 
 
-def by_hand(queries, passages, numbers, own, positives, temperature):
+def by_hand(queries, passages, numbers, targets, positives, temperature):
     """The loss of each query, with plain loops."""
 
     def cosine(a, b):
@@ -26,14 +26,14 @@ def by_hand(queries, passages, numbers, own, positives, temperature):
         return sum(x * y for x, y in zip(a, b, strict=True)) / norms
 
     losses = []
-    for query, place, known in zip(queries, own, positives, strict=True):
+    for query, place, known in zip(queries, targets, positives, strict=True):
         exponents = [
             cosine(query, passage) / temperature
             for i, (passage, number) in enumerate(zip(passages, numbers, strict=True))
             if i == place or number not in known
         ]
-        most = max(exponents)
-        log_sum = most + math.log(sum(math.exp(x - most) for x in exponents))
+        largest = max(exponents)
+        log_sum = largest + math.log(sum(math.exp(x - largest) for x in exponents))
         losses.append(log_sum - cosine(query, passages[place]) / temperature)
     return losses
 
@@ -42,29 +42,29 @@ def test_two_queries_with_a_shared_positive_by_hand():
     queries = torch.tensor([[1.0, 0.0], [0.0, 2.0]])
     passages = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
     # Passage 7 is at places 0 and 2: for the first query it is known, so only passage 8 is a negative.
-    found = info_nce(
+    losses = info_nce(
         queries,
         passages,
         numbers=torch.tensor([7, 8, 7]),
-        own=torch.tensor([0, 1]),
+        targets=torch.tensor([0, 1]),
         positives=torch.tensor([[7, NO_PASSAGE], [8, NO_PASSAGE]]),
         temperature=0.5,
     )
     first = math.log(1 + math.exp(-2.0))
     second = math.log(1 + math.exp(-2.0) + math.exp(2 / math.sqrt(2) - 2.0))
-    assert found.tolist() == pytest.approx([first, second], rel=1e-5)
+    assert losses.tolist() == pytest.approx([first, second], rel=1e-5)
 
 
 @st.composite
 def batches(draw):
     """A batch: vectors, numbers of passages, the positive of each query, and what is known to answer it."""
-    rows, columns, most = draw(st.integers(1, 5)), draw(st.integers(1, 4)), draw(st.integers(1, 3))
+    rows, columns, largest = draw(st.integers(1, 5)), draw(st.integers(1, 4)), draw(st.integers(1, 3))
     generator = torch.Generator().manual_seed(draw(st.integers(0, 2**32)))
     queries = torch.randn(rows, 3, generator=generator)
     passages = torch.randn(rows * columns, 3, generator=generator)
     number = st.integers(0, 6)
     numbers = draw(st.lists(number, min_size=rows * columns, max_size=rows * columns))
-    others = st.lists(number | st.just(NO_PASSAGE), min_size=most, max_size=most)
+    others = st.lists(number | st.just(NO_PASSAGE), min_size=largest, max_size=largest)
     positives = [[numbers[row], *draw(others)] for row in range(rows)]
     return queries, passages, numbers, list(range(rows)), positives
 
@@ -72,20 +72,22 @@ def batches(draw):
 @settings(deadline=None, max_examples=60)
 @given(batches(), st.sampled_from([0.01, 0.05, 1.0]))
 def test_the_loss_is_the_formula_over_passages_that_are_not_known(batch, temperature):
-    queries, passages, numbers, own, positives = batch
-    found = info_nce(
-        queries, passages, torch.tensor(numbers), torch.tensor(own), torch.tensor(positives), temperature
+    queries, passages, numbers, targets, positives = batch
+    losses = info_nce(
+        queries, passages, torch.tensor(numbers), torch.tensor(targets), torch.tensor(positives), temperature
     )
-    expected = by_hand(queries.tolist(), passages.tolist(), numbers, own, positives, temperature)
-    assert found.tolist() == pytest.approx(expected, rel=1e-3, abs=1e-3)
+    expected = by_hand(queries.tolist(), passages.tolist(), numbers, targets, positives, temperature)
+    assert losses.tolist() == pytest.approx(expected, rel=1e-3, abs=1e-3)
 
 
 @settings(deadline=None, max_examples=60)
 @given(batches())
 def test_a_known_positive_gets_no_gradient_as_a_negative(batch):
-    queries, passages, numbers, own, positives = batch
+    queries, passages, numbers, targets, positives = batch
     passages.requires_grad_()
-    loss = info_nce(queries, passages, torch.tensor(numbers), torch.tensor(own), torch.tensor(positives), 0.1)
+    loss = info_nce(
+        queries, passages, torch.tensor(numbers), torch.tensor(targets), torch.tensor(positives), 0.1
+    )
     for row, known in enumerate(positives):
         (gradient,) = torch.autograd.grad(loss[row], passages, retain_graph=True)
         for place, number in enumerate(numbers):
@@ -96,9 +98,9 @@ def test_a_known_positive_gets_no_gradient_as_a_negative(batch):
 def test_at_a_low_temperature_the_logits_are_those_of_float32():
     vectors = torch.tensor([[1.0, 0.004], [1.0, 0.02]])
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        found = cosines(vectors.bfloat16(), vectors)
-    assert found.dtype == torch.float32
-    assert torch.equal(found, cosines(vectors.bfloat16().float(), vectors))
+        actual = cosines(vectors.bfloat16(), vectors)
+    assert actual.dtype == torch.float32
+    assert torch.equal(actual, cosines(vectors.bfloat16().float(), vectors))
 
 
 def test_the_rank_loss_is_zero_for_the_order_by_relevance_and_above_it_otherwise():
@@ -145,8 +147,8 @@ def test_a_batch_of_rows_in_any_order_has_the_loss_of_its_table(mini_batch, rank
     expected = by_hand(queries, vectors[numbers].tolist(), numbers, [0, 1, 2], known, 0.2)
     mean = sum(expected) / 3
     if rank_weight:
-        own = cosines(vectors[4 + labels], vectors[:4]).gather(1, TABLE.passages[labels])
-        mean += rank_weight * rank_loss(own, TABLE.relevance[labels], 0.2, 0.1).mean().item()
+        cosine = cosines(vectors[4 + labels], vectors[:4]).gather(1, TABLE.passages[labels])
+        mean += rank_weight * rank_loss(cosine, TABLE.relevance[labels], 0.2, 0.1).mean().item()
     assert value.item() == pytest.approx(mean, rel=1e-4)
     plain = Lookup(vectors.clone())
     whole = RetrieverLoss(plain, TABLE, temperature=0.2, rank_weight=rank_weight)
@@ -182,12 +184,12 @@ def test_two_devices_have_the_loss_and_the_gradient_of_one(tmp_path: Path, mini_
         for half in halves:
             half.kill()
             half.wait()
-    found = [torch.load(tmp_path / f"half{rank}.pt", weights_only=True) for rank in range(2)]
+    results = [torch.load(tmp_path / f"half{rank}.pt", weights_only=True) for rank in range(2)]
 
     model, labels = Lookup(vectors.clone()), torch.arange(4)
     whole = RetrieverLoss(model, table, temperature=0.2)(columns(6 + labels, *table.passages.T), labels)
     whole.backward()
-    assert sum(half["loss"] for half in found).item() / 2 == pytest.approx(whole.item(), rel=1e-5)
+    assert sum(half["loss"] for half in results).item() / 2 == pytest.approx(whole.item(), rel=1e-5)
     # DDP takes the mean of the devices' gradients.
-    mean = sum(half["gradient"] for half in found) / 2
+    mean = sum(half["gradient"] for half in results) / 2
     assert torch.allclose(mean, model.vectors.grad, atol=1e-6)

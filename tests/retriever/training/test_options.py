@@ -19,8 +19,8 @@ def read(*arguments: str) -> TrainOptions:
 
 
 def test_the_recipe_of_the_paper_has_its_numbers():
-    given = read("--recipe", str(next(path for path in RECIPES if "gpu" in path.name)), *REQUIRED)
-    assert given.model == "intfloat/e5-base-v2" and given.encoder == {
+    options = read("--recipe", str(next(path for path in RECIPES if "gpu" in path.name)), *REQUIRED)
+    assert options.model == "intfloat/e5-base-v2" and options.encoder == {
         "pooling": "mean",
         "query_prefix": "query: ",
         "passage_prefix": "passage: ",
@@ -28,9 +28,14 @@ def test_the_recipe_of_the_paper_has_its_numbers():
         "max_length": 512,
         "mode": "agentic",
     }
-    assert (given.temperature, given.negatives, given.batch_size, given.epochs) == (0.01, 15, 256, 2.0)
-    assert (given.learning_rate, given.warmup, given.precision) == (2e-5, 0.1, "fp16")
-    assert (given.lora, given.lora_rank, given.lora_alpha, given.lora_dropout) == (False, 16, 64, 0.1)
+    assert (options.temperature, options.negatives, options.batch_size, options.epochs) == (
+        0.01,
+        15,
+        256,
+        2.0,
+    )
+    assert (options.learning_rate, options.warmup, options.precision) == (2e-5, 0.1, "fp16")
+    assert (options.lora, options.lora_rank, options.lora_alpha, options.lora_dropout) == (False, 16, 64, 0.1)
 
 
 def test_all_recipes_are_there_and_can_be_read():
@@ -42,26 +47,28 @@ def test_all_recipes_are_there_and_can_be_read():
 def test_the_command_line_comes_before_the_recipe(tmp_path):
     recipe = tmp_path / "own.yaml"
     recipe.write_text("model: a\nepochs: 3\nlora: true\nlogger: [console, file]\nseparator: null\nseed: 7\n")
-    given = read("--recipe", str(recipe), "--epochs=1", "--logger", "tensorboard", *REQUIRED)
-    assert (given.epochs, given.seed, given.lora, given.separator) == (1.0, 7, True, None)
-    assert given.logger == ["tensorboard"]
+    options = read("--recipe", str(recipe), "--epochs=1", "--logger", "tensorboard", *REQUIRED)
+    assert (options.epochs, options.seed, options.lora, options.separator) == (1.0, 7, True, None)
+    assert options.logger == ["tensorboard"]
 
 
 def test_a_flag_of_a_recipe_can_be_switched_off(tmp_path):
     recipe = tmp_path / "own.yaml"
     recipe.write_text("model: a\nlora: true\ngradient_checkpointing: true\n")
-    given = read("--recipe", str(recipe), "--no-lora", *REQUIRED)
-    assert (given.lora, given.gradient_checkpointing) == (False, True)
+    options = read("--recipe", str(recipe), "--no-lora", *REQUIRED)
+    assert (options.lora, options.gradient_checkpointing) == (False, True)
     assert read(*REQUIRED, "--model", "a", "--no-lora").lora is False
     # A flag whose own name begins so is no negation.
     assert read(*REQUIRED, "--model", "a", "--no-progress").no_progress is True
 
 
 def test_how_a_sum_is_computed_does_not_decide_whether_a_training_goes_on():
-    given = [*REQUIRED, "--model", "a"]
-    other = read(*given, "--mini-batch", "8", "--gradient-checkpointing", "--device", "cpu")
+    options = [*REQUIRED, "--model", "a"]
+    other = read(*options, "--mini-batch", "8", "--gradient-checkpointing", "--device", "cpu")
     assert (
-        other.result_settings == read(*given).result_settings != read(*given, "--epochs", "1").result_settings
+        other.result_settings
+        == read(*options).result_settings
+        != read(*options, "--epochs", "1").result_settings
     )
 
 
@@ -88,8 +95,8 @@ def test_a_file_of_settings_may_name_the_recipe_and_replaces_its_options(tmp_pat
     (tmp_path / "own.yaml").write_text("model: a\nepochs: 3\nseed: 7\n")
     settings = tmp_path / "run.yaml"
     settings.write_text(f"recipe: {tmp_path / 'own.yaml'}\nepochs: 2\nmodel: b\n")
-    given = read(f"@{settings}", *REQUIRED, "--model", "c")
-    assert (given.model, given.epochs, given.seed) == ("c", 2.0, 7)
+    options = read(f"@{settings}", *REQUIRED, "--model", "c")
+    assert (options.model, options.epochs, options.seed) == ("c", 2.0, 7)
 
 
 def test_a_loss_on_the_order_needs_two_negatives():

@@ -30,9 +30,9 @@ def bert(tmp_path_factory) -> Path:
 
 def words(folder: Path, model: Path | str, rows=None, **options) -> list[str]:
     """The arguments of a small training."""
-    made = folder / "data"
-    made.mkdir(parents=True, exist_ok=True)
-    given_rows, corpus = files(made, rows)
+    data = folder / "data"
+    data.mkdir(parents=True, exist_ok=True)
+    given_rows, corpus = files(data, rows)
     options = {
         "rows": given_rows,
         "corpus": corpus,
@@ -64,7 +64,7 @@ def newest(checkpoints: Path) -> int:
 
 def losses(path: Path) -> list[float]:
     logged = [json.loads(line)["data"] for line in path.read_text().splitlines()]
-    return [one["retriever/loss"] for one in logged if "retriever/loss" in one]
+    return [entry["retriever/loss"] for entry in logged if "retriever/loss" in entry]
 
 
 @pytest.fixture
@@ -89,8 +89,8 @@ def test_a_trained_retriever_is_indexed_and_served_with_the_settings_of_its_trai
     trained = read_settings(folder)
     assert trained is not None and {name: getattr(trained, name) for name in settings} == settings
     assert trained.mode == "agentic" and trained.trained["rows"] == 12
-    found = losses(log)
-    assert found[-1] < found[0] / 2
+    logged = losses(log)
+    assert logged[-1] < logged[0] / 2
 
     corpus = tmp_path / "data" / "corpus.jsonl"
     options = {"backend": "dense", "encoder": str(folder), "device": "cpu", "progress": False}
@@ -99,8 +99,8 @@ def test_a_trained_retriever_is_indexed_and_served_with_the_settings_of_its_trai
     assert settings_of_index(tmp_path / "index") == shared
     source = IndexSource.open(tmp_path / "index", device="cpu")
     assert (source.description.separator, source.description.max_length) == (" what ", 40)
-    asked = [f"{one['question']} what {one['query_text']}" for one in map(row, range(12))]
-    first = [hits[0].passage.id for hits in source.search(asked, 1)]
+    queries = [f"{entry['question']} what {entry['query_text']}" for entry in map(row, range(12))]
+    first = [hits[0].passage.id for hits in source.search(queries, 1)]
     assert sum(name == f"p{i}" for i, name in enumerate(first)) >= 9
 
 
@@ -155,8 +155,8 @@ def test_variants_train_and_leave_an_ordinary_model(tmp_path, bert, log, options
     from sentence_transformers import SentenceTransformer
 
     assert main(words(tmp_path, bert, logging_steps=2, **options)) == 0
-    found = losses(log)
-    assert found[-1] < found[0]
+    logged = losses(log)
+    assert logged[-1] < logged[0]
     with safe_open(tmp_path / "out" / "model" / "model.safetensors", "pt") as tensors:
         assert not [name for name in tensors.keys() if "lora" in name or "base_layer" in name]
     model = SentenceTransformer(str(tmp_path / "out" / "model"), device="cpu")
@@ -185,9 +185,9 @@ def test_averaged_weights_lie_between_those_before_and_after_the_training(tmp_pa
 @pytest.mark.parametrize("options", [{}, {"lora": True}], ids=["full", "lora"])
 def test_two_processes_train_one_model_step_by_step(tmp_path, bert, log, options):
     """A layer that nothing reads, such as BERT's pooler, would stop them at the second step."""
-    given = words(tmp_path, bert, epochs=1, logging_steps=1, **options)
+    args = words(tmp_path, bert, epochs=1, logging_steps=1, **options)
     together = ["torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    command = [sys.executable, "-m", *together, "-m", "rag_r1.cli", "retriever", "train", *given]
+    command = [sys.executable, "-m", *together, "-m", "rag_r1.cli", "retriever", "train", *args]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, env={**os.environ})
     assert done.returncode == 0, done.stderr[-3000:]
     assert len(losses(log)) == 3
@@ -206,8 +206,8 @@ def test_a_layer_that_no_vector_depends_on_is_not_trained(bert, lora):
     if lora:
         add_lora(model, 4, 8, 0.0)
     model(model.preprocess(["the red cat"]))["sentence_embedding"].sum().backward()
-    trained = {name: one for name, one in model.named_parameters() if one.requires_grad}
-    assert trained and not [name for name, one in trained.items() if one.grad is None]
+    trained = {name: entry for name, entry in model.named_parameters() if entry.requires_grad}
+    assert trained and not [name for name, entry in trained.items() if entry.grad is None]
 
 
 def test_a_training_goes_on_from_a_trained_retriever_with_its_settings(tmp_path, bert, log):

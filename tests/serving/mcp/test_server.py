@@ -30,15 +30,15 @@ PASSAGE = {"document": {"id": "7", "contents": '"Ulm"\nUlm lies on the Danube.'}
 TURNS = ["<think>a</think><search>Ulm river</search>", "<think>b</think><answer>the Danube</answer>"]
 
 
-def answer(asked):
+def answer(request):
     """A retrieval server and a model behind one address."""
-    if asked.path == "/ready":
+    if request.path == "/ready":
         return {"backend": "dense", "separator": " [SEP] ", "max_length": 512, "query_prefix": ""}
-    if asked.path == "/retrieve":
-        if asked.body["queries"] == ["broken"]:
+    if request.path == "/retrieve":
+        if request.body["queries"] == ["broken"]:
             return 500, "{}"
-        return {"result": [[PASSAGE] for _ in asked.body["queries"]]}
-    messages = asked.body["messages"]
+        return {"result": [[PASSAGE] for _ in request.body["queries"]]}
+    messages = request.body["messages"]
     if "refused" in messages[0]["content"]:
         return 401, '{"error": {"message": "no such key"}}'
     said = TURNS[sum(message["role"] == "assistant" for message in messages)]
@@ -52,12 +52,12 @@ def stub():
 
 
 def arguments(stub, *more):
-    where = ["--retriever-url", stub.url, "--base-url", f"{stub.url}/v1", "--model", "m", "--engine", "chat"]
+    flags = ["--retriever-url", stub.url, "--base-url", f"{stub.url}/v1", "--model", "m", "--engine", "chat"]
     quick = ["rag_r1.retriever.retries=0", "rag_r1.retriever.topk=1"]
-    return mcp_command.read_arguments(mcp_command.McpArguments, [*where, *more, *quick], description="")
+    return mcp_command.read_arguments(mcp_command.McpArguments, [*flags, *more, *quick], description="")
 
 
-def made(stub):
+def open_server_of(stub):
     """The server, as the command makes it, while the block runs."""
     return mcp_command.open_server(arguments(stub))
 
@@ -65,14 +65,14 @@ def made(stub):
 async def test_a_client_searches_and_asks_the_agent(stub):
     from mcp.client import Client
 
-    async with made(stub) as server, Client(server) as client:
+    async with open_server_of(stub) as server, Client(server) as client:
         tools = {tool.name: tool for tool in (await client.list_tools()).tools}
-        found = await client.call_tool("search", {"query": "Ulm"})
-        asked = await client.call_tool("ask", {"question": "On which river does Ulm lie?"})
+        search_result = await client.call_tool("search", {"query": "Ulm"})
+        reply = await client.call_tool("ask", {"question": "On which river does Ulm lie?"})
     assert set(tools) == {"search", "ask"} and tools["ask"].input_schema["required"] == ["question"]
     passage = {"id": "7", "title": "Ulm", "text": "Ulm lies on the Danube.", "score": 2.5}
-    assert found.structured_content == {"passages": [passage]}
-    assert asked.structured_content == {
+    assert search_result.structured_content == {"passages": [passage]}
+    assert reply.structured_content == {
         "answer": "the Danube",
         "status": "answered",
         "searches": ["Ulm river"],
@@ -83,7 +83,7 @@ async def test_a_client_searches_and_asks_the_agent(stub):
 async def test_a_failure_is_an_error_of_its_call_and_the_server_goes_on(stub):
     from mcp.client import Client
 
-    async with made(stub) as server, Client(server) as client:
+    async with open_server_of(stub) as server, Client(server) as client:
         broken = await client.call_tool("search", {"query": "broken"})
         refused = await client.call_tool("ask", {"question": "refused?"})
         long = await client.call_tool("ask", {"question": "x" * 5000})
@@ -96,24 +96,26 @@ async def test_a_failure_is_an_error_of_its_call_and_the_server_goes_on(stub):
 async def test_a_retriever_that_reads_the_question_is_sent_the_query_as_the_question_too(stub):
     from mcp.client import Client
 
-    given = arguments(stub, "rag_r1.retriever.agentic_input=true")
-    async with mcp_command.open_server(given) as server, Client(server) as client:
-        found = await client.call_tool("search", {"query": "its river"})
-    assert not found.is_error
+    args = arguments(stub, "rag_r1.retriever.agentic_input=true")
+    async with mcp_command.open_server(args) as server, Client(server) as client:
+        result = await client.call_tool("search", {"query": "its river"})
+    assert not result.is_error
     assert stub.asked[-1].body["queries"] == ["its river [SEP] its river"]
 
 
 async def test_a_search_whose_separator_is_unknown_is_an_error_and_nothing_is_sent():
     from mcp.client import Client
 
-    with JsonStub(lambda asked: (404, "{}") if asked.path == "/ready" else answer(asked)) as server_stub:
+    with JsonStub(
+        lambda request: (404, "{}") if request.path == "/ready" else answer(request)
+    ) as server_stub:
         words = ["rag_r1.retriever.agentic_input=true", "rag_r1.retriever.retries=0"]
         words = ["--retriever-url", server_stub.url, *words]
-        given = mcp_command.read_arguments(mcp_command.McpArguments, words, description="")
-        async with mcp_command.open_server(given) as server, Client(server) as client:
-            found = await client.call_tool("search", {"query": "its river"})
-        assert found.is_error and "The search engine did not answer" in found.content[0].text
-        assert {asked.path for asked in server_stub.asked} == {"/ready"}
+        args = mcp_command.read_arguments(mcp_command.McpArguments, words, description="")
+        async with mcp_command.open_server(args) as server, Client(server) as client:
+            result = await client.call_tool("search", {"query": "its river"})
+        assert result.is_error
+        assert {request.path for request in server_stub.asked} == {"/ready"}
 
 
 async def test_beyond_the_questions_that_may_wait_a_question_is_refused():
@@ -122,17 +124,17 @@ async def test_beyond_the_questions_that_may_wait_a_question_is_refused():
     from rag_r1.agent import Trajectory
     from rag_r1.serving.mcp.server import make_server
 
-    gate, begun = asyncio.Event(), []
+    gate, started = asyncio.Event(), []
 
     async def play(question):
-        begun.append(question)
+        started.append(question)
         await gate.wait()
         return Trajectory("1", question, "p", answer="yes", status="answered")
 
     async with Client(make_server(None, play, concurrency=2)) as client:
         calls = [asyncio.ensure_future(client.call_tool("ask", {"question": f"{n}"})) for n in range(5)]
         await asyncio.wait(calls, return_when=asyncio.FIRST_COMPLETED)
-        assert len(begun) == 2
+        assert len(started) == 2
         gate.set()
         results = await asyncio.gather(*calls)
     assert sorted(result.is_error for result in results) == [False] * 4 + [True]
@@ -151,21 +153,21 @@ async def test_a_request_that_would_become_a_million_objects_is_refused_before_i
         "bytes": '"' + "x" * (2 << 20) + '"',
         "honest": '"[{,"',
     }
-    async with made(stub) as server:
+    async with open_server_of(stub) as server:
         transport = httpx.ASGITransport(http_app(server, None))
         url = "http://127.0.0.1:8123/mcp"
         async with server.session_manager.run(), httpx.AsyncClient(transport=transport) as client:
-            told = {
+            replies = {
                 name: (await client.post(url, content=call.replace("X", body), headers=headers))
                 for name, body in bodies.items()
             }
-    assert {name: answer.status_code for name, answer in told.items()} == {
+    assert {name: answer.status_code for name, answer in replies.items()} == {
         "values": 413,
         "nested": 413,
         "bytes": 413,
         "honest": 400,  # of no session
     }
-    assert "nested more than 64 deep" in told["nested"].text and "session" in told["honest"].text
+    assert "nested more than 64 deep" in replies["nested"].text and "session" in replies["honest"].text
 
 
 async def test_over_http_it_wants_the_token_and_a_host_of_this_machine(stub, monkeypatch, capsys):
@@ -176,33 +178,31 @@ async def test_over_http_it_wants_the_token_and_a_host_of_this_machine(stub, mon
 
     monkeypatch.setenv("RIGHT", "SECRET")
     monkeypatch.setenv("WRONG", "SECRETS")
-    async with made(stub) as server:
+    async with open_server_of(stub) as server:
         http = uvicorn.Server(uvicorn.Config(http_app(server, "SECRET"), port=0, log_level="error"))
         serving = asyncio.ensure_future(http.serve())
         while not http.started:
             await asyncio.sleep(0.01)
         url = f"http://127.0.0.1:{http.servers[0].sockets[0].getsockname()[1]}/mcp"
-        told = {}
+        replies = {}
         for name in ("RIGHT", "WRONG"):
             entry = {"tool": "mcp", "url": url, "call": "search", "token_env": name, "timeout_s": 10}
             tool = make_tool("search_it", entry)
-            (told[name],) = await tool.call([{"query": "Ulm"}])
+            (replies[name],) = await tool.call([{"query": "Ulm"}])
             await tool.close()
             listed = await asyncio.to_thread(mcp_command.main, ["--tools", "--token-env", name, url])
             assert listed == (0 if name == "RIGHT" else 1)
         entries = yaml.safe_load(capsys.readouterr().out)["rag_r1"]["tools"]
         assert entries["search"]["token_env"] == "RIGHT" and "SECRET" not in str(entries)
-        async with aiohttp.ClientSession(
-            headers={"Authorization": "Bearer SECRET", "Host": "evil.org"}
-        ) as client:
-            async with client.post(
-                url, json={}, headers={"Accept": "application/json, text/event-stream"}
-            ) as response:
+        headers = {"Authorization": "Bearer SECRET", "Host": "evil.org"}
+        headers["Accept"] = "application/json, text/event-stream"
+        async with aiohttp.ClientSession(headers=headers) as client:
+            async with client.post(url, json={}) as response:
                 status = response.status
         http.should_exit = True
         await serving
-    assert "Ulm lies on the Danube." in told["RIGHT"][0].contents
-    assert "cannot be reached" in told["WRONG"].detail and "SECRET" not in told["WRONG"].detail
+    assert "Ulm lies on the Danube." in replies["RIGHT"][0].contents
+    assert "cannot be reached" in replies["WRONG"].detail and "SECRET" not in replies["WRONG"].detail
     assert status == 421
 
 
@@ -213,7 +213,7 @@ async def over_http(stub, monkeypatch):
     monkeypatch.setattr(middleware, "BODY_TIMEOUT_S", 0.5)
     with bind_socket("127.0.0.1", 0) as free:
         port = free.getsockname()[1]
-    async with made(stub) as server:
+    async with open_server_of(stub) as server:
         serving = asyncio.ensure_future(mcp_command._serve_http(server, port))
         while True:
             try:
@@ -231,7 +231,7 @@ ENOUGH = b"Accept: application/json, text/event-stream\r\n"
 
 
 async def test_over_http_requests_that_never_become_whole_are_ended(over_http):
-    async def told(*sent: bytes) -> bytes:
+    async def replies(*sent: bytes) -> bytes:
         reader, writer = await asyncio.open_connection("127.0.0.1", over_http)
         for part in sent:
             writer.write(part)
@@ -243,15 +243,15 @@ async def test_over_http_requests_that_never_become_whole_are_ended(over_http):
         finally:
             writer.close()
 
-    halves = [told(b""), told(b"POST"), told(HEAD), told(HEAD, b"X-More: ")] * 50
+    halves = [replies(b""), replies(b"POST"), replies(HEAD), replies(HEAD, b"X-More: ")] * 50
     assert set(await asyncio.gather(*halves)) == {b""}
-    slow = await told(HEAD, ENOUGH, b"Content-Length: 100\r\n\r\n{")
+    slow = await replies(HEAD, ENOUGH, b"Content-Length: 100\r\n\r\n{")
     assert slow.startswith(b"HTTP/1.1 408") and b'"timeout"' in slow
-    large = await told(HEAD, ENOUGH, b"Content-Length: 3000000\r\n\r\n", b" " * 3_000_000)
+    large = await replies(HEAD, ENOUGH, b"Content-Length: 3000000\r\n\r\n", b" " * 3_000_000)
     assert large.startswith(b"HTTP/1.1 413") or large == b"reset"
-    chunked = await told(HEAD, ENOUGH, b"Transfer-Encoding: chunked\r\n\r\n", b"1\r\n \r\n" * 3)
+    chunked = await replies(HEAD, ENOUGH, b"Transfer-Encoding: chunked\r\n\r\n", b"1\r\n \r\n" * 3)
     assert chunked.startswith(b"HTTP/1.1 408")
-    heads = await told(b"GET /mcp HTTP/1.1\r\n", b"X-Much: " + b"x" * (1 << 20))
+    heads = await replies(b"GET /mcp HTTP/1.1\r\n", b"X-Much: " + b"x" * (1 << 20))
     assert heads.startswith(b"HTTP/1.1 400") or heads == b"reset"
 
 
@@ -285,11 +285,10 @@ async def test_over_http_malformed_messages_are_refused_and_the_server_goes_on(o
                     said = await response.text()
                     assert 400 <= response.status < 500 or "error" in said, (name, response.status, said)
                     assert "Traceback" not in said
-    entry = {"tool": "mcp", "url": url, "call": "search", "timeout_s": 10}
-    tool = make_tool("search_it", entry)
-    (found,) = await tool.call([{"query": "Ulm"}])
+    tool = make_tool("search_it", {"tool": "mcp", "url": url, "call": "search", "timeout_s": 10})
+    (result,) = await tool.call([{"query": "Ulm"}])
     await tool.close()
-    assert "Ulm lies on the Danube." in found[0].contents
+    assert "Ulm lies on the Danube." in result[0].contents
 
 
 async def test_over_http_a_client_that_waits_keeps_its_connection(over_http, monkeypatch):
@@ -307,8 +306,8 @@ def test_a_port_that_is_taken_is_named_with_its_flag(capsys):
     with bind_socket("127.0.0.1", 0) as taken:
         port = taken.getsockname()[1]
         assert mcp_command.main(["--http", str(port)]) == 1
-    told = capsys.readouterr().err
-    assert f"port {port}" in told and "choose another --http" in told and "MCP at" not in told
+    output = capsys.readouterr().err
+    assert f"port {port}" in output and "choose another --http" in output and "MCP at" not in output
 
 
 HANGS = "<think>a</think><search>[hang]: Ulm</search>"
@@ -352,9 +351,9 @@ def call_over_http(port):
 @pytest.mark.skipif(sys.platform != "linux", reason="left out: reads /proc, which only Linux has")
 @pytest.mark.parametrize("http", [False, True])
 def test_a_server_that_a_killed_command_has_started_ends_with_it(http):
-    def said(asked):
-        if not asked.path.endswith("completions"):
-            return answer(asked)
+    def said(request):
+        if not request.path.endswith("completions"):
+            return answer(request)
         return {"choices": [{"message": {"content": HANGS}, "finish_reason": "stop"}]}
 
     with bind_socket("127.0.0.1", 0) as free:
@@ -366,16 +365,11 @@ def test_a_server_that_a_killed_command_has_started_ends_with_it(http):
         "description": "x",
         "parameters": {"text": {"type": "string"}},
     }
-    left = {}
+    children = {}
     with JsonStub(said) as model:
         words = ["--retriever-url", model.url, "--base-url", f"{model.url}/v1", "--model", "m"]
-        words += [
-            "--engine",
-            "chat",
-            "--protocol",
-            "agentic_rag_en",
-            f"rag_r1.tools.hang={json.dumps(hangs)}",
-        ]
+        words += ["--engine", "chat", "--protocol", "agentic_rag_en"]
+        words += [f"rag_r1.tools.hang={json.dumps(hangs)}"]
         process = subprocess.Popen(
             [sys.executable, "-m", "rag_r1.cli", "mcp", *words, *(["--http", str(port)] if http else [])],
             stdin=subprocess.PIPE,
@@ -388,14 +382,14 @@ def test_a_server_that_a_killed_command_has_started_ends_with_it(http):
                 threading.Thread(target=lambda: suppressed(call_over_http, port), daemon=True).start()
             else:
                 call_over_stdio(process)
-            while not (left := descendants(process.pid)):
+            while not (children := descendants(process.pid)):
                 assert process.poll() is None
                 time.sleep(0.02)
             time.sleep(0.5)  # its server reads, and would see the end of its input, too
-            left |= descendants(process.pid)
+            children |= descendants(process.pid)
             process.kill()
             process.wait()
-            while any(is_there(*one) for one in left.items()):
+            while any(is_there(*child) for child in children.items()):
                 time.sleep(0.02)
         finally:
             process.kill()
@@ -411,9 +405,9 @@ def suppressed(call, *arguments):
 async def test_the_command_serves_over_stdio_what_our_own_client_can_use(stub):
     command = [sys.executable, "-m", "rag_r1.cli", "mcp", "--retriever-url", stub.url]
     tool = make_tool("wiki", {"tool": "mcp", "command": command, "call": "search", "env": ["PYTHONPATH"]})
-    ((found,),) = await tool.call([{"query": "Ulm"}])
+    ((result,),) = await tool.call([{"query": "Ulm"}])
     await tool.close()
-    assert "Ulm lies on the Danube." in found.contents
+    assert "Ulm lies on the Danube." in result.contents
 
 
 def test_what_a_server_offers_is_printed_as_entries_that_can_be_used(capsys):
@@ -438,11 +432,11 @@ def test_what_is_missing_is_said(capsys):
     assert "cannot be reached: FileNotFoundError" in capsys.readouterr().err
     assert mcp_command.main(["--tools", sys.executable, "-S", str(SMALL), "no-list"]) == 1
     assert "error: the server does not list its tools: no such method" in capsys.readouterr().err
-    for words in ([], ["--token-env"], ["--token-env", "X", "a", "command"]):
-        assert mcp_command.main(["--tools", *words]) == 1
-        assert "rag-r1 mcp --tools needs the address" in capsys.readouterr().err
     url = "http://127.0.0.1:1/mcp"
-    for words, what in (
+    for words, message in (
+        ([], "rag-r1 mcp --tools needs the address"),
+        (["--token-env"], "rag-r1 mcp --tools needs the address"),
+        (["--token-env", "X", "a", "command"], "rag-r1 mcp --tools needs the address"),
         (["--token", "X", url], "unknown flag --token; rag-r1 mcp --tools [--token-env NAME] URL"),
         (["--help"], "unknown flag --help; rag-r1 mcp --tools"),
         (["--token-env=X", "--deep", url], "unknown flag --deep"),
@@ -453,7 +447,7 @@ def test_what_is_missing_is_said(capsys):
         (["--token-env=X", url], "cannot be reached: ConnectError"),
     ):
         assert mcp_command.main(["--tools", *words]) == 1
-        assert what in capsys.readouterr().err
+        assert message in capsys.readouterr().err
     with pytest.raises(SystemExit):
         mcp_command.main(["--base-url", "http://127.0.0.1:1/v1"])
     assert "--base-url and --model belong together" in capsys.readouterr().err

@@ -49,42 +49,42 @@ def terminal(url: str, *lines: str) -> tuple[TerminalChat, io.StringIO]:
 
 
 def test_a_question_shows_its_search_its_passages_and_the_answer(chat):
-    asking, out = terminal(chat.url)
-    assert asking.chat([QUESTION]) == 0
-    shown = out.getvalue().splitlines()
-    assert shown[0] == "I need to search." and shown[1].startswith(f"search: {QUESTION}")
-    assert "Mara Torval: The painter Mara Torval was born in Karlen Ford in 1907." in shown[2]
-    assert shown[-4:] == ["I need to search.", GOLD, "the model's words occur in:", "  * Mara Torval"]
+    session, out = terminal(chat.url)
+    assert session.chat([QUESTION]) == 0
+    lines = out.getvalue().splitlines()
+    assert lines[0] == "I need to search." and lines[1].startswith(f"search: {QUESTION}")
+    assert "Mara Torval: The painter Mara Torval was born in Karlen Ford in 1907." in lines[2]
+    assert lines[-4:] == ["I need to search.", GOLD, "the model's words occur in:", "  * Mara Torval"]
 
 
 def test_what_comes_from_documents_cannot_control_the_terminal(chat):
-    asking, out = terminal(chat.url)
-    asking.chat([QUESTION])
+    session, out = terminal(chat.url)
+    session.chat([QUESTION])
     assert "Hostile ?[2J??31m" in out.getvalue()
     assert all(c.isprintable() or c == "\n" for c in out.getvalue())
     assert plain_text("a\tb\r\u202ec\n") == "a b??c\n"
 
 
 def test_a_conversation_goes_on_until_it_is_begun_anew(chat, policy):
-    asking, _ = terminal(chat.url, QUESTION, QUESTION, "", "/new", QUESTION)
+    session, _ = terminal(chat.url, QUESTION, QUESTION, "", "/new", QUESTION)
     policy.bodies.clear()
-    assert asking.chat() == 0
+    assert session.chat() == 0
     prompts = [policy.tokenizer.decode(body["prompt"]) for body in policy.bodies[::2]]
     assert [f"Answer: {GOLD}" in prompt for prompt in prompts] == [False, True, False]
 
 
 def test_ctrl_c_stops_an_answer_and_not_the_chat(chat, monkeypatch):
-    asking, out = terminal(chat.url)
-    show = asking._show
+    session, out = terminal(chat.url)
+    show = session._show
 
     def interrupted(kind, data):
         if kind == "passages":
             raise KeyboardInterrupt
         show(kind, data)
 
-    monkeypatch.setattr(asking, "_show", interrupted)
-    assert asking.answer(QUESTION) is False and "stopped" in out.getvalue()
-    assert asking.messages == []
+    monkeypatch.setattr(session, "_show", interrupted)
+    assert session.answer(QUESTION) is False and "stopped" in out.getvalue()
+    assert session.messages == []
 
 
 def test_a_server_that_is_away_is_an_error_with_its_address(capsys):
@@ -132,8 +132,8 @@ def test_an_answer_of_another_form_is_an_error(answer):
 )
 def test_an_event_without_its_keys_is_an_error_and_not_the_end_of_the_chat(event):
     with odd(b"data: " + json.dumps({"rag_r1": event, "choices": []}).encode() + b"\n\n") as server:
-        asking, out = terminal(server.url, "one", "two")
-        assert asking.chat() == 0
+        session, out = terminal(server.url, "one", "two")
+        assert session.chat() == 0
     assert out.getvalue().count("not of the chat API's form") == 2 == len(server.bodies)
 
 
@@ -220,8 +220,8 @@ def test_lines_are_cut_wherever_the_pieces_end():
 
 def test_a_question_that_is_no_unicode_is_asked_without_what_is_none():
     with odd(b"") as server:
-        asking, _ = terminal(server.url)
-        assert asking.chat(["who\udcff?"]) == 1
+        session, _ = terminal(server.url)
+        assert session.chat(["who\udcff?"]) == 1
     assert [body["messages"][-1]["content"] for body in server.bodies] == ["who??"]
 
 
@@ -235,7 +235,7 @@ def test_a_terminal_that_cannot_show_a_letter_shows_a_question_mark():
 @pytest.mark.parametrize("command", [main, serve_main])
 def test_a_token_that_no_header_can_hold_is_refused_without_being_shown(monkeypatch, capsys, token, command):
     monkeypatch.setenv("CHAT_TOKEN", token)
-    given = ["--url", "http://127.0.0.1:9", "--ask", "x"] if command is main else ["--demo", "--port", "0"]
-    assert command(given) == 1
-    said = "".join(capsys.readouterr())
-    assert "CHAT_TOKEN" in said and "s3c" not in said
+    args = ["--url", "http://127.0.0.1:9", "--ask", "x"] if command is main else ["--demo", "--port", "0"]
+    assert command(args) == 1
+    output = "".join(capsys.readouterr())
+    assert "CHAT_TOKEN" in output and "s3c" not in output
