@@ -74,7 +74,9 @@ class BuildArguments(Arguments):
         default="fail",
     )
     near_duplicates: Similarity = argument(
-        "report pairs of questions at least this similar; 0: no search", "SIMILARITY", default=0.8
+        "least similarity of the pairs of questions that are reported; 0: no search",
+        "SIMILARITY",
+        default=0.8,
     )
     skip_bad_rows: bool = argument(HELP, default=False)
 
@@ -195,10 +197,10 @@ def _print(out: Path, summary: dict[str, Any]) -> None:
                 f"{source['not_drawn']} not drawn, {source['malformed']} malformed rows left out)"
             )
             if source["asked"] and source["written"] < source["asked"]:
-                told = (
+                message = (
                     f"{source['name']}: {source['written']} rows, although {source['asked']} were asked for"
                 )
-                print(f"note: {told}", file=sys.stderr)
+                print(f"note: {message}", file=sys.stderr)
     if (out / REPEATED).exists():
         print(f"{out / REPEATED}: the repeated questions, row by row")
     if (near := summary["near_duplicates"])["pairs"]:

@@ -73,10 +73,10 @@ def split_page(line: bytes, words: int = WORDS) -> Iterator[str]:
     text = " ".join(paragraphs)  # a space, for paragraphs that do not end in KILT's newline
     for mark in _MARKS:
         text = text.replace(mark, "")
-    found = text.split()
+    tokens = text.split()
     title = " ".join(title.split())
-    for first in range(0, len(found), words):
-        passage = " ".join(found[first : first + words])
+    for first in range(0, len(tokens), words):
+        passage = " ".join(tokens[first : first + words])
         yield f'"{title}"\n{passage}' if title else passage
 
 
@@ -127,7 +127,7 @@ def split(
                 passages=passages,
                 bad=state.bad + bad,
             )
-            _note(record, state)
+            _save_progress(record, state)
             bar.update(raw.tell() - bar.n)
             bar.set_postfix_str(f"{state.passages:,} passages")
     if state.bad.count and not skip_bad_rows:
@@ -160,15 +160,15 @@ def _resume(part: Path, record: Path, wanted: Progress, skip_bad_rows: bool) -> 
     return wanted
 
 
-def _note(record: Path, state: Progress) -> None:
+def _save_progress(record: Path, state: Progress) -> None:
     write_text(record, json.dumps(asdict(state)))
 
 
 class KiltArguments(Arguments):
     """Input, output and size of the passages."""
 
-    input: Path = argument("kilt_knowledgesource.json", "FILE")
-    out: Path = argument(".jsonl or .jsonl.gz", "FILE")
+    input: Path = argument("KILT's file kilt_knowledgesource.json", "FILE")
+    out: Path = argument("file of the passages, .jsonl or .jsonl.gz", "FILE")
     words: int = argument("words per passage", default=WORDS)
     skip_bad_rows: bool = argument(HELP, default=False)
     overwrite: bool = argument("replace --out if it exists", default=False)

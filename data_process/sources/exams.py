@@ -76,10 +76,10 @@ def _by_letter(row: Row, level: str | None = None) -> Question:
 def _multiple_choice(row: Row, choices: Sequence[Any], right: int, level: str | None = None) -> Question:
     if not all(isinstance(choice, str) and choice.strip() for choice in choices):
         raise ValueError(f"the options must be texts, not {short_text(choices)}")
-    shown = [
+    lines = [
         f"{letter}. {' '.join(choice.split())}"
         for letter, choice in zip(ascii_uppercase, choices, strict=False)
     ]
-    golds = [choices[right], ascii_uppercase[right], shown[right]]
+    golds = [choices[right], ascii_uppercase[right], lines[right]]
     metadata = {"question_type": "multiple_choice", "level": level}
-    return clean_question(text_of(row, "question"), golds, id_of(row, IDS), metadata, options=shown)
+    return clean_question(text_of(row, "question"), golds, id_of(row, IDS), metadata, options=lines)

@@ -36,7 +36,7 @@ def n_questions(row: Row) -> Question:
     if "questions" in row:
         questions, golds = texts_of(row, "questions"), row["golden_answers"]
     else:
-        questions, golds = _split(_asked(row)), _target(row)
+        questions, golds = _split(_questions_text(row)), _target(row)
     if not isinstance(golds, list) or not all(isinstance(aliases, list) for aliases in golds):
         raise ValueError(
             f"the gold answers must be a list of lists, one for each question, not {short_text(golds)}"
@@ -46,10 +46,10 @@ def n_questions(row: Row) -> Question:
     texts = [str(question) for question in questions]
     if not all(text.strip() for text in texts):
         raise ValueError(f"question {1 + [bool(text.strip()) for text in texts].index(False)} is blank")
-    aliases = [[str(gold).strip() for gold in texts_of({"golds": one}, "golds")] for one in golds]
-    if not all(any(one) for one in aliases):
-        raise ValueError(f"question {1 + [any(one) for one in aliases].index(False)} has no answer")
-    kept = [list(dict.fromkeys(filter(None, one))) for one in aliases]
+    aliases = [[str(gold).strip() for gold in texts_of({"golds": answers}, "golds")] for answers in golds]
+    if not all(any(answers) for answers in aliases):
+        raise ValueError(f"question {1 + [any(answers) for answers in aliases].index(False)} has no answer")
+    kept = [list(dict.fromkeys(filter(None, answers))) for answers in aliases]
     return _joined(texts, kept, id_of(row, IDS), None)
 
 
@@ -57,15 +57,23 @@ def join(questions: Sequence[Question], own_id: str | None = None) -> Question:
     """One row that asks all of `questions`. Its titles, steps and hops are theirs together."""
 
     def of_all(key: str) -> list[str] | None:
-        return list(dict.fromkeys(text for one in questions for text in one.metadata.get(key) or ())) or None
+        return (
+            list(dict.fromkeys(text for question in questions for text in question.metadata.get(key) or ()))
+            or None
+        )
 
-    hops = [one.metadata.get("hops") for one in questions]
+    hops = [question.metadata.get("hops") for question in questions]
     more = {
         "supporting_titles": of_all("supporting_titles"),
         "step_answers": of_all("step_answers"),
         "hops": sum(hops) if all(hops) else None,
     }
-    return _joined([one.question for one in questions], [list(one.golds) for one in questions], own_id, more)
+    return _joined(
+        [question.question for question in questions],
+        [list(question.golds) for question in questions],
+        own_id,
+        more,
+    )
 
 
 def combinations(answers: Sequence[Sequence[str]]) -> list[str]:
@@ -76,24 +84,27 @@ def combinations(answers: Sequence[Sequence[str]]) -> list[str]:
     alongside = [
         [aliases[k % len(aliases)] for aliases in answers] for k in range(min(most, COMBINATIONS - 1))
     ]
-    while longest > 1 and prod(min(len(one), longest) for one in answers) + len(alongside) > COMBINATIONS:
+    while (
+        longest > 1
+        and prod(min(len(question), longest) for question in answers) + len(alongside) > COMBINATIONS
+    ):
         longest -= 1
     chosen = [*product(*(aliases[:longest] for aliases in answers)), *alongside]
-    return list(dict.fromkeys("; ".join(one) for one in chosen))
+    return list(dict.fromkeys("; ".join(question) for question in chosen))
 
 
 def _joined(
     questions: list[str], answers: list[list[str]], own_id: str | None, more: dict[str, Any] | None
 ) -> Question:
-    asked = [" ".join(question.split()) for question in questions]
-    ended = [question if question.endswith("?") else f"{question}?" for question in asked]
-    text = _ASK.format(n=len(asked), questions="; ".join(ended)) if len(asked) > 1 else asked[0]
-    kind = f"{len(asked)}_questions" if len(asked) > 1 else None
-    metadata = {"question_type": kind, "parts": asked, "part_answers": answers}
+    parts = [" ".join(question.split()) for question in questions]
+    ended = [question if question.endswith("?") else f"{question}?" for question in parts]
+    text = _ASK.format(n=len(parts), questions="; ".join(ended)) if len(parts) > 1 else parts[0]
+    kind = f"{len(parts)}_questions" if len(parts) > 1 else None
+    metadata = {"question_type": kind, "parts": parts, "part_answers": answers}
     return clean_question(text, combinations(answers), own_id, {**metadata, **(more or {})})
 
 
-def _asked(row: Row) -> str:
+def _questions_text(row: Row) -> str:
     """The questions of one of MEM1's rows, as one text."""
     if isinstance(row.get("question"), str) and row["question"].strip():
         return row["question"]

@@ -80,10 +80,12 @@ def supporting_paragraphs(row: Row) -> list[str] | None:
         return None
     paragraphs = row["paragraphs"]
     if not isinstance(paragraphs, list) or not all(
-        isinstance(one, dict) and isinstance(one.get("title"), str) for one in paragraphs
+        isinstance(paragraph, dict) and isinstance(paragraph.get("title"), str) for paragraph in paragraphs
     ):
         raise ValueError(f"`paragraphs` must be a list of objects with a title, not {short_text(paragraphs)}")
-    return list(dict.fromkeys(one["title"] for one in paragraphs if one.get("is_supporting")))
+    return list(
+        dict.fromkeys(paragraph["title"] for paragraph in paragraphs if paragraph.get("is_supporting"))
+    )
 
 
 def _json_texts(row: Row, key: str) -> list[Any]:

@@ -94,8 +94,8 @@ class SourceKind:
             for other in others.values()
             if other.marks and columns.issuperset(other.marks) and other.name != self.name
         ]
-        own = self.marks and columns.issuperset(self.marks)
-        if looks and not own and self.name != "questions":
+        has_marks = self.marks and columns.issuperset(self.marks)
+        if looks and not has_marks and self.name != "questions":
             return f"not of {self.name}: it looks like {' or '.join(looks)}"
         if not any(columns.issuperset(layout) for layout in self.layouts):
             needed = ", or ".join(" + ".join(layout) for layout in self.layouts)

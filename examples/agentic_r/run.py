@@ -59,11 +59,11 @@ on where it was interrupted.
 class MiniatureArguments(Arguments):
     """Which seeds, and where they are kept."""
 
-    seeds: list[int] = argument("of the worlds and of their questions", ("SEED", ...), default=[0])
+    seeds: list[int] = argument("seeds of the worlds and their questions", ("SEED", ...), default=[0])
     arms: list[Literal["loop", "control"]] = argument(
-        "which loops; control needs that of its seed", ("ARM", ...), default=["loop", "control"]
+        "loops to run; control needs the finished loop of its seed", ("ARM", ...), default=["loop", "control"]
     )
-    rounds: Positive = argument("rounds of the loop", "K", default=2)
+    rounds: Positive = argument("number of rounds of the loop", "K", default=2)
     out: Path = argument("folder of the comparison", "DIR", default=DEFAULT_OUT)
 
     @model_validator(mode="after")
@@ -93,8 +93,8 @@ def run_arm(ground: LoopInputs, arm: str, seed: int, rounds: int) -> None:
     if status:
         raise RunError(f"the loop of {out} ended with status {status} (see above); start again")
     rows = json.loads((out / "rounds.json").read_text(encoding="utf-8"))["rows"]
-    told = {"arm": arm, "seed": seed, "made_of": runs_hash(), "rounds": rounds, "rows": rows}
-    write_json(out / FINISHED, told)
+    run = {"arm": arm, "seed": seed, "made_of": runs_hash(), "rounds": rounds, "rows": rows}
+    write_json(out / FINISHED, run)
 
 
 def _share(loop: Path, control: Path) -> None:
@@ -115,12 +115,12 @@ def measure_recall(ground: LoopInputs, seed: int, rounds: int) -> dict[str, dict
     if path.exists():
         return json.loads(path.read_text(encoding="utf-8"))
     data, _, test = worlds(seed)
-    found = {"first": recall_of(ground.folder / "index", data.val, test, "plain")}
+    recalls = {"first": recall_of(ground.folder / "index", data.val, test, "plain")}
     for number in range(1, rounds + 1):
         index = ground.folder / "loop" / f"round{number}" / "index" / "index"
-        found[f"round {number}"] = recall_of(index, data.val, test, "agentic")
-    write_json(path, found)
-    return found
+        recalls[f"round {number}"] = recall_of(index, data.val, test, "agentic")
+    write_json(path, recalls)
+    return recalls
 
 
 def finished_runs(out: Path) -> list[dict[str, Any]]:

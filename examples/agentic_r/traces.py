@@ -63,9 +63,9 @@ class NoisySearch:
         return cls(by_title, rng)
 
     async def search(self, queries: Sequence[str]) -> list[list[Document]]:
-        return [self._one() for _ in queries]
+        return [self._draw() for _ in queries]
 
-    def _one(self) -> list[Document]:
+    def _draw(self) -> list[Document]:
         assert self.wanted is not None
         drawn = self.wanted
         if self.rng.random() >= WANTED:
@@ -83,8 +83,8 @@ class ScriptedSearcher:
     search: NoisySearch
     rng: random.Random
     habits: BehaviourRates = MIXED
-    _found: list[Lookup] = field(default_factory=list)
-    _asked: int = 0  # searches for the present fact
+    _known: list[Lookup] = field(default_factory=list)
+    _searches: int = 0  # searches for the present fact
 
     async def generate(self, context: list[int], max_tokens: int, stop: Sequence[str]) -> Generation:
         """The next turn; what exceeds the limit is cut off, as an engine does it."""
@@ -92,29 +92,29 @@ class ScriptedSearcher:
 
     def turn(self, context: str) -> str:
         """The text of the next turn, after what the context shows."""
-        fact = self.question.lookups[len(self._found)]
-        if not self._asked:
-            first = not self._found
+        fact = self.question.lookups[len(self._known)]
+        if not self._searches:
+            first = not self._known
             return self._search(fact) if not first or self._draws(self.habits.search) else self._guess()
         if _text(self.world.passage_of(fact)) in context[context.rfind("<information>") :]:
-            return self._after_found(fact)
-        if self._asked == 1 and self._draws(self.habits.again):
+            return self._after_fact(fact)
+        if self._searches == 1 and self._draws(self.habits.again):
             return self._search(fact)
         return self._guess()
 
-    def _after_found(self, fact: Lookup) -> str:
-        self._found.append(fact)
-        self._asked = 0
-        if len(self._found) < len(self.question.lookups) and self._draws(self.habits.go_on):
-            return self._search(self.question.lookups[len(self._found)])
-        thought, answer = conclude(self.question, self._found, self.rng, entity_value_text)
+    def _after_fact(self, fact: Lookup) -> str:
+        self._known.append(fact)
+        self._searches = 0
+        if len(self._known) < len(self.question.lookups) and self._draws(self.habits.go_on):
+            return self._search(self.question.lookups[len(self._known)])
+        thought, answer = conclude(self.question, self._known, self.rng, entity_value_text)
         return answer_turn(thought, answer)
 
     def _search(self, fact: Lookup) -> str:
-        query = fact.entity if not self._asked else f"{fact.entity} {WORDING[fact.relation][2]}"
-        self._asked += 1
+        query = fact.entity if not self._searches else f"{fact.entity} {WORDING[fact.relation][2]}"
+        self._searches += 1
         self.search.wanted = self.world.passage_of(fact)
-        return search_turn(self.question, self._found, [replace(fact, entity=query)])
+        return search_turn(self.question, self._known, [replace(fact, entity=query)])
 
     def _guess(self) -> str:
         answer = guess(self.question, self.world.world, self.rng)

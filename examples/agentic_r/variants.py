@@ -89,7 +89,7 @@ It takes some eight minutes a seed on two cores. What is finished is not repeate
 class VariantsArguments(Arguments):
     """Which loops."""
 
-    seeds: list[int] = argument("of finished loops", ("SEED", ...), default=[0])
+    seeds: list[int] = argument("seeds of finished loops", ("SEED", ...), default=[0])
     out: Path = argument("folder of the loops", "DIR", default=DEFAULT_OUT)
 
 
@@ -111,15 +111,15 @@ def run_variant(ground: LoopInputs, seed: int, name: str, policy: Path, url_of_p
     folder.mkdir(parents=True, exist_ok=True)
     build_index(ground.folder / "data" / "corpus.jsonl", index, *options)
     data, _, test = worlds(seed)
-    told = recall_of(index, data.val, test, variant.query)
+    figures = recall_of(index, data.val, test, variant.query)
     with retrieval_process(index, folder / "server.log", "--device", "cpu") as url:
         questions = ground.folder / "data" / "val.parquet"
         args = eval_arguments(policy, url_of_policy, url, questions, folder / "run", variant.query)
         _check(evaluate(args))
     facts = evaluation_facts(folder)
-    told |= {"rows": rows} | {figure: facts[figure]["value"] for figure in ("em", "searches")}
-    write_json(folder / _FINISHED, told)
-    return told
+    figures |= {"rows": rows} | {figure: facts[figure]["value"] for figure in ("em", "searches")}
+    write_json(folder / _FINISHED, figures)
+    return figures
 
 
 def _play(out: Path, seed: int) -> None:
@@ -136,11 +136,13 @@ def _play(out: Path, seed: int) -> None:
 
 def finished_variants(out: Path) -> dict[int, dict[str, Any]]:
     """Seed -> variant -> figures, of all that are in the folder."""
-    found: dict[int, dict[str, Any]] = {}
+    variants: dict[int, dict[str, Any]] = {}
     for path in out.glob(f"seed*/variants/*/{_FINISHED}"):
         seed, name = int(path.parents[2].name.removeprefix("seed")), path.parent.name.replace("_", " ")
-        found.setdefault(seed, {})[name] = json.loads(path.read_text(encoding="utf-8"))
-    return {seed: {name: of[name] for name in VARIANTS if name in of} for seed, of in sorted(found.items())}
+        variants.setdefault(seed, {})[name] = json.loads(path.read_text(encoding="utf-8"))
+    return {
+        seed: {name: of[name] for name in VARIANTS if name in of} for seed, of in sorted(variants.items())
+    }
 
 
 def _folder(ground: LoopInputs, name: str) -> Path:

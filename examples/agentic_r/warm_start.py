@@ -40,9 +40,9 @@ def made_of() -> str:
     """A short hash of what the warm start is made of: the forms of world and questions, the script's
     habits, and how long and with which rates it is trained. Runs of another hash do not compare."""
     world = fresh_misleading_world(random.Random(0))
-    asked = [question.text for question in draw_questions(world.world, 24, 0)]
+    questions = [question.text for question in draw_questions(world.world, 24, 0)]
     habits = [WANTED, asdict(MIXED), asdict(RIGHT)]
-    parts = [world.world.passages, asked, habits, asdict(BASE), asdict(WARM)]
+    parts = [world.world.passages, questions, habits, asdict(BASE), asdict(WARM)]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:8]
 
 

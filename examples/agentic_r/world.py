@@ -71,10 +71,10 @@ def make_misleading_world(world: World, seed: int | str) -> MisleadingWorld:
             words = {"entity": entity, "value": value, "trade": rng.choice(TRADE)}
             # The draws for a passage do not depend on the form of the others.
             name = f"{world.split}-{relation}-{len(passages) // 2}"
-            found = {"id": name, "contents": f'"{entity}"\n{statement.format(**words)}'}
+            passage = {"id": name, "contents": f'"{entity}"\n{statement.format(**words)}'}
             near = f'"{entity}"\n{rng.choice(lacking).format(**words)}'
-            stated[entity, relation] = found
-            passages += [found, {"id": f"{name}-near", "contents": near}]
+            stated[entity, relation] = passage
+            passages += [passage, {"id": f"{name}-near", "contents": near}]
     rng.shuffle(passages)
     return MisleadingWorld(replace(world, passages=tuple(passages)), stated)
 
@@ -90,21 +90,21 @@ def draw_questions(world: World, count: int, seed: int | str) -> list[Question]:
     with as many questions about years as about places, so that a person's name alone does not say what is
     asked. Raises ValueError if the world is too small for that many."""
     rng = random.Random(f"misleading-questions-{seed}-{world.split}")
-    found: dict[str, Question] = {}
+    by_text: dict[str, Question] = {}
     misses = 0
-    while len(found) < count:
-        kind = KINDS[len(found) % len(KINDS)]
-        question = _one(world, kind, rng, f"{world.split}-{len(found)}")
-        if question.text not in found:
-            found[question.text] = question
+    while len(by_text) < count:
+        kind = KINDS[len(by_text) % len(KINDS)]
+        question = _draw_question(world, kind, rng, f"{world.split}-{len(by_text)}")
+        if question.text not in by_text:
+            by_text[question.text] = question
         elif (misses := misses + 1) > 100 * count:
             raise ValueError(f"this world does not have {count} different questions: ask fewer")
-    questions = list(found.values())
+    questions = list(by_text.values())
     rng.shuffle(questions)
     return questions
 
 
-def _one(world: World, kind: str, rng: random.Random, id_: str) -> Question:
+def _draw_question(world: World, kind: str, rng: random.Random, id_: str) -> Question:
     def look(relation: str, entity: str) -> Lookup:
         return Lookup(entity, relation, world.facts[relation][entity])
 

@@ -66,17 +66,17 @@ _FINISHED = "memory.json"
 class MemoryArguments(Arguments):
     """Which trainings, and where they are kept."""
 
-    seeds: list[int] = argument("of the worlds and of their questions", ("SEED", ...), default=[0])
+    seeds: list[int] = argument("seeds of the worlds and their questions", ("SEED", ...), default=[0])
     arms: list[Literal["memory", "plain", "ppo"]] = argument(
-        "which trainings: memory, plain (both GRPO), ppo (with a memory)",
+        "trainings to run: memory, plain (both GRPO), ppo (with a memory)",
         ("ARM", ...),
         default=["memory", "plain"],
     )
     out: Path = argument("folder of the comparison", "DIR", default=OUTPUTS / "memory")
     measure: Positive | None = argument(
-        "measure the warm starts on so many questions instead of training", "N", default=None
+        "number of questions on which to measure the warm starts instead of training", "N", default=None
     )
-    timeout: Positive = argument("stop a training after this", "SECONDS", default=3600)
+    timeout: Positive = argument("time limit of a training", "SECONDS", default=3600)
     overrides: CheckedOverrides = argument("Hydra overrides of the trainings", "key=value", default=[])
 
     @model_validator(mode="after")
@@ -110,11 +110,11 @@ class MemoryArm:
         print(f"seed {seed}: training {self.name}")
         recipe, ground = RECIPES[self.name], self.ground()
         protocol = protocol_of(recipe)
-        given = (
+        protocol_override = (
             [f"rag_r1.protocol={hydra_quoted(protocol_file(protocol))}"] if protocol.endswith(".yaml") else []
         )
-        results = run_demo(recipe, folder, seed, [*given, *overrides], timeout_s, ground)
-        told = {
+        results = run_demo(recipe, folder, seed, [*protocol_override, *overrides], timeout_s, ground)
+        run = {
             "arm": self.name,
             "seed": seed,
             "overrides": list(overrides),
@@ -122,23 +122,25 @@ class MemoryArm:
             "seconds": results["seconds"],
             "held_out": curve(folder),
         }
-        write_json(finished, told)
+        write_json(finished, run)
 
 
 def curve(folder: Path) -> dict[int, dict[str, float]]:
     """The figures of each validation of a training, by step."""
-    return {step: figures(found) for step, found in records_by_step(folder / "trajectories" / "val").items()}
+    return {
+        step: figures(records) for step, records in records_by_step(folder / "trajectories" / "val").items()
+    }
 
 
 def figures(records: Sequence[dict[str, Any]]) -> dict[str, float]:
     """EM by kind, searches and turns (report.summarise); shares of episodes with a summary, with a backtrack,
     and cut off for want of room; training rows of a trajectory."""
-    found = summarise(records)
+    figures = summarise(records)
     for role in ("summary", "backtrack"):
-        found[role] = _share(any(turn["action"] == role for turn in record["turns"]) for record in records)
-    found["token limit"] = _share(record["status"] == "token_limit" for record in records)
-    found["rows"] = _share(1 + max(turn["row"] for turn in record["turns"]) for record in records)
-    return found
+        figures[role] = _share(any(turn["action"] == role for turn in record["turns"]) for record in records)
+    figures["token limit"] = _share(record["status"] == "token_limit" for record in records)
+    figures["rows"] = _share(1 + max(turn["row"] for turn in record["turns"]) for record in records)
+    return figures
 
 
 def _share(values: Any) -> float:
@@ -156,9 +158,9 @@ def check_folder(out: Path, overrides: Sequence[str]) -> None:
     """Raises RunError if a training in the folder had other overrides, or another world or warm start: no
     table may mix them."""
     for run in finished_runs(out):
-        which = out / f"seed{run['seed']}" / run["arm"]
+        folder = out / f"seed{run['seed']}" / run["arm"]
         now = {"overrides": list(overrides), "made_of": made_of()}
-        refuse_changes(which, {name: run.get(name) for name in now}, now)
+        refuse_changes(folder, {name: run.get(name) for name in now}, now)
 
 
 @command_main(RunError)
@@ -191,8 +193,8 @@ def _measure(arms: Sequence[MemoryArm], seeds: Sequence[int], questions: int) ->
         data = pages_data(seed)
         for ground in {ground.policy: ground for ground in (arm.ground() for arm in arms)}.values():
             for how, scores in measure_memory(ground.policy, ground.protocol, data, questions).items():
-                shown = "  ".join(f"{name} {value:.2f}" for name, value in scores.items())
-                print(f"seed {seed}, {ground.protocol.name}, {how}: {shown}")
+                text = "  ".join(f"{name} {value:.2f}" for name, value in scores.items())
+                print(f"seed {seed}, {ground.protocol.name}, {how}: {text}")
     return 0
 
 

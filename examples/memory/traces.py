@@ -58,8 +58,8 @@ class ScriptedMemory:
     codec: Codec
     rng: random.Random
     habits: BehaviourRates = MIXED
-    _found: list[Lookup] = field(default_factory=list)  # with the names of the pages that had the facts
-    _asked: bool = False  # is a page expected?
+    _known: list[Lookup] = field(default_factory=list)  # with the names of the pages that had the facts
+    _expects_page: bool = False  # is a page expected?
     _referred: bool = False  # has a page referred to the name that is searched for?
     _written: bool = False  # are the facts in a summary?
 
@@ -69,22 +69,22 @@ class ScriptedMemory:
 
     def turn(self, context: str) -> str:
         """The text of the next turn, after what the context shows."""
-        if not self._asked:
+        if not self._expects_page:
             return self._search()
-        self._asked = False
-        fact = self.question.lookups[len(self._found)]
+        self._expects_page = False
+        fact = self.question.lookups[len(self._known)]
         last = self.pages.last(fact.entity)
         page = context[context.rfind(self.protocol.tags.information.open) :]
         if self.pages.fact[fact.entity] in page:
-            return self._after_found(replace(fact, entity=last))
+            return self._after_fact(replace(fact, entity=last))
         if reference_line(fact.entity, last) in page:
             return self._after_reference(fact.entity, last)
         return self._guess()
 
-    def _after_found(self, fact: Lookup) -> str:
-        self._found.append(fact)
+    def _after_fact(self, fact: Lookup) -> str:
+        self._known.append(fact)
         self._referred = self._written = False
-        if len(self._found) == len(self.question.lookups):
+        if len(self._known) == len(self.question.lookups):
             return self._answer()
         does = self._draw(self.habits[0])
         if does == "summary":
@@ -100,16 +100,16 @@ class ScriptedMemory:
         return self._guess() if does == "guess" else self._search()
 
     def _search(self) -> str:
-        entity = self.question.lookups[len(self._found)].entity
-        self._asked = True
+        entity = self.question.lookups[len(self._known)].entity
+        self._expects_page = True
         tool = self.protocol.queries.names[0][0]
-        recall = f"{self._facts()}. " if self._found and not self._written else ""
+        recall = f"{self._facts()}. " if self._known and not self._written else ""
         name = self.pages.last(entity) if self._referred else entity
         query = self._block("call", f"[{tool}]: {name}")
         return self._block("think", f"{recall}I need to search.") + "\n" + query
 
     def _answer(self) -> str:
-        thought, answer = conclude(self.question, self._found, self.rng, entity_value_text)
+        thought, answer = conclude(self.question, self._known, self.rng, entity_value_text)
         return self._block("think", f"{thought}I know enough.") + "\n" + self._block("answer", answer)
 
     def _guess(self) -> str:
@@ -117,11 +117,11 @@ class ScriptedMemory:
         return self._block("think", "I can guess.") + "\n" + self._block("answer", answer)
 
     def _facts(self) -> str:
-        return ", ".join(map(entity_value_text, self._found))
+        return ", ".join(map(entity_value_text, self._known))
 
     def _draw(self, habit: Behaviour) -> str:
         roles = {block.role for block in self.protocol.blocks}
-        known = {what: share for what, share in habit.items() if what in roles | {"early", "guess", "on"}}
+        known = {name: share for name, share in habit.items() if name in roles | {"early", "guess", "on"}}
         return self.rng.choices(list(known), list(known.values()))[0]
 
     def _block(self, role: str, text: str) -> str:

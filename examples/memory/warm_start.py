@@ -155,7 +155,7 @@ def measure_memory(
     model, tokenizer = load_policy(policy)
     search = WorldSearch(data.passages, topk=1)
     torch.manual_seed(0)
-    found = {}
+    results = {}
     for name, temperature in (("greedy", 0.0), ("sampled", 1.0)):
         rollouts = run_rollouts(
             model, tokenizer, protocol, data.val[:questions], search, temperature, memory_budget()
@@ -166,5 +166,5 @@ def measure_memory(
             for role in ("summary", "backtrack", "invalid")
         }
         full = sum(episode.status == "token_limit" for episode in episodes) / len(episodes)
-        found[name] = {**scores_by_kind(rollouts), **shares, "token limit": full}
-    return found
+        results[name] = {**scores_by_kind(rollouts), **shares, "token limit": full}
+    return results

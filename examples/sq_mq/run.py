@@ -57,17 +57,17 @@ Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False), Constraint("a numbe
 class SqMqArguments(Arguments):
     """Which seeds and policies, and how they are asked."""
 
-    seeds: list[int] = argument("of the worlds and of their questions", ("SEED", ...), default=[0])
+    seeds: list[int] = argument("seeds of the worlds and their questions", ("SEED", ...), default=[0])
     out: Path = argument("folder of the comparison", "DIR", default=OUTPUTS / "sq_mq")
     policies: list[Path] = argument(
-        "evaluate these two instead of training: Hugging Face folders, or checkpoints of veRL",
+        "the two policies to evaluate instead of training: Hugging Face folders, or checkpoints of veRL",
         ("SQ", "MQ"),
         default=[],
     )
     untrained: bool = argument("evaluate the embedded warm starts instead of training", default=False)
-    questions: Positive = argument("held-out questions of each seed", "N", default=160)
+    questions: Positive = argument("number of held-out questions of each seed", "N", default=160)
     search_s: Seconds = argument("seconds that a search takes", "S", default=0.3)
-    timeout: Seconds = argument("stop a training after this", "SECONDS", default=3600.0)
+    timeout: Seconds = argument("time limit of a training", "SECONDS", default=3600.0)
     overrides: CheckedOverrides = argument("Hydra overrides of the trainings", "key=value", default=[])
 
     @model_validator(mode="after")
@@ -100,9 +100,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         epilog="key=value arguments change both trainings, for example trainer.total_training_steps=6",
     )
     runs = [compare_seed(args, seed) for seed in args.seeds]
-    told = {"settings": settings_of(args), "runs": runs}
-    text = markdown(told)
-    write_json(args.out / "sq_mq.json", told)
+    comparison = {"settings": settings_of(args), "runs": runs}
+    text = markdown(comparison)
+    write_json(args.out / "sq_mq.json", comparison)
     write_text(args.out / "sq_mq.md", text + "\n")
     print(f"\n{text}\n\nwritten: {args.out / 'sq_mq.md'}")
     return 0
@@ -119,29 +119,29 @@ def settings_of(args: SqMqArguments) -> dict[str, Any]:
     }
 
 
-def compare_seed(given: SqMqArguments, seed: int) -> dict[str, Any]:
+def compare_seed(args: SqMqArguments, seed: int) -> dict[str, Any]:
     """A seed's `{"seed", "sq": {group: figures}, "mq": ...}`; from its folder if it is finished."""
-    folder, settings = given.out / f"seed{seed}", settings_of(given)
+    folder, settings = args.out / f"seed{seed}", settings_of(args)
     finished = folder / "results.json"
     if finished.exists():
         before = json.loads(finished.read_text(encoding="utf-8"))
         refuse_changes(folder, before["settings"], settings)
         return before["results"]
-    models = {arm: trained_policy(given, arm, seed, folder) for arm in ARMS}
+    models = {arm: trained_policy(args, arm, seed, folder) for arm in ARMS}
     # One file of questions for both: each is asked with the prompt of its protocol.
-    write_demo(folder / "data", demo_protocol("rag_r1_mq"), seed, train=1, val=given.questions)
+    write_demo(folder / "data", demo_protocol("rag_r1_mq"), seed, train=1, val=args.questions)
     if not (folder / "index" / "manifest.json").exists():
         build_index(folder / "data" / "corpus.jsonl", folder / "index", "--backend", "bm25")
     results: dict[str, Any] = {"seed": seed}
     with (
         retrieval_process(folder / "index", folder / "server.log") as server,
-        DelayingProxy(server, given.search_s) as proxy,
+        DelayingProxy(server, args.search_s) as proxy,
     ):
         for arm, model in models.items():
-            print(f"seed {seed}, {arm}: {given.questions} questions, one at a time")
+            print(f"seed {seed}, {arm}: {args.questions} questions, one at a time")
             out, data = folder / f"eval_{arm}", folder / "data" / "val.parquet"
-            args = eval_arguments(model, data, f"rag_r1_{arm}", proxy.url, out, NO_CACHE, in_flight=1)
-            if command.run(args):
+            evaluation = eval_arguments(model, data, f"rag_r1_{arm}", proxy.url, out, NO_CACHE, in_flight=1)
+            if command.run(evaluation):
                 raise RunError(f"the evaluation in {out} did not end; see above, and start again")
             results[arm] = {group: vars(figures) for group, figures in read_figures(out).items()}
     write_json(finished, {"settings": settings, "results": results})

@@ -36,7 +36,7 @@ class Annotations(Generic[Value]):
     def __init__(self, path: Path, values: Mapping[tuple[str | None, str], Value]):
         """`values`: by data source, None for any, and id."""
         self.path, self._values = path, values
-        self._found = False
+        self._matched = False
         self._by_own_id: dict[str, str] = {}
         self._ambiguous: str | None = None
 
@@ -47,7 +47,7 @@ class Annotations(Generic[Value]):
         place = next((place for place in places if place in self._values), None)
         if place is None:
             return None
-        self._found = True
+        self._matched = True
         if place == (None, own_id) and self._by_own_id.setdefault(own_id, question_id) != question_id:
             first = self._by_own_id[own_id]
             self._ambiguous = self._ambiguous or f"{own_id!r} is {first!r} and {question_id!r}"
@@ -55,7 +55,7 @@ class Annotations(Generic[Value]):
 
     def check(self) -> None:
         """Raises AnnotationError if the file is about none of the questions, or if an id has two meanings."""
-        if not self._found:
+        if not self._matched:
             raise AnnotationError(
                 f"{self.path} names none of the run's questions: give the file that was made for this data"
             )
@@ -70,27 +70,27 @@ def read_answerable(path: Path, bad: BadRows) -> Annotations[bool]:
     """Whether the corpus can answer a question, as far as the file says.
 
     Rows that cannot be used are added to `bad`. Raises AnnotationError."""
-    found: dict[tuple[str | None, str], bool] = {}
+    values: dict[tuple[str | None, str], bool] = {}
     for number, source, row in _rows(path, bad):
         own_id = row.get("id") if isinstance(row, Mapping) else row
         listed = row.get("answerable", True) if isinstance(row, Mapping) else True
         if not _is_id(own_id) or not isinstance(listed, bool):
             bad.add(f"{path}, row {number}", "needs an `id`, and `answerable` must be true or false")
             continue
-        found[source, str(own_id)] = listed
-    return Annotations(path, found)
+        values[source, str(own_id)] = listed
+    return Annotations(path, values)
 
 
 def read_supporting(path: Path, bad: BadRows) -> Annotations[GoldEvidence]:
     """The passages that a question needs. Bad rows and errors as in `read_answerable`."""
-    found: dict[tuple[str | None, str], GoldEvidence] = {}
+    values: dict[tuple[str | None, str], GoldEvidence] = {}
     for number, source, row in _rows(path, bad):
         evidence = GoldEvidence.of(row) if isinstance(row, Mapping) else None
         if not evidence or not _is_id(row.get("id")):
             bad.add(f"{path}, row {number}", "needs an `id` and `supporting_ids` or `supporting_titles`")
             continue
-        found[source, str(row["id"])] = evidence
-    return Annotations(path, found)
+        values[source, str(row["id"])] = evidence
+    return Annotations(path, values)
 
 
 def with_supporting(rows: Sequence[QuestionRow], supporting: Annotations[GoldEvidence]) -> list[QuestionRow]:

@@ -274,14 +274,20 @@ def _layout(more: Sequence[tuple[str, pa.DataType]]) -> pa.Schema:
     text = pa.string()
     message = pa.struct([("role", text), ("content", text)])
     truth = pa.struct([("target", pa.list_(text))])
-    own = [("id", text), ("question", text), ("index", pa.int64()), ("split", text), ("protocol", text)]
+    info_fields = [
+        ("id", text),
+        ("question", text),
+        ("index", pa.int64()),
+        ("split", text),
+        ("protocol", text),
+    ]
     return pa.schema(
         [
             ("data_source", text),
             ("prompt", pa.list_(message)),
             ("ability", text),
             ("reward_model", pa.struct([("style", text), ("ground_truth", truth)])),
-            ("extra_info", pa.struct([*own, *more])),
+            ("extra_info", pa.struct([*info_fields, *more])),
             ("agent_name", text),
         ]
     )

@@ -89,8 +89,8 @@ class SftRow:
         try:
             pieces = tuple(Piece(p["text"], bool(p["generated"]), bool(p["trained"])) for p in row["pieces"])
             messages = tuple({"role": m["role"], "content": m["content"]} for m in row["messages"])
-            given = {name: row[name] for name in COLUMNS if name not in ("messages", "pieces")}
-            return cls(**given, messages=messages, pieces=pieces)
+            values = {name: row[name] for name in COLUMNS if name not in ("messages", "pieces")}
+            return cls(**values, messages=messages, pieces=pieces)
         except (KeyError, TypeError, AttributeError) as error:
             raise SftRowError(f"the row {row.get('id')!r} is no SFT row: {error!r}") from error
 
@@ -162,14 +162,14 @@ class SftTokens:
         return text + self.protocol.opening
 
 
-def protocol_of_rows(rows: Iterable[SftRow], given: str | None) -> Protocol:
-    """The protocol of rows: `given` (a name or a file) or, without it, the one that they name. Raises
+def protocol_of_rows(rows: Iterable[SftRow], name: str | None) -> Protocol:
+    """The protocol of rows: `name` (or a file) or, without it, the one that they name. Raises
     SftRowError if rows name another one."""
     names = sorted({row.protocol for row in rows})
-    if given is None and len(names) != 1:
+    if name is None and len(names) != 1:
         raise SftRowError(f"the rows are of several protocols ({', '.join(names)}): train them separately")
     try:
-        protocol = load_protocol(given or names[0])
+        protocol = load_protocol(name or names[0])
     except ValueError as error:
         raise SftRowError(f"data.protocol: {error}") from error
     if others := [name for name in names if name != protocol.name]:

@@ -79,12 +79,12 @@ class DemoRun:
 def last_demo_run(outputs: Path) -> DemoRun | None:
     """The demo run in a folder of `outputs` whose policy is the newest; None if there is none with a policy,
     an index and a recipe."""
-    found = []
+    runs = []
     for folder in outputs.glob("*"):
         recipe = RECIPES / "demo" / f"{folder.name}.yaml"
         checkpoint = newest_checkpoint(folder / "checkpoints")
         weights = checkpoint and checkpoint / "actor" / "huggingface" / "model.safetensors"
         if weights and weights.is_file() and recipe.is_file() and (folder / "index").is_dir():
             protocol = yaml.safe_load(recipe.read_text(encoding="utf-8"))["rag_r1"]["protocol"]
-            found.append((weights.stat().st_mtime, DemoRun(folder, weights.parent, protocol)))
-    return max(found, key=lambda pair: pair[0])[1] if found else None
+            runs.append((weights.stat().st_mtime, DemoRun(folder, weights.parent, protocol)))
+    return max(runs, key=lambda pair: pair[0])[1] if runs else None

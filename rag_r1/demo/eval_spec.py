@@ -21,7 +21,7 @@ def eval_arguments(
     """The arguments of an evaluation that plays the questions as the demo's validation does. `keys`: further
     overrides, `more`: further arguments."""
     settings = _settings(protocol)
-    own = _PROMPT.with_name(f"prompt_{protocol}.txt")
+    prompt_file = _PROMPT.with_name(f"prompt_{protocol}.txt")
     limits = [
         f"rag_r1.{section}.{name}={value}"
         for section in ("agent", "retriever")
@@ -31,7 +31,7 @@ def eval_arguments(
         model=str(model),
         questions=[questions],
         protocol=protocol,
-        prompt=str(own if own.exists() else _PROMPT),
+        prompt=str(prompt_file if prompt_file.exists() else _PROMPT),
         retriever_url=url,
         max_prompt_tokens=settings["data"]["max_prompt_length"],
         max_response_tokens=settings["data"]["max_response_length"],
@@ -43,9 +43,9 @@ def eval_arguments(
 
 def _settings(protocol: str) -> dict[str, dict[str, Any]]:
     """The demo's settings for a protocol, as the recipes have them."""
-    found: dict[str, dict[str, Any]] = {}
+    settings: dict[str, dict[str, Any]] = {}
     for name in ("_common", *(["_r1_searcher"] if protocol == "r1_searcher" else [])):
         recipe = yaml.safe_load((RECIPES / "demo" / f"{name}.yaml").read_text(encoding="utf-8"))
         for section in ("rag_r1", "data"):
-            found[section] = {**found.get(section, {}), **recipe.get(section, {})}
-    return found
+            settings[section] = {**settings.get(section, {}), **recipe.get(section, {})}
+    return settings

@@ -68,15 +68,15 @@ class PhaseTrainer:
     def state(self) -> dict[str, Any]:
         """Everything from which `load` goes on, the weights included: tensors and plain values."""
         parts = {"optimizers": self.optimizers, "schedules": self.schedules}
-        states = {name: [one.state_dict() for one in several] for name, several in parts.items()}
+        states = {name: [item.state_dict() for item in items] for name, items in parts.items()}
         return {"model": self.model.state_dict(), **states}
 
     def load(self, state: dict[str, Any]) -> None:
         """Go on from a state."""
         self.model.load_state_dict(state["model"])
-        for name, several in (("optimizers", self.optimizers), ("schedules", self.schedules)):
-            for one, saved in zip(several, state[name], strict=True):
-                one.load_state_dict(saved)
+        for name, items in (("optimizers", self.optimizers), ("schedules", self.schedules)):
+            for item, saved in zip(items, state[name], strict=True):
+                item.load_state_dict(saved)
 
     def _factor(self, step: int) -> float:
         part = self.part

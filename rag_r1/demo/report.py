@@ -123,7 +123,7 @@ def mean(values: Sequence[float | None]) -> float:
 class ReportArguments(Arguments):
     """Whose report."""
 
-    run: Path = argument("a folder that rag_r1.demo.run has filled")
+    run: Path = argument("folder of a demo run")
 
 
 def main(argv: Sequence[str] | None = None) -> None:

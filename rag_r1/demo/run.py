@@ -179,14 +179,14 @@ class DemoArguments(Arguments):
     """Which training, and what is changed in it."""
 
     recipe: Annotated[str, AfterValidator(_known_recipe)] = argument(
-        f"which training: {', '.join(recipe_names())}", "NAME", default="grpo"
+        f"recipe of the training: {', '.join(recipe_names())}", "NAME", default="grpo"
     )
-    seed: int = argument("of the world, its questions and their order", default=0)
+    seed: int = argument("seed of the world, its questions and their order", default=0)
     out: Path | None = argument(
         "folder for everything the run writes (default: outputs/demo/RECIPE)", default=None
     )
-    timeout: float = argument("stop the training after this", "SECONDS", default=3600)
-    overrides: CheckedOverrides = argument("Hydra overrides", "key=value", default=[])
+    timeout: float = argument("time limit of the training", "SECONDS", default=3600)
+    overrides: CheckedOverrides = argument("Hydra overrides of the recipe", "key=value", default=[])
 
 
 @command_main(RuntimeError)
@@ -203,8 +203,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     out = (args.out or OUTPUTS / args.recipe).resolve()
     results = run_demo(args.recipe, out, args.seed, [*KEEP_POLICY, *args.overrides], args.timeout)
     picture = out / "report.png"  # is not drawn without matplotlib
-    seen = f" Picture: {picture}" if picture.exists() else ""
-    print(f"\n{markdown(results)}\n\n{results['seconds']:.0f} s in total.{seen}")
+    picture_note = f" Picture: {picture}" if picture.exists() else ""
+    print(f"\n{markdown(results)}\n\n{results['seconds']:.0f} s in total.{picture_note}")
     model = newest_checkpoint(out / "checkpoints")
     protocol = protocol_of(args.recipe)
     data, url = out / "data" / "val.parquet", "http://127.0.0.1:8000"

@@ -70,8 +70,8 @@ def record_of(trace: DemoTrace, protocol: Protocol, id: str) -> Trajectory:
             continue
         action = protocol.parse(segment.text)
         if isinstance(action, SearchAction):
-            found = trace.search(action.queries)
-            record.turns.append(Turn.searched(segment.text, action.queries, found))
+            documents = trace.search(action.queries)
+            record.turns.append(Turn.searched(segment.text, action.queries, documents))
         else:
             assert isinstance(action, Answer)
             record.turns.append(Turn(segment.text, action.kind))
@@ -98,13 +98,15 @@ class TraceArguments(Arguments):
     """Which traces, and where they are written."""
 
     out: Path = argument("folder for traces.jsonl", "DIR")
-    protocol: Literal["rag_r1_sq", "rag_r1_mq"] = argument("the dialect", default="rag_r1_mq")
+    protocol: Literal["rag_r1_sq", "rag_r1_mq"] = argument("protocol of the traces", default="rag_r1_mq")
     mix: Literal["mixed", "gold", "full"] = argument(
-        "strategies: right and wrong ones as in the warm start, the shortest right ones, or all right ones",
+        "strategies: right and wrong as in the warm start, the shortest right ones, or all right ones",
         default="mixed",
     )
-    batches: Positive = argument(f"batches of {BATCH} questions, each about a new world", default=300)
-    seed: int = argument("of worlds, questions and strategies", default=0)
+    batches: Positive = argument(
+        f"number of batches of {BATCH} questions, each about a new world", default=300
+    )
+    seed: int = argument("seed of the worlds, questions and strategies", default=0)
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -94,11 +94,11 @@ def base_batches(
 
 def base_weights(ids: Sequence[int], mask: Sequence[int]) -> list[float]:
     """Loss weight of each token in the base; `mask` is 1 for tokens that the policy wrote."""
-    seen: set[int] = set()
+    earlier: set[int] = set()
     weights = []
     for token, generated in zip(ids, mask, strict=True):
-        weights.append(1.0 if generated else COPY_WEIGHT if token in seen else 0.0)
-        seen.add(token)
+        weights.append(1.0 if generated else COPY_WEIGHT if token in earlier else 0.0)
+        earlier.add(token)
     return weights
 
 
@@ -162,11 +162,15 @@ def measure(
 class SftArguments(Arguments):
     """Which policy, and where it is written."""
 
-    protocol: Literal[(*PROTOCOLS, r1_searcher_traces.NAME)] = argument("the dialect", default="rag_r1_mq")
+    protocol: Literal[(*PROTOCOLS, r1_searcher_traces.NAME)] = argument(
+        "protocol of the policy", default="rag_r1_mq"
+    )
     out: Path = argument("policy folder to write")
-    seed: int = argument("of the weights and of the training worlds", default=0)
-    base: Path | None = argument("policy folder of the base: read if it exists, else written", default=None)
-    gold: bool = argument("only strategies that find the answer (the ceiling)", default=False)
+    seed: int = argument("seed of the weights and of the training worlds", default=0)
+    base: Path | None = argument(
+        "policy folder of the base, which is read if it exists, else written", default=None
+    )
+    gold: bool = argument("use only strategies that find the answer (the ceiling)", default=False)
 
     @model_validator(mode="after")
     def _traces_that_search(self) -> SftArguments:

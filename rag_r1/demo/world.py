@@ -141,17 +141,17 @@ def make_questions(world: World, count: int, seed: int, kinds: Sequence[str] = K
     Raises ValueError if the world is too small for that many.
     """
     rng = random.Random(f"questions-{seed}-{world.split}")
-    found: dict[str, Question] = {}
+    by_text: dict[str, Question] = {}
     misses = 0
-    while len(found) < count:
-        question = _ask(world, kinds[len(found) % len(kinds)], rng, f"{world.split}-{len(found)}")
-        if question.text not in found:
-            found[question.text] = question
+    while len(by_text) < count:
+        question = _ask(world, kinds[len(by_text) % len(kinds)], rng, f"{world.split}-{len(by_text)}")
+        if question.text not in by_text:
+            by_text[question.text] = question
         elif (misses := misses + 1) > 100 * count:
             raise ValueError(
                 f"this world does not have {count} different questions: ask fewer or make it larger"
             )
-    questions = list(found.values())
+    questions = list(by_text.values())
     rng.shuffle(questions)
     return questions
 
@@ -162,12 +162,12 @@ def _ask(world: World, kind: str, rng: random.Random, id_: str) -> Question:
     def look(relation: str, entity: str) -> Lookup:
         return Lookup(entity, relation, facts[relation][entity])
 
-    def one(relation: str, count: int = 1) -> list[str]:
+    def sample(relation: str, count: int = 1) -> list[str]:
         return rng.sample(list(facts[relation]), count)
 
     if kind == "one_hop":
         relation = rng.choice(("birthplace", "birthplace", "year", "river", "founder"))
-        (entity,) = one(relation)
+        (entity,) = sample(relation)
         lookups = (look(relation, entity),)
         text = {
             "birthplace": "Where was {} born?",
@@ -177,23 +177,23 @@ def _ask(world: World, kind: str, rng: random.Random, id_: str) -> Question:
         }[relation].format(entity)
         gold = lookups[0].value
     elif kind == "bridge" and rng.random() < 0.5:
-        (person,) = one("birthplace")
+        (person,) = sample("birthplace")
         lookups = (look("birthplace", person), look("river", facts["birthplace"][person]))
         text, gold = f"Which river flows past the birthplace of {person}?", lookups[1].value
     elif kind == "bridge":
-        (company,) = one("founder")
+        (company,) = sample("founder")
         lookups = (look("founder", company), look("birthplace", facts["founder"][company]))
         text, gold = f"Where was the founder of {company} born?", lookups[1].value
     elif kind == "both":
         relation = rng.choice(("birthplace", "founder"))
         form = {"birthplace": "Where were {} and {} born?", "founder": "Who founded {} and {}?"}[relation]
-        lookups = tuple(look(relation, entity) for entity in one(relation, 2))
+        lookups = tuple(look(relation, entity) for entity in sample(relation, 2))
         text = form.format(*(lookup.entity for lookup in lookups))
         gold = " and ".join(lookup.value for lookup in lookups)
     else:
-        a, b = one("year", 2)
+        a, b = sample("year", 2)
         while facts["year"][a] == facts["year"][b]:
-            a, b = one("year", 2)
+            a, b = sample("year", 2)
         lookups = (look("year", a), look("year", b))
         text, gold = f"Who was born earlier, {a} or {b}?", min(a, b, key=facts["year"].__getitem__)
     return Question(id_, kind, text, gold, lookups)
@@ -261,18 +261,22 @@ def write_demo(
 
 def demo_protocol(name: str) -> Protocol:
     """A shipped protocol with the demo's short prompt, which keeps a tiny policy's sequences short."""
-    own = Path(__file__).parent / f"prompt_{name}.txt"
-    return load_protocol(name, prompt=own.read_text(encoding="utf-8") if own.exists() else PROMPT)
+    prompt_file = Path(__file__).parent / f"prompt_{name}.txt"
+    return load_protocol(
+        name, prompt=prompt_file.read_text(encoding="utf-8") if prompt_file.exists() else PROMPT
+    )
 
 
 class WorldArguments(Arguments):
     """Which world, and where it is written."""
 
     out: Path = argument("folder for corpus.jsonl, train.parquet and val.parquet")
-    protocol: str = argument(f"one of {', '.join(protocol_names())}, or a YAML file", default="rag_r1_mq")
-    seed: int = argument("facts and questions are drawn from it", default=0)
-    train: int = argument("training questions", default=4000)
-    val: int = argument("held-out questions, about names never seen in training", default=160)
+    protocol: str = argument(f"protocol: {', '.join(protocol_names())}, or a YAML file", default="rag_r1_mq")
+    seed: int = argument("seed of the facts and the questions", default=0)
+    train: int = argument("number of training questions", default=4000)
+    val: int = argument(
+        "number of held-out questions, about names that do not occur in training", default=160
+    )
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -22,7 +22,7 @@ rows = st.builds(
     protocol=texts,
     kind=texts,
     messages=st.lists(messages, max_size=3).map(tuple),
-    pieces=pieces.map(lambda given: (*given, Piece("target", True, True))),
+    pieces=pieces.map(lambda pieces: (*pieces, Piece("target", True, True))),
     context_tokens=st.integers(0, 9999),
     target_tokens=st.integers(0, 9999),
 )

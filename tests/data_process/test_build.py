@@ -29,7 +29,7 @@ def write(path: Path, *rows: dict) -> str:
     return str(path)
 
 
-def asked(text: str, answer: str = "x", **more: object) -> dict:
+def question(text: str, answer: str = "x", **more: object) -> dict:
     return {"question": text, "golden_answers": [answer], **more}
 
 
@@ -52,16 +52,18 @@ def files(tmp_path) -> dict[str, str]:
     }
     return {
         "hotpotqa": write(
-            tmp_path / "h.jsonl", *(asked(f"H{i}?", id=f"train_{i}", **titles) for i in range(6))
+            tmp_path / "h.jsonl", *(question(f"H{i}?", id=f"train_{i}", **titles) for i in range(6))
         ),
-        "nq": write(tmp_path / "n.jsonl", *(asked(f"N{i}?", id=f"train_{i}") for i in range(5)), asked("h0")),
-        "dev": write(tmp_path / "d.jsonl", asked("D0?", id="test_0"), asked("N1?", "y", id="test_1")),
+        "nq": write(
+            tmp_path / "n.jsonl", *(question(f"N{i}?", id=f"train_{i}") for i in range(5)), question("h0")
+        ),
+        "dev": write(tmp_path / "d.jsonl", question("D0?", id="test_0"), question("N1?", "y", id="test_1")),
     }
 
 
 def test_sources_are_merged_under_their_own_names_with_unique_ids_and_one_schema(tmp_path, files):
     out = tmp_path / "out"
-    given = [
+    arguments = [
         "--train",
         f"hotpotqa={files['hotpotqa']}@4",
         "--train",
@@ -69,7 +71,7 @@ def test_sources_are_merged_under_their_own_names_with_unique_ids_and_one_schema
         "--overlap",
         "drop",
     ]
-    assert run(out, *given, "--validation", f"bamboogle:bam={files['dev']}") == 0
+    assert run(out, *arguments, "--validation", f"bamboogle:bam={files['dev']}") == 0
     train, test = rows(out, "train"), rows(out, "test")
     assert Counter(row["data_source"] for row in train) == {
         "hotpotqa": 4,
@@ -88,8 +90,8 @@ def test_sources_are_merged_under_their_own_names_with_unique_ids_and_one_schema
 
 
 def test_the_counts_add_up_and_are_written_down(tmp_path, files, capsys):
-    given = ["--train", f"nq={files['nq']}@2", "--validation", f"nq={files['dev']}", "--overlap", "drop"]
-    assert run(tmp_path / "out", *given) == 0
+    arguments = ["--train", f"nq={files['nq']}@2", "--validation", f"nq={files['dev']}", "--overlap", "drop"]
+    assert run(tmp_path / "out", *arguments) == 0
     summary = json.loads((tmp_path / "out" / "data_summary.json").read_text())
     assert summary["overlap"] == {"policy": "drop", "kept": 0}
     train = next(source for source in summary["sources"] if source["split"] == "train")
@@ -109,15 +111,15 @@ def test_the_same_sources_and_seed_give_the_same_bytes(tmp_path, files):
 
 
 def test_overlap_ends_the_build_and_the_report_names_the_rows(tmp_path, files, capsys):
-    given = ["--train", f"nq={files['nq']}", "--validation", f"nq={files['dev']}"]
+    arguments = ["--train", f"nq={files['nq']}", "--validation", f"nq={files['dev']}"]
     out = tmp_path / "out"
-    assert run(out, *given) == 1
-    told = capsys.readouterr().err
+    assert run(out, *arguments) == 1
+    output = capsys.readouterr().err
     assert (
         f"1 questions of train are also in the validation set ({out}/repeated_questions.jsonl names them)"
-        in told
+        in output
     )
-    assert "--overlap drop" in told and "--overlap keep" in told
+    assert "--overlap drop" in output and "--overlap keep" in output
     assert sorted(path.name for path in out.iterdir()) == ["repeated_questions.jsonl"]
     [line] = lines(out / "repeated_questions.jsonl")
     assert line == {
@@ -142,7 +144,7 @@ def test_overlap_ends_the_build_and_the_report_names_the_rows(tmp_path, files, c
             "golden_answers": ["y"],
         },
     }
-    assert run(out, *given, "--overlap", "keep") == 0
+    assert run(out, *arguments, "--overlap", "keep") == 0
     assert len(rows(out, "train")) == 6
     assert "note: 1 questions of train are also in the validation set" in capsys.readouterr().err
 
@@ -195,18 +197,18 @@ def test_a_wrong_file_is_told_with_the_row_and_the_reason_and_nothing_is_written
     path = tmp_path / "q.json"
     path.write_bytes(content)
     assert run(tmp_path / "out", "--train", f"nq={path}") == 1
-    told = capsys.readouterr().err
-    assert str(path) in told and re.search(message, told)
+    output = capsys.readouterr().err
+    assert str(path) in output and re.search(message, output)
     assert list((tmp_path / "out").iterdir()) == []
 
 
 def test_bad_rows_are_counted_over_all_sources_and_left_out_if_wanted(tmp_path, files, capsys):
-    bad = write(tmp_path / "bad.jsonl", asked("A?"), {"question": "B?"}, asked("", "x"))
-    given = ["--train", f"nq={bad}", "--train", f"hotpotqa={files['hotpotqa']}"]
-    assert run(tmp_path / "out", *given) == 1
-    told = capsys.readouterr().err
-    assert "2 bad rows: " in told and "bad.jsonl, row 2: " in told and "--skip-bad-rows" in told
-    assert run(tmp_path / "out", *given, "--skip-bad-rows") == 0
+    bad = write(tmp_path / "bad.jsonl", question("A?"), {"question": "B?"}, question("", "x"))
+    arguments = ["--train", f"nq={bad}", "--train", f"hotpotqa={files['hotpotqa']}"]
+    assert run(tmp_path / "out", *arguments) == 1
+    output = capsys.readouterr().err
+    assert "2 bad rows: " in output and "bad.jsonl, row 2: " in output and "--skip-bad-rows" in output
+    assert run(tmp_path / "out", *arguments, "--skip-bad-rows") == 0
     assert len(rows(tmp_path / "out", "train")) == 7
     assert "left out: 2 bad rows" in capsys.readouterr().err
 
@@ -227,9 +229,9 @@ def test_several_questions_in_a_row(tmp_path, files):
 
 
 def test_rows_without_ids_or_with_the_same_id_have_ids_of_their_own(tmp_path):
-    one = write(tmp_path / "1.jsonl", asked("A?", id="1"), asked("B?"), asked("B?", "y"))
-    two = write(tmp_path / "2.jsonl", asked("C?", id="1"), asked("D?", id="2"))
-    assert run(tmp_path / "out", "--train", f"nq={one}", "--train", f"nq={two}") == 0
+    first = write(tmp_path / "1.jsonl", question("A?", id="1"), question("B?"), question("B?", "y"))
+    second = write(tmp_path / "2.jsonl", question("C?", id="1"), question("D?", id="2"))
+    assert run(tmp_path / "out", "--train", f"nq={first}", "--train", f"nq={second}") == 0
     ids = [row["extra_info"]["id"] for row in rows(tmp_path / "out", "train")]
     assert len(set(ids)) == 5 and "nq/train/2" in ids and "nq/train/1" not in ids
 
@@ -249,14 +251,14 @@ def test_what_is_wrong_with_the_arguments_is_said(tmp_path, capsys, arguments, m
 
 def test_a_source_of_which_nothing_is_left_is_an_error_and_old_files_stay(tmp_path, files, capsys):
     out = tmp_path / "out"
-    given = ["--train", f"nq={files['nq']}", "--validation", f"nq={files['dev']}", "--overlap", "drop"]
-    assert run(out, *given) == 0
+    arguments = ["--train", f"nq={files['nq']}", "--validation", f"nq={files['dev']}", "--overlap", "drop"]
+    assert run(out, *arguments) == 0
     before = (out / "train.parquet").read_bytes()
-    again = write(tmp_path / "again.jsonl", asked("d0"))
-    assert run(out, *given, "--train", f"nq={again}") == 1
+    again = write(tmp_path / "again.jsonl", question("d0"))
+    assert run(out, *arguments, "--train", f"nq={again}") == 1
     assert f"nothing is left of {again} for train.parquet" in capsys.readouterr().err
     assert (out / "train.parquet").read_bytes() == before
-    assert run(out, *given[:2]) == 1
+    assert run(out, *arguments[:2]) == 1
     assert "test.parquet is there from an earlier run" in capsys.readouterr().err
 
 
@@ -288,9 +290,11 @@ def test_the_search_for_near_duplicates_names_its_extra_before_anything_is_read(
 def test_near_duplicates_are_reported_and_kept(tmp_path, capsys):
     long = "Which river flows through the town in which the composer of the opera Fidelio was born?"
     train = write(
-        tmp_path / "t.jsonl", asked(long.replace("the town", "the small town")), asked("Who wrote Emma?")
+        tmp_path / "t.jsonl",
+        question(long.replace("the town", "the small town")),
+        question("Who wrote Emma?"),
     )
-    validation = write(tmp_path / "v.jsonl", asked(long))
+    validation = write(tmp_path / "v.jsonl", question(long))
     assert (
         run(tmp_path / "out", "--train", f"nq={train}", "--validation", f"nq={validation}", near="0.8") == 0
     )

@@ -101,7 +101,7 @@ def test_every_class_is_drawn_as_often_as_asked_for_and_a_shortfall_is_told_with
     names = ["medium", "medium", "medium", "hard", "easy"], ["medium", "hard", None]
     made = {"hotpotqa": questions("h", *names[0]), "2wiki": questions("w", *names[1])}
     drawn = select(made, MAKE_UP, classes(made, names), set(), seed=0)
-    assert [(e["source"], e["class"], e["asked"], e["taken"]) for e in drawn.told] == [
+    assert [(e["source"], e["class"], e["asked"], e["taken"]) for e in drawn.counts] == [
         ("hotpotqa", "medium", 2, 2),
         ("hotpotqa", "hard", 1, 1),
         ("2wiki", "medium", 3, 1),
@@ -144,7 +144,7 @@ def test_a_draw_is_repeatable_holds_each_question_once_and_only_of_the_classes_a
     drawn = select(made, MAKE_UP, class_of, set(), seed)
     assert drawn == select(made, MAKE_UP, class_of, set(), seed)
     ids = [q.id for q in drawn.questions]
-    assert len(set(ids)) == len(ids) == sum(entry["taken"] for entry in drawn.told)
-    for entry in drawn.told:
+    assert len(set(ids)) == len(ids) == sum(entry["taken"] for entry in drawn.counts)
+    for entry in drawn.counts:
         there = {"hotpotqa": hotpot, "2wiki": wiki}[entry["source"]].count(entry["class"])
         assert entry["taken"] == min(entry["asked"], there)

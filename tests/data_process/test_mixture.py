@@ -21,11 +21,11 @@ def test_a_flag_names_source_name_file_and_number():
         "train": ["nq", "questions:mine=a b/my.jsonl@500", "hotpotqa=x=y.json"],
         "test": ["nq=hub:dev@7"],
     }
-    nq, mine, hotpotqa = SOURCES["nq"], SOURCES["questions"], SOURCES["hotpotqa"]
+    nq, questions, hotpotqa = SOURCES["nq"], SOURCES["questions"], SOURCES["hotpotqa"]
     assert read_entries(flags, None) == [
         MixEntry("test", nq, "nq", hub_split="dev", take=7),
         MixEntry("train", nq, "nq"),
-        MixEntry("train", mine, "mine", Path("a b/my.jsonl"), take=500),
+        MixEntry("train", questions, "mine", Path("a b/my.jsonl"), take=500),
         MixEntry("train", hotpotqa, "hotpotqa", Path("x=y.json")),
     ]
 

@@ -61,14 +61,14 @@ def call(out: Path, *arguments: str) -> int:
 
 def test_published_rows_become_verls_with_their_own_ids(files, tmp_path, capsys):
     out = tmp_path / "out"
-    given = ["--stage", "1", "--train", files["published"], "--validation", files["validation"]]
-    assert call(out, *given) == 0
+    arguments = ["--stage", "1", "--train", files["published"], "--validation", files["validation"]]
+    assert call(out, *arguments) == 0
     [row] = read(out)
     assert row["prompt"] == load_protocol("r1_searcher").messages("P1?")
     assert row["extra_info"]["id"] == "r1_searcher/train/7" and row["extra_info"]["protocol"] == "r1_searcher"
-    told = capsys.readouterr()
-    assert "1 questions of 2 rows (0 duplicates removed, 1 removed that are in test" in told.out
-    assert "note: 1 of the 350 questions that stage 1 was published with" in told.err
+    output = capsys.readouterr()
+    assert "1 questions of 2 rows (0 duplicates removed, 1 removed that are in test" in output.out
+    assert "note: 1 of the 350 questions that stage 1 was published with" in output.err
 
 
 def test_raw_rows_are_drawn_by_difficulty_and_what_is_missing_is_told(files, tmp_path, capsys):
@@ -101,9 +101,9 @@ def test_other_counts_take_the_place_of_the_published_ones(files, tmp_path, caps
 
 def test_without_difficulties_it_says_so(files, tmp_path, capsys):
     assert call(tmp_path / "out", "--stage", "1", "--hotpotqa", files["h"]) == 0
-    told = capsys.readouterr().err
-    assert "no --difficulty: drawn from all questions" in told
-    assert "2wiki any: 0 of 150 questions; usable and not in the validation set are none at all" in told
+    output = capsys.readouterr().err
+    assert "no --difficulty: drawn from all questions" in output
+    assert "2wiki any: 0 of 150 questions; usable and not in the validation set are none at all" in output
 
 
 @pytest.mark.parametrize(
@@ -147,9 +147,9 @@ def test_the_published_rows_are_read_and_the_excerpt_is_told_from_the_whole(
     validation = DATA / "qa" / "hotpotqa.jsonl"
     arguments = ["--stage", str(stage), "--train", str(train), "--validation", str(validation)]
     assert call(tmp_path, *arguments) == 0
-    rows, told = read(tmp_path), summary(tmp_path)["splits"]["train"]
-    assert (told["read"], told["malformed"]) == (100, 0)
-    assert len(rows) == told["written"] == 100 - told["duplicates"] - told["overlap_with_test"]
+    rows, counts = read(tmp_path), summary(tmp_path)["splits"]["train"]
+    assert (counts["read"], counts["malformed"]) == (100, 0)
+    assert len(rows) == counts["written"] == 100 - counts["duplicates"] - counts["overlap_with_test"]
     assert all(row["reward_model"]["ground_truth"]["target"] for row in rows)
     if len(rows) < published:
         assert f"{len(rows)} of the {published} questions" in capsys.readouterr().err
@@ -161,5 +161,5 @@ def test_raw_hotpotqa_and_2wiki_rows_are_read_and_the_counts_they_cannot_meet_ar
     files = raw / "hotpotqa_raw_distractor_20.json", raw / "2wikimultihopqa_raw_20.json"
     assert call(tmp_path, "--stage", "2", "--hotpotqa", str(files[0]), "--2wiki", str(files[1])) == 0
     assert len(read(tmp_path)) == 40
-    told = capsys.readouterr().err
-    assert "hotpotqa any: 20 of 4561 questions" in told and "2wiki any: 20 of 3587 questions" in told
+    output = capsys.readouterr().err
+    assert "hotpotqa any: 20 of 4561 questions" in output and "2wiki any: 20 of 3587 questions" in output

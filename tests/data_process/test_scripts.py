@@ -64,8 +64,8 @@ def test_sq_and_mq_differ_in_the_protocol_only(files, tmp_path):
 
 def test_what_was_left_out_is_told_and_written_down(files, tmp_path, capsys):
     files[1] = str(tmp_path / "bad_row.json")
-    given = ["--out", str(tmp_path / "out"), *files, "--skip-bad-rows"]
-    assert main("", "rag_r1_sq", "hotpotqa", arguments=given) == 0
+    arguments = ["--out", str(tmp_path / "out"), *files, "--skip-bad-rows"]
+    assert main("", "rag_r1_sq", "hotpotqa", arguments=arguments) == 0
     printed = capsys.readouterr()
     assert (
         "3 questions of 6 rows (1 duplicates removed, 1 removed that are in test, 1 malformed" in printed.out
@@ -85,9 +85,10 @@ def test_an_old_test_set_is_not_left_beside_new_rows_that_were_not_compared_with
     assert main("", "rag_r1_sq", "made", arguments=["--out", str(out), *files]) == 0
     before = {path.name: path.read_bytes() for path in out.iterdir()}
     assert main("", "rag_r1_sq", "made", arguments=["--out", str(out), *files[:2]]) == 1
-    told = capsys.readouterr().err
+    output = capsys.readouterr().err
     assert (
-        f"{out / 'test.parquet'} is there from an earlier run" in told and "Give --validation as well" in told
+        f"{out / 'test.parquet'} is there from an earlier run" in output
+        and "Give --validation as well" in output
     )
     assert {path.name: path.read_bytes() for path in out.iterdir()} == before
     (out / "test.parquet").unlink()

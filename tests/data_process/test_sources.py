@@ -55,7 +55,7 @@ def read(source: str, path: Path) -> list[Question | ValueError]:
     return [question for _, question in read_source(MixEntry("train", SOURCES[source], source, path))]
 
 
-def one(source: str, row: object) -> Question:
+def question_of(source: str, row: object) -> Question:
     return SOURCES[source].read_row(row, SOURCES)
 
 
@@ -84,10 +84,10 @@ def test_every_row_of_a_sample_is_a_valid_row(name, tmp_path):
     assert [row_fault(row) for row in rows] == [None] * n
     kept = [QuestionRow.from_row(row) for row in rows]
     assert [row.golds for row in kept] == [question.golds for question in questions]
-    told = [
+    counts = [
         sum(key in row.metadata for row in kept) for key in ("supporting_titles", "question_type", "hops")
     ]
-    assert told == [titles, types, hops]
+    assert counts == [titles, types, hops]
 
 
 @real_data
@@ -295,7 +295,7 @@ LAYOUTS = [
 
 @pytest.mark.parametrize(("source", "row", "expected"), LAYOUTS, ids=[source for source, *_ in LAYOUTS])
 def test_each_published_layout_is_read(source, row, expected):
-    assert one(source, row) == expected
+    assert question_of(source, row) == expected
 
 
 @pytest.mark.parametrize(
@@ -375,7 +375,7 @@ def test_each_published_layout_is_read(source, row, expected):
 )
 def test_what_is_wrong_with_a_row_of_a_source_is_said(source, row, message):
     with pytest.raises(ValueError, match=message):
-        one(source, row)
+        question_of(source, row)
 
 
 def test_a_parquet_file_of_another_source_is_refused_by_its_columns(tmp_path):
@@ -444,8 +444,8 @@ def test_joined_answers_are_bounded_and_begin_with_the_first_of_each(answers):
 
 
 def test_questions_that_are_joined_keep_their_titles_steps_hops_and_all_aliases():
-    told = {"hops": 2, "supporting_titles": ["x", "y"], "step_answers": ["Byron", "Ada"]}
-    first = Question("Who?", ("Ada", "A."), "1", metadata=told)
+    counts = {"hops": 2, "supporting_titles": ["x", "y"], "step_answers": ["Byron", "Ada"]}
+    first = Question("Who?", ("Ada", "A."), "1", metadata=counts)
     second = Question("Where is it", ("here",), "2", metadata={"hops": 1, "supporting_titles": ["y"]})
     both = join([first, second], "1+2")
     assert both.question.endswith("separate the answers by semicolons: Who?; Where is it?")
@@ -478,10 +478,10 @@ def broken_rows(draw):
 @pytest.mark.slow
 @settings(max_examples=300)
 @given(broken_rows())
-def test_no_row_whatever_ends_the_run_and_what_is_kept_can_be_written(tmp_path_factory, given_row):
-    source, row = given_row
+def test_no_row_whatever_ends_the_run_and_what_is_kept_can_be_written(tmp_path_factory, broken_row):
+    source, row = broken_row
     try:
-        question = one(source, row)
+        question = question_of(source, row)
     except ValueError as error:
         assert str(error)
         return

@@ -16,8 +16,8 @@ from rag_r1.demo.loopback import DelayingProxy, Proxy
 
 class Backend(BaseHTTPRequestHandler):
     def do_POST(self):
-        asked = self.rfile.read(int(self.headers["Content-Length"]))
-        self._answer(json.dumps({"asked": json.loads(asked), "path": self.path}).encode())
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        self._answer(json.dumps({"asked": json.loads(body), "path": self.path}).encode())
 
     def do_GET(self):
         self._answer(b"{}")
@@ -57,10 +57,10 @@ def test_searches_do_not_wait_for_one_another(backend, monkeypatch):
     together = threading.Barrier(8)
     monkeypatch.setattr(Backend, "do_POST", lambda self: (together.wait(60), self._answer(b"{}")))
     with DelayingProxy(backend, 0.01) as proxy, ThreadPoolExecutor(8) as pool:
-        asked = [
+        requests = [
             pool.submit(httpx.post, f"{proxy.url}/retrieve", trust_env=False, timeout=90) for _ in range(8)
         ]
-        assert {one.result().status_code for one in asked} == {200}
+        assert {request.result().status_code for request in requests} == {200}
 
 
 def test_a_server_that_is_away_is_an_error_of_the_server():

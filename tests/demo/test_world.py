@@ -50,8 +50,8 @@ def test_every_fact_of_a_question_stands_in_the_first_passage_that_a_search_for_
     search = WorldSearch(data.passages)
     for question in data.train + data.val:
         for lookup in question.lookups:
-            (found,) = search.results([lookup.entity])
-            assert found[0].title == f'"{lookup.entity}"' and lookup.value in found[0].text
+            (documents,) = search.results([lookup.entity])
+            assert documents[0].title == f'"{lookup.entity}"' and lookup.value in documents[0].text
 
 
 def test_gold_follows_from_the_facts():

@@ -63,7 +63,7 @@ class _TextWindow:
 
     def __init__(self, text: TextIO, at: int):
         self.text, self.at = text, at
-        self.seen = text.read(CHUNK)
+        self.buffer = text.read(CHUNK)
         self.decode = json.JSONDecoder().raw_decode
 
     def next_character(self) -> str:
@@ -71,13 +71,13 @@ class _TextWindow:
         Raises ArrayError for white space without end: gzip packs gigabytes of it into a megabyte."""
         spaces = 0
         while True:
-            while self.at < len(self.seen) and self.seen[self.at] in _SPACE:
+            while self.at < len(self.buffer) and self.buffer[self.at] in _SPACE:
                 self.at += 1
                 spaces += 1
             if spaces > MOST_SPACE:
                 raise ArrayError(f"more than {MOST_SPACE:,} characters of white space in a row")
-            if self.at < len(self.seen):
-                return self.seen[self.at]
+            if self.at < len(self.buffer):
+                return self.buffer[self.at]
             if not self._more():
                 return ""
 
@@ -86,18 +86,18 @@ class _TextWindow:
         self.next_character()
         while True:
             try:
-                value, end = self.decode(self.seen, self.at)
+                value, end = self.decode(self.buffer, self.at)
             except json.JSONDecodeError as error:
                 # A text that is not ended is reported where it begins.
-                cut = error.pos >= len(self.seen) - _NEAR_END or error.msg.startswith("Unterminated string")
+                cut = error.pos >= len(self.buffer) - _NEAR_END or error.msg.startswith("Unterminated string")
                 if not cut:
                     raise
                 # All of the window belongs to this element, which is long: it is counted before that.
-                check_json(self.seen[self.at :].encode("utf-8", "surrogatepass"), MOST_VALUES)
+                check_json(self.buffer[self.at :].encode("utf-8", "surrogatepass"), MOST_VALUES)
                 if not self._more():
                     raise
                 continue
-            if end >= len(self.seen) - _NEAR_END and self._more():
+            if end >= len(self.buffer) - _NEAR_END and self._more():
                 continue  # a number may go on: `1` of `1e5`
             self.at = end
             return value
@@ -105,9 +105,9 @@ class _TextWindow:
     def _more(self) -> bool:
         """Drop what has been read, and read as much as is left, at least CHUNK. False, and no change, at the
         end of the text."""
-        left = len(self.seen) - self.at
+        left = len(self.buffer) - self.at
         if left > LONGEST:
             raise ArrayError(f"an element of more than {LONGEST:,} characters")
         if more := self.text.read(max(CHUNK, left)):
-            self.seen, self.at = self.seen[self.at :] + more, 0
+            self.buffer, self.at = self.buffer[self.at :] + more, 0
         return bool(more)

@@ -84,8 +84,8 @@ def make_rows(
     questions: list[Question], protocol: Protocol, source_name: str, split: str
 ) -> list[QuestionRow]:
     """The rows of a file; `index` counts from 0 within it."""
-    own_ids = Counter(question.id for question in questions)
-    asked = Counter(question_key(question.question) for question in questions)
+    id_counts = Counter(question.id for question in questions)
+    key_counts = Counter(question_key(question.question) for question in questions)
     return [
         make_row(
             item,
@@ -93,8 +93,8 @@ def make_rows(
             source_name,
             split,
             index,
-            repeated_id=own_ids[item.id] > 1,
-            repeated_question=asked[question_key(item.question)] > 1,
+            repeated_id=id_counts[item.id] > 1,
+            repeated_question=key_counts[question_key(item.question)] > 1,
         )
         for index, item in enumerate(questions)
     ]

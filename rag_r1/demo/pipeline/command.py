@@ -43,16 +43,18 @@ def run(args: PipelineArguments) -> None:
         steps = Pipeline(args, out).steps()
         for number, step in enumerate(steps, 1):
             print(f"{number}/{len(steps)} {step.name}", flush=True)
-            found = folder.run(step)
-            print(f"{number}/{len(steps)} {step.name}: {_told(folder, step.name, found)}", flush=True)
+            outcome = folder.run(step)
+            print(
+                f"{number}/{len(steps)} {step.name}: {_status_text(folder, step.name, outcome)}", flush=True
+            )
         if args.until == STEP_NAMES[-1]:
             report = make_report(folder, {"protocol": args.protocol, "seed": args.seed})
             picture = out / "report.png"  # is not drawn without matplotlib
             print(f"\n{markdown(report)}" + (f"\n\nPicture: {picture}" if picture.exists() else ""))
 
 
-def _told(folder: PipelineFolder, name: str, found: str) -> str:
-    if found == "done":
+def _status_text(folder: PipelineFolder, name: str, outcome: str) -> str:
+    if outcome == "done":
         return "was done before"
     return f"done in {folder.seconds(name):.0f} s"
 

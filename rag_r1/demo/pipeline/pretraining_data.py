@@ -128,10 +128,10 @@ def write_reading_row(
         thought = f"{entity_value_text(question.lookups[0])}, {thought}"
     needed = _needed(question, world)
     words = " ".join(lookup.entity for lookup in question.lookups)
-    shown = [*needed, *(text for text in _found(words, search) if text not in needed)][:SHOWN]
+    sentences = [*needed, *(text for text in _search_results(words, search) if text not in needed)][:SHOWN]
     if rng.random() < 0.5:
-        rng.shuffle(shown)
-    return [_shown(shown, rng), Segment(answer_turn(thought, answer), True)]
+        rng.shuffle(sentences)
+    return [_reading_segment(sentences, rng), Segment(answer_turn(thought, answer), True)]
 
 
 def write_unrelated_row(
@@ -139,8 +139,8 @@ def write_unrelated_row(
 ) -> list[Segment]:
     """Sentences that nobody asked for and that do not answer the question, and a guess."""
     needed = _needed(question, world)
-    shown = [text for text in _found(_stretch(question, rng), search) if text not in needed]
-    return [_shown(shown, rng), *write_form_row(question, world, rng, None)]
+    sentences = [text for text in _search_results(_stretch(question, rng), search) if text not in needed]
+    return [_reading_segment(sentences, rng), *write_form_row(question, world, rng, None)]
 
 
 def write_form_row(question: Question, world: World, rng: random.Random, form: str | None) -> list[Segment]:
@@ -148,15 +148,15 @@ def write_form_row(question: Question, world: World, rng: random.Random, form: s
     guess."""
     written = []
     if form is not None:
-        (what,) = rng.choices(list(NOTED), NOTED.values())
+        (label,) = rng.choices(list(NOTED), NOTED.values())
         names = [lookup.entity for lookup in question.lookups if lookup.entity in question.text]
-        noted = {
+        text = {
             "some words": _stretch(question, rng),
             "a name": rng.choice(names),
             "every name": ", ".join(names),
-        }[what]
+        }[label]
         # A segment of its own ends with the closing tag's token, as a turn does in a rollout.
-        note = f"<think> I take a note of {what}. </think>\n<{form}> {noted} </{form}>"
+        note = f"<think> I take a note of {label}. </think>\n<{form}> {text} </{form}>"
         written.append(Segment(note, True))
     guessed = f"<think> I can guess. </think>\n<answer> {guess(question, world, rng)} </answer>"
     return [*written, Segment("\n" + guessed if written else guessed, True)]
@@ -216,12 +216,12 @@ def _needed(question: Question, world: World) -> list[str]:
     return [by_title[f'"{lookup.entity}"'] for lookup in question.lookups]
 
 
-def _found(words: str, search: WorldSearch) -> list[str]:
+def _search_results(words: str, search: WorldSearch) -> list[str]:
     """The sentences that a search for `words` finds."""
     return [document.text for document in search.results([words])[0]]
 
 
-def _shown(sentences: Sequence[str], rng: random.Random) -> Segment:
+def _reading_segment(sentences: Sequence[str], rng: random.Random) -> Segment:
     """A block of sentences. Half of the blocks follow some words: otherwise the policy would learn to read
     them only at one place."""
     aside = " ".join(rng.sample(FORMS, rng.randint(3, 9))) if rng.random() < 0.5 else ""

@@ -154,7 +154,7 @@ def _step_items(report: Mapping[str, Any]) -> list[str]:
     facts = report["steps"]
     traces, data, sft, kept = (facts.get(name, {}) for name in ("traces", "sft_data", "sft", "filter"))
     base = facts.get("base", {})
-    told = {
+    texts = {
         "base": (
             f"pretrained for {base['steps']} steps from random weights, without a search"
             if base.get("steps")
@@ -172,8 +172,8 @@ def _step_items(report: Mapping[str, Any]) -> list[str]:
     }
     for name, curve in report["curves"].items():
         points = [f"{number(em, 2)} (step {step})" for step, em in curve["held_out_em"].items()]
-        told[name] = "held-out exact match in its own validations: " + ", ".join(points)
-    return [f"**{name}**{_minutes(report['seconds'].get(name))}: {words}" for name, words in told.items()]
+        texts[name] = "held-out exact match in its own validations: " + ", ".join(points)
+    return [f"**{name}**{_minutes(report['seconds'].get(name))}: {words}" for name, words in texts.items()]
 
 
 def _minutes(seconds: float | None) -> str:

@@ -64,7 +64,7 @@ class Pipeline(PipelineArtifacts):
 
     def steps(self) -> list[Step]:
         """All steps that these arguments ask for, in order."""
-        made = {
+        steps_by_name = {
             step.name: step
             for step in (
                 self._world(),
@@ -80,7 +80,7 @@ class Pipeline(PipelineArtifacts):
         }
         names = STEP_NAMES[: STEP_NAMES.index(self.args.until) + 1]
         left_out = () if self.args.without_sft == "yes" else ("grpo_without_sft",)
-        return [made[name] for name in names if name not in left_out]
+        return [steps_by_name[name] for name in names if name not in left_out]
 
     def _world(self) -> Step:
         args = self.args
@@ -110,8 +110,12 @@ class Pipeline(PipelineArtifacts):
         args = self.args
         source = args.base_folder
         if source is None:
-            made = {"protocol": args.protocol, "seed": args.seed, "steps": args.base_steps}
-            settings: dict[str, Any] = {"base": SCRATCH, **made}
+            settings: dict[str, Any] = {
+                "base": SCRATCH,
+                "protocol": args.protocol,
+                "seed": args.seed,
+                "steps": args.base_steps,
+            }
         else:
             weights = sorted(path.name for path in source.glob("*.safetensors"))
             settings = {"base": fingerprint(source, ["config.json", "tokenizer.json", *weights])}
@@ -129,26 +133,26 @@ class Pipeline(PipelineArtifacts):
     def _traces(self) -> Step:
         args = self.args
         rules = {"wrong": args.wrong, "parallel": PARALLEL[args.protocol]}
-        named = args.teacher_model is not None
-        settings = {"seed": args.seed, "teacher": args.teacher_model, **({} if named else rules)}
+        is_real_teacher = args.teacher_model is not None
+        settings = {"seed": args.seed, "teacher": args.teacher_model, **({} if is_real_teacher else rules)}
 
         def work(folder: Path) -> dict[str, Any]:
             with self.retriever(folder) as url, ExitStack() as stack:
-                if named:
+                if is_real_teacher:
                     prompt, budget = self.prompt.with_name("prompt_of_a_real_teacher.txt"), TEACHER_BUDGET
-                    asked = {"base_url": args.teacher_url, "teacher_model": args.teacher_model}
-                    asked["api_key_env"] = args.api_key_env
+                    endpoint = {"base_url": args.teacher_url, "teacher_model": args.teacher_model}
+                    endpoint["api_key_env"] = args.api_key_env
                 else:
                     world = demo_data(args.seed, args.questions, args.held_out)
                     teacher = RuleTeacher(world.train, **rules, seed=args.seed)
                     server = stack.enter_context(TeacherServer(teacher))
                     prompt, budget = self.prompt, BUDGET
-                    asked = {"base_url": f"{server.url}/v1", "teacher_model": "rules"}
+                    endpoint = {"base_url": f"{server.url}/v1", "teacher_model": "rules"}
                 playing = self._playing(folder, prompt, budget, url)
-                traces = TracesArguments(**playing, **asked, tokenizer=str(self.base))
+                traces = TracesArguments(**playing, **endpoint, tokenizer=str(self.base))
                 run_module("rag_r1.sft.traces_command", *traces.to_argv())
-            told = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
-            return {key: told[key] for key in ("judged", "right", "accuracy", "failed")}
+            summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+            return {key: summary[key] for key in ("judged", "right", "accuracy", "failed")}
 
         return Step("traces", settings, work, ("traces.jsonl",), ("world", "base"))
 
@@ -168,9 +172,9 @@ class Pipeline(PipelineArtifacts):
                 max_target=BUDGET.max_turn_tokens,
             )
             run_module("rag_r1.sft.data", *samples.to_argv(), log=folder / "sft_data.log")
-            told = json.loads((folder / "sft_summary.json").read_text(encoding="utf-8"))
-            left_out = {name: entry["count"] for name, entry in told["left_out"].items()}
-            return {"splits": told["splits"], "left_out": left_out}
+            summary = json.loads((folder / "sft_summary.json").read_text(encoding="utf-8"))
+            left_out = {name: entry["count"] for name, entry in summary["left_out"].items()}
+            return {"splits": summary["splits"], "left_out": left_out}
 
         results = ("train.parquet", "validation.parquet")
         return Step("sft_data", {"seed": args.seed}, work, results, ("base", "traces"))
@@ -227,9 +231,9 @@ class Pipeline(PipelineArtifacts):
                     validation=0,
                 )
                 run_module("rag_r1.sft.filter_command", *chosen.to_argv())
-            told = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+            summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
             names = ("questions", "right_at_first", "right_later", "never_right", "kept", "rollouts")
-            return {name: told[name] for name in names}
+            return {name: summary[name] for name in names}
 
         return Step("filter", settings, work, ("train.parquet",), ("world", "sft"))
 

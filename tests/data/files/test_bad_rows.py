@@ -45,8 +45,8 @@ def published(folder, more):
 
 
 def difficulties(folder, more):
-    given = ["--hotpotqa", str(folder / "good.jsonl"), "--difficulty", str(folder / "bad.jsonl")]
-    return r1_main(["--stage", "1", *given, "--out", str(folder / "out"), *more]), folder / "out"
+    arguments = ["--hotpotqa", str(folder / "good.jsonl"), "--difficulty", str(folder / "bad.jsonl")]
+    return r1_main(["--stage", "1", *arguments, "--out", str(folder / "out"), *more]), folder / "out"
 
 
 def kilt(folder, more):
@@ -55,8 +55,8 @@ def kilt(folder, more):
 
 
 def corpus(folder, more):
-    given = ["--corpus", str(folder / "bad.jsonl"), "--backend", "bm25"]
-    return build_main([*given, "--out", str(folder / "index"), *more]), folder / "index"
+    arguments = ["--corpus", str(folder / "bad.jsonl"), "--backend", "bm25"]
+    return build_main([*arguments, "--out", str(folder / "index"), *more]), folder / "index"
 
 
 EVERYWHERE = [questions, published, difficulties, kilt, corpus]
@@ -65,9 +65,9 @@ EVERYWHERE = [questions, published, difficulties, kilt, corpus]
 @pytest.mark.parametrize("script", EVERYWHERE)
 def test_bad_rows_are_all_counted_the_first_five_named_and_nothing_is_written(script, files, capsys):
     status, out = script(files, [])
-    told = capsys.readouterr().err
+    output = capsys.readouterr().err
     assert status != 0 and not out.exists()
-    error = next(line for line in told.splitlines() if line.startswith("error: "))
+    error = next(line for line in output.splitlines() if line.startswith("error: "))
     assert f"{N_BAD} bad rows: " in error and "--skip-bad-rows" in error and "; and 2 more." in error
     for number in range(2, 7):  # the good row is the first
         assert f"bad.jsonl, line {number}: " in error or f"bad.jsonl, row {number}: " in error
@@ -78,10 +78,10 @@ def test_bad_rows_are_all_counted_the_first_five_named_and_nothing_is_written(sc
 def test_on_request_bad_rows_are_left_out_and_the_good_ones_used(script, files, capfd, caplog):
     status, out = script(files, ["--skip-bad-rows"])
     assert status == 0 and out.exists()
-    told = "".join([*capfd.readouterr(), caplog.text])
-    assert f"{N_BAD} bad rows" in told
+    output = "".join([*capfd.readouterr(), caplog.text])
+    assert f"{N_BAD} bad rows" in output
     for number in range(2, 7):
-        assert f"bad.jsonl, line {number}: " in told or f"bad.jsonl, row {number}: " in told
+        assert f"bad.jsonl, line {number}: " in output or f"bad.jsonl, row {number}: " in output
 
 
 def test_kilt_refused_for_bad_lines_reads_a_repaired_file_and_skips_without_reading_again(files, capsys):

@@ -141,9 +141,9 @@ def test_a_row_of_train_that_stands_in_test_is_named_with_the_tests_row_whatever
                               source(Question("a", ("z",), row=9)))  # fmt: skip
     assert [q.question for q in train.questions] == ["B?"]
     write_splits([train, test], SQ, "made", tmp_path)
-    [told] = lines(tmp_path / "repeated_questions.jsonl")
-    assert told["outcome"] == "removed: stands in the test set"
-    assert (told["first"]["split"], told["first"]["row"], told["first"]["golden_answers"]) == (
+    [row] = lines(tmp_path / "repeated_questions.jsonl")
+    assert row["outcome"] == "removed: stands in the test set"
+    assert (row["first"]["split"], row["first"]["row"], row["first"]["golden_answers"]) == (
         "test",
         9,
         ["z"],
@@ -165,10 +165,10 @@ def test_every_row_is_written_or_named(train_rows, test_rows):
         source(*(Question(text, (gold,), row=i) for i, (text, gold) in enumerate(rows)))
         for rows in ([("kept in any case", "x"), *train_rows], test_rows)
     ]
-    for split, given_rows in zip(make_splits(*made), made, strict=True):
+    for split, rows_before in zip(make_splits(*made), made, strict=True):
         gone = [repeat.row.row for repeat in split.repeats if repeat.removed]
         written = [question.row for question in split.questions]
-        assert sorted(gone + written) == list(range(given_rows.n_read))
-        assert {(q.question.casefold(), q.golds[0].casefold()) for q in given_rows.questions} >= {
+        assert sorted(gone + written) == list(range(rows_before.n_read))
+        assert {(q.question.casefold(), q.golds[0].casefold()) for q in rows_before.questions} >= {
             (q.question.casefold(), q.golds[0].casefold()) for q in split.questions
         }

@@ -80,11 +80,11 @@ def test_a_text_that_json_refuses_is_refused_after_the_elements_before_the_fault
     ],
 )
 def test_what_is_wrong_is_said_with_the_last_element_that_could_be_read(text, read, message):
-    found = []
+    values = []
     with pytest.raises(ArrayError) as raised:
         for value in elements(io.StringIO(text)):
-            found.append(value)
-    assert (found, str(raised.value)) == (read, message)
+            values.append(value)
+    assert (values, str(raised.value)) == (read, message)
 
 
 def test_numbers_that_json_writes_beyond_its_standard_and_half_characters_are_kept():
@@ -107,23 +107,23 @@ def test_what_has_been_read_is_dropped_and_an_element_without_end_is_refused(mon
     class Endless(io.StringIO):
         """A text without an end; counts what is asked for."""
 
-        asked = 0
+        characters = 0
 
         def read(self, size=-1):
-            self.asked += size
-            return "x" * size if self.asked > size else '["' + "x" * (size - 2)
+            self.characters += size
+            return "x" * size if self.characters > size else '["' + "x" * (size - 2)
 
     monkeypatch.setattr(json_array, "LONGEST", 1 << 12)
     monkeypatch.setattr(json_array, "CHUNK", 1 << 8)
     text = Endless()
     with pytest.raises(ArrayError, match="an element of more than 4,096 characters"):
         list(elements(text))
-    assert text.asked < 1 << 15
+    assert text.characters < 1 << 15
     window = json_array._TextWindow(io.StringIO("[" + "1, " * 10_000 + "1]"), 1)
     for _ in range(9_000):
         assert window.value() == 1 and window.next_character() == ","
         window.at += 1
-        assert len(window.seen) <= 2 << 8
+        assert len(window.buffer) <= 2 << 8
 
 
 def test_a_long_element_of_millions_of_lists_is_refused_before_it_is_decoded_whole():

@@ -31,15 +31,15 @@ def test_the_parts_have_the_steps_that_were_asked_for():
 def test_what_is_shown_is_learned_for_its_names_only():
     tokenizer = pretraining_tokenizer(PROTOCOL)
     names = name_tokens(tokenizer)
-    found = set()
+    words = set()
     for ids, mask in pretrain.rows_of(tokenizer, PROTOCOL, 0, 0, 100):
         for place, weight in enumerate(pretrain.weights_of(ids, mask, names)):
             if mask[place]:
                 assert weight == 1.0
             elif weight:
                 assert ids[place] in names and ids[place] in ids[:place]
-                found.add(tokenizer.decode(ids[place]))
-    assert len(found) > 20
+                words.add(tokenizer.decode(ids[place]))
+    assert len(words) > 20
 
 
 @pytest.mark.slow

@@ -28,23 +28,23 @@ def tokenizer():
 @pytest.fixture(scope="module")
 def rows(tokenizer):
     """(prompt, what is shown, what the policy writes) of the rows of some steps."""
-    found = []
+    rows = []
     for step in STEPS:
         for ids, mask in pretraining_data.batch(tokenizer, PROTOCOL, "test", step):
             first = mask.index(1)
             assert 0 not in mask[first:], "nothing answers what the policy writes"
-            prompt, start, shown = tokenizer.decode(ids[:first]).partition("<|im_start|>assistant\n")
+            prompt, start, reading = tokenizer.decode(ids[:first]).partition("<|im_start|>assistant\n")
             assert start
-            found.append((prompt, shown, tokenizer.decode(ids[first:])))
-    return found
+            rows.append((prompt, reading, tokenizer.decode(ids[first:])))
+    return rows
 
 
 @pytest.mark.slow
 def test_no_row_has_a_search_an_observation_or_a_prompt_that_names_one(rows):
     of_a_search = (TAGS.search.open, TAGS.search.close, TAGS.information.open, TAGS.information.close)
-    for prompt, shown, text in rows:
+    for prompt, reading, text in rows:
         for tag in (*of_a_search, "Doc 1:", '"query"'):
-            assert tag not in prompt + shown + text
+            assert tag not in prompt + reading + text
 
 
 def test_the_name_of_the_form_of_a_search_is_a_word_of_the_exercises():
@@ -52,8 +52,8 @@ def test_the_name_of_the_form_of_a_search_is_a_word_of_the_exercises():
     said = [pretraining_data.write_copy_row(rng) for _ in range(100)]
     assert any(f" {pretraining_data.SEARCH}" in trace[0].text for _, trace in said)
     assert any(f"\n{pretraining_data.SEARCH}" in trace[0].text for _, trace in said)
-    for asked, trace in said:
-        assert PROTOCOL.parse(trace[0].text) == Answer(asked.removeprefix("Say ").removesuffix("."))
+    for request, trace in said:
+        assert PROTOCOL.parse(trace[0].text) == Answer(request.removeprefix("Say ").removesuffix("."))
 
 
 @pytest.mark.slow
@@ -75,9 +75,9 @@ def test_what_can_be_read_is_what_is_answered():
     rng, small = random.Random(0), world.fresh_world(random.Random(1))
     search = WorldSearch(small.passages, pretraining_data.SHOWN)
     for question in world.make_questions(small, 40, 0):
-        shown, written = pretraining_data.write_reading_row(question, small, search, rng)
-        assert not shown.generated and written.generated
-        assert all(fact.entity in shown.text and fact.value in shown.text for fact in question.lookups)
+        reading, written = pretraining_data.write_reading_row(question, small, search, rng)
+        assert not reading.generated and written.generated
+        assert all(fact.entity in reading.text and fact.value in reading.text for fact in question.lookups)
         assert PROTOCOL.parse(written.text) == Answer(question.gold)
 
 

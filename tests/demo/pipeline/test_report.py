@@ -44,9 +44,9 @@ def test_an_episode_is_scored_by_its_answer_its_searches_and_its_format():
 
 
 def test_figures_are_means_over_all_questions_and_over_each_kind():
-    found = report.figures(scores(1, 0, 0, 0, 1, 1, 0, 0))
-    assert found["em"] == 3 / 8 and found["questions"] == 8 and found["searches"] == 2
-    assert [found[f"em_{kind}"] for kind in KINDS] == [1.0, 0.5, 0.0, 0.0]
+    figures = report.figures(scores(1, 0, 0, 0, 1, 1, 0, 0))
+    assert figures["em"] == 3 / 8 and figures["questions"] == 8 and figures["searches"] == 2
+    assert [figures[f"em_{kind}"] for kind in KINDS] == [1.0, 0.5, 0.0, 0.0]
 
 
 @pytest.mark.parametrize(
@@ -69,11 +69,14 @@ EMS = st.lists(st.tuples(st.sampled_from([0.0, 1.0]), st.sampled_from([0.0, 1.0]
 @given(EMS)
 def test_a_claim_and_its_opposite_mirror_each_other(pairs):
     both = {name: scores(*(pair[i] for pair in pairs)) for i, name in enumerate(("grpo", "sft"))}
-    one, other = report.check_claim("c", "grpo", "sft", both), report.check_claim("c", "sft", "grpo", both)
-    assert one["difference"] == -other["difference"] and one["p"] == other["p"]
-    assert one["only_first"] == other["only_second"] == sum(a > b for a, b in pairs)
-    assert one["p"] == mcnemar(one["only_first"], one["only_second"])
-    assert {one["verdict"], other["verdict"]} in ({"not shown"}, {"holds", "the opposite holds"})
+    claim, opposite = (
+        report.check_claim("c", "grpo", "sft", both),
+        report.check_claim("c", "sft", "grpo", both),
+    )
+    assert claim["difference"] == -opposite["difference"] and claim["p"] == opposite["p"]
+    assert claim["only_first"] == opposite["only_second"] == sum(a > b for a, b in pairs)
+    assert claim["p"] == mcnemar(claim["only_first"], claim["only_second"])
+    assert {claim["verdict"], opposite["verdict"]} in ({"not shown"}, {"holds", "the opposite holds"})
 
 
 def record(step: int, number: int, em: float) -> dict:

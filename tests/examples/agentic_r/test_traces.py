@@ -26,14 +26,14 @@ class Always:
         self.world, self.near = world, near
 
     async def search(self, queries):
-        found = []
+        results = []
         for query in queries:
             name = " ".join(query.split()[:2])
             stated = [p for (entity, _), p in self.world.stated.items() if entity == name]
             wanted = [p for p in self.world.world.passages if p["id"] == f"{stated[0]['id']}-near"]
-            (one,) = wanted if self.near else stated[:1]
-            found.append([Document(one["id"], one["contents"])])
-        return found
+            (passage,) = wanted if self.near else stated[:1]
+            results.append([Document(passage["id"], passage["contents"])])
+        return results
 
 
 @pytest.fixture(scope="module")
@@ -62,8 +62,8 @@ def play(setup, habits, search=None, count=24):
 def test_with_only_near_duplicates_it_asks_twice_and_guesses(setup):
     for question, record in play(setup, RIGHT, lambda world: Always(world, near=True)):
         first = question.lookups[0]
-        asked = [call.arguments["query"] for turn in record.turns for call in turn.calls]
-        assert asked == [first.entity, f"{first.entity} {WORDING[first.relation][2]}"]
+        queries = [call.arguments["query"] for turn in record.turns for call in turn.calls]
+        assert queries == [first.entity, f"{first.entity} {WORDING[first.relation][2]}"]
         assert record.status == "answered"
 
 
@@ -71,8 +71,10 @@ def test_every_well_formed_episode_fits_the_budget_and_right_ones_answer_from_wh
     right = 0
     for question, record in play(setup, RIGHT, count=48):
         assert record.status == "answered" and len(record.turns) <= budget().max_turns + 1
-        shown = " ".join(d.contents for turn in record.turns for found in turn.documents for d in found)
-        if all(f" {fact.value}." in shown for fact in question.lookups):
+        text = " ".join(
+            d.contents for turn in record.turns for documents in turn.documents for d in documents
+        )
+        if all(f" {fact.value}." in text for fact in question.lookups):
             right += record.answer == question.gold
     assert right > 10
 

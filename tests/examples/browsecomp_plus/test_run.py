@@ -45,8 +45,8 @@ QUESTIONS = {
 
 
 def trajectory(key: str, answer: str | None, docid: str) -> Trajectory:
-    found = [Document(docid, "some text </search>"), Document("", "no id")]
-    turns = [Turn.searched("<think>hm</think><search>x</search>", ["x"], [found])]
+    documents = [Document(docid, "some text </search>"), Document("", "no id")]
+    turns = [Turn.searched("<think>hm</think><search>x</search>", ["x"], [documents])]
     if answer is not None:
         turns.append(Turn(f"<answer>{answer}</answer>", "answer"))
     return Trajectory(
@@ -201,12 +201,12 @@ def test_the_benchmarks_own_script_evaluates_our_runs(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     [summary] = (tmp_path / "evals").rglob("evaluation_summary.json")
-    found = json.loads(summary.read_text())
-    assert found["LLM"] == "mine" and found["Accuracy (%)"] == pytest.approx(33.33, abs=0.01)
+    figures = json.loads(summary.read_text())
+    assert figures["LLM"] == "mine" and figures["Accuracy (%)"] == pytest.approx(33.33, abs=0.01)
     # Question 8 found nothing of its evidence, the others all of it.
-    assert found["Recall (%)"] == pytest.approx(66.67, abs=0.01)
-    assert found["avg_tool_stats"] == {"search": 1.0}
-    assert {one["query_id"]: one["correct"] for one in found["per_query_metrics"]} == {
+    assert figures["Recall (%)"] == pytest.approx(66.67, abs=0.01)
+    assert figures["avg_tool_stats"] == {"search": 1.0}
+    assert {question["query_id"]: question["correct"] for question in figures["per_query_metrics"]} == {
         "7": True,
         "8": False,
         "9": False,

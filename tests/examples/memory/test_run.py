@@ -28,17 +28,17 @@ def turn(action: str, row: int) -> dict:
 
 
 def test_figures_are_shares_of_trajectories_whatever_their_rows():
-    one = {"id": "q", "question": "?", "protocol": "memory"}
-    one |= {"data_source": "demo/both", "rewards": {"em": 1.0}, "status": "answered"}
+    record = {"id": "q", "question": "?", "protocol": "memory"}
+    record |= {"data_source": "demo/both", "rewards": {"em": 1.0}, "status": "answered"}
     rewriting = [turn("search", 0), turn("backtrack", 0), turn("summary", 1), turn("answer", 2)]
-    found = figures(
+    figures_ = figures(
         [
-            {**one, "turns": rewriting},
-            {**one, "rewards": {"em": 0.0}, "status": "token_limit", "turns": [turn("search", 0)]},
+            {**record, "turns": rewriting},
+            {**record, "rewards": {"em": 0.0}, "status": "token_limit", "turns": [turn("search", 0)]},
         ]
     )
-    assert found["EM all"] == found["EM both"] == found["summary"] == found["backtrack"] == 0.5
-    assert found["token limit"] == 0.5 and found["rows"] == 2.0
+    assert figures_["EM all"] == figures_["EM both"] == figures_["summary"] == figures_["backtrack"] == 0.5
+    assert figures_["token limit"] == 0.5 and figures_["rows"] == 2.0
 
 
 @pytest.mark.parametrize(

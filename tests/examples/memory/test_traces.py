@@ -32,11 +32,11 @@ ON = ({"on": 1.0}, {"on": 1.0})
 @pytest.fixture(scope="module")
 def setups():
     """The agent of each protocol."""
-    found = {}
+    setups_ = {}
     for name in (MEMORY, PLAIN):
         protocol = memory_protocol(name)
-        found[name] = memory_setup(add_memory_tokens(protocol)[1], protocol)
-    return found
+        setups_[name] = memory_setup(add_memory_tokens(protocol)[1], protocol)
+    return setups_
 
 
 def play(setup, habits, count=24, **budget):

@@ -14,27 +14,27 @@ from rag_r1.runs.errors import RunError
 from tests.evaluation.finished_runs import record, write_run
 
 
-def run_of(folder: Path, **given) -> Path:
+def run_of(folder: Path, **fields) -> Path:
     """One question of each kind; those with two facts are searched for in `given["searches"]`."""
     records = [
         record("q1", source="demo/one_hop", searches=[["a"]], seconds=1.0),
         record("q2", source="demo/bridge", searches=[["a"], ["b"]], seconds=2.0),
-        record("q3", "no", source="demo/comparison", **given),
-        record("q4", source="demo/both", **given),
+        record("q3", "no", source="demo/comparison", **fields),
+        record("q4", source="demo/both", **fields),
     ]
     return write_run(folder, records)
 
 
 def test_rounds_are_turns_with_a_search_however_many_queries_they_have(tmp_path):
-    found = read_figures(run_of(tmp_path, searches=[["a", "b", "c"]], seconds=3.0))
-    assert found["bridge"] == GroupFigures(1, 1.0, 2.0, 2.0)
-    assert found[TWO_FACTS] == GroupFigures(2, 0.5, 1.0, 3.0)
-    assert found[ALL] == GroupFigures(4, 0.75, 1.25, 2.25)
+    figures = read_figures(run_of(tmp_path, searches=[["a", "b", "c"]], seconds=3.0))
+    assert figures["bridge"] == GroupFigures(1, 1.0, 2.0, 2.0)
+    assert figures[TWO_FACTS] == GroupFigures(2, 0.5, 1.0, 3.0)
+    assert figures[ALL] == GroupFigures(4, 0.75, 1.25, 2.25)
 
 
 def test_a_kind_without_questions_has_no_figures(tmp_path):
-    found = read_figures(write_run(tmp_path, [record("q1", source="demo/both")]))
-    assert list(found) == ["both", TWO_FACTS, ALL]
+    figures = read_figures(write_run(tmp_path, [record("q1", source="demo/both")]))
+    assert list(figures) == ["both", TWO_FACTS, ALL]
 
 
 def test_an_episode_that_failed_has_no_time_that_counts(tmp_path):
@@ -64,7 +64,7 @@ def test_each_part_of_the_claim_holds_or_not(figures, expected):
     assert list(criteria_met(figures).values()) == expected
 
 
-def told(*seeds: dict) -> dict:
+def results(*seeds: dict) -> dict:
     runs = [
         {"seed": number, **{arm: {TWO_FACTS: of[arm], ALL: of[arm]} for arm in of}}
         for number, of in enumerate(seeds)
@@ -74,7 +74,7 @@ def told(*seeds: dict) -> dict:
 
 
 def test_the_page_tells_the_change_what_held_and_the_papers_figures():
-    page = markdown(told(arms(), arms(em=(0.8, 0.7)), arms(rounds=(2.0, 1.9))))
+    page = markdown(results(arms(), arms(em=(0.8, 0.7)), arms(rounds=(2.0, 1.9))))
     assert "| two independent facts | 0.80 | 0.83 | 2.00 | 1.30 | -35 % | 2.00 | 1.40 | -30 % |" in page
     assert "- EM at least as high: held in part (2 of 3 seeds)" in page
     assert "- at least 45 % fewer search rounds: held in part (2 of 3 seeds)" in page
@@ -83,7 +83,7 @@ def test_the_page_tells_the_change_what_held_and_the_papers_figures():
 
 
 def test_a_finished_comparison_is_printed_again_and_other_settings_are_refused(tmp_path, capsys):
-    made = told(arms(), arms())
+    made = results(arms(), arms())
     for run in made["runs"]:
         folder = tmp_path / f"seed{run['seed']}"
         folder.mkdir()
