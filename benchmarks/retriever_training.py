@@ -119,10 +119,7 @@ def write(path: Path, results: Mapping[str, Any]) -> None:
 
 
 def split(
-    number: int,
-    questions: Sequence[Mapping[str, Any]],
-    args: argparse.Namespace,
-    made_of: Mapping[str, Any],
+    number: int, questions: Sequence[Mapping[str, Any]], args: argparse.Namespace, made_of: Mapping[str, Any]
 ) -> dict[str, Any]:
     """The recall of one split, measured or read: {"untrained": {k: recall}, "trained": {k: recall}}."""
     folder = args.work / f"split{number}"

@@ -16,7 +16,7 @@ def test_the_best_ten_are_those_of_the_largest_products_and_ties_are_in_corpus_o
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("what", ["speed", "recall"])
+@pytest.mark.parametrize("measure", ["speed", "recall"])
 def test_a_small_run_prints_a_table(measure, towns, tmp_path, capsys):
     assert main([measure, *towns, "--rounds", "1", "--encoder-cache", str(tmp_path / "kept")]) == 0
     printed = capsys.readouterr().out

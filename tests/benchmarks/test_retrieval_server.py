@@ -88,7 +88,7 @@ def test_the_ceiling_counts_every_question_with_the_time_of_its_batch():
 
 
 @pytest.mark.parametrize(
-    "given, reason",
+    "arguments, reason",
     [
         (["--anchor", "bm25", "."], "the only anchor is search-r1"),
         (["--anchor", "search-r1", "."], "belong together"),
