@@ -8,9 +8,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from rag_r1.data.errors import DataError
 from rag_r1.data.files.bad_rows import HELP, BadRows
 from rag_r1.data.files.qa_parquet import REPEATED, Split, make_splits, write_splits
-from rag_r1.data.files.questions import DataError, QuestionFile, read_file, read_hub
+from rag_r1.data.files.questions import QuestionFile, read_file, read_hub
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, argument, read_arguments, with_defaults
 from rag_r1.protocols import Protocol, ProtocolError, load_protocol, protocol_names
@@ -32,17 +33,22 @@ repeated_questions.jsonl lists all of these rows.
 """
 
 
-class QuestionArguments(Arguments):
-    """The arguments that all scripts share; each script sets its own defaults (`with_defaults`)."""
+class SetArguments(Arguments):
+    """The arguments of every command that writes a set of questions."""
 
     out: Path = argument("folder for the parquet files", "DIR")
+    protocol: str = argument(
+        f"shipped protocol ({', '.join(protocol_names())}) or your own .yaml", "NAME", default="rag_r1_mq"
+    )
+    prompt: str | None = argument("your own prompt: a text file with {question} in it", "FILE", default=None)
+    skip_bad_rows: bool = argument(HELP, default=False)
+
+
+class QuestionArguments(SetArguments):
+    """The arguments that all scripts share; each script sets its own defaults (`with_defaults`)."""
+
     train: str | None = argument("file of questions to train on", "FILE", default=None)
     validation: str | None = argument("file of questions to validate on", "FILE", default=None)
-    protocol: str = argument(
-        f"shipped protocol ({', '.join(protocol_names())}) or your own .yaml", "NAME", default="rag_r1_sq"
-    )
-    skip_bad_rows: bool = argument(HELP, default=False)
-    prompt: str | None = argument("your own prompt: a text file with {question} in it", "FILE", default=None)
     source_name: str = argument(
         "data_source of the rows, under which veRL reports them, and the prefix of their ids", "NAME"
     )

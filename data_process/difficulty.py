@@ -23,9 +23,10 @@ from pathlib import Path
 from typing import Any
 
 from rag_r1.data.difficulty_class import EASY, HARD, MEDIUM, difficulty_class
+from rag_r1.data.errors import DataError
 from rag_r1.data.files.bad_rows import BadRows
 from rag_r1.data.files.duplicates import DUPLICATE, RepeatedRow, golds_key, question_key
-from rag_r1.data.files.questions import DataError, Question
+from rag_r1.data.files.questions import Question
 from rag_r1.data.files.row_files import parse_json_line
 
 ANY = "any"
@@ -38,12 +39,7 @@ MakeUp = Mapping[tuple[str, str], int]
 #: R1-Searcher's two stages: 350 and 8,148 questions.
 PUBLISHED: dict[int, MakeUp] = {
     1: {("hotpotqa", MEDIUM): 200, ("2wiki", MEDIUM): 150},
-    2: {
-        ("hotpotqa", MEDIUM): 2561,
-        ("hotpotqa", HARD): 2000,
-        ("2wiki", MEDIUM): 1087,
-        ("2wiki", HARD): 2500,
-    },
+    2: {("hotpotqa", MEDIUM): 2561, ("hotpotqa", HARD): 2000, ("2wiki", MEDIUM): 1087, ("2wiki", HARD): 2500},
 }
 
 
@@ -114,10 +110,7 @@ def read_difficulties(path: str | Path, skip_bad_rows: bool = False) -> Difficul
 
 
 def _read_line(
-    row: Any,
-    by_id: dict[str, str],
-    by_question: dict[str, str],
-    played: dict[str, list[bool]],
+    row: Any, by_id: dict[str, str], by_question: dict[str, str], played: dict[str, list[bool]]
 ) -> None:
     """Record the difficulty in a line. Raises ValueError if there is none."""
     if isinstance(row, ValueError):

@@ -23,8 +23,8 @@ from pathlib import Path
 
 import numpy as np
 
+from rag_r1.data.errors import DataError
 from rag_r1.data.files.duplicates import question_key
-from rag_r1.data.files.row_files import DataError
 from rag_r1.io.atomic_files import name_in_errors
 
 GRAM = 3

@@ -117,30 +117,29 @@ class QuestionPool:
             "CREATE TEMP TABLE several AS SELECT split, key, answers, MIN(seq) AS first FROM rows "
             "GROUP BY split, key, answers HAVING COUNT(*) > 1"
         )
-        self._mark(
+        self._base.execute(
             "UPDATE rows SET outcome = ?, first = several.first FROM several "
             "WHERE rows.split = several.split AND rows.key = several.key AND rows.answers = several.answers "
             "AND rows.seq > several.first",
-            DUPLICATE,
+            (DUPLICATE,),
         )
 
     def drop_overlap(self) -> None:
         """Mark the rows of train whose question a row of test has that is written."""
-        self._mark(f"UPDATE rows SET outcome = ?, first = tested.first FROM {_TESTED} AND {_LEFT}", IN_TEST)
+        self._base.execute(
+            f"UPDATE rows SET outcome = ?, first = tested.first FROM {_TESTED} AND {_LEFT}", (IN_TEST,)
+        )
 
     def draw(self, entry: int) -> None:
         """Mark the rows of an entry that are not drawn, if it has more than are wanted."""
         wanted = self.entries[entry]
         if wanted.take is not None:
-            self._mark(
+            self._base.execute(
                 f"UPDATE rows SET outcome = ? WHERE entry = {entry} AND outcome IS NULL AND seq NOT IN "
                 f"(SELECT seq FROM rows WHERE entry = {entry} AND outcome IS NULL ORDER BY draw, seq "
                 f"LIMIT {wanted.take * wanted.join})",
-                NOT_DRAWN,
+                (NOT_DRAWN,),
             )
-
-    def _mark(self, statement: str, outcome: str) -> None:
-        self._base.execute(statement, (outcome,))
 
     def counts(self, entry: int) -> dict[str | None, int]:
         """Rows of an entry by outcome; None: those that are written."""

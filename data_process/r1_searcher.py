@@ -27,10 +27,11 @@ sys.path.insert(0, str(Path(__file__).parent.parent))  # so that the script also
 
 from data_process.command import BAD_ROWS, ROWS, QuestionArguments, run  # noqa: E402
 from data_process.difficulty import CLASSES, PUBLISHED, SOURCES, MakeUp, read_difficulties, select  # noqa: E402
+from rag_r1.data.errors import DataError  # noqa: E402
 from rag_r1.data.files.bad_rows import BadRows  # noqa: E402
 from rag_r1.data.files.duplicates import question_key  # noqa: E402
 from rag_r1.data.files.qa_parquet import Split, make_splits  # noqa: E402
-from rag_r1.data.files.questions import DataError, QuestionFile, read_file  # noqa: E402
+from rag_r1.data.files.questions import QuestionFile, read_file  # noqa: E402
 from rag_r1.options.command_line import argument, read_arguments, with_defaults  # noqa: E402
 
 
@@ -38,8 +39,7 @@ class StageArguments(QuestionArguments):
     """The stage, and the raw files from which it can be drawn."""
 
     stage: Annotated[
-        Literal[tuple(PUBLISHED)],
-        BeforeValidator(lambda value: int(value) if value.isdecimal() else value),
+        Literal[tuple(PUBLISHED)], BeforeValidator(lambda value: int(value) if value.isdecimal() else value)
     ] = argument("stage of R1-Searcher whose published counts are used")
     hotpotqa: str | None = argument("HotpotQA's raw training file, instead of --train", "FILE", default=None)
     two_wiki: str | None = argument("2WikiMultihopQA's raw training file", "FILE", default=None, flag="2wiki")

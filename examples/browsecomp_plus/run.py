@@ -31,11 +31,8 @@ from rag_r1.io.atomic_files import write_text
 from rag_r1.io.bounded_http import bounded_http_client
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, argument, read_arguments
+from rag_r1.runs.errors import RunError
 from rag_r1.tools.retrieval.client import RetrieverConfig, token_header
-
-
-class SearcherError(RuntimeError):
-    """The retrieval server did not answer as it should; the message gives its address and the reason."""
 
 
 class RetrievalServerSearcher:
@@ -58,7 +55,7 @@ class RetrievalServerSearcher:
         )
 
     def __init__(self, args: argparse.Namespace):
-        """Raises SearcherError if no retrieval server is ready at the address."""
+        """Raises RunError if no retrieval server is ready at the address."""
         config = RetrieverConfig(url=args.retriever_url, timeout_s=args.retriever_timeout)
         self._index = {"index": args.retriever_index} if args.retriever_index else {}
         self._client = bounded_http_client(config.timeout_s, token_header(), config.base)
@@ -66,7 +63,7 @@ class RetrievalServerSearcher:
         self._backend = str(status.get("indexes", {}).get(args.retriever_index, status).get("backend", ""))
 
     def search(self, query: str, k: int = 10) -> list[dict[str, Any]]:
-        """At most `k` documents, best first: `{"docid", "score", "text"}`. Raises SearcherError."""
+        """At most `k` documents, best first: `{"docid", "score", "text"}`. Raises RunError."""
         body = {"queries": [query], "topk": k, "return_scores": True, **self._index}
         hits = self._request("POST", "/retrieve", body)["result"][0]
         return [
@@ -75,7 +72,7 @@ class RetrievalServerSearcher:
         ]
 
     def get_document(self, docid: str) -> dict[str, Any] | None:
-        """The whole document, `{"docid", "text"}`; None if there is none. Raises SearcherError."""
+        """The whole document, `{"docid", "text"}`; None if there is none. Raises RunError."""
         [document] = self._request("POST", "/documents", {"ids": [docid], **self._index})["result"]
         return document and {"docid": document["id"], "text": document["contents"]}
 
@@ -99,10 +96,10 @@ class RetrievalServerSearcher:
         try:
             answer = self._client.request(method, path, json=body)
             if answer.status_code != 200:
-                raise SearcherError(f"{address} answered {answer.status_code}: {answer.text[:300]}")
+                raise RunError(f"{address} answered {answer.status_code}: {answer.text[:300]}")
             return answer.json()
         except (httpx.HTTPError, ValueError, RecursionError) as error:
-            raise SearcherError(f"no retrieval server answers at {address}: {error}") from error
+            raise RunError(f"no retrieval server answers at {address}: {error}") from error
 
 
 def to_benchmark_run(record: Trajectory, query_id: str, model: str = "") -> dict[str, Any]:

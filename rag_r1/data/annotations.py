@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from rag_r1.data.errors import DataError
 from rag_r1.data.evidence import GoldEvidence
 from rag_r1.data.files.bad_rows import BadRows
 from rag_r1.data.rows import QuestionRow
@@ -24,10 +25,6 @@ from rag_r1.io.bounded_json import json_file_bytes, read_json_line
 Value = TypeVar("Value")
 #: Largest file: a million questions with ten passages each have less.
 _MAX_BYTES, _MAX_VALUES = 256 << 20, 10_000_000
-
-
-class AnnotationError(ValueError):
-    """A side file that cannot be used; the message names the file and the remedy."""
 
 
 class Annotations(Generic[Value]):
@@ -54,13 +51,13 @@ class Annotations(Generic[Value]):
         return self._values[place]
 
     def check(self) -> None:
-        """Raises AnnotationError if the file is about none of the questions, or if an id has two meanings."""
+        """Raises DataError if the file is about none of the questions, or if an id has two meanings."""
         if not self._matched:
-            raise AnnotationError(
+            raise DataError(
                 f"{self.path} names none of the run's questions: give the file that was made for this data"
             )
         if self._ambiguous:
-            raise AnnotationError(
+            raise DataError(
                 f"{self.path}: two questions of the run have the same own id ({self._ambiguous}): give the "
                 "whole ids of the data set's rows"
             )
@@ -69,7 +66,7 @@ class Annotations(Generic[Value]):
 def read_answerable(path: Path, bad: BadRows) -> Annotations[bool]:
     """Whether the corpus can answer a question, as far as the file says.
 
-    Rows that cannot be used are added to `bad`. Raises AnnotationError."""
+    Rows that cannot be used are added to `bad`. Raises DataError."""
     values: dict[tuple[str | None, str], bool] = {}
     for number, source, row in _rows(path, bad):
         own_id = row.get("id") if isinstance(row, Mapping) else row
@@ -96,7 +93,7 @@ def read_supporting(path: Path, bad: BadRows) -> Annotations[GoldEvidence]:
 def with_supporting(rows: Sequence[QuestionRow], supporting: Annotations[GoldEvidence]) -> list[QuestionRow]:
     """The rows, which name the passages that the file names; those of other questions name what they did.
 
-    Raises AnnotationError if the file is about none of the questions, or if an id has two meanings."""
+    Raises DataError if the file is about none of the questions, or if an id has two meanings."""
     named = [_naming(row, supporting.get(row.data_source, row.id)) for row in rows]
     supporting.check()
     return named
@@ -114,7 +111,7 @@ def _rows(path: Path, bad: BadRows) -> Iterator[tuple[int, str | None, Any]]:
     try:
         text = json_file_bytes(path, _MAX_BYTES, _MAX_VALUES).decode("utf-8")
     except (OSError, ValueError) as error:
-        raise AnnotationError(f"cannot read {path}: {error}; correct the path, or make it again") from error
+        raise DataError(f"cannot read {path}: {error}; correct the path, or make it again") from error
     try:
         whole = json.loads(text)
     except (ValueError, RecursionError):

@@ -19,12 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from rag_r1.config.agent_setup import AgentSetup
-from rag_r1.data.annotations import (
-    AnnotationError,
-    read_answerable,
-    read_supporting,
-    with_supporting,
-)
+from rag_r1.data.annotations import read_answerable, read_supporting, with_supporting
+from rag_r1.data.errors import DataError
 from rag_r1.data.files.bad_rows import BadRows
 from rag_r1.data.rows import QuestionRow
 from rag_r1.evaluation.baselines import Condition
@@ -58,7 +54,7 @@ def prepare_evaluation(args: EvalArguments) -> RunSetup:
         if args.card and supporting is not None:
             rows = with_supporting(ready.questions.rows, supporting)
             ready = replace(ready, questions=replace(ready.questions, rows=rows))
-    except AnnotationError as error:
+    except DataError as error:
         raise RunError(str(error)) from error
     return ready
 

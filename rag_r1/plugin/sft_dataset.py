@@ -20,14 +20,15 @@ import torch
 from omegaconf import ListConfig, OmegaConf
 from torch.utils.data import Dataset
 
-from rag_r1.data.sft_rows import SftRowError, SftTokens, protocol_of_rows, read_sft_rows
+from rag_r1.data.errors import DataError
+from rag_r1.data.sft_rows import SftTokens, protocol_of_rows, read_sft_rows
 
 
 class SftDataset(Dataset):
     """Rows that `rag-r1 sft-data` wrote, as tokens; veRL calls it with its keys `data`.
 
     `data.protocol` is the name or the file of the protocol; by default the one that the rows name. Raises
-    SftRowError for files and rows that cannot be used.
+    DataError for files and rows that cannot be used.
     """
 
     def __init__(
@@ -39,15 +40,15 @@ class SftDataset(Dataset):
         max_samples: int = -1,
     ):
         if config.get("pad_mode", "no_padding") != "no_padding":
-            raise SftRowError("data.pad_mode must be no_padding: veRL's engines take nothing else")
+            raise DataError("data.pad_mode must be no_padding: veRL's engines take nothing else")
         if config.get("truncation", "error") != "error":
-            raise SftRowError("data.truncation must be error: a cut row is not what a rollout sees")
+            raise DataError("data.truncation must be error: a cut row is not what a rollout sees")
         files = list(parquet_files) if isinstance(parquet_files, list | ListConfig) else [parquet_files]
         self.rows = [row for file in files for row in read_sft_rows(file)]
         if 0 < max_samples < len(self.rows):
             self.rows = self.rows[:max_samples]
         if not self.rows:
-            raise SftRowError(f"{', '.join(map(str, files))}: no rows: make them with `rag-r1 sft-data`")
+            raise DataError(f"{', '.join(map(str, files))}: no rows: make them with `rag-r1 sft-data`")
         chat = config.get("apply_chat_template_kwargs") or {}
         chat = OmegaConf.to_container(chat, resolve=True) if OmegaConf.is_config(chat) else chat
         self.tokens = SftTokens(tokenizer, protocol_of_rows(self.rows, config.get("protocol")), chat)
@@ -61,11 +62,11 @@ class SftDataset(Dataset):
         row = self.rows[item]
         made = self.tokens(row)
         if len(made.ids) > self.max_length:
-            raise SftRowError(
+            raise DataError(
                 f"the row {row.id!r} has {len(made.ids)} tokens, more than data.max_length={self.max_length}"
             )
         if made.mask[0]:
-            raise SftRowError(f"the row {row.id!r} has no prompt")
+            raise DataError(f"the row {row.id!r} has no prompt")
         return {
             "input_ids": torch.tensor(made.ids),
             "position_ids": torch.arange(len(made.ids)),

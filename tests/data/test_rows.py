@@ -99,10 +99,8 @@ def test_rows_that_are_written_one_by_one_are_those_of_a_list_in_one_schema(tmp_
 def test_an_error_while_writing_leaves_the_file_of_before_and_names_the_row(tmp_path: Path):
     path = tmp_path / "train.parquet"
     path.write_bytes(b"before")
-    with (
-        pytest.raises(ValueError, match="row made/train/1: undeclared metadata colour"),
-        RowWriter(path) as writer,
-    ):
+    message = "row made/train/1: undeclared metadata colour"
+    with pytest.raises(ValueError, match=message), RowWriter(path) as writer:
         writer.add(replace(ROW, metadata={"colour": "red"}))
     assert [(file.name, file.read_bytes()) for file in tmp_path.iterdir()] == [("train.parquet", b"before")]
 
@@ -134,32 +132,17 @@ def test_verls_batch_is_read_as_the_file_is():
     assert QuestionRow.from_row({"uid": "u"}).id == "u"
 
 
+KEYS = "question id split target ground_truth role content index".split()
+COLUMNS = "prompt raw_prompt data_source reward_model extra_info uid".split()
+arrays = st.just(np.array(["x", "y"], dtype=object))
 cells = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.floats()
-    | texts
-    | st.just(np.array(["x", "y"], dtype=object)),
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.dictionaries(
-            st.sampled_from(
-                ["question", "id", "split", "target", "ground_truth", "role", "content", "index"]
-            ),
-            inner,
-            max_size=4,
-        )
-    ),
+    st.none() | st.booleans() | st.integers() | st.floats() | texts | arrays,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(KEYS), inner, max_size=4),
     max_leaves=12,
 )
 
 
-@given(
-    st.dictionaries(
-        st.sampled_from(["prompt", "raw_prompt", "data_source", "reward_model", "extra_info", "uid"]), cells
-    )
-)
+@given(st.dictionaries(st.sampled_from(COLUMNS), cells))
 def test_any_row_can_be_read(row):
     read = QuestionRow.from_row(row)
     assert isinstance(read.question, str) and isinstance(read.id, str) and read.split

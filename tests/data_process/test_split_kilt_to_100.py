@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data_process import split_kilt_to_100
-from data_process.split_kilt_to_100 import KiltError, main, split, split_page
+from data_process.split_kilt_to_100 import main, split, split_page
+from rag_r1.data.errors import DataError
 
 
 def page(title, *paragraphs):
@@ -117,7 +118,7 @@ def test_what_is_left_of_another_input_is_not_taken_over(kilt, tmp_path):
 def test_a_line_that_is_no_page_is_named(tmp_path, line, fault):
     path = tmp_path / "kilt.json"
     path.write_text(json.dumps(PAGES[0]) + "\n\n" + line + "\n")
-    with pytest.raises(KiltError, match=f"kilt.json, line 3: .*{fault}"):
+    with pytest.raises(DataError, match=f"kilt.json, line 3: .*{fault}"):
         split(path, tmp_path / "out.jsonl", progress=False)
 
 

@@ -26,15 +26,11 @@ _NEAR_END = 16
 _SPACE = " \t\n\r"
 
 
-class ArrayError(ValueError):
-    """The text is not an array; the message says why, and after which element."""
-
-
 def elements(text: TextIO, begin: int = 1, whole: bool = True) -> Iterator[Any]:
     """The elements of the array whose opening bracket ends at the character `begin` of the text.
 
-    `whole`: nothing but the array may be in the text. Raises ArrayError, after the elements that can be read,
-    and RecursionError for an element that is nested too deeply.
+    `whole`: nothing but the array may be in the text. Raises ValueError, with the reason and the last
+    element that can be read, after all of these, and RecursionError for one that is nested too deeply.
     """
     window, number = _TextWindow(text, begin), 0
     try:
@@ -50,12 +46,12 @@ def elements(text: TextIO, begin: int = 1, whole: bool = True) -> Iterator[Any]:
                 if sign == "]":
                     break
                 if sign != ",":
-                    raise ArrayError(f"expecting a comma or the end, not {sign!r}" if sign else "it ends")
+                    raise ValueError(f"expecting a comma or the end, not {sign!r}" if sign else "it ends")
         if whole and window.next_character():
-            raise ArrayError("there is more text after its end")
+            raise ValueError("there is more text after its end")
     except ValueError as error:
         reason = error.msg if isinstance(error, json.JSONDecodeError) else str(error)
-        raise ArrayError(f"{reason} {f'after element {number}' if number else 'at its beginning'}") from error
+        raise ValueError(f"{reason} {f'after element {number}' if number else 'at its beginning'}") from error
 
 
 class _TextWindow:
@@ -68,14 +64,14 @@ class _TextWindow:
 
     def next_character(self) -> str:
         """The next character that is not white space, without reading it; empty at the end of the text.
-        Raises ArrayError for white space without end: gzip packs gigabytes of it into a megabyte."""
+        Raises ValueError for white space without end: gzip packs gigabytes of it into a megabyte."""
         spaces = 0
         while True:
             while self.at < len(self.buffer) and self.buffer[self.at] in _SPACE:
                 self.at += 1
                 spaces += 1
             if spaces > MOST_SPACE:
-                raise ArrayError(f"more than {MOST_SPACE:,} characters of white space in a row")
+                raise ValueError(f"more than {MOST_SPACE:,} characters of white space in a row")
             if self.at < len(self.buffer):
                 return self.buffer[self.at]
             if not self._more():
@@ -107,7 +103,7 @@ class _TextWindow:
         end of the text."""
         left = len(self.buffer) - self.at
         if left > LONGEST:
-            raise ArrayError(f"an element of more than {LONGEST:,} characters")
+            raise ValueError(f"an element of more than {LONGEST:,} characters")
         if more := self.text.read(max(CHUNK, left)):
             self.buffer, self.at = self.buffer[self.at :] + more, 0
         return bool(more)

@@ -23,7 +23,7 @@ from pydantic import Field
 from pydantic_settings import CliPositionalArg
 
 from rag_r1.agent.records import RecordError
-from rag_r1.data.annotations import AnnotationError
+from rag_r1.data.errors import DataError
 from rag_r1.data.files.bad_rows import HELP
 from rag_r1.evaluation.report.bootstrap import Bootstrap, Estimate, RatioSums
 from rag_r1.evaluation.report.measures import Measure, by_source, measures_of
@@ -37,7 +37,7 @@ from rag_r1.rollouts.provenance_facts import ProvenanceError
 
 REPORT_JSON, REPORT_MD = "report.json", "report.md"
 #: What can be wrong with the files of a run; the message says what to do.
-WRONG_RUN = (TableError, AnnotationError, RecordError, ProvenanceError, OSError)
+WRONG_RUN = (TableError, DataError, RecordError, ProvenanceError, OSError)
 
 
 @dataclass(frozen=True)

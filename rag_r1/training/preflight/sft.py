@@ -11,7 +11,8 @@ from pathlib import Path
 from omegaconf import DictConfig, ListConfig
 from tqdm import tqdm
 
-from rag_r1.data.sft_rows import SftRow, SftRowError, SftTokens, protocol_of_rows, read_sft_rows
+from rag_r1.data.errors import DataError
+from rag_r1.data.sft_rows import SftRow, SftTokens, protocol_of_rows, read_sft_rows
 from rag_r1.options.problems import PreflightReport, Problem, error, is_unset, plain, warning
 from rag_r1.protocols import Protocol
 from rag_r1.training.preflight.model import check_model, check_tags
@@ -54,7 +55,7 @@ def _rows(config: DictConfig, key: str, report: PreflightReport) -> list[SftRow]
     for file in list(files) if isinstance(files, ListConfig) else [files]:
         try:
             found = list(read_sft_rows(Path(file).expanduser()))
-        except (SftRowError, OSError) as fault:
+        except (DataError, OSError) as fault:
             report.problems.append(error(f"data.{key}", str(fault), "give files made by `rag-r1 sft-data`"))
             continue
         if not found:
@@ -67,7 +68,7 @@ def _rows(config: DictConfig, key: str, report: PreflightReport) -> list[SftRow]
 def _protocol(config: DictConfig, rows: list[SftRow]) -> tuple[Protocol | None, list[Problem]]:
     try:
         return protocol_of_rows(rows, config.data.get("protocol")), []
-    except SftRowError as fault:
+    except DataError as fault:
         remedy = "set it to the protocol that the rows were made for"
         return None, [error("data.protocol", str(fault), remedy)]
 
@@ -81,7 +82,7 @@ def _lengths(
     for row in tqdm(longest, desc=f"data.{key}", unit="row", mininterval=5, disable=len(longest) < COUNTED):
         try:
             most = max(most, len(tokens(row).ids))
-        except (SftRowError, ValueError) as fault:
+        except (DataError, ValueError) as fault:
             return [error(f"data.{key}", str(fault), "make the data with this model's tokenizer")]
     if rows:
         which = "all" if len(longest) == len(rows) else f"the {COUNTED} longest by characters"
