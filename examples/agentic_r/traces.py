@@ -11,14 +11,14 @@ trained later.
 
 from __future__ import annotations
 
-import asyncio
 import random
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from examples.agentic_r.world import WORDING, MisleadingWorld, draw_questions, fresh_misleading_world
-from rag_r1.agent import Codec, Generation, TrainingRow
+from examples.common.scripted_episodes import Script, play_rows
+from rag_r1.agent import Codec, TrainingRow
 from rag_r1.config.agent_setup import AgentSetup
 from rag_r1.demo.traces import answer_turn, conclude, entity_value_text, guess, search_turn
 from rag_r1.demo.world import Lookup, Question
@@ -74,8 +74,8 @@ class NoisySearch:
 
 
 @dataclass
-class ScriptedSearcher:
-    """The policy's part in one episode, as the agent core's Engine; see the top of the module."""
+class ScriptedSearcher(Script):
+    """See the top of the module."""
 
     question: Question
     world: MisleadingWorld
@@ -86,12 +86,7 @@ class ScriptedSearcher:
     _known: list[Lookup] = field(default_factory=list)
     _searches: int = 0  # searches for the present fact
 
-    async def generate(self, context: list[int], max_tokens: int, stop: Sequence[str]) -> Generation:
-        """The next turn; what exceeds the limit is cut off, as an engine does it."""
-        return Generation(self.codec.encode(self.turn(self.codec.decode(context)))[:max_tokens])
-
     def turn(self, context: str) -> str:
-        """The text of the next turn, after what the context shows."""
         fact = self.question.lookups[len(self._known)]
         if not self._searches:
             first = not self._known
@@ -131,24 +126,10 @@ def scripted_rows(setup: AgentSetup, habits: BehaviourRates, seed: str, step: in
     world = fresh_misleading_world(rng)
     search = NoisySearch.of(world, rng)
     setup = replace(setup, tools=lambda: search_tools(search))
-    return asyncio.run(
-        _play(setup, habits, world, search, draw_questions(world.world, BATCH, rng.randrange(1 << 48)))
+    questions = draw_questions(world.world, BATCH, rng.randrange(1 << 48))
+    return play_rows(
+        setup, questions, lambda question: ScriptedSearcher(question, world, setup.codec, search, rng, habits)
     )
-
-
-async def _play(
-    setup: AgentSetup,
-    habits: BehaviourRates,
-    world: MisleadingWorld,
-    search: NoisySearch,
-    questions: Sequence[Question],
-) -> list[TrainingRow]:
-    rows = []
-    for question in questions:  # one after the other, since they have one search and one generator
-        episode = setup.episode(ScriptedSearcher(question, world, setup.codec, search, search.rng, habits))
-        await episode.run(question.id, question.text, setup.prompt_ids(question.text))
-        rows += episode.ledger.rows()
-    return rows
 
 
 def _title(passage: Mapping[str, str]) -> str:

@@ -16,20 +16,19 @@ matters:
 After a page that was cut, and so has lost its ending, it guesses.
 
 Summary and backtrack are the only ways on that leave room for another page, and the less frequent ones. A
-protocol without these blocks has the others left, in the same proportions. The training rows are the ledger's
-own, so supervised training, rollout and reinforcement learning have the same contexts, token by token.
+protocol without these blocks has the others left, in the same proportions.
 """
 
 from __future__ import annotations
 
-import asyncio
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+from examples.common.scripted_episodes import Script, play_rows
 from examples.memory.world import KINDS, PageWorld, fresh_pages, reference_line
-from rag_r1.agent import Codec, Generation, TrainingRow
+from rag_r1.agent import Codec, TrainingRow
 from rag_r1.config.agent_setup import AgentSetup
 from rag_r1.demo.search import WorldSearch
 from rag_r1.demo.traces import conclude, entity_value_text, guess
@@ -49,8 +48,8 @@ RIGHT: BehaviourRates = ({"summary": 1.0}, {"backtrack": 1.0})
 
 
 @dataclass
-class ScriptedMemory:
-    """The policy's part in one episode, as the agent core's Engine; see the top of the module."""
+class ScriptedMemory(Script):
+    """See the top of the module."""
 
     question: Question
     pages: PageWorld
@@ -63,12 +62,7 @@ class ScriptedMemory:
     _referred: bool = False  # has a page referred to the name that is searched for?
     _written: bool = False  # are the facts in a summary?
 
-    async def generate(self, context: list[int], max_tokens: int, stop: Sequence[str]) -> Generation:
-        """The next turn; what exceeds the limit is cut off, as an engine does it."""
-        return Generation(self.codec.encode(self.turn(self.codec.decode(context)))[:max_tokens])
-
     def turn(self, context: str) -> str:
-        """The text of the next turn, after what the context shows."""
         if not self._expects_page:
             return self._search()
         self._expects_page = False
@@ -136,20 +130,8 @@ def scripted_rows(setup: AgentSetup, habits: BehaviourRates, seed: str, step: in
     pages = fresh_pages(rng)
     setup = replace(setup, tools=partial(search_tools, WorldSearch(pages.world.passages, topk=1)))
     questions = make_questions(pages.world, BATCH, rng.randrange(1 << 48), KINDS)
-    return asyncio.run(_play(setup, habits, pages, questions, rng))
-
-
-async def _play(
-    setup: AgentSetup,
-    habits: BehaviourRates,
-    pages: PageWorld,
-    questions: Sequence[Question],
-    rng: random.Random,
-) -> list[TrainingRow]:
-    rows = []
-    for question in questions:  # one after the other, since they draw from one generator
-        script = ScriptedMemory(question, pages, setup.protocol, setup.codec, rng, habits)
-        episode = setup.episode(script)
-        await episode.run(question.id, question.text, setup.prompt_ids(question.text))
-        rows += episode.ledger.rows()
-    return rows
+    return play_rows(
+        setup,
+        questions,
+        lambda question: ScriptedMemory(question, pages, setup.protocol, setup.codec, rng, habits),
+    )

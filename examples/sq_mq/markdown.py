@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
@@ -19,19 +18,11 @@ _TWO_FACTS = "two independent facts"
 _TRAINED = " with PPO, sq for EM, mq for EM less 0.05 a turn of a right answer"
 
 
-@dataclass(frozen=True)
-class Criterion:
-    """One part of the claim, on questions with two independent facts: mq's change must be at most this."""
-
-    name: str
-    words: str
-    most: float
-
-
-CRITERIA = (
-    Criterion("rounds", "at least 45 % fewer search rounds", -0.45),
-    Criterion("seconds", "at least 25 % less time a question", -0.25),
-)
+#: Parts of the claim, on questions with two independent facts: the figure, and mq's greatest change of it.
+CRITERIA = {
+    "at least 45 % fewer search rounds": ("rounds", -0.45),
+    "at least 25 % less time a question": ("seconds", -0.25),
+}
 
 
 def change(figures: Mapping[str, Mapping[str, float]], name: str) -> float | None:
@@ -43,9 +34,9 @@ def change(figures: Mapping[str, Mapping[str, float]], name: str) -> float | Non
 def criteria_met(figures: Mapping[str, Mapping[str, float]]) -> dict[str, bool]:
     """Which parts of the claim hold for these figures of sq and mq."""
     met = {"EM at least as high": figures["mq"]["em"] >= figures["sq"]["em"]}
-    for bar in CRITERIA:
-        moved = change(figures, bar.name)
-        met[bar.words] = moved is not None and moved <= bar.most + 1e-9  # not lost to rounding
+    for words, (name, most) in CRITERIA.items():
+        moved = change(figures, name)
+        met[words] = moved is not None and moved <= most + 1e-9  # not lost to rounding
     return met
 
 

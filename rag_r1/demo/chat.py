@@ -32,10 +32,7 @@ _EXAMPLES = 6
 #: Tokens of the demo's context, and its episodes at a time in vLLM. A batch has room for all of their
 #: prompts: vLLM on a CPU crashes if it splits the prefill of a seeded request.
 _CONTEXT, _AT_A_TIME = 512, 32
-_VLLM = (
-    *("--max-num-seqs", str(_AT_A_TIME)),
-    *("--max-num-batched-tokens", str(_CONTEXT * _AT_A_TIME)),
-)
+_VLLM = (*("--max-num-seqs", str(_AT_A_TIME)), *("--max-num-batched-tokens", str(_CONTEXT * _AT_A_TIME)))
 _UNTRAINED = (
     "This is the embedded policy: it knows the format, but has not learned to search yet, so it is often "
     'wrong. Train it with "rag-r1 demo", in a few minutes; "rag-r1 serve --demo" in the same folder '

@@ -135,7 +135,7 @@ def write_unrelated_row(
     """Documents that were not asked for and do not contain the answer, or none, and a guess."""
     documents = []
     if rng.random() < FOUND_SHARE:
-        documents = _search_results(_stretch(question, rng), search, _needed(question, world))
+        documents = _search_results(neighbouring_words(question, rng), search, _needed(question, world))
     return [_document_segment(documents, rng), *write_guess_row(question, world, rng, None)]
 
 
@@ -152,10 +152,9 @@ def _search_results(words: str, search: WorldSearch, needed: Sequence[Document])
 
 
 def _document_segment(documents: Sequence[Document], rng: random.Random) -> Segment:
-    """A block of documents. Half of the blocks follow some words: otherwise the policy would learn to read
-    documents only at the beginning of a thought, never after a query."""
-    aside = " " + " ".join(rng.sample(FORMS, rng.randint(3, 9))) if rng.random() < 0.5 else ""
-    return Segment(aside + demo_protocol(NAME).observation([""], [documents]), False)
+    """A block of documents, at the beginning of a thought or after some words."""
+    aside = aside_words(rng)
+    return Segment((f" {aside}" if aside else "") + demo_protocol(NAME).observation([""], [documents]), False)
 
 
 def write_guess_row(question: Question, world: World, rng: random.Random, form: str | None) -> list[Segment]:
@@ -166,11 +165,16 @@ def write_guess_row(question: Question, world: World, rng: random.Random, form: 
 
 def _note(question: Question, form: str, rng: random.Random) -> str:
     """A part of the question in the given form, preceded by a statement of what it is."""
+    label, text = draw_note(question, rng, " ")
+    return f" I take a note of {label}. <|begin_of_{form}|> {text} <|end_of_{form}|>"
+
+
+def draw_note(question: Question, rng: random.Random, separator: str) -> tuple[str, str]:
+    """What a note contains, a key of NOTED, and its text; `separator` stands between names."""
     (label,) = rng.choices(list(NOTED), NOTED.values())
     names = [lookup.entity for lookup in question.lookups if lookup.entity in question.text]
-    stretch, name, every = _stretch(question, rng), rng.choice(names), " ".join(names)
-    text = {"some words": stretch, "a name": name, "every name": every}[label]
-    return f" I take a note of {label}. <|begin_of_{form}|> {text} <|end_of_{form}|>"
+    words, name = neighbouring_words(question, rng), rng.choice(names)
+    return label, {"some words": words, "a name": name, "every name": separator.join(names)}[label]
 
 
 def with_note(text: str) -> str | None:
@@ -179,7 +183,13 @@ def with_note(text: str) -> str | None:
     return match and match[1]
 
 
-def _stretch(question: Question, rng: random.Random) -> str:
+def aside_words(rng: random.Random) -> str:
+    """Some words before every second block of documents: otherwise the policy would learn to read them only
+    at one place."""
+    return " ".join(rng.sample(FORMS, rng.randint(3, 9))) if rng.random() < 0.5 else ""
+
+
+def neighbouring_words(question: Question, rng: random.Random) -> str:
     """Neighbouring words of the question."""
     words = question.text.rstrip("?").replace(",", "").split()
     length = rng.randint(1, LONGEST_NOTE)
@@ -237,10 +247,8 @@ def _write(
         trace = write_unrelated_row(question, world, search, rng)
     elif kind == "drill":
         question, (turn,) = write_drill(world, rng, value_text)
-        text, trace = (
-            question.text,
-            [Segment(turn.text.removeprefix("<think>"), True)],
-        )  # the prompt opened it
+        # The prompt opened the thought.
+        text, trace = question.text, [replace(turn, text=turn.text.removeprefix("<think>"))]
     elif kind == "echo":
         text, trace = write_copy_row(rng)
     else:

@@ -7,13 +7,14 @@ from collections import Counter
 
 import pytest
 import torch
-from transformers import AutoTokenizer
 
 from rag_r1.agent import TokenizerCodec
 from rag_r1.demo import policy, r1_searcher_traces, warm_start, world
 from rag_r1.demo.search import WorldSearch
-from rag_r1.demo.simulate import TorchEngine
+from rag_r1.demo.simulate import TorchEngine, run_rollouts
 from rag_r1.protocols import Answer, Search
+
+from .conftest import check_same_tokens
 
 pytestmark = pytest.mark.slow  # each test samples from a model, or makes one
 
@@ -114,20 +115,17 @@ def test_the_warm_start_takes_a_note_about_as_often_as_it_says(tokenizer):
 
 
 def test_sft_auto_tokenizer_and_rollout_segments_give_the_same_tokens(tokenizer, tmp_path):
-    policy.save_policy(tmp_path, policy.make_policy(tokenizer, 0), tokenizer)
-    codec, rng = TokenizerCodec(AutoTokenizer.from_pretrained(tmp_path)), random.Random(0)
-    for question in QUESTIONS[:12]:
-        traces = (
+    rng = random.Random(0)
+    traces = [
+        (question.text, trace)
+        for question in QUESTIONS[:12]
+        for trace in (
             r1_searcher_traces.write_reading_row(question, SMALL, SEARCH, rng),
             r1_searcher_traces.write_unrelated_row(question, SMALL, SEARCH, rng),
             r1_searcher_traces.write_guess_row(question, SMALL, rng, "memo"),
         )
-        for trace in traces:
-            messages = PROTOCOL.messages(question.text)
-            ids, mask = policy.encode_trace(tokenizer, PROTOCOL, messages, trace)
-            prompt = PROTOCOL.prompt_ids(messages, chat=list, encode=codec.encode)
-            assert ids == prompt + [token for segment in trace for token in codec.encode(segment.text)]
-            assert "".join(codec.decode([i]) for i in ids[len(prompt) :]) == "".join(s.text for s in trace)
+    ]
+    check_same_tokens(tokenizer, tmp_path, PROTOCOL, traces)
 
 
 def test_a_tag_is_put_together_from_parts_and_words_are_whole(tokenizer):
@@ -169,8 +167,6 @@ COMMITTED = (policy.POLICIES / r1_searcher_traces.NAME / "config.json").exists()
     not COMMITTED, reason="left out: no policy yet (python -m rag_r1.demo.warm_start --protocol r1_searcher)"
 )
 def test_the_committed_policy_reads_but_searches_in_less_than_one_trajectory_of_ten():
-    from rag_r1.demo.simulate import run_rollouts
-
     data = world.demo_data(0, train=4, val=160)
     model, tokenizer = policy.load_policy(policy.policy_path(r1_searcher_traces.NAME))
     torch.manual_seed(0)

@@ -26,8 +26,5 @@ def test_ranks_as_the_retrieval_server_with_its_default_settings(tmp_path):
 
 
 def test_a_query_without_a_known_word_finds_nothing():
-    assert WorldSearch([{"id": "0", "contents": '"A"\nThe town lies.'}]).results(["zzz", "the", ""]) == [
-        [],
-        [],
-        [],
-    ]
+    search = WorldSearch([{"id": "0", "contents": '"A"\nThe town lies.'}])
+    assert search.results(["zzz", "the", ""]) == [[], [], []]

@@ -30,12 +30,7 @@ from rag_r1.runs.markdown import Page, number, p_value
 from rag_r1.runs.steps import PipelineFolder
 
 #: The models by the step that has made them, as they are called in the report.
-LABELS = {
-    "base": "base",
-    "sft": "SFT",
-    "grpo": "SFT, then GRPO",
-    "grpo_without_sft": "GRPO without SFT",
-}
+LABELS = {"base": "base", "sft": "SFT", "grpo": "SFT, then GRPO", "grpo_without_sft": "GRPO without SFT"}
 #: Claims: their words, the model that is said to be better, and the other one.
 CLAIMS = (
     ("SFT is better than the base", "sft", "base"),

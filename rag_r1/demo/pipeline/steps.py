@@ -64,23 +64,20 @@ class Pipeline(PipelineArtifacts):
 
     def steps(self) -> list[Step]:
         """All steps that these arguments ask for, in order."""
-        steps_by_name = {
-            step.name: step
-            for step in (
-                self._world(),
-                self._base(),
-                self._traces(),
-                self._sft_data(),
-                self._sft(),
-                self._filter(),
-                self._grpo("grpo", "sft", "filter"),
-                self._grpo("grpo_without_sft", "base", "world"),
-                self._evaluation(),
-            )
-        }
-        names = STEP_NAMES[: STEP_NAMES.index(self.args.until) + 1]
-        left_out = () if self.args.without_sft == "yes" else ("grpo_without_sft",)
-        return [steps_by_name[name] for name in names if name not in left_out]
+        steps = [
+            self._world(),
+            self._base(),
+            self._traces(),
+            self._sft_data(),
+            self._sft(),
+            self._filter(),
+            self._grpo("grpo", "sft", "filter"),
+            self._grpo("grpo_without_sft", "base", "world"),
+            self._evaluation(),
+        ]
+        left_out = {"grpo", "grpo_without_sft"} - set(self.trainings)
+        names = set(STEP_NAMES[: STEP_NAMES.index(self.args.until) + 1]) - left_out
+        return [step for step in steps if step.name in names]
 
     def _world(self) -> Step:
         args = self.args
@@ -94,7 +91,7 @@ class Pipeline(PipelineArtifacts):
         def work(folder: Path) -> dict[str, Any]:
             shutil.rmtree(folder / "index", ignore_errors=True)  # of a start that was killed
             write_text(folder / "prompt.txt", self.protocol.user_prompt)
-            # A real teacher is told the whole format.
+            # A real teacher gets the prompt with the whole format.
             whole = load_protocol(args.protocol).user_prompt
             write_text(folder / "prompt_of_a_real_teacher.txt", whole)
             data = write_demo(folder, self.protocol, args.seed, args.questions, args.held_out)
@@ -204,7 +201,7 @@ class Pipeline(PipelineArtifacts):
             training = SftArguments(recipe="rag_r1/sft/demo", data=data, overrides=overrides)
             words = training.to_argv()
             with bar:
-                run_module("rag_r1.sft.train_command", *words, log=folder / "sft.log", watch=bar.update)
+                run_module("rag_r1.sft.train_command", *words, log=folder / "sft.log", watch=bar.read)
             return {"samples": rows, "epochs": args.sft_epochs, "loss": bar.loss}
 
         return Step("sft", settings, work, ("run/model",), ("base", "sft_data"))
@@ -260,14 +257,16 @@ class Pipeline(PipelineArtifacts):
         return Step(name, settings, work, ("stage1/finished", "stage1/trajectories"), (start, questions))
 
     def _evaluation(self) -> Step:
+        args = self.args
+
         def work(folder: Path) -> dict[str, Any]:
             from rag_r1.demo.pipeline.evaluation import evaluate
 
-            questions, passages = self.held_out()
-            evaluate(folder, self.models, self.protocol, questions, passages, BUDGET, TOPK)
+            data = demo_data(args.seed, args.questions, args.held_out)
+            evaluate(folder, self.models, self.protocol, data.val, data.passages, BUDGET, TOPK)
             return {"models": list(self.models)}
 
-        names = ["base", "sft", "grpo", *(["grpo_without_sft"] if self.args.without_sft == "yes" else [])]
+        names = ["base", "sft", *self.trainings]
         return Step("evaluation", {"models": names}, work, ("scores.json",), ("world", *names))
 
     def _playing(self, folder: Path, prompt: Path, budget: Budget, retriever: str) -> dict[str, Any]:

@@ -12,6 +12,7 @@ out. A request that is no conversation about a known question is answered with 4
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -58,7 +59,8 @@ class RuleTeacher:
         read = "\n".join(observations)
         if any(fact.value not in read for fact in facts):
             return answer_turn("", UNKNOWN)
-        thought, answer = conclude(question, facts, _NO_DRAWS, entity_value_text)
+        # The generator is not used: `conclude` draws only if facts are missing.
+        thought, answer = conclude(question, facts, random.Random(0), entity_value_text)
         return answer_turn(thought, answer if self.is_right(question) else self.wrong_answer(question))
 
     def question_of(self, messages: Sequence[Mapping[str, str]]) -> Question:
@@ -91,16 +93,6 @@ class RuleTeacher:
             for fact in question.lookups:
                 values.setdefault(fact.relation, set()).add(fact.value)
         return {relation: sorted(several) for relation, several in values.items()}
-
-
-class _NoRandom:
-    """`conclude` draws only if facts are missing, and they are not."""
-
-    def choice(self, several: Sequence[Any]) -> Any:
-        raise AssertionError("nothing is left to chance")
-
-
-_NO_DRAWS: Any = _NoRandom()
 
 
 def completion(text: str, body: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from rag_r1.demo import phase_trainer
 from rag_r1.demo.pipeline import pretrain
 from rag_r1.demo.pipeline.arguments import BASE_STEPS
 from rag_r1.demo.pipeline.pretraining_data import name_tokens, pipeline_protocol, pretraining_tokenizer
@@ -45,7 +46,7 @@ def test_what_is_shown_is_learned_for_its_names_only():
 @pytest.mark.slow
 @pytest.mark.parametrize("at", [(0, 2), pytest.param((1, 1), marks=pytest.mark.full)])
 def test_a_killed_pretraining_goes_on_to_the_same_weights(tmp_path, monkeypatch, at):
-    monkeypatch.setattr(pretrain, "SAVED_EVERY", 1)
+    monkeypatch.setattr(phase_trainer, "SAVED_EVERY", 1)
     made = pretrain.rows_of
     pretrain.pretrain(tmp_path / "whole", PROTOCOL, 0, 6)
     taken: list[tuple[int, int]] = []

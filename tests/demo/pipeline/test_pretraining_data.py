@@ -5,15 +5,15 @@ from __future__ import annotations
 import random
 
 import pytest
-from transformers import AutoTokenizer
 
-from rag_r1.agent import TokenizerCodec
 from rag_r1.demo import world
 from rag_r1.demo.pipeline import pretraining_data
-from rag_r1.demo.policy import encode_trace, make_policy, prompt_ids, save_policy
+from rag_r1.demo.policy import encode_trace
 from rag_r1.demo.search import WorldSearch
 from rag_r1.demo.traces import write_trace
 from rag_r1.protocols import Answer, control_tokens
+
+from ..conftest import check_same_tokens
 
 PROTOCOL = pretraining_data.pipeline_protocol("rag_r1_mq")
 TAGS = PROTOCOL.tags
@@ -64,7 +64,7 @@ def test_every_row_ends_with_an_answer(rows):
 
 def test_a_note_is_in_the_form_that_the_prompt_names(rows):
     notes = [(prompt, text) for prompt, _, text in rows if "I take a note" in text]
-    assert len(notes) >= len(STEPS) * pretraining_data.MIX["note"]
+    assert len(notes) >= len(STEPS) * pretraining_data.BASE_MIX["note"]
     for prompt, text in notes:
         form = text.partition("</think>\n<")[2].partition(">")[0]
         assert form in pretraining_data.FORMS and form != pretraining_data.SEARCH
@@ -105,21 +105,18 @@ def test_a_tag_is_its_brackets_and_its_name_and_no_control_token(tokenizer):
 
 @pytest.mark.slow
 def test_pretraining_trainer_and_rollout_have_the_same_tokens(tokenizer, tmp_path):
-    save_policy(tmp_path, make_policy(tokenizer, 0), tokenizer)
-    loaded = AutoTokenizer.from_pretrained(tmp_path)
-    codec = TokenizerCodec(loaded)
     small, rng = world.make_world(0, "train", people=20, places=10, words=12), random.Random(0)
     search = WorldSearch(small.passages)
-    for question in world.make_questions(small, 16, 3):
-        traces = [write_trace(question, "parallel", small, PROTOCOL, search.results, rng)]
-        traces += [pretraining_data.write_form_row(question, small, rng, "memo")]
-        traces += [pretraining_data.write_reading_row(question, small, search, rng)]
-        for trace in traces:
-            ids, _ = encode_trace(tokenizer, PROTOCOL, PROTOCOL.messages(question.text), trace)
-            prompt = prompt_ids(loaded, PROTOCOL, PROTOCOL.messages(question.text))
-            pieces = [codec.encode(segment.text) for segment in trace]
-            assert ids == [*prompt, *(token for piece in pieces for token in piece)]
-            assert [codec.decode(piece) for piece in pieces] == [segment.text for segment in trace]
+    traces = [
+        (question.text, trace)
+        for question in world.make_questions(small, 16, 3)
+        for trace in (
+            write_trace(question, "parallel", small, PROTOCOL, search.results, rng),
+            pretraining_data.write_form_row(question, small, rng, "memo"),
+            pretraining_data.write_reading_row(question, small, search, rng),
+        )
+    ]
+    check_same_tokens(tokenizer, tmp_path, PROTOCOL, traces)
 
 
 @pytest.mark.slow

@@ -28,19 +28,21 @@ def scores(*ems: float) -> list[dict]:
 
 
 def trajectory(*turns: tuple[str, str], status: str = "answered", answer: str | None = None) -> Trajectory:
-    made = [
-        Turn.searched(text, [text]) if action == "search" else Turn(text, action) for text, action in turns
-    ]
+    made = [Turn.searched(text, [text]) if name == "search" else Turn(text, name) for text, name in turns]
     return Trajectory("q", "Who?", "rag_r1_mq", made, answer, status)
 
 
-def test_an_episode_is_scored_by_its_answer_its_searches_and_its_format():
-    right = trajectory(("a", "search"), ("b", "search"), ("c", "answer"), answer="ann lee")
-    assert score_of(QUESTION, right) == {"id": "q", "kind": "bridge", "em": 1.0, "searches": 2, "format": 1.0}
-    invalid = trajectory(("a", "invalid"), ("c", "answer"), answer="Bob")
-    assert score_of(QUESTION, invalid)["format"] == score_of(QUESTION, invalid)["em"] == 0.0
-    no_answer = trajectory(("a", "search"), status="turn_limit")
-    assert score_of(QUESTION, no_answer)["format"] == 0.0 and score_of(QUESTION, no_answer)["em"] == 0.0
+@pytest.mark.parametrize(
+    ("record", "em", "searches", "format"),
+    [
+        (trajectory(("a", "search"), ("b", "search"), ("c", "answer"), answer="ann lee"), 1.0, 2, 1.0),
+        (trajectory(("a", "invalid"), ("c", "answer"), answer="Bob"), 0.0, 0, 0.0),
+        (trajectory(("a", "search"), status="turn_limit"), 0.0, 1, 0.0),
+    ],
+)
+def test_an_episode_is_scored_by_its_answer_its_searches_and_its_format(record, em, searches, format):
+    scored = {"id": "q", "kind": "bridge", "em": em, "searches": searches, "format": format}
+    assert score_of(QUESTION, record) == scored
 
 
 def test_figures_are_means_over_all_questions_and_over_each_kind():
@@ -119,8 +121,7 @@ def test_the_report_has_what_the_steps_have_left(tmp_path):
         "grpo": scores(*[1.0] * 12),
         "grpo_without_sft": scores(*[0.0] * 12),
     }
-    settings = {"protocol": "rag_r1_mq", "seed": 0}
-    made = report.make_report(finished(tmp_path, models), settings)
+    made = report.make_report(finished(tmp_path, models), {"protocol": "rag_r1_mq", "seed": 0})
     assert json.loads((tmp_path / "report.json").read_text())["models"]["grpo"]["em"] == 1.0
     assert [entry["verdict"] for entry in made["claims"]] == ["holds", "holds", "holds", "not shown"]
     assert made["curves"]["grpo"] == {"reward": {1: 0.45}, "held_out_em": {0: 0.0, 2: 1.0}}

@@ -9,7 +9,7 @@ import pytest
 
 from examples.sq_mq import run as sq_mq
 from examples.sq_mq.markdown import criteria_met, markdown
-from examples.sq_mq.run import ALL, TWO_FACTS, GroupFigures, read_figures
+from examples.sq_mq.run import ALL, TWO_FACTS, read_figures
 from rag_r1.runs.errors import RunError
 from tests.evaluation.finished_runs import record, write_run
 
@@ -25,11 +25,15 @@ def run_of(folder: Path, **fields) -> Path:
     return write_run(folder, records)
 
 
+def group(*values: float) -> dict[str, float]:
+    return dict(zip(("questions", "em", "rounds", "seconds"), values, strict=True))
+
+
 def test_rounds_are_turns_with_a_search_however_many_queries_they_have(tmp_path):
     figures = read_figures(run_of(tmp_path, searches=[["a", "b", "c"]], seconds=3.0))
-    assert figures["bridge"] == GroupFigures(1, 1.0, 2.0, 2.0)
-    assert figures[TWO_FACTS] == GroupFigures(2, 0.5, 1.0, 3.0)
-    assert figures[ALL] == GroupFigures(4, 0.75, 1.25, 2.25)
+    assert figures["bridge"] == group(1, 1.0, 2.0, 2.0)
+    assert figures[TWO_FACTS] == group(2, 0.5, 1.0, 3.0)
+    assert figures[ALL] == group(4, 0.75, 1.25, 2.25)
 
 
 def test_a_kind_without_questions_has_no_figures(tmp_path):
@@ -44,9 +48,8 @@ def test_an_episode_that_failed_has_no_time_that_counts(tmp_path):
 
 
 def arms(em=(0.8, 0.9), rounds=(2.0, 1.0), seconds=(2.0, 1.4)) -> dict:
-    return {
-        arm: {"em": em[i], "rounds": rounds[i], "seconds": seconds[i]} for i, arm in enumerate(("sq", "mq"))
-    }
+    figures = [{"em": e, "rounds": r, "seconds": s} for e, r, s in zip(em, rounds, seconds, strict=True)]
+    return dict(zip(("sq", "mq"), figures, strict=True))
 
 
 @pytest.mark.parametrize(
@@ -66,7 +69,7 @@ def test_each_part_of_the_claim_holds_or_not(figures, expected):
 
 def results(*seeds: dict) -> dict:
     runs = [
-        {"seed": number, **{arm: {TWO_FACTS: of[arm], ALL: of[arm]} for arm in of}}
+        {"seed": number} | {arm: {TWO_FACTS: figures, ALL: figures} for arm, figures in of.items()}
         for number, of in enumerate(seeds)
     ]
     settings = {"policies": "trained", "questions": 160, "search_s": 0.3, "overrides": []}
