@@ -55,7 +55,7 @@ def command(tmp_path, monkeypatch):
         raise AssertionError("a split was trained")
 
     monkeypatch.setattr(retriever_training, "trained", refused)
-    monkeypatch.setattr(retriever_training, "found_in", refused)
+    monkeypatch.setattr(retriever_training, "search_results", refused)
 
     def make(**changed) -> list[str]:
         flags = {"corpus": "c", "questions": "q", "recipe": "r", "k": 5, "encoder": "minilm", "device": "cpu"}

@@ -67,14 +67,16 @@ def make_splits(train: QuestionFile | None, test: QuestionFile | None) -> list[S
         splits.append(Split("test", test, questions, repeats))
     if train:
         questions, repeats = fold_repeats(train.questions)
-        tested = [in_test.get(question_key(question.question)) for question in questions]
-        kept = [question for question, first in zip(questions, tested, strict=True) if first is None]
+        kept, overlap = [], []
+        for question in questions:
+            if first := in_test.get(question_key(question.question)):
+                overlap.append(RepeatedRow(question, first, IN_TEST))
+            else:
+                kept.append(question)
         if not kept:
             raise DataError(
                 f"every question of {train.name} is also in the validation set: nothing to train on"
             )
-        pairs = zip(questions, tested, strict=True)
-        overlap = [RepeatedRow(question, first, IN_TEST) for question, first in pairs if first is not None]
         gone = {id(repeat.row) for repeat in overlap}
         repeats = [repeat for repeat in repeats if id(repeat.row) not in gone]
         splits.insert(0, Split("train", train, kept, repeats + overlap))
