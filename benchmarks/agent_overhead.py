@@ -177,8 +177,8 @@ async def plugin(material: Material, turns: int) -> tuple[int, float, float]:
         "max_turn_tokens": budget.max_turn_tokens,
         "max_query_observation_tokens": budget.max_query_observation_tokens,
     }
-    own = {"protocol": PROTOCOL, "agent": agent, "retriever": {"tool": f"{__name__}:make_tool"}}
-    config = OmegaConf.create({"actor_rollout_ref": {"rollout": rollout}, "data": {}, "rag_r1": own})
+    options = {"protocol": PROTOCOL, "agent": agent, "retriever": {"tool": f"{__name__}:make_tool"}}
+    config = OmegaConf.create({"actor_rollout_ref": {"rollout": rollout}, "data": {}, "rag_r1": options})
     ready = Ready(material.turns(turns), material.documents)
 
     class Client:
@@ -203,16 +203,16 @@ async def plugin(material: Material, turns: int) -> tuple[int, float, float]:
 
 def repeated_share(steps: Iterable[Sequence[dict[str, Any]]]) -> float:
     """Share of a run's observations that an earlier trajectory of the same step had already been shown."""
-    shown = repeated = 0
+    observations = repeated = 0
     for records in steps:
         known: set[str] = set()
         for turn in (turn for record in records for turn in record["turns"] if turn["observed_tokens"]):
             observation = json.dumps(
                 [[c["arguments"], c["documents"]] for c in turn["calls"]], sort_keys=True
             )
-            shown, repeated = shown + 1, repeated + (observation in known)
+            observations, repeated = observations + 1, repeated + (observation in known)
             known.add(observation)
-    return repeated / shown if shown else 0.0
+    return repeated / observations if observations else 0.0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -266,10 +266,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         f"{'tokens':>8} {'turns':>6} {'loop ms/turn':>13} {'tokenizer':>10} {'together':>9} {'us/token':>9}"
     )
     for turns in args.turns:
-        found = [asyncio.run(measure(material, turns)) for _ in range(args.rounds)]
-        tokens = found[0][0]
-        both = statistics.median(seconds for _, seconds, _ in found)
-        inside = statistics.median(seconds for _, _, seconds in found)
+        rounds = [asyncio.run(measure(material, turns)) for _ in range(args.rounds)]
+        tokens = rounds[0][0]
+        both = statistics.median(seconds for _, seconds, _ in rounds)
+        inside = statistics.median(seconds for _, _, seconds in rounds)
         loop_ms, tokenizer_ms, both_ms = (1000 * s / turns for s in (both - inside, inside, both))
         print(
             f"{tokens:8d} {turns:6d} {loop_ms:13.3f} {tokenizer_ms:10.3f} {both_ms:9.3f} "

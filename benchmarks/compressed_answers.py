@@ -83,12 +83,12 @@ def played(loop: Loop, name: str, folder: Path, policy_url: str) -> None:
         (folder / "found.json").write_text(json.dumps(first(url, queries)), encoding="utf-8")
     manifest = json.loads((index / "manifest.json").read_text(encoding="utf-8"))
     rows = index / "vectors.rows"
-    told = {
+    figures = {
         "memory": (index / "faiss.index").stat().st_size / manifest["count"],
         "disk": rows.stat().st_size / manifest["count"] if rows.exists() else 0.0,
         "queries": len(queries),
     }
-    (folder / _FINISHED).write_text(json.dumps(told), encoding="utf-8")
+    (folder / _FINISHED).write_text(json.dumps(figures), encoding="utf-8")
 
 
 def evaluate(loop: Loop, out: Path, url: str, policy_url: str) -> None:
@@ -111,28 +111,28 @@ def queries_of(run: Path) -> list[str]:
 
 def first(url: str, queries: Sequence[str]) -> list[list[str]]:
     """The ids of the first passages for each query."""
-    found: list[list[str]] = []
+    results: list[list[str]] = []
     for start in range(0, len(queries), _BATCH):
-        asked = {"queries": list(queries[start : start + _BATCH]), "topk": _K, "return_scores": True}
-        body = json.dumps(asked).encode()
+        content = {"queries": list(queries[start : start + _BATCH]), "topk": _K, "return_scores": True}
+        body = json.dumps(content).encode()
         request = urllib.request.Request(f"{url}/retrieve", body, {"Content-Type": "application/json"})
         with urllib.request.urlopen(request, timeout=60) as answer:
-            found += [[hit["document"]["id"] for hit in hits] for hits in json.load(answer)["result"]]
-    return found
+            results += [[hit["document"]["id"] for hit in hits] for hits in json.load(answer)["result"]]
+    return results
 
 
 def figures(folder: Path) -> dict[str, Any]:
     """What there is of an index's folder, beside the exact one's."""
     report = json.loads((folder / "run" / "report.json").read_text(encoding="utf-8"))["figures"]
-    told = json.loads((folder / _FINISHED).read_text(encoding="utf-8"))
+    figures = json.loads((folder / _FINISHED).read_text(encoding="utf-8"))
     theirs = json.loads((folder / "found.json").read_text(encoding="utf-8"))
     exact = json.loads((folder.parent / "exact" / "found.json").read_text(encoding="utf-8"))
     pairs = list(zip(theirs, exact, strict=True))
-    told["same"] = sum(a[:1] == b[:1] for a, b in pairs) / len(pairs)
-    told["recall"] = sum(len(set(a) & set(b)) for a, b in pairs) / sum(len(b) for _, b in pairs)
+    figures["same"] = sum(a[:1] == b[:1] for a, b in pairs) / len(pairs)
+    figures["recall"] = sum(len(set(a) & set(b)) for a, b in pairs) / sum(len(b) for _, b in pairs)
     for name, key in (("em", "em"), ("searches", "queries"), ("found", "recall")):
-        told[name] = report[key]["mean"]
-    return told
+        figures[name] = report[key]["mean"]
+    return figures
 
 
 def table(out: Path, seeds: Sequence[int]) -> str:
@@ -147,11 +147,20 @@ def table(out: Path, seeds: Sequence[int]) -> str:
             continue
 
         def cell(key: str, digits: int, of: dict = of) -> str:
-            values = [one[key]["value"] if isinstance(one[key], dict) else one[key] for one in of.values()]
+            values = [
+                seed_figures[key]["value"] if isinstance(seed_figures[key], dict) else seed_figures[key]
+                for seed_figures in of.values()
+            ]
             return " ".join(f"{value:.{digits}f}" for value in values)
 
-        one = next(iter(of.values()))
-        row = [name, f"{one['memory']:.0f}", f"{one['disk']:.0f}", cell("same", 2), cell("recall", 2)]
+        first_seed = next(iter(of.values()))
+        row = [
+            name,
+            f"{first_seed['memory']:.0f}",
+            f"{first_seed['disk']:.0f}",
+            cell("same", 2),
+            cell("recall", 2),
+        ]
         row += [cell("found", 2), cell("em", 3), cell("searches", 2)]
         rows.append(row)
     head = [

@@ -85,11 +85,11 @@ def prepare(corpus: Path, questions: Path, work: Path, n_deleted: int, seed: int
     passages = [row for row, _ in Corpus([corpus]).rows(progress=False) if isinstance(row, Passage)]
     work.mkdir(parents=True, exist_ok=True)
     paths = [work / f"{name}.jsonl" for name in ("whole", "cut", "deleted")]
-    kept = [one for one in passages if one.id not in gone]
-    write(paths[0], (one.row() for one in passages))
-    write(paths[1], (one.row() for one in kept))
-    write(paths[2], (one.row() for one in passages if one.id in gone))
-    titles = {str(one.id): one.title or "" for one in passages if one.id in set(gold)}
+    kept = [passage for passage in passages if passage.id not in gone]
+    write(paths[0], (passage.row() for passage in passages))
+    write(paths[1], (passage.row() for passage in kept))
+    write(paths[2], (passage.row() for passage in passages if passage.id in gone))
+    titles = {str(passage.id): passage.title or "" for passage in passages if passage.id in set(gold)}
     affected = {row["id"] for row in rows if gone & set(row["supporting_ids"])}
     return Setting(*paths, rows, titles, affected)
 
@@ -136,31 +136,33 @@ def evidence_rows(setting: Setting, work: Path) -> list[tuple[str, int, int, int
         checks[f"titles: {name}"] = run_check(work, name, setting.cut, with_titles(setting, spelling))
     renamed = with_titles(setting, names.__getitem__)
     checks["titles: redirects"] = run_check(work, "redirects", setting.cut, renamed, redirects=redirects)
-    told = []
+    rows = []
     for name, done in checks.items():
-        flagged = {one.question.id: one.rule.name for one in done.judged if one.rule.name in FLAGS}
-        found = set(flagged) & setting.affected
-        similar = sum(flagged[own_id] == "titles_similar" for own_id in found)
-        told.append((name, len(found), similar, len(set(flagged) - setting.affected)))
-    return told
+        flagged = {case.question.id: case.rule.name for case in done.judged if case.rule.name in FLAGS}
+        correct = set(flagged) & setting.affected
+        similar = sum(flagged[own_id] == "titles_similar" for own_id in correct)
+        rows.append((name, len(correct), similar, len(set(flagged) - setting.affected)))
+    return rows
 
 
 def string_rows(setting: Setting, done: CheckResult) -> list[tuple[str, int, float, float]]:
     """(signal, questions that it flags, precision, recall), of a check of data without evidence."""
     judged = done.judged
     signals = {
-        "answer not in BM25's first k": {one.question.id for one in judged if not one.signals.in_top_k},
-        "answer nowhere in the corpus": {one.question.id for one in judged if one.signals.anywhere == "no"},
-        "verdict unanswerable": {one.question.id for one in judged if one.rule.verdict == "unanswerable"},
+        "answer not in BM25's first k": {case.question.id for case in judged if not case.signals.in_top_k},
+        "answer nowhere in the corpus": {
+            case.question.id for case in judged if case.signals.anywhere == "no"
+        },
+        "verdict unanswerable": {case.question.id for case in judged if case.rule.verdict == "unanswerable"},
         "verdict unanswerable or unknown": {
-            one.question.id for one in judged if one.rule.verdict != "answerable"
+            case.question.id for case in judged if case.rule.verdict != "answerable"
         },
     }
-    told = []
+    rows = []
     for name, flagged in signals.items():
         right = len(flagged & setting.affected)
-        told.append((name, len(flagged), right / max(len(flagged), 1), right / max(len(setting.affected), 1)))
-    return told
+        rows.append((name, len(flagged), right / max(len(flagged), 1), right / max(len(setting.affected), 1)))
+    return rows
 
 
 def served(corpus: Path, work: Path, name: str, use: Callable[[str], CheckResult]) -> CheckResult:
@@ -179,7 +181,7 @@ def recall_table(
 ) -> tuple[list[tuple[str, int, float, float]], CheckResult]:
     """(corpus, passages, recall of the supporting passages, share of answerable questions), and the check of
     the cut corpus without evidence."""
-    told = []
+    table = []
 
     def asks(
         corpus: Path, name: str, rows: Iterable[dict[str, Any]], **more: Any
@@ -189,7 +191,7 @@ def recall_table(
     def note(name: str, done: CheckResult) -> None:
         counts = done.summary["all"]
         share = counts["answerable"] / counts["questions"]
-        told.append((name, done.summary["passages"], counts["bm25_recall"], share))
+        table.append((name, done.summary["passages"], counts["bm25_recall"], share))
 
     note("whole", served(setting.whole, work, "whole", asks(setting.whole, "of whole", setting.questions)))
     cut = asks(setting.cut, "of cut", setting.questions, supply=[setting.deleted])
@@ -201,7 +203,7 @@ def recall_table(
     assert made is not None
     after = served(made.path, work, "repaired", asks(made.path, "of repaired", setting.questions))
     note("repaired", after)
-    return told, strings
+    return table, strings
 
 
 def passages_a_second(setting: Setting, work: Path) -> float:
@@ -214,8 +216,8 @@ def passages_a_second(setting: Setting, work: Path) -> float:
     state = work / "timed.json"
     state.unlink(missing_ok=True)
     started = time.process_time()
-    found = scan_corpus(Corpus([setting.whole]), wanted, state, progress=False)
-    return found.passages / (time.process_time() - started)
+    scan = scan_corpus(Corpus([setting.whole]), wanted, state, progress=False)
+    return scan.passages / (time.process_time() - started)
 
 
 def invent(path: Path, n: int, words: list[str]) -> Path:
@@ -265,25 +267,33 @@ def main(argv: list[str] | None = None) -> int:
     n_affected = len(setting.affected)
     print(f"{len(setting.questions)} questions, {n_affected} affected by {args.deleted} deleted passages\n")
     rows = (
-        (name, f"{found} ({found / n_affected:.1%})", *others)
-        for name, found, *others in evidence_rows(setting, args.work)
+        (name, f"{count} ({count / n_affected:.1%})", *others)
+        for name, count, *others in evidence_rows(setting, args.work)
     )
     head = ["evidence", "affected, found", "of these by a similar title only", "others, flagged"]
     print_table(head, rows)
     if not args.no_server:
         recalls, strings = recall_table(setting, args.work, args.k)
         signals = string_rows(setting, strings)
-        rows = ((name, flagged, f"{one:.1%}", f"{other:.1%}") for name, flagged, one, other in signals)
+        rows = (
+            (name, flagged, f"{share:.1%}", f"{other_share:.1%}")
+            for name, flagged, share, other_share in signals
+        )
         print()
         print_table(["signal", "flagged", "precision", "recall"], rows)
-        rows = ((name, f"{count:,}", f"{one:.1%}", f"{other:.1%}") for name, count, one, other in recalls)
+        rows = (
+            (name, f"{count:,}", f"{share:.1%}", f"{other_share:.1%}")
+            for name, count, share, other_share in recalls
+        )
         print()
         print_table(["corpus", "passages", f"recall@{args.k} of supporting passages", "answerable"], rows)
     print(f"\n{passages_a_second(setting, args.work):,.0f} passages scanned in a second of processor time")
     if args.invented:
         print()
-        found = ((n, *measured(setting, args.work, n)) for n in args.invented)
-        rows = ((f"{n:,}", f"{size:.2f} GB", f"{s:,.1f}", f"{peak:,.0f} MB") for n, size, s, peak in found)
+        measurements = ((n, *measured(setting, args.work, n)) for n in args.invented)
+        rows = (
+            (f"{n:,}", f"{size:.2f} GB", f"{s:,.1f}", f"{peak:,.0f} MB") for n, size, s, peak in measurements
+        )
         print_table(["invented passages", "size", "processor s", "peak resident"], rows, "rrrr")
     return 0
 

@@ -38,15 +38,15 @@ def question(number: int) -> str:
     )
 
 
-def row(number: int, asked: int) -> dict[str, Any]:
-    """A row in HotpotQA's layout with the question of `asked`."""
+def row(number: int, question_number: int) -> dict[str, Any]:
+    """A row in HotpotQA's layout with the question of `question_number`."""
     paragraphs = [
         [f"Title {number + i}", [f"Sentence {i} of {number}. " + "filling " * 15] * 2] for i in range(2)
     ]
     return {
         "_id": f"{number:024x}",
-        "question": question(asked),
-        "answer": f"answer {asked}",
+        "question": question(question_number),
+        "answer": f"answer {question_number}",
         "type": "bridge",
         "level": "hard",
         "supporting_facts": [[title, 0] for title, _ in paragraphs],
@@ -57,15 +57,17 @@ def row(number: int, asked: int) -> dict[str, Any]:
 def train_rows(rows: int) -> Iterator[dict[str, Any]]:
     """The training rows, with repetitions and questions of the validation set."""
     for number in range(rows):
-        asked = number - 1 if number % 100 == 99 else number
-        yield row(number, -(number // 200) - 1 if number % 200 == 50 and number < rows // 20 else asked)
+        question_number = number - 1 if number % 100 == 99 else number
+        yield row(
+            number, -(number // 200) - 1 if number % 200 == 50 and number < rows // 20 else question_number
+        )
 
 
 def write_array(path: Path, rows: Iterator[dict[str, Any]]) -> None:
     """Write one JSON array, element by element."""
     with path.open("w", encoding="utf-8") as file:
-        for number, one in enumerate(rows):
-            file.write(("[" if number == 0 else ",\n") + json.dumps(one))
+        for number, row_ in enumerate(rows):
+            file.write(("[" if number == 0 else ",\n") + json.dumps(row_))
         file.write("]\n")
 
 
@@ -110,9 +112,9 @@ def main() -> None:
     def rows() -> Iterator[list[str]]:
         for count in args.rows:
             with tempfile.TemporaryDirectory() as folder:
-                found = measure(count, args.near_duplicates, Path(folder))
-            whole = [f"{found[name]:.0f}" for name in ("megabytes", "seconds", "peak")]
-            yield [f"{count:,}", *whole[:2], f"{found['written']:,}", whole[2]]
+                figures = measure(count, args.near_duplicates, Path(folder))
+            whole = [f"{figures[name]:.0f}" for name in ("megabytes", "seconds", "peak")]
+            yield [f"{count:,}", *whole[:2], f"{figures['written']:,}", whole[2]]
 
     print_table(["rows", "files, MB", "seconds", "rows written", "peak memory, MB"], rows(), "rrrrr")
 

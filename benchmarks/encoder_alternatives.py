@@ -66,11 +66,11 @@ def torch_ways(model: Any) -> dict[str, Way]:
             self.weight = (linear.weight / scale).round().to(torch.int8).T.contiguous()
             self.scale, self.bias = scale.T, linear.bias
 
-        def forward(self, given: torch.Tensor) -> torch.Tensor:
-            rows = given.flatten(0, -2)
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            rows = inputs.flatten(0, -2)
             scale = rows.abs().amax(1, keepdim=True).clamp(min=1e-12) / 127
             products = torch._int_mm((rows / scale).round().to(torch.int8), self.weight)
-            return (products * scale * self.scale + self.bias).unflatten(0, given.shape[:-1])
+            return (products * scale * self.scale + self.bias).unflatten(0, inputs.shape[:-1])
 
     def replace(module: torch.nn.Module) -> torch.nn.Module:
         for name, child in module.named_children():
@@ -116,8 +116,8 @@ def openvino_ways(command: Command, folder: Path) -> dict[str, Way]:
     order = ("input_ids", "attention_mask", "token_type_ids")
 
     def wide(features: Features) -> torch.Tensor:
-        given = [features[name].numpy() for name in order if name in features]
-        return torch.from_numpy(request.infer(given)[0])
+        arrays = [features[name].numpy() for name in order if name in features]
+        return torch.from_numpy(request.infer(arrays)[0])
 
     return ways | {"OpenVINO int8, a scale for 384 numbers": wide}
 
@@ -166,11 +166,11 @@ def onnx_ways(model: Any, features: Features, folder: Path, threads: int) -> dic
         settings = onnxruntime.SessionOptions()
         settings.intra_op_num_threads = threads
         session = onnxruntime.InferenceSession(str(file), settings, providers=["CPUExecutionProvider"])
-        asked = {item.name for item in session.get_inputs()}
+        input_names = {item.name for item in session.get_inputs()}
 
         def compute(features: Features) -> torch.Tensor:
-            given = {key: value.numpy() for key, value in features.items() if key in asked}
-            return torch.from_numpy(session.run(None, given)[0])
+            arrays = {key: value.numpy() for key, value in features.items() if key in input_names}
+            return torch.from_numpy(session.run(None, arrays)[0])
 
         return compute
 
@@ -196,20 +196,20 @@ def compare(ways: dict[str, Way], batches: dict[str, Features], rounds: int) -> 
     """A table in Markdown, a line for each way."""
     times: dict[tuple[str, str], list[float]] = {}
     for number in range(rounds + 1):  # the first one warms up
-        for what, features in batches.items():
+        for size, features in batches.items():
             for name, way in ways.items():
                 started = time.process_time()
-                for _ in range(_REPEATS[what]):
+                for _ in range(_REPEATS[size]):
                     way(features)
                 if number:
-                    times.setdefault((what, name), []).append(time.process_time() - started)
+                    times.setdefault((size, name), []).append(time.process_time() - started)
     questions = batches["64 questions"]
     expected = mean_states(ways[_FIRST], questions)
     rows = []
     for name, way in ways.items():
         cells = []
-        for what in batches:
-            pairs = zip(times[what, _FIRST], times[what, name], strict=True)
+        for size in batches:
+            pairs = zip(times[size, _FIRST], times[size, name], strict=True)
             cells.append(f"{statistics.median(first / this for first, this in pairs):.2f}")
         cosines = (mean_states(way, questions) * expected).sum(1)
         moved = moved_by_others(way, batches["8 questions"])

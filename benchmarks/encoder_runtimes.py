@@ -94,21 +94,21 @@ def speed(encoders: dict[str, object], questions: list[str], passages: list[str]
     }
     times: dict[tuple[str, str], list[float]] = {}
     for number in range(rounds + 1):  # the first one warms up
-        for what, (texts, work) in works.items():
+        for size, (texts, work) in works.items():
             for name, encoder in encoders.items():
                 started = time.process_time()
                 work(encoder)
                 if number:
                     spent = 1000 * (time.process_time() - started) / texts
-                    times.setdefault((what, name), []).append(spent)
+                    times.setdefault((size, name), []).append(spent)
     rows = []
-    for what in works:
+    for size in works:
         cells = []
         for name in encoders:
-            pairs = zip(times[what, next(iter(encoders))], times[what, name], strict=True)
+            pairs = zip(times[size, next(iter(encoders))], times[size, name], strict=True)
             ratio = statistics.median(first / this for first, this in pairs)
-            cells.append(f"{statistics.median(times[what, name]):.2f} ms, {ratio:.2f} x")
-        rows.append([f"{what} at once", *cells])
+            cells.append(f"{statistics.median(times[size, name]):.2f} ms, {ratio:.2f} x")
+        rows.append([f"{size} at once", *cells])
     print_table(["", *encoders], rows)
 
 
@@ -135,9 +135,9 @@ def vectors_of(index: Path, corpus: dict[str, str]) -> np.ndarray:
 def recall(encoders: dict[str, object], rows: list[dict], corpus: dict[str, str], index: Path | None) -> None:
     ids, questions = list(corpus), [row["question"] for row in rows]
     wanted = [{ids.index(key) for key in row["supporting_ids"]} for row in rows]
-    asked, alone, stored = {}, {}, {}
+    query_vectors, alone, stored = {}, {}, {}
     for name, encoder in encoders.items():
-        asked[name] = in_batches(encoder, questions, _BATCH)
+        query_vectors[name] = in_batches(encoder, questions, _BATCH)
         alone[name] = in_batches(encoder, questions, 1)
         if index is None:
             stored[name] = encoder.encode_passages(list(corpus.values()), 32)
@@ -145,19 +145,21 @@ def recall(encoders: dict[str, object], rows: list[dict], corpus: dict[str, str]
     first = next(iter(encoders))
     if index is not None:
         stored[first] = vectors_of(index, corpus)
-    reference = first_ids(asked[first], stored[first])
+    reference = first_ids(query_vectors[first], stored[first])
     columns = [*(f"recall@{k}" for k in _KS), "the same first 3", "ids that change with the batch"]
     print(f"{len(questions)} questions, {len(corpus)} passages")
     rows = []
-    pairs = [(one, one) for one in stored] + [(one, first) for one in encoders if one != first]
+    pairs = [(encoder_name, encoder_name) for encoder_name in stored] + [
+        (encoder_name, first) for encoder_name in encoders if encoder_name != first
+    ]
     for of_questions, of_passages in pairs:
-        found = first_ids(asked[of_questions], stored[of_passages])
+        nearest = first_ids(query_vectors[of_questions], stored[of_passages])
         shares = [
-            np.mean([len(want & set(row[:k])) / len(want) for want, row in zip(wanted, found, strict=True)])
+            np.mean([len(want & set(row[:k])) / len(want) for want, row in zip(wanted, nearest, strict=True)])
             for k in _KS
         ]
-        same = (found[:, :3] == reference[:, :3]).all(axis=1).mean()
-        changed = (found != first_ids(alone[of_questions], stored[of_passages])).any(axis=1).sum()
+        same = (nearest[:, :3] == reference[:, :3]).all(axis=1).mean()
+        changed = (nearest != first_ids(alone[of_questions], stored[of_passages])).any(axis=1).sum()
         cells = [*(f"{share:.1%}" for share in shares), f"{same:.1%}", f"{changed} of {len(questions)}"]
         rows.append([of_questions, of_passages, *cells])
     print_table(["questions in", "passages in", *columns], rows, "ll" + "r" * len(columns))

@@ -80,11 +80,11 @@ def serial(rows: Sequence[QuestionRow], ready: RunSetup, engine: str, retriever:
                     answer = action.text
                 if not isinstance(action, Search) or turn == setup.budget.max_turns:
                     break
-                asked = {"queries": list(action.queries), "topk": TOPK, "return_scores": True}
-                found = client.post(f"{retriever}/retrieve", json=asked).json()["result"]
+                queries = {"queries": list(action.queries), "topk": TOPK, "return_scores": True}
+                results = client.post(f"{retriever}/retrieve", json=queries).json()["result"]
                 documents = [
                     [Document(hit["document"]["id"], hit["document"]["contents"]) for hit in hits]
-                    for hits in found
+                    for hits in results
                 ]
                 context += setup.codec.encode(setup.protocol.observation(action.queries, documents))
             answers.append(answer)
@@ -135,7 +135,7 @@ def measure(args: argparse.Namespace, folder: Path) -> list[float]:
         retrieval_process(index, folder / "retrieval.log", "--cache-size", "0") as retriever,
         vllm_server(policy, folder / "vllm.log", options=options) as engine,
     ):
-        given = EvalArguments(
+        arguments = EvalArguments(
             questions=[folder / "questions.parquet"],
             out=folder,
             model="policy",
@@ -149,10 +149,10 @@ def measure(args: argparse.Namespace, folder: Path) -> list[float]:
             max_response_tokens=CONTEXT - 64,
             overrides=[*LIMITS, "rag_r1.retriever.cache_size=0"],
         )
-        ready = prepare_evaluation(given)
+        ready = prepare_evaluation(arguments)
         few = replace(ready, questions=replace(ready.questions, rows=ready.questions.rows[:16]))
         serial(rows[:4], ready, engine, retriever)
-        evaluated(given, few, folder / "warm-up")
+        evaluated(arguments, few, folder / "warm-up")
         heads = ("serial s", "a second", "eval s", "a second", "whole s")
         print(f"{'':8} {' '.join(f'{head:>9}' for head in heads)} {'ratio':>7} {'same':>9}")
         for number in range(1, args.rounds + 1):
@@ -164,7 +164,7 @@ def measure(args: argparse.Namespace, folder: Path) -> list[float]:
                     answers[name] = serial(rows, ready, engine, retriever)
                     seconds[name] = time.time() - started
                 else:
-                    answers[name] = evaluated(given, ready, folder / f"round{number}")
+                    answers[name] = evaluated(arguments, ready, folder / f"round{number}")
                     seconds["whole"] = time.time() - started
                     seconds[name] = asked_until(folder / f"round{number}") - started
             ratios.append(seconds["serial"] / seconds["eval"])

@@ -105,9 +105,9 @@ class Opened:
 
         SearchParameters(nprobe=nprobe).apply(self.index, compressed=True)
         search = ApproximateSearch(self.index, threads=1, stored=self.stored, candidates=candidates)
-        found = [[hit.row for hit in hits] for hits in search.find(queries, k)]
+        rows = [[hit.row for hit in hits] for hits in search.find(queries, k)]
         search.close()
-        return found
+        return rows
 
 
 def measure_recall(args: argparse.Namespace) -> None:
@@ -134,9 +134,9 @@ def measure_recall(args: argparse.Namespace) -> None:
     rows = [json.loads(line) for line in args.questions.read_text(encoding="utf-8").splitlines() if line]
     questions = list(dict.fromkeys(row["question"] for row in rows))
     encoder = Encoder.open(manifest.dense.encoder)
-    asked = encoder.encode_queries(questions)
+    vectors = encoder.encode_queries(questions)
     sentences = encoder.encode_queries(faiss_recall.sample_queries(PassageStore(args.index / PASSAGES)))
-    exact = [[hit.row for hit in hits] for hits in FlatSearch(whole).find(asked, 10)]
+    exact = [[hit.row for hit in hits] for hits in FlatSearch(whole).find(vectors, 10)]
     raw = folder_for(args.work, "exact", manifest) / "vectors.f32"
     raw.parent.mkdir(parents=True, exist_ok=True)
     faiss.rev_swig_ptr(whole.get_xb(), whole.ntotal * whole.d).tofile(raw)
@@ -161,8 +161,8 @@ def measure_recall(args: argparse.Namespace) -> None:
         settings = [(built, usual, " (as built)")]
         settings += [(n, usual, "") for n in probes] + [(many, c, "") for c in args.candidates if c != usual]
         for nprobe, candidates, note in settings:
-            found = opened.find(asked, 10, nprobe, candidates)
-            pairs = list(zip(found, exact, strict=True))
+            nearest = opened.find(vectors, 10, nprobe, candidates)
+            pairs = list(zip(nearest, exact, strict=True))
             recall = sum(len(set(ours) & set(best)) for ours, best in pairs) / sum(map(len, exact))
             same = sum(ours[:3] == best[:3] for ours, best in pairs) / len(pairs)
             cells = [f"{nprobe} of {many}", str(candidates), f"{recall:.2%}", f"{same:.2%}"]
@@ -174,12 +174,12 @@ def resident(of: str = "") -> int:
     if not of:
         status = Path("/proc/self/status").read_text(encoding="utf-8")
         return 1024 * int(status.partition("VmRSS:")[2].split()[0])
-    found, total = False, 0
+    is_matching, total = False, 0
     for line in Path("/proc/self/smaps").read_text(encoding="utf-8").splitlines():
         fields = line.split()
         if "-" in fields[0]:
-            found = fields[-1].endswith(of)
-        elif found and fields[0] == "Rss:":
+            is_matching = fields[-1].endswith(of)
+        elif is_matching and fields[0] == "Rss:":
             total += 1024 * int(fields[1])
     return total
 
@@ -233,9 +233,9 @@ def measure_memory(args: argparse.Namespace) -> None:
     print_table(head, (), "llrr")
     for name in names:
         for way, flags in (("mapped", ["--mapped"]), ("read", [])):
-            found = process("--only", name, *flags)
-            each = found["index"] / args.passages
-            print(table_row([name, way, f"{each:.1f}", f"{found['rows'] / 1e6:.0f} MB"]), flush=True)
+            output = process("--only", name, *flags)
+            each = output["index"] / args.passages
+            print(table_row([name, way, f"{each:.1f}", f"{output['rows'] / 1e6:.0f} MB"]), flush=True)
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
@@ -252,11 +252,11 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     recall.add_argument(
         "--candidates", type=int, nargs="*", default=[100, 200, 400], help="(default 100 200 400)"
     )
-    for one in (recall, memory, process):
-        one.add_argument("--work", type=Path, required=True, metavar="DIR", help="folder for the indexes")
-    for one in (memory, process):
-        one.add_argument("--passages", type=int, default=1_000_000, help="(default %(default)s)")
-        one.add_argument("--dimension", type=int, default=768, help="(default %(default)s)")
+    for command in (recall, memory, process):
+        command.add_argument("--work", type=Path, required=True, metavar="DIR", help="folder for the indexes")
+    for command in (memory, process):
+        command.add_argument("--passages", type=int, default=1_000_000, help="(default %(default)s)")
+        command.add_argument("--dimension", type=int, default=768, help="(default %(default)s)")
     memory.add_argument("--preset", nargs="*", help="only these (default: balanced and small)")
     process.add_argument("--only", metavar="PRESET", required=True)
     process.add_argument("--mapped", action="store_true")

@@ -53,12 +53,12 @@ def run(command: list[str], folder: Path, variables: dict[str, str]) -> tuple[fl
 
 def size(folder: Path) -> float:
     """GB on disk; a file with several names counts once, and counts here even if a cache has it, too."""
-    seen: dict[tuple[int, int], int] = {}
+    sizes: dict[tuple[int, int], int] = {}
     for path in folder.rglob("*"):
         if not path.is_symlink() and path.is_file():
             status = path.stat()
-            seen[status.st_dev, status.st_ino] = status.st_blocks * 512
-    return sum(seen.values()) / GB
+            sizes[status.st_dev, status.st_ino] = status.st_blocks * 512
+    return sum(sizes.values()) / GB
 
 
 def machine() -> str:
@@ -70,8 +70,8 @@ def machine() -> str:
 
 
 def torch_of(said: str) -> str:
-    found = re.search(r"torch=+([^;)\s]+)", said)
-    return found[1] if found else "?"
+    match = re.search(r"torch=+([^;)\s]+)", said)
+    return match[1] if match else "?"
 
 
 def installation(work: Path, installer: str, cached: str, pypi_only: bool) -> str:

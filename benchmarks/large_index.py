@@ -216,15 +216,15 @@ def main() -> int:
         write_corpus(corpus, args.passages)
         # In a separate process: a child's peak includes its parent's memory at the start, so this one stays
         # small.
-        own = (this, "--work", args.work, "--dimension", args.dimension)
-        measure("encoder", *own, "--step", "encoder")
+        arguments = (this, "--work", args.work, "--dimension", args.dimension)
+        measure("encoder", *arguments, "--step", "encoder")
         steps = []
         quarter = ("quarter", args.passages // FILES, corpus / "0.jsonl")
         for name, share, source in (quarter, ("all", args.passages, corpus)):
             parts = args.work / name
             steps += [
                 measure(f"passages, {share:,}", build, "passages", "--corpus", source, "--parts", parts),
-                measure(f"encode, {share:,}", *own, "--step", "vectors", "--parts", parts),
+                measure(f"encode, {share:,}", *arguments, "--step", "vectors", "--parts", parts),
             ]
         steps.append(
             measure(f"merge, {args.passages:,}", build, "merge", "--parts", args.work / "all", "--out", index)

@@ -63,7 +63,7 @@ class Work:
         self.folder = folder
         self.corpus, self.parts = folder / "corpus", folder / "parts"
         self.index, self.shards = folder / "index", folder / "shards"
-        self.exact, self.asked = folder / "exact.npz", folder / "questions.txt"
+        self.exact, self.question_file = folder / "exact.npz", folder / "questions.txt"
         self.of = parts
         self._file = folder / "results.json"
         self.results: dict = json.loads(self._file.read_text()) if self._file.exists() else {}
@@ -77,7 +77,7 @@ class Work:
 
     def questions(self) -> list[str]:
         """The real questions."""
-        return self.asked.read_text(encoding="utf-8").splitlines()
+        return self.question_file.read_text(encoding="utf-8").splitlines()
 
     def finished(self, name: str) -> bool:
         """Whether a step is recorded as finished."""
@@ -168,10 +168,10 @@ def search_exactly(args: argparse.Namespace, work: Work) -> None:
 
     real = RealVectors.of_index(args.real, args.questions)
     vectors = synthetic(args)
-    asked, _ = synthetic_questions(vectors, real, args.queries)
-    scores, rows = exact_best(vectors, asked, K)
+    questions, _ = synthetic_questions(vectors, real, args.queries)
+    scores, rows = exact_best(vectors, questions, K)
     with work.exact.with_suffix(".part").open("wb") as stream:
-        np.savez(stream, asked=asked, rows=rows, scores=scores)
+        np.savez(stream, asked=questions, rows=rows, scores=scores)
     work.exact.with_suffix(".part").replace(work.exact)
 
 
@@ -211,31 +211,39 @@ def run_steps(args: argparse.Namespace, work: Work) -> None:
     """All steps that are not done."""
     from benchmarks import large_search
 
-    own = (Path(__file__).resolve(), "--real", args.real, "--work", args.work, "--passages", args.passages)
-    own += ("--preset", args.preset, "--parts", args.parts, "--shards", args.shards)
-    own += ("--queries", args.queries)
-    own += ("--questions", args.questions, "--limit-gb", args.limit_gb, "--step")
+    arguments = (
+        Path(__file__).resolve(),
+        "--real",
+        args.real,
+        "--work",
+        args.work,
+        "--passages",
+        args.passages,
+    )
+    arguments += ("--preset", args.preset, "--parts", args.parts, "--shards", args.shards)
+    arguments += ("--queries", args.queries)
+    arguments += ("--questions", args.questions, "--limit-gb", args.limit_gb, "--step")
     lines = args.questions.read_text(encoding="utf-8").splitlines()
     questions = [json.loads(line)["question"] for line in lines if line.strip()]
-    work.asked.write_text("\n".join(questions) + "\n", encoding="utf-8")
+    work.question_file.write_text("\n".join(questions) + "\n", encoding="utf-8")
     text = work.corpus / "corpus.jsonl"
-    work.step("corpus", text.exists() or work.parts.exists(), *own, "corpus")
+    work.step("corpus", text.exists() or work.parts.exists(), *arguments, "corpus")
     prepared = (work.parts / "corpus.json").exists()
     work.step("passages", prepared, BUILD, "passages", "--corpus", text, "--parts", work.parts)
     for part in range(1, work.of + 1):
         name = f"part {part} of {work.of}"
-        work.step(name, work.finished(name), *own, "encode", "--part", part)  # a part goes on by itself
+        work.step(name, work.finished(name), *arguments, "encode", "--part", part)  # a part goes on by itself
     merge = (BUILD, "merge", "--parts", work.parts, "--preset", args.preset, "--out", work.index)
     built = work.index.exists()
-    work.step("merge", built, *merge, "--encoder", "minilm", "--recall-queries", work.asked)
+    work.step("merge", built, *merge, "--encoder", "minilm", "--recall-queries", work.question_file)
     split = (SHARD, "--index", work.index, "--shards", args.shards, "--out", work.shards)
     work.step("split", work.shards.exists(), *split)
-    work.step("exact search", work.exact.exists(), *own, "exact")
+    work.step("exact search", work.exact.exists(), *arguments, "exact")
     for way in large_search.WAYS:
         if way not in work.results:
-            work.keep(way, limited(args.limit_gb, *own, "search", "--way", way))
+            work.keep(way, limited(args.limit_gb, *arguments, "search", "--way", way))
     if "serve" not in work.results:
-        work.keep("serve", limited(args.limit_gb, *own, "serve"))
+        work.keep("serve", limited(args.limit_gb, *arguments, "serve"))
 
 
 def identity(args: argparse.Namespace) -> dict:
@@ -250,10 +258,12 @@ def main(argv: list[str] | None = None) -> int:
     args.work.mkdir(parents=True, exist_ok=True)
     work = Work(args.work, args.parts)
     run = identity(args)
-    if (found := work.results.setdefault("run", run)) != run:
-        other = [name for name in {**run, **found} if run.get(name) != found.get(name)]
-        told = ", ".join(f"--{name} {found.get(name)} instead of {run.get(name)}" for name in other)
-        raise SystemExit(f"error: --work {args.work} is of {told}; give the same, or choose another folder")
+    if (before := work.results.setdefault("run", run)) != run:
+        other = [name for name in {**run, **before} if run.get(name) != before.get(name)]
+        changes = ", ".join(f"--{name} {before.get(name)} instead of {run.get(name)}" for name in other)
+        raise SystemExit(
+            f"error: --work {args.work} is of {changes}; give the same, or choose another folder"
+        )
     from benchmarks import large_report, large_search
     from retrieval_server.folder.manifest import read_manifest
 

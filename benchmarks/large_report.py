@@ -23,40 +23,40 @@ def report(results: dict, index: Path, dimension: int, estimate: int) -> str:
     page = Page().text(f"{run['passages']:,} passages of {dimension} dimensions, preset {run['preset']}")
     if others := [f"{name} {value}" for name, value in run.items() if name not in ("passages", "preset")]:
         page.text(", ".join(others))
-    steps = {name: found for name, found in results.items() if "wall" in found}
-    rows = [_step(name, found) for name, found in steps.items()]
+    steps = {name: result for name, result in results.items() if "wall" in result}
+    rows = [_step(name, result) for name, result in steps.items()]
     page.table(["step", "wall s", "processor s", "peak resident MB"], rows)
     if index.exists():
         sizes = {path.name: path.stat().st_size for path in sorted(index.iterdir()) if path.is_file()}
         page.table(["", ""], [[f"{name}, on disk", f"{size / MB:,.1f} MB"] for name, size in sizes.items()])
     _search(page, results, run["passages"])
     if "merge" in results and results["merge"]["done"]:
-        if all(found.get("measured", True) for found in steps.values()):
+        if all(result.get("measured", True) for result in steps.values()):
             page.text(_estimate(steps, run, dimension, estimate))
         else:
             page.text(f"What {estimate:,} passages would take is not told: a step was not measured.")
     return str(page)
 
 
-def _step(name: str, found: dict) -> list[str]:
-    if not found.get("measured", True):
+def _step(name: str, result: dict) -> list[str]:
+    if not result.get("measured", True):
         return [f"{name} (not measured: its result was there without a record)", "", "", ""]
-    state = "" if found["done"] else " (not finished)"
-    return [name + state, *(f"{found[figure]:.0f}" for figure in ("wall", "cpu", "peak"))]
+    state = "" if result["done"] else " (not finished)"
+    return [name + state, *(f"{result[figure]:.0f}" for figure in ("wall", "cpu", "peak"))]
 
 
-def milliseconds(found: dict) -> str:
+def milliseconds(result: dict) -> str:
     """p50 and p95."""
-    return f"{found['p50']:.1f}, {found['p95']:.1f} ms"
+    return f"{result['p50']:.1f}, {result['p95']:.1f} ms"
 
 
-def _times(found: dict) -> list[str]:
-    return [f"{found['p50']:.1f}", f"{found['p95']:.1f}"]
+def _times(result: dict) -> list[str]:
+    return [f"{result['p50']:.1f}", f"{result['p95']:.1f}"]
 
 
-def _settings(found: dict) -> list[str]:
+def _settings(result: dict) -> list[str]:
     """Cells and candidates; older records have no candidates."""
-    return [str(found["cells"]), str(found.get("candidates", ""))]
+    return [str(result["cells"]), str(result.get("candidates", ""))]
 
 
 def _search(page: Page, results: dict, passages: int) -> None:
@@ -64,21 +64,21 @@ def _search(page: Page, results: dict, passages: int) -> None:
     if cold := results.get("cold"):
         for state, name in STATES.items():
             if state in cold:
-                found = [f"{cold['recall']:.2%}", *_times(cold[state])]
-                rows.append([f"index, {name}", *_settings(cold), *found])
-    if found := results.get("rows cold"):
+                part = [f"{cold['recall']:.2%}", *_times(cold[state])]
+                rows.append([f"index, {name}", *_settings(cold), *part])
+    if part := results.get("rows cold"):
         name = "index, rows dropped from the page cache each time"
-        rows.append([name, *_settings(found), "", *_times(found["all"])])
+        rows.append([name, *_settings(part), "", *_times(part["all"])])
     for way in ("cells", "candidates"):
-        for found in results.get(way, {}).get(way, []):
-            rows.append(["index", *_settings(found), f"{found['recall']:.2%}", *_times(found)])
-    if found := results.get("shards"):
-        name = f"{found['shards']} shards, merged"
-        rows.append([name, "", "", f"{found['recall']:.2%}", *_times(found["all"])])
+        for part in results.get(way, {}).get(way, []):
+            rows.append(["index", *_settings(part), f"{part['recall']:.2%}", *_times(part)])
+    if part := results.get("shards"):
+        name = f"{part['shards']} shards, merged"
+        rows.append([name, "", "", f"{part['recall']:.2%}", *_times(part["all"])])
     if rows:
         page.table(["searched", "cells", "candidates", "recall@10", "p50 ms", "p95 ms"], rows)
         searches = {way: results[way] for way in WAYS if way in results}
-        held = [f"Limit of memory, {way}: {limit_held(found)}." for way, found in searches.items()]
+        held = [f"Limit of memory, {way}: {limit_held(part)}." for way, part in searches.items()]
         page.text("\n".join(held))
     if cold:
         each = cold["resident"] / passages
@@ -99,11 +99,11 @@ def _search(page: Page, results: dict, passages: int) -> None:
         page.table(["server", ""], rows.items())
 
 
-def limit_held(found: dict) -> str:
+def limit_held(result: dict) -> str:
     """Whether a measurement was made under the limit of memory, and the most that was used."""
-    if not found["limited"]:
+    if not result["limited"]:
         return "none: this machine gave no control group"
-    peak = found["peak with page cache"]
+    peak = result["peak with page cache"]
     return "held" if peak is None else f"held; most used, page cache included: {peak / MB:,.0f} MB"
 
 
@@ -122,7 +122,7 @@ def _estimate(steps: dict, run: dict, dimension: int, passages: int) -> str:
     bounds = sorted((adding, many / few))
 
     def total(clock: str, merging: float) -> str:
-        scaled = ((merging if name == "merge" else ratio) * found[clock] for name, found in steps.items())
+        scaled = ((merging if name == "merge" else ratio) * result[clock] for name, result in steps.items())
         return duration_text(sum(scaled))
 
     needs = estimate_bytes(PRESETS[run["preset"]], passages, dimension, encodes=False, with_encoder=False)

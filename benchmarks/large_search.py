@@ -50,23 +50,23 @@ def percentiles(seconds: list[float]) -> dict[str, float]:
     return {f"p{share}": 1000 * float(np.percentile(seconds, share)) for share in (50, 95)}
 
 
-def recall(found: list[list[int]], exact: np.ndarray) -> float:
+def recall(rows: list[list[int]], exact: np.ndarray) -> float:
     """The share of exact search's rows that was found."""
-    pairs = zip(found, exact.tolist(), strict=True)
+    pairs = zip(rows, exact.tolist(), strict=True)
     return sum(len(set(ours) & set(best)) for ours, best in pairs) / exact.size
 
 
 def one_by_one(
-    find: Callable[[np.ndarray], list[int]], asked: np.ndarray, before: Callable[[], object] = int
+    find: Callable[[np.ndarray], list[int]], questions: np.ndarray, before: Callable[[], object] = int
 ) -> tuple[list[list[int]], list[float]]:
     """Rows and seconds of each question; ``before`` is called before each, and not timed."""
-    found, took = [], []
-    for question in asked:
+    rows, took = [], []
+    for question in questions:
         before()
         began = time.perf_counter()
-        found.append(find(question[None]))
+        rows.append(find(question[None]))
         took.append(time.perf_counter() - began)
-    return found, took
+    return rows, took
 
 
 def search(index: Path, shards: Path, exact: Path, way: str) -> dict:
@@ -77,9 +77,9 @@ def search(index: Path, shards: Path, exact: Path, way: str) -> dict:
     from retrieval_server.folder.manifest import FAISS_INDEX, ROWS, read_manifest
 
     with np.load(exact) as kept:
-        asked, rows = kept["asked"], kept["rows"]
+        questions, rows = kept["asked"], kept["rows"]
     if way == "shards":
-        return _search_shards(shards, asked, rows)
+        return _search_shards(shards, questions, rows)
     if "cold" in way:
         drop(index)
     section = read_manifest(index).dense
@@ -87,9 +87,9 @@ def search(index: Path, shards: Path, exact: Path, way: str) -> dict:
     with TemporaryDirectory() as tiny:  # so that what a process needs in any case is there
         make_files(section.preset, RandomVectors(1000, section.encoder.dimension), Path(tiny))
         warm = Opened(Path(tiny), section.preset, section.encoder.dimension, mapped=True)
-        for question in asked:
+        for question in questions:
             warm.find(question[None], K, 1, section.rescoring.candidates)
-        warm.find(asked[:1], K, warm.cells, section.rescoring.candidates)
+        warm.find(questions[:1], K, warm.cells, section.rescoring.candidates)
         warm.stored.release()
     trim_heap()
     before = resident()
@@ -109,8 +109,8 @@ def search(index: Path, shards: Path, exact: Path, way: str) -> dict:
     if way in tried:
         lines = []
         for cells, candidates in tried[way]:
-            found, took = one_by_one(find(cells, candidates), asked)
-            line = {"cells": cells, "candidates": candidates, "recall": recall(found, rows)}
+            results, took = one_by_one(find(cells, candidates), questions)
+            line = {"cells": cells, "candidates": candidates, "recall": recall(results, rows)}
             lines.append(line | percentiles(took))
         return {way: lines}
 
@@ -119,25 +119,25 @@ def search(index: Path, shards: Path, exact: Path, way: str) -> dict:
         drop(index / ROWS)
 
     as_built = find(chosen, usual)
-    told = {"opened": seconds, "cells": chosen, "candidates": usual}
+    figures = {"opened": seconds, "cells": chosen, "candidates": usual}
     if way == "rows cold":
         read_through(index / FAISS_INDEX)
-        found, took = one_by_one(as_built, asked, drop_rows)
-        return told | {"recall": recall(found, rows), "all": percentiles(took)}
-    found, first = one_by_one(as_built, asked[:COLD])
+        results, took = one_by_one(as_built, questions, drop_rows)
+        return figures | {"recall": recall(results, rows), "all": percentiles(took)}
+    results, first = one_by_one(as_built, questions[:COLD])
     read_through(index / FAISS_INDEX)
-    more, new = one_by_one(as_built, asked[COLD:])
-    told |= {"recall": recall(found + more, rows), "first": percentiles(first)}
+    more, new = one_by_one(as_built, questions[COLD:])
+    figures |= {"recall": recall(results + more, rows), "first": percentiles(first)}
     if new:
-        told["new"] = percentiles(new)
-    _, again = one_by_one(as_built, asked)
-    opened.find(asked[:1], K, opened.cells, usual)  # so that every page of the index is resident
+        figures["new"] = percentiles(new)
+    _, again = one_by_one(as_built, questions)
+    opened.find(questions[:1], K, opened.cells, usual)  # so that every page of the index is resident
     opened.stored.release()
     trim_heap()
-    return told | {"again": percentiles(again), "resident": resident() - before}
+    return figures | {"again": percentiles(again), "resident": resident() - before}
 
 
-def _search_shards(folder: Path, asked: np.ndarray, rows: np.ndarray) -> dict:
+def _search_shards(folder: Path, questions: np.ndarray, rows: np.ndarray) -> dict:
     """All shards in this process, one after the other, their hits merged as a cluster does."""
     from retrieval_server.cluster.merge import merge
     from retrieval_server.folder.shard_set import read_shards
@@ -149,8 +149,8 @@ def _search_shards(folder: Path, asked: np.ndarray, rows: np.ndarray) -> dict:
         hits = merge([shard.find_unrounded(question, [K])[0] for shard in shards], K)
         return [int(hit.passage.id) for hit in hits]
 
-    found, took = one_by_one(find, asked)
-    return {"shards": len(shards), "recall": recall(found, rows), "all": percentiles(took)}
+    results, took = one_by_one(find, questions)
+    return {"shards": len(shards), "recall": recall(results, rows), "all": percentiles(took)}
 
 
 def serve(index: Path, questions: list[str], encoder: Path | None = None) -> dict:
@@ -173,21 +173,21 @@ def serve(index: Path, questions: list[str], encoder: Path | None = None) -> dic
         [*map(str, command)], cwd=ROOT, stdout=subprocess.DEVNULL, preexec_fn=ending_with(os.getpid())
     )
     try:
-        while (told := _ready(url)) is None:
+        while (status := _ready(url)) is None:
             if process.poll() is not None:
                 raise SystemExit("error: the server ended")
             time.sleep(0.05)
-        found = {"ready": time.perf_counter() - began, "processor": processor_seconds(process.pid)}
-        found["first"] = percentiles([_ask(url, question) for question in questions[:COLD]])
-        while told["paged_in"] not in (None, 1.0):
+        figures = {"ready": time.perf_counter() - began, "processor": processor_seconds(process.pid)}
+        figures["first"] = percentiles([_ask(url, question) for question in questions[:COLD]])
+        while status["paged_in"] not in (None, 1.0):
             time.sleep(0.2)
-            told = _ready(url) or told
-        found["read ahead"] = told["paged_in"]
+            status = _ready(url) or status
+        figures["read ahead"] = status["paged_in"]
         if new := [_ask(url, question) for question in questions[COLD:]]:
-            found["new"] = percentiles(new)
-        found["again"] = percentiles([_ask(url, question) for question in questions])
+            figures["new"] = percentiles(new)
+        figures["again"] = percentiles([_ask(url, question) for question in questions])
         whole, mapped = resident(process.pid, "faiss.index")
-        return found | {"resident": whole, "index resident": mapped}
+        return figures | {"resident": whole, "index resident": mapped}
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait(60)

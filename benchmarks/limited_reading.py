@@ -48,15 +48,15 @@ def main() -> None:
                     seconds[name].append(took)
                     processor[name].append(_processor_s() - spent)
                     print(f"round {number}, {name}: {took:.2f} s, {corpus.stat().st_size:,} bytes of corpus")
-    for what, measured in (("seconds", seconds), ("seconds of processor time", processor)):
-        here, there = (statistics.median(one) for one in measured.values())
-        print(f"median {what}: {here:.2f} -> {there:.2f}: {there / here:.2f} x")
+    for unit, measured in (("seconds", seconds), ("seconds of processor time", processor)):
+        here, there = (statistics.median(times) for times in measured.values())
+        print(f"median {unit}: {here:.2f} -> {there:.2f}: {there / here:.2f} x")
 
 
 def _processor_s() -> float:
     """Of this process, and of the children that have ended: the workers end with the reading of a folder."""
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(one.ru_utime + one.ru_stime for one in used)
+    return sum(usage.ru_utime + usage.ru_stime for usage in used)
 
 
 class _Here:
@@ -94,19 +94,19 @@ def _write(folder: Path, files: int) -> str:
 
 def _pdf(lines: list[str]) -> bytes:
     """A PDF of one page with these lines."""
-    shown = "BT /F1 9 Tf 20 780 Td 11 TL " + " ".join(f"({line}) Tj T*" for line in lines) + " ET"
+    stream = "BT /F1 9 Tf 20 780 Td 11 TL " + " ".join(f"({line}) Tj T*" for line in lines) + " ET"
     objects = [
         b"<</Type /Catalog /Pages 2 0 R>>",
         b"<</Type /Pages /Kids [3 0 R] /Count 1>>",
         b"<</Type /Page /Parent 2 0 R /MediaBox [0 0 595 842] /Contents 4 0 R "
         b"/Resources <</Font <</F1 5 0 R>>>>>>",
-        b"<</Length %d>>\nstream\n%s\nendstream" % (len(shown), shown.encode()),
+        b"<</Length %d>>\nstream\n%s\nendstream" % (len(stream), stream.encode()),
         b"<</Type /Font /Subtype /Type1 /BaseFont /Helvetica>>",
     ]
     out, table = b"%PDF-1.4\n", b"0000000000 65535 f \n"
-    for number, one in enumerate(objects, 1):
+    for number, text in enumerate(objects, 1):
         table += b"%010d 00000 n \n" % len(out)
-        out += b"%d 0 obj\n%s\nendobj\n" % (number, one)
+        out += b"%d 0 obj\n%s\nendobj\n" % (number, text)
     end = b"trailer\n<</Size %d /Root 1 0 R>>\nstartxref\n%d\n%%%%EOF"
     return out + b"xref\n0 %d\n%s" % (len(objects) + 1, table) + end % (len(objects) + 1, len(out))
 

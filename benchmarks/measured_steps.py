@@ -87,8 +87,8 @@ def limited(limit_gb: float, *command: object) -> dict:
         )
         if done.returncode != 0:
             raise SystemExit(f"error: {' '.join(map(str, command[-3:]))}: exit status {done.returncode}")
-        found = json.loads(done.stdout.splitlines()[-1])
-        return found | {"limited": limit.folder is not None, "peak with page cache": limit.peak}
+        figures = json.loads(done.stdout.splitlines()[-1])
+        return figures | {"limited": limit.folder is not None, "peak with page cache": limit.peak}
 
 
 def processor_seconds(pid: int) -> float:

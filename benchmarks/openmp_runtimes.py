@@ -54,7 +54,7 @@ def use(command: Command) -> dict[str, int]:
     from retrieval_server.search.index_source import IndexSource
 
     source = IndexSource.open(command.index, options=command.opening)
-    seen = {}
+    threads = {}
 
     def work() -> None:
         for number in (1, _BATCH):
@@ -63,17 +63,17 @@ def use(command: Command) -> dict[str, int]:
             if "torch" in sys.modules:
                 import torch
 
-                seen[f"torch, {'one query' if number == 1 else 'a batch'}"] = torch.get_num_threads()
+                threads[f"torch, {'one query' if number == 1 else 'a batch'}"] = torch.get_num_threads()
 
     with ThreadPoolExecutor(1) as stage:
         stage.submit(work).result()
-    return seen
+    return threads
 
 
-def report(seen: dict[str, int]) -> None:
+def report(threads: dict[str, int]) -> None:
     """Print the numbers of threads of the libraries of this process."""
-    for what, number in sorted(seen.items()):
-        print(f"{what}: {number} threads")
+    for name, number in sorted(threads.items()):
+        print(f"{name}: {number} threads")
     try:
         from threadpoolctl import threadpool_info
     except ImportError:
@@ -89,7 +89,7 @@ def main(argv: list[str] | None = None) -> int:
     from retrieval_server.search.threads import openmp_runtimes
 
     try:
-        seen = use(command) if command.index is not None else {}
+        threads = use(command) if command.index is not None else {}
         runtimes = openmp_runtimes("self" if command.pid is None else command.pid)
     except (UserError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
@@ -100,7 +100,7 @@ def main(argv: list[str] | None = None) -> int:
     tasks = Path(f"/proc/{command.pid or 'self'}/task")
     print(f"{sum(1 for _ in tasks.iterdir())} threads in the process")
     if command.index is not None:
-        report(seen)
+        report(threads)
     return 0
 
 

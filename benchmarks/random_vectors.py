@@ -28,5 +28,5 @@ class RandomVectors:
         drawn = [np.empty((0, self.dimension), np.float32)]
         drawn += [np.random.default_rng(block).standard_normal(shape, dtype=np.float32) for block in blocks]
         first = blocks.start * _DRAWN_AT_ONCE
-        found = np.concatenate(drawn)[start - first : max(start, stop) - first]
-        return found / np.linalg.norm(found, axis=1, keepdims=True)
+        vectors = np.concatenate(drawn)[start - first : max(start, stop) - first]
+        return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)

@@ -52,11 +52,11 @@ async def watch_memory(url: str, session: aiohttp.ClientSession, samples: list[f
     while True:
         try:
             async with session.get(url.rstrip("/") + "/metrics") as response:
-                found = _RESIDENT.search(await response.read())
+                match = _RESIDENT.search(await response.read())
         except (aiohttp.ClientError, asyncio.TimeoutError, OSError):
-            found = None
-        if found:
-            samples.append(float(found[1]) / 2**20)
+            match = None
+        if match:
+            samples.append(float(match[1]) / 2**20)
         await asyncio.sleep(1)
 
 
@@ -101,7 +101,7 @@ async def measure(args: argparse.Namespace, questions: list[str]) -> int:
 
 def report(calm, storm, memory: list[float], alive: bool) -> int:
     """Print the four criteria; returns the number of those that were missed."""
-    asked = len(storm.latencies) + sum(storm.errors.values())
+    requests = len(storm.latencies) + sum(storm.errors.values())
     refused = storm.errors["503"]
     others = {kind: number for kind, number in storm.errors.items() if kind != "503"}
     slower = storm.percentile(0.95) / calm.percentile(0.95)
@@ -110,12 +110,12 @@ def report(calm, storm, memory: list[float], alive: bool) -> int:
         (statistics.median(part) for part in (memory[:end], memory[-end:])) if memory else (0.0, 0.0)
     )
     accepted = f"{storm.qps:.1f} q/s, p95 {storm.percentile(0.95):.0f} ms, {slower:.2f} x that at capacity"
-    fates = f"{len(storm.latencies)} answered, {refused} refused with 503 ({refused / max(1, asked):.1%})"
+    fates = f"{len(storm.latencies)} answered, {refused} refused with 503 ({refused / max(1, requests):.1%})"
     sizes = f"{first:.0f} MB at the beginning, {last:.0f} MB at the end, most {max(memory, default=0):.0f} MB"
     bars = [
         (alive, f"the server is alive and answers: {'yes' if alive else 'NO'}"),
         (slower <= 2, f"accepted: {accepted}"),
-        (not others, f"of {asked}: {fates}, others {others or 'none'}"),
+        (not others, f"of {requests}: {fates}, others {others or 'none'}"),
         (bool(memory) and last <= first * (1 + FLAT), f"memory: {sizes if memory else 'not reported'}"),
     ]
     for kept, text in bars:

@@ -107,10 +107,10 @@ def stages(
             return process
 
         encode = started("encode")
-        found = {"encoder + search": Stages([encode, started("search")])}
+        stages = {"encoder + search": Stages([encode, started("search")])}
         if _exact(index):
-            found["encoder + FAISS itself"] = Stages([encode, started("faiss")])
-        yield found
+            stages["encoder + FAISS itself"] = Stages([encode, started("faiss")])
+        yield stages
 
 
 def _exact(index: Path) -> bool:
@@ -127,11 +127,11 @@ class Stages:
 
     def seconds(self) -> list[float]:
         """The seconds of each batch, one stage after the other: first all encoded, then all searched."""
-        found = []
+        stages = []
         for process in self._processes:
             print("go", file=process.stdin, flush=True)
-            found.append(json.loads(process.stdout.readline()))
-        return [sum(each) for each in zip(*found, strict=True)]
+            stages.append(json.loads(process.stdout.readline()))
+        return [sum(each) for each in zip(*stages, strict=True)]
 
 
 def _wait(process: subprocess.Popen) -> None:

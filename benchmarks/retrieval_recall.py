@@ -20,10 +20,10 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 
-def recall(found: Sequence[Sequence[str]], wanted: Sequence[set[str]]) -> float:
+def recall(results: Sequence[Sequence[str]], wanted: Sequence[set[str]]) -> float:
     """The mean share of each question's wanted ids among the ids found for it."""
     shares = [
-        len(wanted_ids & set(ids)) / len(wanted_ids) for ids, wanted_ids in zip(found, wanted, strict=True)
+        len(wanted_ids & set(ids)) / len(wanted_ids) for ids, wanted_ids in zip(results, wanted, strict=True)
     ]
     return sum(shares) / len(shares)
 
@@ -61,7 +61,7 @@ def main() -> int:
     kinds = {"bm25": "BM25 (bm25s)", dense: f"dense ({args.encoder}, Flat)", "hybrid": "hybrid of both"}
     if args.lucene:
         kinds["lucene"] = "BM25 (Lucene)"
-    found: dict[str, list[list[str]]] = {}
+    results: dict[str, list[list[str]]] = {}
     try:
         for kind in kinds:
             out = args.work / kind
@@ -79,7 +79,7 @@ def main() -> int:
             require_equal(f"{out}: corpus", corpus, read_manifest(out).corpus.sha256, "Empty --work.")
             retriever = IndexSource.open(out, device=args.device)
             answers = retriever.search(questions, max(args.k))
-            found[kind] = [[hit.passage.id for hit in hits] for hits in answers]
+            results[kind] = [[hit.passage.id for hit in hits] for hits in answers]
             retriever.close()
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -88,15 +88,15 @@ def main() -> int:
     print_table(
         ["index", *(f"recall@{k}" for k in args.k)],
         (
-            [name, *(f"{recall([ids[:k] for ids in found[kind]], wanted):.1%}" for k in args.k)]
+            [name, *(f"{recall([ids[:k] for ids in results[kind]], wanted):.1%}" for k in args.k)]
             for kind, name in kinds.items()
         ),
     )
     if args.lucene:
         for k in args.k:
-            pairs = zip(found["lucene"], found["bm25"], strict=True)
+            pairs = zip(results["lucene"], results["bm25"], strict=True)
             shared = sum(len(set(ours[:k]) & set(theirs[:k])) for ours, theirs in pairs)
-            whole = sum(len(theirs[:k]) for theirs in found["bm25"])
+            whole = sum(len(theirs[:k]) for theirs in results["bm25"])
             print(f"first {k} of Lucene that are also bm25s's: {shared / whole:.1%}")
     return 0
 

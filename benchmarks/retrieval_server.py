@@ -76,13 +76,15 @@ def line(name: str, rounds: list[Round]) -> str:
     def middle(values: list[float]) -> float:
         return statistics.median(values)
 
-    errors = sum((one.errors for one in rounds), Counter())
-    answers = sum(len(one.latencies) for one in rounds)
-    shares = [f"{middle([one.percentile(share) for one in rounds]):8.1f}" for share in (0.5, 0.95, 0.99)]
-    spread = f"{min(one.qps for one in rounds):.1f}-{max(one.qps for one in rounds):.1f}"
+    errors = sum((round_.errors for round_ in rounds), Counter())
+    answers = sum(len(round_.latencies) for round_ in rounds)
+    shares = [
+        f"{middle([round_.percentile(share) for round_ in rounds]):8.1f}" for share in (0.5, 0.95, 0.99)
+    ]
+    spread = f"{min(round_.qps for round_ in rounds):.1f}-{max(round_.qps for round_ in rounds):.1f}"
     problems = ", ".join(f"{number} x {kind}" for kind, number in errors.most_common()) or "none"
-    row = f"{name:<44} {middle([one.qps for one in rounds]):8.1f} {spread:>15} {' '.join(shares)}"
-    compared = [one.other_ids for one in rounds if one.other_ids is not None]
+    row = f"{name:<44} {middle([round_.qps for round_ in rounds]):8.1f} {spread:>15} {' '.join(shares)}"
+    compared = [round_.other_ids for round_ in rounds if round_.other_ids is not None]
     if not compared:
         return row
     return f"{row}   errors {problems}; {sum(compared)} of {answers} answers differ from those asked alone"
@@ -128,7 +130,7 @@ async def measure(
                 print(f"the same ids from {names}: {same} of {len(questions)} questions")
         order = random.Random(0).sample(questions, len(questions))
         every: list[Target | Ceiling] = [*targets, *ceilings]
-        results: dict[str, list[Round]] = {one.name: [] for one in every}
+        results: dict[str, list[Round]] = {target.name: [] for target in every}
         for number, target in itertools.product(range(args.rounds), every):
             endless = itertools.cycle(order)
             if isinstance(target, Ceiling):
@@ -175,14 +177,14 @@ def report(args: argparse.Namespace, results: dict[str, list[Round]]) -> None:
     print(f"{'server':<44} {'q/s':>8} {'(min-max)':>15} {'p50':>8} {'p95':>8} {'p99':>8}")
     for name, rounds in results.items():
         print(line(name, rounds))
-    (first, mine), *others = results.items()
+    (first, first_rounds), *others = results.items()
     for name, rounds in others:
-        theirs = statistics.median(one.qps for one in rounds)
+        theirs = statistics.median(round_.qps for round_ in rounds)
         # A server that needs longer than a round for an answer has none.
-        qps = statistics.median(one.qps for one in mine) / theirs if theirs else float("nan")
+        qps = statistics.median(round_.qps for round_ in first_rounds) / theirs if theirs else float("nan")
         p50, p95 = (
-            statistics.median(one.percentile(share) for one in mine)
-            / statistics.median(one.percentile(share) for one in rounds)
+            statistics.median(round_.percentile(share) for round_ in first_rounds)
+            / statistics.median(round_.percentile(share) for round_ in rounds)
             for share in (0.5, 0.95)
         )
         print(
@@ -282,7 +284,7 @@ def main(argv: list[str] | None = None) -> int:
                 results.setdefault(name, []).extend(rounds)
     report(args, results)
     if args.json is not None:
-        rows = {name: [asdict(one) for one in rounds] for name, rounds in results.items()}
+        rows = {name: [asdict(round_) for round_ in rounds] for name, rounds in results.items()}
         args.json.write_text(json.dumps(rows), encoding="utf-8")
     return 0
 

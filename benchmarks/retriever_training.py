@@ -102,8 +102,8 @@ def refuse_others(folder: Path, made_of: Mapping[str, Any]) -> None:
     for path in (folder / "settings.json", folder / "result.json"):
         if not path.is_file():
             continue
-        found = json.loads(path.read_text(encoding="utf-8"))
-        there = found if path.name == "settings.json" else found.get("settings", {})
+        results = json.loads(path.read_text(encoding="utf-8"))
+        there = results if path.name == "settings.json" else results.get("settings", {})
         if other := [name for name in made_of if there.get(name) != made_of[name]]:
             raise SystemExit(
                 f"error: {path}: made with other settings ({', '.join(other)}), so its figures are not those "
@@ -111,18 +111,15 @@ def refuse_others(folder: Path, made_of: Mapping[str, Any]) -> None:
             )
 
 
-def write(path: Path, found: Mapping[str, Any]) -> None:
+def write(path: Path, results: Mapping[str, Any]) -> None:
     """Write JSON: the whole file, or none."""
     part = path.with_suffix(".part")
-    part.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    part.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     part.replace(path)
 
 
 def split(
-    number: int,
-    questions: Sequence[Mapping[str, Any]],
-    args: argparse.Namespace,
-    made_of: Mapping[str, Any],
+    number: int, questions: Sequence[Mapping[str, Any]], args: argparse.Namespace, made_of: Mapping[str, Any]
 ) -> dict[str, Any]:
     """The recall of one split, measured or read: {"untrained": {k: recall}, "trained": {k: recall}}."""
     folder = args.work / f"split{number}"
@@ -134,7 +131,7 @@ def split(
     write(folder / "settings.json", made_of)
     rows, base = folder / "train.jsonl", args.base_index or index(args, args.work / "untrained", args.encoder)
     if not rows.is_file():
-        lines = training_rows(train, found_in(base, train, args))
+        lines = training_rows(train, search_results(base, train, args))
         part = rows.with_suffix(".part")
         part.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
         part.replace(rows)
@@ -157,12 +154,12 @@ def halves(questions: Sequence[Any], number: int) -> tuple[list[Any], list[Any]]
 
 
 def training_rows(
-    questions: Sequence[Mapping[str, Any]], found: Sequence[Sequence[str]]
+    questions: Sequence[Mapping[str, Any]], results: Sequence[Sequence[str]]
 ) -> list[dict[str, Any]]:
     """Rows as `rag-r1 retriever train` reads them, one for each supporting passage; `found`: the ids that the
     untrained encoder gives for each question."""
     rows = []
-    for question, ids in zip(questions, found, strict=True):
+    for question, ids in zip(questions, results, strict=True):
         gold = list(dict.fromkeys(question["supporting_ids"]))
         negatives = [name for name in ids if name not in gold]
         rows += [
@@ -183,7 +180,7 @@ def training_rows(
     return rows
 
 
-def found_in(
+def search_results(
     folder: Path, questions: Sequence[Mapping[str, Any]], args: argparse.Namespace, count: int = MINED
 ) -> list[list[str]]:
     """The ids of the best passages of an index for each question."""
@@ -221,24 +218,24 @@ def measure(
     folder: Path, questions: Sequence[Mapping[str, Any]], args: argparse.Namespace
 ) -> dict[str, float]:
     """Recall at each k, in an index."""
-    found = found_in(folder, questions, args, max(args.k))
+    results = search_results(folder, questions, args, max(args.k))
     wanted = [set(question["supporting_ids"]) for question in questions]
-    return {str(k): recall([ids[:k] for ids in found], wanted) for k in args.k}
+    return {str(k): recall([ids[:k] for ids in results], wanted) for k in args.k}
 
 
 def table(results: Mapping[int, Mapping[str, Any]], ks: Sequence[int]) -> list[str]:
     """The splits, by number, and the mean difference with its interval, as Markdown."""
     heads = [head for k in ks for head in (f"untrained@{k}", f"trained@{k}", "points")]
     rows = []
-    for number, one in results.items():
+    for number, result in results.items():
         cells = []
         for k in map(str, ks):
-            before, after = one["untrained"][k], one["trained"][k]
+            before, after = result["untrained"][k], result["trained"][k]
             cells += [f"{before:.1%}", f"{after:.1%}", f"{100 * (after - before):+.1f}"]
         rows.append([number, *cells])
     lines = markdown.table(["split", *heads], rows)
     for k in map(str, ks):
-        gains = [100 * (one["trained"][k] - one["untrained"][k]) for one in results.values()]
+        gains = [100 * (result["trained"][k] - result["untrained"][k]) for result in results.values()]
         lines.append(f"recall@{k}: {mean(gains):+.1f} points, {interval(gains)}")
     return lines
 

@@ -65,10 +65,10 @@ def row(label: str, outcome: Outcome, speed: float, critical: float | None, base
         "tokens": sum(r.generated_tokens + r.observed_tokens for r in outcome.records),
         "failed_searches": outcome.failed_searches,
     }
-    shown = f"{critical:8.1f}" if critical else f"{'-':>8}"
+    text = f"{critical:8.1f}" if critical else f"{'-':>8}"
     failed = f"   {outcome.failed_searches} searches failed" if outcome.failed_searches else ""
     print(
-        f"{label:<26} {outcome.name:<9} {wall:8.2f} {shown} {outcome.busy:6.1%} {data['ratio']:5.2f}x "
+        f"{label:<26} {outcome.name:<9} {wall:8.2f} {text} {outcome.busy:6.1%} {data['ratio']:5.2f}x "
         f"{data['cpu_ms_a_turn']:12.3f}{failed}",
         flush=True,
     )
@@ -107,8 +107,8 @@ def scale(args: argparse.Namespace, bench: Bench, world: World) -> list[dict[str
         many = replace(load, trajectories=64, least_turns=turns, most_turns=turns)
         loads[f"64 trajectories x {turns} turns"] = many
     rows = []
-    for label, one in loads.items():
-        plans, base = draw(one, bench.queries), None
+    for label, scaled_load in loads.items():
+        plans, base = draw(scaled_load, bench.queries), None
         for name in [name for name in args.schedules if name != "serial"]:
             outcome, critical = bench.run(
                 name, plans, lambda: SomeDocuments(documents, TOPK), args.speed, None, args.capacity
@@ -187,8 +187,8 @@ def server_over(world: World, url: str | None, encoder: str | None = None) -> It
         backend = ("dense", "--encoder", encoder) if encoder else ("bm25",)
         index = build_index(out / "corpus.jsonl", out / "index", "--backend", *backend)
         options = ("--cache-size", "0", "--max-queries", str(BATCH))
-        with retrieval_process(index, out / "server.log", *options) as own:
-            yield own
+        with retrieval_process(index, out / "server.log", *options) as server:
+            yield server
 
 
 def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:

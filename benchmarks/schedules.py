@@ -210,10 +210,10 @@ async def play(
     meter = Meter(slots or len(jobs))
     paced = [PacedSearcher(shared, job.pause, barrier, gate) for job in jobs]
 
-    async def one(job: Job, own_searcher: PacedSearcher) -> Trajectory:
+    async def play_job(job: Job, job_searcher: PacedSearcher) -> Trajectory:
         engine = MeteredEngine(job.engine, meter, barrier)
         try:
-            episode = Episode(protocol, budget, engine, search_tools(own_searcher), codec)
+            episode = Episode(protocol, budget, engine, search_tools(job_searcher), codec)
             return await episode.run(job.id, job.question, job.prompt_ids)
         finally:
             if barrier:
@@ -221,13 +221,13 @@ async def play(
 
     gc.collect()  # garbage of the run before this one
     started, cpu = time.perf_counter(), time.process_time()
-    records = await asyncio.gather(*map(one, jobs, paced))
+    records = await asyncio.gather(*map(play_job, jobs, paced))
     wall = time.perf_counter() - started
     return Outcome(
         name,
         wall,
         meter.slot_s / (meter.slots * wall),
         time.process_time() - cpu,
-        [one.waited_s for one in paced],
+        [searcher.waited_s for searcher in paced],
         records,
     )

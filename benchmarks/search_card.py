@@ -18,7 +18,6 @@ import argparse
 import json
 import os
 import platform
-import signal
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import date
@@ -35,8 +34,10 @@ from rag_r1.demo.run import KEEP_POLICY, run_demo
 from rag_r1.demo.world import KINDS, demo_protocol, write_demo
 from rag_r1.evaluation import command
 from rag_r1.evaluation.probes.metrics import CONDITION_NAMES
+from rag_r1.options.command_exit import command_main
 from rag_r1.probes.probes import PROBES
 from rag_r1.runs import markdown, pictures
+from rag_r1.runs.errors import RunError
 from rag_r1.tools.retrieval.local_server import build_index, retrieval_process
 from rag_r1.training.next_steps import newest_checkpoint
 
@@ -53,25 +54,25 @@ def protocol_of(recipe: str) -> str:
     return settings["rag_r1"]["protocol"]
 
 
-def policy_of(given: argparse.Namespace, seed: int, folder: Path) -> Path:
+def policy_of(args: argparse.Namespace, seed: int, folder: Path) -> Path:
     """The policy of a seed: given, or trained if it is not there."""
-    if given.policy:
-        return given.policy
+    if args.policy:
+        return args.policy
     out = folder / "training"
     if not (out / "results.json").exists() or newest_checkpoint(out / "checkpoints") is None:
-        run_demo(given.recipe, out, seed, [*KEEP_POLICY, *given.set], given.timeout)
-    found = newest_checkpoint(out / "checkpoints")
-    assert found is not None, f"{out} has no checkpoint"
-    return found
+        run_demo(args.recipe, out, seed, [*KEEP_POLICY, *args.set], args.timeout)
+    checkpoint = newest_checkpoint(out / "checkpoints")
+    assert checkpoint is not None, f"{out} has no checkpoint"
+    return checkpoint
 
 
-def card_of(given: argparse.Namespace, seed: int) -> dict[str, Any]:
+def card_of(args: argparse.Namespace, seed: int) -> dict[str, Any]:
     """The search card of a seed, from its folder if it is finished."""
-    folder = given.out / f"seed{seed}"
+    folder = args.out / f"seed{seed}"
     made = folder / "card" / "search_card.json"
     if not made.exists():
-        model, protocol = policy_of(given, seed, folder), protocol_of(given.recipe)
-        write_demo(folder / "data", demo_protocol(protocol), seed, train=1, val=given.questions)
+        model, protocol = policy_of(args, seed, folder), protocol_of(args.recipe)
+        write_demo(folder / "data", demo_protocol(protocol), seed, train=1, val=args.questions)
         corpus = folder / "data" / "corpus.jsonl"
         if not (folder / "index" / "manifest.json").exists():
             build_index(corpus, folder / "index", "--backend", "bm25")
@@ -129,7 +130,8 @@ def draw(cards: Mapping[int, Mapping[str, Any]], path: Path) -> list[Path]:
     return pictures.draw(path, paint, size=(8, 3.4))
 
 
-def main(argv: Sequence[str] | None = None) -> None:
+@command_main(RunError)
+def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -142,7 +144,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     add("--timeout", type=float, default=3600, metavar="SECONDS", help="time limit of each training")
     add("--set", nargs="*", default=[], metavar="key=value", help="Hydra overrides of every training")
     args = parser.parse_args(argv)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     args.out = args.out.resolve()
     cards = {seed: card_of(args, seed) for seed in args.seeds}
     draw(cards, args.out / "search_card.png")
@@ -153,7 +154,8 @@ def main(argv: Sequence[str] | None = None) -> None:
             f"seed {seed}: {card['verdict']}; " + (f"missed: {'; '.join(missed)}" if missed else "all held")
         )
     print(f"picture: {args.out / 'search_card.png'}")
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

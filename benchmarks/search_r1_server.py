@@ -23,11 +23,12 @@ import argparse
 import json
 import os
 import runpy
-import signal
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
+
+from rag_r1.options.command_exit import CommandError, command_main
 
 # This folder has its own retrieval_server.py: look for packages in the project's root instead.
 _here = Path(__file__).resolve().parent
@@ -79,6 +80,7 @@ def run(server: Path, arguments: list[str], port: int, device: str | None) -> No
     runpy.run_path(str(server), run_name="__main__")
 
 
+@command_main()
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -120,10 +122,8 @@ def main(argv: list[str] | None = None) -> int:
             )
         _, model = resolve_model(manifest.dense.encoder.name)
     except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    # uvicorn raises SIGTERM again after it has ended; the temporary folder must still be removed.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+        raise CommandError(error, 2) from error
+    # uvicorn raises SIGTERM again after it has ended; the temporary folder is removed all the same.
     with tempfile.TemporaryDirectory(prefix="search-r1-") as folder:
         corpus = Path(folder) / "corpus.jsonl"
         write_corpus(args.index, corpus)

@@ -49,16 +49,16 @@ def run(*command: str | Path) -> None:
         sys.exit(f"error: {command[0]} ended with status {done.returncode}")
 
 
-def base_of(work: Path, given: argparse.Namespace) -> Path:
+def base_of(work: Path, args: argparse.Namespace) -> Path:
     """The base, made if it is not there."""
-    if given.base:
-        return given.base.resolve()
+    if args.base:
+        return args.base.resolve()
     base = work / "base"
     if not (base / "config.json").exists():
         run(
             "rag_r1.demo.warm_start",
             "--seed",
-            str(given.seed),
+            str(args.seed),
             "--base",
             base,
             "--out",
@@ -67,45 +67,45 @@ def base_of(work: Path, given: argparse.Namespace) -> Path:
     return base
 
 
-def warm_start(work: Path, base: Path, given: argparse.Namespace) -> Path:
+def warm_start(work: Path, base: Path, args: argparse.Namespace) -> Path:
     """The base fine-tuned in plain torch, as the demo does it."""
-    folder = work / f"torch-{_name(given)}"
+    folder = work / f"torch-{_name(args)}"
     if not (folder / "config.json").exists():
         model, tokenizer = load_policy(base)
-        protocol, gold = demo_protocol(given.protocol), given.mix == "gold"
-        batches = warm_batches(tokenizer, protocol, gold, given.seed, Counter(), given.batches)
-        train(model, batches, replace(WARM, steps=given.batches), "plain torch")
+        protocol, gold = demo_protocol(args.protocol), args.mix == "gold"
+        batches = warm_batches(tokenizer, protocol, gold, args.seed, Counter(), args.batches)
+        train(model, batches, replace(WARM, steps=args.batches), "plain torch")
         save_policy(folder, model, tokenizer)
     return folder
 
 
-def _name(given: argparse.Namespace) -> str:
-    return f"{given.protocol}-{given.mix}-{given.batches}-{given.seed}"
+def _name(args: argparse.Namespace) -> str:
+    return f"{args.protocol}-{args.mix}-{args.batches}-{args.seed}"
 
 
-def sft_data(work: Path, base: Path, given: argparse.Namespace) -> Path:
+def sft_data(work: Path, base: Path, args: argparse.Namespace) -> Path:
     """The rows of the warm start's traces, for veRL."""
-    traces = work / f"traces-{_name(given)}" / "traces.jsonl"
-    data = work / f"data-{_name(given)}-{given.layout}"
+    traces = work / f"traces-{_name(args)}" / "traces.jsonl"
+    data = work / f"data-{_name(args)}-{args.layout}"
     if not (data / "sft_summary.json").exists():
-        write_records(traces, demo_protocol(given.protocol), given.mix, given.batches, given.seed)
+        write_records(traces, demo_protocol(args.protocol), args.mix, args.batches, args.seed)
         keep = ["--metric", "any", "--thought-only", "1", "--validation", "0", "--format", "verl"]
-        source = ["--traces", traces, "--model", base, "--protocol", given.protocol, "--prompt", PROMPT]
-        run("rag_r1.sft.data", *source, *keep, "--layout", given.layout, "--out", data)
+        source = ["--traces", traces, "--model", base, "--protocol", args.protocol, "--prompt", PROMPT]
+        run("rag_r1.sft.data", *source, *keep, "--layout", args.layout, "--out", data)
     return data
 
 
-def sft_on_verl(work: Path, base: Path, data: Path, given: argparse.Namespace) -> Path:
+def sft_on_verl(work: Path, base: Path, data: Path, args: argparse.Namespace) -> Path:
     """The model that veRL's SFT trainer exports, trained if it is not there."""
     summary = json.loads((data / "sft_summary.json").read_text(encoding="utf-8"))
     rows = summary["splits"]["train"]["samples"]
-    batch = max(1, rows // given.batches)
+    batch = max(1, rows // args.batches)
     out = work / f"verl-{data.name}"
     if not (out / "model").exists():
         run(
             "rag_r1.sft.train_command", "--recipe", "recipes/rag_r1/sft/demo", "--data", data,
             f"model.path='{base}'", f"trainer.default_local_dir='{out}'", f"data.train_batch_size={batch}",
-            "trainer.test_freq=-1", "trainer.save_freq=50", "trainer.max_ckpt_to_keep=1", *given.overrides,
+            "trainer.test_freq=-1", "trainer.save_freq=50", "trainer.max_ckpt_to_keep=1", *args.overrides,
         )  # fmt: skip
     return out / "model"
 

@@ -199,13 +199,13 @@ class Bench:
 
         async def main() -> tuple[Outcome, float]:
             jobs = make_jobs(plans, self.prompt_ids, self.protocol, self.codec, self.rates, speed, slots)
-            async with closing(searcher()) as asked:
-                outcome = await play(name, jobs, asked, self.protocol, budget, self.codec, slots, capacity)
-            own = (
+            async with closing(searcher()) as search:
+                outcome = await play(name, jobs, search, self.protocol, budget, self.codec, slots, capacity)
+            seconds = (
                 job.engine.own_s + waited * speed
                 for job, waited in zip(jobs, outcome.search_wait_s, strict=True)
             )
-            return outcome, max(own)
+            return outcome, max(seconds)
 
         outcome, critical = asyncio.run(main())
         wrong = sum(len(r.turns) != len(plan) for r, plan in zip(outcome.records, plans, strict=True))

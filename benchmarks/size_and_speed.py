@@ -107,9 +107,9 @@ def build(args: argparse.Namespace, work: Work) -> None:
     if not encoder.exists():
         write_encoder(encoder, work.questions(), args.layers)
     many, preset = args.cells or cells_for(args.passages), PRESETS[args.preset]
-    with work_folder(work.index) as making:
-        corpus = CorpusSection(source="invented", sha256=write_passages(making / PASSAGES, args.passages))
-        rate = make_index(args.preset, args.passages, min(args.block, args.passages), making, many)
+    with work_folder(work.index) as folder:
+        corpus = CorpusSection(source="invented", sha256=write_passages(folder / PASSAGES, args.passages))
+        rate = make_index(args.preset, args.passages, min(args.block, args.passages), folder, many)
         section = DenseSection(
             encoder=Encoder.create(str(encoder), EncoderOptions(), "cpu").section,
             metric="inner_product",
@@ -124,20 +124,20 @@ def build(args: argparse.Namespace, work: Work) -> None:
             count=args.passages,
             corpus=corpus,
             dense=section,
-            files=describe_files(making, progress=True),
+            files=describe_files(folder, progress=True),
             built_with={},
         )
-        write_manifest(making, manifest)
-        asked = Encoder.open(section.encoder, device="cpu").encode_queries(work.questions())
+        write_manifest(folder, manifest)
+        vectors = Encoder.open(section.encoder, device="cpu").encode_queries(work.questions())
         sizes = {name: entry.bytes for name, entry in manifest.files.items()}
         built = {"factory": section.factory, "nprobe": section.search.nprobe, "sizes": sizes, "rate": rate}
         built["candidates"] = section.rescoring.candidates
-        built["cells asked"] = cells_asked(making / FAISS_INDEX, asked, section.search.nprobe)
+        built["cells asked"] = cells_searched(folder / FAISS_INDEX, vectors, section.search.nprobe)
         work.keep("index", built)
-        publish(making, work.index)
+        publish(folder, work.index)
 
 
-def cells_asked(path: Path, asked: np.ndarray, nprobe: int) -> int:
+def cells_searched(path: Path, vectors: np.ndarray, nprobe: int) -> int:
     """How many different cells are searched for all questions together."""
     import faiss
 
@@ -145,7 +145,7 @@ def cells_asked(path: Path, asked: np.ndarray, nprobe: int) -> int:
 
     index = open_index(path, mapped=True)
     rotation = faiss.downcast_VectorTransform(faiss.downcast_index(index).chain.at(0))
-    _, cells = faiss.extract_index_ivf(index).quantizer.search(rotation.apply(asked), nprobe)
+    _, cells = faiss.extract_index_ivf(index).quantizer.search(rotation.apply(vectors), nprobe)
     return len(np.unique(cells))
 
 
@@ -156,9 +156,9 @@ def search(args: argparse.Namespace, work: Work) -> dict:
     from retrieval_server.indexing.presets import MOST_CELLS
 
     behind = args.block + MOST_CELLS  # passages and centres
-    asked = RandomVectors(behind + ASKED, DIMENSION)[behind:]
+    vectors = RandomVectors(behind + ASKED, DIMENSION)[behind:]
     with work.exact.open("wb") as stream:
-        np.savez(stream, asked=asked, rows=np.zeros((ASKED, K), np.int64))  # there is nothing to be found
+        np.savez(stream, asked=vectors, rows=np.zeros((ASKED, K), np.int64))  # there is nothing to be found
     return large_search.search(work.index, work.shards, work.exact, args.way)
 
 
@@ -168,25 +168,25 @@ def report(args: argparse.Namespace, results: dict) -> str:
     from rag_r1.runs.markdown import Page
 
     index, cold, rows, served = (results[name] for name in ("index", *WAYS, "serve"))
-    what = f"{args.passages:,} passages of {DIMENSION} dimensions, {index['factory']}, "
-    what += f"{index['nprobe']} cells searched, {index['candidates']} candidates"
+    text = f"{args.passages:,} passages of {DIMENSION} dimensions, {index['factory']}, "
+    text += f"{index['nprobe']} cells searched, {index['candidates']} candidates"
     sizes = {f"{name}, on disk": f"{size / 1e6:,.0f} MB" for name, size in sorted(index["sizes"].items())}
     alone = {name: milliseconds(cold[state]) for state, name in STATES.items()}
     alone["rows dropped from the page cache each time"] = milliseconds(rows["all"])
-    asked = {name: milliseconds(served[state]) for state, name in STATES.items() if state in served}
+    served_times = {name: milliseconds(served[state]) for state, name in STATES.items() if state in served}
     more = {
         "added in a second, by the clock": f"{index['rate']:,.0f} vectors",
         "memory of the index, mapped and searched": f"{cold['resident'] / args.passages:.1f} bytes a vector",
-        **{f"search alone, {name}: p50, p95": told for name, told in alone.items()},
+        **{f"search alone, {name}: p50, p95": value for name, value in alone.items()},
         "search alone, limit of memory": limit_held(cold),
         "server, index and encoder cold: start to ready": f"{served['ready']:.1f} s",
-        **{f"server, one question over HTTP, {name}": told for name, told in asked.items()},
+        **{f"server, one question over HTTP, {name}": value for name, value in served_times.items()},
         "server, different cells that the questions ask": f"{index['cells asked']:,}",
         "server, resident, with encoder and mapped index": f"{served['resident']:,.0f} MB",
         "server, ... of which mapped index": f"{served['index resident']:,.0f} MB",
         "server, limit of memory": limit_held(served),
     }
-    return str(Page().text(what).table(["", ""], [*sizes.items(), *more.items()]))
+    return str(Page().text(text).table(["", ""], [*sizes.items(), *more.items()]))
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
@@ -229,24 +229,26 @@ def main(argv: list[str] | None = None) -> int:
         steps[args.step]()
         return 0
     named = ("passages", "preset", "block", "cells", "nprobe", "layers", "limit_gb")
-    asked = {name: getattr(args, name) for name in named}
-    if (found := work.results.setdefault("run", asked)) != asked:
-        raise SystemExit(f"error: --work {args.work} is of {found}; give the same, or choose another folder")
-    work.keep("run", asked)
+    settings = {name: getattr(args, name) for name in named}
+    if (before := work.results.setdefault("run", settings)) != settings:
+        raise SystemExit(f"error: --work {args.work} is of {before}; give the same, or choose another folder")
+    work.keep("run", settings)
     lines = args.questions.read_text(encoding="utf-8").splitlines()
     questions = [json.loads(line)["question"] for line in lines if line.strip()]
     work.asked.write_text("\n".join(questions) + "\n", encoding="utf-8")
-    own = [Path(__file__).resolve(), "--work", args.work, "--questions", args.questions]
-    own += [word for name in named if asked[name] for word in (f"--{name.replace('_', '-')}", asked[name])]
+    arguments = [Path(__file__).resolve(), "--work", args.work, "--questions", args.questions]
+    arguments += [
+        word for name in named if settings[name] for word in (f"--{name.replace('_', '-')}", settings[name])
+    ]
     os.environ.setdefault("HF_HUB_OFFLINE", "1")  # nothing is fetched
     if not work.index.exists() and not {*WAYS, "serve"} <= work.results.keys():
-        measure("build", *own, "--step", "build")
+        measure("build", *arguments, "--step", "build")
         work = Work(args.work, 1)
     for way in WAYS:
         if way not in work.results:
-            work.keep(way, limited(args.limit_gb, *own, "--step", "search", "--way", way))
+            work.keep(way, limited(args.limit_gb, *arguments, "--step", "search", "--way", way))
     if "serve" not in work.results:
-        work.keep("serve", limited(args.limit_gb, *own, "--step", "serve"))
+        work.keep("serve", limited(args.limit_gb, *arguments, "--step", "serve"))
     print(report(args, work.results))
     if args.remove:
         shutil.rmtree(work.index, ignore_errors=True)

@@ -94,11 +94,11 @@ class SyntheticVectors:
         start, stop, step = rows.indices(len(self))
         if step != 1:
             raise IndexError("vectors are drawn in slices of step 1")
-        found = [np.empty((0, self.dimension), np.float32)]
+        parts = [np.empty((0, self.dimension), np.float32)]
         for block in range(start // BLOCK, -(-max(start, stop) // BLOCK)):
             first = block * BLOCK
-            found.append(self._block(block)[max(start - first, 0) : max(stop - first, 0)])
-        return np.concatenate(found)
+            parts.append(self._block(block)[max(start - first, 0) : max(stop - first, 0)])
+        return np.concatenate(parts)
 
     def parents(self, block: int) -> np.ndarray:
         """The real passage that each row of a block was made from, (BLOCK,)."""
@@ -132,14 +132,14 @@ class SyntheticVectors:
 
 def neighbourhoods(vectors: np.ndarray) -> np.ndarray:
     """Each vector's own row and those of its NEIGHBOURS nearest, in this order, (n, 1 + NEIGHBOURS)."""
-    found = np.empty((len(vectors), 1 + NEIGHBOURS), np.int64)
+    indices = np.empty((len(vectors), 1 + NEIGHBOURS), np.int64)
     for first in range(0, len(vectors), _AT_ONCE):
         block = np.arange(first, min(first + _AT_ONCE, len(vectors)))
         scores = vectors[block] @ vectors.T
         scores[np.arange(len(block)), block] = -np.inf
         nearest = np.argpartition(-scores, NEIGHBOURS, axis=1)[:, :NEIGHBOURS]
-        found[block] = np.concatenate([block[:, None], np.sort(nearest, axis=1)], axis=1)
-    return found
+        indices[block] = np.concatenate([block[:, None], np.sort(nearest, axis=1)], axis=1)
+    return indices
 
 
 def synthetic_questions(
@@ -157,18 +157,18 @@ def synthetic_questions(
     generator = np.random.default_rng([seed, len(vectors)])
     blocks = -(-len(vectors) // BLOCK)
     chosen = np.unique(np.linspace(0, blocks - 1, min(8, blocks)).astype(int)).tolist()
-    found, rows = [], []
+    questions, rows = [], []
     for number, block in enumerate(chosen):
         wanted = (number + 1) * many // len(chosen)
         first = block * BLOCK
         parents = vectors.parents(block)[: len(vectors) - first]
         children = vectors[first : first + len(parents)]
         for place in generator.permutation(np.flatnonzero(np.isin(parents, list(answers)))).tolist():
-            if len(found) == wanted:
+            if len(questions) == wanted:
                 break
             parent = int(parents[place])
             question = real.questions[generator.choice(answers[parent])]
-            found.append(question + MOVED * (children[place] - real.passages[parent]))
+            questions.append(question + MOVED * (children[place] - real.passages[parent]))
             rows.append(first + place)
-    moved = np.array(found, np.float32).reshape(-1, vectors.dimension)
+    moved = np.array(questions, np.float32).reshape(-1, vectors.dimension)
     return moved / np.linalg.norm(moved, axis=1, keepdims=True), np.array(rows, np.int64)

@@ -20,7 +20,6 @@ import argparse
 import json
 import os
 import platform
-import signal
 import subprocess
 import sys
 import time
@@ -42,6 +41,7 @@ from rag_r1.demo.run import train
 from rag_r1.demo.search import WorldSearch
 from rag_r1.demo.simulate import run_rollouts
 from rag_r1.demo.world import demo_data, demo_protocol, write_demo
+from rag_r1.options.command_exit import command_main
 from rag_r1.rewards import RewardSum, token_f1
 from rag_r1.runs.errors import RunError
 from rag_r1.tools.retrieval.local_server import build_index, retrieval_process
@@ -71,7 +71,7 @@ def summarise(records: Sequence[dict[str, Any]]) -> dict[str, float]:
         r1_searcher_traces.with_note(record["turns"][0]["text"]) if record["turns"] else None
         for record in records
     ]
-    named = [what in ("a name", "every name") for what in first]
+    named = [label in ("a name", "every name") for label in first]
     return {
         "searched": mean(searched),
         "name": mean(named),
@@ -84,14 +84,14 @@ def curve(folders: Sequence[Path], split: str) -> dict[int, dict[str, float]]:
     points: dict[int, dict[str, float]] = {}
     before = 0
     for folder in folders:
-        found = records_by_step(folder / "trajectories" / split)
+        records = records_by_step(folder / "trajectories" / split)
         # The validation before a later stage's first step repeats the one at the end of the previous stage.
         points |= {
-            before + step: summarise(records)
-            for step, records in found.items()
+            before + step: summarise(step_records)
+            for step, step_records in records.items()
             if before + step not in points
         }
-        before += max(found, default=0)
+        before += max(records, default=0)
     return points
 
 
@@ -127,7 +127,7 @@ def prepared(out: Path, seed: int, policy: Path) -> Iterator[list[str]]:
         ]
 
 
-def train_one(log: Path, timeout_s: float, recipe: str, overrides: Sequence[str]) -> int:
+def train_stage(log: Path, timeout_s: float, recipe: str, overrides: Sequence[str]) -> int:
     """One veRL training, with its log and metrics in `log`; returns its exit status."""
     log.mkdir(parents=True, exist_ok=True)
     try:
@@ -154,22 +154,24 @@ def sampled_f1(model: Path, seed: int, samples: int = 4) -> float:
     return mean([token_f1(rollout.trajectory.answer, rollout.question.gold) for rollout in rollouts])
 
 
-def run(seed: int, out: Path, policy: Path, given: Sequence[str], timeout_s: float) -> dict[str, Any]:
+def run(
+    seed: int, out: Path, policy: Path, user_overrides: Sequence[str], timeout_s: float
+) -> dict[str, Any]:
     """Both arms of one seed; finished results are read from the folder."""
     finished = out / "results.json"
     if not finished.exists():
         started = time.monotonic()
         with prepared(out, seed, policy) as overrides:
-            overrides = [*overrides, *given]
+            overrides = [*overrides, *user_overrides]
             print(f"seed {seed}: two stages")
             run_stages(
-                STAGES, out / "two_stages", overrides, partial(train_one, out / "log_stages", timeout_s)
+                STAGES, out / "two_stages", overrides, partial(train_stage, out / "log_stages", timeout_s)
             )
             steps = max(curve([out / "two_stages" / f"stage{i}" for i in (1, 2)], "train"))
             print(f"seed {seed}: control, {steps} steps")
             control = [*overrides, f"stage1:trainer.total_training_steps={steps}"]
             run_stages(
-                STAGES[1:], out / "control", control, partial(train_one, out / "log_control", timeout_s)
+                STAGES[1:], out / "control", control, partial(train_stage, out / "log_control", timeout_s)
             )
         arms = {"two stages": [out / "two_stages" / "stage1", out / "two_stages" / "stage2"],
                 "control": [out / "control" / "stage1"]}  # fmt: skip
@@ -189,7 +191,8 @@ def run(seed: int, out: Path, policy: Path, given: Sequence[str], timeout_s: flo
     return json.loads(finished.read_text())
 
 
-def main(argv: Sequence[str] | None = None) -> None:
+@command_main(RunError)
+def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -223,8 +226,6 @@ def main(argv: Sequence[str] | None = None) -> None:
         help="Hydra overrides; stage1:key=value for one stage",
     )
     args = parser.parse_args(argv)
-    # On SIGTERM, stop the server and the training too.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     out, policy = args.out.resolve(), made_policy(args.policy.resolve())
     runs = [run(seed, out / f"seed{seed}", policy, args.set, args.timeout) for seed in args.seeds]
     command = " ".join(["python benchmarks/two_stages.py --seeds", *map(str, args.seeds)])
@@ -236,7 +237,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     (results / "two_stages.md").write_text(page, encoding="utf-8")
     draw(runs, results / "two_stages.png")
     print(f"\n{table(runs)}\n\nwritten: {results / 'two_stages.md'} and two_stages.png beside it")
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

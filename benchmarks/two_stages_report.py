@@ -51,10 +51,7 @@ def table(runs: Sequence[dict[str, Any]]) -> str:
             ("stage 1", "two stages", first),
             ("stage 2", "two stages", last),
         ]
-        for name, arm, step in [
-            *points,
-            (CONTROL, "control", max(map(int, held_out["control"]))),
-        ]:
+        for name, arm, step in [*points, (CONTROL, "control", max(map(int, held_out["control"])))]:
             window = [training[arm][str(n)] for n in range(max(step - 5, 1), max(step, 1) + 1)]
             figures = [window[-1]["searched"], mean([sampled["name"] for sampled in window])]
             figures.append(results["sampled"][name])

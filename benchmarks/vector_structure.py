@@ -44,11 +44,11 @@ ASKED = 1000  # passages whose neighbours are looked for
 _ASKED_OF_LARGE = 200
 
 
-def nearest(vectors, asked: np.ndarray, k: int) -> np.ndarray:
+def nearest(vectors, questions: np.ndarray, k: int) -> np.ndarray:
     """The ``k`` highest similarities of each vector (asked, d) to ``vectors``, best first."""
     from retrieval_server.indexing.faiss_recall import exact_best
 
-    return exact_best(vectors, asked, k)[0]
+    return exact_best(vectors, questions, k)[0]
 
 
 def local_dimension(similarities: np.ndarray, k: int) -> float:
@@ -79,11 +79,11 @@ def spectrum(vectors: np.ndarray) -> tuple[float, float]:
 def of_passages(vectors: np.ndarray) -> list[float]:
     """The figures of a table's column."""
     some = np.random.default_rng(0).permutation(len(vectors))[:ASKED]
-    found = nearest(vectors, vectors[some], RANKS[-1] + 1)[:, 1:]
-    near = [float(found[:, rank - 1].mean()) for rank in RANKS]
-    spread = [float(found[:, 0].std()), float(found[:, 99].std())]
+    similarities = nearest(vectors, vectors[some], RANKS[-1] + 1)[:, 1:]
+    near = [float(similarities[:, rank - 1].mean()) for rank in RANKS]
+    spread = [float(similarities[:, 0].std()), float(similarities[:, 99].std())]
     mean = float(np.linalg.norm(vectors.mean(axis=0)) ** 2)
-    dimensions = [local_dimension(found, 20), local_dimension(found, 100)]
+    dimensions = [local_dimension(similarities, 20), local_dimension(similarities, 100)]
     return [*near, *spread, mean, *dimensions, *hubness(vectors), *spectrum(vectors)]
 
 
@@ -105,9 +105,9 @@ OF_PASSAGES = (
 
 def of_questions(vectors, questions: np.ndarray, to_gold: np.ndarray) -> list[float]:
     """``to_gold``: similarities to the passages that answer."""
-    found = nearest(vectors, questions, RANKS[-1])
-    near = [float(found[:, rank - 1].mean()) for rank in RANKS]
-    return [*near, float(to_gold.mean()), float(to_gold.std()), local_dimension(found, 100)]
+    similarities = nearest(vectors, questions, RANKS[-1])
+    near = [float(similarities[:, rank - 1].mean()) for rank in RANKS]
+    return [*near, float(to_gold.mean()), float(to_gold.std()), local_dimension(similarities, 100)]
 
 
 OF_QUESTIONS = (
@@ -130,8 +130,8 @@ def power_of_first(real: np.ndarray) -> tuple[float, float]:
     distances = []
     for size in sizes:
         part = real[order[:size]]
-        found = nearest(part, part[:ASKED], 2)[:, 1]
-        distances.append(np.sqrt(2 - 2 * found.astype(np.float64).mean()))
+        similarities = nearest(part, part[:ASKED], 2)[:, 1]
+        distances.append(np.sqrt(2 - 2 * similarities.astype(np.float64).mean()))
     slope = np.polyfit(np.log(sizes), np.log(distances), 1)[0]
     return float(distances[-1]), float(-1 / slope)
 
@@ -163,10 +163,10 @@ def compare(real: RealVectors, passages: list[int]) -> None:
     print(table(OF_PASSAGES, columns, heads), end="\n\n", flush=True)
     pairs = [(question, row) for question, gold in enumerate(real.gold) for row in gold]
     to_gold = [real.questions[question] @ real.passages[row] for question, row in pairs]
-    asked, rows = synthetic_questions(alike, real, len(real.questions))
-    to_row = (asked * np.concatenate([alike[row : row + 1] for row in rows.tolist()])).sum(axis=1)
+    questions, rows = synthetic_questions(alike, real, len(real.questions))
+    to_row = (questions * np.concatenate([alike[row : row + 1] for row in rows.tolist()])).sum(axis=1)
     columns = [of_questions(real.passages, real.questions, np.array(to_gold))]
-    columns.append(of_questions(alike, asked, to_row))
+    columns.append(of_questions(alike, questions, to_row))
     print(table(OF_QUESTIONS, columns, heads[:2]), end="\n\n", flush=True)
     first, dimension = power_of_first(real.passages)
     print(f"distance to the 1st of {there:,}: {first:.3f}; falls with a dimension of {dimension:.1f}")
@@ -174,9 +174,10 @@ def compare(real: RealVectors, passages: list[int]) -> None:
     def rows() -> Iterator[list[str]]:
         for many in passages:
             large = SyntheticVectors(real.passages, many)
-            found = nearest(large, large[:_ASKED_OF_LARGE], RANKS[-1] + 1)[:, 1:]
+            similarities = nearest(large, large[:_ASKED_OF_LARGE], RANKS[-1] + 1)[:, 1:]
             pairs = [
-                (found[:, rank - 1].mean(), expected(there, first, dimension, many, rank)) for rank in RANKS
+                (similarities[:, rank - 1].mean(), expected(there, first, dimension, many, rank))
+                for rank in RANKS
             ]
             yield [f"{many:,}", *(f"{value:.3f}" for pair in pairs for value in pair)]
 

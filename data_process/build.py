@@ -23,21 +23,21 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 from tqdm import tqdm
 
-from data_process.command import read_protocol
+from data_process.command import SetArguments, read_protocol
 from data_process.mixture import MixEntry, read_entries
 from data_process.near_duplicates import require_library
 from data_process.question_pool import QuestionPool
 from data_process.set_files import entry_counts, repeated_lines, similar_lines, write_report, write_splits
 from data_process.source_rows import read_source
 from data_process.sources import SOURCES
-from rag_r1.data.files.bad_rows import HELP, BadRows
+from rag_r1.data.errors import DataError
+from rag_r1.data.files.bad_rows import BadRows
 from rag_r1.data.files.qa_parquet import REPEATED, refuse_leftovers
-from rag_r1.data.files.questions import DataError, Question
+from rag_r1.data.files.questions import Question
 from rag_r1.io.atomic_files import write_json
 from rag_r1.options.command_exit import command_main
-from rag_r1.options.command_line import Arguments, argument, read_arguments
+from rag_r1.options.command_line import argument, read_arguments
 from rag_r1.options.declare import Constraint
-from rag_r1.protocols import protocol_names
 
 NEARLY = "near_duplicates.jsonl"
 Similarity = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False), Constraint("a number from 0 to 1")]
@@ -57,26 +57,20 @@ that resemble another one. Of rows with the same question and the same answers t
 _POOL = ".questions.sqlite"
 
 
-class BuildArguments(Arguments):
+class BuildArguments(SetArguments):
     """Sources, numbers, and what is done about questions that are in both splits."""
 
-    out: Path = argument("folder for the parquet files", "DIR")
     train: list[str] = argument("a source to train on; may be repeated", "SOURCE", default=[])
     validation: list[str] = argument("a source to validate on; may be repeated", "SOURCE", default=[])
     mix: Path | None = argument("YAML file with further sources", "FILE", default=None)
     seed: int = argument("seed of the draws", default=0)
-    protocol: str = argument(
-        f"shipped protocol ({', '.join(protocol_names())}) or your own .yaml", "NAME", default="rag_r1_mq"
-    )
-    prompt: str | None = argument("your own prompt: a text file with {question} in it", "FILE", default=None)
     overlap: Literal["fail", "drop", "keep"] = argument(
         "questions of train that are also in the validation set: fail, drop them from train, or keep them",
         default="fail",
     )
     near_duplicates: Similarity = argument(
-        "report pairs of questions at least this similar; 0: no search", "SIMILARITY", default=0.8
+        "least similarity of the pairs that are reported; 0: no search", "SIMILARITY", default=0.8
     )
-    skip_bad_rows: bool = argument(HELP, default=False)
 
 
 @command_main(sqlite3.Error, DataError, OSError)
@@ -195,10 +189,8 @@ def _print(out: Path, summary: dict[str, Any]) -> None:
                 f"{source['not_drawn']} not drawn, {source['malformed']} malformed rows left out)"
             )
             if source["asked"] and source["written"] < source["asked"]:
-                told = (
-                    f"{source['name']}: {source['written']} rows, although {source['asked']} were asked for"
-                )
-                print(f"note: {told}", file=sys.stderr)
+                counts = f"{source['written']} rows, although {source['asked']} were asked for"
+                print(f"note: {source['name']}: {counts}", file=sys.stderr)
     if (out / REPEATED).exists():
         print(f"{out / REPEATED}: the repeated questions, row by row")
     if (near := summary["near_duplicates"])["pairs"]:

@@ -8,14 +8,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from rag_r1.data.errors import DataError
 from rag_r1.data.files.bad_rows import HELP, BadRows
 from rag_r1.data.files.qa_parquet import REPEATED, Split, make_splits, write_splits
-from rag_r1.data.files.questions import DataError, QuestionFile, read_file, read_hub
+from rag_r1.data.files.questions import QuestionFile, read_file, read_hub
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, argument, read_arguments, with_defaults
 from rag_r1.protocols import Protocol, ProtocolError, load_protocol, protocol_names
 
-Given = TypeVar("Given", bound="QuestionArguments")
+ScriptArguments = TypeVar("ScriptArguments", bound="QuestionArguments")
 
 #: Key under which a script's `read` returns the bad rows of files that are not those of its splits.
 BAD_ROWS = "bad_rows"
@@ -32,17 +33,22 @@ repeated_questions.jsonl lists all of these rows.
 """
 
 
-class QuestionArguments(Arguments):
-    """The arguments that all scripts share; each script sets its own defaults (`with_defaults`)."""
+class SetArguments(Arguments):
+    """The arguments of every command that writes a set of questions."""
 
     out: Path = argument("folder for the parquet files", "DIR")
-    train: str | None = argument("questions to train on", "FILE", default=None)
-    validation: str | None = argument("questions to validate on", "FILE", default=None)
     protocol: str = argument(
-        f"shipped protocol ({', '.join(protocol_names())}) or your own .yaml", "NAME", default="rag_r1_sq"
+        f"shipped protocol ({', '.join(protocol_names())}) or your own .yaml", "NAME", default="rag_r1_mq"
     )
-    skip_bad_rows: bool = argument(HELP, default=False)
     prompt: str | None = argument("your own prompt: a text file with {question} in it", "FILE", default=None)
+    skip_bad_rows: bool = argument(HELP, default=False)
+
+
+class QuestionArguments(SetArguments):
+    """The arguments that all scripts share; each script sets its own defaults (`with_defaults`)."""
+
+    train: str | None = argument("file of questions to train on", "FILE", default=None)
+    validation: str | None = argument("file of questions to validate on", "FILE", default=None)
     source_name: str = argument(
         "data_source of the rows, under which veRL reports them, and the prefix of their ids", "NAME"
     )
@@ -52,8 +58,10 @@ class HubArguments(QuestionArguments):
     """The same, with a Hub data set as the source if no file is given."""
 
     hub: str | None = argument("Hub data set, used if no file is given", "DATASET", default=None)
-    hub_config: str | None = argument("its configuration", "NAME", default=None)
-    hub_splits: tuple[str, str] = argument("its splits", ("TRAIN", "VALIDATION"), default=("train", "dev"))
+    hub_config: str | None = argument("configuration of the Hub data set", "NAME", default=None)
+    hub_splits: tuple[str, str] = argument(
+        "splits of the Hub data set", ("TRAIN", "VALIDATION"), default=("train", "dev")
+    )
 
 
 def main(
@@ -71,32 +79,35 @@ def main(
     declared = with_defaults(
         HubArguments, protocol=protocol, source_name=source_name, hub=dataset, hub_config=config
     )
-    args = read_arguments(declared, arguments, description=description, epilog=ROWS)
-    return run(args, lambda given: (make_splits(*_sources(given)), {}))
+    return run(
+        read_arguments(declared, arguments, description=description, epilog=ROWS),
+        lambda args: (make_splits(*_sources(args)), {}),
+    )
 
 
 @command_main(DataError, OSError)
-def run(given: Given, read: Callable[[Given], tuple[list[Split], dict[str, Any]]]) -> int:
+def run(args: ScriptArguments, read: Callable[[ScriptArguments], tuple[list[Split], dict[str, Any]]]) -> int:
     """Write what `read` returns (the splits, and further entries of the summary) and print the counts;
     returns the exit status."""
-    if not re.fullmatch(r"[\w.-]+", given.source_name):
-        raise DataError(f"--source-name {given.source_name!r}: use letters, digits, `_`, `.` and `-`")
-    dialect = read_protocol(given.protocol, given.prompt)
-    splits, more = read(given)
+    if not re.fullmatch(r"[\w.-]+", args.source_name):
+        raise DataError(f"--source-name {args.source_name!r}: use letters, digits, `_`, `.` and `-`")
+    dialect = read_protocol(args.protocol, args.prompt)
+    splits, more = read(args)
     bad = sum((split.source.bad for split in splits), more.pop(BAD_ROWS, BadRows()))
-    if bad.count and not given.skip_bad_rows:
+    if bad.count and not args.skip_bad_rows:
         raise DataError(f"nothing was written, because of {bad.refusal()}")
-    summary = write_splits(splits, dialect, given.source_name, given.out, more)
-    for name, told in summary["splits"].items():
-        overlap = f", {told['overlap_with_test']} removed that are in test" if name == "train" else ""
+    summary = write_splits(splits, dialect, args.source_name, args.out, more)
+    for name, counts in summary["splits"].items():
+        overlap = f", {counts['overlap_with_test']} removed that are in test" if name == "train" else ""
         print(
-            f"{given.out / name}.parquet: {told['written']} questions of {told['read']} rows "
-            f"({told['duplicates']} duplicates removed{overlap}, {told['malformed']} malformed rows left out)"
+            f"{args.out / name}.parquet: {counts['written']} questions of {counts['read']} rows "
+            f"({counts['duplicates']} duplicates removed{overlap}, "
+            f"{counts['malformed']} malformed rows left out)"
         )
-        if others := told["same_question_other_answers"]:
+        if others := counts["same_question_other_answers"]:
             print(f"  {others} rows have the question of another row but different answers: they are kept")
     if any(split.repeats for split in splits):
-        print(f"{given.out / REPEATED}: the repeated questions, row by row")
+        print(f"{args.out / REPEATED}: the repeated questions, row by row")
     for line in bad.left_out():
         print(line, file=sys.stderr)
     return 0

@@ -23,9 +23,10 @@ from pathlib import Path
 from typing import Any
 
 from rag_r1.data.difficulty_class import EASY, HARD, MEDIUM, difficulty_class
+from rag_r1.data.errors import DataError
 from rag_r1.data.files.bad_rows import BadRows
 from rag_r1.data.files.duplicates import DUPLICATE, RepeatedRow, golds_key, question_key
-from rag_r1.data.files.questions import DataError, Question
+from rag_r1.data.files.questions import Question
 from rag_r1.data.files.row_files import parse_json_line
 
 ANY = "any"
@@ -38,12 +39,7 @@ MakeUp = Mapping[tuple[str, str], int]
 #: R1-Searcher's two stages: 350 and 8,148 questions.
 PUBLISHED: dict[int, MakeUp] = {
     1: {("hotpotqa", MEDIUM): 200, ("2wiki", MEDIUM): 150},
-    2: {
-        ("hotpotqa", MEDIUM): 2561,
-        ("hotpotqa", HARD): 2000,
-        ("2wiki", MEDIUM): 1087,
-        ("2wiki", HARD): 2500,
-    },
+    2: {("hotpotqa", MEDIUM): 2561, ("hotpotqa", HARD): 2000, ("2wiki", MEDIUM): 1087, ("2wiki", HARD): 2500},
 }
 
 
@@ -67,13 +63,13 @@ class QuestionSelection:
     available; and the rows that were left out because an earlier one has the same question and answers."""
 
     questions: list[Question]
-    told: list[dict[str, Any]]
+    counts: list[dict[str, Any]]
     repeats: list[RepeatedRow] = field(default_factory=list)
 
     @property
     def shortfalls(self) -> list[str]:
         """A sentence for each count that could not be met, with what was available."""
-        return [_shortfall(entry) for entry in self.told if entry["taken"] < entry["asked"]]
+        return [_shortfall(entry) for entry in self.counts if entry["taken"] < entry["asked"]]
 
 
 def read_difficulties(path: str | Path, skip_bad_rows: bool = False) -> DifficultyTable:
@@ -114,10 +110,7 @@ def read_difficulties(path: str | Path, skip_bad_rows: bool = False) -> Difficul
 
 
 def _read_line(
-    row: Any,
-    by_id: dict[str, str],
-    by_question: dict[str, str],
-    played: dict[str, list[bool]],
+    row: Any, by_id: dict[str, str], by_question: dict[str, str], played: dict[str, list[bool]]
 ) -> None:
     """Record the difficulty in a line. Raises ValueError if there is none."""
     if isinstance(row, ValueError):
@@ -160,7 +153,7 @@ def select(
         make_up = merged
     rng = random.Random(seed)
     first: dict[tuple[str, frozenset[str]], Question] = {}
-    drawn, told, repeats = [], [], []
+    drawn, counts, repeats = [], [], []
     for source in dict.fromkeys(source for source, _ in make_up):
         pools: dict[str | None, list[Question]] = defaultdict(list)
         for question in questions.get(source, ()):
@@ -176,15 +169,15 @@ def select(
         for (of, name), count in make_up.items():
             if of != source:
                 continue
-            pool = [q for found in pools.values() for q in found] if name == ANY else pools[name]
+            pool = [q for members in pools.values() for q in members] if name == ANY else pools[name]
             chosen = set(map(id, rng.sample(pool, min(count, len(pool)))))
             drawn += [question for question in pool if id(question) in chosen]
             for pool in pools.values():
                 pool[:] = [question for question in pool if id(question) not in chosen]
-            told.append(
+            counts.append(
                 {"source": source, "class": name, "asked": count, "taken": len(chosen), "there": there}
             )
-    return QuestionSelection(drawn, told, repeats)
+    return QuestionSelection(drawn, counts, repeats)
 
 
 def _shortfall(entry: Mapping[str, Any]) -> str:

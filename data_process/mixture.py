@@ -25,7 +25,7 @@ from pathlib import Path
 
 from data_process.sources import SOURCES, SourceKind
 from data_process.sources.source_kind import HubSplit
-from rag_r1.data.files.row_files import DataError
+from rag_r1.data.errors import DataError
 from rag_r1.io.bounded_yaml import YamlError, read_yaml
 from rag_r1.options.declare import OptionsError, PositiveCount, Text, options, options_from
 
@@ -82,21 +82,21 @@ def read_entries(flags: dict[str, Sequence[str]], mix: Path | None) -> list[MixE
     entries = _from_yaml(mix) if mix else []
     for split, values in flags.items():
         for value in values:
-            where = f"--{FLAGS[split]} {value}"
+            label = f"--{FLAGS[split]} {value}"
             if not (match := _FLAG.fullmatch(value)):
                 raise DataError(
-                    f"{where}: give SOURCE[:NAME][=FILE][@N], for example hotpotqa=train.json@500"
+                    f"{label}: give SOURCE[:NAME][=FILE][@N], for example hotpotqa=train.json@500"
                 )
             file, take = match["file"], match["take"]
             hub_split = file.removeprefix(_HUB) if file and file.startswith(_HUB) else None
-            given = MixEntryOptions(
+            parsed = MixEntryOptions(
                 match["source"],
                 match["name"],
                 None if hub_split else file,
                 hub_split,
                 int(take) if take else None,
             )
-            entries.append(_entry(where, split, given))
+            entries.append(_entry(label, split, parsed))
     if not entries:
         raise DataError("nothing to read: give --train SOURCE=FILE, --validation SOURCE=FILE, or --mix FILE")
     return sorted(entries, key=lambda entry: list(FLAGS).index(entry.split), reverse=True)
@@ -114,30 +114,30 @@ def _from_yaml(path: Path) -> list[MixEntry]:
     for flag, listed in content.items():
         if not isinstance(listed, list):
             raise DataError(f"--mix {path}: {flag} must be a list of entries")
-        for number, given in enumerate(listed, 1):
-            where = f"--mix {path}, {flag}, entry {number}"
-            if not isinstance(given, dict):
-                raise DataError(f"{where}: must be keys and values, for example {{source: nq, take: 500}}")
+        for number, values in enumerate(listed, 1):
+            label = f"--mix {path}, {flag}, entry {number}"
+            if not isinstance(values, dict):
+                raise DataError(f"{label}: must be keys and values, for example {{source: nq, take: 500}}")
             try:
-                entries.append(_entry(where, splits[flag], options_from(MixEntryOptions, given)))
+                entries.append(_entry(label, splits[flag], options_from(MixEntryOptions, values)))
             except OptionsError as error:
-                raise DataError(f"{where}: {error}") from error
+                raise DataError(f"{label}: {error}") from error
     return entries
 
 
-def _entry(where: str, split: str, given: MixEntryOptions) -> MixEntry:
+def _entry(label: str, split: str, values: MixEntryOptions) -> MixEntry:
     """The entry, checked against the table of sources."""
-    kind = SOURCES.get(given.source)
+    kind = SOURCES.get(values.source)
     if kind is None:
-        raise DataError(f"{where}: there is no source {given.source!r}: use {', '.join(SOURCES)}")
-    name = given.name or (kind.name if given.join == 1 else f"{kind.name}_{given.join}")
+        raise DataError(f"{label}: there is no source {values.source!r}: use {', '.join(SOURCES)}")
+    name = values.name or (kind.name if values.join == 1 else f"{kind.name}_{values.join}")
     if not re.fullmatch(r"[\w.-]+", name):
-        raise DataError(f"{where}: the name {name!r} must have letters, digits, `_`, `.` and `-` only")
-    if given.file and given.hub_split:
-        raise DataError(f"{where}: give either a file or a split of the Hub data set")
-    if not given.file and not (kind.hub if given.hub_split else FLAGS[split] in kind.hub):
+        raise DataError(f"{label}: the name {name!r} must have letters, digits, `_`, `.` and `-` only")
+    if values.file and values.hub_split:
+        raise DataError(f"{label}: give either a file or a split of the Hub data set")
+    if not values.file and not (kind.hub if values.hub_split else FLAGS[split] in kind.hub):
         raise DataError(
-            f"{where}: {kind.name} has no {FLAGS[split]} split on the Hub that is known here: give a file"
+            f"{label}: {kind.name} has no {FLAGS[split]} split on the Hub that is known here: give a file"
         )
-    file = Path(given.file) if given.file else None
-    return MixEntry(split, kind, name, file, given.hub_split, given.take, given.join)
+    file = Path(values.file) if values.file else None
+    return MixEntry(split, kind, name, file, values.hub_split, values.take, values.join)

@@ -23,8 +23,8 @@ from pathlib import Path
 
 import numpy as np
 
+from rag_r1.data.errors import DataError
 from rag_r1.data.files.duplicates import question_key
-from rag_r1.data.files.row_files import DataError
 from rag_r1.io.atomic_files import name_in_errors
 
 GRAM = 3
@@ -43,7 +43,7 @@ MISSING = (
 class SimilarPair:
     """Two questions, by their numbers in the order in which they were given, and their similarity."""
 
-    one: int
+    later: int
     first: int
     similarity: float
 
@@ -80,13 +80,13 @@ def near_duplicates(
         n = _write_bands(questions, files, values)
         reported = np.zeros(n, dtype=bool)
         for path in files:
-            for one, first in _candidates(np.fromfile(path, dtype=np.uint64)):
-                if reported[one]:
+            for later, first in _candidates(np.fromfile(path, dtype=np.uint64)):
+                if reported[later]:
                     continue
-                found = jaccard(question_at(one), question_at(first))
-                if similarity <= found < 1:
-                    reported[one] = True
-                    yield SimilarPair(one, first, found)
+                actual = jaccard(question_at(later), question_at(first))
+                if similarity <= actual < 1:
+                    reported[later] = True
+                    yield SimilarPair(later, first, actual)
 
 
 def trigrams(question: str) -> list[str]:
@@ -95,10 +95,10 @@ def trigrams(question: str) -> list[str]:
     return [text[i : i + GRAM] for i in range(len(text) - GRAM + 1)] or [text]
 
 
-def jaccard(one: str, other: str) -> float:
+def jaccard(first: str, second: str) -> float:
     """The similarity of two questions, from 0 to 1."""
-    ours, theirs = set(trigrams(one)), set(trigrams(other))
-    return len(ours & theirs) / len(ours | theirs)
+    grams, others = set(trigrams(first)), set(trigrams(second))
+    return len(grams & others) / len(grams | others)
 
 
 def _write_bands(questions: Iterable[str], files: list[Path], values: int) -> int:
@@ -106,9 +106,9 @@ def _write_bands(questions: Iterable[str], files: list[Path], values: int) -> in
     from rensa import RMinHash
 
     opened = [path.open("wb") for path in files]
-    given, n = iter(questions), 0
+    remaining, n = iter(questions), 0
     try:
-        while batch := list(islice(given, _BATCH)):
+        while batch := list(islice(remaining, _BATCH)):
             n += len(batch)
             matrix = RMinHash.digest_matrix_from_token_sets(list(map(trigrams, batch)), VALUES, _SEED)
             signatures = np.array(matrix.to_rows(), dtype=np.uint64)
@@ -123,10 +123,10 @@ def _write_bands(questions: Iterable[str], files: list[Path], values: int) -> in
 
 def _hash(part: np.ndarray) -> np.ndarray:
     """A 64-bit hash (FNV-1a, by value instead of by byte) of each row."""
-    found = np.full(len(part), 0xCBF29CE484222325, dtype=np.uint64)
+    hashes = np.full(len(part), 0xCBF29CE484222325, dtype=np.uint64)
     for column in part.T:
-        found = (found ^ column) * np.uint64(0x100000001B3)
-    return found
+        hashes = (hashes ^ column) * np.uint64(0x100000001B3)
+    return hashes
 
 
 def _candidates(hashes: np.ndarray) -> Iterator[tuple[int, int]]:

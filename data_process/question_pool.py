@@ -117,37 +117,36 @@ class QuestionPool:
             "CREATE TEMP TABLE several AS SELECT split, key, answers, MIN(seq) AS first FROM rows "
             "GROUP BY split, key, answers HAVING COUNT(*) > 1"
         )
-        self._mark(
+        self._base.execute(
             "UPDATE rows SET outcome = ?, first = several.first FROM several "
             "WHERE rows.split = several.split AND rows.key = several.key AND rows.answers = several.answers "
             "AND rows.seq > several.first",
-            DUPLICATE,
+            (DUPLICATE,),
         )
 
     def drop_overlap(self) -> None:
         """Mark the rows of train whose question a row of test has that is written."""
-        self._mark(f"UPDATE rows SET outcome = ?, first = tested.first FROM {_TESTED} AND {_LEFT}", IN_TEST)
+        self._base.execute(
+            f"UPDATE rows SET outcome = ?, first = tested.first FROM {_TESTED} AND {_LEFT}", (IN_TEST,)
+        )
 
     def draw(self, entry: int) -> None:
         """Mark the rows of an entry that are not drawn, if it has more than are wanted."""
         wanted = self.entries[entry]
         if wanted.take is not None:
-            self._mark(
+            self._base.execute(
                 f"UPDATE rows SET outcome = ? WHERE entry = {entry} AND outcome IS NULL AND seq NOT IN "
                 f"(SELECT seq FROM rows WHERE entry = {entry} AND outcome IS NULL ORDER BY draw, seq "
                 f"LIMIT {wanted.take * wanted.join})",
-                NOT_DRAWN,
+                (NOT_DRAWN,),
             )
-
-    def _mark(self, statement: str, outcome: str) -> None:
-        self._base.execute(statement, (outcome,))
 
     def counts(self, entry: int) -> dict[str | None, int]:
         """Rows of an entry by outcome; None: those that are written."""
-        found = self._base.execute(
+        rows = self._base.execute(
             "SELECT outcome, COUNT(*) FROM rows WHERE entry = ? GROUP BY outcome", (entry,)
         )
-        return dict(found.fetchall())
+        return dict(rows.fetchall())
 
     def overlap(self) -> int:
         """How many rows of train that are written have the question of a row of test."""
@@ -155,10 +154,10 @@ class QuestionPool:
 
     def kept(self, entry: int | None = None, drawn: bool = False) -> Iterator[PooledQuestion]:
         """The rows that are written (of one entry), in the order of their sources, or in that of the draw."""
-        where = "outcome IS NULL" + (f" AND entry = {entry}" if entry is not None else "")
+        condition = "outcome IS NULL" + (f" AND entry = {entry}" if entry is not None else "")
         order = "draw, seq" if drawn else "seq"
         yield from map(
-            _pooled, self._base.execute(f"SELECT {_COLUMNS} FROM rows WHERE {where} ORDER BY {order}")
+            _pooled, self._base.execute(f"SELECT {_COLUMNS} FROM rows WHERE {condition} ORDER BY {order}")
         )
 
     def at(self, seq: int) -> PooledQuestion:
@@ -168,20 +167,20 @@ class QuestionPool:
     def repeated_ids(self, entry: int) -> set[str]:
         """Own ids that several written rows under the name of this entry have, in its split."""
         named = self.entries[entry]
-        same = [i for i, one in enumerate(self.entries) if (one.name, one.split) == (named.name, named.split)]
-        found = self._base.execute(
+        same = [i for i, e in enumerate(self.entries) if (e.name, e.split) == (named.name, named.split)]
+        rows = self._base.execute(
             f"SELECT own_id FROM rows WHERE entry IN ({', '.join(map(str, same))}) AND outcome IS NULL "
             "AND own_id IS NOT NULL GROUP BY own_id HAVING COUNT(*) > 1"
         )
-        return {own_id for (own_id,) in found}
+        return {own_id for (own_id,) in rows}
 
     def is_repeated(self, split: str, question: str) -> bool:
         """Whether several rows of the split that are written have this question (with other answers)."""
-        found = self._base.execute(
+        rows = self._base.execute(
             "SELECT COUNT(*) FROM rows WHERE split = ? AND key = ? AND outcome IS NULL",
             (split, _digest(question_key(question))),
         )
-        return found.fetchone()[0] > 1
+        return rows.fetchone()[0] > 1
 
     def repeats(self) -> Iterator[tuple[PooledQuestion, PooledQuestion, str]]:
         """Every row whose question an earlier row, or one of test, has; that row; and what became of it."""

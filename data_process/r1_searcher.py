@@ -27,10 +27,11 @@ sys.path.insert(0, str(Path(__file__).parent.parent))  # so that the script also
 
 from data_process.command import BAD_ROWS, ROWS, QuestionArguments, run  # noqa: E402
 from data_process.difficulty import CLASSES, PUBLISHED, SOURCES, MakeUp, read_difficulties, select  # noqa: E402
+from rag_r1.data.errors import DataError  # noqa: E402
 from rag_r1.data.files.bad_rows import BadRows  # noqa: E402
 from rag_r1.data.files.duplicates import question_key  # noqa: E402
 from rag_r1.data.files.qa_parquet import Split, make_splits  # noqa: E402
-from rag_r1.data.files.questions import DataError, QuestionFile, read_file  # noqa: E402
+from rag_r1.data.files.questions import QuestionFile, read_file  # noqa: E402
 from rag_r1.options.command_line import argument, read_arguments, with_defaults  # noqa: E402
 
 
@@ -38,14 +39,16 @@ class StageArguments(QuestionArguments):
     """The stage, and the raw files from which it can be drawn."""
 
     stage: Annotated[
-        Literal[tuple(PUBLISHED)],
-        BeforeValidator(lambda value: int(value) if value.isdecimal() else value),
-    ] = argument("the stage with the published counts to use")
+        Literal[tuple(PUBLISHED)], BeforeValidator(lambda value: int(value) if value.isdecimal() else value)
+    ] = argument("stage of R1-Searcher whose published counts are used")
     hotpotqa: str | None = argument("HotpotQA's raw training file, instead of --train", "FILE", default=None)
     two_wiki: str | None = argument("2WikiMultihopQA's raw training file", "FILE", default=None, flag="2wiki")
-    difficulty: str | None = argument("rollouts that each question took, JSON lines", "FILE", default=None)
+    difficulty: str | None = argument(
+        "number of rollouts that each question took, JSON lines", "FILE", default=None
+    )
     count: list[str] = argument(
-        f"another number of questions; sources {', '.join(SOURCES)}, classes {', '.join(CLASSES)}",
+        f"number of questions in place of the published one; sources {', '.join(SOURCES)}, "
+        f"classes {', '.join(CLASSES)}",
         "SOURCE.CLASS=N",
         default=[],
     )
@@ -73,8 +76,8 @@ def _read(args: StageArguments) -> tuple[list[Split], dict[str, Any]]:
     make_up = _make_up(args)
     difficulties = read_difficulties(args.difficulty, args.skip_bad_rows) if args.difficulty else None
     kept_out = {question_key(q.question) for q in test.questions} if test else set()
-    found = {name: source.questions for name, source in raw.items()}
-    drawn = select(found, make_up, difficulties.of if difficulties else None, kept_out, args.seed)
+    questions = {name: source.questions for name, source in raw.items()}
+    drawn = select(questions, make_up, difficulties.of if difficulties else None, kept_out, args.seed)
     if not drawn.questions:
         raise DataError("nothing could be drawn: " + "; ".join(drawn.shortfalls))
     notes = [] if difficulties else ["no --difficulty: drawn from all questions, whatever their difficulty"]
@@ -89,19 +92,19 @@ def _read(args: StageArguments) -> tuple[list[Split], dict[str, Any]]:
     )
     splits = make_splits(train, test)
     splits[0].repeats.extend(drawn.repeats)
-    more = {"stage": args.stage, "seed": args.seed, "drawn": drawn.told}
+    more = {"stage": args.stage, "seed": args.seed, "drawn": drawn.counts}
     return splits, {**more, BAD_ROWS: difficulties.bad} if difficulties else more
 
 
 def _published(splits: list[Split], stage: int) -> tuple[list[Split], dict[str, Any]]:
-    asked, written = sum(PUBLISHED[stage].values()), len(splits[0].questions)
-    if written < asked:
+    expected, written = sum(PUBLISHED[stage].values()), len(splits[0].questions)
+    if written < expected:
         print(
-            f"note: {written} of the {asked} questions that stage {stage} was published with; the counts "
+            f"note: {written} of the {expected} questions that stage {stage} was published with; the counts "
             "below say what was left out, and the rest is not in the file",
             file=sys.stderr,
         )
-    return splits, {"stage": stage, "published": asked}
+    return splits, {"stage": stage, "published": expected}
 
 
 def _make_up(args: StageArguments) -> MakeUp:

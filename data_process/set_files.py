@@ -10,6 +10,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -39,7 +40,8 @@ def write_report(path: Path, lines: Iterable[dict[str, Any]]) -> int:
 def repeated_lines(pool: QuestionPool) -> Iterator[dict[str, Any]]:
     """The lines of repeated_questions.jsonl."""
     for row, first, outcome in pool.repeats():
-        yield {"split": row.split, "outcome": outcome, "row": _told(pool, row), "first": _told(pool, first)}
+        rows = {"row": _row_fields(pool, row), "first": _row_fields(pool, first)}
+        yield {"split": row.split, "outcome": outcome, **rows}
 
 
 def similar_lines(pool: QuestionPool, similarity: float) -> Iterator[dict[str, Any]]:
@@ -55,16 +57,16 @@ def similar_lines(pool: QuestionPool, similarity: float) -> Iterator[dict[str, A
             yield pooled.question.question
 
     for near in near_duplicates(texts(), lambda place: pool.at(places[place]).question.question, similarity):
-        one, first = pool.at(places[near.one]), pool.at(places[near.first])
+        row, first = pool.at(places[near.later]), pool.at(places[near.first])
         yield {
             "similarity": round(near.similarity, 3),
-            "across_splits": one.split != first.split,
-            "row": _told(pool, one),
-            "first": _told(pool, first),
+            "across_splits": row.split != first.split,
+            "row": _row_fields(pool, row),
+            "first": _row_fields(pool, first),
         }
 
 
-def _told(pool: QuestionPool, pooled: PooledQuestion) -> dict[str, Any]:
+def _row_fields(pool: QuestionPool, pooled: PooledQuestion) -> dict[str, Any]:
     entry = pool.entries[pooled.entry]
     return {"split": pooled.split, "source": entry.name, "file": entry.place, **row_label(pooled.question)}
 
@@ -85,43 +87,39 @@ def write_splits(pool: QuestionPool, splits: Iterable[str], protocol: Protocol, 
     return written
 
 
-def _rows(pool: QuestionPool, number: int, protocol: Protocol, index: int) -> Iterator[QuestionRow]:
-    """The rows of an entry; `index`: that of the first, in its file."""
+def _rows(pool: QuestionPool, number: int, protocol: Protocol, first: int) -> Iterator[QuestionRow]:
+    """The rows of an entry; `first`: the index of the first in its file."""
     entry, repeated = pool.entries[number], pool.repeated_ids(number)
-    for question in _questions(pool, number, repeated):
+    for index, question in enumerate(_questions(pool, number, repeated), first):
         hashed = question.id is None or question.id in repeated
-        asked_again = hashed and pool.is_repeated(entry.split, question.question)
-        metadata = {**question.metadata, "source_row": question.row}
         yield make_row(
-            Question(question.question, question.golds, question.id, question.row, metadata),
+            replace(question, metadata={**question.metadata, "source_row": question.row}),
             protocol,
             entry.name,
             entry.split,
             index,
             repeated_id=hashed,
-            repeated_question=asked_again,
+            repeated_question=hashed and pool.is_repeated(entry.split, question.question),
         )
-        index += 1
 
 
 def _questions(pool: QuestionPool, number: int, repeated: set[str]) -> Iterator[Question]:
     """The questions of an entry. If several are joined in a row, these are chosen by chance, since neighbours
     in a file may resemble each other; what is left over is too little for a row."""
     wanted = pool.entries[number].join
+    kept = (pooled.question for pooled in pool.kept(entry=number, drawn=wanted > 1))
     if wanted == 1:
-        yield from (pooled.question for pooled in pool.kept(entry=number))
+        yield from kept
         return
-    kept = pool.kept(entry=number, drawn=True)
-    while len(group := [pooled.question for pooled in islice(kept, wanted)]) == wanted:
-        own = [hashed_id(one, True) if one.id is None or one.id in repeated else one.id for one in group]
-        joined = join(group, "+".join(own))
-        yield Question(joined.question, joined.golds, joined.id, group[0].row, joined.metadata)
+    while len(group := list(islice(kept, wanted))) == wanted:
+        ids = [hashed_id(q, True) if q.id is None or q.id in repeated else q.id for q in group]
+        yield replace(join(group, "+".join(ids)), row=group[0].row)
 
 
 def entry_counts(pool: QuestionPool, number: int, read: int, bad: BadRows, written: int) -> dict[str, Any]:
     """Numbers of an entry, which add up: read = malformed + duplicates + overlap_with_test + not_drawn +
     left_over + written x questions_per_row."""
-    entry, found = pool.entries[number], pool.counts(number)
+    entry, outcomes = pool.entries[number], pool.counts(number)
     return {
         "split": entry.split,
         "name": entry.name,
@@ -131,10 +129,10 @@ def entry_counts(pool: QuestionPool, number: int, read: int, bad: BadRows, writt
         "questions_per_row": entry.join,
         "read": read,
         "malformed": bad.count,
-        "duplicates": found.get(DUPLICATE, 0),
-        "overlap_with_test": found.get(IN_TEST, 0),
-        "not_drawn": found.get(NOT_DRAWN, 0),
-        "left_over": found.get(None, 0) - written * entry.join,
+        "duplicates": outcomes.get(DUPLICATE, 0),
+        "overlap_with_test": outcomes.get(IN_TEST, 0),
+        "not_drawn": outcomes.get(NOT_DRAWN, 0),
+        "left_over": outcomes.get(None, 0) - written * entry.join,
         "written": written,
         "first_malformed": bad.first,
     }

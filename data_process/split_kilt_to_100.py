@@ -23,6 +23,7 @@ import os
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 
 from pydantic import model_validator
@@ -30,6 +31,7 @@ from tqdm import tqdm
 
 sys.path.insert(0, str(Path(__file__).parent.parent))  # so that the script also runs without installation
 
+from rag_r1.data.errors import DataError  # noqa: E402
 from rag_r1.data.files.bad_rows import HELP, BadRows  # noqa: E402
 from rag_r1.io.atomic_files import move_into_place, write_text  # noqa: E402
 from rag_r1.options.command_exit import command_main  # noqa: E402
@@ -38,10 +40,6 @@ from rag_r1.options.command_line import Arguments, argument, read_arguments  # n
 WORDS = 100
 CHECKPOINT = 2000  # pages between two records of progress; a killed run repeats at most that many
 _MARKS = ("BULLET::::", "Section::::")
-
-
-class KiltError(ValueError):
-    """Lines of the input are not pages; the message names the first ones and their faults."""
 
 
 @dataclass(frozen=True)
@@ -59,24 +57,24 @@ class Progress:
 
 
 def split_page(line: bytes, words: int = WORDS) -> Iterator[str]:
-    """The contents of a page's passages, in order. Raises KiltError naming the fault."""
+    """The contents of a page's passages, in order. Raises DataError naming the fault."""
     try:
         page = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise KiltError(f"not JSON ({error})") from None
+        raise DataError(f"not JSON ({error})") from None
     title = page.get("wikipedia_title") if isinstance(page, dict) else None
     paragraphs = page.get("text") if isinstance(page, dict) else None
     if not isinstance(title, str) or not isinstance(paragraphs, list):
-        raise KiltError("not a page of KILT: it needs 'wikipedia_title' and a list 'text'")
+        raise DataError("not a page of KILT: it needs 'wikipedia_title' and a list 'text'")
     if not all(isinstance(paragraph, str) for paragraph in paragraphs):
-        raise KiltError("'text' holds something else than strings")
+        raise DataError("'text' holds something else than strings")
     text = " ".join(paragraphs)  # a space, for paragraphs that do not end in KILT's newline
     for mark in _MARKS:
         text = text.replace(mark, "")
-    found = text.split()
+    tokens = text.split()
     title = " ".join(title.split())
-    for first in range(0, len(found), words):
-        passage = " ".join(found[first : first + words])
+    for first in range(0, len(tokens), words):
+        passage = " ".join(tokens[first : first + words])
         yield f'"{title}"\n{passage}' if title else passage
 
 
@@ -85,7 +83,7 @@ def split(
 ) -> Progress:
     """Write the passages of all pages to ``out``, continuing from the output of a killed run.
 
-    Raises KiltError naming the lines that are not pages, unless they are to be skipped, and OSError for files
+    Raises DataError naming the lines that are not pages, unless they are to be skipped, and OSError for files
     that cannot be read or written.
     """
     part, record = (out.with_name(out.name + suffix) for suffix in (".part", ".progress.json"))
@@ -101,7 +99,7 @@ def split(
         target.truncate(state.written)
         stream = gzip.open(raw) if source.name.lower().endswith(".gz") else raw
         stream.seek(state.read)
-        while lines := list(_lines(stream)):
+        while lines := list(islice(iter(stream.readline, b""), CHECKPOINT)):
             passages, rows, bad = state.passages, [], BadRows()
             for number, line in enumerate(lines, start=state.lines + 1):
                 if not line.strip():
@@ -111,7 +109,7 @@ def split(
                         row = {"id": str(passages), "contents": contents}
                         rows.append(json.dumps(row, ensure_ascii=False))
                         passages += 1
-                except KiltError as error:
+                except DataError as error:
                     bad.add(f"{source}, line {number}", error)
             # A lone surrogate, which JSON can represent and UTF-8 cannot, becomes a question mark.
             data = "".join(row + "\n" for row in rows).encode("utf-8", "replace")
@@ -127,22 +125,14 @@ def split(
                 passages=passages,
                 bad=state.bad + bad,
             )
-            _note(record, state)
+            write_text(record, json.dumps(asdict(state)))
             bar.update(raw.tell() - bar.n)
             bar.set_postfix_str(f"{state.passages:,} passages")
     if state.bad.count and not skip_bad_rows:
-        raise KiltError(state.bad.refusal())
+        raise DataError(state.bad.refusal())
     move_into_place(part, out)
     record.unlink(missing_ok=True)
     return state
-
-
-def _lines(stream) -> Iterator[bytes]:
-    for _ in range(CHECKPOINT):
-        line = stream.readline()
-        if not line:
-            return
-        yield line
 
 
 def _resume(part: Path, record: Path, wanted: Progress, skip_bad_rows: bool) -> Progress:
@@ -160,15 +150,11 @@ def _resume(part: Path, record: Path, wanted: Progress, skip_bad_rows: bool) -> 
     return wanted
 
 
-def _note(record: Path, state: Progress) -> None:
-    write_text(record, json.dumps(asdict(state)))
-
-
 class KiltArguments(Arguments):
     """Input, output and size of the passages."""
 
-    input: Path = argument("kilt_knowledgesource.json", "FILE")
-    out: Path = argument(".jsonl or .jsonl.gz", "FILE")
+    input: Path = argument("KILT's file kilt_knowledgesource.json", "FILE")
+    out: Path = argument("file of the passages, .jsonl or .jsonl.gz", "FILE")
     words: int = argument("words per passage", default=WORDS)
     skip_bad_rows: bool = argument(HELP, default=False)
     overwrite: bool = argument("replace --out if it exists", default=False)
@@ -184,7 +170,7 @@ class KiltArguments(Arguments):
         return self
 
 
-@command_main(KiltError, OSError, EOFError)
+@command_main(DataError, OSError, EOFError)
 def main(arguments: list[str] | None = None) -> int:
     args = read_arguments(KiltArguments, arguments, description=__doc__)
     done = split(args.input, args.out, words=args.words, skip_bad_rows=args.skip_bad_rows)

@@ -11,11 +11,16 @@ import re
 from typing import Any
 
 from data_process.sources.open_domain import supporting_paragraphs
-from data_process.sources.source_kind import IDS
-from rag_r1.data.files.questions import Question, clean_question, id_of, text_of, texts_of
-from rag_r1.data.files.row_files import short_text
-
-Row = dict[str, Any]
+from data_process.sources.source_kind import (
+    IDS,
+    Row,
+    expect,
+    optional_text,
+    optional_texts,
+    row_golds,
+    row_question,
+)
+from rag_r1.data.files.questions import Question, id_of, texts_of
 
 #: Hops of 2WikiMultihopQA's types (Ho et al., 2020): the only one that needs four passages is the last.
 _HOPS = {"compositional": 2, "inference": 2, "comparison": 2, "bridge_comparison": 4}
@@ -24,24 +29,21 @@ _HOPS = {"compositional": 2, "inference": 2, "comparison": 2, "bridge_comparison
 def hotpotqa(row: Row) -> Question:
     """HotpotQA (Yang et al., 2018): two hops each; the level is `easy`, `medium` or `hard`."""
     metadata = {
-        "question_type": _text(row, "type"),
-        "level": _text(row, "level"),
+        "question_type": optional_text(row, "type"),
+        "level": optional_text(row, "level"),
         "hops": 2,
         "supporting_titles": supporting_titles(row),
     }
-    return clean_question(text_of(row, "question"), _golds(row), id_of(row, IDS), metadata)
+    return row_question(row, metadata=metadata)
 
 
 def two_wiki(row: Row) -> Question:
     """2WikiMultihopQA. The aliases of its answers are a file of their own (`id_aliases.json`), which is not
     read; its test set has no answers."""
-    kind = _text(row, "type")
-    metadata = {
-        "question_type": kind,
-        "hops": _HOPS.get(kind),
-        "supporting_titles": supporting_titles(row),
-    }
-    return clean_question(text_of(row, "question"), _golds(row), id_of(row, IDS), metadata)
+    kind = optional_text(row, "type")
+    titles = supporting_titles(row)
+    metadata = {"question_type": kind, "hops": _HOPS.get(kind), "supporting_titles": titles}
+    return row_question(row, metadata=metadata)
 
 
 def musique(row: Row) -> Question:
@@ -58,8 +60,7 @@ def musique(row: Row) -> Question:
         "supporting_titles": supporting_paragraphs(row),
         "step_answers": _step_answers(row),
     }
-    golds = _golds(row) + (texts_of(row, "answer_aliases") if row.get("answer_aliases") else [])
-    return clean_question(text_of(row, "question"), golds, id_of(row, IDS), metadata)
+    return row_question(row, row_golds(row) + optional_texts(row, "answer_aliases"), metadata)
 
 
 def supporting_titles(row: Row) -> list[str] | None:
@@ -72,8 +73,8 @@ def supporting_titles(row: Row) -> list[str] | None:
     titles = facts.get("title") if isinstance(facts, dict) else facts
     if isinstance(facts, list):
         titles = [_title(fact) for fact in facts]
-    if not isinstance(titles, list) or not all(isinstance(title, str) for title in titles):
-        raise ValueError(f"`supporting_facts` must be pairs of title and sentence, not {short_text(facts)}")
+    valid = isinstance(titles, list) and all(isinstance(title, str) for title in titles)
+    expect(valid, "`supporting_facts` must be pairs of title and sentence", facts)
     return list(dict.fromkeys(titles))
 
 
@@ -82,10 +83,8 @@ def _step_answers(row: Row) -> list[str] | None:
     steps = row.get("question_decomposition")
     if steps is None:
         return None
-    if not isinstance(steps, list) or not all(isinstance(step, dict) and "answer" in step for step in steps):
-        raise ValueError(
-            f"`question_decomposition` must be a list of objects with an answer, not {short_text(steps)}"
-        )
+    valid = isinstance(steps, list) and all(isinstance(step, dict) and "answer" in step for step in steps)
+    expect(valid, "`question_decomposition` must be a list of objects with an answer", steps)
     known = (step for step in steps if step["answer"] is not None)
     texts = (str(text).strip() for step in known for text in texts_of(step, "answer"))
     return list(dict.fromkeys(filter(None, texts)))
@@ -95,11 +94,3 @@ def _title(fact: Any) -> Any:
     if isinstance(fact, dict):
         return fact.get("title")
     return fact[0] if isinstance(fact, list) and len(fact) == 2 else None
-
-
-def _golds(row: Row) -> list[Any]:
-    return texts_of(row, "golden_answers" if "golden_answers" in row else "answer")
-
-
-def _text(row: Row, key: str) -> str | None:
-    return text_of(row, key) if key in row else None

@@ -18,11 +18,8 @@ from itertools import product
 from math import prod
 from typing import Any
 
-from data_process.sources.source_kind import IDS
+from data_process.sources.source_kind import IDS, Row, expect
 from rag_r1.data.files.questions import Question, clean_question, id_of, texts_of
-from rag_r1.data.files.row_files import short_text
-
-Row = dict[str, Any]
 
 #: Most joined gold answers of a row.
 COMBINATIONS = 256
@@ -36,36 +33,29 @@ def n_questions(row: Row) -> Question:
     if "questions" in row:
         questions, golds = texts_of(row, "questions"), row["golden_answers"]
     else:
-        questions, golds = _split(_asked(row)), _target(row)
-    if not isinstance(golds, list) or not all(isinstance(aliases, list) for aliases in golds):
-        raise ValueError(
-            f"the gold answers must be a list of lists, one for each question, not {short_text(golds)}"
-        )
+        questions, golds = _split(_questions_text(row)), _target(row)
+    valid = isinstance(golds, list) and all(isinstance(aliases, list) for aliases in golds)
+    expect(valid, "the gold answers must be a list of lists, one for each question", golds)
     if len(golds) != len(questions) or not questions:
         raise ValueError(f"{len(questions)} questions, but gold answers for {len(golds)}")
     texts = [str(question) for question in questions]
-    if not all(text.strip() for text in texts):
-        raise ValueError(f"question {1 + [bool(text.strip()) for text in texts].index(False)} is blank")
-    aliases = [[str(gold).strip() for gold in texts_of({"golds": one}, "golds")] for one in golds]
-    if not all(any(one) for one in aliases):
-        raise ValueError(f"question {1 + [any(one) for one in aliases].index(False)} has no answer")
-    kept = [list(dict.fromkeys(filter(None, one))) for one in aliases]
-    return _joined(texts, kept, id_of(row, IDS), None)
+    answers = [[str(gold).strip() for gold in texts_of({"golds": aliases}, "golds")] for aliases in golds]
+    for problem, present in (("is blank", map(str.strip, texts)), ("has no answer", map(any, answers))):
+        if missing := [number for number, value in enumerate(present, 1) if not value]:
+            raise ValueError(f"question {missing[0]} {problem}")
+    kept = [list(dict.fromkeys(filter(None, aliases))) for aliases in answers]
+    return _joined(texts, kept, id_of(row, IDS), {})
 
 
 def join(questions: Sequence[Question], own_id: str | None = None) -> Question:
     """One row that asks all of `questions`. Its titles, steps and hops are theirs together."""
-
-    def of_all(key: str) -> list[str] | None:
-        return list(dict.fromkeys(text for one in questions for text in one.metadata.get(key) or ())) or None
-
-    hops = [one.metadata.get("hops") for one in questions]
-    more = {
-        "supporting_titles": of_all("supporting_titles"),
-        "step_answers": of_all("step_answers"),
-        "hops": sum(hops) if all(hops) else None,
-    }
-    return _joined([one.question for one in questions], [list(one.golds) for one in questions], own_id, more)
+    metadata = [question.metadata for question in questions]
+    hops = [values.get("hops") for values in metadata]
+    more: dict[str, Any] = {"hops": sum(hops) if all(hops) else None}
+    for key in ("supporting_titles", "step_answers"):
+        more[key] = list(dict.fromkeys(text for values in metadata for text in values.get(key) or ())) or None
+    golds = [list(question.golds) for question in questions]
+    return _joined([question.question for question in questions], golds, own_id, more)
 
 
 def combinations(answers: Sequence[Sequence[str]]) -> list[str]:
@@ -76,34 +66,33 @@ def combinations(answers: Sequence[Sequence[str]]) -> list[str]:
     alongside = [
         [aliases[k % len(aliases)] for aliases in answers] for k in range(min(most, COMBINATIONS - 1))
     ]
-    while longest > 1 and prod(min(len(one), longest) for one in answers) + len(alongside) > COMBINATIONS:
+    room = COMBINATIONS - len(alongside)
+    while longest > 1 and prod(min(len(aliases), longest) for aliases in answers) > room:
         longest -= 1
     chosen = [*product(*(aliases[:longest] for aliases in answers)), *alongside]
-    return list(dict.fromkeys("; ".join(one) for one in chosen))
+    return list(dict.fromkeys(map("; ".join, chosen)))
 
 
 def _joined(
-    questions: list[str], answers: list[list[str]], own_id: str | None, more: dict[str, Any] | None
+    questions: list[str], answers: list[list[str]], own_id: str | None, more: dict[str, Any]
 ) -> Question:
-    asked = [" ".join(question.split()) for question in questions]
-    ended = [question if question.endswith("?") else f"{question}?" for question in asked]
-    text = _ASK.format(n=len(asked), questions="; ".join(ended)) if len(asked) > 1 else asked[0]
-    kind = f"{len(asked)}_questions" if len(asked) > 1 else None
-    metadata = {"question_type": kind, "parts": asked, "part_answers": answers}
-    return clean_question(text, combinations(answers), own_id, {**metadata, **(more or {})})
+    parts = [" ".join(question.split()) for question in questions]
+    ended = [part if part.endswith("?") else f"{part}?" for part in parts]
+    text = _ASK.format(n=len(parts), questions="; ".join(ended)) if len(parts) > 1 else parts[0]
+    kind = f"{len(parts)}_questions" if len(parts) > 1 else None
+    metadata = {"question_type": kind, "parts": parts, "part_answers": answers, **more}
+    return clean_question(text, combinations(answers), own_id, metadata)
 
 
-def _asked(row: Row) -> str:
+def _questions_text(row: Row) -> str:
     """The questions of one of MEM1's rows, as one text."""
     if isinstance(row.get("question"), str) and row["question"].strip():
         return row["question"]
     prompt = row["prompt"]
     last = prompt[-1] if isinstance(prompt, list) and prompt else prompt
     text = last.get("content") if isinstance(last, dict) else last
-    if not isinstance(text, str) or not text.strip():
-        raise ValueError(
-            f"`prompt` must be messages with the questions in the last, not {short_text(prompt)}"
-        )
+    valid = isinstance(text, str) and text.strip()
+    expect(valid, "`prompt` must be messages with the questions in the last", prompt)
     return text.rpartition(_BEFORE)[2]
 
 
@@ -118,6 +107,5 @@ def _target(row: Row) -> Any:
     model = row["reward_model"]
     truth = model.get("ground_truth") if isinstance(model, dict) else None
     target = truth.get("target") if isinstance(truth, dict) else truth
-    if target is None:
-        raise ValueError(f"`reward_model` must have ground_truth.target, not {short_text(model)}")
+    expect(target is not None, "`reward_model` must have ground_truth.target", model)
     return target

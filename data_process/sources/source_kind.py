@@ -7,16 +7,56 @@ the row's own. A column that is null counts as missing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from rag_r1.data.files.questions import Question, keys_of
-from rag_r1.data.files.row_files import DataError
+from rag_r1.data.errors import DataError
+from rag_r1.data.files.questions import Question, clean_question, id_of, keys_of, text_of, texts_of
+from rag_r1.data.files.row_files import short_text
 
 #: Keys under which a row may have its source's own id.
 IDS = ("id", "_id", "idx", "question_id", "realidx", "qid", "QuestionId")
 _FLASHRAG = "RUC-NLPIR/FlashRAG_datasets"
+
+Row = dict[str, Any]
+
+
+def row_question(
+    row: Row,
+    golds: Iterable[Any] | None = None,
+    metadata: Mapping[str, Any] | None = None,
+    *,
+    key: str = "question",
+    options: Sequence[str] = (),
+) -> Question:
+    """The question under `key`, with these golds or those of the row, and the source's own id. Raises
+    ValueError saying what is wrong with the row."""
+    text = text_of(row, key)
+    return clean_question(
+        text, row_golds(row) if golds is None else golds, id_of(row, IDS), metadata, options=options
+    )
+
+
+def row_golds(row: Row) -> list[Any]:
+    """The gold answers in FlashRAG's column, else in `answer`."""
+    return texts_of(row, "golden_answers" if "golden_answers" in row else "answer")
+
+
+def optional_text(row: Row, key: str) -> str | None:
+    """The text under a key; None if the row has no such key."""
+    return text_of(row, key) if key in row else None
+
+
+def optional_texts(row: Mapping[str, Any], key: str) -> list[Any]:
+    """The texts under a key; none if the row has no such key, or nothing under it."""
+    return texts_of(row, key) if row.get(key) else []
+
+
+def expect(valid: object, expectation: str, value: object) -> None:
+    """Raise ValueError, `EXPECTATION, not VALUE`, unless `valid`."""
+    if not valid:
+        raise ValueError(f"{expectation}, not {short_text(value)}")
 
 
 @dataclass(frozen=True)
@@ -94,8 +134,8 @@ class SourceKind:
             for other in others.values()
             if other.marks and columns.issuperset(other.marks) and other.name != self.name
         ]
-        own = self.marks and columns.issuperset(self.marks)
-        if looks and not own and self.name != "questions":
+        has_marks = self.marks and columns.issuperset(self.marks)
+        if looks and not has_marks and self.name != "questions":
             return f"not of {self.name}: it looks like {' or '.join(looks)}"
         if not any(columns.issuperset(layout) for layout in self.layouts):
             needed = ", or ".join(" + ".join(layout) for layout in self.layouts)

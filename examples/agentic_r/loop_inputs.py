@@ -1,4 +1,4 @@
-"""What the loops of a seed stand on: the agent's warm start, an encoder, a world and its first index.
+"""The inputs of the loops of a seed: the agent's warm start, an encoder, a world and its first index.
 
 All is made once and then only read: the warm start and the untrained encoder for all seeds, the world and its
 index for each. The recipe of an arm is what `rag-r1 iterate` reads. A short hash says of which form a run is,
@@ -7,8 +7,6 @@ so that runs of another form are not mixed with it.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,8 +16,10 @@ import yaml
 
 from examples.agentic_r.warm_start import PROTOCOL, RECIPE, made_of, protocol, warm_start
 from examples.agentic_r.world import TRAIN, MisleadingWorld, misleading_data, write_misleading_data
+from examples.common.comparison import short_hash
 from examples.common.small_encoder import make_encoder
 from rag_r1.config.recipes import RECIPES
+from rag_r1.demo.eval_spec import limit_keys
 from rag_r1.demo.world import PROMPT_FILE
 from rag_r1.evaluation.eval_arguments import EvalArguments
 from rag_r1.io.atomic_files import write_text
@@ -41,12 +41,12 @@ def runs_hash() -> str:
     recipes. Runs of another form are in no common table."""
     sizes = [DATA_QUESTIONS, HELD_OUT, CANDIDATES, NEGATIVES, TRAIN]
     recipes = [path.read_text(encoding="utf-8") for path in (RECIPE, RETRIEVER_RECIPE)]
-    return hashlib.sha256(json.dumps([made_of(), sizes, recipes]).encode()).hexdigest()[:8]
+    return short_hash([made_of(), sizes, recipes])
 
 
 @dataclass(frozen=True)
 class LoopInputs:
-    """What the loops of a seed stand on. `folder`: of the seed."""
+    """The inputs of the loops of a seed. `folder`: of the seed."""
 
     folder: Path
     policy: Path
@@ -127,12 +127,7 @@ def limits() -> dict[str, Any]:
 
 def agent_keys() -> list[str]:
     """Keys of the block rag_r1 wherever the agent plays: those of the recipe."""
-    settings = yaml.safe_load(RECIPE.read_text(encoding="utf-8"))["rag_r1"]
-    return [
-        f"rag_r1.{section}.{name}={value}"
-        for section in ("agent", "retriever")
-        for name, value in settings[section].items()
-    ]
+    return limit_keys(yaml.safe_load(RECIPE.read_text(encoding="utf-8"))["rag_r1"])
 
 
 def eval_arguments(
@@ -152,9 +147,9 @@ def eval_arguments(
     )
 
 
-def encoder_options(ground: LoopInputs, seed: int) -> dict[str, Any]:
+def encoder_options(inputs: LoopInputs, seed: int) -> dict[str, Any]:
     """Options of `rag-r1 retriever train` that say which encoder is trained, and how."""
-    return {**read_recipe(str(RETRIEVER_RECIPE)), "model": str(ground.encoder), "seed": seed}
+    return {**read_recipe(str(RETRIEVER_RECIPE)), "model": str(inputs.encoder), "seed": seed}
 
 
 def worlds(seed: int) -> tuple[Any, MisleadingWorld, MisleadingWorld]:

@@ -63,17 +63,17 @@ def markdown(runs: Sequence[Mapping[str, Any]]) -> str:
     return str(page)
 
 
-def variants_table(found: Mapping[int, Mapping[str, Mapping[str, Any]]]) -> str:
+def variants_table(variants_by_seed: Mapping[int, Mapping[str, Mapping[str, Any]]]) -> str:
     """The page of variants.py; `found`: seed -> variant -> figures."""
     rows = [
         [
             seed,
             name,
-            one["rows"],
-            *(number(one[figure]) for figure in ("recall@1", "recall@3", "em", "searches")),
+            figures["rows"],
+            *(number(figures[figure]) for figure in ("recall@1", "recall@3", "em", "searches")),
         ]
-        for seed, variants in found.items()
-        for name, one in variants.items()
+        for seed, variants in variants_by_seed.items()
+        for name, figures in variants.items()
     ]
     page = Page("Retrievers in one harness").text(
         "The same agent, which stays as it is; what is trained has the same trajectories, candidates and "

@@ -31,14 +31,14 @@ def recall_of(
             with urllib.request.urlopen(f"{url}/ready", timeout=30) as answer:
                 separator = json.load(answer).get("separator") or " "  # BM25 has none
             texts = [_query(question, number, mode, separator) for question, number in facts]
-            found = [
+            results = [
                 ids
                 for start in range(0, len(texts), _BATCH)
                 for ids in _first(url, texts[start : start + _BATCH], max(KS))
             ]
     wanted = [world.passage_of(question.lookups[number])["id"] for question, number in facts]
     return {
-        f"recall@{k}": sum(w in ids[:k] for w, ids in zip(wanted, found, strict=True)) / len(wanted)
+        f"recall@{k}": sum(w in ids[:k] for w, ids in zip(wanted, results, strict=True)) / len(wanted)
         for k in KS
     }
 

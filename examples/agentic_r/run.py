@@ -29,13 +29,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import model_validator
-
 from examples.agentic_r.loop_inputs import LoopInputs, runs_hash, worlds
 from examples.agentic_r.markdown import draw, markdown
 from examples.agentic_r.recall import recall_of
+from examples.common.comparison import Seeds, finished_runs, write_page
 from rag_r1.demo.run import OUTPUTS
-from rag_r1.io.atomic_files import atomic_file, write_json, write_text
+from rag_r1.io.atomic_files import atomic_file, write_json
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, Positive, argument, read_arguments
 from rag_r1.runs.errors import RunError
@@ -59,42 +58,36 @@ on where it was interrupted.
 class MiniatureArguments(Arguments):
     """Which seeds, and where they are kept."""
 
-    seeds: list[int] = argument("of the worlds and of their questions", ("SEED", ...), default=[0])
+    seeds: Seeds = argument("seeds of the worlds and their questions", ("SEED", ...), default=[0])
     arms: list[Literal["loop", "control"]] = argument(
-        "which loops; control needs that of its seed", ("ARM", ...), default=["loop", "control"]
+        "loops to run; control needs the finished loop of its seed", ("ARM", ...), default=["loop", "control"]
     )
-    rounds: Positive = argument("rounds of the loop", "K", default=2)
+    rounds: Positive = argument("number of rounds of the loop", "K", default=2)
     out: Path = argument("folder of the comparison", "DIR", default=DEFAULT_OUT)
 
-    @model_validator(mode="after")
-    def _each_once(self) -> MiniatureArguments:
-        if len(set(self.seeds)) < len(self.seeds):
-            raise ValueError("--seeds: each once")
-        return self
 
-
-def run_arm(ground: LoopInputs, arm: str, seed: int, rounds: int) -> None:
+def run_arm(inputs: LoopInputs, arm: str, seed: int, rounds: int) -> None:
     """Run the loop of an arm, if that is not done. Raises RunError."""
-    out = ground.folder / arm
+    out = inputs.folder / arm
     for name in (arm, *(["loop"] if arm == "control" else [])):
-        finished = ground.folder / name / FINISHED
+        finished = inputs.folder / name / FINISHED
         if finished.exists():
             had = json.loads(finished.read_text(encoding="utf-8"))["rounds"]
             refuse_changes(finished.parent, {"rounds": had}, {"rounds": rounds})
     if (out / FINISHED).exists():
         return
     if arm == "control":
-        _share(ground.folder / "loop", out)
+        _share(inputs.folder / "loop", out)
     # The agent is trained once more after the last round, so the control has a round more.
     count = rounds if arm == "loop" else rounds + 1
-    words = ["--recipe", str(ground.recipe(arm, seed)), "--rounds", str(count), "--out", str(out)]
+    words = ["--recipe", str(inputs.recipe(arm, seed)), "--rounds", str(count), "--out", str(out)]
     print(f"seed {seed}: {arm}", flush=True)
     status = subprocess.run([sys.executable, "-m", "rag_r1.cli", "iterate", *words]).returncode
     if status:
         raise RunError(f"the loop of {out} ended with status {status} (see above); start again")
     rows = json.loads((out / "rounds.json").read_text(encoding="utf-8"))["rows"]
-    told = {"arm": arm, "seed": seed, "made_of": runs_hash(), "rounds": rounds, "rows": rows}
-    write_json(out / FINISHED, told)
+    run = {"arm": arm, "seed": seed, "made_of": runs_hash(), "rounds": rounds, "rows": rows}
+    write_json(out / FINISHED, run)
 
 
 def _share(loop: Path, control: Path) -> None:
@@ -109,55 +102,46 @@ def _share(loop: Path, control: Path) -> None:
             shutil.copytree(loop / name, part / name, symlinks=True)
 
 
-def measure_recall(ground: LoopInputs, seed: int, rounds: int) -> dict[str, dict[str, float]]:
+def measure_recall(inputs: LoopInputs, seed: int, rounds: int) -> dict[str, dict[str, float]]:
     """Recall of the passages that state the held-out facts, by index: the first, and that of each round."""
-    path = ground.folder / "recall.json"
+    path = inputs.folder / "recall.json"
     if path.exists():
         return json.loads(path.read_text(encoding="utf-8"))
     data, _, test = worlds(seed)
-    found = {"first": recall_of(ground.folder / "index", data.val, test, "plain")}
+    recalls = {"first": recall_of(inputs.folder / "index", data.val, test, "plain")}
     for number in range(1, rounds + 1):
-        index = ground.folder / "loop" / f"round{number}" / "index" / "index"
-        found[f"round {number}"] = recall_of(index, data.val, test, "agentic")
-    write_json(path, found)
-    return found
+        index = inputs.folder / "loop" / f"round{number}" / "index" / "index"
+        recalls[f"round {number}"] = recall_of(index, data.val, test, "agentic")
+    write_json(path, recalls)
+    return recalls
 
 
-def finished_runs(out: Path) -> list[dict[str, Any]]:
+def finished_loops(out: Path) -> list[dict[str, Any]]:
     """The loops of this form that are in the folder, by seed and arm, with the recall of the seed's
     indexes."""
-    runs = []
-    for path in out.glob(f"seed*/*/{FINISHED}"):
-        run = json.loads(path.read_text(encoding="utf-8"))
-        if run["made_of"] != runs_hash():
-            continue
-        measured = path.parents[1] / "recall.json"
-        recall = json.loads(measured.read_text(encoding="utf-8")) if measured.exists() else {}
-        runs.append(run | {"recall": recall})
-    return sorted(runs, key=lambda run: (run["seed"], ARMS.index(run["arm"])))
+    runs = [run for run in finished_runs(out, FINISHED, ARMS) if run["made_of"] == runs_hash()]
+    for run in runs:
+        measured = out / f"seed{run['seed']}" / "recall.json"
+        run["recall"] = json.loads(measured.read_text(encoding="utf-8")) if measured.exists() else {}
+    return runs
 
 
 @command_main(RunError)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns 0 when the page is written, 1 with the reason if not."""
     args = read_arguments(
-        MiniatureArguments,
-        arguments,
-        prog="python -m examples.agentic_r.run",
-        description=_DESCRIPTION,
+        MiniatureArguments, arguments, prog="python -m examples.agentic_r.run", description=_DESCRIPTION
     )
     with hold_out(args.out):
         for seed in args.seeds:
-            ground = LoopInputs.of(args.out, seed)
+            inputs = LoopInputs.of(args.out, seed)
             for arm in sorted(args.arms, key=ARMS.index):
-                run_arm(ground, arm, seed, args.rounds)
-            if (ground.folder / "loop" / FINISHED).exists():
-                measure_recall(ground, seed, args.rounds)
-    runs = finished_runs(args.out)
-    text = markdown(runs)
-    write_text(args.out / "agentic_r.md", text + "\n")
+                run_arm(inputs, arm, seed, args.rounds)
+            if (inputs.folder / "loop" / FINISHED).exists():
+                measure_recall(inputs, seed, args.rounds)
+    runs = finished_loops(args.out)
     draw(runs, args.out / "agentic_r.png")
-    print(f"\n{text}\n\nwritten: {args.out / 'agentic_r.md'}, and agentic_r.png beside it")
+    write_page(args.out / "agentic_r.md", markdown(runs), picture="agentic_r.png")
     return 0
 
 

@@ -11,14 +11,14 @@ trained later.
 
 from __future__ import annotations
 
-import asyncio
 import random
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from examples.agentic_r.world import WORDING, MisleadingWorld, draw_questions, fresh_misleading_world
-from rag_r1.agent import Codec, Generation, TrainingRow
+from examples.common.scripted_episodes import Script, play_rows
+from rag_r1.agent import Codec, TrainingRow
 from rag_r1.config.agent_setup import AgentSetup
 from rag_r1.demo.traces import answer_turn, conclude, entity_value_text, guess, search_turn
 from rag_r1.demo.world import Lookup, Question
@@ -63,9 +63,9 @@ class NoisySearch:
         return cls(by_title, rng)
 
     async def search(self, queries: Sequence[str]) -> list[list[Document]]:
-        return [self._one() for _ in queries]
+        return [self._draw() for _ in queries]
 
-    def _one(self) -> list[Document]:
+    def _draw(self) -> list[Document]:
         assert self.wanted is not None
         drawn = self.wanted
         if self.rng.random() >= WANTED:
@@ -74,8 +74,8 @@ class NoisySearch:
 
 
 @dataclass
-class ScriptedSearcher:
-    """The policy's part in one episode, as the agent core's Engine; see the top of the module."""
+class ScriptedSearcher(Script):
+    """See the top of the module."""
 
     question: Question
     world: MisleadingWorld
@@ -83,38 +83,33 @@ class ScriptedSearcher:
     search: NoisySearch
     rng: random.Random
     habits: BehaviourRates = MIXED
-    _found: list[Lookup] = field(default_factory=list)
-    _asked: int = 0  # searches for the present fact
-
-    async def generate(self, context: list[int], max_tokens: int, stop: Sequence[str]) -> Generation:
-        """The next turn; what exceeds the limit is cut off, as an engine does it."""
-        return Generation(self.codec.encode(self.turn(self.codec.decode(context)))[:max_tokens])
+    _known: list[Lookup] = field(default_factory=list)
+    _searches: int = 0  # searches for the present fact
 
     def turn(self, context: str) -> str:
-        """The text of the next turn, after what the context shows."""
-        fact = self.question.lookups[len(self._found)]
-        if not self._asked:
-            first = not self._found
+        fact = self.question.lookups[len(self._known)]
+        if not self._searches:
+            first = not self._known
             return self._search(fact) if not first or self._draws(self.habits.search) else self._guess()
         if _text(self.world.passage_of(fact)) in context[context.rfind("<information>") :]:
-            return self._after_found(fact)
-        if self._asked == 1 and self._draws(self.habits.again):
+            return self._after_fact(fact)
+        if self._searches == 1 and self._draws(self.habits.again):
             return self._search(fact)
         return self._guess()
 
-    def _after_found(self, fact: Lookup) -> str:
-        self._found.append(fact)
-        self._asked = 0
-        if len(self._found) < len(self.question.lookups) and self._draws(self.habits.go_on):
-            return self._search(self.question.lookups[len(self._found)])
-        thought, answer = conclude(self.question, self._found, self.rng, entity_value_text)
+    def _after_fact(self, fact: Lookup) -> str:
+        self._known.append(fact)
+        self._searches = 0
+        if len(self._known) < len(self.question.lookups) and self._draws(self.habits.go_on):
+            return self._search(self.question.lookups[len(self._known)])
+        thought, answer = conclude(self.question, self._known, self.rng, entity_value_text)
         return answer_turn(thought, answer)
 
     def _search(self, fact: Lookup) -> str:
-        query = fact.entity if not self._asked else f"{fact.entity} {WORDING[fact.relation][2]}"
-        self._asked += 1
+        query = fact.entity if not self._searches else f"{fact.entity} {WORDING[fact.relation][2]}"
+        self._searches += 1
         self.search.wanted = self.world.passage_of(fact)
-        return search_turn(self.question, self._found, [replace(fact, entity=query)])
+        return search_turn(self.question, self._known, [replace(fact, entity=query)])
 
     def _guess(self) -> str:
         answer = guess(self.question, self.world.world, self.rng)
@@ -131,24 +126,10 @@ def scripted_rows(setup: AgentSetup, habits: BehaviourRates, seed: str, step: in
     world = fresh_misleading_world(rng)
     search = NoisySearch.of(world, rng)
     setup = replace(setup, tools=lambda: search_tools(search))
-    return asyncio.run(
-        _play(setup, habits, world, search, draw_questions(world.world, BATCH, rng.randrange(1 << 48)))
+    questions = draw_questions(world.world, BATCH, rng.randrange(1 << 48))
+    return play_rows(
+        setup, questions, lambda question: ScriptedSearcher(question, world, setup.codec, search, rng, habits)
     )
-
-
-async def _play(
-    setup: AgentSetup,
-    habits: BehaviourRates,
-    world: MisleadingWorld,
-    search: NoisySearch,
-    questions: Sequence[Question],
-) -> list[TrainingRow]:
-    rows = []
-    for question in questions:  # one after the other, since they have one search and one generator
-        episode = setup.episode(ScriptedSearcher(question, world, setup.codec, search, search.rng, habits))
-        await episode.run(question.id, question.text, setup.prompt_ids(question.text))
-        rows += episode.ledger.rows()
-    return rows
 
 
 def _title(passage: Mapping[str, str]) -> str:

@@ -29,19 +29,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from examples.agentic_r.loop_inputs import (
-    NEGATIVES,
-    LoopInputs,
-    encoder_options,
-    eval_arguments,
-    worlds,
-)
+from examples.agentic_r.loop_inputs import NEGATIVES, LoopInputs, encoder_options, eval_arguments, worlds
 from examples.agentic_r.markdown import variants_table
 from examples.agentic_r.recall import recall_of
 from examples.agentic_r.run import DEFAULT_OUT, FINISHED
+from examples.common.comparison import write_page
 from rag_r1.evaluation.command import run as evaluate
 from rag_r1.inference.vllm_server import vllm_server
-from rag_r1.io.atomic_files import write_json, write_text
+from rag_r1.io.atomic_files import write_json
 from rag_r1.iterate.plan import Query
 from rag_r1.iterate.results import evaluation_facts
 from rag_r1.options.command_exit import command_main
@@ -89,90 +84,92 @@ It takes some eight minutes a seed on two cores. What is finished is not repeate
 class VariantsArguments(Arguments):
     """Which loops."""
 
-    seeds: list[int] = argument("of finished loops", ("SEED", ...), default=[0])
+    seeds: list[int] = argument("seeds of finished loops", ("SEED", ...), default=[0])
     out: Path = argument("folder of the loops", "DIR", default=DEFAULT_OUT)
 
 
-def run_variant(ground: LoopInputs, seed: int, name: str, policy: Path, url_of_policy: str) -> dict[str, Any]:
+def run_variant(inputs: LoopInputs, seed: int, name: str, policy: Path, url_of_policy: str) -> dict[str, Any]:
     """Train the retriever of a variant and let the agent play with it, as far as that is not done; returns
     its figures. Raises RunError."""
-    folder = _folder(ground, name)
+    folder = _folder(inputs, name)
     if (folder / _FINISHED).exists():
         return json.loads((folder / _FINISHED).read_text(encoding="utf-8"))
     print(f"seed {seed}: {name}", flush=True)
     variant, index = VARIANTS[name], folder / "index"
     shutil.rmtree(folder, ignore_errors=True)
     if variant.utility is None:
-        rows, encoder = 0, ground.encoder
+        rows, encoder = 0, inputs.encoder
     else:
-        rows, encoder = _trained(ground, seed, variant.utility, variant.query, folder)
+        rows, encoder = _trained(inputs, seed, variant.utility, variant.query, folder)
     dense = ("--backend", "dense", "--encoder", str(encoder), "--device", "cpu")
     options = ("--backend", "bm25") if name == "BM25" else dense
     folder.mkdir(parents=True, exist_ok=True)
-    build_index(ground.folder / "data" / "corpus.jsonl", index, *options)
+    build_index(inputs.folder / "data" / "corpus.jsonl", index, *options)
     data, _, test = worlds(seed)
-    told = recall_of(index, data.val, test, variant.query)
+    figures = recall_of(index, data.val, test, variant.query)
     with retrieval_process(index, folder / "server.log", "--device", "cpu") as url:
-        questions = ground.folder / "data" / "val.parquet"
+        questions = inputs.folder / "data" / "val.parquet"
         args = eval_arguments(policy, url_of_policy, url, questions, folder / "run", variant.query)
         _check(evaluate(args))
     facts = evaluation_facts(folder)
-    told |= {"rows": rows} | {figure: facts[figure]["value"] for figure in ("em", "searches")}
-    write_json(folder / _FINISHED, told)
-    return told
+    figures |= {"rows": rows} | {figure: facts[figure]["value"] for figure in ("em", "searches")}
+    write_json(folder / _FINISHED, figures)
+    return figures
 
 
 def _play(out: Path, seed: int) -> None:
     """What a seed lacks. Raises RunError."""
-    ground = LoopInputs.of(out, seed)
-    _last_data(ground)
-    if all((_folder(ground, name) / _FINISHED).exists() for name in VARIANTS):
+    inputs = LoopInputs.of(out, seed)
+    _last_data(inputs)
+    if all((_folder(inputs, name) / _FINISHED).exists() for name in VARIANTS):
         return
-    policy = _last_agent(ground)
-    with vllm_server(policy, ground.folder / "vllm.log") as url:
+    policy = _last_agent(inputs)
+    with vllm_server(policy, inputs.folder / "vllm.log") as url:
         for name in VARIANTS:
-            run_variant(ground, seed, name, policy, url)
+            run_variant(inputs, seed, name, policy, url)
 
 
 def finished_variants(out: Path) -> dict[int, dict[str, Any]]:
     """Seed -> variant -> figures, of all that are in the folder."""
-    found: dict[int, dict[str, Any]] = {}
+    variants: dict[int, dict[str, Any]] = {}
     for path in out.glob(f"seed*/variants/*/{_FINISHED}"):
         seed, name = int(path.parents[2].name.removeprefix("seed")), path.parent.name.replace("_", " ")
-        found.setdefault(seed, {})[name] = json.loads(path.read_text(encoding="utf-8"))
-    return {seed: {name: of[name] for name in VARIANTS if name in of} for seed, of in sorted(found.items())}
+        variants.setdefault(seed, {})[name] = json.loads(path.read_text(encoding="utf-8"))
+    return {
+        seed: {name: of[name] for name in VARIANTS if name in of} for seed, of in sorted(variants.items())
+    }
 
 
-def _folder(ground: LoopInputs, name: str) -> Path:
-    return ground.folder / "variants" / name.replace(" ", "_")
+def _folder(inputs: LoopInputs, name: str) -> Path:
+    return inputs.folder / "variants" / name.replace(" ", "_")
 
 
-def _trained(ground: LoopInputs, seed: int, utility: str, query: Query, folder: Path) -> tuple[int, Path]:
+def _trained(inputs: LoopInputs, seed: int, utility: str, query: Query, folder: Path) -> tuple[int, Path]:
     """Select rows and train an encoder on them; returns how many rows, and the encoder."""
-    scores, rows, training = _last_data(ground), folder / "rows.jsonl", folder / "training"
+    scores, rows, training = _last_data(inputs), folder / "rows.jsonl", folder / "training"
     files = {name: scores / f"{name}.jsonl" for name in ("candidates", "relevance", "correctness")}
     selection = SelectArguments(utility=utility, negatives=NEGATIVES, seed=seed, out=rows, **files)
     _check(select_rows(selection.to_argv()))
     data = {"rows": rows, "corpus": scores / "passages.jsonl", "out": training, "mode": query}
-    options = TrainOptions.from_plain({**encoder_options(ground, seed), **data})
+    options = TrainOptions.from_plain({**encoder_options(inputs, seed), **data})
     _check(train_retriever(options.to_argv()))
     return len(rows.read_text(encoding="utf-8").splitlines()), training / "model"
 
 
-def _last_data(ground: LoopInputs) -> Path:
-    loop = ground.folder / "loop"
+def _last_data(inputs: LoopInputs) -> Path:
+    loop = inputs.folder / "loop"
     if not (loop / FINISHED).exists():
         raise RunError(f"{loop} is not finished: run python -m examples.agentic_r.run first")
-    return loop / f"round{_rounds(ground)}" / "data" / "run"
+    return loop / f"round{_rounds(inputs)}" / "data" / "run"
 
 
-def _last_agent(ground: LoopInputs) -> Path:
-    return (ground.folder / "loop" / f"round{_rounds(ground) + 1}" / "agent" / "model").resolve()
+def _last_agent(inputs: LoopInputs) -> Path:
+    return (inputs.folder / "loop" / f"round{_rounds(inputs) + 1}" / "agent" / "model").resolve()
 
 
-def _rounds(ground: LoopInputs) -> int:
+def _rounds(inputs: LoopInputs) -> int:
     """Rounds of the loop, after which its agent was trained once more."""
-    return json.loads((ground.folder / "loop" / FINISHED).read_text(encoding="utf-8"))["rounds"]
+    return json.loads((inputs.folder / "loop" / FINISHED).read_text(encoding="utf-8"))["rounds"]
 
 
 def _check(status: int) -> None:
@@ -184,17 +181,12 @@ def _check(status: int) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns 0 when the table is written, 1 with the reason if not."""
     args = read_arguments(
-        VariantsArguments,
-        arguments,
-        prog="python -m examples.agentic_r.variants",
-        description=_DESCRIPTION,
+        VariantsArguments, arguments, prog="python -m examples.agentic_r.variants", description=_DESCRIPTION
     )
     with hold_out(args.out):
         for seed in args.seeds:
             _play(args.out, seed)
-    text = variants_table(finished_variants(args.out))
-    write_text(args.out / "variants.md", text + "\n")
-    print(f"\n{text}\n\nwritten: {args.out / 'variants.md'}")
+    write_page(args.out / "variants.md", variants_table(finished_variants(args.out)))
     return 0
 
 

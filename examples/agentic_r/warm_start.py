@@ -8,24 +8,20 @@ It takes some minutes, once: the policy is kept in the outputs folder, not in th
 
 from __future__ import annotations
 
-import hashlib
-import json
 import random
 from dataclasses import asdict
 from pathlib import Path
 
-import yaml
-
 from examples.agentic_r.traces import MIXED, RIGHT, WANTED, BehaviourRates, scripted_rows
 from examples.agentic_r.world import draw_questions, fresh_misleading_world
+from examples.common.comparison import short_hash
+from examples.common.scripted_episodes import recipe_budget, script_setup
 from examples.common.scripted_sft import loss_weights, train_policy
 from rag_r1.agent import Budget
-from rag_r1.config.agent_setup import AgentSetup, RowLimits
 from rag_r1.config.recipes import RECIPES
 from rag_r1.demo.phase_trainer import TrainingPhase
 from rag_r1.demo.pipeline.pretraining_data import name_tokens
-from rag_r1.demo.policy import demo_setup, load_policy, policy_path
-from rag_r1.demo.search import WorldSearch
+from rag_r1.demo.policy import load_policy, policy_path
 from rag_r1.demo.world import demo_protocol
 from rag_r1.protocols import Protocol
 
@@ -33,17 +29,15 @@ PROTOCOL = "rag_r1_sq"
 RECIPE = RECIPES / "agentic_r" / "agent_demo.yaml"
 BASE = TrainingPhase(steps=420, warmup=10, lr=1.5e-3, matrix_lr=3e-3)
 WARM = TrainingPhase(steps=80, warmup=5, lr=7e-4, matrix_lr=7e-4)
-_NOTHING = ({"id": "0", "contents": "nothing"},)
 
 
 def made_of() -> str:
     """A short hash of what the warm start is made of: the forms of world and questions, the script's
     habits, and how long and with which rates it is trained. Runs of another hash do not compare."""
     world = fresh_misleading_world(random.Random(0))
-    asked = [question.text for question in draw_questions(world.world, 24, 0)]
+    questions = [question.text for question in draw_questions(world.world, 24, 0)]
     habits = [WANTED, asdict(MIXED), asdict(RIGHT)]
-    parts = [world.world.passages, asked, habits, asdict(BASE), asdict(WARM)]
-    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:8]
+    return short_hash([world.world.passages, questions, habits, asdict(BASE), asdict(WARM)])
 
 
 def warm_start(folder: Path, base: TrainingPhase = BASE, warm: TrainingPhase = WARM) -> Path:
@@ -56,10 +50,7 @@ def warm_start(folder: Path, base: TrainingPhase = BASE, warm: TrainingPhase = W
 
 def budget() -> Budget:
     """The limits of an episode in the recipe."""
-    settings = yaml.safe_load(RECIPE.read_text(encoding="utf-8"))
-    data, context = settings["data"], settings["actor_rollout_ref"]["rollout"]["max_model_len"]
-    limits = RowLimits(data["max_prompt_length"], data["max_response_length"], context)
-    return limits.within(Budget.from_config(settings["rag_r1"]["agent"], limits.response_tokens))
+    return recipe_budget(RECIPE)
 
 
 def protocol() -> Protocol:
@@ -71,7 +62,7 @@ def _trained(folder: Path, start: Path, habits: BehaviourRates, part: TrainingPh
     if (folder / "config.json").exists():
         return folder
     model, tokenizer = load_policy(start)
-    setup: AgentSetup = demo_setup(tokenizer, protocol(), budget(), WorldSearch(_NOTHING, topk=1))
+    setup = script_setup(tokenizer, protocol(), budget())
     names = name_tokens(tokenizer)
     return train_policy(
         folder,

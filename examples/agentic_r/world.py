@@ -17,13 +17,23 @@ does.
 
 from __future__ import annotations
 
-import json
 import random
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rag_r1.data.rows import QuestionRow, write_rows
-from rag_r1.demo.world import TRADE, DemoData, Lookup, Question, World, make_world, to_row
+from rag_r1.demo.world import (
+    TRADE,
+    DemoData,
+    Lookup,
+    Question,
+    World,
+    fresh_world,
+    make_questions,
+    make_world,
+    to_row,
+)
+from rag_r1.io.atomic_files import write_json_lines
 from rag_r1.protocols import Protocol
 
 #: Comparisons are left out: a policy of this size learns to order two years only in part.
@@ -71,40 +81,27 @@ def make_misleading_world(world: World, seed: int | str) -> MisleadingWorld:
             words = {"entity": entity, "value": value, "trade": rng.choice(TRADE)}
             # The draws for a passage do not depend on the form of the others.
             name = f"{world.split}-{relation}-{len(passages) // 2}"
-            found = {"id": name, "contents": f'"{entity}"\n{statement.format(**words)}'}
+            passage = {"id": name, "contents": f'"{entity}"\n{statement.format(**words)}'}
             near = f'"{entity}"\n{rng.choice(lacking).format(**words)}'
-            stated[entity, relation] = found
-            passages += [found, {"id": f"{name}-near", "contents": near}]
+            stated[entity, relation] = passage
+            passages += [passage, {"id": f"{name}-near", "contents": near}]
     rng.shuffle(passages)
     return MisleadingWorld(replace(world, passages=tuple(passages)), stated)
 
 
 def fresh_misleading_world(rng: random.Random) -> MisleadingWorld:
     """A new small world for one batch of supervised training."""
-    world = make_world(rng.randrange(1 << 48), "train", people=20, places=10, words=12)
-    return make_misleading_world(world, rng.randrange(1 << 48))
+    return make_misleading_world(fresh_world(rng), rng.randrange(1 << 48))
 
 
 def draw_questions(world: World, count: int, seed: int | str) -> list[Question]:
     """`count` different questions, the KINDS in equal shares, in random order. As `world.make_questions`, but
     with as many questions about years as about places, so that a person's name alone does not say what is
     asked. Raises ValueError if the world is too small for that many."""
-    rng = random.Random(f"misleading-questions-{seed}-{world.split}")
-    found: dict[str, Question] = {}
-    misses = 0
-    while len(found) < count:
-        kind = KINDS[len(found) % len(KINDS)]
-        question = _one(world, kind, rng, f"{world.split}-{len(found)}")
-        if question.text not in found:
-            found[question.text] = question
-        elif (misses := misses + 1) > 100 * count:
-            raise ValueError(f"this world does not have {count} different questions: ask fewer")
-    questions = list(found.values())
-    rng.shuffle(questions)
-    return questions
+    return make_questions(world, count, seed, KINDS, _draw_question, "misleading-questions")
 
 
-def _one(world: World, kind: str, rng: random.Random, id_: str) -> Question:
+def _draw_question(world: World, kind: str, rng: random.Random, id_: str) -> Question:
     def look(relation: str, entity: str) -> Lookup:
         return Lookup(entity, relation, world.facts[relation][entity])
 
@@ -145,8 +142,7 @@ def write_misleading_data(out: Path, protocol: Protocol, seed: int, scored: int,
     (`scored.parquet`), about the test world `val` held-out ones (`val.parquet`)."""
     data, train, test = misleading_data(seed, TRAIN + scored, val)
     out.mkdir(parents=True, exist_ok=True)
-    with open(out / "corpus.jsonl", "w", encoding="utf-8") as file:
-        file.writelines(json.dumps(passage, ensure_ascii=False) + "\n" for passage in data.passages)
+    write_json_lines(out / "corpus.jsonl", data.passages)
     for name, of, questions in (
         ("train", train, data.train[:TRAIN]),
         ("scored", train, data.train[TRAIN:]),

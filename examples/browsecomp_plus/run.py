@@ -31,11 +31,8 @@ from rag_r1.io.atomic_files import write_text
 from rag_r1.io.bounded_http import bounded_http_client
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, argument, read_arguments
+from rag_r1.runs.errors import RunError
 from rag_r1.tools.retrieval.client import RetrieverConfig, token_header
-
-
-class SearcherError(RuntimeError):
-    """The retrieval server did not answer as it should; the message gives its address and the reason."""
 
 
 class RetrievalServerSearcher:
@@ -47,30 +44,36 @@ class RetrievalServerSearcher:
     @classmethod
     def parse_args(cls, parser: argparse.ArgumentParser) -> None:
         """Add our arguments to the benchmark's parser."""
-        parser.add_argument("--retriever-url", default="http://127.0.0.1:8000", help="the retrieval server")
-        parser.add_argument("--retriever-index", help="one of its indexes (default: the first)")
-        parser.add_argument("--retriever-timeout", type=float, default=60.0, help="seconds for a request")
+        parser.add_argument(
+            "--retriever-url", default="http://127.0.0.1:8000", help="address of the retrieval server"
+        )
+        parser.add_argument(
+            "--retriever-index", help="name of one of the server's indexes (default: the first)"
+        )
+        parser.add_argument(
+            "--retriever-timeout", type=float, default=60.0, help="time limit of a request in seconds"
+        )
 
     def __init__(self, args: argparse.Namespace):
-        """Raises SearcherError if no retrieval server is ready at the address."""
+        """Raises RunError if no retrieval server is ready at the address."""
         config = RetrieverConfig(url=args.retriever_url, timeout_s=args.retriever_timeout)
         self._index = {"index": args.retriever_index} if args.retriever_index else {}
         self._client = bounded_http_client(config.timeout_s, token_header(), config.base)
-        status = self._asked("GET", "/ready")
+        status = self._request("GET", "/ready")
         self._backend = str(status.get("indexes", {}).get(args.retriever_index, status).get("backend", ""))
 
     def search(self, query: str, k: int = 10) -> list[dict[str, Any]]:
-        """At most `k` documents, best first: `{"docid", "score", "text"}`. Raises SearcherError."""
+        """At most `k` documents, best first: `{"docid", "score", "text"}`. Raises RunError."""
         body = {"queries": [query], "topk": k, "return_scores": True, **self._index}
-        hits = self._asked("POST", "/retrieve", body)["result"][0]
+        hits = self._request("POST", "/retrieve", body)["result"][0]
         return [
             {"docid": hit["document"]["id"], "score": hit["score"], "text": hit["document"]["contents"]}
             for hit in hits
         ]
 
     def get_document(self, docid: str) -> dict[str, Any] | None:
-        """The whole document, `{"docid", "text"}`; None if there is none. Raises SearcherError."""
-        [document] = self._asked("POST", "/documents", {"ids": [docid], **self._index})["result"]
+        """The whole document, `{"docid", "text"}`; None if there is none. Raises RunError."""
+        [document] = self._request("POST", "/documents", {"ids": [docid], **self._index})["result"]
         return document and {"docid": document["id"], "text": document["contents"]}
 
     @property
@@ -88,15 +91,15 @@ class RetrievalServerSearcher:
         """What the model reads about the tool that opens a document."""
         return "Returns the whole document with the given docid."
 
-    def _asked(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
-        where = f"{self._client.base_url}{path}"
+    def _request(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        address = f"{self._client.base_url}{path}"
         try:
             answer = self._client.request(method, path, json=body)
             if answer.status_code != 200:
-                raise SearcherError(f"{where} answered {answer.status_code}: {answer.text[:300]}")
+                raise RunError(f"{address} answered {answer.status_code}: {answer.text[:300]}")
             return answer.json()
         except (httpx.HTTPError, ValueError, RecursionError) as error:
-            raise SearcherError(f"no retrieval server answers at {where}: {error}") from error
+            raise RunError(f"no retrieval server answers at {address}: {error}") from error
 
 
 def to_benchmark_run(record: Trajectory, query_id: str, model: str = "") -> dict[str, Any]:
@@ -108,16 +111,16 @@ def to_benchmark_run(record: Trajectory, query_id: str, model: str = "") -> dict
     """
     steps: list[dict[str, Any]] = []
     counts: dict[str, int] = {}
-    shown: dict[str, None] = {}
+    docids: dict[str, None] = {}
     for turn in record.turns:
         steps.append(_step("reasoning", turn.text))
         for call in turn.calls:
             counts[call.tool] = counts.get(call.tool, 0) + 1
             documents = call.documents or []
-            shown |= dict.fromkeys(document.id for document in documents if document.id)
-            found = [{"docid": document.id, "snippet": document.contents} for document in documents]
+            docids |= dict.fromkeys(document.id for document in documents if document.id)
+            snippets = [{"docid": document.id, "snippet": document.contents} for document in documents]
             steps.append(
-                _step("tool_call", json.dumps(found, ensure_ascii=False), call.tool, dict(call.arguments))
+                _step("tool_call", json.dumps(snippets, ensure_ascii=False), call.tool, dict(call.arguments))
             )
     answered = record.status == "answered" and record.answer is not None
     if answered:
@@ -127,7 +130,7 @@ def to_benchmark_run(record: Trajectory, query_id: str, model: str = "") -> dict
         "query_id": query_id,
         "tool_call_counts": counts,
         "status": "completed" if answered else "incomplete",
-        "retrieved_docids": list(shown),
+        "retrieved_docids": list(docids),
         "result": steps,
     }
 
@@ -149,17 +152,17 @@ def write_runs(records: Iterable[dict[str, Any]], out: Path, model: str = "") ->
     Raises RecordError if two records are of the same question: the benchmark would count both.
     """
     out.mkdir(parents=True, exist_ok=True)
-    seen: set[str] = set()
+    keys: set[str] = set()
     for record in records:
         key = query_id_of(str(record.get("id", "")))
-        if not key or key in seen:
-            what = "a second record of its question" if key else "no question's id"
-            raise RecordError(f"the record {record.get('id')!r}: {what}")
-        seen.add(key)
+        if not key or key in keys:
+            reason = "a second record of its question" if key else "no question's id"
+            raise RecordError(f"the record {record.get('id')!r}: {reason}")
+        keys.add(key)
         run = to_benchmark_run(trajectory_of(record), key, model)
         text = json.dumps(run, ensure_ascii=False, indent=2)
-        write_text(out / f"run_{len(seen):05d}.json", text, errors="replace")
-    return len(seen)
+        write_text(out / f"run_{len(keys):05d}.json", text, errors="replace")
+    return len(keys)
 
 
 class RunArguments(Arguments):

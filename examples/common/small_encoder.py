@@ -10,7 +10,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from rag_r1.demo.world import COMPANY, FIRST, LAST, RIVER, STEM, TOWN, TRADE, YEARS
+from rag_r1.demo.world import NAME_WORDS, TRADE, YEARS
 from rag_r1.io.atomic_files import atomic_file
 
 _OTHERS = 'the was born in a town year company founded by where when were and of founder ? . , " :'
@@ -28,15 +28,13 @@ def make_encoder(folder: Path, seed: int = 0) -> Path:
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
     from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
-    words = [word.lower() for word in (*FIRST, *LAST, *STEM, *TOWN, *RIVER, *COMPANY, *TRADE, *YEARS)]
+    words = [word.lower() for word in (*NAME_WORDS, *TRADE, *YEARS)]
     vocabulary = {
         word: i for i, word in enumerate(dict.fromkeys([*_SPECIAL.values(), *words, *_OTHERS.split()]))
     }
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
-    tokenizer.normalizer, tokenizer.pre_tokenizer = (
-        normalizers.Lowercase(),
-        pre_tokenizers.BertPreTokenizer(),
-    )
+    tokenizer.normalizer = normalizers.Lowercase()
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     ends = [(token, vocabulary[token]) for token in ("[CLS]", "[SEP]")]
     tokenizer.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=ends)
     bare = folder.with_name(f"{folder.name}.bare")

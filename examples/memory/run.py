@@ -23,15 +23,13 @@ no Ray and less than a minute.
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import model_validator
-
+from examples.common.comparison import Seeds, each_once, finished_runs, write_page
 from examples.memory.markdown import draw, markdown
 from examples.memory.warm_start import (
     made_of,
@@ -45,7 +43,7 @@ from examples.memory.world import pages_data, write_pages
 from rag_r1.agent.records import records_by_step
 from rag_r1.demo.report import summarise
 from rag_r1.demo.run import OUTPUTS, TrainingInputs, protocol_of, run_demo
-from rag_r1.io.atomic_files import write_json, write_text
+from rag_r1.io.atomic_files import write_json
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import (
     Arguments,
@@ -66,25 +64,18 @@ _FINISHED = "memory.json"
 class MemoryArguments(Arguments):
     """Which trainings, and where they are kept."""
 
-    seeds: list[int] = argument("of the worlds and of their questions", ("SEED", ...), default=[0])
-    arms: list[Literal["memory", "plain", "ppo"]] = argument(
-        "which trainings: memory, plain (both GRPO), ppo (with a memory)",
+    seeds: Seeds = argument("seeds of the worlds and their questions", ("SEED", ...), default=[0])
+    arms: Annotated[list[Literal["memory", "plain", "ppo"]], each_once("--arms")] = argument(
+        "trainings to run: memory, plain (both GRPO), ppo (with a memory)",
         ("ARM", ...),
         default=["memory", "plain"],
     )
     out: Path = argument("folder of the comparison", "DIR", default=OUTPUTS / "memory")
     measure: Positive | None = argument(
-        "measure the warm starts on so many questions instead of training", "N", default=None
+        "number of questions on which to measure the warm starts instead of training", "N", default=None
     )
-    timeout: Positive = argument("stop a training after this", "SECONDS", default=3600)
+    timeout: Positive = argument("time limit of a training", "SECONDS", default=3600)
     overrides: CheckedOverrides = argument("Hydra overrides of the trainings", "key=value", default=[])
-
-    @model_validator(mode="after")
-    def _each_once(self) -> MemoryArguments:
-        for name in ("seeds", "arms"):
-            if len(set(getattr(self, name))) < len(getattr(self, name)):
-                raise ValueError(f"--{name}: each once")
-        return self
 
 
 @dataclass(frozen=True)
@@ -94,8 +85,8 @@ class MemoryArm:
     name: str
     out: Path
 
-    def ground(self) -> TrainingInputs:
-        """What it stands on; makes the warm start if it is not there."""
+    def inputs(self) -> TrainingInputs:
+        """Its inputs; makes the warm start if it is not there."""
         protocol = memory_protocol(protocol_of(RECIPES[self.name]))
         base = memory_base(self.out / "warm" / f"base-{made_of()}")
         policy = warm_start(self.out / "warm" / f"{protocol.name}-{made_of()}", protocol, base)
@@ -108,13 +99,13 @@ class MemoryArm:
         if finished.exists():
             return
         print(f"seed {seed}: training {self.name}")
-        recipe, ground = RECIPES[self.name], self.ground()
+        recipe, inputs = RECIPES[self.name], self.inputs()
         protocol = protocol_of(recipe)
-        given = (
+        protocol_override = (
             [f"rag_r1.protocol={hydra_quoted(protocol_file(protocol))}"] if protocol.endswith(".yaml") else []
         )
-        results = run_demo(recipe, folder, seed, [*given, *overrides], timeout_s, ground)
-        told = {
+        results = run_demo(recipe, folder, seed, [*protocol_override, *overrides], timeout_s, inputs)
+        run = {
             "arm": self.name,
             "seed": seed,
             "overrides": list(overrides),
@@ -122,23 +113,25 @@ class MemoryArm:
             "seconds": results["seconds"],
             "held_out": curve(folder),
         }
-        write_json(finished, told)
+        write_json(finished, run)
 
 
 def curve(folder: Path) -> dict[int, dict[str, float]]:
     """The figures of each validation of a training, by step."""
-    return {step: figures(found) for step, found in records_by_step(folder / "trajectories" / "val").items()}
+    return {
+        step: figures(records) for step, records in records_by_step(folder / "trajectories" / "val").items()
+    }
 
 
 def figures(records: Sequence[dict[str, Any]]) -> dict[str, float]:
     """EM by kind, searches and turns (report.summarise); shares of episodes with a summary, with a backtrack,
     and cut off for want of room; training rows of a trajectory."""
-    found = summarise(records)
+    figures = summarise(records)
     for role in ("summary", "backtrack"):
-        found[role] = _share(any(turn["action"] == role for turn in record["turns"]) for record in records)
-    found["token limit"] = _share(record["status"] == "token_limit" for record in records)
-    found["rows"] = _share(1 + max(turn["row"] for turn in record["turns"]) for record in records)
-    return found
+        figures[role] = _share(any(turn["action"] == role for turn in record["turns"]) for record in records)
+    figures["token limit"] = _share(record["status"] == "token_limit" for record in records)
+    figures["rows"] = _share(1 + max(turn["row"] for turn in record["turns"]) for record in records)
+    return figures
 
 
 def _share(values: Any) -> float:
@@ -146,19 +139,13 @@ def _share(values: Any) -> float:
     return sum(several) / len(several)
 
 
-def finished_runs(out: Path) -> list[dict[str, Any]]:
-    """The trainings that are in the folder, by seed and arm."""
-    runs = [json.loads(path.read_text(encoding="utf-8")) for path in out.glob(f"seed*/*/{_FINISHED}")]
-    return sorted(runs, key=lambda run: (run["seed"], list(RECIPES).index(run["arm"])))
-
-
 def check_folder(out: Path, overrides: Sequence[str]) -> None:
     """Raises RunError if a training in the folder had other overrides, or another world or warm start: no
     table may mix them."""
-    for run in finished_runs(out):
-        which = out / f"seed{run['seed']}" / run["arm"]
+    for run in finished_runs(out, _FINISHED, list(RECIPES)):
+        folder = out / f"seed{run['seed']}" / run["arm"]
         now = {"overrides": list(overrides), "made_of": made_of()}
-        refuse_changes(which, {name: run.get(name) for name in now}, now)
+        refuse_changes(folder, {name: run.get(name) for name in now}, now)
 
 
 @command_main(RunError)
@@ -178,21 +165,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for seed in args.seeds:
         for arm in arms:
             arm.trained(seed, args.overrides, args.timeout)
-    runs = finished_runs(args.out)
-    text = markdown(runs)
-    write_text(args.out / "memory.md", text + "\n")
+    runs = finished_runs(args.out, _FINISHED, list(RECIPES))
     draw(runs, args.out / "memory.png")
-    print(f"\n{text}\n\nwritten: {args.out / 'memory.md'}, and memory.png beside it")
+    write_page(args.out / "memory.md", markdown(runs), picture="memory.png")
     return 0
 
 
 def _measure(arms: Sequence[MemoryArm], seeds: Sequence[int], questions: int) -> int:
     for seed in seeds:
         data = pages_data(seed)
-        for ground in {ground.policy: ground for ground in (arm.ground() for arm in arms)}.values():
-            for how, scores in measure_memory(ground.policy, ground.protocol, data, questions).items():
-                shown = "  ".join(f"{name} {value:.2f}" for name, value in scores.items())
-                print(f"seed {seed}, {ground.protocol.name}, {how}: {shown}")
+        for inputs in {inputs.policy: inputs for inputs in (arm.inputs() for arm in arms)}.values():
+            for how, scores in measure_memory(inputs.policy, inputs.protocol, data, questions).items():
+                text = "  ".join(f"{name} {value:.2f}" for name, value in scores.items())
+                print(f"seed {seed}, {inputs.protocol.name}, {how}: {text}")
     return 0
 
 

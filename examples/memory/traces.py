@@ -16,20 +16,19 @@ matters:
 After a page that was cut, and so has lost its ending, it guesses.
 
 Summary and backtrack are the only ways on that leave room for another page, and the less frequent ones. A
-protocol without these blocks has the others left, in the same proportions. The training rows are the ledger's
-own, so supervised training, rollout and reinforcement learning have the same contexts, token by token.
+protocol without these blocks has the others left, in the same proportions.
 """
 
 from __future__ import annotations
 
-import asyncio
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+from examples.common.scripted_episodes import Script, play_rows
 from examples.memory.world import KINDS, PageWorld, fresh_pages, reference_line
-from rag_r1.agent import Codec, Generation, TrainingRow
+from rag_r1.agent import Codec, TrainingRow
 from rag_r1.config.agent_setup import AgentSetup
 from rag_r1.demo.search import WorldSearch
 from rag_r1.demo.traces import conclude, entity_value_text, guess
@@ -49,8 +48,8 @@ RIGHT: BehaviourRates = ({"summary": 1.0}, {"backtrack": 1.0})
 
 
 @dataclass
-class ScriptedMemory:
-    """The policy's part in one episode, as the agent core's Engine; see the top of the module."""
+class ScriptedMemory(Script):
+    """See the top of the module."""
 
     question: Question
     pages: PageWorld
@@ -58,33 +57,28 @@ class ScriptedMemory:
     codec: Codec
     rng: random.Random
     habits: BehaviourRates = MIXED
-    _found: list[Lookup] = field(default_factory=list)  # with the names of the pages that had the facts
-    _asked: bool = False  # is a page expected?
+    _known: list[Lookup] = field(default_factory=list)  # with the names of the pages that had the facts
+    _expects_page: bool = False  # is a page expected?
     _referred: bool = False  # has a page referred to the name that is searched for?
     _written: bool = False  # are the facts in a summary?
 
-    async def generate(self, context: list[int], max_tokens: int, stop: Sequence[str]) -> Generation:
-        """The next turn; what exceeds the limit is cut off, as an engine does it."""
-        return Generation(self.codec.encode(self.turn(self.codec.decode(context)))[:max_tokens])
-
     def turn(self, context: str) -> str:
-        """The text of the next turn, after what the context shows."""
-        if not self._asked:
+        if not self._expects_page:
             return self._search()
-        self._asked = False
-        fact = self.question.lookups[len(self._found)]
+        self._expects_page = False
+        fact = self.question.lookups[len(self._known)]
         last = self.pages.last(fact.entity)
         page = context[context.rfind(self.protocol.tags.information.open) :]
         if self.pages.fact[fact.entity] in page:
-            return self._after_found(replace(fact, entity=last))
+            return self._after_fact(replace(fact, entity=last))
         if reference_line(fact.entity, last) in page:
             return self._after_reference(fact.entity, last)
         return self._guess()
 
-    def _after_found(self, fact: Lookup) -> str:
-        self._found.append(fact)
+    def _after_fact(self, fact: Lookup) -> str:
+        self._known.append(fact)
         self._referred = self._written = False
-        if len(self._found) == len(self.question.lookups):
+        if len(self._known) == len(self.question.lookups):
             return self._answer()
         does = self._draw(self.habits[0])
         if does == "summary":
@@ -100,16 +94,16 @@ class ScriptedMemory:
         return self._guess() if does == "guess" else self._search()
 
     def _search(self) -> str:
-        entity = self.question.lookups[len(self._found)].entity
-        self._asked = True
+        entity = self.question.lookups[len(self._known)].entity
+        self._expects_page = True
         tool = self.protocol.queries.names[0][0]
-        recall = f"{self._facts()}. " if self._found and not self._written else ""
+        recall = f"{self._facts()}. " if self._known and not self._written else ""
         name = self.pages.last(entity) if self._referred else entity
         query = self._block("call", f"[{tool}]: {name}")
         return self._block("think", f"{recall}I need to search.") + "\n" + query
 
     def _answer(self) -> str:
-        thought, answer = conclude(self.question, self._found, self.rng, entity_value_text)
+        thought, answer = conclude(self.question, self._known, self.rng, entity_value_text)
         return self._block("think", f"{thought}I know enough.") + "\n" + self._block("answer", answer)
 
     def _guess(self) -> str:
@@ -117,11 +111,11 @@ class ScriptedMemory:
         return self._block("think", "I can guess.") + "\n" + self._block("answer", answer)
 
     def _facts(self) -> str:
-        return ", ".join(map(entity_value_text, self._found))
+        return ", ".join(map(entity_value_text, self._known))
 
     def _draw(self, habit: Behaviour) -> str:
         roles = {block.role for block in self.protocol.blocks}
-        known = {what: share for what, share in habit.items() if what in roles | {"early", "guess", "on"}}
+        known = {name: share for name, share in habit.items() if name in roles | {"early", "guess", "on"}}
         return self.rng.choices(list(known), list(known.values()))[0]
 
     def _block(self, role: str, text: str) -> str:
@@ -136,20 +130,8 @@ def scripted_rows(setup: AgentSetup, habits: BehaviourRates, seed: str, step: in
     pages = fresh_pages(rng)
     setup = replace(setup, tools=partial(search_tools, WorldSearch(pages.world.passages, topk=1)))
     questions = make_questions(pages.world, BATCH, rng.randrange(1 << 48), KINDS)
-    return asyncio.run(_play(setup, habits, pages, questions, rng))
-
-
-async def _play(
-    setup: AgentSetup,
-    habits: BehaviourRates,
-    pages: PageWorld,
-    questions: Sequence[Question],
-    rng: random.Random,
-) -> list[TrainingRow]:
-    rows = []
-    for question in questions:  # one after the other, since they draw from one generator
-        script = ScriptedMemory(question, pages, setup.protocol, setup.codec, rng, habits)
-        episode = setup.episode(script)
-        await episode.run(question.id, question.text, setup.prompt_ids(question.text))
-        rows += episode.ledger.rows()
-    return rows
+    return play_rows(
+        setup,
+        questions,
+        lambda question: ScriptedMemory(question, pages, setup.protocol, setup.codec, rng, habits),
+    )

@@ -15,26 +15,25 @@ the outputs folder, not in the repository.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import random
 from pathlib import Path
 
 import torch
-import yaml
 from tokenizers import AddedToken
 from transformers import PreTrainedTokenizerBase, Qwen2ForCausalLM
 
+from examples.common.comparison import short_hash
+from examples.common.scripted_episodes import recipe_budget, script_setup
 from examples.common.scripted_sft import loss_weights, train_policy
 from examples.memory.traces import MIXED, RIGHT, BehaviourRates, scripted_rows
 from examples.memory.world import fresh_pages
 from rag_r1 import demo
 from rag_r1.agent import Budget
-from rag_r1.config.agent_setup import AgentSetup, RowLimits
+from rag_r1.config.agent_setup import AgentSetup
 from rag_r1.config.recipes import RECIPES
 from rag_r1.demo.phase_trainer import Row, TrainingPhase
 from rag_r1.demo.pipeline.pretraining_data import name_tokens
-from rag_r1.demo.policy import demo_setup, load_policy, policy_path
+from rag_r1.demo.policy import load_policy, policy_path
 from rag_r1.demo.search import WorldSearch
 from rag_r1.demo.simulate import run_rollouts, scores_by_kind
 from rag_r1.demo.world import PROMPT, YEARS, DemoData
@@ -42,7 +41,6 @@ from rag_r1.protocols import Protocol, load_protocol
 
 #: The embedded policy from which the base is made, and the protocol that the base learns.
 EMBEDDED, BASE_PROTOCOL = "rag_r1_sq", "agentic_rag_en"
-_NOTHING = ({"id": "0", "contents": "nothing"},)
 BASE = TrainingPhase(steps=480, warmup=10, lr=2e-3, matrix_lr=4e-3)
 WARM = TrainingPhase(steps=120, warmup=5, lr=1e-3, matrix_lr=1e-3)
 
@@ -59,18 +57,14 @@ def protocol_file(name: str) -> Path:
 
 def memory_budget() -> Budget:
     """The limits of an episode in the recipes (demo/_memory)."""
-    settings = yaml.safe_load((RECIPES / "demo" / "_memory.yaml").read_text(encoding="utf-8"))
-    data, context = settings["data"], settings["actor_rollout_ref"]["rollout"]["max_model_len"]
-    limits = RowLimits(data["max_prompt_length"], data["max_response_length"], context)
-    return limits.within(Budget.from_config(settings["rag_r1"]["agent"], limits.response_tokens))
+    return recipe_budget(RECIPES / "demo" / "_memory.yaml")
 
 
 def made_of() -> str:
     """A short hash of what the warm starts are made of: the form of the world's pages, the scripts, and how
     long and with which rates they are trained. Policies and trainings of another hash do not compare."""
     pages = fresh_pages(random.Random(0)).world.passages
-    parts = [pages, MIXED, RIGHT, vars(BASE), vars(WARM)]
-    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:8]
+    return short_hash([pages, MIXED, RIGHT, vars(BASE), vars(WARM)], sort_keys=True)
 
 
 def memory_base(folder: Path, seed: int = 0, part: TrainingPhase = BASE) -> Path:
@@ -137,7 +131,7 @@ def _tags_of_both(protocol: Protocol) -> list[tuple[str, str]]:
 
 def memory_setup(tokenizer: PreTrainedTokenizerBase, protocol: Protocol) -> AgentSetup:
     """The agent of the recipes; it searches nothing until it is given tools."""
-    return demo_setup(tokenizer, protocol, memory_budget(), WorldSearch(_NOTHING, topk=1))
+    return script_setup(tokenizer, protocol, memory_budget())
 
 
 def weighted_rows(
@@ -155,7 +149,7 @@ def measure_memory(
     model, tokenizer = load_policy(policy)
     search = WorldSearch(data.passages, topk=1)
     torch.manual_seed(0)
-    found = {}
+    results = {}
     for name, temperature in (("greedy", 0.0), ("sampled", 1.0)):
         rollouts = run_rollouts(
             model, tokenizer, protocol, data.val[:questions], search, temperature, memory_budget()
@@ -166,5 +160,5 @@ def measure_memory(
             for role in ("summary", "backtrack", "invalid")
         }
         full = sum(episode.status == "token_limit" for episode in episodes) / len(episodes)
-        found[name] = {**scores_by_kind(rollouts), **shares, "token limit": full}
-    return found
+        results[name] = {**scores_by_kind(rollouts), **shares, "token limit": full}
+    return results

@@ -32,6 +32,7 @@ from rag_r1.demo.world import (
     YEARS,
     DemoData,
     World,
+    fresh_world,
     make_questions,
     make_world,
     names,
@@ -106,8 +107,7 @@ def write_pages(out: Path, protocol: Protocol, seed: int, train: int = 2400, val
 
 def fresh_pages(rng: random.Random) -> PageWorld:
     """A new small world for one batch of supervised training."""
-    world = make_world(rng.randrange(1 << 48), "train", people=20, places=10, words=12)
-    return make_pages(world, rng.randrange(1 << 48))
+    return make_pages(fresh_world(rng), rng.randrange(1 << 48))
 
 
 def _moved(world: World, entities: Sequence[str], rng: random.Random) -> dict[str, str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
@@ -19,19 +18,11 @@ _TWO_FACTS = "two independent facts"
 _TRAINED = " with PPO, sq for EM, mq for EM less 0.05 a turn of a right answer"
 
 
-@dataclass(frozen=True)
-class Criterion:
-    """One part of the claim, on questions with two independent facts: mq's change must be at most this."""
-
-    name: str
-    words: str
-    most: float
-
-
-CRITERIA = (
-    Criterion("rounds", "at least 45 % fewer search rounds", -0.45),
-    Criterion("seconds", "at least 25 % less time a question", -0.25),
-)
+#: Parts of the claim, on questions with two independent facts: the figure, and mq's greatest change of it.
+CRITERIA = {
+    "at least 45 % fewer search rounds": ("rounds", -0.45),
+    "at least 25 % less time a question": ("seconds", -0.25),
+}
 
 
 def change(figures: Mapping[str, Mapping[str, float]], name: str) -> float | None:
@@ -42,23 +33,23 @@ def change(figures: Mapping[str, Mapping[str, float]], name: str) -> float | Non
 
 def criteria_met(figures: Mapping[str, Mapping[str, float]]) -> dict[str, bool]:
     """Which parts of the claim hold for these figures of sq and mq."""
-    found = {"EM at least as high": figures["mq"]["em"] >= figures["sq"]["em"]}
-    for bar in CRITERIA:
-        moved = change(figures, bar.name)
-        found[bar.words] = moved is not None and moved <= bar.most + 1e-9  # not lost to rounding
-    return found
+    met = {"EM at least as high": figures["mq"]["em"] >= figures["sq"]["em"]}
+    for words, (name, most) in CRITERIA.items():
+        moved = change(figures, name)
+        met[words] = moved is not None and moved <= most + 1e-9  # not lost to rounding
+    return met
 
 
-def markdown(told: Mapping[str, Any]) -> str:
+def markdown(results: Mapping[str, Any]) -> str:
     """The whole page."""
-    settings, runs = told["settings"], told["runs"]
+    settings, runs = results["settings"], results["runs"]
     seeds = ", ".join(str(run["seed"]) for run in runs)
     policies = settings["policies"]
-    what = policies if isinstance(policies, str) else " and ".join(policies)
-    what += _TRAINED if what == "trained" else ""
+    label = policies if isinstance(policies, str) else " and ".join(policies)
+    label += _TRAINED if label == "trained" else ""
     page = Page("Several queries in a turn, or one").text(
         f"{settings['questions']} held-out questions of the demo's world a seed (seeds: {seeds}; policies: "
-        f"{what}), greedy, one in flight, {settings['search_s']:g} s per search. Rounds are turns with a "
+        f"{label}), greedy, one in flight, {settings['search_s']:g} s per search. Rounds are turns with a "
         "search."
     )
     page.table(_HEAD, _rows(runs))

@@ -20,14 +20,14 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 from pydantic import Field, model_validator
 
+from examples.common.comparison import Seeds, write_page
 from examples.sq_mq.markdown import markdown
 from rag_r1.demo.eval_spec import NO_CACHE, eval_arguments
 from rag_r1.demo.loopback import DelayingProxy
@@ -37,7 +37,7 @@ from rag_r1.demo.world import INDEPENDENT, KINDS, demo_protocol, write_demo
 from rag_r1.evaluation import command
 from rag_r1.evaluation.report.run_table import read_run
 from rag_r1.inference.checkpoints import newest_checkpoint
-from rag_r1.io.atomic_files import write_json, write_text
+from rag_r1.io.atomic_files import write_json
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, CheckedOverrides, Positive, argument, read_arguments
 from rag_r1.options.declare import Constraint
@@ -57,36 +57,24 @@ Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False), Constraint("a numbe
 class SqMqArguments(Arguments):
     """Which seeds and policies, and how they are asked."""
 
-    seeds: list[int] = argument("of the worlds and of their questions", ("SEED", ...), default=[0])
+    seeds: Seeds = argument("seeds of the worlds and their questions", ("SEED", ...), default=[0])
     out: Path = argument("folder of the comparison", "DIR", default=OUTPUTS / "sq_mq")
     policies: list[Path] = argument(
-        "evaluate these two instead of training: Hugging Face folders, or checkpoints of veRL",
+        "the two policies to evaluate instead of training: Hugging Face folders, or checkpoints of veRL",
         ("SQ", "MQ"),
         default=[],
     )
     untrained: bool = argument("evaluate the embedded warm starts instead of training", default=False)
-    questions: Positive = argument("held-out questions of each seed", "N", default=160)
+    questions: Positive = argument("number of held-out questions of each seed", "N", default=160)
     search_s: Seconds = argument("seconds that a search takes", "S", default=0.3)
-    timeout: Seconds = argument("stop a training after this", "SECONDS", default=3600.0)
+    timeout: Seconds = argument("time limit of a training", "SECONDS", default=3600.0)
     overrides: CheckedOverrides = argument("Hydra overrides of the trainings", "key=value", default=[])
 
     @model_validator(mode="after")
     def _one_source_of_policies(self) -> SqMqArguments:
         if self.policies and self.untrained:
             raise ValueError("--policies and --untrained: give one of them")
-        if len(set(self.seeds)) < len(self.seeds):
-            raise ValueError("--seeds: each once")
         return self
-
-
-@dataclass(frozen=True)
-class GroupFigures:
-    """Means over the questions of a group."""
-
-    questions: int
-    em: float
-    rounds: float
-    seconds: float
 
 
 @command_main(RunError)
@@ -100,11 +88,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         epilog="key=value arguments change both trainings, for example trainer.total_training_steps=6",
     )
     runs = [compare_seed(args, seed) for seed in args.seeds]
-    told = {"settings": settings_of(args), "runs": runs}
-    text = markdown(told)
-    write_json(args.out / "sq_mq.json", told)
-    write_text(args.out / "sq_mq.md", text + "\n")
-    print(f"\n{text}\n\nwritten: {args.out / 'sq_mq.md'}")
+    comparison = {"settings": settings_of(args), "runs": runs}
+    write_json(args.out / "sq_mq.json", comparison)
+    write_page(args.out / "sq_mq.md", markdown(comparison))
     return 0
 
 
@@ -119,31 +105,31 @@ def settings_of(args: SqMqArguments) -> dict[str, Any]:
     }
 
 
-def compare_seed(given: SqMqArguments, seed: int) -> dict[str, Any]:
+def compare_seed(args: SqMqArguments, seed: int) -> dict[str, Any]:
     """A seed's `{"seed", "sq": {group: figures}, "mq": ...}`; from its folder if it is finished."""
-    folder, settings = given.out / f"seed{seed}", settings_of(given)
+    folder, settings = args.out / f"seed{seed}", settings_of(args)
     finished = folder / "results.json"
     if finished.exists():
         before = json.loads(finished.read_text(encoding="utf-8"))
         refuse_changes(folder, before["settings"], settings)
         return before["results"]
-    models = {arm: trained_policy(given, arm, seed, folder) for arm in ARMS}
+    models = {arm: trained_policy(args, arm, seed, folder) for arm in ARMS}
     # One file of questions for both: each is asked with the prompt of its protocol.
-    write_demo(folder / "data", demo_protocol("rag_r1_mq"), seed, train=1, val=given.questions)
+    write_demo(folder / "data", demo_protocol("rag_r1_mq"), seed, train=1, val=args.questions)
     if not (folder / "index" / "manifest.json").exists():
         build_index(folder / "data" / "corpus.jsonl", folder / "index", "--backend", "bm25")
     results: dict[str, Any] = {"seed": seed}
     with (
         retrieval_process(folder / "index", folder / "server.log") as server,
-        DelayingProxy(server, given.search_s) as proxy,
+        DelayingProxy(server, args.search_s) as proxy,
     ):
         for arm, model in models.items():
-            print(f"seed {seed}, {arm}: {given.questions} questions, one at a time")
+            print(f"seed {seed}, {arm}: {args.questions} questions, one at a time")
             out, data = folder / f"eval_{arm}", folder / "data" / "val.parquet"
-            args = eval_arguments(model, data, f"rag_r1_{arm}", proxy.url, out, NO_CACHE, in_flight=1)
-            if command.run(args):
+            evaluation = eval_arguments(model, data, f"rag_r1_{arm}", proxy.url, out, NO_CACHE, in_flight=1)
+            if command.run(evaluation):
                 raise RunError(f"the evaluation in {out} did not end; see above, and start again")
-            results[arm] = {group: vars(figures) for group, figures in read_figures(out).items()}
+            results[arm] = read_figures(out)
     write_json(finished, {"settings": settings, "results": results})
     return results
 
@@ -164,28 +150,26 @@ def trained_policy(args: SqMqArguments, arm: str, seed: int, folder: Path) -> Pa
     return trained
 
 
-def read_figures(run: Path) -> dict[str, GroupFigures]:
-    """The figures of a finished evaluation, for each kind of question, those with two independent facts, and
-    all. Raises RunError if an episode has failed: its seconds would be those of the failure."""
+def read_figures(run: Path) -> dict[str, dict[str, float]]:
+    """How many questions, and their mean EM, rounds and seconds, of a finished evaluation: for each kind of
+    question, those with two independent facts, and all. Raises RunError if an episode has failed: its seconds
+    would be those of the failure."""
     table = read_run(run)
     if table.failed.any():
         raise RunError(
             f"{run}: {int(table.failed.sum())} episodes failed; start again, they are played again"
         )
     kinds = np.array([source.rpartition("/")[2] for source, _, _ in table.keys])
-    return {group: _means(table.columns, here) for group, here in _groups(kinds) if here.any()}
-
-
-def _groups(kinds: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
-    for kind in KINDS:
-        yield kind, kinds == kind
-    yield TWO_FACTS, np.isin(kinds, INDEPENDENT)
-    yield ALL, np.ones(len(kinds), dtype=bool)
-
-
-def _means(columns: Mapping[str, np.ndarray], here: np.ndarray) -> GroupFigures:
-    means = {name: float(columns[column][here].mean()) for column, name in _MEASURES.items()}
-    return GroupFigures(int(here.sum()), **means)
+    groups = {kind: kinds == kind for kind in KINDS}
+    groups |= {TWO_FACTS: np.isin(kinds, INDEPENDENT), ALL: np.ones(len(kinds), dtype=bool)}
+    return {
+        group: {
+            "questions": int(members.sum()),
+            **{name: float(table.columns[column][members].mean()) for column, name in _MEASURES.items()},
+        }
+        for group, members in groups.items()
+        if members.any()
+    }
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from rag_r1.data.errors import DataError
 from rag_r1.data.evidence import GoldEvidence
 from rag_r1.data.files.bad_rows import BadRows
 from rag_r1.data.rows import QuestionRow
@@ -26,17 +27,13 @@ Value = TypeVar("Value")
 _MAX_BYTES, _MAX_VALUES = 256 << 20, 10_000_000
 
 
-class AnnotationError(ValueError):
-    """A side file that cannot be used; the message names the file and the remedy."""
-
-
 class Annotations(Generic[Value]):
     """What a side file says about the questions of a run; `check` is called when all have been asked for."""
 
     def __init__(self, path: Path, values: Mapping[tuple[str | None, str], Value]):
         """`values`: by data source, None for any, and id."""
         self.path, self._values = path, values
-        self._found = False
+        self._matched = False
         self._by_own_id: dict[str, str] = {}
         self._ambiguous: str | None = None
 
@@ -47,20 +44,20 @@ class Annotations(Generic[Value]):
         place = next((place for place in places if place in self._values), None)
         if place is None:
             return None
-        self._found = True
+        self._matched = True
         if place == (None, own_id) and self._by_own_id.setdefault(own_id, question_id) != question_id:
             first = self._by_own_id[own_id]
             self._ambiguous = self._ambiguous or f"{own_id!r} is {first!r} and {question_id!r}"
         return self._values[place]
 
     def check(self) -> None:
-        """Raises AnnotationError if the file is about none of the questions, or if an id has two meanings."""
-        if not self._found:
-            raise AnnotationError(
+        """Raises DataError if the file is about none of the questions, or if an id has two meanings."""
+        if not self._matched:
+            raise DataError(
                 f"{self.path} names none of the run's questions: give the file that was made for this data"
             )
         if self._ambiguous:
-            raise AnnotationError(
+            raise DataError(
                 f"{self.path}: two questions of the run have the same own id ({self._ambiguous}): give the "
                 "whole ids of the data set's rows"
             )
@@ -69,34 +66,34 @@ class Annotations(Generic[Value]):
 def read_answerable(path: Path, bad: BadRows) -> Annotations[bool]:
     """Whether the corpus can answer a question, as far as the file says.
 
-    Rows that cannot be used are added to `bad`. Raises AnnotationError."""
-    found: dict[tuple[str | None, str], bool] = {}
+    Rows that cannot be used are added to `bad`. Raises DataError."""
+    values: dict[tuple[str | None, str], bool] = {}
     for number, source, row in _rows(path, bad):
         own_id = row.get("id") if isinstance(row, Mapping) else row
         listed = row.get("answerable", True) if isinstance(row, Mapping) else True
         if not _is_id(own_id) or not isinstance(listed, bool):
             bad.add(f"{path}, row {number}", "needs an `id`, and `answerable` must be true or false")
             continue
-        found[source, str(own_id)] = listed
-    return Annotations(path, found)
+        values[source, str(own_id)] = listed
+    return Annotations(path, values)
 
 
 def read_supporting(path: Path, bad: BadRows) -> Annotations[GoldEvidence]:
     """The passages that a question needs. Bad rows and errors as in `read_answerable`."""
-    found: dict[tuple[str | None, str], GoldEvidence] = {}
+    values: dict[tuple[str | None, str], GoldEvidence] = {}
     for number, source, row in _rows(path, bad):
         evidence = GoldEvidence.of(row) if isinstance(row, Mapping) else None
         if not evidence or not _is_id(row.get("id")):
             bad.add(f"{path}, row {number}", "needs an `id` and `supporting_ids` or `supporting_titles`")
             continue
-        found[source, str(row["id"])] = evidence
-    return Annotations(path, found)
+        values[source, str(row["id"])] = evidence
+    return Annotations(path, values)
 
 
 def with_supporting(rows: Sequence[QuestionRow], supporting: Annotations[GoldEvidence]) -> list[QuestionRow]:
     """The rows, which name the passages that the file names; those of other questions name what they did.
 
-    Raises AnnotationError if the file is about none of the questions, or if an id has two meanings."""
+    Raises DataError if the file is about none of the questions, or if an id has two meanings."""
     named = [_naming(row, supporting.get(row.data_source, row.id)) for row in rows]
     supporting.check()
     return named
@@ -114,7 +111,7 @@ def _rows(path: Path, bad: BadRows) -> Iterator[tuple[int, str | None, Any]]:
     try:
         text = json_file_bytes(path, _MAX_BYTES, _MAX_VALUES).decode("utf-8")
     except (OSError, ValueError) as error:
-        raise AnnotationError(f"cannot read {path}: {error}; correct the path, or make it again") from error
+        raise DataError(f"cannot read {path}: {error}; correct the path, or make it again") from error
     try:
         whole = json.loads(text)
     except (ValueError, RecursionError):

@@ -27,25 +27,25 @@ class GoldEvidence:
     def of(cls, metadata: Mapping[str, Any], passages: Iterable[Document] = ()) -> GoldEvidence:
         """From `supporting_ids` and `supporting_titles` of a row (rag_r1/data/rows.py), and the passages.
         Raises nothing, whatever these keys hold."""
-        given = tuple(passages)
+        documents = tuple(passages)
         titles = {title_key(title) for title in _texts(metadata.get("supporting_titles"))}
-        titles |= {title_key(title_of(passage)) for passage in given}
+        titles |= {title_key(title_of(passage)) for passage in documents}
         return cls(
-            frozenset(_texts(metadata.get("supporting_ids"))) | {p.id for p in given if p.id},
+            frozenset(_texts(metadata.get("supporting_ids"))) | {p.id for p in documents if p.id},
             frozenset(titles - {""}),  # passages without a title are not all of one page
-            given,
+            documents,
         )
 
     def holds(self, document: Document) -> bool:
         """Whether this is one of the gold passages, or another passage of their pages."""
         return document.id in self.ids or title_key(title_of(document)) in self.titles
 
-    def recall(self, shown: Sequence[Document]) -> float:
+    def recall(self, documents: Sequence[Document]) -> float:
         """The share of the gold passages that are among `shown`: of the ids if they are known, else of the
         titles. There must be some."""
         if self.ids:
-            return len(self.ids & {document.id for document in shown}) / len(self.ids)
-        return len(self.titles & {title_key(title_of(document)) for document in shown}) / len(self.titles)
+            return len(self.ids & {document.id for document in documents}) / len(self.ids)
+        return len(self.titles & {title_key(title_of(document)) for document in documents}) / len(self.titles)
 
     def __bool__(self) -> bool:
         return bool(self.ids or self.titles)

@@ -17,7 +17,6 @@ row is usable.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -199,19 +198,16 @@ class RowWriter:
         self.path = Path(path)
         self.count = 0
         self._metadata = metadata
-        self._open = ExitStack()
         self._rows: list[dict[str, Any]] = []
 
     def __enter__(self) -> RowWriter:
         import pyarrow.parquet as pq
 
         self._declared = _layout([(name, _arrow_type(kind)) for name, kind in self._metadata.items()])
-        part = self._open.enter_context(atomic_file(self.path))
-        try:
-            self._file = pq.ParquetWriter(part, self._declared)
-        except BaseException:
-            self._open.__exit__(*sys.exc_info())
-            raise
+        with ExitStack() as files:
+            part = files.enter_context(atomic_file(self.path))
+            self._file = files.enter_context(pq.ParquetWriter(part, self._declared))
+            self._open = files.pop_all()
         return self
 
     def add(self, row: QuestionRow) -> None:
@@ -231,13 +227,10 @@ class RowWriter:
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         with self._open:
-            try:
-                if kind is None and self._rows:
-                    self._flush()
-            finally:
-                self._file.close()
             if error is not None:
                 raise error
+            if self._rows:
+                self._flush()
 
 
 def read_rows(path: str | Path) -> Iterator[dict[str, Any]]:
@@ -274,14 +267,20 @@ def _layout(more: Sequence[tuple[str, pa.DataType]]) -> pa.Schema:
     text = pa.string()
     message = pa.struct([("role", text), ("content", text)])
     truth = pa.struct([("target", pa.list_(text))])
-    own = [("id", text), ("question", text), ("index", pa.int64()), ("split", text), ("protocol", text)]
+    info_fields = [
+        ("id", text),
+        ("question", text),
+        ("index", pa.int64()),
+        ("split", text),
+        ("protocol", text),
+    ]
     return pa.schema(
         [
             ("data_source", text),
             ("prompt", pa.list_(message)),
             ("ability", text),
             ("reward_model", pa.struct([("style", text), ("ground_truth", truth)])),
-            ("extra_info", pa.struct([*own, *more])),
+            ("extra_info", pa.struct([*info_fields, *more])),
             ("agent_name", text),
         ]
     )

@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any
 
 from rag_r1.agent import Budget, TokenizerCodec
 from rag_r1.config.agent_setup import AgentSetup
+from rag_r1.data.errors import DataError
 from rag_r1.io.atomic_files import atomic_file
 from rag_r1.protocols import Protocol, control_tokens, load_protocol
 from rag_r1.sandbox.chat_template import ChatTemplate
@@ -38,10 +39,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 COLUMNS = ("id", "question", "protocol", "kind", "messages", "pieces", "context_tokens", "target_tokens")
-
-
-class SftRowError(ValueError):
-    """A row that cannot be trained on, or a file that has none; the message names it and the remedy."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +51,7 @@ class Piece:
 
     def __post_init__(self) -> None:
         if self.trained and not self.generated:
-            raise SftRowError("an observation is marked as a target: only what a policy generated is trained")
+            raise DataError("an observation is marked as a target: only what a policy generated is trained")
 
 
 @dataclass(frozen=True)
@@ -72,7 +69,7 @@ class SftRow:
 
     def __post_init__(self) -> None:
         if not any(piece.trained and piece.text for piece in self.pieces):
-            raise SftRowError(f"the row {self.id!r} has no target")
+            raise DataError(f"the row {self.id!r} has no target")
 
     @property
     def targets(self) -> list[str]:
@@ -85,14 +82,14 @@ class SftRow:
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> SftRow:
-        """The inverse of `to_row`. Raises SftRowError."""
+        """The inverse of `to_row`. Raises DataError."""
         try:
             pieces = tuple(Piece(p["text"], bool(p["generated"]), bool(p["trained"])) for p in row["pieces"])
             messages = tuple({"role": m["role"], "content": m["content"]} for m in row["messages"])
-            given = {name: row[name] for name in COLUMNS if name not in ("messages", "pieces")}
-            return cls(**given, messages=messages, pieces=pieces)
+            values = {name: row[name] for name in COLUMNS if name not in ("messages", "pieces")}
+            return cls(**values, messages=messages, pieces=pieces)
         except (KeyError, TypeError, AttributeError) as error:
-            raise SftRowError(f"the row {row.get('id')!r} is no SFT row: {error!r}") from error
+            raise DataError(f"the row {row.get('id')!r} is no SFT row: {error!r}") from error
 
 
 @dataclass(frozen=True)
@@ -129,14 +126,14 @@ class SftTokens:
         self._render = template.text
 
     def __call__(self, row: SftRow) -> RowTokens:
-        """The tokens of a row. Raises SftRowError if a piece contains a token that controls this model:
+        """The tokens of a row. Raises DataError if a piece contains a token that controls this model:
         it was made for another tokenizer."""
         ids = self._setup.prompt_ids(row.question, row.messages)
         mask = [0] * len(ids)
         for piece in row.pieces:
             encoded = self._setup.codec.encode(piece.text)
             if control := self.control_token(encoded):
-                raise SftRowError(
+                raise DataError(
                     f"the row {row.id!r} contains the control token {control!r} of this model's tokenizer: "
                     "make the data again, with `rag-r1 sft-data --model` and this model"
                 )
@@ -162,20 +159,20 @@ class SftTokens:
         return text + self.protocol.opening
 
 
-def protocol_of_rows(rows: Iterable[SftRow], given: str | None) -> Protocol:
-    """The protocol of rows: `given` (a name or a file) or, without it, the one that they name. Raises
-    SftRowError if rows name another one."""
+def protocol_of_rows(rows: Iterable[SftRow], name: str | None) -> Protocol:
+    """The protocol of rows: `name` (or a file) or, without it, the one that they name. Raises
+    DataError if rows name another one."""
     names = sorted({row.protocol for row in rows})
-    if given is None and len(names) != 1:
-        raise SftRowError(f"the rows are of several protocols ({', '.join(names)}): train them separately")
+    if name is None and len(names) != 1:
+        raise DataError(f"the rows are of several protocols ({', '.join(names)}): train them separately")
     try:
-        protocol = load_protocol(given or names[0])
+        protocol = load_protocol(name or names[0])
     except ValueError as error:
-        raise SftRowError(f"data.protocol: {error}") from error
+        raise DataError(f"data.protocol: {error}") from error
     if others := [name for name in names if name != protocol.name]:
-        raise SftRowError(f"data.protocol is {protocol.name!r}, but there are rows of {', '.join(others)}")
+        raise DataError(f"data.protocol is {protocol.name!r}, but there are rows of {', '.join(others)}")
     if protocol.turns == "chat":
-        raise SftRowError(
+        raise DataError(
             f"the protocol {protocol.name} has turns of a chat template, for which there is no supervised "
             "fine-tuning: use one without `turns: chat`, such as agentic_rag_en"
         )
@@ -192,7 +189,7 @@ def write_sft_rows(path: str | Path, rows: Iterable[SftRow]) -> None:
 
 
 def read_sft_rows(path: str | Path) -> Iterator[SftRow]:
-    """The rows of a parquet file. Raises SftRowError, which names the file, for a file that is missing or has
+    """The rows of a parquet file. Raises DataError, which names the file, for a file that is missing or has
     other columns, and for a row that is no SFT row."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -202,17 +199,17 @@ def read_sft_rows(path: str | Path) -> Iterator[SftRow]:
         check_parquet(path, COLUMNS)
         with pq.ParquetFile(path) as file:
             if missing := [name for name in COLUMNS if name not in file.schema_arrow.names]:
-                raise SftRowError(f"{path}: has no column {', '.join(missing)}: {remedy}")
+                raise DataError(f"{path}: has no column {', '.join(missing)}: {remedy}")
             for batch in file.iter_batches(batch_size=256, columns=list(COLUMNS)):
                 yield from map(SftRow.from_row, batch.to_pylist())
     except FileNotFoundError as error:
-        raise SftRowError(f"{path}: there is no such file: {remedy}, or correct the path") from error
+        raise DataError(f"{path}: there is no such file: {remedy}, or correct the path") from error
     except ParquetLimitError as error:
-        raise SftRowError(str(error)) from error
+        raise DataError(str(error)) from error
     except pa.ArrowException as error:
-        raise SftRowError(f"{path}: is no parquet file ({error}): {remedy}") from error
-    except SftRowError as error:
-        raise error if str(error).startswith(str(path)) else SftRowError(f"{path}: {error}") from error
+        raise DataError(f"{path}: is no parquet file ({error}): {remedy}") from error
+    except DataError as error:
+        raise error if str(error).startswith(str(path)) else DataError(f"{path}: {error}") from error
 
 
 def _schema() -> pa.Schema:

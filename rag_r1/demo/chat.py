@@ -38,10 +38,7 @@ _KINDS = {
 #: Tokens of the demo's context, and its episodes at a time in vLLM. A batch has room for all of their
 #: prompts: vLLM on a CPU crashes if it splits the prefill of a seeded request.
 _CONTEXT, _AT_A_TIME = 512, 32
-_VLLM = (
-    *("--max-num-seqs", str(_AT_A_TIME)),
-    *("--max-num-batched-tokens", str(_CONTEXT * _AT_A_TIME)),
-)
+_VLLM = (*("--max-num-seqs", str(_AT_A_TIME)), *("--max-num-batched-tokens", str(_CONTEXT * _AT_A_TIME)))
 _UNTRAINED = (
     "This is the embedded policy: it knows the format, but has not learned to search yet, so it is often "
     'wrong. Train it with "rag-r1 demo", in a few minutes; "rag-r1 serve --demo" in the same folder '
@@ -111,12 +108,12 @@ class DemoRun:
 def last_demo_run(outputs: Path) -> DemoRun | None:
     """The demo run in a folder of `outputs` whose policy is the newest; None if there is none with a policy,
     an index and a recipe."""
-    found = []
+    runs = []
     for folder in outputs.glob("*"):
         recipe = RECIPES / "demo" / f"{folder.name}.yaml"
         checkpoint = newest_checkpoint(folder / "checkpoints")
         weights = checkpoint and checkpoint / "actor" / "huggingface" / "model.safetensors"
         if weights and weights.is_file() and recipe.is_file() and (folder / "index").is_dir():
             protocol = yaml.safe_load(recipe.read_text(encoding="utf-8"))["rag_r1"]["protocol"]
-            found.append((weights.stat().st_mtime, DemoRun(folder, weights.parent, protocol)))
-    return max(found, key=lambda pair: pair[0])[1] if found else None
+            runs.append((weights.stat().st_mtime, DemoRun(folder, weights.parent, protocol)))
+    return max(runs, key=lambda pair: pair[0])[1] if runs else None

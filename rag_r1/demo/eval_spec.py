@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from rag_r1.config.recipes import RECIPES
+from rag_r1.demo.world import prompt_file
 from rag_r1.evaluation.eval_arguments import EvalArguments
 
-_PROMPT = Path(__file__).parent / "prompt.txt"
 #: Asked for once and never again, so a cache would only hide the time of a search.
 NO_CACHE = "rag_r1.retriever.cache_size=0"
 
@@ -21,31 +22,34 @@ def eval_arguments(
     """The arguments of an evaluation that plays the questions as the demo's validation does. `keys`: further
     overrides, `more`: further arguments."""
     settings = _settings(protocol)
-    own = _PROMPT.with_name(f"prompt_{protocol}.txt")
-    limits = [
-        f"rag_r1.{section}.{name}={value}"
-        for section in ("agent", "retriever")
-        for name, value in settings["rag_r1"][section].items()
-    ]
     return EvalArguments(
         model=str(model),
         questions=[questions],
         protocol=protocol,
-        prompt=str(own if own.exists() else _PROMPT),
+        prompt=str(prompt_file(protocol)),
         retriever_url=url,
         max_prompt_tokens=settings["data"]["max_prompt_length"],
         max_response_tokens=settings["data"]["max_response_length"],
         out=out,
-        overrides=[*keys, *limits],
+        overrides=[*keys, *limit_keys(settings["rag_r1"])],
         **more,
     )
 
 
+def limit_keys(settings: Mapping[str, Any]) -> list[str]:
+    """The limits of agent and retriever in a recipe's block rag_r1, as overrides."""
+    return [
+        f"rag_r1.{section}.{name}={value}"
+        for section in ("agent", "retriever")
+        for name, value in settings[section].items()
+    ]
+
+
 def _settings(protocol: str) -> dict[str, dict[str, Any]]:
     """The demo's settings for a protocol, as the recipes have them."""
-    found: dict[str, dict[str, Any]] = {}
+    settings: dict[str, dict[str, Any]] = {}
     for name in ("_common", *(["_r1_searcher"] if protocol == "r1_searcher" else [])):
         recipe = yaml.safe_load((RECIPES / "demo" / f"{name}.yaml").read_text(encoding="utf-8"))
         for section in ("rag_r1", "data"):
-            found[section] = {**found.get(section, {}), **recipe.get(section, {})}
-    return found
+            settings[section] = {**settings.get(section, {}), **recipe.get(section, {})}
+    return settings

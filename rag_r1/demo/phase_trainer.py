@@ -8,8 +8,9 @@ steps.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,7 +19,13 @@ from torch.optim.lr_scheduler import LambdaLR
 from tqdm import tqdm
 from transformers import Qwen2ForCausalLM
 
+from rag_r1.io.atomic_files import atomic_file
+
 Row = tuple[list[int], list[float]]
+#: The file of an unfinished training in its folder, and the steps after which it is written again.
+PROGRESS, SAVED_EVERY = "progress.pt", 50
+#: What a trainer has for each of its optimizers.
+_LISTS = ("optimizers", "schedules")
 
 
 @dataclass(frozen=True)
@@ -67,16 +74,15 @@ class PhaseTrainer:
 
     def state(self) -> dict[str, Any]:
         """Everything from which `load` goes on, the weights included: tensors and plain values."""
-        parts = {"optimizers": self.optimizers, "schedules": self.schedules}
-        states = {name: [one.state_dict() for one in several] for name, several in parts.items()}
+        states = {name: [item.state_dict() for item in getattr(self, name)] for name in _LISTS}
         return {"model": self.model.state_dict(), **states}
 
     def load(self, state: dict[str, Any]) -> None:
         """Go on from a state."""
         self.model.load_state_dict(state["model"])
-        for name, several in (("optimizers", self.optimizers), ("schedules", self.schedules)):
-            for one, saved in zip(several, state[name], strict=True):
-                one.load_state_dict(saved)
+        for name in _LISTS:
+            for item, saved in zip(getattr(self, name), state[name], strict=True):
+                item.load_state_dict(saved)
 
     def _factor(self, step: int) -> float:
         part = self.part
@@ -96,6 +102,39 @@ def train(model: Qwen2ForCausalLM, batches: Iterator[list[Row]], part: TrainingP
         value = training.step(rows)
         average = value if step == 0 else 0.98 * average + 0.02 * value
         progress.set_postfix(loss=f"{average:.3f}", refresh=False)
+    model.eval()
+
+
+def train_resumable(
+    model: Qwen2ForCausalLM,
+    parts: Sequence[TrainingPhase],
+    rows_of: Callable[[int, int], Sequence[Row]],
+    progress: Path,
+    name: str,
+) -> None:
+    """Train `model` in place through all parts, on the rows of each part's number and step.
+
+    After every `SAVED_EVERY` steps, and at the end of a part, the state is written to the file `progress`
+    (tensors and numbers only; it is read with `weights_only`). A killed training goes on from there; the
+    caller removes the file when the policy is written.
+    """
+    saved = torch.load(progress, weights_only=True) if progress.exists() else {"step": 0}
+    model.train()
+    with tqdm(total=sum(part.steps for part in parts), desc=name, unit="step", mininterval=5) as bar:
+        for number, part in enumerate(parts):
+            training = PhaseTrainer(model, part)
+            first = part.steps if number < saved.get("part", 0) else 0
+            if number == saved.get("part", 0) and saved["step"]:
+                training.load(saved["state"])
+                first = saved["step"]
+            bar.update(first)
+            for step in range(first, part.steps):
+                loss = training.step(rows_of(number, step))
+                bar.set_postfix(loss=f"{loss:.3f}", refresh=False)
+                bar.update()
+                if (step + 1) % SAVED_EVERY == 0 or step + 1 == part.steps:
+                    with atomic_file(progress) as file:
+                        torch.save({"part": number, "step": step + 1, "state": training.state()}, file)
     model.eval()
 
 

@@ -49,15 +49,7 @@ def demo_tokenizer() -> TokenizerBase:
     rng = random.Random(0)
     texts = ["user\nassistant\nsystem\n"]
     whole = [f" {year}" for year in world.YEARS] + [f"Doc {rank}:" for rank in (1, 2, 3)]
-    for word in (
-        *world.FIRST,
-        *world.LAST,
-        *world.STEM,
-        *world.TOWN,
-        *world.RIVER,
-        *world.COMPANY,
-        *world.TRADE,
-    ):
+    for word in (*world.NAME_WORDS, *world.TRADE):
         texts += [word, f" {word}"]
     for name in PROTOCOLS:
         protocol = world.demo_protocol(name)

@@ -117,13 +117,16 @@ def write_reading_row(
     needed = _needed(question, world)
     entities = " ".join(lookup.entity for lookup in question.lookups)
     # The best first, as from a search engine.
-    documents = (needed + _found(entities, search, needed))[:TOPK]
+    documents = (needed + _search_results(entities, search, needed))[:TOPK]
     thought, answer = conclude(question, question.lookups, rng, value_text)
     if question.kind == "bridge":
         # The intermediate fact is stated too: two steps in one thought are too hard for this policy.
         thought = f"{question.lookups[0].value}, {thought}"
     note = _note(question, form, rng) if form else ""
-    return [_shown(documents, rng), Segment(note + _ending(f"{thought}I know enough.", answer), True)]
+    return [
+        _document_segment(documents, rng),
+        Segment(note + _ending(f"{thought}I know enough.", answer), True),
+    ]
 
 
 def write_unrelated_row(
@@ -132,8 +135,8 @@ def write_unrelated_row(
     """Documents that were not asked for and do not contain the answer, or none, and a guess."""
     documents = []
     if rng.random() < FOUND_SHARE:
-        documents = _found(_stretch(question, rng), search, _needed(question, world))
-    return [_shown(documents, rng), *write_guess_row(question, world, rng, None)]
+        documents = _search_results(neighbouring_words(question, rng), search, _needed(question, world))
+    return [_document_segment(documents, rng), *write_guess_row(question, world, rng, None)]
 
 
 def _needed(question: Question, world: World) -> list[Document]:
@@ -142,17 +145,16 @@ def _needed(question: Question, world: World) -> list[Document]:
     return [Document(**by_title[f'"{lookup.entity}"']) for lookup in question.lookups]
 
 
-def _found(words: str, search: WorldSearch, needed: Sequence[Document]) -> list[Document]:
+def _search_results(words: str, search: WorldSearch, needed: Sequence[Document]) -> list[Document]:
     """What a search for `words` finds, without the needed documents."""
     known = {document.id for document in needed}
     return [document for document in search.results([words])[0] if document.id not in known]
 
 
-def _shown(documents: Sequence[Document], rng: random.Random) -> Segment:
-    """A block of documents. Half of the blocks follow some words: otherwise the policy would learn to read
-    documents only at the beginning of a thought, never after a query."""
-    aside = " " + " ".join(rng.sample(FORMS, rng.randint(3, 9))) if rng.random() < 0.5 else ""
-    return Segment(aside + demo_protocol(NAME).observation([""], [documents]), False)
+def _document_segment(documents: Sequence[Document], rng: random.Random) -> Segment:
+    """A block of documents, at the beginning of a thought or after some words."""
+    aside = aside_words(rng)
+    return Segment((f" {aside}" if aside else "") + demo_protocol(NAME).observation([""], [documents]), False)
 
 
 def write_guess_row(question: Question, world: World, rng: random.Random, form: str | None) -> list[Segment]:
@@ -163,20 +165,31 @@ def write_guess_row(question: Question, world: World, rng: random.Random, form: 
 
 def _note(question: Question, form: str, rng: random.Random) -> str:
     """A part of the question in the given form, preceded by a statement of what it is."""
-    (what,) = rng.choices(list(NOTED), NOTED.values())
+    label, text = draw_note(question, rng, " ")
+    return f" I take a note of {label}. <|begin_of_{form}|> {text} <|end_of_{form}|>"
+
+
+def draw_note(question: Question, rng: random.Random, separator: str) -> tuple[str, str]:
+    """What a note contains, a key of NOTED, and its text; `separator` stands between names."""
+    (label,) = rng.choices(list(NOTED), NOTED.values())
     names = [lookup.entity for lookup in question.lookups if lookup.entity in question.text]
-    stretch, one, every = _stretch(question, rng), rng.choice(names), " ".join(names)
-    noted = {"some words": stretch, "a name": one, "every name": every}[what]
-    return f" I take a note of {what}. <|begin_of_{form}|> {noted} <|end_of_{form}|>"
+    words, name = neighbouring_words(question, rng), rng.choice(names)
+    return label, {"some words": words, "a name": name, "every name": separator.join(names)}[label]
 
 
 def with_note(text: str) -> str | None:
     """What the first note in a text says that it contains, a key of NOTED; None without a note."""
-    found = re.search(rf"I take a note of ({'|'.join(NOTED)})\.", text)
-    return found and found[1]
+    match = re.search(rf"I take a note of ({'|'.join(NOTED)})\.", text)
+    return match and match[1]
 
 
-def _stretch(question: Question, rng: random.Random) -> str:
+def aside_words(rng: random.Random) -> str:
+    """Some words before every second block of documents: otherwise the policy would learn to read them only
+    at one place."""
+    return " ".join(rng.sample(FORMS, rng.randint(3, 9))) if rng.random() < 0.5 else ""
+
+
+def neighbouring_words(question: Question, rng: random.Random) -> str:
     """Neighbouring words of the question."""
     words = question.text.rstrip("?").replace(",", "").split()
     length = rng.randint(1, LONGEST_NOTE)
@@ -228,16 +241,14 @@ def _write(
     protocol, text = form_protocol(form), question.text
     if kind == "read":
         # Some with a note, so that a note does not imply that a guess follows.
-        noted = form != QUERY and rng.random() < NOTED_SHARE
-        trace = write_reading_row(question, world, search, rng, form if noted else None)
+        has_note = form != QUERY and rng.random() < NOTED_SHARE
+        trace = write_reading_row(question, world, search, rng, form if has_note else None)
     elif kind == "lost":
         trace = write_unrelated_row(question, world, search, rng)
     elif kind == "drill":
         question, (turn,) = write_drill(world, rng, value_text)
-        text, trace = (
-            question.text,
-            [Segment(turn.text.removeprefix("<think>"), True)],
-        )  # the prompt opened it
+        # The prompt opened the thought.
+        text, trace = question.text, [replace(turn, text=turn.text.removeprefix("<think>"))]
     elif kind == "echo":
         text, trace = write_copy_row(rng)
     else:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import Any
 from rag_r1.agent.records import records_by_step, summary, trajectory_of
 from rag_r1.demo.world import KINDS
 from rag_r1.io.atomic_files import write_json, write_text
+from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, argument, read_arguments
 from rag_r1.runs import pictures
 from rag_r1.runs.markdown import Page
@@ -31,7 +33,8 @@ def summarise(records: Sequence[dict[str, Any]]) -> dict[str, float]:
     by_kind: dict[str, list[float]] = defaultdict(list)
     for record in records:
         by_kind[record["data_source"].rpartition("/")[2]].append(record["rewards"]["em"])
-    table = {f"EM {kind}": mean(values) for kind, values in sorted(by_kind.items(), key=_order)}
+    kinds = dict.fromkeys([*KINDS, *sorted(by_kind)])  # in the world's order, any other kind after them
+    table = {f"EM {kind}": mean(by_kind[kind]) for kind in kinds if kind in by_kind}
     table["EM all"] = mean([record["rewards"]["em"] for record in records])
     figures = [summary(trajectory_of(record)) for record in records]
     table |= {label: mean([of[name] for of in figures]) for label, name in _MEASURES.items()}
@@ -44,20 +47,16 @@ def make_report(run: Path, facts: dict[str, Any]) -> dict[str, Any]:
     `facts` (recipe, seed, seconds, ...) are added to the results. Raises ValueError if there is nothing to
     report.
     """
-    validation, training = (
-        records_by_step(run / "trajectories" / "val"),
-        records_by_step(run / "trajectories" / "train"),
-    )
+    validation, training = (records_by_step(run / "trajectories" / split) for split in ("val", "train"))
     if len(validation) < 2:
         raise ValueError(
             f"{run} has {len(validation)} validation(s), a report needs one before and one after training"
         )
-    held_out = {step: summarise(records) for step, records in validation.items()}
     results = {
         **facts,
         "held_out_questions": len(next(iter(validation.values()))),
         "trajectories": sum(len(records) for records in training.values()),
-        "held_out": held_out,
+        "held_out": {step: summarise(records) for step, records in validation.items()},
         "reward": {
             step: mean([r["rewards"]["score"] for r in records]) for step, records in training.items()
         },
@@ -120,11 +119,6 @@ def wilson(share: float, count: int) -> tuple[float, float]:
     return (center - reach) / (1 + z * z / count), (center + reach) / (1 + z * z / count)
 
 
-def _order(item: tuple[str, Any]) -> tuple[int, str]:
-    """The world's kinds in the world's order, any other kind after them."""
-    return (KINDS.index(item[0]) if item[0] in KINDS else len(KINDS), item[0])
-
-
 def mean(values: Sequence[float | None]) -> float:
     """The mean over the known values: a trajectory that ended with a failure has no reward."""
     known = [value for value in values if value is not None]
@@ -134,19 +128,20 @@ def mean(values: Sequence[float | None]) -> float:
 class ReportArguments(Arguments):
     """Whose report."""
 
-    run: Path = argument("a folder that rag_r1.demo.run has filled")
+    run: Path = argument("folder of a demo run")
 
 
-def main(argv: Sequence[str] | None = None) -> None:
+@command_main(ValueError, OSError)
+def main(argv: Sequence[str] | None = None) -> int:
     args = read_arguments(
         ReportArguments, argv, prog="python -m rag_r1.demo.report", description=__doc__.split("\n\n")[0]
     )
     old = args.run / "results.json"
-    kept = json.loads(old.read_text()) if old.exists() else {}
-    print(
-        markdown(make_report(args.run, {k: v for k, v in kept.items() if k in ("recipe", "seed", "seconds")}))
-    )
+    before = json.loads(old.read_text()) if old.exists() else {}
+    facts = {name: before[name] for name in ("recipe", "seed", "seconds") if name in before}
+    print(markdown(make_report(args.run, facts)))
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

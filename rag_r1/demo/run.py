@@ -16,7 +16,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -46,16 +46,13 @@ from rag_r1.training.next_steps import after_demo
 #: Where runs are written, a folder for each recipe; below the working directory.
 OUTPUTS = Path("outputs", "demo")
 #: Saves the policy of the last step, as a Hugging Face model only.
-KEEP_POLICY = (
-    "trainer.save_freq=1000000",
-    "actor_rollout_ref.actor.checkpoint.save_contents=[hf_model]",
-)
+KEEP_POLICY = ("trainer.save_freq=1000000", "actor_rollout_ref.actor.checkpoint.save_contents=[hf_model]")
 
 
 @dataclass(frozen=True)
 class TrainingInputs:
-    """What a training stands on: the dialect, the policy from which it starts, and the function that writes
-    the corpus and the questions of a seed into a folder (as `world.write_demo`)."""
+    """Inputs of a training: the protocol, the policy from which it starts, and the function that writes the
+    corpus and the questions of a seed into a folder (as `world.write_demo`)."""
 
     protocol: Protocol
     policy: Path
@@ -79,20 +76,20 @@ def run_demo(
     seed: int,
     overrides: Sequence[str] = (),
     timeout_s: float = 3600,
-    ground: TrainingInputs | None = None,
+    inputs: TrainingInputs | None = None,
 ) -> dict:
-    """Run one demo into the folder `out`; returns its results (report.make_report). `ground`: None for the
+    """Run one demo into the folder `out`; returns its results (report.make_report). `inputs`: None for the
     embedded policy of the recipe's protocol and the demo's world. Raises RunError."""
     started = time.monotonic()
     for old in ("data", "index", "trajectories", "checkpoints"):  # from an earlier run in the same folder
         shutil.rmtree(out / old, ignore_errors=True)
     out.mkdir(parents=True, exist_ok=True)
-    if ground is None:
+    if inputs is None:
         protocol = demo_protocol(protocol_of(recipe))
-        ground = TrainingInputs(protocol, policy_path(protocol.name))
+        inputs = TrainingInputs(protocol, policy_path(protocol.name))
 
     print(f"1/4 inventing a world (seed {seed}) and its questions")
-    ground.write(out / "data", ground.protocol, seed)
+    inputs.write(out / "data", inputs.protocol, seed)
     print("2/4 building the BM25 index")
     build_index(out / "data" / "corpus.jsonl", out / "index", "--backend", "bm25")
     print("3/4 starting the retrieval server")
@@ -101,8 +98,8 @@ def run_demo(
             f"data.train_files={out / 'data' / 'train.parquet'}",
             f"data.val_files={out / 'data' / 'val.parquet'}",
             f"data.seed={seed}",
-            f"actor_rollout_ref.model.path={ground.policy}",
-            f"critic.model.path={ground.policy}",
+            f"actor_rollout_ref.model.path={inputs.policy}",
+            f"critic.model.path={inputs.policy}",
             f"rag_r1.retriever.url={url}",
             f"rag_r1.trajectory_dir={out / 'trajectories'}",
             f"trainer.default_local_dir={out / 'checkpoints'}",
@@ -126,8 +123,7 @@ def train(command: Sequence[str], out: Path, timeout_s: float) -> None:
         # It keeps the lock that `rag-r1 stages` holds on the folder during training.
         process = start(command, output, environment, inherits_files=True)
         try:
-            for _ in _watch(process, metrics, timeout_s):
-                pass
+            _watch(process, metrics, timeout_s)
         finally:
             stop_session(process)
     if process.returncode:
@@ -136,7 +132,7 @@ def train(command: Sequence[str], out: Path, timeout_s: float) -> None:
         )
 
 
-def _watch(process: subprocess.Popen, metrics: Path, timeout_s: float) -> Iterator[None]:
+def _watch(process: subprocess.Popen, metrics: Path, timeout_s: float) -> None:
     deadline = time.monotonic() + timeout_s
     read = 0
     # A progress bar on a terminal; one line per step in a file or a pipe.
@@ -152,7 +148,6 @@ def _watch(process: subprocess.Popen, metrics: Path, timeout_s: float) -> Iterat
                 _show(bar, json.loads(line))
             read = len(lines)
             bar.refresh()
-            yield
 
 
 def _show(bar: tqdm, entry: dict) -> None:
@@ -180,14 +175,14 @@ class DemoArguments(Arguments):
     """Which training, and what is changed in it."""
 
     recipe: Annotated[str, AfterValidator(_known_recipe)] = argument(
-        f"which training: {', '.join(recipe_names())}", "NAME", default="grpo"
+        f"recipe of the training: {', '.join(recipe_names())}", "NAME", default="grpo"
     )
-    seed: int = argument("of the world, its questions and their order", default=0)
+    seed: int = argument("seed of the world, its questions and their order", default=0)
     out: Path | None = argument(
         "folder for everything the run writes (default: outputs/demo/RECIPE)", default=None
     )
-    timeout: float = argument("stop the training after this", "SECONDS", default=3600)
-    overrides: CheckedOverrides = argument("Hydra overrides", "key=value", default=[])
+    timeout: float = argument("time limit of the training", "SECONDS", default=3600)
+    overrides: CheckedOverrides = argument("Hydra overrides of the recipe", "key=value", default=[])
 
 
 @command_main(RuntimeError)
@@ -205,8 +200,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     with recorded_settings("rag-r1 demo", args, out):
         results = run_demo(args.recipe, out, args.seed, [*KEEP_POLICY, *args.overrides], args.timeout)
     picture = out / "report.png"  # is not drawn without matplotlib
-    seen = f" Picture: {picture}" if picture.exists() else ""
-    print(f"\n{markdown(results)}\n\n{results['seconds']:.0f} s in total.{seen}")
+    picture_note = f" Picture: {picture}" if picture.exists() else ""
+    print(f"\n{markdown(results)}\n\n{results['seconds']:.0f} s in total.{picture_note}")
     model = newest_checkpoint(out / "checkpoints")
     print("\n".join(["", *after_demo(out, model)]))
     return 0

@@ -47,12 +47,12 @@ class WorldSearch:
 
     def results(self, queries: Sequence[str]) -> list[list[Document]]:
         """The best passages of each query, best first."""
-        return [self._one(query) for query in queries]
+        return [self._best(query) for query in queries]
 
     async def search(self, queries: Sequence[str]) -> list[list[Document]]:
         return self.results(queries)
 
-    def _one(self, query: str) -> list[Document]:
+    def _best(self, query: str) -> list[Document]:
         ids = self._index.get_tokens_ids(_terms(query))
         if not ids:
             return []

@@ -11,12 +11,12 @@ Every batch asks about a new random world, so that no fact can be memorised.
 
 from __future__ import annotations
 
-import json
 import random
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from tqdm import tqdm
 
@@ -24,6 +24,8 @@ from rag_r1.agent import Trajectory, Turn
 from rag_r1.demo.search import WorldSearch
 from rag_r1.demo.traces import FULL, GOLD, MIXED, Search, Segment, draw_strategy, write_trace
 from rag_r1.demo.world import Question, demo_protocol, fresh_world, make_questions
+from rag_r1.io.atomic_files import write_json_lines
+from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, Positive, argument, read_arguments
 from rag_r1.protocols import Answer, Protocol
 from rag_r1.protocols import Search as SearchAction
@@ -70,8 +72,8 @@ def record_of(trace: DemoTrace, protocol: Protocol, id: str) -> Trajectory:
             continue
         action = protocol.parse(segment.text)
         if isinstance(action, SearchAction):
-            found = trace.search(action.queries)
-            record.turns.append(Turn.searched(segment.text, action.queries, found))
+            documents = trace.search(action.queries)
+            record.turns.append(Turn.searched(segment.text, action.queries, documents))
         else:
             assert isinstance(action, Answer)
             record.turns.append(Turn(segment.text, action.kind))
@@ -81,33 +83,37 @@ def record_of(trace: DemoTrace, protocol: Protocol, id: str) -> Trajectory:
 
 def write_records(path: Path, protocol: Protocol, mix: str, batches: int, seed: int) -> int:
     """Write the records of `warm_traces` as JSON lines; returns their number."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    count = 0
-    with path.open("w", encoding="utf-8") as file:
-        for step, traces in enumerate(tqdm(warm_traces(protocol, mix, batches, seed), total=batches,
-                                           desc="traces", unit="batch", mininterval=5)):  # fmt: skip
+
+    def records() -> Iterator[dict[str, Any]]:
+        written = warm_traces(protocol, mix, batches, seed)
+        progress = tqdm(written, "traces", total=batches, unit="batch", mininterval=5)
+        for step, traces in enumerate(progress):
             for trace in traces:
                 record = record_of(trace, protocol, f"demo/{step}/{trace.question.id}")
                 run = {"step": step, "split": "train", "data_source": "demo", "golds": [trace.question.gold]}
-                file.write(json.dumps({**run, **record.to_dict()}, ensure_ascii=False) + "\n")
-                count += 1
-    return count
+                yield {**run, **record.to_dict()}
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return write_json_lines(path, records())
 
 
 class TraceArguments(Arguments):
     """Which traces, and where they are written."""
 
     out: Path = argument("folder for traces.jsonl", "DIR")
-    protocol: Literal["rag_r1_sq", "rag_r1_mq"] = argument("the dialect", default="rag_r1_mq")
+    protocol: Literal["rag_r1_sq", "rag_r1_mq"] = argument("protocol of the traces", default="rag_r1_mq")
     mix: Literal["mixed", "gold", "full"] = argument(
-        "strategies: right and wrong ones as in the warm start, the shortest right ones, or all right ones",
+        "strategies: right and wrong as in the warm start, the shortest right ones, or all right ones",
         default="mixed",
     )
-    batches: Positive = argument(f"batches of {BATCH} questions, each about a new world", default=300)
-    seed: int = argument("of worlds, questions and strategies", default=0)
+    batches: Positive = argument(
+        f"number of batches of {BATCH} questions, each about a new world", default=300
+    )
+    seed: int = argument("seed of the worlds, questions and strategies", default=0)
 
 
-def main(argv: Sequence[str] | None = None) -> None:
+@command_main(OSError)
+def main(argv: Sequence[str] | None = None) -> int:
     args = read_arguments(
         TraceArguments,
         argv,
@@ -117,7 +123,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     path = args.out / "traces.jsonl"
     protocol = demo_protocol(args.protocol)
     print(f"{path}: {write_records(path, protocol, args.mix, args.batches, args.seed)} traces")
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

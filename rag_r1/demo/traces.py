@@ -79,13 +79,13 @@ def write_trace(
     if strategy == "guess":
         return [Segment(_turn("I can guess.", "answer", guess(question, world, rng)), True)]
     rounds = [facts[:1]] if strategy == "early" else rounds_of(question, strategy == "parallel")
-    found: list[Lookup] = []
+    known: list[Lookup] = []
     for step in rounds:
         queries = [fact.entity for fact in step]
-        segments.append(Segment(search_turn(question, found, step), True))
+        segments.append(Segment(search_turn(question, known, step), True))
         segments.append(Segment(protocol.observation(queries, search(queries)), False))
-        found += step
-    thought, answer = conclude(question, found, rng, entity_value_text)
+        known += step
+    thought, answer = conclude(question, known, rng, entity_value_text)
     segments.append(Segment(answer_turn(thought, answer), True))
     return segments
 
@@ -96,10 +96,10 @@ def rounds_of(question: Question, parallel: bool) -> list[list[Lookup]]:
     return [facts] if parallel and question.kind in INDEPENDENT else [[fact] for fact in facts]
 
 
-def search_turn(question: Question, found: Sequence[Lookup], step: Sequence[Lookup]) -> str:
+def search_turn(question: Question, known: Sequence[Lookup], step: Sequence[Lookup]) -> str:
     """A turn that repeats what was `found` and searches for the facts of `step`."""
     need = "I need to search for both." if len(step) > 1 else "I need to search."
-    thought = _recall(question, found, entity_value_text) + need
+    thought = _recall(question, known, entity_value_text) + need
     return _turn(thought, "search", ", ".join(fact.entity for fact in step))
 
 
@@ -145,25 +145,25 @@ def _turn(thought: str, action: str, body: str) -> str:
     return f"<think> {thought} </think>\n<{action}> {body} </{action}>"
 
 
-def _recall(question: Question, found: Sequence[Lookup], say: Say) -> str:
-    if not found:
+def _recall(question: Question, known: Sequence[Lookup], say: Say) -> str:
+    if not known:
         return ""
     if question.kind == "bridge":
-        found = found[-1:]
-    return ", ".join(map(say, found)) + ". "
+        known = known[-1:]
+    return ", ".join(map(say, known)) + ". "
 
 
-def conclude(question: Question, found: Sequence[Lookup], rng: random.Random, say: Say) -> tuple[str, str]:
+def conclude(question: Question, known: Sequence[Lookup], rng: random.Random, say: Say) -> tuple[str, str]:
     """The last thought and the answer, from the facts found so far (which may be too few)."""
-    recall = _recall(question, found, say)
+    recall = _recall(question, known, say)
     if question.kind == "comparison":
-        if len(found) < len(question.lookups):
+        if len(known) < len(question.lookups):
             return recall, rng.choice(question.lookups).entity
-        earlier = min((0, 1), key=lambda i: found[i].value)
-        return recall + f"Earlier is the {('first', 'second')[earlier]}. ", found[earlier].entity
+        earlier = min((0, 1), key=lambda i: known[i].value)
+        return recall + f"Earlier is the {('first', 'second')[earlier]}. ", known[earlier].entity
     if question.kind == "both":
-        return recall, " and ".join(fact.value for fact in found)
-    return recall, found[-1].value
+        return recall, " and ".join(fact.value for fact in known)
+    return recall, known[-1].value
 
 
 def guess(question: Question, world: World, rng: random.Random) -> str:

@@ -21,6 +21,7 @@ r1_searcher` makes the policy that has never seen a search, from other data (`r1
 from __future__ import annotations
 
 import random
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -35,19 +36,13 @@ from transformers import PreTrainedTokenizerBase as TokenizerBase
 
 from rag_r1.demo import r1_searcher_traces
 from rag_r1.demo.phase_trainer import Row, TrainingPhase, train
-from rag_r1.demo.policy import (
-    PROTOCOLS,
-    demo_tokenizer,
-    encode_trace,
-    load_policy,
-    make_policy,
-    save_policy,
-)
+from rag_r1.demo.policy import PROTOCOLS, demo_tokenizer, encode_trace, load_policy, make_policy, save_policy
 from rag_r1.demo.search import WorldSearch
 from rag_r1.demo.simulate import run_rollouts, scores_by_kind
 from rag_r1.demo.trace_records import BATCH, warm_traces
-from rag_r1.demo.traces import FULL, draw_strategy, sample_kinds, write_drill, write_trace
+from rag_r1.demo.traces import FULL, Segment, draw_strategy, sample_kinds, write_drill, write_trace
 from rag_r1.demo.world import KINDS, Question, demo_data, demo_protocol, fresh_world, make_questions
+from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, argument, read_arguments
 from rag_r1.protocols import Protocol
 from rag_r1.rewards import token_f1
@@ -79,26 +74,28 @@ def base_batches(
         world = fresh_world(rng)
         search = WorldSearch(world.passages).results
         only = ("one_hop",) if step < one_hop_steps else kinds
-        questions = make_questions(world, BATCH, rng.randrange(1 << 48), only)
         traces = []
-        for question in questions:
+        for question in make_questions(world, BATCH, rng.randrange(1 << 48), only):
             strategy = draw_strategy(FULL[protocol.name][question.kind], rng)
             traces.append((question, write_trace(question, strategy, world, protocol, search, rng)))
         traces += [write_drill(world, rng) for _ in range(DRILLS)]
-        rows = []
-        for question, trace in traces:
-            ids, mask = encode_trace(tokenizer, protocol, protocol.messages(question.text), trace)
-            rows.append((ids, base_weights(ids, mask)))
-        yield rows
+        encoded = (_encoded(tokenizer, protocol, question, trace) for question, trace in traces)
+        yield [(ids, base_weights(ids, mask)) for ids, mask in encoded]
+
+
+def _encoded(
+    tokenizer: TokenizerBase, protocol: Protocol, question: Question, trace: Sequence[Segment]
+) -> tuple[list[int], list[int]]:
+    return encode_trace(tokenizer, protocol, protocol.messages(question.text), trace)
 
 
 def base_weights(ids: Sequence[int], mask: Sequence[int]) -> list[float]:
     """Loss weight of each token in the base; `mask` is 1 for tokens that the policy wrote."""
-    seen: set[int] = set()
+    earlier: set[int] = set()
     weights = []
     for token, generated in zip(ids, mask, strict=True):
-        weights.append(1.0 if generated else COPY_WEIGHT if token in seen else 0.0)
-        seen.add(token)
+        weights.append(1.0 if generated else COPY_WEIGHT if token in earlier else 0.0)
+        earlier.add(token)
     return weights
 
 
@@ -112,13 +109,10 @@ def warm_batches(
 ) -> Iterator[list[Row]]:
     """Batches of the warm start; `counts` collects its samples by RAG-R1's four kinds."""
     for traces in warm_traces(protocol, "gold" if gold else "mixed", steps, seed):
-        rows = []
         for trace in traces:
             counts.update(sample_kinds(trace.segments))
-            messages = protocol.messages(trace.question.text)
-            ids, mask = encode_trace(tokenizer, protocol, messages, trace.segments)
-            rows.append((ids, [float(generated) for generated in mask]))
-        yield rows
+        encoded = (_encoded(tokenizer, protocol, trace.question, trace.segments) for trace in traces)
+        yield [(ids, list(map(float, mask))) for ids, mask in encoded]
 
 
 def no_search_base(
@@ -136,7 +130,7 @@ def no_search_warm(tokenizer: TokenizerBase, seed: int, counts: Counter) -> Iter
     for batch in r1_searcher_traces.batches(
         tokenizer, WARM.steps, r1_searcher_traces.WARM_MIX, f"warm-{seed}", counts
     ):
-        yield [(ids, [float(generated) for generated in mask]) for ids, mask in batch]
+        yield [(ids, list(map(float, mask))) for ids, mask in batch]
 
 
 def measure(
@@ -162,11 +156,15 @@ def measure(
 class SftArguments(Arguments):
     """Which policy, and where it is written."""
 
-    protocol: Literal[(*PROTOCOLS, r1_searcher_traces.NAME)] = argument("the dialect", default="rag_r1_mq")
+    protocol: Literal[(*PROTOCOLS, r1_searcher_traces.NAME)] = argument(
+        "protocol of the policy", default="rag_r1_mq"
+    )
     out: Path = argument("policy folder to write")
-    seed: int = argument("of the weights and of the training worlds", default=0)
-    base: Path | None = argument("policy folder of the base: read if it exists, else written", default=None)
-    gold: bool = argument("only strategies that find the answer (the ceiling)", default=False)
+    seed: int = argument("seed of the weights and of the training worlds", default=0)
+    base: Path | None = argument(
+        "policy folder of the base, which is read if it exists, else written", default=None
+    )
+    gold: bool = argument("use only strategies that find the answer (the ceiling)", default=False)
 
     @model_validator(mode="after")
     def _traces_that_search(self) -> SftArguments:
@@ -175,50 +173,59 @@ class SftArguments(Arguments):
         return self
 
 
-def main(argv: Sequence[str] | None = None) -> None:
+@command_main(ValueError, OSError)
+def main(argv: Sequence[str] | None = None) -> int:
     args = read_arguments(
         SftArguments,
         argv,
         prog="python -m rag_r1.demo.warm_start",
         description="Make a warm start for the demo: format-learning SFT of a tiny policy, on a CPU.",
     )
-    blank = args.protocol == r1_searcher_traces.NAME
+    learns_search = args.protocol != r1_searcher_traces.NAME
     started = time.perf_counter()
     if args.base and (args.base / "config.json").exists():
         model, tokenizer = load_policy(args.base)
     else:
-        tokenizer = r1_searcher_traces.no_search_tokenizer() if blank else demo_tokenizer()
+        tokenizer = demo_tokenizer() if learns_search else r1_searcher_traces.no_search_tokenizer()
         model = make_policy(tokenizer, args.seed)
-        if blank:
-            one_hop = no_search_base(tokenizer, ONE_HOP_STEPS, ("one_hop",), f"one-hop-{args.seed}")
-            first, second = UNSEARCHED_FIRST, UNSEARCHED_SECOND
-            rest = no_search_base(tokenizer, first.steps - ONE_HOP_STEPS, KINDS, f"all-{args.seed}")
-            train(model, chain(one_hop, rest), first, "base 1/2")
-            batches = no_search_base(tokenizer, second.steps, SECOND_KINDS, f"second-{args.seed}")
-            train(model, batches, second, "base 2/2")
-        else:
-            batches = base_batches(tokenizer, FIRST.steps, KINDS, f"first-{args.seed}", ONE_HOP_STEPS)
-            train(model, batches, FIRST, "base 1/2")
-            batches = base_batches(tokenizer, SECOND.steps, SECOND_KINDS, f"second-{args.seed}")
-            train(model, batches, SECOND, "base 2/2")
+        parts = _base_parts if learns_search else _no_search_parts
+        for number, (part, batches) in enumerate(parts(tokenizer, args.seed), 1):
+            train(model, batches, part, f"base {number}/2")
         if args.base:
             save_policy(args.base, model, tokenizer)
     protocol = demo_protocol(args.protocol)
     counts: Counter = Counter()
-    if blank:
-        batches = no_search_warm(tokenizer, args.seed, counts)
-    else:
+    if learns_search:
         batches = warm_batches(tokenizer, protocol, args.gold, args.seed, counts)
+    else:
+        batches = no_search_warm(tokenizer, args.seed, counts)
     train(model, batches, WARM, args.protocol)
     save_policy(args.out, model, tokenizer)
     parameters = sum(weight.numel() for weight in model.parameters())
     print(f"{args.out}: {parameters:,} parameters in {time.perf_counter() - started:.0f} s")
     print("samples: " + ", ".join(f"{kind} {count}" for kind, count in sorted(counts.items())))
     data = demo_data(args.seed)
-    search = WorldSearch(data.passages, r1_searcher_traces.TOPK) if blank else WorldSearch(data.passages)
+    search = WorldSearch(data.passages, 2 if learns_search else r1_searcher_traces.TOPK)
     for name, scores in measure(args.out, protocol, data.val, search).items():
         print(f"held-out, {name}: " + "  ".join(f"{key} {value:.2f}" for key, value in scores.items()))
+    return 0
+
+
+def _base_parts(tokenizer: TokenizerBase, seed: int) -> Iterator[tuple[TrainingPhase, Iterator[list[Row]]]]:
+    """The base's two parts, each with its batches."""
+    yield FIRST, base_batches(tokenizer, FIRST.steps, KINDS, f"first-{seed}", ONE_HOP_STEPS)
+    yield SECOND, base_batches(tokenizer, SECOND.steps, SECOND_KINDS, f"second-{seed}")
+
+
+def _no_search_parts(
+    tokenizer: TokenizerBase, seed: int
+) -> Iterator[tuple[TrainingPhase, Iterator[list[Row]]]]:
+    """The same for the policy that must never see a search."""
+    first, second = UNSEARCHED_FIRST, UNSEARCHED_SECOND
+    one_hop = no_search_base(tokenizer, ONE_HOP_STEPS, ("one_hop",), f"one-hop-{seed}")
+    yield first, chain(one_hop, no_search_base(tokenizer, first.steps - ONE_HOP_STEPS, KINDS, f"all-{seed}"))
+    yield second, no_search_base(tokenizer, second.steps, SECOND_KINDS, f"second-{seed}")
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

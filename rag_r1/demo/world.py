@@ -21,35 +21,32 @@ writes `corpus.jsonl` (the passages of the train and the test world, for the ret
 
 from __future__ import annotations
 
-import json
 import random
+import sys
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from rag_r1.data.rows import QuestionRow, write_rows
+from rag_r1.io.atomic_files import write_json_lines
+from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, argument, read_arguments
 from rag_r1.protocols import Protocol, load_protocol, protocol_names
 
 KINDS = ("one_hop", "bridge", "comparison", "both")
 INDEPENDENT = ("comparison", "both")  # both facts can be looked up in one turn
-SPLITS = ("train", "test")
 PROMPT_FILE = Path(__file__).parent / "prompt.txt"
 PROMPT = PROMPT_FILE.read_text(encoding="utf-8")
 
-
-def _words(starts: str, ends: str) -> list[str]:
-    return [start + end for start in starts.split() for end in ends.split()]
-
-
-FIRST = _words("Ma Be Ti Ro Se Do", "ra lin vo mi ten sa ric lo")
-LAST = _words("Tor Lun Ves Hal Gri Ost", "val mer ski den ott ham rin gard")
-STEM = _words("Kar Vel Zan Mor Ila Pes", "len da tis bor nek mu fas gol")
+FIRST = [a + b for a in "Ma Be Ti Ro Se Do".split() for b in "ra lin vo mi ten sa ric lo".split()]
+LAST = [a + b for a in "Tor Lun Ves Hal Gri Ost".split() for b in "val mer ski den ott ham rin gard".split()]
+STEM = [a + b for a in "Kar Vel Zan Mor Ila Pes".split() for b in "len da tis bor nek mu fas gol".split()]
 TOWN = "Ford Mill Bridge Haven Cross Hill Moor Gate".split()
 RIVER = "Water Brook Beck Run Stream Burn Flow Creek".split()
 COMPANY = "Works Motors Foundry Bank Press Foods Glass Steel".split()
 TRADE = "painter singer doctor writer pilot teacher farmer miner".split()
+NAME_WORDS = (*FIRST, *LAST, *STEM, *TOWN, *RIVER, *COMPANY)  # of all names
 YEARS = [str(year) for year in range(1901, 1931)]
 
 
@@ -64,8 +61,7 @@ class Lookup:
 
 @dataclass(frozen=True)
 class Question:
-    """`lookups` are the facts that the answer needs: in order for a bridge, in any order for the other
-    kinds."""
+    """`lookups`: the facts that the answer needs, for a bridge in this order."""
 
     id: str
     kind: str
@@ -96,11 +92,8 @@ def make_world(seed: int, split: str, people: int, places: int, words: int = 48)
     as easy to confuse as those of a large one. Raises ValueError if the split does not have enough names.
     """
     rng = random.Random(f"world-{seed}-{split}")
-    keep = {word for pool in (FIRST, LAST, STEM) for word in rng.sample(pool, words)} | {
-        *TOWN,
-        *RIVER,
-        *COMPANY,
-    }
+    keep = {*TOWN, *RIVER, *COMPANY}
+    keep.update(word for pool in (FIRST, LAST, STEM) for word in rng.sample(pool, words))
 
     def draw(first: Sequence[str], second: Sequence[str], count: int) -> list[str]:
         pool = [name for name in names(first, second, split) if keep.issuperset(name.split())]
@@ -121,9 +114,8 @@ def make_world(seed: int, split: str, people: int, places: int, words: int = 48)
         for person, town in facts["birthplace"].items()
     ]
     texts += [(town, f"The town {town} lies on the river {river}.") for town, river in facts["river"].items()]
-    texts += [
-        (name, f"The company {name} was founded by {person}.") for name, person in facts["founder"].items()
-    ]
+    founders = facts["founder"].items()
+    texts += [(name, f"The company {name} was founded by {person}.") for name, person in founders]
     passages = tuple(
         {"id": f"{split}-{i}", "contents": f'"{title}"\n{text}'} for i, (title, text) in enumerate(texts)
     )
@@ -135,39 +127,18 @@ def fresh_world(rng: random.Random) -> World:
     return make_world(rng.randrange(1 << 48), "train", people=20, places=10, words=12)
 
 
-def make_questions(world: World, count: int, seed: int, kinds: Sequence[str] = KINDS) -> list[Question]:
-    """`count` different questions, the `kinds` (which may repeat) in equal shares, in random order.
-
-    Raises ValueError if the world is too small for that many.
-    """
-    rng = random.Random(f"questions-{seed}-{world.split}")
-    found: dict[str, Question] = {}
-    misses = 0
-    while len(found) < count:
-        question = _ask(world, kinds[len(found) % len(kinds)], rng, f"{world.split}-{len(found)}")
-        if question.text not in found:
-            found[question.text] = question
-        elif (misses := misses + 1) > 100 * count:
-            raise ValueError(
-                f"this world does not have {count} different questions: ask fewer or make it larger"
-            )
-    questions = list(found.values())
-    rng.shuffle(questions)
-    return questions
-
-
 def _ask(world: World, kind: str, rng: random.Random, id_: str) -> Question:
     facts = world.facts
 
     def look(relation: str, entity: str) -> Lookup:
         return Lookup(entity, relation, facts[relation][entity])
 
-    def one(relation: str, count: int = 1) -> list[str]:
+    def sample(relation: str, count: int = 1) -> list[str]:
         return rng.sample(list(facts[relation]), count)
 
     if kind == "one_hop":
         relation = rng.choice(("birthplace", "birthplace", "year", "river", "founder"))
-        (entity,) = one(relation)
+        (entity,) = sample(relation)
         lookups = (look(relation, entity),)
         text = {
             "birthplace": "Where was {} born?",
@@ -177,26 +148,53 @@ def _ask(world: World, kind: str, rng: random.Random, id_: str) -> Question:
         }[relation].format(entity)
         gold = lookups[0].value
     elif kind == "bridge" and rng.random() < 0.5:
-        (person,) = one("birthplace")
+        (person,) = sample("birthplace")
         lookups = (look("birthplace", person), look("river", facts["birthplace"][person]))
         text, gold = f"Which river flows past the birthplace of {person}?", lookups[1].value
     elif kind == "bridge":
-        (company,) = one("founder")
+        (company,) = sample("founder")
         lookups = (look("founder", company), look("birthplace", facts["founder"][company]))
         text, gold = f"Where was the founder of {company} born?", lookups[1].value
     elif kind == "both":
         relation = rng.choice(("birthplace", "founder"))
         form = {"birthplace": "Where were {} and {} born?", "founder": "Who founded {} and {}?"}[relation]
-        lookups = tuple(look(relation, entity) for entity in one(relation, 2))
+        lookups = tuple(look(relation, entity) for entity in sample(relation, 2))
         text = form.format(*(lookup.entity for lookup in lookups))
         gold = " and ".join(lookup.value for lookup in lookups)
     else:
-        a, b = one("year", 2)
+        a, b = sample("year", 2)
         while facts["year"][a] == facts["year"][b]:
-            a, b = one("year", 2)
+            a, b = sample("year", 2)
         lookups = (look("year", a), look("year", b))
         text, gold = f"Who was born earlier, {a} or {b}?", min(a, b, key=facts["year"].__getitem__)
     return Question(id_, kind, text, gold, lookups)
+
+
+def make_questions(
+    world: World,
+    count: int,
+    seed: int | str,
+    kinds: Sequence[str] = KINDS,
+    ask: Callable[[World, str, random.Random, str], Question] = _ask,
+    name: str = "questions",
+) -> list[Question]:
+    """`count` different questions, the `kinds` (which may repeat) in equal shares, in random order.
+
+    `ask` draws a question of a kind, with an id; `name` distinguishes its draws. Raises ValueError if the
+    world is too small for that many.
+    """
+    rng = random.Random(f"{name}-{seed}-{world.split}")
+    by_text: dict[str, Question] = {}
+    misses = 0
+    while len(by_text) < count:
+        question = ask(world, kinds[len(by_text) % len(kinds)], rng, f"{world.split}-{len(by_text)}")
+        if question.text not in by_text:
+            by_text[question.text] = question
+        elif (misses := misses + 1) > 100 * count:
+            raise ValueError(f"this world does not have {count} different questions: ask for fewer")
+    questions = list(by_text.values())
+    rng.shuffle(questions)
+    return questions
 
 
 def to_row(question: Question, index: int, split: str, protocol: Protocol) -> QuestionRow:
@@ -251,31 +249,38 @@ def write_demo(
     which `make` makes of `seed`, `train` and `val`."""
     data = make(seed, train, val)
     out.mkdir(parents=True, exist_ok=True)
-    with open(out / "corpus.jsonl", "w", encoding="utf-8") as file:
-        file.writelines(json.dumps(passage, ensure_ascii=False) + "\n" for passage in data.passages)
+    write_json_lines(out / "corpus.jsonl", data.passages)
     for name, questions in (("train", data.train), ("val", data.val)):
         rows = (to_row(question, index, name, protocol) for index, question in enumerate(questions))
         write_rows(out / f"{name}.parquet", rows)
     return data
 
 
+def prompt_file(protocol: str) -> Path:
+    """The demo's prompt for a protocol: one of its own, if there is one."""
+    file = PROMPT_FILE.with_name(f"prompt_{protocol}.txt")
+    return file if file.exists() else PROMPT_FILE
+
+
 def demo_protocol(name: str) -> Protocol:
     """A shipped protocol with the demo's short prompt, which keeps a tiny policy's sequences short."""
-    own = Path(__file__).parent / f"prompt_{name}.txt"
-    return load_protocol(name, prompt=own.read_text(encoding="utf-8") if own.exists() else PROMPT)
+    return load_protocol(name, prompt=prompt_file(name).read_text(encoding="utf-8"))
 
 
 class WorldArguments(Arguments):
     """Which world, and where it is written."""
 
     out: Path = argument("folder for corpus.jsonl, train.parquet and val.parquet")
-    protocol: str = argument(f"one of {', '.join(protocol_names())}, or a YAML file", default="rag_r1_mq")
-    seed: int = argument("facts and questions are drawn from it", default=0)
-    train: int = argument("training questions", default=4000)
-    val: int = argument("held-out questions, about names never seen in training", default=160)
+    protocol: str = argument(f"protocol: {', '.join(protocol_names())}, or a YAML file", default="rag_r1_mq")
+    seed: int = argument("seed of the facts and the questions", default=0)
+    train: int = argument("number of training questions", default=4000)
+    val: int = argument(
+        "number of held-out questions, about names that do not occur in training", default=160
+    )
 
 
-def main(argv: Sequence[str] | None = None) -> None:
+@command_main(ValueError, OSError)
+def main(argv: Sequence[str] | None = None) -> int:
     args = read_arguments(
         WorldArguments,
         argv,
@@ -285,7 +290,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     data = write_demo(args.out, demo_protocol(args.protocol), args.seed, args.train, args.val)
     counts = f"{len(data.passages)} passages, {len(data.train)} training, {len(data.val)} held-out questions"
     print(f"{args.out}: {counts}")
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

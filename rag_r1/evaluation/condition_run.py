@@ -19,12 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from rag_r1.config.agent_setup import AgentSetup
-from rag_r1.data.annotations import (
-    AnnotationError,
-    read_answerable,
-    read_supporting,
-    with_supporting,
-)
+from rag_r1.data.annotations import read_answerable, read_supporting, with_supporting
+from rag_r1.data.errors import DataError
 from rag_r1.data.files.bad_rows import BadRows
 from rag_r1.data.rows import QuestionRow
 from rag_r1.evaluation.baselines import Condition
@@ -51,7 +47,7 @@ def prepare_evaluation(args: EvalArguments) -> RunSetup:
     if args.card and supporting is not None:
         try:
             rows = with_supporting(ready.questions.rows, supporting)
-        except AnnotationError as error:
+        except DataError as error:
             raise RunError(str(error)) from error
         ready = replace(ready, questions=replace(ready.questions, rows=rows))
     return ready
@@ -65,7 +61,7 @@ def read_annotations(args: EvalArguments) -> Any:
             read_answerable(args.answerable, bad)
         if args.supporting:
             supporting = read_supporting(args.supporting, bad)
-    except AnnotationError as error:
+    except DataError as error:
         raise RunError(str(error)) from error
     if bad.count and not args.skip_bad_rows:
         raise RunError(bad.refusal())

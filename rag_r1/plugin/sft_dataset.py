@@ -20,7 +20,8 @@ import torch
 from omegaconf import ListConfig
 from torch.utils.data import Dataset
 
-from rag_r1.data.sft_rows import SftRowError, SftTokens, protocol_of_rows, read_sft_rows
+from rag_r1.data.errors import DataError
+from rag_r1.data.sft_rows import SftTokens, protocol_of_rows, read_sft_rows
 from rag_r1.options.problems import plain
 
 
@@ -28,7 +29,7 @@ class SftDataset(Dataset):
     """Rows that `rag-r1 sft-data` wrote, as tokens; veRL calls it with its keys `data`.
 
     `data.protocol` is the name or the file of the protocol; by default the one that the rows name. Raises
-    SftRowError for files and rows that cannot be used.
+    DataError for files and rows that cannot be used.
     """
 
     def __init__(
@@ -40,15 +41,15 @@ class SftDataset(Dataset):
         max_samples: int = -1,
     ):
         if config.get("pad_mode", "no_padding") != "no_padding":
-            raise SftRowError("data.pad_mode must be no_padding: veRL's engines take nothing else")
+            raise DataError("data.pad_mode must be no_padding: veRL's engines take nothing else")
         if config.get("truncation", "error") != "error":
-            raise SftRowError("data.truncation must be error: a cut row is not what a rollout sees")
+            raise DataError("data.truncation must be error: a cut row is not what a rollout sees")
         files = list(parquet_files) if isinstance(parquet_files, list | ListConfig) else [parquet_files]
         self.rows = [row for file in files for row in read_sft_rows(file)]
         if 0 < max_samples < len(self.rows):
             self.rows = self.rows[:max_samples]
         if not self.rows:
-            raise SftRowError(f"{', '.join(map(str, files))}: no rows: make them with `rag-r1 sft-data`")
+            raise DataError(f"{', '.join(map(str, files))}: no rows: make them with `rag-r1 sft-data`")
         template = plain(config.get("apply_chat_template_kwargs")) or {}
         self.tokens = SftTokens(tokenizer, protocol_of_rows(self.rows, config.get("protocol")), template)
         self.max_length = int(config.get("max_length", 1024))
@@ -63,9 +64,9 @@ class SftDataset(Dataset):
         length = len(tokens.ids)
         if length > self.max_length:
             limit = f"data.max_length={self.max_length}"
-            raise SftRowError(f"the row {row.id!r} has {length} tokens, more than {limit}")
+            raise DataError(f"the row {row.id!r} has {length} tokens, more than {limit}")
         if tokens.mask[0]:
-            raise SftRowError(f"the row {row.id!r} has no prompt")
+            raise DataError(f"the row {row.id!r} has no prompt")
         return {
             "input_ids": torch.tensor(tokens.ids),
             "position_ids": torch.arange(length),

@@ -20,9 +20,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rag_r1.agent.records import RecordError, trajectory_of
+from rag_r1.data.errors import DataError
 from rag_r1.data.files.bad_rows import BadRows
 from rag_r1.data.rows import as_golds
-from rag_r1.data.sft_rows import SftRow, SftRowError, SftTokens
+from rag_r1.data.sft_rows import SftRow, SftTokens
 from rag_r1.protocols import Document
 from rag_r1.sft.llama_factory import sample_of
 from rag_r1.sft.segment import (
@@ -131,7 +132,7 @@ class SampleSelection:
         """The row with its numbers of tokens. Raises UnusableSampleError if there are too many."""
         try:
             encoded = self.tokens(row)
-        except SftRowError as error:
+        except DataError as error:
             raise UnusableSampleError("control_text", str(error)) from error
         targets = [len(self.tokens.encode(target)) for target in row.targets]
         context = len(encoded.ids) - targets[-1]

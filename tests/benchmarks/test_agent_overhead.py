@@ -21,10 +21,10 @@ def test_without_observations_nothing_is_repeated():
 
 
 def test_a_folder_without_trajectories_and_a_share_beyond_1_are_refused(tmp_path, capsys):
-    for arguments, told in (
+    for arguments, message in (
         (["--repeated-as", str(tmp_path)], "no step_*.jsonl"),
         (["--repeated", "1.5"], "a share, 0 to 1"),
     ):
         with pytest.raises(SystemExit):
             agent_overhead.main(arguments)
-        assert told in capsys.readouterr().err
+        assert message in capsys.readouterr().err

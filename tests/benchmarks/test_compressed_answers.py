@@ -10,13 +10,13 @@ from benchmarks import compressed_answers
 from benchmarks.compressed_answers import Loop, figures, queries_of, table
 
 
-def index(folder, found, em, rows=None):
+def index(folder, results, em, rows=None):
     """The folder of an index whose agent has played."""
     (folder / "run").mkdir(parents=True)
     means = {"em": em, "queries": 1.5, "recall": 0.9}
     report = {"figures": {name: {"mean": {"value": value}} for name, value in means.items()}}
     (folder / "run" / "report.json").write_text(json.dumps(report))
-    (folder / "found.json").write_text(json.dumps(found))
+    (folder / "found.json").write_text(json.dumps(results))
     (folder / "index.json").write_text(json.dumps({"memory": 16.4, "disk": rows or 0.0, "queries": 2}))
 
 
@@ -28,8 +28,8 @@ def out(tmp_path):
 
 
 def test_an_index_is_compared_with_exact_search_of_the_same_queries(out):
-    found = figures(out / "seed0" / "PQ4")
-    assert found["same"] == 0.5 and found["recall"] == pytest.approx(4 / 6)
+    figures_ = figures(out / "seed0" / "PQ4")
+    assert figures_["same"] == 0.5 and figures_["recall"] == pytest.approx(4 / 6)
     assert figures(out / "seed0" / "exact")["same"] == 1.0
 
 

@@ -16,23 +16,23 @@ def texts(number: int) -> dict:
     return {"input_ids": ids, "attention_mask": (ids % 4 < 3).long()}
 
 
-def own_states(features: dict) -> torch.Tensor:
+def states_of(features: dict) -> torch.Tensor:
     return torch.stack([features["input_ids"] + 1.0, torch.ones(features["input_ids"].shape)], dim=2)
 
 
 def rounded_together(features: dict) -> torch.Tensor:
-    states = own_states(features)
+    states = states_of(features)
     scale = states.max() / 8
     return (states / scale).round() * scale
 
 
 def test_padding_is_no_part_of_a_mean():
-    (found,) = mean_states(own_states, texts(1))
-    torch.testing.assert_close(found, torch.nn.functional.normalize(torch.tensor([2.0, 1.0]), dim=0))
+    (mean,) = mean_states(states_of, texts(1))
+    torch.testing.assert_close(mean, torch.nn.functional.normalize(torch.tensor([2.0, 1.0]), dim=0))
 
 
 def test_a_scale_for_the_whole_batch_shows():
-    assert moved_by_others(own_states, texts(8)) == 0
+    assert moved_by_others(states_of, texts(8)) == 0
     assert moved_by_others(rounded_together, texts(8)) > 0.01
 
 

@@ -16,11 +16,11 @@ def test_the_best_ten_are_those_of_the_largest_products_and_ties_are_in_corpus_o
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("what", ["speed", "recall"])
-def test_a_small_run_prints_a_table(what, towns, tmp_path, capsys):
-    assert main([what, *towns, "--rounds", "1", "--encoder-cache", str(tmp_path / "kept")]) == 0
+@pytest.mark.parametrize("measure", ["speed", "recall"])
+def test_a_small_run_prints_a_table(measure, towns, tmp_path, capsys):
+    assert main([measure, *towns, "--rounds", "1", "--encoder-cache", str(tmp_path / "kept")]) == 0
     printed = capsys.readouterr().out
-    if what == "speed":
+    if measure == "speed":
         assert "| one question at once |" in printed and "1.00 x" in printed
     else:
         assert "| torch float32 | torch float32 | 100.0% |" in printed, "recall@1: each town has its passage"

@@ -25,22 +25,22 @@ def run(script: str, *arguments: str | Path) -> str:
 
 def names_of(path: Path) -> set[str]:
     """What a module defines or imports at its top level, also within `if` and `try`."""
-    found = set()
+    names = set()
     blocks = [ast.parse(path.read_text(encoding="utf-8")).body]
     for block in blocks:
         for node in block:
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-                found.add(node.name)
+                names.add(node.name)
             elif isinstance(node, ast.Import | ast.ImportFrom):
-                found |= {(alias.asname or alias.name).partition(".")[0] for alias in node.names}
+                names |= {(alias.asname or alias.name).partition(".")[0] for alias in node.names}
             elif isinstance(node, ast.Assign | ast.AnnAssign):
                 targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-                found |= {
+                names |= {
                     name.id for target in targets for name in ast.walk(target) if isinstance(name, ast.Name)
                 }
             elif isinstance(node, ast.If | ast.Try):
                 blocks += [node.body, node.orelse]
-    return found
+    return names
 
 
 def file_of(module: str) -> Path:
@@ -103,9 +103,9 @@ def test_an_index_is_filled_up_and_still_finds_its_own_passages(recall, tmp_path
 
 @pytest.mark.full
 def test_the_presets_of_ten_passages_find_what_exact_search_finds(recall, tmp_path):
-    given = ["--index", recall[1] / "minilm", "--questions", recall[1] / "questions.jsonl"]
-    told = run("index_presets.py", "recall", *given, "--work", tmp_path)
-    header, _, _, *rows = told.splitlines()
+    arguments = ["--index", recall[1] / "minilm", "--questions", recall[1] / "questions.jsonl"]
+    output = run("index_presets.py", "recall", *arguments, "--work", tmp_path)
+    header, _, _, *rows = output.splitlines()
     assert header == "10 passages of 384 dimensions, 10 questions"
     assert [row.split(" | ")[0] for row in rows][::4] == ["| balanced (as built)", "| small (as built)"]
     assert all(row.split(" | ")[3] == "100.00%" for row in rows), "ten candidates are all passages"
@@ -114,35 +114,35 @@ def test_the_presets_of_ten_passages_find_what_exact_search_finds(recall, tmp_pa
 @pytest.mark.skipif(sys.platform != "linux", reason="left out: reads /proc, which only Linux has")
 def test_the_memory_of_a_preset_is_measured_in_processes(tmp_path):
     size = ("--passages", "3000", "--dimension", "16")
-    told = run("index_presets.py", "memory", "--work", tmp_path, *size, "--preset", "small")
-    assert "3000 random vectors of 16 dimensions" in told
-    assert "| small | mapped | " in told and "| small | read | " in told
+    output = run("index_presets.py", "memory", "--work", tmp_path, *size, "--preset", "small")
+    assert "3000 random vectors of 16 dimensions" in output
+    assert "| small | mapped | " in output and "| small | read | " in output
 
 
 @pytest.mark.full
 @pytest.mark.skipif(sys.platform != "linux", reason="left out: reads /proc, which only Linux has")
 def test_the_openmp_runtimes_of_torch_and_faiss_are_listed_with_the_threads_asked_for(recall):
     flags = ("--device", "cpu", "--encode-threads-alone", "1", "--encode-threads", "2")
-    told = run("openmp_runtimes.py", "--index", recall[1] / "minilm", *flags)
-    assert "OpenMP runtimes are loaded" in told and "torch" in told and "faiss" in told
-    assert "torch, one query: 1 threads" in told and "torch, a batch: 2 threads" in told
+    output = run("openmp_runtimes.py", "--index", recall[1] / "minilm", *flags)
+    assert "OpenMP runtimes are loaded" in output and "torch" in output and "faiss" in output
+    assert "torch, one query: 1 threads" in output and "torch, a batch: 2 threads" in output
 
 
 @pytest.mark.full
 @pytest.mark.skipif(sys.platform != "linux", reason="left out: reads /proc, which only Linux has")
 def test_a_large_index_is_built_served_and_measured(tmp_path):
-    told = run("large_index.py", "--work", tmp_path / "work", "--passages", "400", "--dimension", "8")
+    output = run("large_index.py", "--work", tmp_path / "work", "--passages", "400", "--dimension", "8")
     for line in ("| passages, 100 |", "| encode, 400 |", "| merge, 400 |", "| passages.arrow, on disk |"):
-        assert line in told
-    assert "| start to ready, files in cache |" in told and not (tmp_path / "work").exists()
+        assert line in output
+    assert "| start to ready, files in cache |" in output and not (tmp_path / "work").exists()
 
 
 def test_the_memory_of_a_build_does_not_grow_with_its_rows():
     """Eleven times as many rows, 20 MB more of them, need hardly more memory; a list of them would."""
-    told = run("data_memory.py", "--rows", "2000", "22000", "--near-duplicates", "0")
-    small, large = (line.strip("| ").split(" | ") for line in told.splitlines()[2:])
+    output = run("data_memory.py", "--rows", "2000", "22000", "--near-duplicates", "0")
+    small, large = (line.strip("| ").split(" | ") for line in output.splitlines()[2:])
     assert [line[0] for line in (small, large)] == ["2,000", "22,000"]
-    assert float(large[-1]) - float(small[-1]) < 60, told
+    assert float(large[-1]) - float(small[-1]) < 60, output
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)

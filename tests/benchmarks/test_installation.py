@@ -38,7 +38,7 @@ def clone(tmp_path: Path, monkeypatch) -> Path:
     return folder
 
 
-def told(clone: Path, capsys, monkeypatch, *arguments: str) -> list[str]:
+def table_lines(clone: Path, capsys, monkeypatch, *arguments: str) -> list[str]:
     """The lines of the tables."""
     spec = importlib.util.spec_from_file_location("installation", BENCHMARK)
     module = importlib.util.module_from_spec(spec)
@@ -53,7 +53,7 @@ def told(clone: Path, capsys, monkeypatch, *arguments: str) -> list[str]:
 
 
 def test_each_installer_begins_with_empty_caches_and_then_finds_its_own(clone: Path, capsys, monkeypatch):
-    header, _, *rows = told(clone, capsys, monkeypatch)
+    header, _, *rows = table_lines(clone, capsys, monkeypatch)
     assert header == "| installer | cache | torch | seconds | GB on disk |"
     assert [row.split(" | ")[:3] + row.split(" | ")[4:] for row in rows] == [
         [f"| {installer}", cache, "2.13.0+cpu", "0.0 |"]
@@ -61,18 +61,18 @@ def test_each_installer_begins_with_empty_caches_and_then_finds_its_own(clone: P
         for cache in ("empty", "filled")
     ], "a file with two names counts once: 0.04 GB"
     assert (clone.parent / "calls").read_text().splitlines() == [
-        f"{installer} cpu cached={found} file:///own" for installer in ("uv", "pip") for found in (0, 1)
+        f"{installer} cpu cached={cached} file:///own" for installer in ("uv", "pip") for cached in (0, 1)
     ]
 
 
 def test_the_demo_is_a_fresh_clone_and_pypi_only_hides_what_pip_is_told(clone: Path, capsys, monkeypatch):
     (clone / "scripts" / "setup_env.sh").write_text("exit 1")  # not committed
-    shown = told(clone, capsys, monkeypatch, "--installers", "--demo", "--pypi-only")
-    assert len(shown) == 3 and shown[-1].startswith("| 2.13.0+cpu | ")
+    lines = table_lines(clone, capsys, monkeypatch, "--installers", "--demo", "--pypi-only")
+    assert len(lines) == 3 and lines[-1].startswith("| 2.13.0+cpu | ")
     assert (clone.parent / "calls").read_text() == "uv cpu cached=0 pypi\n"
 
 
 def test_a_failed_installation_ends_it_with_what_was_said(clone: Path, capsys, monkeypatch):
     (clone / "scripts" / "setup_env.sh").write_text("echo no space; exit 3")
     with pytest.raises(SystemExit, match="(?s)ended with status 3.*no space"):
-        told(clone, capsys, monkeypatch)
+        table_lines(clone, capsys, monkeypatch)

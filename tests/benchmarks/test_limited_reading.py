@@ -15,7 +15,9 @@ def test_both_ways_read_the_same_files_to_the_same_corpus(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["limited_reading.py", "--files", "8", "--rounds", "1"])
     monkeypatch.setattr(parsers.workers, "start", parsers.workers.start)  # put back afterwards
     limited_reading.main()
-    told = capsys.readouterr().out
-    assert "8 files: 2 .txt, 2 .md, 2 .html, 2 .pdf" in told and "median seconds of processor time" in told
-    here, there = re.findall(r"([\d,]+) bytes of corpus", told)
+    output = capsys.readouterr().out
+    assert (
+        "8 files: 2 .txt, 2 .md, 2 .html, 2 .pdf" in output and "median seconds of processor time" in output
+    )
+    here, there = re.findall(r"([\d,]+) bytes of corpus", output)
     assert here == there != "0"

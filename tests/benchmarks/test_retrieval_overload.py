@@ -42,8 +42,8 @@ def test_a_bar_that_is_missed_is_counted(storm, memory, alive, missed):
 
 
 def test_no_two_questions_are_equal():
-    asked = list(itertools.islice(overload.numbered(["a", "b", "a"]), 1000))
-    assert len(set(asked)) == 1000
+    questions = list(itertools.islice(overload.numbered(["a", "b", "a"]), 1000))
+    assert len(set(questions)) == 1000
 
 
 async def test_questions_that_are_answered_leave_nothing_to_collect():

@@ -40,12 +40,12 @@ def test_the_stages_of_the_ceiling_get_the_device_and_an_exact_index_is_also_sea
     if factory == "Flat":
         write_manifest(compressed, dense_manifest())
     monkeypatch.setattr(retrieval_processes, "running", running)
-    with retrieval_processes.stages(compressed, ["Where?"], 4, 3, compressed, device) as found:
-        assert len(found) == len(searches)
+    with retrieval_processes.stages(compressed, ["Where?"], 4, 3, compressed, device) as stages:
+        assert len(stages) == len(searches)
     assert [command[-1] for command in started] == ["encode", *searches]
     for command in started:
-        given = command[command.index("--device") + 1] if "--device" in command else None
-        assert given == device
+        value = command[command.index("--device") + 1] if "--device" in command else None
+        assert value == device
 
 
 def test_a_compressed_index_is_refused_for_a_server_that_does_not_rescore(compressed, monkeypatch, capsys):

@@ -23,13 +23,13 @@ def test_two_servers_are_compared_and_give_the_same_ids(minilm_index, tmp_path):
     ours = ("retrieval_server/start_retrieval.py", "--index", minilm_index, "--cache-size", 0)
     theirs = (*ours, "--max-batch", 1)
     common = ["--questions", minilm_index.parent / "questions.jsonl", "--seconds", 5, "--rounds", 1]
-    with server_process(*ours) as one, server_process(*theirs) as other:
-        a, b = one.url, other.url
-        shown = run_script(
+    with server_process(*ours) as first, server_process(*theirs) as other:
+        a, b = first.url, other.url
+        output = run_script(
             BENCHMARK, "--url", a, "--url", b, "--clients", 4, "--json", tmp_path / "r.json", *common
         )
-        assert "10 of 10 questions" in shown
-        assert f"{a} / {b}: " in shown and "errors none; 0 of " in shown
+        assert "10 of 10 questions" in output
+        assert f"{a} / {b}: " in output and "errors none; 0 of " in output
         rounds = json.loads((tmp_path / "r.json").read_text())
         assert all(rounds[url][0]["latencies"] for url in (a, b))
         assert "open loop, 20 per second" in run_script(BENCHMARK, "--url", a, "--rate", 20, *common)
@@ -40,8 +40,8 @@ def test_two_servers_are_compared_and_give_the_same_ids(minilm_index, tmp_path):
 @pytest.mark.full
 def test_the_ceiling_needs_no_server(minilm_index):
     questions = ["--questions", minilm_index.parent / "questions.jsonl", "--rounds", 1]
-    shown = run_script(BENCHMARK, "--ceiling", minilm_index, *questions)
-    assert "encoder + search, alone, batches of 64" in shown and "answers differ" not in shown
+    output = run_script(BENCHMARK, "--ceiling", minilm_index, *questions)
+    assert "encoder + search, alone, batches of 64" in output and "answers differ" not in output
 
 
 @pytest.mark.full
@@ -58,17 +58,17 @@ def test_the_original_and_ours_are_started_compared_and_stopped(minilm_index, tm
         "    return {'result': [[{'document': {'id': 'nobody'}, 'score': 1.0}] for _ in queries]}\n"
         "uvicorn.run(app, host='0.0.0.0', port=8000)\n"
     )
-    given = ["--anchor", "search-r1", stand_in, "--index", minilm_index, "--device", "cpu"]
+    arguments = ["--anchor", "search-r1", stand_in, "--index", minilm_index, "--device", "cpu"]
     common = ["--questions", minilm_index.parent / "questions.jsonl"]
     common += ["--seconds", 0.5, "--rounds", 1, "--clients", 2]
     more = ["--ours", "GOMP_SPINCOUNT=1 --search-threads-alone 1", "--restarts", 2]
-    shown = run_script(BENCHMARK, *given, *common, *more)
-    assert shown.count(" 0 of 10 questions") == shown.count(" 10 of 10 questions") == 1
-    assert shown.count("errors none") == 3 and "in each of 2 starts" in shown
-    assert shown.count("started ") == 6
+    output = run_script(BENCHMARK, *arguments, *common, *more)
+    assert output.count(" 0 of 10 questions") == output.count(" 10 of 10 questions") == 1
+    assert output.count("errors none") == 3 and "in each of 2 starts" in output
+    assert output.count("started ") == 6
     for name in ("ours", "Search-R1's", "ours GOMP_SPINCOUNT=1 --search-threads-alone 1"):
-        assert len([line for line in shown.splitlines() if line.startswith(f"{name}  ")]) == 1
-    for line in shown.splitlines():
+        assert len([line for line in output.splitlines() if line.startswith(f"{name}  ")]) == 1
+    for line in output.splitlines():
         if line.startswith("started "):
             with pytest.raises(httpx.TransportError):
                 httpx.get(line.split()[-1])
@@ -82,13 +82,13 @@ class Measured:
 
 
 def test_the_ceiling_counts_every_question_with_the_time_of_its_batch():
-    one = benchmark.Ceiling("stages", Measured(), batch=2, questions=5).round()
-    assert one.latencies == [0.2, 0.2, 0.4, 0.4, 0.1] and one.seconds == pytest.approx(0.7)
-    assert one.qps == pytest.approx(5 / 0.7) and one.other_ids is None
+    round_ = benchmark.Ceiling("stages", Measured(), batch=2, questions=5).round()
+    assert round_.latencies == [0.2, 0.2, 0.4, 0.4, 0.1] and round_.seconds == pytest.approx(0.7)
+    assert round_.qps == pytest.approx(5 / 0.7) and round_.other_ids is None
 
 
 @pytest.mark.parametrize(
-    "given, reason",
+    "arguments, reason",
     [
         (["--anchor", "bm25", "."], "the only anchor is search-r1"),
         (["--anchor", "search-r1", "."], "belong together"),
@@ -100,9 +100,9 @@ def test_the_ceiling_counts_every_question_with_the_time_of_its_batch():
         (["--anchor", "search-r1", ".", "--index", "i", "--ours", ""], "each once"),
     ],
 )
-def test_an_anchor_that_cannot_be_started_is_refused(given, reason, capsys):
+def test_an_anchor_that_cannot_be_started_is_refused(arguments, reason, capsys):
     with pytest.raises(SystemExit):
-        benchmark.parse_args(given)
+        benchmark.parse_args(arguments)
     assert reason in capsys.readouterr().err
 
 
@@ -118,8 +118,8 @@ def test_what_arrives_within_a_round_counts_whenever_it_was_asked_for(monkeypatc
             return ["a"]
 
     work = benchmark.load.closed_loop(Slow("slow", "http://x", None, 3), itertools.repeat("q"), 1, 1.1)
-    found = asyncio.run(work)
-    assert found.seconds == 1.1 and found.latencies == pytest.approx([0.4, 0.4, 0.4])
+    round_ = asyncio.run(work)
+    assert round_.seconds == 1.1 and round_.latencies == pytest.approx([0.4, 0.4, 0.4])
 
 
 def test_a_server_without_an_answer_in_a_round_has_no_ratio(capsys):
@@ -130,10 +130,10 @@ def test_a_server_without_an_answer_in_a_round_has_no_ratio(capsys):
 
 
 def test_percentiles_and_ratios_are_those_of_the_answers():
-    one = benchmark.Round(seconds=2.0, latencies=[0.1, 0.4, 0.2, 0.3], errors=Counter({"503": 2}))
-    assert one.qps == 2.0
-    assert [one.percentile(share) for share in (0.0, 0.5, 0.95)] == [100.0, 300.0, 400.0]
-    row = benchmark.line("server", [one, benchmark.Round(seconds=1.0, latencies=[0.1] * 4)])
+    round_ = benchmark.Round(seconds=2.0, latencies=[0.1, 0.4, 0.2, 0.3], errors=Counter({"503": 2}))
+    assert round_.qps == 2.0
+    assert [round_.percentile(share) for share in (0.0, 0.5, 0.95)] == [100.0, 300.0, 400.0]
+    row = benchmark.line("server", [round_, benchmark.Round(seconds=1.0, latencies=[0.1] * 4)])
     assert "3.0" in row and "2 x 503" in row and "0 of 8 answers" in row
 
 

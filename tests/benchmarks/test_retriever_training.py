@@ -55,7 +55,7 @@ def command(tmp_path, monkeypatch):
         raise AssertionError("a split was trained")
 
     monkeypatch.setattr(retriever_training, "trained", refused)
-    monkeypatch.setattr(retriever_training, "found_in", refused)
+    monkeypatch.setattr(retriever_training, "search_results", refused)
 
     def make(**changed) -> list[str]:
         flags = {"corpus": "c", "questions": "q", "recipe": "r", "k": 5, "encoder": "minilm", "device": "cpu"}
@@ -108,9 +108,9 @@ def test_a_result_of_files_that_have_changed_since_is_refused(command, tmp_path,
 
 def test_a_result_that_does_not_say_its_settings_is_refused_before_anything_is_trained(command, tmp_path):
     result = put_result(command(), tmp_path / "work")
-    found = json.loads(result.read_text())
-    del found["settings"]
-    result.write_text(json.dumps(found))
+    result_ = json.loads(result.read_text())
+    del result_["settings"]
+    result.write_text(json.dumps(result_))
     (result.parent / "settings.json").unlink()
     result.parent.rename(result.parent.with_name("split1"))
     with pytest.raises(SystemExit, match="split1/result.json: made with other settings"):

@@ -37,15 +37,15 @@ class Watched:
 
     inner: object
     inside: dict = field(default_factory=lambda: {"generate": 0, "search": 0})
-    seen: list = field(default_factory=list)  # (what, how many of each were inside, queries)
+    calls: list = field(default_factory=list)  # (what, how many of each were inside, queries)
 
-    async def _call(self, what, *args):
-        self.inside[what] += 1
-        self.seen.append((what, dict(self.inside), args[0]))
+    async def _call(self, method, *args):
+        self.inside[method] += 1
+        self.calls.append((method, dict(self.inside), args[0]))
         try:
-            return await getattr(self.inner, what)(*args)
+            return await getattr(self.inner, method)(*args)
         finally:
-            self.inside[what] -= 1
+            self.inside[method] -= 1
 
     async def generate(self, *args):
         return await self._call("generate", *args)
@@ -72,11 +72,11 @@ def played(bench, name, slots=None, capacity=None):
         engine = Watched(None, searcher.inside)
         watched = []
         for job in jobs:
-            one = Watched(job.engine, searcher.inside, engine.seen)
-            watched.append(schedules.Job(job.id, job.question, job.prompt_ids, one, job.pause))
+            engine_ = Watched(job.engine, searcher.inside, engine.calls)
+            watched.append(schedules.Job(job.id, job.question, job.prompt_ids, engine_, job.pause))
         budget = simulated.roomy(LOAD.most_turns)
         args = (watched, searcher, bench.protocol, budget, bench.codec, slots, capacity)
-        return await schedules.play(name, *args), engine.seen, searcher.seen, jobs
+        return await schedules.play(name, *args), engine.calls, searcher.calls, jobs
 
     return asyncio.run(main())
 
@@ -90,8 +90,8 @@ def test_all_schedules_play_the_turns_that_were_drawn(bench):
         assert outcome.statuses == {"answered": LOAD.trajectories}
         assert [len(record.turns) for record in outcome.records] == [len(plan) for plan in plans]
         for record, plan in zip(outcome.records, plans, strict=True):
-            asked = [query for turn in record.turns for query in turn.queries]
-            assert asked == [turn.query for turn in plan if turn.query]
+            queries = [query for turn in record.turns for query in turn.queries]
+            assert queries == [turn.query for turn in plan if turn.query]
         texts.add(json.dumps([record.generated_text for record in outcome.records]))
     assert len(texts) == 1
 
@@ -156,8 +156,8 @@ def test_cost_is_shown_against_trajectories_and_turns(capsys, tmp_path):
     out = tmp_path / "rows.json"
     small = ["--scale-trajectories", "2", "4", "--scale-turns", "2", "--speed", "400"]
     assert rollout.main(["scale", *small, "--json", str(out)]) == 0
-    shown = capsys.readouterr().out
-    assert "4 trajectories" in shown and "64 trajectories x 2 turns" in shown
+    output = capsys.readouterr().out
+    assert "4 trajectories" in output and "64 trajectories x 2 turns" in output
     rows = json.loads(out.read_text())
     assert [row["schedule"] for row in rows] == ["async", "lockstep"] * 3
     assert all(row["turns"] == 128 for row in rows[-2:])
@@ -166,10 +166,10 @@ def test_cost_is_shown_against_trajectories_and_turns(capsys, tmp_path):
 @pytest.mark.full
 def test_the_schedules_are_compared_against_a_real_retrieval_server():
     flags = ["--trajectories", 8, "--speed", 20, "--slots", 0]
-    shown = run_script("benchmarks/rollout.py", *flags)
-    lines = [line for line in shown.splitlines() if line.startswith("sigma")]
+    output = run_script("benchmarks/rollout.py", *flags)
+    lines = [line for line in output.splitlines() if line.startswith("sigma")]
     assert [line.split()[4] for line in lines] == list(schedules.NAMES) * 2
-    assert "failed" not in shown
+    assert "failed" not in output
 
 
 @pytest.mark.parametrize(

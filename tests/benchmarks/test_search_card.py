@@ -49,7 +49,9 @@ def test_finished_cards_become_a_table_and_one_picture(tmp_path, capsys):
         folder.mkdir(parents=True)
         (folder / "search_card.json").write_text(json.dumps(made))
     benchmark.main(["--seeds", "0", "1", "--out", str(tmp_path)])
-    told = capsys.readouterr().out
-    assert "| the real run | 0.90 | 0.90 | 0.90 |" in told and told.count("| ") > len(PROBES)
-    assert "seed 0: searches; all held" in told and "seed 1: searches; missed: gold >= the real run" in told
+    output = capsys.readouterr().out
+    assert "| the real run | 0.90 | 0.90 | 0.90 |" in output and output.count("| ") > len(PROBES)
+    assert (
+        "seed 0: searches; all held" in output and "seed 1: searches; missed: gold >= the real run" in output
+    )
     assert (tmp_path / "search_card.png").read_bytes()[:4] == b"\x89PNG"

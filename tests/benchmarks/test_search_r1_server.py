@@ -63,12 +63,17 @@ def test_the_file_of_the_checkout_is_run_with_the_indexs_parts_on_the_processor(
         ((first, second),) = ask(served.url, ["Where is Ulm?"])
         assert len(ask(served.url, ["a", "b"], topk=5)[1]) == 5
     assert [hit["document"]["contents"].split('"')[1] for hit in (first, second)] == TOWNS[:2]
-    seen = first["document"]
-    assert (seen["dtype"], seen["moved"], seen["retriever_name"]) == ("torch.float32", "cpu", "dense")
-    assert (
-        Path(seen["index_path"]) == minilm_index / "faiss.index" and (Path(seen["retriever_model"])).is_dir()
+    settings = first["document"]
+    assert (settings["dtype"], settings["moved"], settings["retriever_name"]) == (
+        "torch.float32",
+        "cpu",
+        "dense",
     )
-    assert not Path(seen["corpus_path"]).exists(), "the passages that were written out are removed"
+    assert (
+        Path(settings["index_path"]) == minilm_index / "faiss.index"
+        and (Path(settings["retriever_model"])).is_dir()
+    )
+    assert not Path(settings["corpus_path"]).exists(), "the passages that were written out are removed"
     served.log.seek(0)
     assert "a bar" not in served.log.read()
 

@@ -49,23 +49,23 @@ def test_an_index_is_made_searched_and_served_and_nothing_of_it_twice(tmp_path):
     write_jsonl(tmp_path / "questions.jsonl", questions)
     flags = ["--work", tmp_path / "work", "--questions", tmp_path / "questions.jsonl", "--passages", 3000]
     flags += ["--block", 1000, "--cells", 8, "--nprobe", 4, "--layers", 1]
-    shown = run_script("benchmarks/size_and_speed.py", *flags)
+    output = run_script("benchmarks/size_and_speed.py", *flags)
     for line in (
         "3,000 passages of 768 dimensions, RR768,IVF8,RaBitQ, 4 cells searched",
         "| search alone, all a second time: p50, p95 |",
         "| server, one question over HTTP, all a second time |",
         "| server, different cells that the questions ask | 8 |",
     ):
-        assert line in shown
+        assert line in output
     for _ in range(2):
         flags.append("--remove")
-        assert run_script("benchmarks/size_and_speed.py", *flags) == shown
+        assert run_script("benchmarks/size_and_speed.py", *flags) == output
         assert not (tmp_path / "work" / "index").exists()
 
 
 def test_a_folder_of_another_run_is_refused(tmp_path):
     (tmp_path / "results.json").write_text(json.dumps({"run": {"passages": 5}}))
     (tmp_path / "questions.jsonl").write_text('{"question": "Where?"}\n')
-    given = ["--work", str(tmp_path), "--questions", str(tmp_path / "questions.jsonl")]
+    arguments = ["--work", str(tmp_path), "--questions", str(tmp_path / "questions.jsonl")]
     with pytest.raises(SystemExit, match="choose another folder"):
-        main(given)
+        main(arguments)

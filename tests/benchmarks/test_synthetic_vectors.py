@@ -48,21 +48,23 @@ def test_too_few_real_vectors_have_no_neighbourhoods():
 
 
 def test_a_neighbourhood_is_the_vector_itself_and_its_nearest():
-    found = neighbourhoods(REAL)
-    own = np.arange(len(REAL))
-    np.testing.assert_array_equal(found[:, 0], own)
+    indices = neighbourhoods(REAL)
+    rows = np.arange(len(REAL))
+    np.testing.assert_array_equal(indices[:, 0], rows)
     scores = REAL @ REAL.T
     for row in (0, 7, 399):
-        others = np.delete(own, row)
+        others = np.delete(rows, row)
         best = others[np.argsort(-scores[row, others])[:32]]
-        assert set(found[row, 1:].tolist()) == set(best.tolist())
+        assert set(indices[row, 1:].tolist()) == set(best.tolist())
 
 
 def test_they_lie_as_near_to_each_other_as_the_real_ones_and_independent_noise_does_not():
     made = SyntheticVectors(REAL, 400)[:]
     noise = np.random.default_rng(1).standard_normal(REAL.shape).astype(np.float32)
     noise /= np.linalg.norm(noise, axis=1, keepdims=True)
-    real, ours, theirs = (nearest(one, one[:200], 11)[:, 1:].mean() for one in (REAL, made, noise))
+    real, ours, theirs = (
+        nearest(vectors, vectors[:200], 11)[:, 1:].mean() for vectors in (REAL, made, noise)
+    )
     assert abs(ours - real) < 0.1 < real - theirs
 
 
@@ -76,9 +78,9 @@ def test_a_larger_corpus_is_denser():
 
 def test_questions_move_with_the_passages_that_answer_them():
     draw = np.random.default_rng(2)
-    asked = REAL[:40] + 0.15 * draw.standard_normal((40, 24)).astype(np.float32)
-    asked /= np.linalg.norm(asked, axis=1, keepdims=True)
-    real = RealVectors(REAL, asked, [[row] for row in range(40)])
+    questions_ = REAL[:40] + 0.15 * draw.standard_normal((40, 24)).astype(np.float32)
+    questions_ /= np.linalg.norm(questions_, axis=1, keepdims=True)
+    real = RealVectors(REAL, questions_, [[row] for row in range(40)])
     vectors = SyntheticVectors(REAL, 40_000)
     questions, rows = synthetic_questions(vectors, real, 60)
     assert questions.shape == (60, 24) and len(set(rows.tolist())) == 60
@@ -88,27 +90,27 @@ def test_questions_move_with_the_passages_that_answer_them():
         assert parent < 40, "the parent is a passage that answers a question"
     golds = np.concatenate([vectors[row : row + 1] for row in rows.tolist()])
     near = (questions * golds).sum(axis=1).mean()
-    assert abs(near - (asked * REAL[:40]).sum(axis=1).mean()) < 0.1
+    assert abs(near - (questions_ * REAL[:40]).sum(axis=1).mean()) < 0.1
 
 
 def test_the_local_dimension_of_points_on_a_sphere_is_that_of_the_sphere():
     draw = np.random.default_rng(0).standard_normal((20_000, 4)).astype(np.float32)
     draw /= np.linalg.norm(draw, axis=1, keepdims=True)
-    found = nearest(draw, draw[:500], 101)[:, 1:]
-    assert local_dimension(found, 100) == pytest.approx(3, rel=0.1)
+    similarities = nearest(draw, draw[:500], 101)[:, 1:]
+    assert local_dimension(similarities, 100) == pytest.approx(3, rel=0.1)
 
 
 def test_what_the_power_law_expects_is_what_a_larger_sample_of_the_same_has():
     many = clustered(8000)
     first, dimension = power_of_first(many[:2000])
-    found = nearest(many, many[:500], 11)[:, 1:].mean(axis=0)
+    similarities = nearest(many, many[:500], 11)[:, 1:].mean(axis=0)
     assert expected(2000, first, dimension, 2000, 1) == pytest.approx(1 - first**2 / 2)
-    assert expected(2000, first, dimension, 8000, 1) == pytest.approx(found[0], abs=0.03)
+    assert expected(2000, first, dimension, 8000, 1) == pytest.approx(similarities[0], abs=0.03)
 
 
 def test_a_row_lies_nearer_to_its_parent_than_to_nearly_all_other_passages():
     vectors = SyntheticVectors(REAL, 200)
     parents = vectors.parents(0)[:200]
     scores = vectors[:] @ REAL.T
-    own = scores[np.arange(200), parents]
-    assert np.median((scores > own[:, None]).sum(axis=1)) < 10
+    own_scores = scores[np.arange(200), parents]
+    assert np.median((scores > own_scores[:, None]).sum(axis=1)) < 10

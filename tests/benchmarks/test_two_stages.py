@@ -43,7 +43,7 @@ def test_only_balanced_searches_count_and_unknown_rewards_are_left_out():
 
 def test_a_trajectory_asks_for_a_name_if_its_first_note_says_so():
     notes = ["a name", "some words", "every name"]
-    records = [record(0, f" I take a note of {what}.{SEARCH}", ANSWER, f1=0) for what in notes]
+    records = [record(0, f" I take a note of {label}.{SEARCH}", ANSWER, f1=0) for label in notes]
     records.append(record(0, ANSWER, " I take a note of a name.", f1=0))
     assert two_stages.summarise(records)["name"] == pytest.approx(2 / 4)
 
@@ -54,8 +54,8 @@ def test_the_steps_of_the_second_stage_are_counted_on_and_its_first_validation_i
     first, second = tmp_path / "stage1", tmp_path / "stage2"
     dump(first, "val", record(0, ANSWER), record(6, SEARCH, ANSWER, f1=0.25))
     dump(second, "val", record(0, ANSWER, f1=0.75), record(4, SEARCH, ANSWER, f1=1.0))
-    found = two_stages.curve([first, second], "val")
-    assert {step: point["F1"] for step, point in found.items()} == {0: 0.0, 6: 0.25, 10: 1.0}
+    curve = two_stages.curve([first, second], "val")
+    assert {step: point["F1"] for step, point in curve.items()} == {0: 0.0, 6: 0.25, 10: 1.0}
 
 
 def finished_runs() -> list[dict]:
@@ -93,8 +93,8 @@ def test_the_page_goes_beside_the_runs_and_elsewhere_only_if_told_so(tmp_path, p
     (policy / "config.json").write_text("{}")
     pages = Path(__file__).parents[2] / "docs" / "results"
     before = {path: path.stat().st_mtime_ns for path in pages.rglob("*")}
-    given = ["--results", str(elsewhere)] if published else []
-    two_stages.main(["--seeds", "0", "1", "--out", str(out), "--policy", str(policy), *given])
+    arguments = ["--results", str(elsewhere)] if published else []
+    two_stages.main(["--seeds", "0", "1", "--out", str(out), "--policy", str(policy), *arguments])
     page = (elsewhere if published else out) / "two_stages.md"
     assert "| 1 | stage 2 | 10 |" in page.read_text() and page.with_suffix(".png").exists()
     assert (out / "two_stages.md").exists() != published

@@ -86,25 +86,23 @@ def test_rows_that_are_written_one_by_one_are_those_of_a_list_in_one_schema(tmp_
     write_rows(tmp_path / "list", plain)
     assert pq.read_table(tmp_path / "plain").equals(pq.read_table(tmp_path / "list"))
     assert pq.ParquetFile(tmp_path / "plain").num_row_groups == 2
-    told = {"hops": 2, "supporting_titles": ["A", "B"], "part_answers": [["x"], ["y", "z"]]}
-    for name, metadata in (("all", told), ("none", {}), ("again", told)):
+    values = {"hops": 2, "supporting_titles": ["A", "B"], "part_answers": [["x"], ["y", "z"]]}
+    for name, metadata in (("all", values), ("none", {}), ("again", values)):
         with RowWriter(tmp_path / name) as writer:
             writer.add(replace(ROW, metadata=metadata))
     assert pq.read_schema(tmp_path / "all") == pq.read_schema(tmp_path / "none")
     assert (tmp_path / "all").read_bytes() == (tmp_path / "again").read_bytes()
     [read] = map(QuestionRow.from_row, read_rows(tmp_path / "all"))
-    assert read == replace(ROW, metadata=told) and set(told) < set(SOURCE_METADATA)
+    assert read == replace(ROW, metadata=values) and set(values) < set(SOURCE_METADATA)
 
 
 def test_an_error_while_writing_leaves_the_file_of_before_and_names_the_row(tmp_path: Path):
     path = tmp_path / "train.parquet"
     path.write_bytes(b"before")
-    with (
-        pytest.raises(ValueError, match="row made/train/1: undeclared metadata colour"),
-        RowWriter(path) as writer,
-    ):
+    message = "row made/train/1: undeclared metadata colour"
+    with pytest.raises(ValueError, match=message), RowWriter(path) as writer:
         writer.add(replace(ROW, metadata={"colour": "red"}))
-    assert [(one.name, one.read_bytes()) for one in tmp_path.iterdir()] == [("train.parquet", b"before")]
+    assert [(file.name, file.read_bytes()) for file in tmp_path.iterdir()] == [("train.parquet", b"before")]
 
 
 def test_the_columns_are_verls():
@@ -134,32 +132,17 @@ def test_verls_batch_is_read_as_the_file_is():
     assert QuestionRow.from_row({"uid": "u"}).id == "u"
 
 
+KEYS = "question id split target ground_truth role content index".split()
+COLUMNS = "prompt raw_prompt data_source reward_model extra_info uid".split()
+arrays = st.just(np.array(["x", "y"], dtype=object))
 cells = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.floats()
-    | texts
-    | st.just(np.array(["x", "y"], dtype=object)),
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.dictionaries(
-            st.sampled_from(
-                ["question", "id", "split", "target", "ground_truth", "role", "content", "index"]
-            ),
-            inner,
-            max_size=4,
-        )
-    ),
+    st.none() | st.booleans() | st.integers() | st.floats() | texts | arrays,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(KEYS), inner, max_size=4),
     max_leaves=12,
 )
 
 
-@given(
-    st.dictionaries(
-        st.sampled_from(["prompt", "raw_prompt", "data_source", "reward_model", "extra_info", "uid"]), cells
-    )
-)
+@given(st.dictionaries(st.sampled_from(COLUMNS), cells))
 def test_any_row_can_be_read(row):
     read = QuestionRow.from_row(row)
     assert isinstance(read.question, str) and isinstance(read.id, str) and read.split

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rag_r1.data.sft_rows import Piece, SftRow, SftRowError, protocol_of_rows, read_sft_rows, write_sft_rows
+from rag_r1.data.errors import DataError
+from rag_r1.data.sft_rows import Piece, SftRow, protocol_of_rows, read_sft_rows, write_sft_rows
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 pieces = st.lists(
@@ -22,7 +23,7 @@ rows = st.builds(
     protocol=texts,
     kind=texts,
     messages=st.lists(messages, max_size=3).map(tuple),
-    pieces=pieces.map(lambda given: (*given, Piece("target", True, True))),
+    pieces=pieces.map(lambda pieces: (*pieces, Piece("target", True, True))),
     context_tokens=st.integers(0, 9999),
     target_tokens=st.integers(0, 9999),
 )
@@ -39,13 +40,13 @@ def test_what_is_written_is_read_back(tmp_path_factory, written):
 
 
 def test_a_file_that_is_missing_or_is_another_is_named_with_the_remedy(tmp_path):
-    with pytest.raises(SftRowError, match="none.parquet: there is no such file.*sft-data"):
+    with pytest.raises(DataError, match="none.parquet: there is no such file.*sft-data"):
         list(read_sft_rows(tmp_path / "none.parquet"))
     (tmp_path / "text.parquet").write_text("text")
-    with pytest.raises(SftRowError, match="text.parquet: is no parquet file"):
+    with pytest.raises(DataError, match="text.parquet: is no parquet file"):
         list(read_sft_rows(tmp_path / "text.parquet"))
     pq.write_table(pa.table({"prompt": ["a"]}), tmp_path / "rl.parquet")
-    with pytest.raises(SftRowError, match="rl.parquet: has no column id, question"):
+    with pytest.raises(DataError, match="rl.parquet: has no column id, question"):
         list(read_sft_rows(tmp_path / "rl.parquet"))
 
 
@@ -55,13 +56,13 @@ def test_a_row_whose_observation_is_a_target_is_refused_with_its_file(tmp_path):
     spoilt = table.to_pylist()
     spoilt[0]["pieces"][0]["generated"] = False
     pq.write_table(pa.Table.from_pylist(spoilt, table.schema), tmp_path / "rows.parquet")
-    with pytest.raises(SftRowError, match="rows.parquet: an observation is marked as a target"):
+    with pytest.raises(DataError, match="rows.parquet: an observation is marked as a target"):
         list(read_sft_rows(tmp_path / "rows.parquet"))
 
 
 def test_the_protocol_is_the_one_that_all_rows_name():
     assert protocol_of_rows([ROW], None).name == "rag_r1_mq"
-    with pytest.raises(SftRowError, match="data.protocol is 'rag_r1_sq'"):
+    with pytest.raises(DataError, match="data.protocol is 'rag_r1_sq'"):
         protocol_of_rows([ROW], "rag_r1_sq")
-    with pytest.raises(SftRowError, match="data.protocol: "):
+    with pytest.raises(DataError, match="data.protocol: "):
         protocol_of_rows([ROW], "no_such_protocol")

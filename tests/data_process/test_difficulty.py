@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from data_process.difficulty import PUBLISHED, read_difficulties, select
 from rag_r1.data.difficulty_class import difficulty_class
+from rag_r1.data.errors import DataError
 from rag_r1.data.files.qa_parquet import question_key
-from rag_r1.data.files.questions import DataError, Question
+from rag_r1.data.files.questions import Question
 
-
-def questions(source: str, *classes: str | None) -> list[Question]:
-    return [Question(f"{source} {i}?", ("x",), f"{source}-{i}") for i in range(len(classes))]
-
-
-def lines(path, *rows):
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
+from .conftest import write_lines
 
 
 def test_the_published_stages_have_350_and_8148_questions():
@@ -46,24 +38,25 @@ def test_a_class_is_the_number_of_rollouts_until_one_is_right(rollouts, right, n
 
 
 def test_difficulties_are_found_by_id_and_by_the_questions_words(tmp_path):
-    path = lines(
-        tmp_path / "d.jsonl", {"id": "h-1", "rollouts": 3}, {"question": "Who is Ada?", "rollouts": 30}
-    )
-    known = read_difficulties(path)
+    rows = {"id": "h-1", "rollouts": 3}, {"question": "Who is Ada?", "rollouts": 30}
+    known = read_difficulties(write_lines(tmp_path / "d.jsonl", *rows))
     assert known.of(Question("anything", ("x",), "h-1")) == "easy"
     assert known.of(Question("who is ADA", ("x",), "h-2")) == "hard"
     assert known.of(Question("Who is Bob?", ("x",))) is None
 
 
 def test_our_own_trajectory_records_count_as_rollouts_in_the_order_played(tmp_path):
-    late = [{"question": "Late?", "rewards": {"cover_em": float(i == 11)}} for i in range(15)]
-    never = [{"question": "Never?", "rewards": {"cover_em": 0.0}} for _ in range(21)]
-    unclear = [{"question": "Unclear?", "rewards": {"cover_em": 0.0}} for _ in range(20)]
-    failed = [{"question": "Soon?", "rewards": {"cover_em": None}}] * 12
-    soon = [{"question": "Soon?", "rewards": {"cover_em": 1.0}}]
-    known = read_difficulties(lines(tmp_path / "d.jsonl", *late, *never, *unclear, *failed, *soon))
-    classes = [known.of(Question(text, ("x",))) for text in ("Late?", "Never?", "Unclear?", "Soon?")]
-    assert classes == ["medium", "hard", None, "easy"]
+    rewards = {
+        "Late?": [float(i == 11) for i in range(15)],
+        "Never?": [0.0] * 21,
+        "Unclear?": [0.0] * 20,
+        "Soon?": [None] * 12 + [1.0],
+    }
+    rows = [
+        {"question": text, "rewards": {"cover_em": em}} for text, listed in rewards.items() for em in listed
+    ]
+    known = read_difficulties(write_lines(tmp_path / "d.jsonl", *rows))
+    assert [known.of(Question(text, ("x",))) for text in rewards] == ["medium", "hard", None, "easy"]
 
 
 @pytest.mark.parametrize(
@@ -88,32 +81,32 @@ def test_a_file_that_tells_no_difficulty_is_refused_with_its_line(tmp_path, text
 MAKE_UP = {("hotpotqa", "medium"): 2, ("hotpotqa", "hard"): 1, ("2wiki", "medium"): 3}
 
 
-def classes(questions_by_source, names):
-    known = {
-        q.id: name
-        for qs, ns in zip(questions_by_source.values(), names, strict=True)
-        for q, name in zip(qs, ns, strict=True)
+def draw(seed: int = 0, **classes: list[str | None]):
+    """What is drawn for MAKE_UP from questions of these classes, `h` of HotpotQA and `w` of 2Wiki."""
+    made = {
+        name: [Question(f"{name} {i}?", ("x",), f"{name}-{i}") for i in range(len(of))]
+        for name, of in classes.items()
     }
-    return lambda question: known[question.id]
+    class_of = {q.id: name for key, of in classes.items() for q, name in zip(made[key], of, strict=True)}
+    sources = {"hotpotqa": made["h"], "2wiki": made["w"]}
+    return select(sources, MAKE_UP, lambda question: class_of[question.id], set(), seed)
 
 
 def test_every_class_is_drawn_as_often_as_asked_for_and_a_shortfall_is_told_with_what_there_was():
-    names = ["medium", "medium", "medium", "hard", "easy"], ["medium", "hard", None]
-    made = {"hotpotqa": questions("h", *names[0]), "2wiki": questions("w", *names[1])}
-    drawn = select(made, MAKE_UP, classes(made, names), set(), seed=0)
-    assert [(e["source"], e["class"], e["asked"], e["taken"]) for e in drawn.told] == [
+    drawn = draw(h=["medium", "medium", "medium", "hard", "easy"], w=["medium", "hard", None])
+    assert [(e["source"], e["class"], e["asked"], e["taken"]) for e in drawn.counts] == [
         ("hotpotqa", "medium", 2, 2),
         ("hotpotqa", "hard", 1, 1),
         ("2wiki", "medium", 3, 1),
     ]
-    there = "1 hard, 1 medium, 1 unclassified"
+    available = "1 hard, 1 medium, 1 unclassified"
     assert drawn.shortfalls == [
-        f"2wiki medium: 1 of 3 questions; usable and not in the validation set are {there}"
+        f"2wiki medium: 1 of 3 questions; usable and not in the validation set are {available}"
     ]
 
 
 def test_without_difficulties_a_sources_counts_are_drawn_from_all_of_its_questions():
-    made = {"hotpotqa": questions("h", *[None] * 4)}
+    made = {"hotpotqa": [Question(f"{i}?", ("x",)) for i in range(4)]}
     drawn = select(made, MAKE_UP, None, set(), seed=0)
     assert len(drawn.questions) == 3
     assert drawn.shortfalls == [
@@ -122,14 +115,7 @@ def test_without_difficulties_a_sources_counts_are_drawn_from_all_of_its_questio
 
 
 def test_the_validation_sets_questions_and_repeats_are_not_drawn():
-    made = {
-        "hotpotqa": [
-            Question("A?", ("x",)),
-            Question("a", ("x",)),
-            Question("B?", ("x",)),
-            Question("C?", ("x",)),
-        ]
-    }
+    made = {"hotpotqa": [Question(text, ("x",)) for text in ("A?", "a", "B?", "C?")]}
     drawn = select(made, {("hotpotqa", "any"): 4}, None, {question_key("b")}, seed=0)
     assert {q.question for q in drawn.questions} == {"A?", "C?"}
 
@@ -139,12 +125,10 @@ NAMES = st.sampled_from(["easy", "medium", "hard", None])
 
 @given(st.lists(NAMES, max_size=12), st.lists(NAMES, max_size=12), st.integers(0, 9))
 def test_a_draw_is_repeatable_holds_each_question_once_and_only_of_the_classes_asked_for(hotpot, wiki, seed):
-    made = {"hotpotqa": questions("h", *hotpot), "2wiki": questions("w", *wiki)}
-    class_of = classes(made, (hotpot, wiki))
-    drawn = select(made, MAKE_UP, class_of, set(), seed)
-    assert drawn == select(made, MAKE_UP, class_of, set(), seed)
+    drawn = draw(seed, h=hotpot, w=wiki)
+    assert drawn == draw(seed, h=hotpot, w=wiki)
     ids = [q.id for q in drawn.questions]
-    assert len(set(ids)) == len(ids) == sum(entry["taken"] for entry in drawn.told)
-    for entry in drawn.told:
-        there = {"hotpotqa": hotpot, "2wiki": wiki}[entry["source"]].count(entry["class"])
-        assert entry["taken"] == min(entry["asked"], there)
+    assert len(set(ids)) == len(ids) == sum(entry["taken"] for entry in drawn.counts)
+    for entry in drawn.counts:
+        available = {"hotpotqa": hotpot, "2wiki": wiki}[entry["source"]].count(entry["class"])
+        assert entry["taken"] == min(entry["asked"], available)

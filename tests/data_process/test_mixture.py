@@ -8,7 +8,7 @@ import pytest
 
 from data_process.mixture import MixEntry, read_entries
 from data_process.sources import SOURCES
-from rag_r1.data.files.questions import DataError
+from rag_r1.data.errors import DataError
 
 
 def entries(tmp_path: Path, text: str) -> list[MixEntry]:
@@ -17,16 +17,12 @@ def entries(tmp_path: Path, text: str) -> list[MixEntry]:
 
 
 def test_a_flag_names_source_name_file_and_number():
-    flags = {
-        "train": ["nq", "questions:mine=a b/my.jsonl@500", "hotpotqa=x=y.json"],
-        "test": ["nq=hub:dev@7"],
-    }
-    nq, mine, hotpotqa = SOURCES["nq"], SOURCES["questions"], SOURCES["hotpotqa"]
-    assert read_entries(flags, None) == [
-        MixEntry("test", nq, "nq", hub_split="dev", take=7),
-        MixEntry("train", nq, "nq"),
-        MixEntry("train", mine, "mine", Path("a b/my.jsonl"), take=500),
-        MixEntry("train", hotpotqa, "hotpotqa", Path("x=y.json")),
+    train = ["nq", "questions:mine=a b/my.jsonl@500", "hotpotqa=x=y.json"]
+    assert read_entries({"train": train, "test": ["nq=hub:dev@7"]}, None) == [
+        MixEntry("test", SOURCES["nq"], "nq", hub_split="dev", take=7),
+        MixEntry("train", SOURCES["nq"], "nq"),
+        MixEntry("train", SOURCES["questions"], "mine", Path("a b/my.jsonl"), take=500),
+        MixEntry("train", SOURCES["hotpotqa"], "hotpotqa", Path("x=y.json")),
     ]
 
 
@@ -62,6 +58,9 @@ def test_a_wrong_flag_is_named(flag, message):
         read_entries({"train": [flag]}, None)
 
 
+WHOLE = "a whole number of at least 1"
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -72,14 +71,11 @@ def test_a_wrong_flag_is_named(flag, message):
         ("train: [nq]", "train, entry 1: must be keys and values"),
         (
             "train: [{source: nq}, {source: nq, n: 5}]",
-            "train, entry 2: unknown key entry.n: use one of source, name, file",
+            "entry 2: unknown key entry.n: use one of source, name",
         ),
         ("train: [{file: x.json}]", "entry 1: there is no source ''"),
-        (
-            "train: [{source: nq, take: many}]",
-            "entry.take must be .*a whole number of at least 1.*, not 'many'",
-        ),
-        ("train: [{source: nq, join: true}]", "entry.join must be a whole number of at least 1, not True"),
+        ("train: [{source: nq, take: many}]", f"entry.take must be .*{WHOLE}.*, not 'many'"),
+        ("train: [{source: nq, join: true}]", f"entry.join must be {WHOLE}, not True"),
         ("train: [{source: nq, file: 3}]", "entry.file must be .*a text.*, not 3"),
         ("train: [{source: nq, file: x.json, hub_split: dev}]", "either a file or a split of the Hub"),
         ("train: []", "nothing to read"),

@@ -19,7 +19,7 @@ from data_process.near_duplicates import (
     near_duplicates,
     require_library,
 )
-from rag_r1.data.files.questions import DataError
+from rag_r1.data.errors import DataError
 
 LONG = "Which river flows through the town in which the composer of the opera Fidelio was born?"
 rensa = pytest.mark.skipif(
@@ -28,8 +28,10 @@ rensa = pytest.mark.skipif(
 )
 
 
-def found(questions: list[str], similarity: float) -> list[tuple[int, int]]:
-    return [(near.one, near.first) for near in near_duplicates(questions, questions.__getitem__, similarity)]
+def pairs_of(questions: list[str], similarity: float) -> list[tuple[int, int]]:
+    return [
+        (near.later, near.first) for near in near_duplicates(questions, questions.__getitem__, similarity)
+    ]
 
 
 def test_similarity_is_that_of_the_words_not_of_case_spaces_or_the_last_sign():
@@ -48,7 +50,7 @@ def test_the_bands_find_the_pairs_that_are_promised_and_fit_into_a_signature(sim
 @given(st.lists(st.integers(0, 5), max_size=40))
 def test_candidates_share_a_hash_and_every_later_question_has_the_first_one(hashes):
     pairs = list(_candidates(np.array(hashes, dtype=np.uint64)))
-    assert all(one > first and hashes[one] == hashes[first] for one, first in pairs)
+    assert all(later > first and hashes[later] == hashes[first] for later, first in pairs)
     for place, value in enumerate(hashes):
         first = hashes.index(value)
         assert first == place or (place, first) in pairs
@@ -64,9 +66,9 @@ def test_a_word_more_or_a_typing_error_is_found_and_another_question_or_the_same
         LONG.replace("Fidelio", "Fidello"),
         "What is the capital of the country in which the inventor of the telephone died?",
     ]
-    assert sorted(found(questions, 0.8)) == [(2, 0), (3, 0)]
-    assert found(questions, 0.99) == []
-    assert found([LONG, LONG.upper()], 0.8) == []  # the report of repeated questions has these
+    assert sorted(pairs_of(questions, 0.8)) == [(2, 0), (3, 0)]
+    assert pairs_of(questions, 0.99) == []
+    assert pairs_of([LONG, LONG.upper()], 0.8) == []  # the report of repeated questions has these
 
 
 @rensa
@@ -79,7 +81,7 @@ def test_the_work_is_linear_even_if_all_questions_are_alike():
         return questions[number]
 
     near = list(near_duplicates(questions, at, 0.8))
-    assert sorted(one.one for one in near) == list(range(1, 300))
+    assert sorted(later.later for later in near) == list(range(1, 300))
     assert len(looked) < 300 * 2 * 4 * bands(0.8)[0]
 
 
@@ -92,13 +94,13 @@ def test_nearly_all_pairs_of_the_wanted_similarity_are_found_and_no_others(seed)
     words = ["".join(draw.choices("abcdefghij", k=6)) for _ in range(400)]
     questions = []
     for _ in range(100):
-        asked = draw.choices(words, k=14)
-        questions.append(" ".join(asked))
-        asked[draw.randrange(14)] = draw.choice(words)
-        questions.append(" ".join(asked))
+        words_of_question = draw.choices(words, k=14)
+        questions.append(" ".join(words_of_question))
+        words_of_question[draw.randrange(14)] = draw.choice(words)
+        questions.append(" ".join(words_of_question))
     pairs = {(i + 1, i) for i in range(0, 200, 2) if 0.8 <= jaccard(questions[i], questions[i + 1]) < 1}
-    reported = found(questions, 0.8)
-    assert all(0.8 <= jaccard(questions[one], questions[first]) < 1 for one, first in reported)
+    reported = pairs_of(questions, 0.8)
+    assert all(0.8 <= jaccard(questions[later], questions[first]) < 1 for later, first in reported)
     assert len(pairs & set(reported)) >= 0.8 * len(pairs)
 
 

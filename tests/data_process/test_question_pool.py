@@ -24,7 +24,7 @@ def entry(split: str = "train", name: str = "made", take: int | None = None, joi
 @contextmanager
 def pool(folder: Path, listed: list[tuple[MixEntry, list[Question]]], seed: int = 0):
     """A pool with the rows of each entry."""
-    with QuestionPool(folder / "pool.sqlite", [one for one, _ in listed], seed) as made:
+    with QuestionPool(folder / "pool.sqlite", [entry for entry, _ in listed], seed) as made:
         for number, (_, questions) in enumerate(listed):
             made.add(number, questions)
         yield made
@@ -71,8 +71,8 @@ def test_the_validation_set_is_drawn_before_train_is_compared_with_it(tmp_path):
         assert made.overlap() == 0
         assert made.counts(0) == {None: 10, "not drawn": 30}
         assert made.counts(1) == {None: 30, "removed: stands in the test set": 10}
-        told = [(row.split, first.split, outcome) for row, first, outcome in made.repeats()]
-        assert told == [("train", "test", "removed: stands in the test set")] * 10
+        repeats = [(row.split, first.split, outcome) for row, first, outcome in made.repeats()]
+        assert repeats == [("train", "test", "removed: stands in the test set")] * 10
 
 
 some_rows = st.lists(st.tuples(st.sampled_from("AaBbCD"), st.sampled_from(["x", "X", "y"])), max_size=12)
@@ -93,13 +93,13 @@ def test_repetitions_and_overlap_are_those_that_the_scripts_find(tmp_path_factor
         (entry(), [*kept_in_any_case, *made[0]]),
         (entry(name="two"), made[1]),
     ]
-    with pool(tmp_path_factory.mktemp("pool"), listed) as found:
-        found.deduplicate()
-        found.drop_overlap()
+    with pool(tmp_path_factory.mktemp("pool"), listed) as pool_:
+        pool_.deduplicate()
+        pool_.drop_overlap()
         for split in expected:
-            kept = [pooled.question for pooled in found.kept() if pooled.split == split.name]
+            kept = [pooled.question for pooled in pool_.kept() if pooled.split == split.name]
             assert kept == split.questions
         removed = sum(repeat.removed for split in expected for repeat in split.repeats)
-        outcomes = [outcome for _, _, outcome in found.repeats()]
+        outcomes = [outcome for _, _, outcome in pool_.repeats()]
         assert sum(outcome.startswith("removed") for outcome in outcomes) == removed
         assert outcomes.count("kept: same question, other answers") == sum(s.other_answers for s in expected)

@@ -2,57 +2,43 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
-import pyarrow.parquet as pq
 import pytest
 
 from data_process.r1_searcher import main
 from rag_r1.protocols import load_protocol
 
-ROOT = Path(__file__).parents[2]
-DATA = Path(os.environ.get("RAG_R1_DATA") or ROOT.parent / "shared" / "data")
-real_data = pytest.mark.skipif(
-    not (DATA / "r1_searcher").is_dir(),
-    reason="left out: R1-Searcher's data is not here (set RAG_R1_DATA to its folder)",
-)
+from .conftest import DATA, ROOT, needs_data, read_split, read_summary, write_lines
 
-
-def read(folder: Path, split: str = "train") -> list[dict]:
-    return pq.read_table(folder / f"{split}.parquet").to_pylist()
-
-
-def summary(folder: Path) -> dict:
-    return json.loads((folder / "data_summary.json").read_text())
+real_data = needs_data(DATA / "r1_searcher")
 
 
 @pytest.fixture
 def files(tmp_path):
     """Published rows, raw rows of both sources, their difficulties, and a validation set."""
-    published = [
-        {"idx": 7, "question": "P1?", "answer": "x", "pred_anses": ["", "x"]},
-        {"idx": 8, "question": "V?", "answer": "y", "gen_text_store": ""},
-    ]
-    raw = {
-        name: [
+    rows = {
+        "published": [
+            {"idx": 7, "question": "P1?", "answer": "x", "pred_anses": ["", "x"]},
+            {"idx": 8, "question": "V?", "answer": "y", "gen_text_store": ""},
+        ],
+        "rollouts": [{"id": f"{name}{i}", "rollouts": 5 + 5 * i} for name in "hw" for i in range(6)],
+        "validation": [{"question": "V?", "answer": "y"}, {"question": "h1?", "answer": "x"}],
+    }
+    for name in "hw":
+        rows[name] = [
             {"_id": f"{name}{i}", "question": f"{name}{i}?", "answer": "x", "context": []} for i in range(6)
         ]
-        for name in ("h", "w")
-    }
-    rollouts = [{"id": f"{name}{i}", "rollouts": 5 + 5 * i} for name in ("h", "w") for i in range(6)]
-    paths = {name: tmp_path / f"{name}.json" for name in ("published", "h", "w", "rollouts", "validation")}
-    paths["published"].write_text("".join(json.dumps(row) + "\n" for row in published))
-    paths["rollouts"].write_text("".join(json.dumps(row) + "\n" for row in rollouts))
-    paths["validation"].write_text(
-        json.dumps([{"question": "V?", "answer": "y"}, {"question": "h1?", "answer": "x"}])
-    )
-    for name in ("h", "w"):
-        paths[name].write_text(json.dumps(raw[name]))
-    return {name: str(path) for name, path in paths.items()}
+    return {name: write_lines(tmp_path / f"{name}.json", *listed) for name, listed in rows.items()}
+
+
+@pytest.fixture
+def raw(files) -> list[str]:
+    """Flags of raw rows with their difficulties."""
+    return ["--hotpotqa", files["h"], "--2wiki", files["w"], "--difficulty", files["rollouts"]]
 
 
 def call(out: Path, *arguments: str) -> int:
@@ -61,24 +47,23 @@ def call(out: Path, *arguments: str) -> int:
 
 def test_published_rows_become_verls_with_their_own_ids(files, tmp_path, capsys):
     out = tmp_path / "out"
-    given = ["--stage", "1", "--train", files["published"], "--validation", files["validation"]]
-    assert call(out, *given) == 0
-    [row] = read(out)
+    arguments = ["--stage", "1", "--train", files["published"], "--validation", files["validation"]]
+    assert call(out, *arguments) == 0
+    [row] = read_split(out)
     assert row["prompt"] == load_protocol("r1_searcher").messages("P1?")
     assert row["extra_info"]["id"] == "r1_searcher/train/7" and row["extra_info"]["protocol"] == "r1_searcher"
-    told = capsys.readouterr()
-    assert "1 questions of 2 rows (0 duplicates removed, 1 removed that are in test" in told.out
-    assert "note: 1 of the 350 questions that stage 1 was published with" in told.err
+    output = capsys.readouterr()
+    assert "1 questions of 2 rows (0 duplicates removed, 1 removed that are in test" in output.out
+    assert "note: 1 of the 350 questions that stage 1 was published with" in output.err
 
 
-def test_raw_rows_are_drawn_by_difficulty_and_what_is_missing_is_told(files, tmp_path, capsys):
+def test_raw_rows_are_drawn_by_difficulty_and_what_is_missing_is_told(files, raw, tmp_path, capsys):
     out = tmp_path / "out"
-    raw = ["--hotpotqa", files["h"], "--2wiki", files["w"], "--difficulty", files["rollouts"]]
     assert call(out, "--stage", "1", *raw, "--validation", files["validation"]) == 0
     # 10, 15 and 20 rollouts are medium; h1 (10 rollouts) stands in the validation set.
-    assert {row["extra_info"]["question"] for row in read(out)} == {"h2?", "h3?", "w1?", "w2?", "w3?"}
+    assert {row["extra_info"]["question"] for row in read_split(out)} == {"h2?", "h3?", "w1?", "w2?", "w3?"}
     assert "hotpotqa medium: 2 of 200 questions" in capsys.readouterr().err
-    assert summary(out)["drawn"][1] == {
+    assert read_summary(out)["drawn"][1] == {
         "source": "2wiki",
         "class": "medium",
         "asked": 150,
@@ -87,12 +72,11 @@ def test_raw_rows_are_drawn_by_difficulty_and_what_is_missing_is_told(files, tmp
     }
 
 
-def test_other_counts_take_the_place_of_the_published_ones(files, tmp_path, capsys):
+def test_other_counts_take_the_place_of_the_published_ones(raw, tmp_path, capsys):
     out = tmp_path / "out"
     counts = ["hotpotqa.medium=1", "hotpotqa.hard=0", "2wiki.medium=0", "2wiki.hard=2"]
-    raw = ["--hotpotqa", files["h"], "--2wiki", files["w"], "--difficulty", files["rollouts"]]
     assert call(out, "--stage", "2", *raw, *[part for c in counts for part in ("--count", c)]) == 0
-    assert [(e["source"], e["class"], e["taken"]) for e in summary(out)["drawn"]] == [
+    assert [(e["source"], e["class"], e["taken"]) for e in read_summary(out)["drawn"]] == [
         ("hotpotqa", "medium", 1),
         ("2wiki", "hard", 2),
     ]
@@ -101,9 +85,9 @@ def test_other_counts_take_the_place_of_the_published_ones(files, tmp_path, caps
 
 def test_without_difficulties_it_says_so(files, tmp_path, capsys):
     assert call(tmp_path / "out", "--stage", "1", "--hotpotqa", files["h"]) == 0
-    told = capsys.readouterr().err
-    assert "no --difficulty: drawn from all questions" in told
-    assert "2wiki any: 0 of 150 questions; usable and not in the validation set are none at all" in told
+    output = capsys.readouterr().err
+    assert "no --difficulty: drawn from all questions" in output
+    assert "2wiki any: 0 of 150 questions" in output
 
 
 @pytest.mark.parametrize(
@@ -114,7 +98,7 @@ def test_without_difficulties_it_says_so(files, tmp_path, capsys):
         (["--train", "{published}", "--count", "hotpotqa.medium=1"], "are for raw rows"),
         (["--hotpotqa", "{h}", "--count", "hotpot.medium=1"], "--count hotpot.medium=1: use SOURCE.CLASS=N"),
         (["--hotpotqa", "{h}", "--count", "hotpotqa.medium=x"], "--count hotpotqa.medium=x"),
-        (["--hotpotqa", "{h}", "--difficulty", "{h}"], "line 1: needs `question` or `id`"),
+        (["--hotpotqa", "{h}", "--difficulty", "{h}"], "line 1: needs `rollouts`"),
         (["--2wiki", "{w}", "--count", "2wiki.medium=0"], "nothing could be drawn"),
     ],
 )
@@ -127,14 +111,8 @@ def test_the_script_explains_itself_where_nothing_is_installed(tmp_path):
     command = [sys.executable, str(ROOT / "data_process" / "r1_searcher.py"), "--help"]
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment, check=True)
-    for word in (
-        "--stage",
-        "--hotpotqa",
-        "--2wiki",
-        "--difficulty",
-        "SOURCE.CLASS=N",
-        "r1_searcher_instruct",
-    ):
+    flags = ("--stage", "--hotpotqa", "--2wiki", "--difficulty")
+    for word in (*flags, "SOURCE.CLASS=N", "r1_searcher_instruct"):
         assert word in done.stdout
 
 
@@ -145,11 +123,11 @@ def test_the_published_rows_are_read_and_the_excerpt_is_told_from_the_whole(
 ):
     train = DATA / "r1_searcher" / f"stage_{stage}_first100.jsonl"
     validation = DATA / "qa" / "hotpotqa.jsonl"
-    arguments = ["--stage", str(stage), "--train", str(train), "--validation", str(validation)]
-    assert call(tmp_path, *arguments) == 0
-    rows, told = read(tmp_path), summary(tmp_path)["splits"]["train"]
-    assert (told["read"], told["malformed"]) == (100, 0)
-    assert len(rows) == told["written"] == 100 - told["duplicates"] - told["overlap_with_test"]
+    files = ["--train", str(train), "--validation", str(validation)]
+    assert call(tmp_path, "--stage", str(stage), *files) == 0
+    rows, counts = read_split(tmp_path), read_summary(tmp_path)["splits"]["train"]
+    assert (counts["read"], counts["malformed"]) == (100, 0)
+    assert len(rows) == counts["written"] == 100 - counts["duplicates"] - counts["overlap_with_test"]
     assert all(row["reward_model"]["ground_truth"]["target"] for row in rows)
     if len(rows) < published:
         assert f"{len(rows)} of the {published} questions" in capsys.readouterr().err
@@ -160,6 +138,6 @@ def test_raw_hotpotqa_and_2wiki_rows_are_read_and_the_counts_they_cannot_meet_ar
     raw = DATA / "raw_samples"
     files = raw / "hotpotqa_raw_distractor_20.json", raw / "2wikimultihopqa_raw_20.json"
     assert call(tmp_path, "--stage", "2", "--hotpotqa", str(files[0]), "--2wiki", str(files[1])) == 0
-    assert len(read(tmp_path)) == 40
-    told = capsys.readouterr().err
-    assert "hotpotqa any: 20 of 4561 questions" in told and "2wiki any: 20 of 3587 questions" in told
+    assert len(read_split(tmp_path)) == 40
+    output = capsys.readouterr().err
+    assert "hotpotqa any: 20 of 4561 questions" in output and "2wiki any: 20 of 3587 questions" in output

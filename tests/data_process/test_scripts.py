@@ -8,18 +8,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pyarrow.parquet as pq
 import pytest
 
 from data_process.command import main
 from rag_r1.protocols import load_protocol
 
-ROOT = Path(__file__).parents[2]
-DATA = Path(os.environ.get("RAG_R1_DATA") or ROOT.parent / "shared" / "data")
-real_data = pytest.mark.skipif(
-    not (DATA / "rag_r1").is_dir(),
-    reason="left out: RAG-R1's data is not here (set RAG_R1_DATA to its folder)",
-)
+from .conftest import COUNTS, DATA, ROOT, needs_data, read_split, read_summary, write_lines
+
+real_data = needs_data(DATA / "rag_r1")
 
 
 def run(script: str, *arguments: str | Path, **environment: str) -> subprocess.CompletedProcess:
@@ -30,21 +26,21 @@ def run(script: str, *arguments: str | Path, **environment: str) -> subprocess.C
     return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=env, check=False)
 
 
-def read(folder: Path, split: str) -> list[dict]:
-    return pq.read_table(folder / f"{split}.parquet").to_pylist()
-
-
 @pytest.fixture
 def files(tmp_path):
-    train = [{"question": f"T{i}?", "golden_answers": "x"} for i in (1, 2, 2, 3)] + [
-        {"question": "V1?", "answer": "y"}
-    ]
+    train = [{"question": f"T{i}?", "golden_answers": "x"} for i in (1, 2, 2, 3)]
+    train.append({"question": "V1?", "answer": "y"})
     (tmp_path / "train.json").write_text(json.dumps(train))
     (tmp_path / "bad_row.json").write_text(json.dumps([*train, {"question": ""}]))
-    (tmp_path / "val.jsonl").write_text(
-        json.dumps({"id": "v", "question": "V1?", "golden_answers": ["y", "z"]})
+    validation = write_lines(
+        tmp_path / "val.jsonl", {"id": "v", "question": "V1?", "golden_answers": ["y", "z"]}
     )
-    return ["--train", str(tmp_path / "train.json"), "--validation", str(tmp_path / "val.jsonl")]
+    return ["--train", str(tmp_path / "train.json"), "--validation", validation]
+
+
+def convert(out: Path, *arguments: str) -> int:
+    """Runs a script with defaults of its own, in this process."""
+    return main("", "rag_r1_sq", "hotpotqa", arguments=["--out", str(out), *arguments])
 
 
 @pytest.mark.slow
@@ -54,7 +50,7 @@ def test_sq_and_mq_differ_in_the_protocol_only(files, tmp_path):
         out = tmp_path / protocol
         result = run(script, "--out", out, *files)
         assert result.returncode == 0, result.stderr
-        rows[protocol] = read(out, "train") + read(out, "test")
+        rows[protocol] = read_split(out, "train") + read_split(out, "test")
         for row in rows[protocol]:
             assert row["extra_info"].pop("protocol") == protocol
             assert row.pop("prompt") == load_protocol(protocol).messages(row["extra_info"]["question"])
@@ -64,41 +60,34 @@ def test_sq_and_mq_differ_in_the_protocol_only(files, tmp_path):
 
 def test_what_was_left_out_is_told_and_written_down(files, tmp_path, capsys):
     files[1] = str(tmp_path / "bad_row.json")
-    given = ["--out", str(tmp_path / "out"), *files, "--skip-bad-rows"]
-    assert main("", "rag_r1_sq", "hotpotqa", arguments=given) == 0
+    assert convert(tmp_path / "out", *files, "--skip-bad-rows") == 0
     printed = capsys.readouterr()
-    assert (
-        "3 questions of 6 rows (1 duplicates removed, 1 removed that are in test, 1 malformed" in printed.out
-    )
+    told = "3 questions of 6 rows (1 duplicates removed, 1 removed that are in test, 1 malformed"
+    assert told in printed.out
     assert "bad_row.json, row 6: `question` must be a text" in printed.err
-    splits = json.loads((tmp_path / "out" / "data_summary.json").read_text())["splits"]
-    numbers = {
-        key: splits["train"][key]
-        for key in ("read", "malformed", "duplicates", "overlap_with_test", "written")
-    }
-    assert numbers == {"read": 6, "malformed": 1, "duplicates": 1, "overlap_with_test": 1, "written": 3}
+    splits = read_summary(tmp_path / "out")["splits"]
+    assert [splits["train"][key] for key in COUNTS] == [6, 1, 1, 1, 3]
     assert splits["test"]["written"] == 1
 
 
 def test_an_old_test_set_is_not_left_beside_new_rows_that_were_not_compared_with_it(files, tmp_path, capsys):
     out = tmp_path / "out"
-    assert main("", "rag_r1_sq", "made", arguments=["--out", str(out), *files]) == 0
+    assert convert(out, *files) == 0
     before = {path.name: path.read_bytes() for path in out.iterdir()}
-    assert main("", "rag_r1_sq", "made", arguments=["--out", str(out), *files[:2]]) == 1
-    told = capsys.readouterr().err
-    assert (
-        f"{out / 'test.parquet'} is there from an earlier run" in told and "Give --validation as well" in told
-    )
+    assert convert(out, *files[:2]) == 1
+    output = capsys.readouterr().err
+    assert f"{out / 'test.parquet'} is there from an earlier run" in output
+    assert "Give --validation as well" in output
     assert {path.name: path.read_bytes() for path in out.iterdir()} == before
     (out / "test.parquet").unlink()
-    assert main("", "rag_r1_sq", "made", arguments=["--out", str(out), *files[:2]]) == 0
+    assert convert(out, *files[:2]) == 0
 
 
 def test_a_prompt_and_a_name_of_ones_own(files, tmp_path):
     (tmp_path / "prompt.txt").write_text("Sag mir: {question}")
     options = ["--out", tmp_path / "out", "--source-name", "mine", "--prompt", tmp_path / "prompt.txt"]
     assert run("qa_search.py", *options, *files).returncode == 0
-    [row] = read(tmp_path / "out", "test")
+    [row] = read_split(tmp_path / "out", "test")
     assert row["prompt"] == [{"role": "user", "content": "Sag mir: V1?"}]
     assert (row["data_source"], row["extra_info"]["id"]) == ("mine", "mine/test/v")
 
@@ -119,22 +108,20 @@ def test_a_wrong_option_is_named(files, tmp_path, capsys, options, message):
     (tmp_path / "no_place.txt").write_text("no place")
     (tmp_path / "latin.txt").write_bytes(b"\xe9 {question}")
     filled = [option.format(tmp=tmp_path) for option in options]
-    out = str(tmp_path / "out")
-    assert main("", "rag_r1_sq", "hotpotqa", arguments=["--out", out, *files, *filled]) == 1
+    assert convert(tmp_path / "out", *files, *filled) == 1
     assert message.replace("{tmp}", str(tmp_path)) in capsys.readouterr().err
 
 
 def test_nothing_to_read_is_told_with_the_remedy(tmp_path, capsys):
-    assert main("", "rag_r1_sq", "mine", arguments=["--out", str(tmp_path)]) == 1
+    assert convert(tmp_path) == 1
     assert "give --train FILE and --validation FILE" in capsys.readouterr().err
 
 
 @pytest.mark.slow
 def test_without_a_network_the_remedy_is_told(tmp_path):
     pytest.importorskip("datasets")
-    result = run(
-        "hotpotqa_search.py", "--out", tmp_path / "out", HF_HUB_OFFLINE="1", HF_HOME=str(tmp_path / "hf")
-    )
+    offline = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "hf")}
+    result = run("hotpotqa_search.py", "--out", tmp_path / "out", **offline)
     assert result.returncode == 1
     assert "cannot load RUC-NLPIR/FlashRAG_datasets (hotpotqa, train)" in result.stderr
     assert "--train FILE --validation FILE" in result.stderr
@@ -152,16 +139,11 @@ def test_rag_r1s_own_files_lose_their_duplicates_and_overlap(
 ):
     source = DATA / "rag_r1" / folder
     files = ["--train", str(source / "train_data.json"), "--validation", str(source / "test_data.json")]
-    assert main("", "rag_r1_mq", "hotpotqa", arguments=["--out", str(tmp_path), *files]) == 0
-    splits = json.loads((tmp_path / "data_summary.json").read_text())["splits"]
-    written = train - duplicates - overlap
-    for name, expected in (
-        ("train", (train, 0, duplicates, overlap, written)),
-        ("test", (test, 0, 0, 0, test)),
-    ):
-        keys = ("read", "malformed", "duplicates", "overlap_with_test", "written")
-        assert tuple(splits[name][key] for key in keys) == expected
-    rows = read(tmp_path, "train") + read(tmp_path, "test")
+    assert convert(tmp_path, *files) == 0
+    splits, written = read_summary(tmp_path)["splits"], train - duplicates - overlap
+    assert [splits["train"][key] for key in COUNTS] == [train, 0, duplicates, overlap, written]
+    assert [splits["test"][key] for key in COUNTS] == [test, 0, 0, 0, test]
+    rows = read_split(tmp_path, "train") + read_split(tmp_path, "test")
     assert len({row["extra_info"]["id"] for row in rows}) == len(rows) == written + test
     assert len({row["extra_info"]["question"].casefold() for row in rows}) == len(rows)
 
@@ -177,7 +159,6 @@ def test_rag_r1s_own_files_lose_their_duplicates_and_overlap(
     ],
 )
 def test_flashrag_and_raw_files_are_read(tmp_path, name, n):
-    arguments = ["--out", str(tmp_path), "--validation", str(DATA / name)]
-    assert main("", "rag_r1_sq", "any", arguments=arguments) == 0
-    rows = read(tmp_path, "test")
+    assert convert(tmp_path, "--validation", str(DATA / name)) == 0
+    rows = read_split(tmp_path, "test")
     assert len(rows) == n and all(row["reward_model"]["ground_truth"]["target"] for row in rows)

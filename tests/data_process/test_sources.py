@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,16 +17,15 @@ from data_process.source_rows import read_source
 from data_process.sources import SOURCES
 from data_process.sources.multi_question import COMBINATIONS, combinations, join
 from data_process.sources.source_kind import HubSplit
+from rag_r1.data.errors import DataError
 from rag_r1.data.files.questions import Question
-from rag_r1.data.files.row_files import DataError
 from rag_r1.data.rows import SOURCE_METADATA, QuestionRow, RowWriter, read_rows, row_fault
 from rag_r1.rewards.terms.choice import is_choice
 
-ROOT = Path(__file__).parents[2]
-SAMPLES = Path(os.environ.get("RAG_R1_DATA") or ROOT.parent / "shared" / "data") / "raw_samples"
-real_data = pytest.mark.skipif(
-    not SAMPLES.is_dir(), reason="left out: the samples of raw files are not here (set RAG_R1_DATA)"
-)
+from .conftest import DATA, needs_data
+
+SAMPLES = DATA / "raw_samples"
+real_data = needs_data(SAMPLES)
 
 #: File -> its source, its rows, and how many of them tell supporting titles, a type and hops.
 FILES = {
@@ -55,7 +53,7 @@ def read(source: str, path: Path) -> list[Question | ValueError]:
     return [question for _, question in read_source(MixEntry("train", SOURCES[source], source, path))]
 
 
-def one(source: str, row: object) -> Question:
+def question_of(source: str, row: object) -> Question:
     return SOURCES[source].read_row(row, SOURCES)
 
 
@@ -72,22 +70,14 @@ def test_every_row_of_a_sample_is_a_valid_row(name, tmp_path):
     assert len(questions) == n and all(isinstance(question, Question) for question in questions)
     with RowWriter(tmp_path / "rows.parquet") as writer:
         for question in questions:
-            writer.add(
-                QuestionRow(
-                    question.question,
-                    question.golds,
-                    ({"role": "user", "content": question.question},),
-                    metadata=question.metadata,
-                )
-            )
+            prompt = ({"role": "user", "content": question.question},)
+            writer.add(QuestionRow(question.question, question.golds, prompt, metadata=question.metadata))
     rows = list(read_rows(tmp_path / "rows.parquet"))
     assert [row_fault(row) for row in rows] == [None] * n
     kept = [QuestionRow.from_row(row) for row in rows]
     assert [row.golds for row in kept] == [question.golds for question in questions]
-    told = [
-        sum(key in row.metadata for row in kept) for key in ("supporting_titles", "question_type", "hops")
-    ]
-    assert told == [titles, types, hops]
+    keys = ("supporting_titles", "question_type", "hops")
+    assert [sum(key in row.metadata for row in kept) for key in keys] == [titles, types, hops]
 
 
 @real_data
@@ -97,7 +87,6 @@ def test_a_corpus_is_not_a_file_of_questions():
             read(source, SAMPLES / CORPUS)
 
 
-@real_data
 @real_data
 @pytest.mark.parametrize("name", [name for name in FILES if name.startswith("med")])
 def test_of_a_multiple_choice_the_right_letter_and_its_text_are_right_and_no_other_option(name):
@@ -140,228 +129,150 @@ def test_the_same_questions_in_two_layouts_are_the_same():
 
 #: Rows in the layouts that the samples do not have, and the questions that they are.
 TITLES = {"supporting_titles": ["Ada", "Byron"]}
+
+
+def who(**columns: object) -> dict:
+    return {"question": "Who?", **columns}
+
+
+def answered(*golds: str, id: str | None = None, question: str = "Who?", **metadata: object) -> Question:
+    return Question(question, golds, id, metadata=metadata)
+
+
+FACTS = {"title": ["Ada", "Byron", "Ada"], "sent_id": [0, 1, 2]}
+STEPS = [
+    {"id": 1, "question": "Where?", "answer": "London", "support_paragraph": {"title": "L"}},
+    {"id": 2, "question": "When in #1?", "answer": 1843, "support_paragraph": None},
+    {"id": 3, "question": "Who in #2?", "answer": " Ada "},
+    {"id": 4, "question": "Who again?", "answer": "Ada"},
+]
+OPTIONS = {"opa": "x", "opb": "y", "opc": "z", "opd": "w"}
+MEM1 = [{"role": "user", "content": "Search. Answer the following questions: who is she?; where?\n"}]
+MEM1_TARGET = {"style": "rule", "ground_truth": {"target": [["Ada", "A. L."], ["London"]]}}
+MEM1_PARTS = {"parts": ["who is she?", "where?"], "part_answers": [["Ada", "A. L."], ["London"]]}
 LAYOUTS = [
-    ("nq", {"question": "who", "answer": ["Ada", "Ada L."]}, Question("who", ("Ada", "Ada L."))),
+    ("nq", who(answer=["Ada", "Ada L."]), answered("Ada", "Ada L.")),
     (
         "triviaqa",
         {"QuestionId": "tc_1", "Question": "Who?", "Answer": {"Value": "Ada", "Aliases": ["Ada L.", "Ada"]}},
-        Question("Who?", ("Ada", "Ada L."), "tc_1"),
+        answered("Ada", "Ada L.", id="tc_1"),
     ),
     (
         "triviaqa",
-        {"question_id": "tc_1", "question": "Who?", "answer": {"value": "Ada", "aliases": ["A. L."]}},
-        Question("Who?", ("Ada", "A. L."), "tc_1"),
+        who(question_id="tc_1", answer={"value": "Ada", "aliases": ["A. L."]}),
+        answered("Ada", "A. L.", id="tc_1"),
     ),
     (
         "popqa",
-        {
-            "id": 5,
-            "question": "Who?",
-            "prop": "author",
-            "s_wiki_title": "Ada",
-            "possible_answers": '["A", "B"]',
-        },
-        Question(
-            "Who?",
-            ("A", "B"),
-            "5",
-            metadata={"question_type": "author", "supporting_titles": ["Ada"], "hops": 1},
-        ),
+        who(id=5, prop="author", s_wiki_title="Ada", possible_answers='["A", "B"]'),
+        answered("A", "B", id="5", question_type="author", supporting_titles=["Ada"], hops=1),
     ),
     (
         "hotpotqa",  # FlashRAG
-        {
-            "id": "dev_0",
-            "question": "Who?",
-            "golden_answers": ["Ada"],
-            "metadata": {
-                "type": "bridge",
-                "level": "hard",
-                "supporting_facts": {"title": ["Ada", "Byron", "Ada"], "sent_id": [0, 1, 2]},
-                "context": {"title": ["Ada"], "sentences": [["..."]]},
-            },
-        },
-        Question(
-            "Who?",
-            ("Ada",),
-            "dev_0",
-            metadata={"question_type": "bridge", "level": "hard", "hops": 2, **TITLES},
+        who(
+            id="dev_0",
+            golden_answers=["Ada"],
+            metadata={"type": "bridge", "level": "hard", "supporting_facts": FACTS, "context": {}},
         ),
+        answered("Ada", id="dev_0", question_type="bridge", level="hard", hops=2, **TITLES),
     ),
+    ("2wikimultihopqa", who(id="x", golden_answers=["Ada"], metadata=None), answered("Ada", id="x")),
     (
         "2wikimultihopqa",
-        {"id": "x", "question": "Who?", "golden_answers": ["Ada"], "metadata": None},
-        Question("Who?", ("Ada",), "x"),
-    ),
-    (
-        "2wikimultihopqa",
-        {
-            "question": "Who?",
-            "answer": "Ada",
-            "supporting_facts": [{"title": "T", "sent_id": 0}],
-            "type": "new",
-        },
-        Question("Who?", ("Ada",), metadata={"question_type": "new", "supporting_titles": ["T"]}),
+        who(answer="Ada", supporting_facts=[{"title": "T", "sent_id": 0}], type="new"),
+        answered("Ada", question_type="new", supporting_titles=["T"]),
     ),
     (
         "musique",  # FlashRAG
-        {
-            "id": "3hop2__1_2_3",
-            "question": "Who?",
-            "golden_answers": ["Ada"],
-            "metadata": {
-                "question_decomposition": [
-                    {"id": 1, "question": "Where?", "answer": "London", "support_paragraph": {"title": "L"}},
-                    {"id": 2, "question": "When in #1?", "answer": 1843, "support_paragraph": None},
-                    {"id": 3, "question": "Who in #2?", "answer": " Ada "},
-                    {"id": 4, "question": "Who again?", "answer": "Ada"},
-                ]
-            },
-        },
-        Question(
-            "Who?",
-            ("Ada",),
-            "3hop2__1_2_3",
-            metadata={"question_type": "3hop2", "hops": 3, "step_answers": ["London", "1843", "Ada"]},
+        who(id="3hop2__1_2_3", golden_answers=["Ada"], metadata={"question_decomposition": STEPS}),
+        answered(
+            "Ada", id="3hop2__1_2_3", question_type="3hop2", hops=3, step_answers=["London", "1843", "Ada"]
         ),
     ),
-    (
-        "bamboogle",
-        {"Question": "When was the author of Emma born?", "Answer": 1775},
-        Question("When was the author of Emma born?", ("1775",), metadata={"hops": 2}),
-    ),
+    ("bamboogle", {"Question": "Who?", "Answer": 1775}, answered("1775", hops=2)),
     (
         "asearcher",
-        {"question": "Who?", "answer": ["Ada"], "aug_answer": ["A. L."], "source": "synthetic", "qid": "q7"},
-        Question("Who?", ("Ada", "A. L."), "q7", metadata={"question_type": "synthetic"}),
+        who(answer=["Ada"], aug_answer=["A. L."], source="synthetic", qid="q7"),
+        answered("Ada", "A. L.", id="q7", question_type="synthetic"),
     ),
     (
         "gsm8k",
-        {"question": "How many?", "answer": "It is 3 * <<3*5=15>>15\n#### 1,015"},
-        Question("How many?", ("1,015", "1015"), metadata={"question_type": "word_problem"}),
+        who(answer="It is 3 * <<3*5=15>>15\n#### 1,015"),
+        answered("1,015", "1015", question_type="word_problem"),
     ),
     (
         "medmcqa",
-        {
-            "id": "m",
-            "question": "Which?",
-            "opa": "x",
-            "opb": "y",
-            "opc": "z",
-            "opd": "w",
-            "cop": 1,
-            "exp": "y",
-        },
-        Question(
-            "Which?\nA. x\nB. y\nC. z\nD. w",
-            ("y", "B", "B. y"),
-            "m",
-            metadata={"question_type": "multiple_choice"},
+        who(id="m", **OPTIONS, cop=1, exp="y"),
+        answered(
+            *("y", "B", "B. y"),
+            id="m",
+            question="Who?\nA. x\nB. y\nC. z\nD. w",
+            question_type="multiple_choice",
         ),
     ),
     (
         "n_questions",  # MEM1
-        {
-            "data_source": "nq",
-            "prompt": [
-                {"role": "user", "content": "Search. Answer the following questions: who is she?; where?\n"}
-            ],
-            "reward_model": {"style": "rule", "ground_truth": {"target": [["Ada", "A. L."], ["London"]]}},
-            "extra_info": {"split": "train"},
-        },
-        Question(
-            "Answer these 2 questions in order, and separate the answers by semicolons: who is she?; where?",
-            ("Ada; London", "A. L.; London"),
-            metadata={
-                "question_type": "2_questions",
-                "parts": ["who is she?", "where?"],
-                "part_answers": [["Ada", "A. L."], ["London"]],
-            },
+        {"data_source": "nq", "prompt": MEM1, "reward_model": MEM1_TARGET, "extra_info": {"split": "train"}},
+        answered(
+            *("Ada; London", "A. L.; London"),
+            question="Answer these 2 questions in order, and separate the answers by semicolons: "
+            "who is she?; where?",
+            question_type="2_questions",
+            **MEM1_PARTS,
         ),
     ),
     (
         "n_questions",
         {"id": "n", "questions": ["who is she"], "golden_answers": [["Ada"]]},
-        Question(
-            "who is she",
-            ("Ada",),
-            "n",
-            metadata={"parts": ["who is she"], "part_answers": [["Ada"]]},
-        ),
+        answered("Ada", id="n", question="who is she", parts=["who is she"], part_answers=[["Ada"]]),
     ),
-    ("questions", {"question": "Who?", "answers": ["Ada"], "evidences": []}, Question("Who?", ("Ada",))),
+    ("questions", who(answers=["Ada"], evidences=[]), answered("Ada")),
 ]
 
 
 @pytest.mark.parametrize(("source", "row", "expected"), LAYOUTS, ids=[source for source, *_ in LAYOUTS])
 def test_each_published_layout_is_read(source, row, expected):
-    assert one(source, row) == expected
+    assert question_of(source, row) == expected
+
+
+MUSIQUE = who(id="2hop__1_2", answer="Ada")
+MEDQA = who(options={"A": "x", "B": "y"}, meta_info="step1")
 
 
 @pytest.mark.parametrize(
     ("source", "row", "message"),
     [
-        ("nq", {"question": "who", "answer": "Ada"}, "`answer` must be a list of texts, not 'Ada'"),
-        ("nq", {"question": "who", "answer": None}, r"the row has question, answer \('answer' null\)"),
-        ("triviaqa", {"question": "Who?", "answer": ["Ada"]}, "the answer must have `value` and `aliases`"),
-        (
-            "popqa",
-            {"question": "Who?", "possible_answers": "['A']"},
-            "`possible_answers` must be a JSON list",
-        ),
-        (
-            "hotpotqa",
-            {"question": "Who?", "answer": "Ada", "supporting_facts": [["Ada"]]},
-            "`supporting_facts` must be pairs",
-        ),
+        ("nq", who(answer="Ada"), "`answer` must be a list of texts, not 'Ada'"),
+        ("nq", who(answer=None), r"the row has question, answer \('answer' null\)"),
+        ("triviaqa", who(answer=["Ada"]), "the answer must have `value` and `aliases`"),
+        ("popqa", who(possible_answers="['A']"), "`possible_answers` must be a JSON list"),
+        ("hotpotqa", who(answer="Ada", supporting_facts=[["Ada"]]), "`supporting_facts` must be pairs"),
         (
             "2wikimultihopqa",
-            {"question": "Who?", "answer": "Ada", "supporting_facts": [{"sent_id": 0}], "type": "inference"},
+            who(answer="Ada", supporting_facts=[{"sent_id": 0}], type="inference"),
             "`supporting_facts` must be pairs",
         ),
         (
             "musique",
-            {"id": "2hop__1_2", "question": "Who?", "answer": "Ada", "paragraphs": [], "answerable": False},
+            MUSIQUE | {"paragraphs": [], "answerable": False},
             "cannot be answered .*use MuSiQue-Ans",
         ),
         (
             "musique",
-            {"id": "2hop__1_2", "question": "Who?", "answer": "Ada", "paragraphs": [{"text": "x"}]},
+            MUSIQUE | {"paragraphs": [{"text": "x"}]},
             "`paragraphs` must be a list of objects with a title",
         ),
         (
             "musique",
-            {"id": "2hop__1", "question": "Who?", "golden_answers": ["Ada"], "question_decomposition": [{}]},
+            who(id="2hop__1", golden_answers=["Ada"], question_decomposition=[{}]),
             "`question_decomposition` must be a list of objects with an answer",
         ),
-        ("gsm8k", {"question": "How many?", "answer": "15"}, "`answer` must end in #### and a number"),
-        (
-            "medqa",
-            {"question": "Which?", "options": {"A": "x", "B": "y"}, "answer_idx": "C", "meta_info": "step1"},
-            "`answer_idx` must be one of A, B, not 'C'",
-        ),
-        (
-            "medqa",
-            {
-                "question": "Which?",
-                "options": {"A": "x", "B": "y"},
-                "answer_idx": "B",
-                "answer": "x",
-                "meta_info": "step1",
-            },
-            "`answer` is 'x', but option B is 'y'",
-        ),
-        (
-            "medqa_zh",
-            {"question": "?", "choices": ["x"], "answer": ["y"]},
-            "`answer` must be one of the choices",
-        ),
-        (
-            "medmcqa",
-            {"question": "Which?", "opa": "x", "opb": "y", "opc": "z", "opd": "w", "cop": -1},
-            "`cop` must be the number of the right option, 0 to 3, not -1",
-        ),
-        ("asearcher", {"question": "How many?", "answer": "so\n#### 3"}, "it looks like gsm8k"),
+        ("gsm8k", who(answer="15"), "`answer` must end in #### and a number"),
+        ("medqa", MEDQA | {"answer_idx": "C"}, "`answer_idx` must be one of A, B, not 'C'"),
+        ("medqa", MEDQA | {"answer_idx": "B", "answer": "x"}, "`answer` is 'x', but option B is 'y'"),
+        ("medqa_zh", who(choices=["x"], answer=["y"]), "`answer` must be one of the choices"),
+        ("medmcqa", who(**OPTIONS, cop=-1), "`cop` must be the number of the right option, 0 to 3, not -1"),
+        ("asearcher", who(answer="so\n#### 3"), "it looks like gsm8k"),
         (
             "n_questions",
             {"questions": ["a?", "b?"], "golden_answers": [["x"]]},
@@ -375,7 +286,7 @@ def test_each_published_layout_is_read(source, row, expected):
 )
 def test_what_is_wrong_with_a_row_of_a_source_is_said(source, row, message):
     with pytest.raises(ValueError, match=message):
-        one(source, row)
+        question_of(source, row)
 
 
 def test_a_parquet_file_of_another_source_is_refused_by_its_columns(tmp_path):
@@ -391,13 +302,13 @@ def test_a_parquet_file_of_another_source_is_refused_by_its_columns(tmp_path):
 
 
 def test_triviaqas_own_file_and_a_csv_without_a_header_are_read(tmp_path):
-    row = {"QuestionId": "tc_1", "Question": "Who?", "Answer": {"Value": "Ada", "Aliases": ["A. L."]}}
+    _, row, question = LAYOUTS[1]
     (tmp_path / "web-train.json").write_text(json.dumps({"Data": [row, row], "Domain": "Web"}, indent=4))
-    assert read("triviaqa", tmp_path / "web-train.json") == [Question("Who?", ("Ada", "A. L."), "tc_1")] * 2
+    assert read("triviaqa", tmp_path / "web-train.json") == [question] * 2
     (tmp_path / "b.csv").write_text("Who?,,,,Ada,,\nWhere?,,,,here,,\n")
     assert [q.question for q in read("bamboogle", tmp_path / "b.csv")] == ["Who?", "Where?"]
     (tmp_path / "b.csv").write_text("Question,Answer\nWho?,Ada\n")
-    assert read("bamboogle", tmp_path / "b.csv") == [Question("Who?", ("Ada",), metadata={"hops": 2})]
+    assert read("bamboogle", tmp_path / "b.csv") == [answered("Ada", hops=2)]
 
 
 @pytest.mark.slow
@@ -413,11 +324,10 @@ def test_a_hub_data_set_is_read_with_the_columns_of_its_source_only(tmp_path, mo
     )
     hub = {"train": HubSplit("parquet", None, "train", files=str(tmp_path / "h.parquet"))}
     entry = MixEntry("train", replace(SOURCES["hotpotqa"], hub=hub), "hotpotqa")
-    metadata = {"question_type": "bridge", "level": "easy", "hops": 2, **TITLES}
-    assert list(read_source(entry)) == [(1, Question("Who?", ("Ada",), "1", metadata=metadata))]
-    with pytest.raises(
-        DataError, match=r"parquet \(.*h.parquet, train\): not of popqa: it looks like hotpotqa"
-    ):
+    question = answered("Ada", id="1", question_type="bridge", level="easy", hops=2, **TITLES)
+    assert list(read_source(entry)) == [(1, question)]
+    message = r"parquet \(.*h.parquet, train\): not of popqa: it looks like hotpotqa"
+    with pytest.raises(DataError, match=message):
         list(read_source(MixEntry("train", replace(SOURCES["popqa"], hub=hub), "popqa")))
     with pytest.raises(DataError, match="cannot load .* give a file instead: --train hotpotqa=FILE"):
         list(read_source(replace(entry, hub_split="dev")))
@@ -444,8 +354,8 @@ def test_joined_answers_are_bounded_and_begin_with_the_first_of_each(answers):
 
 
 def test_questions_that_are_joined_keep_their_titles_steps_hops_and_all_aliases():
-    told = {"hops": 2, "supporting_titles": ["x", "y"], "step_answers": ["Byron", "Ada"]}
-    first = Question("Who?", ("Ada", "A."), "1", metadata=told)
+    counts = {"hops": 2, "supporting_titles": ["x", "y"], "step_answers": ["Byron", "Ada"]}
+    first = Question("Who?", ("Ada", "A."), "1", metadata=counts)
     second = Question("Where is it", ("here",), "2", metadata={"hops": 1, "supporting_titles": ["y"]})
     both = join([first, second], "1+2")
     assert both.question.endswith("separate the answers by semicolons: Who?; Where is it?")
@@ -478,10 +388,10 @@ def broken_rows(draw):
 @pytest.mark.slow
 @settings(max_examples=300)
 @given(broken_rows())
-def test_no_row_whatever_ends_the_run_and_what_is_kept_can_be_written(tmp_path_factory, given_row):
-    source, row = given_row
+def test_no_row_whatever_ends_the_run_and_what_is_kept_can_be_written(tmp_path_factory, broken_row):
+    source, row = broken_row
     try:
-        question = one(source, row)
+        question = question_of(source, row)
     except ValueError as error:
         assert str(error)
         return

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data_process import split_kilt_to_100
-from data_process.split_kilt_to_100 import KiltError, main, split, split_page
+from data_process.split_kilt_to_100 import main, split, split_page
+from rag_r1.data.errors import DataError
 
 
 def page(title, *paragraphs):
@@ -40,12 +41,12 @@ def rows(path):
 
 def test_marks_are_taken_out_and_words_cut_after_every_hundredth(kilt, tmp_path):
     done = split(kilt, tmp_path / "out.jsonl", progress=False)
-    found = rows(tmp_path / "out.jsonl")
-    assert found[0] == {"id": "0", "contents": '"Ulm"\nUlm Ulm is a town . History. - 854 : first named'}
-    long = [row["contents"] for row in found if "quoted" in row["contents"]]
+    passages_ = rows(tmp_path / "out.jsonl")
+    assert passages_[0] == {"id": "0", "contents": '"Ulm"\nUlm Ulm is a town . History. - 854 : first named'}
+    long = [row["contents"] for row in passages_ if "quoted" in row["contents"]]
     assert [text.split("\n")[0] for text in long] == ['"A "quoted" title"'] * 3
     assert [len(text.split("\n")[1].split()) for text in long] == [100, 100, 50]
-    assert [row["id"] for row in found] == [str(i) for i in range(done.passages)]
+    assert [row["id"] for row in passages_] == [str(i) for i in range(done.passages)]
     assert (done.lines, done.passages) == (43, 44)
     assert [path.name for path in sorted(tmp_path.iterdir())] == ["kilt.json", "out.jsonl"]
 
@@ -53,9 +54,9 @@ def test_marks_are_taken_out_and_words_cut_after_every_hundredth(kilt, tmp_path)
 @given(st.lists(st.text(max_size=30), max_size=5), st.integers(1, 5))
 def test_no_word_is_lost_doubled_or_moved(paragraphs, words):
     passages = list(split_page(json.dumps(page("T", *paragraphs)).encode(), words))
-    found = [text.removeprefix('"T"\n').split() for text in passages]
-    assert [word for part in found for word in part] == " ".join(paragraphs).split()
-    assert all(len(part) == words for part in found[:-1])
+    passages_ = [text.removeprefix('"T"\n').split() for text in passages]
+    assert [word for part in passages_ for word in part] == " ".join(paragraphs).split()
+    assert all(len(part) == words for part in passages_[:-1])
 
 
 def test_gzip_in_and_out_hold_the_same_rows(kilt, tmp_path):
@@ -75,11 +76,11 @@ def test_a_run_that_was_stopped_goes_on_and_ends_in_the_same_bytes(kilt, tmp_pat
         kilt = tmp_path / "kilt.json.gz"
     whole = tmp_path / "whole" / name
     split(kilt, whole, progress=False)
-    asked = []
+    lines = []
 
     def stops_at_the_25th(line, words):
-        asked.append(line)
-        if len(asked) == 25:
+        lines.append(line)
+        if len(lines) == 25:
             raise KeyboardInterrupt
         return split_page(line, words)
 
@@ -90,7 +91,7 @@ def test_a_run_that_was_stopped_goes_on_and_ends_in_the_same_bytes(kilt, tmp_pat
     with (tmp_path / (name + ".part")).open("ab") as stream:
         stream.write(b"half a row")  # what a kill in the middle of a write leaves
     split(kilt, tmp_path / name, progress=False)
-    assert len(asked) == 25 + 43 - 20, "it went on behind the second record of progress"
+    assert len(lines) == 25 + 43 - 20, "it went on behind the second record of progress"
     assert (tmp_path / name).read_bytes() == whole.read_bytes()
 
 
@@ -117,7 +118,7 @@ def test_what_is_left_of_another_input_is_not_taken_over(kilt, tmp_path):
 def test_a_line_that_is_no_page_is_named(tmp_path, line, fault):
     path = tmp_path / "kilt.json"
     path.write_text(json.dumps(PAGES[0]) + "\n\n" + line + "\n")
-    with pytest.raises(KiltError, match=f"kilt.json, line 3: .*{fault}"):
+    with pytest.raises(DataError, match=f"kilt.json, line 3: .*{fault}"):
         split(path, tmp_path / "out.jsonl", progress=False)
 
 

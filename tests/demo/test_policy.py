@@ -6,12 +6,13 @@ import random
 
 import pytest
 import torch
-from transformers import AutoTokenizer
 
 from rag_r1.agent import Budget, TokenizerCodec
 from rag_r1.demo import phase_trainer, policy, traces, warm_start, world
 from rag_r1.demo.search import WorldSearch
 from rag_r1.demo.simulate import run_rollouts, scores_by_kind
+
+from .conftest import check_same_tokens
 
 pytestmark = pytest.mark.slow  # each test samples from a model, or makes one
 
@@ -31,46 +32,32 @@ def held_out():
 
 
 def written(name: str):
-    """Traces of every kind and strategy in a protocol, with their messages."""
+    """Traces of every kind and strategy in a protocol, with their questions."""
     protocol = world.demo_protocol(name)
     rng = random.Random(1)
     for question in world.make_questions(SMALL, 24, 3):
         for strategy in ("guess", "early", "sequential", *(["parallel"] if protocol.max_queries > 1 else [])):
             trace = traces.write_trace(question, strategy, SMALL, protocol, SEARCH.results, rng)
-            yield protocol.messages(question.text), trace
+            yield question.text, trace
 
 
 @pytest.mark.parametrize("name", policy.PROTOCOLS)
 def test_sft_auto_tokenizer_and_rollout_segments_give_the_same_tokens(tokenizer, tmp_path, name):
-    policy.save_policy(tmp_path, policy.make_policy(tokenizer, 0), tokenizer)
-    loaded = AutoTokenizer.from_pretrained(tmp_path)
-    codec = TokenizerCodec(loaded)
-    assert len(loaded) == len(tokenizer)
-    for messages, trace in written(name):
-        ids, mask = policy.encode_trace(tokenizer, world.demo_protocol(name), messages, trace)
-        prompt = loaded.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
-        segments = [codec.encode(segment.text) for segment in trace]
-        assert ids == prompt + [token for segment in segments for token in segment]
-        assert mask == [0] * len(prompt) + [
-            int(s.generated) for s, x in zip(trace, segments, strict=True) for _ in x
-        ]
-        assert [codec.decode(segment) for segment in segments] == [segment.text for segment in trace]
+    check_same_tokens(tokenizer, tmp_path, world.demo_protocol(name), written(name))
 
 
 def test_every_word_tag_and_year_is_one_token(tokenizer):
-    words = [*world.FIRST, *world.LAST, *world.STEM, *world.TOWN, *world.RIVER, *world.COMPANY, *world.YEARS]
-    tags = [
-        text for tag in vars(world.demo_protocol("rag_r1_mq").tags).values() for text in (tag.open, tag.close)
-    ]
-    for text in [f" {word}" for word in words] + tags:
+    tags = vars(world.demo_protocol("rag_r1_mq").tags).values()
+    words = [f" {word}" for word in (*world.NAME_WORDS, *world.YEARS)]
+    for text in (*words, *(text for tag in tags for text in (tag.open, tag.close))):
         assert len(tokenizer(text, add_special_tokens=False).input_ids) == 1, text
 
 
-def test_episodes_that_search_for_every_fact_fit_the_demo_budget(tokenizer):
-    for name in policy.PROTOCOLS:
-        for messages, trace in written(name):
-            protocol = world.demo_protocol(name)
-            assert len(policy.encode_trace(tokenizer, protocol, messages, trace)[0]) <= 320
+@pytest.mark.parametrize("name", policy.PROTOCOLS)
+def test_episodes_that_search_for_every_fact_fit_the_demo_budget(tokenizer, name):
+    protocol = world.demo_protocol(name)
+    for question, trace in written(name):
+        assert len(policy.encode_trace(tokenizer, protocol, protocol.messages(question), trace)[0]) <= 320
 
 
 def test_prompt_and_passages_are_no_targets_of_the_warm_start(tokenizer):

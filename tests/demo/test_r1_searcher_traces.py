@@ -7,13 +7,14 @@ from collections import Counter
 
 import pytest
 import torch
-from transformers import AutoTokenizer
 
 from rag_r1.agent import TokenizerCodec
 from rag_r1.demo import policy, r1_searcher_traces, warm_start, world
 from rag_r1.demo.search import WorldSearch
-from rag_r1.demo.simulate import TorchEngine
+from rag_r1.demo.simulate import TorchEngine, run_rollouts
 from rag_r1.protocols import Answer, Search
+
+from .conftest import check_same_tokens
 
 pytestmark = pytest.mark.slow  # each test samples from a model, or makes one
 
@@ -32,23 +33,23 @@ def tokenizer():
 @pytest.fixture(scope="module")
 def written(tokenizer):
     """(prompt, what the policy writes, what it is shown) of many rows of the base and of the warm start."""
-    found = []
+    rows = []
     for mix in (r1_searcher_traces.BASE_MIX, r1_searcher_traces.WARM_MIX):
         for batch in r1_searcher_traces.batches(tokenizer, 12, mix, "test", Counter()):
             for ids, mask in batch:
                 start = mask.index(1) if 0 not in mask[mask.index(1) :] else None
                 assert start is not None, "what the policy writes ends the row, and nothing answers it"
                 before = tokenizer.decode(ids[:start])
-                prompt, _, shown = before.partition("<think>")
-                found.append((prompt, tokenizer.decode(ids[start:]), shown))
-    return found
+                prompt, _, reading = before.partition("<think>")
+                rows.append((prompt, tokenizer.decode(ids[start:]), reading))
+    return rows
 
 
 def test_no_row_holds_a_search_nor_a_prompt_that_names_one_and_no_documents(written):
-    for prompt, text, shown in written:
+    for prompt, text, reading in written:
         assert not any(tag in text for tag in QUERY_TAGS)
         assert not isinstance(PROTOCOL.parse(text), Search)
-        assert QUERY_TAGS[0] not in prompt or shown, (
+        assert QUERY_TAGS[0] not in prompt or reading, (
             "the prompt of reinforcement learning alone is never answered by a guess"
         )
 
@@ -72,36 +73,36 @@ def test_a_note_says_what_it_takes_of_the_question():
     rng, taken = random.Random(0), Counter()
     for question in QUESTIONS * 10:
         note = r1_searcher_traces.write_guess_row(question, SMALL, rng, "memo")[0].text
-        what = note.partition("I take a note of ")[2].partition(".")[0]
+        label = note.partition("I take a note of ")[2].partition(".")[0]
         noted = note.partition("<|begin_of_memo|> ")[2].partition(" <|end_of_memo|>")[0]
         names = [lookup.entity for lookup in question.lookups if lookup.entity in question.text]
         allowed = {"a name": names, "every name": [" ".join(names)]}
         words = question.text.replace(",", "").rstrip("?")
-        assert noted in allowed[what] if what in allowed else noted in words
-        taken[what] += 1
-    for what, share in r1_searcher_traces.NOTED.items():
-        assert abs(taken[what] / taken.total() - share) < 0.1
+        assert noted in allowed[label] if label in allowed else noted in words
+        taken[label] += 1
+    for label, share in r1_searcher_traces.NOTED.items():
+        assert abs(taken[label] / taken.total() - share) < 0.1
 
 
 def test_documents_that_nobody_asked_for_hold_every_fact_of_the_answer():
     rng = random.Random(0)
     for question in QUESTIONS:
-        shown, turn = r1_searcher_traces.write_reading_row(
+        reading, turn = r1_searcher_traces.write_reading_row(
             question, SMALL, SEARCH, rng, rng.choice([None, "memo"])
         )
-        assert not shown.generated and all(lookup.value in shown.text for lookup in question.lookups)
+        assert not reading.generated and all(lookup.value in reading.text for lookup in question.lookups)
         assert PROTOCOL.parse(turn.text).text == question.gold
 
 
 def test_documents_that_do_not_help_hold_no_fact_of_the_answer_and_are_answered_by_a_guess():
-    rng, found = random.Random(0), 0
+    rng, with_documents = random.Random(0), 0
     for question in QUESTIONS:
-        shown, turn = r1_searcher_traces.write_unrelated_row(question, SMALL, SEARCH, rng)
+        reading, turn = r1_searcher_traces.write_unrelated_row(question, SMALL, SEARCH, rng)
         titles = [f'"{lookup.entity}"\n' for lookup in question.lookups]
-        assert not shown.generated and not any(title in shown.text for title in titles)
+        assert not reading.generated and not any(title in reading.text for title in titles)
         assert "I can guess." in turn.text and isinstance(PROTOCOL.parse(turn.text), Answer)
-        found += "(1)" in shown.text
-    assert 0 < found < len(QUESTIONS)
+        with_documents += "(1)" in reading.text
+    assert 0 < with_documents < len(QUESTIONS)
 
 
 @pytest.mark.full
@@ -114,20 +115,17 @@ def test_the_warm_start_takes_a_note_about_as_often_as_it_says(tokenizer):
 
 
 def test_sft_auto_tokenizer_and_rollout_segments_give_the_same_tokens(tokenizer, tmp_path):
-    policy.save_policy(tmp_path, policy.make_policy(tokenizer, 0), tokenizer)
-    codec, rng = TokenizerCodec(AutoTokenizer.from_pretrained(tmp_path)), random.Random(0)
-    for question in QUESTIONS[:12]:
-        traces = (
+    rng = random.Random(0)
+    traces = [
+        (question.text, trace)
+        for question in QUESTIONS[:12]
+        for trace in (
             r1_searcher_traces.write_reading_row(question, SMALL, SEARCH, rng),
             r1_searcher_traces.write_unrelated_row(question, SMALL, SEARCH, rng),
             r1_searcher_traces.write_guess_row(question, SMALL, rng, "memo"),
         )
-        for trace in traces:
-            messages = PROTOCOL.messages(question.text)
-            ids, mask = policy.encode_trace(tokenizer, PROTOCOL, messages, trace)
-            prompt = PROTOCOL.prompt_ids(messages, chat=list, encode=codec.encode)
-            assert ids == prompt + [token for segment in trace for token in codec.encode(segment.text)]
-            assert "".join(codec.decode([i]) for i in ids[len(prompt) :]) == "".join(s.text for s in trace)
+    ]
+    check_same_tokens(tokenizer, tmp_path, PROTOCOL, traces)
 
 
 def test_a_tag_is_put_together_from_parts_and_words_are_whole(tokenizer):
@@ -169,8 +167,6 @@ COMMITTED = (policy.POLICIES / r1_searcher_traces.NAME / "config.json").exists()
     not COMMITTED, reason="left out: no policy yet (python -m rag_r1.demo.warm_start --protocol r1_searcher)"
 )
 def test_the_committed_policy_reads_but_searches_in_less_than_one_trajectory_of_ten():
-    from rag_r1.demo.simulate import run_rollouts
-
     data = world.demo_data(0, train=4, val=160)
     model, tokenizer = policy.load_policy(policy.policy_path(r1_searcher_traces.NAME))
     torch.manual_seed(0)

@@ -7,17 +7,9 @@ import pytest
 from rag_r1.demo.report import summarise, wilson
 
 
-def record(id_, em, step=3):
-    return {
-        "id": id_,
-        "question": "?",
-        "protocol": "rag_r1_mq",
-        "step": step,
-        "data_source": "demo/one_hop",
-        "rewards": {"em": em},
-        "turns": [],
-        "seconds": 1.0,
-    }
+def record(id_, em):
+    fields = {"id": id_, "question": "?", "protocol": "rag_r1_mq", "step": 3, "turns": [], "seconds": 1.0}
+    return fields | {"data_source": "demo/one_hop", "rewards": {"em": em}}
 
 
 def test_a_trajectory_without_a_reward_is_not_counted_as_wrong():

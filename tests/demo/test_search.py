@@ -17,13 +17,14 @@ def test_ranks_as_the_retrieval_server_with_its_default_settings(tmp_path):
     search = WorldSearch(data.passages, topk=3)
     queries = [lookup.entity for question in data.train + data.val for lookup in question.lookups]
     queries += ["the town of", "born", "zzz", "", *(question.text for question in data.val)]
-    for query, hits, found in zip(queries, server.search(queries, 3), search.results(queries), strict=True):
-        assert [data.passages[hit.row]["id"] for hit in hits] == [document.id for document in found], query
+    for query, hits, documents in zip(
+        queries, server.search(queries, 3), search.results(queries), strict=True
+    ):
+        assert [data.passages[hit.row]["id"] for hit in hits] == [document.id for document in documents], (
+            query
+        )
 
 
 def test_a_query_without_a_known_word_finds_nothing():
-    assert WorldSearch([{"id": "0", "contents": '"A"\nThe town lies.'}]).results(["zzz", "the", ""]) == [
-        [],
-        [],
-        [],
-    ]
+    search = WorldSearch([{"id": "0", "contents": '"A"\nThe town lies.'}])
+    assert search.results(["zzz", "the", ""]) == [[], [], []]

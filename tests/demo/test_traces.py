@@ -20,19 +20,14 @@ STRATEGIES = ("guess", "early", "sequential", "parallel")
 
 @cache
 def cases():
-    return list(write_cases())
-
-
-def write_cases():
-    for name in PROTOCOLS:
-        for strategy in STRATEGIES:
-            if strategy == "parallel" and name == "rag_r1_sq":
-                continue
-            for question in QUESTIONS:
-                trace = traces.write_trace(
-                    question, strategy, SMALL, world.demo_protocol(name), SEARCH, random.Random(0)
-                )
-                yield world.demo_protocol(name), strategy, question, trace
+    """(protocol, strategy, question, trace) of all questions."""
+    write = traces.write_trace
+    return [
+        (protocol, strategy, question, write(question, strategy, SMALL, protocol, SEARCH, random.Random(0)))
+        for protocol in map(world.demo_protocol, PROTOCOLS)
+        for strategy in STRATEGIES[: 3 if protocol.name == "rag_r1_sq" else 4]
+        for question in QUESTIONS
+    ]
 
 
 @pytest.mark.slow
@@ -73,13 +68,9 @@ def test_stopping_early_misses_the_answer_of_a_bridge():
 
 
 def test_a_trace_stands_for_the_four_kinds_of_samples():
+    contexts, targets = ("question", "question + information"), ("answer", "search")
     names = {kind for *_, trace in cases() for kind in traces.sample_kinds(trace)}
-    assert names == {
-        "question -> answer",
-        "question -> search",
-        "question + information -> search",
-        "question + information -> answer",
-    }
+    assert names == {f"{context} -> {target}" for context in contexts for target in targets}
 
 
 def test_a_drill_states_both_years_and_answers_with_the_earlier_person():

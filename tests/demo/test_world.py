@@ -11,24 +11,15 @@ from rag_r1.demo import world
 from rag_r1.demo.search import WorldSearch
 
 
-def words_of(passages) -> str:
-    return " ".join(passage["contents"] for passage in passages)
-
-
 def test_the_same_seed_gives_the_same_world_and_another_seed_other_facts():
-    assert world.demo_data(3, train=40, val=40) == world.demo_data(3, train=40, val=40)
-    assert world.demo_data(3, train=40, val=40).passages != world.demo_data(4, train=40, val=40).passages
+    first, same, other = (world.demo_data(seed, train=40, val=40) for seed in (3, 3, 4))
+    assert first == same and first.passages != other.passages
 
 
-@pytest.mark.parametrize(
-    ("first", "second"),
-    [
-        (world.FIRST, world.LAST),
-        (world.STEM, world.TOWN),
-        (world.STEM, world.RIVER),
-        (world.STEM, world.COMPANY),
-    ],
-)
+PLACES = [(world.STEM, second) for second in (world.TOWN, world.RIVER, world.COMPANY)]
+
+
+@pytest.mark.parametrize(("first", "second"), [(world.FIRST, world.LAST), *PLACES])
 def test_splits_share_no_name_and_training_knows_every_word(first, second):
     train, test = (set(world.names(first, second, split)) for split in ("train", "test"))
     assert test and not train & test
@@ -38,7 +29,7 @@ def test_splits_share_no_name_and_training_knows_every_word(first, second):
 
 def test_no_test_entity_occurs_in_the_training_world():
     data = world.demo_data(0)
-    train = words_of(passage for passage in data.passages if passage["id"].startswith("train"))
+    train = " ".join(p["contents"] for p in data.passages if p["id"].startswith("train"))
     lookups = [lookup for question in data.val for lookup in question.lookups]
     entities = {name for lookup in lookups for name in (lookup.entity, lookup.value)}
     assert len(entities) > 100
@@ -50,8 +41,8 @@ def test_every_fact_of_a_question_stands_in_the_first_passage_that_a_search_for_
     search = WorldSearch(data.passages)
     for question in data.train + data.val:
         for lookup in question.lookups:
-            (found,) = search.results([lookup.entity])
-            assert found[0].title == f'"{lookup.entity}"' and lookup.value in found[0].text
+            (documents,) = search.results([lookup.entity])
+            assert documents[0].title == f'"{lookup.entity}"' and lookup.value in documents[0].text
 
 
 def test_gold_follows_from_the_facts():

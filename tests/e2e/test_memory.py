@@ -69,7 +69,7 @@ def finished(request, tmp_path_factory) -> MemoryRun:
         patch.setenv("VERL_ENGINE_VENDOR", "recording_updates")
         patch.setenv("RAG_R1_RECORD", str(out))
         patch.setenv("PYTHONPATH", str(Path(__file__).parents[2]), prepend=os.pathsep)
-        run_demo(recipe, out, seed=1, overrides=overrides, timeout_s=1100, ground=ground)
+        run_demo(recipe, out, seed=1, overrides=overrides, timeout_s=1100, inputs=ground)
     return MemoryRun(
         out,
         ground.policy,

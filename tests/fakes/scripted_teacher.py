@@ -104,7 +104,7 @@ class Teacher(LoopbackServer):
         name = hashlib.sha256(raw).hexdigest()
         self.keys.add(request.headers.get("Authorization"))
         body = await request.json()
-        question = self._rules.asked(body["messages"])
+        question = self._rules.question_of(body["messages"])
         attempt, self._attempts[name] = self._attempts[name], self._attempts[name] + 1
         fault = self.fault(question, name, attempt)
         seen = {"request": name, "question": question.id, "fault": fault}

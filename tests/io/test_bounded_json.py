@@ -102,7 +102,7 @@ def test_files_of_a_foreign_folder_are_counted_before_objects_are_made_of_them(t
 def test_annotations_of_a_foreign_file_are_counted_too(tmp_path, monkeypatch):
     monkeypatch.setattr(annotations, "_MAX_VALUES", 1_000_000)
     path = spoilt(tmp_path / "questions.json")
-    with pytest.raises(annotations.AnnotationError, match="more than 1,000,000 values"):
+    with pytest.raises(annotations.DataError, match="more than 1,000,000 values"):
         annotations.read_answerable(path, BadRows())
 
 

@@ -18,7 +18,8 @@ from omegaconf import OmegaConf
 from verl.utils.dataset.dataset_utils import SFTTensorCollator
 
 from rag_r1.agent import Ledger, TrainingRow, Trajectory
-from rag_r1.data.sft_rows import SftRowError, SftTokens, write_sft_rows
+from rag_r1.data.errors import DataError
+from rag_r1.data.sft_rows import SftTokens, write_sft_rows
 from rag_r1.plugin.sft_dataset import SftDataset
 from rag_r1.protocols import Protocol, load_protocol
 from rag_r1.sft.segment import samples_of, trace_of
@@ -154,16 +155,16 @@ def test_verl_makes_it_from_the_recipes_keys(tmp_path):
 
 def test_a_row_that_is_too_long_is_named_and_never_cut(tmp_path):
     data = dataset(tmp_path / "train.parquet", [played([ANSWER])], "cut", max_length=50)
-    with pytest.raises(SftRowError, match="'0/1' has .* tokens, more than data.max_length=50"):
+    with pytest.raises(DataError, match="'0/1' has .* tokens, more than data.max_length=50"):
         data[0]
 
 
 @pytest.mark.parametrize("config", [{"pad_mode": "right"}, {"truncation": "left"}, {"protocol": "rag_r1_sq"}])
 def test_settings_that_would_change_a_row_are_refused(tmp_path, config):
-    with pytest.raises(SftRowError, match=f"data.{next(iter(config))}"):
+    with pytest.raises(DataError, match=f"data.{next(iter(config))}"):
         dataset(tmp_path / "train.parquet", [played([ANSWER])], "cut", **config)
 
 
 def test_an_empty_file_is_refused(tmp_path):
-    with pytest.raises(SftRowError, match="no rows"):
+    with pytest.raises(DataError, match="no rows"):
         dataset(tmp_path / "train.parquet", [], "cut")

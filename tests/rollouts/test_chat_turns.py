@@ -11,8 +11,9 @@ import pytest
 
 from rag_r1.config.agent_setup import RowLimits
 from rag_r1.config.schema import RagR1Config
+from rag_r1.data.errors import DataError
 from rag_r1.data.rows import QuestionRow
-from rag_r1.data.sft_rows import Piece, SftRow, SftRowError, protocol_of_rows
+from rag_r1.data.sft_rows import Piece, SftRow, protocol_of_rows
 from rag_r1.evaluation.baselines import baseline
 from rag_r1.evaluation.eval_arguments import EvalArguments
 from rag_r1.protocols import Document
@@ -73,7 +74,7 @@ def test_there_is_no_fine_tuning_data_of_such_turns():
     with pytest.raises(RunError, match="agentic_rag_tools: traces whose turns"):
         _protocol(SftDataArguments(model="m", out="out", traces=["a"], protocol="agentic_rag_tools"))
     row = SftRow("1", "Who?", "agentic_rag_tools", "turn", (), (Piece("x", True, True),))
-    with pytest.raises(SftRowError, match="use one without `turns: chat`"):
+    with pytest.raises(DataError, match="use one without `turns: chat`"):
         protocol_of_rows([row], None)
 
 

@@ -9,9 +9,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from rag_r1.corpus.reader import Corpus, CorpusError
-from rag_r1.data.files.row_files import DataError, open_rows
+from rag_r1.data.errors import DataError
+from rag_r1.data.files.row_files import open_rows
 from rag_r1.data.rows import QuestionRow, read_rows, write_rows
-from rag_r1.data.sft_rows import COLUMNS, SftRowError, read_sft_rows
+from rag_r1.data.sft_rows import COLUMNS, read_sft_rows
 from rag_r1.rollouts.requests import _is_data_set
 from rag_r1.sandbox.parquet import ParquetLimitError, check_parquet
 from rag_r1.training.preflight.parquet import column_problems
@@ -53,9 +54,9 @@ def test_so_it_is_in_a_data_set_and_its_preflight(tmp_path):
 
 
 def test_so_it_is_in_sft_rows_and_in_a_corpus(tmp_path):
-    columns = {name: repeated("a") for name in COLUMNS if name != "question"}
-    with pytest.raises(SftRowError, match=NAMED.format("question")):
-        list(read_sft_rows(written(tmp_path / "a.parquet", question=repeated(HUGE), **columns)))
+    others = {name: repeated("a") for name in COLUMNS if name != "question"}
+    with pytest.raises(DataError, match=NAMED.format("question")):
+        list(read_sft_rows(written(tmp_path / "a.parquet", question=repeated(HUGE), **others)))
     path = written(tmp_path / "b.parquet", id=repeated("1"), contents=repeated(HUGE))
     with pytest.raises(CorpusError, match=NAMED.format("contents")):
         list(Corpus([path]).rows())

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from rag_r1.data.sft_rows import Piece, SftRow, SftRowError, SftTokens
+from rag_r1.data.errors import DataError
+from rag_r1.data.sft_rows import Piece, SftRow, SftTokens
 from rag_r1.protocols import Document, load_protocol
 from rag_r1.sft.segment import (
     KINDS,
@@ -177,14 +178,14 @@ def test_a_target_that_quotes_a_document_is_refused_and_one_that_names_it_is_not
 
 
 def test_an_observation_cannot_be_a_target():
-    with pytest.raises(SftRowError, match="observation"):
+    with pytest.raises(DataError, match="observation"):
         Piece("<information> x </information>", generated=False, trained=True)
-    with pytest.raises(SftRowError, match="no target"):
+    with pytest.raises(DataError, match="no target"):
         SftRow("1", "q", "rag_r1_mq", KINDS[0], (), (Piece("a", True),))
 
 
 def test_documents_made_for_another_tokenizer_are_refused():
     pieces = (Piece("\n<information>\n<|im_end|>\n</information>\n", False), Piece(ANSWER, True, True))
     row = SftRow("made/1", "q", "rag_r1_mq", KINDS[3], ({"role": "user", "content": "q"},), pieces)
-    with pytest.raises(SftRowError, match=r"made/1.*<\|im_end\|>.*sft-data --model"):
+    with pytest.raises(DataError, match=r"made/1.*<\|im_end\|>.*sft-data --model"):
         MQ(row)

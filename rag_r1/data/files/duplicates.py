@@ -104,16 +104,16 @@ def row_label(question: Question) -> dict[str, Any]:
 def fold_repeats(questions: Iterable[Question]) -> tuple[list[Question], list[RepeatedRow]]:
     """The questions that are kept, in order, and every row with the same question as an earlier one."""
     same: dict[tuple[str, frozenset[str]], Question] = {}
-    asked: dict[str, Question] = {}
+    first_of_key: dict[str, Question] = {}
     kept, repeats = [], []
     for question in questions:
         key = question_key(question.question)
         if first := same.get((key, golds_key(question))):
             repeats.append(RepeatedRow(question, first, DUPLICATE))
             continue
-        if key in asked:
-            repeats.append(RepeatedRow(question, asked[key], OTHER_ANSWERS))
+        if key in first_of_key:
+            repeats.append(RepeatedRow(question, first_of_key[key], OTHER_ANSWERS))
         same[key, golds_key(question)] = question
-        asked.setdefault(key, question)
+        first_of_key.setdefault(key, question)
         kept.append(question)
     return kept, repeats

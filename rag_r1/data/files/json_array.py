@@ -26,15 +26,11 @@ _NEAR_END = 16
 _SPACE = " \t\n\r"
 
 
-class ArrayError(ValueError):
-    """The text is not an array; the message says why, and after which element."""
-
-
 def elements(text: TextIO, begin: int = 1, whole: bool = True) -> Iterator[Any]:
     """The elements of the array whose opening bracket ends at the character `begin` of the text.
 
-    `whole`: nothing but the array may be in the text. Raises ArrayError, after the elements that can be read,
-    and RecursionError for an element that is nested too deeply.
+    `whole`: nothing but the array may be in the text. Raises ValueError, with the reason and the last
+    element that can be read, after all of these, and RecursionError for one that is nested too deeply.
     """
     window, number = _TextWindow(text, begin), 0
     try:
@@ -50,12 +46,12 @@ def elements(text: TextIO, begin: int = 1, whole: bool = True) -> Iterator[Any]:
                 if sign == "]":
                     break
                 if sign != ",":
-                    raise ArrayError(f"expecting a comma or the end, not {sign!r}" if sign else "it ends")
+                    raise ValueError(f"expecting a comma or the end, not {sign!r}" if sign else "it ends")
         if whole and window.next_character():
-            raise ArrayError("there is more text after its end")
+            raise ValueError("there is more text after its end")
     except ValueError as error:
         reason = error.msg if isinstance(error, json.JSONDecodeError) else str(error)
-        raise ArrayError(f"{reason} {f'after element {number}' if number else 'at its beginning'}") from error
+        raise ValueError(f"{reason} {f'after element {number}' if number else 'at its beginning'}") from error
 
 
 class _TextWindow:
@@ -63,21 +59,21 @@ class _TextWindow:
 
     def __init__(self, text: TextIO, at: int):
         self.text, self.at = text, at
-        self.seen = text.read(CHUNK)
+        self.buffer = text.read(CHUNK)
         self.decode = json.JSONDecoder().raw_decode
 
     def next_character(self) -> str:
         """The next character that is not white space, without reading it; empty at the end of the text.
-        Raises ArrayError for white space without end: gzip packs gigabytes of it into a megabyte."""
+        Raises ValueError for white space without end: gzip packs gigabytes of it into a megabyte."""
         spaces = 0
         while True:
-            while self.at < len(self.seen) and self.seen[self.at] in _SPACE:
+            while self.at < len(self.buffer) and self.buffer[self.at] in _SPACE:
                 self.at += 1
                 spaces += 1
             if spaces > MOST_SPACE:
-                raise ArrayError(f"more than {MOST_SPACE:,} characters of white space in a row")
-            if self.at < len(self.seen):
-                return self.seen[self.at]
+                raise ValueError(f"more than {MOST_SPACE:,} characters of white space in a row")
+            if self.at < len(self.buffer):
+                return self.buffer[self.at]
             if not self._more():
                 return ""
 
@@ -86,18 +82,18 @@ class _TextWindow:
         self.next_character()
         while True:
             try:
-                value, end = self.decode(self.seen, self.at)
+                value, end = self.decode(self.buffer, self.at)
             except json.JSONDecodeError as error:
                 # A text that is not ended is reported where it begins.
-                cut = error.pos >= len(self.seen) - _NEAR_END or error.msg.startswith("Unterminated string")
+                cut = error.pos >= len(self.buffer) - _NEAR_END or error.msg.startswith("Unterminated string")
                 if not cut:
                     raise
                 # All of the window belongs to this element, which is long: it is counted before that.
-                check_json(self.seen[self.at :].encode("utf-8", "surrogatepass"), MOST_VALUES)
+                check_json(self.buffer[self.at :].encode("utf-8", "surrogatepass"), MOST_VALUES)
                 if not self._more():
                     raise
                 continue
-            if end >= len(self.seen) - _NEAR_END and self._more():
+            if end >= len(self.buffer) - _NEAR_END and self._more():
                 continue  # a number may go on: `1` of `1e5`
             self.at = end
             return value
@@ -105,9 +101,9 @@ class _TextWindow:
     def _more(self) -> bool:
         """Drop what has been read, and read as much as is left, at least CHUNK. False, and no change, at the
         end of the text."""
-        left = len(self.seen) - self.at
+        left = len(self.buffer) - self.at
         if left > LONGEST:
-            raise ArrayError(f"an element of more than {LONGEST:,} characters")
+            raise ValueError(f"an element of more than {LONGEST:,} characters")
         if more := self.text.read(max(CHUNK, left)):
-            self.seen, self.at = self.seen[self.at :] + more, 0
+            self.buffer, self.at = self.buffer[self.at :] + more, 0
         return bool(more)

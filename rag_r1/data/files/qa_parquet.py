@@ -19,8 +19,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from rag_r1.data.errors import DataError
 from rag_r1.data.files.duplicates import IN_TEST, RepeatedRow, fold_repeats, golds_key, question_key
-from rag_r1.data.files.questions import DataError, Question, QuestionFile
+from rag_r1.data.files.questions import Question, QuestionFile
 from rag_r1.data.rows import QuestionRow, write_rows
 from rag_r1.io.atomic_files import write_json, write_json_lines
 from rag_r1.protocols import Protocol
@@ -66,14 +67,16 @@ def make_splits(train: QuestionFile | None, test: QuestionFile | None) -> list[S
         splits.append(Split("test", test, questions, repeats))
     if train:
         questions, repeats = fold_repeats(train.questions)
-        tested = [in_test.get(question_key(question.question)) for question in questions]
-        kept = [question for question, first in zip(questions, tested, strict=True) if first is None]
+        kept, overlap = [], []
+        for question in questions:
+            if first := in_test.get(question_key(question.question)):
+                overlap.append(RepeatedRow(question, first, IN_TEST))
+            else:
+                kept.append(question)
         if not kept:
             raise DataError(
                 f"every question of {train.name} is also in the validation set: nothing to train on"
             )
-        pairs = zip(questions, tested, strict=True)
-        overlap = [RepeatedRow(question, first, IN_TEST) for question, first in pairs if first is not None]
         gone = {id(repeat.row) for repeat in overlap}
         repeats = [repeat for repeat in repeats if id(repeat.row) not in gone]
         splits.insert(0, Split("train", train, kept, repeats + overlap))
@@ -84,8 +87,8 @@ def make_rows(
     questions: list[Question], protocol: Protocol, source_name: str, split: str
 ) -> list[QuestionRow]:
     """The rows of a file; `index` counts from 0 within it."""
-    own_ids = Counter(question.id for question in questions)
-    asked = Counter(question_key(question.question) for question in questions)
+    id_counts = Counter(question.id for question in questions)
+    key_counts = Counter(question_key(question.question) for question in questions)
     return [
         make_row(
             item,
@@ -93,8 +96,8 @@ def make_rows(
             source_name,
             split,
             index,
-            repeated_id=own_ids[item.id] > 1,
-            repeated_question=asked[question_key(item.question)] > 1,
+            repeated_id=id_counts[item.id] > 1,
+            repeated_question=key_counts[question_key(item.question)] > 1,
         )
         for index, item in enumerate(questions)
     ]

@@ -15,8 +15,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from rag_r1.data.errors import DataError
 from rag_r1.data.files.bad_rows import BadRows
-from rag_r1.data.files.row_files import ACCEPTED, DataError, open_rows, short_text
+from rag_r1.data.files.row_files import ACCEPTED, open_rows, short_text
 
 _ANSWER_KEYS = ("golden_answers", "answers", "answer")
 _ID_KEYS = ("id", "_id", "idx")
@@ -121,8 +122,8 @@ def collect(
         except ValueError as error:
             source.bad.add(f"{name}, row {number}", error)
     if not source.questions:
-        told = "; ".join(source.malformed) or "it has no rows"
-        raise DataError(f"no usable question in {name}: {told}{hint}")
+        reasons = "; ".join(source.malformed) or "it has no rows"
+        raise DataError(f"no usable question in {name}: {reasons}{hint}")
     return source
 
 
@@ -183,14 +184,14 @@ def clean_question(
     """The question with white space folded, `options` as further lines of it, and the golds without blank and
     repeated ones; metadata that is None is left out. Raises ValueError if no gold is left (with the message
     `empty`) or if a text is not one."""
-    asked = "\n".join(" ".join(line.split()) for line in (question, *options))
-    kept = tuple(dict.fromkeys(text for gold in golds if (text := str(gold).strip())))
-    if not kept:
+    full_text = "\n".join(" ".join(line.split()) for line in (question, *options))
+    golds = tuple(dict.fromkeys(text for gold in golds if (text := str(gold).strip())))
+    if not golds:
         raise ValueError(empty)
     known = {key: value for key, value in (metadata or {}).items() if value is not None}
-    if _HALF.search("\n".join((asked, *kept, own_id or "", *_texts_in(list(known.values()))))):
+    if _HALF.search("\n".join((full_text, *golds, own_id or "", *_texts_in(list(known.values()))))):
         raise ValueError("holds half of a character (a lone surrogate), which is not text")
-    return Question(asked, kept, own_id, metadata=known)
+    return Question(full_text, golds, own_id, metadata=known)
 
 
 def _texts_in(value: Any) -> Iterable[str]:

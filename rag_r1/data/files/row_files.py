@@ -22,6 +22,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from rag_r1.data.errors import DataError
 from rag_r1.data.files.json_array import elements
 from rag_r1.io.bounded_json import read_json_line
 from rag_r1.sandbox.parquet import BATCH_ROWS, ParquetLimitError, check_parquet
@@ -40,10 +41,6 @@ _DELIMITERS = {".csv": ",", ".tsv": "\t"}
 
 #: (number from 1, row, or a ValueError that says why it could not be decoded).
 Rows = Iterator[tuple[int, Any]]
-
-
-class DataError(ValueError):
-    """A source that cannot be used at all; the message names it and the remedy."""
 
 
 @contextmanager

@@ -33,27 +33,29 @@ BASE_STEPS = 2100
 class PipelineArguments(Arguments):
     """What is run, how large it is, and where."""
 
-    out: Path = argument("folder of the run; run again, the command goes on where it was interrupted", "DIR")
-    seed: int = argument("of the world, the base, the teacher and every training", default=0)
-    protocol: Literal[PROTOCOLS] = argument("the dialect", default="rag_r1_mq")
-    questions: Positive = argument("training questions", "N", default=4000)
-    held_out: Positive = argument("held-out questions, about names never seen in training", "N", default=240)
+    out: Path = argument("folder of the run; the same command resumes an interrupted run", "DIR")
+    seed: int = argument("seed of the world, the base, the teacher and every training", default=0)
+    protocol: Literal[PROTOCOLS] = argument("protocol of the policy", default="rag_r1_mq")
+    questions: Positive = argument("number of training questions", "N", default=4000)
+    held_out: Positive = argument(
+        "number of held-out questions, about names that do not occur in training", "N", default=240
+    )
     base: str = argument(
-        "`scratch`: pretrain one from random weights, which takes about half an hour on a core; or the "
-        "folder of one that was made before, such as RUN/base/policy",
+        "base model: `scratch` pretrains it from random weights, which takes half an hour on a core; or "
+        "the folder of an existing one, such as RUN/base/policy",
         "WHICH",
         default=SCRATCH,
     )
     base_steps: Annotated[int, Field(ge=2), Constraint("a whole number of at least 2")] = argument(
-        "steps of the pretraining", "N", default=BASE_STEPS
+        "number of pretraining steps", "N", default=BASE_STEPS
     )
     wrong: Share = argument("share of questions that the embedded teacher answers wrongly", default=0.3)
     teacher_url: Address | None = argument(
-        "a real teacher instead: address of an OpenAI-compatible endpoint, up to and with /v1",
+        "address of a real teacher, an OpenAI-compatible endpoint, up to and including /v1",
         "URL",
         default=None,
     )
-    teacher_model: str | None = argument("its name there", "NAME", default=None)
+    teacher_model: str | None = argument("name of the teacher's model at --teacher-url", "NAME", default=None)
     api_key_env: str = argument(
         "environment variable with the endpoint's key", "NAME", default="OPENAI_API_KEY"
     )
@@ -64,19 +66,25 @@ class PipelineArguments(Arguments):
         "key=value",
         default=[],
     )
-    filter_questions: Positive = argument("the first training questions, to be filtered", "N", default=1200)
-    filter_share: Share = argument("share that is kept of what is right at the first try", default=0.25)
+    filter_questions: Positive = argument("number of training questions that are filtered", "N", default=1200)
+    filter_share: Share = argument(
+        "share that is kept of the questions answered right at the first try", default=0.25
+    )
     grpo_steps: Positive = argument("steps of each reinforcement learning", "N", default=18)
     grpo_set: list[str] = argument(
-        "a Hydra override for both (keys of the recipe demo/grpo); may be repeated", "key=value", default=[]
+        "a Hydra override for both GRPO trainings (keys of the recipe demo/grpo); may be repeated",
+        "key=value",
+        default=[],
     )
-    without_sft: Literal["yes", "no"] = argument("also GRPO from the base, without SFT", default="yes")
-    until: Literal[STEP_NAMES] = argument("end after this step", default=STEP_NAMES[-1])
-    timeout: Above0 = argument("end a reinforcement learning after this", "SECONDS", default=7200.0)
+    without_sft: Literal["yes", "no"] = argument(
+        "whether to train GRPO from the base too, without SFT", default="yes"
+    )
+    until: Literal[STEP_NAMES] = argument("last step to run", default=STEP_NAMES[-1])
+    timeout: Above0 = argument("time limit of a reinforcement learning", "SECONDS", default=7200.0)
 
     @property
     def base_folder(self) -> Path | None:
-        """The folder of the base that is given; None: it is to be pretrained."""
+        """The folder of an existing base; None if it is to be pretrained."""
         return None if self.base == SCRATCH else Path(self.base)
 
     @model_validator(mode="after")

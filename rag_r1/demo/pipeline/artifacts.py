@@ -11,7 +11,6 @@ from pathlib import Path
 
 from rag_r1.demo.pipeline.arguments import PipelineArguments
 from rag_r1.demo.pipeline.pretraining_data import pipeline_protocol
-from rag_r1.demo.world import Question, demo_data
 from rag_r1.protocols import Protocol
 from rag_r1.runs.errors import RunError
 from rag_r1.tools.retrieval.local_server import retrieval_process
@@ -54,15 +53,15 @@ class PipelineArtifacts:
             raise RunError(f"{stage / 'finished'} names no model ({error}): remove {stage}") from error
 
     @property
+    def trainings(self) -> list[str]:
+        """The steps that are reinforcement learnings."""
+        return ["grpo", "grpo_without_sft"] if self.args.without_sft == "yes" else ["grpo"]
+
+    @property
     def models(self) -> dict[str, Path]:
         """The models that are compared, by the step that has made them."""
-        trained = ["grpo", *(["grpo_without_sft"] if self.args.without_sft == "yes" else [])]
-        return {"base": self.base, "sft": self.sft_model, **{step: self.trained(step) for step in trained}}
-
-    def held_out(self) -> tuple[list[Question], tuple[dict[str, str], ...]]:
-        """The held-out questions, and all passages."""
-        data = demo_data(self.args.seed, self.args.questions, self.args.held_out)
-        return data.val, data.passages
+        trained = {step: self.trained(step) for step in self.trainings}
+        return {"base": self.base, "sft": self.sft_model, **trained}
 
     def retriever(self, step: Path) -> AbstractContextManager[str]:
         """The retrieval server over the world, for the length of a block; its address."""

@@ -45,18 +45,14 @@ def run(args: PipelineArguments) -> None:
         steps = Pipeline(args, out).steps()
         for number, step in enumerate(steps, 1):
             print(f"{number}/{len(steps)} {step.name}", flush=True)
-            found = folder.run(step)
-            print(f"{number}/{len(steps)} {step.name}: {_told(folder, step.name, found)}", flush=True)
+            outcome = folder.run(step)
+            repeated = outcome == "done"
+            status = "was done before" if repeated else f"done in {folder.seconds(step.name):.0f} s"
+            print(f"{number}/{len(steps)} {step.name}: {status}", flush=True)
         if args.until == STEP_NAMES[-1]:
             report = make_report(folder, {"protocol": args.protocol, "seed": args.seed})
             picture = out / "report.png"  # is not drawn without matplotlib
             print(f"\n{markdown(report)}" + (f"\n\nPicture: {picture}" if picture.exists() else ""))
-
-
-def _told(folder: PipelineFolder, name: str, found: str) -> str:
-    if found == "done":
-        return "was done before"
-    return f"done in {folder.seconds(name):.0f} s"
 
 
 if __name__ == "__main__":

@@ -44,11 +44,11 @@ def agent_keys(budget: Budget) -> list[str]:
 
 def grpo_overrides(args: PipelineArguments) -> list[str]:
     """What both trainings change in the recipe demo/grpo, the user's own overrides last."""
-    own = [] if args.protocol == "rag_r1_mq" else ["rag_r1.reward=[{term: em, weight: 1.0}]"]
+    reward = [] if args.protocol == "rag_r1_mq" else ["rag_r1.reward=[{term: em, weight: 1.0}]"]
     return [
         f"rag_r1.protocol={args.protocol}",
         *agent_keys(BUDGET),
-        *own,
+        *reward,
         f"data.seed={args.seed}",
         f"data.val_batch_size={args.held_out}",
         f"data.max_prompt_length={BUDGET.max_prompt_tokens}",

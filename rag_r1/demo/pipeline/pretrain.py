@@ -5,8 +5,7 @@ kinds, then more of those with two facts. The rows are those of pretraining_data
 policy writes and, with a smaller weight, on names and years in prompt and sentences that occurred before,
 since nothing else teaches this model to copy.
 
-After every `SAVED_EVERY` steps the state is written to `progress.pt` in the policy's folder (tensors and
-numbers only; it is read with `weights_only`). It is removed when the policy is written.
+Until the policy is written, the state of the training is in `progress.pt` in its folder.
 """
 
 from __future__ import annotations
@@ -15,11 +14,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import torch
-from tqdm import tqdm
 from transformers import PreTrainedTokenizerBase as TokenizerBase
 
-from rag_r1.demo.phase_trainer import PhaseTrainer, TrainingPhase
+from rag_r1.demo.phase_trainer import PROGRESS, Row, TrainingPhase, train_resumable
 from rag_r1.demo.pipeline.pretraining_data import batch, name_tokens, pretraining_tokenizer
 from rag_r1.demo.policy import make_policy, save_policy
 from rag_r1.demo.warm_start import (
@@ -30,13 +27,10 @@ from rag_r1.demo.warm_start import (
     base_weights,
 )
 from rag_r1.demo.world import KINDS
-from rag_r1.io.atomic_files import atomic_file
 from rag_r1.protocols import Protocol
 
 #: Steps of both parts.
 STEPS = UNSEARCHED_FIRST.steps + UNSEARCHED_SECOND.steps
-SAVED_EVERY = 50
-PROGRESS = "progress.pt"
 
 
 def pretrain(folder: Path, protocol: Protocol, seed: int, steps: int = STEPS) -> Path:
@@ -48,26 +42,12 @@ def pretrain(folder: Path, protocol: Protocol, seed: int, steps: int = STEPS) ->
     tokenizer = pretraining_tokenizer(protocol)
     names = name_tokens(tokenizer)
     model = make_policy(tokenizer, seed)
-    saved = torch.load(progress, weights_only=True) if progress.exists() else {"part": 0, "step": 0}
-    model.train()
-    with tqdm(total=steps, desc="pretraining", unit="step", mininterval=5) as bar:
-        for number, part in enumerate(parts(steps)):
-            training = PhaseTrainer(model, part)
-            first = 0
-            if number < saved["part"]:
-                first = part.steps
-            elif number == saved["part"] and saved["step"]:
-                training.load(saved["state"])
-                first = saved["step"]
-            bar.update(first)
-            for step in range(first, part.steps):
-                rows = rows_of(tokenizer, protocol, seed, number, step)
-                loss = training.step([(ids, weights_of(ids, mask, names)) for ids, mask in rows])
-                bar.set_postfix(loss=f"{loss:.2f}", refresh=False)
-                bar.update()
-                if (step + 1) % SAVED_EVERY == 0 or step + 1 == part.steps:
-                    save_progress(progress, {"part": number, "step": step + 1, "state": training.state()})
-    model.eval()
+
+    def weighted_rows(part: int, step: int) -> list[Row]:
+        rows = rows_of(tokenizer, protocol, seed, part, step)
+        return [(ids, weights_of(ids, mask, names)) for ids, mask in rows]
+
+    train_resumable(model, parts(steps), weighted_rows, progress, "pretraining")
     save_policy(folder, model, tokenizer)
     progress.unlink()
     return folder
@@ -100,9 +80,3 @@ def weights_of(ids: Sequence[int], mask: Sequence[int], names: frozenset[int]) -
         weight if generated or token in names else 0.0
         for token, generated, weight in zip(ids, mask, base_weights(ids, mask), strict=True)
     ]
-
-
-def save_progress(path: Path, state: dict) -> None:
-    """Write tensors and plain values, whole or not at all."""
-    with atomic_file(path) as part:
-        torch.save(state, part)

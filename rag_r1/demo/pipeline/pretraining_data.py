@@ -37,7 +37,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rag_r1.demo.policy import encode_trace
-from rag_r1.demo.r1_searcher_traces import FORMS, LONGEST_NOTE, NOTED
+from rag_r1.demo.r1_searcher_traces import BASE_MIX, FORMS, aside_words, draw_note, neighbouring_words
 from rag_r1.demo.search import WorldSearch
 from rag_r1.demo.tokenizer import make_tokenizer
 from rag_r1.demo.traces import (
@@ -49,21 +49,7 @@ from rag_r1.demo.traces import (
     write_drill,
     write_trace,
 )
-from rag_r1.demo.world import (
-    COMPANY,
-    FIRST,
-    KINDS,
-    LAST,
-    RIVER,
-    STEM,
-    TOWN,
-    TRADE,
-    YEARS,
-    Question,
-    World,
-    fresh_world,
-    make_questions,
-)
+from rag_r1.demo.world import KINDS, NAME_WORDS, TRADE, YEARS, Question, World, fresh_world, make_questions
 from rag_r1.protocols import Protocol, load_protocol
 
 if TYPE_CHECKING:
@@ -71,8 +57,6 @@ if TYPE_CHECKING:
 
 #: The protocol's name for the form, which is a search.
 SEARCH = "search"
-#: Rows per batch, by kind.
-MIX = {"read": 11, "lost": 3, "note": 5, "guess": 2, "drill": 2, "echo": 1}
 #: Sentences shown to read: as many as a search for two names shows.
 SHOWN = 4
 _PROMPT = (Path(__file__).parent / "prompt_named_form.txt").read_text(encoding="utf-8")
@@ -98,7 +82,7 @@ def pretraining_tokenizer(protocol: Protocol) -> TokenizerBase:
     rng = random.Random(0)
     whole = [f" {year}" for year in YEARS] + [f"Doc {rank}:" for rank in (1, 2, 3)]
     texts = ["user\nassistant\nsystem\n", protocol.invalid_hint or ""]
-    for word in (*FIRST, *LAST, *STEM, *TOWN, *RIVER, *COMPANY, *TRADE, *FORMS, SEARCH):
+    for word in (*NAME_WORDS, *TRADE, *FORMS, SEARCH):
         texts += [word, f" {word}"]
     for form in (*FORMS, SEARCH):
         texts.append(form_prompt(protocol, form, "")[0]["content"])
@@ -128,19 +112,19 @@ def write_reading_row(
         thought = f"{entity_value_text(question.lookups[0])}, {thought}"
     needed = _needed(question, world)
     words = " ".join(lookup.entity for lookup in question.lookups)
-    shown = [*needed, *(text for text in _found(words, search) if text not in needed)][:SHOWN]
+    sentences = [*needed, *(text for text in _search_results(words, search) if text not in needed)][:SHOWN]
     if rng.random() < 0.5:
-        rng.shuffle(shown)
-    return [_shown(shown, rng), Segment(answer_turn(thought, answer), True)]
+        rng.shuffle(sentences)
+    return [_reading_segment(sentences, rng), Segment(answer_turn(thought, answer), True)]
 
 
 def write_unrelated_row(
     question: Question, world: World, search: WorldSearch, rng: random.Random
 ) -> list[Segment]:
     """Sentences that nobody asked for and that do not answer the question, and a guess."""
-    needed = _needed(question, world)
-    shown = [text for text in _found(_stretch(question, rng), search) if text not in needed]
-    return [_shown(shown, rng), *write_form_row(question, world, rng, None)]
+    needed, words = _needed(question, world), neighbouring_words(question, rng)
+    sentences = [text for text in _search_results(words, search) if text not in needed]
+    return [_reading_segment(sentences, rng), *write_form_row(question, world, rng, None)]
 
 
 def write_form_row(question: Question, world: World, rng: random.Random, form: str | None) -> list[Segment]:
@@ -148,15 +132,9 @@ def write_form_row(question: Question, world: World, rng: random.Random, form: s
     guess."""
     written = []
     if form is not None:
-        (what,) = rng.choices(list(NOTED), NOTED.values())
-        names = [lookup.entity for lookup in question.lookups if lookup.entity in question.text]
-        noted = {
-            "some words": _stretch(question, rng),
-            "a name": rng.choice(names),
-            "every name": ", ".join(names),
-        }[what]
+        label, text = draw_note(question, rng, ", ")
         # A segment of its own ends with the closing tag's token, as a turn does in a rollout.
-        note = f"<think> I take a note of {what}. </think>\n<{form}> {noted} </{form}>"
+        note = f"<think> I take a note of {label}. </think>\n<{form}> {text} </{form}>"
         written.append(Segment(note, True))
     guessed = f"<think> I can guess. </think>\n<answer> {guess(question, world, rng)} </answer>"
     return [*written, Segment("\n" + guessed if written else guessed, True)]
@@ -177,7 +155,7 @@ def batch(
     rng = random.Random(f"{seed}-{step}")
     world = fresh_world(rng)
     search = WorldSearch(world.passages, SHOWN)
-    wanted = [kind for kind, count in MIX.items() for _ in range(count)]
+    wanted = [kind for kind, count in BASE_MIX.items() for _ in range(count)]
     questions = make_questions(world, len(wanted), rng.randrange(1 << 48), kinds)
     return [
         encode_trace(tokenizer, protocol, *_row(kind, question, world, search, protocol, rng))
@@ -187,7 +165,7 @@ def batch(
 
 def name_tokens(tokenizer: TokenizerBase) -> frozenset[int]:
     """The tokens of names and years inside a sentence: what can be copied from one."""
-    words = (*FIRST, *LAST, *STEM, *TOWN, *RIVER, *COMPANY, *YEARS)
+    words = (*NAME_WORDS, *YEARS)
     tokens = [tokenizer(f" {word}", add_special_tokens=False).input_ids for word in words]
     return frozenset(token for (token,) in tokens)
 
@@ -216,21 +194,11 @@ def _needed(question: Question, world: World) -> list[str]:
     return [by_title[f'"{lookup.entity}"'] for lookup in question.lookups]
 
 
-def _found(words: str, search: WorldSearch) -> list[str]:
+def _search_results(words: str, search: WorldSearch) -> list[str]:
     """The sentences that a search for `words` finds."""
     return [document.text for document in search.results([words])[0]]
 
 
-def _shown(sentences: Sequence[str], rng: random.Random) -> Segment:
-    """A block of sentences. Half of the blocks follow some words: otherwise the policy would learn to read
-    them only at one place."""
-    aside = " ".join(rng.sample(FORMS, rng.randint(3, 9))) if rng.random() < 0.5 else ""
-    return Segment(aside + "\n" + "".join(f"{sentence}\n" for sentence in sentences), False)
-
-
-def _stretch(question: Question, rng: random.Random) -> str:
-    """Neighbouring words of the question."""
-    words = question.text.rstrip("?").replace(",", "").split()
-    length = rng.randint(1, LONGEST_NOTE)
-    start = rng.randrange(len(words) - length + 1)
-    return " ".join(words[start : start + length])
+def _reading_segment(sentences: Sequence[str], rng: random.Random) -> Segment:
+    """A block of sentences, after some words or none."""
+    return Segment(aside_words(rng) + "\n" + "".join(f"{sentence}\n" for sentence in sentences), False)

@@ -30,12 +30,7 @@ from rag_r1.runs.markdown import Page, number, p_value
 from rag_r1.runs.steps import PipelineFolder
 
 #: The models by the step that has made them, as they are called in the report.
-LABELS = {
-    "base": "base",
-    "sft": "SFT",
-    "grpo": "SFT, then GRPO",
-    "grpo_without_sft": "GRPO without SFT",
-}
+LABELS = {"base": "base", "sft": "SFT", "grpo": "SFT, then GRPO", "grpo_without_sft": "GRPO without SFT"}
 #: Claims: their words, the model that is said to be better, and the other one.
 CLAIMS = (
     ("SFT is better than the base", "sft", "base"),
@@ -154,7 +149,7 @@ def _step_items(report: Mapping[str, Any]) -> list[str]:
     facts = report["steps"]
     traces, data, sft, kept = (facts.get(name, {}) for name in ("traces", "sft_data", "sft", "filter"))
     base = facts.get("base", {})
-    told = {
+    texts = {
         "base": (
             f"pretrained for {base['steps']} steps from random weights, without a search"
             if base.get("steps")
@@ -172,8 +167,8 @@ def _step_items(report: Mapping[str, Any]) -> list[str]:
     }
     for name, curve in report["curves"].items():
         points = [f"{number(em, 2)} (step {step})" for step, em in curve["held_out_em"].items()]
-        told[name] = "held-out exact match in its own validations: " + ", ".join(points)
-    return [f"**{name}**{_minutes(report['seconds'].get(name))}: {words}" for name, words in told.items()]
+        texts[name] = "held-out exact match in its own validations: " + ", ".join(points)
+    return [f"**{name}**{_minutes(report['seconds'].get(name))}: {words}" for name, words in texts.items()]
 
 
 def _minutes(seconds: float | None) -> str:

@@ -64,23 +64,20 @@ class Pipeline(PipelineArtifacts):
 
     def steps(self) -> list[Step]:
         """All steps that these arguments ask for, in order."""
-        made = {
-            step.name: step
-            for step in (
-                self._world(),
-                self._base(),
-                self._traces(),
-                self._sft_data(),
-                self._sft(),
-                self._filter(),
-                self._grpo("grpo", "sft", "filter"),
-                self._grpo("grpo_without_sft", "base", "world"),
-                self._evaluation(),
-            )
-        }
-        names = STEP_NAMES[: STEP_NAMES.index(self.args.until) + 1]
-        left_out = () if self.args.without_sft == "yes" else ("grpo_without_sft",)
-        return [made[name] for name in names if name not in left_out]
+        steps = [
+            self._world(),
+            self._base(),
+            self._traces(),
+            self._sft_data(),
+            self._sft(),
+            self._filter(),
+            self._grpo("grpo", "sft", "filter"),
+            self._grpo("grpo_without_sft", "base", "world"),
+            self._evaluation(),
+        ]
+        left_out = {"grpo", "grpo_without_sft"} - set(self.trainings)
+        names = set(STEP_NAMES[: STEP_NAMES.index(self.args.until) + 1]) - left_out
+        return [step for step in steps if step.name in names]
 
     def _world(self) -> Step:
         args = self.args
@@ -94,7 +91,7 @@ class Pipeline(PipelineArtifacts):
         def work(folder: Path) -> dict[str, Any]:
             shutil.rmtree(folder / "index", ignore_errors=True)  # of a start that was killed
             write_text(folder / "prompt.txt", self.protocol.user_prompt)
-            # A real teacher is told the whole format.
+            # A real teacher gets the prompt with the whole format.
             whole = load_protocol(args.protocol).user_prompt
             write_text(folder / "prompt_of_a_real_teacher.txt", whole)
             data = write_demo(folder, self.protocol, args.seed, args.questions, args.held_out)
@@ -110,8 +107,12 @@ class Pipeline(PipelineArtifacts):
         args = self.args
         source = args.base_folder
         if source is None:
-            made = {"protocol": args.protocol, "seed": args.seed, "steps": args.base_steps}
-            settings: dict[str, Any] = {"base": SCRATCH, **made}
+            settings: dict[str, Any] = {
+                "base": SCRATCH,
+                "protocol": args.protocol,
+                "seed": args.seed,
+                "steps": args.base_steps,
+            }
         else:
             weights = sorted(path.name for path in source.glob("*.safetensors"))
             settings = {"base": fingerprint(source, ["config.json", "tokenizer.json", *weights])}
@@ -129,26 +130,26 @@ class Pipeline(PipelineArtifacts):
     def _traces(self) -> Step:
         args = self.args
         rules = {"wrong": args.wrong, "parallel": PARALLEL[args.protocol]}
-        named = args.teacher_model is not None
-        settings = {"seed": args.seed, "teacher": args.teacher_model, **({} if named else rules)}
+        is_real_teacher = args.teacher_model is not None
+        settings = {"seed": args.seed, "teacher": args.teacher_model, **({} if is_real_teacher else rules)}
 
         def work(folder: Path) -> dict[str, Any]:
             with self.retriever(folder) as url, ExitStack() as stack:
-                if named:
+                if is_real_teacher:
                     prompt, budget = self.prompt.with_name("prompt_of_a_real_teacher.txt"), TEACHER_BUDGET
-                    asked = {"base_url": args.teacher_url, "teacher_model": args.teacher_model}
-                    asked["api_key_env"] = args.api_key_env
+                    endpoint = {"base_url": args.teacher_url, "teacher_model": args.teacher_model}
+                    endpoint["api_key_env"] = args.api_key_env
                 else:
                     world = demo_data(args.seed, args.questions, args.held_out)
                     teacher = RuleTeacher(world.train, **rules, seed=args.seed)
                     server = stack.enter_context(TeacherServer(teacher))
                     prompt, budget = self.prompt, BUDGET
-                    asked = {"base_url": f"{server.url}/v1", "teacher_model": "rules"}
+                    endpoint = {"base_url": f"{server.url}/v1", "teacher_model": "rules"}
                 playing = self._playing(folder, prompt, budget, url)
-                traces = TracesArguments(**playing, **asked, tokenizer=str(self.base))
+                traces = TracesArguments(**playing, **endpoint, tokenizer=str(self.base))
                 run_module("rag_r1.sft.traces_command", *traces.to_argv())
-            told = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
-            return {key: told[key] for key in ("judged", "right", "accuracy", "failed")}
+            summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+            return {key: summary[key] for key in ("judged", "right", "accuracy", "failed")}
 
         return Step("traces", settings, work, ("traces.jsonl",), ("world", "base"))
 
@@ -168,9 +169,9 @@ class Pipeline(PipelineArtifacts):
                 max_target=BUDGET.max_turn_tokens,
             )
             run_module("rag_r1.sft.data", *samples.to_argv(), log=folder / "sft_data.log")
-            told = json.loads((folder / "sft_summary.json").read_text(encoding="utf-8"))
-            left_out = {name: entry["count"] for name, entry in told["left_out"].items()}
-            return {"splits": told["splits"], "left_out": left_out}
+            summary = json.loads((folder / "sft_summary.json").read_text(encoding="utf-8"))
+            left_out = {name: entry["count"] for name, entry in summary["left_out"].items()}
+            return {"splits": summary["splits"], "left_out": left_out}
 
         results = ("train.parquet", "validation.parquet")
         return Step("sft_data", {"seed": args.seed}, work, results, ("base", "traces"))
@@ -200,7 +201,7 @@ class Pipeline(PipelineArtifacts):
             training = SftArguments(recipe="rag_r1/sft/demo", data=data, overrides=overrides)
             words = training.to_argv()
             with bar:
-                run_module("rag_r1.sft.train_command", *words, log=folder / "sft.log", watch=bar.update)
+                run_module("rag_r1.sft.train_command", *words, log=folder / "sft.log", watch=bar.read)
             return {"samples": rows, "epochs": args.sft_epochs, "loss": bar.loss}
 
         return Step("sft", settings, work, ("run/model",), ("base", "sft_data"))
@@ -227,9 +228,9 @@ class Pipeline(PipelineArtifacts):
                     validation=0,
                 )
                 run_module("rag_r1.sft.filter_command", *chosen.to_argv())
-            told = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+            summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
             names = ("questions", "right_at_first", "right_later", "never_right", "kept", "rollouts")
-            return {name: told[name] for name in names}
+            return {name: summary[name] for name in names}
 
         return Step("filter", settings, work, ("train.parquet",), ("world", "sft"))
 
@@ -256,14 +257,16 @@ class Pipeline(PipelineArtifacts):
         return Step(name, settings, work, ("stage1/finished", "stage1/trajectories"), (start, questions))
 
     def _evaluation(self) -> Step:
+        args = self.args
+
         def work(folder: Path) -> dict[str, Any]:
             from rag_r1.demo.pipeline.evaluation import evaluate
 
-            questions, passages = self.held_out()
-            evaluate(folder, self.models, self.protocol, questions, passages, BUDGET, TOPK)
+            data = demo_data(args.seed, args.questions, args.held_out)
+            evaluate(folder, self.models, self.protocol, data.val, data.passages, BUDGET, TOPK)
             return {"models": list(self.models)}
 
-        names = ["base", "sft", "grpo", *(["grpo_without_sft"] if self.args.without_sft == "yes" else [])]
+        names = ["base", "sft", *self.trainings]
         return Step("evaluation", {"models": names}, work, ("scores.json",), ("world", *names))
 
     def _playing(self, folder: Path, prompt: Path, budget: Budget, retriever: str) -> dict[str, Any]:

@@ -12,6 +12,7 @@ out. A request that is no conversation about a known question is answered with 4
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -49,19 +50,20 @@ class RuleTeacher:
     def turn(self, messages: Sequence[Mapping[str, str]]) -> str:
         """The next turn of a conversation: the prompt, and then turns and observations. Raises LookupError
         for a question that it does not know."""
-        question = self.asked(messages)
+        question = self.question_of(messages)
         observations = [message["content"] for message in messages[1:] if message["role"] == "user"]
         rounds = self.rounds(question)
-        found = [fact for facts in rounds[: len(observations)] for fact in facts]
+        facts = [fact for facts in rounds[: len(observations)] for fact in facts]
         if len(observations) < len(rounds):
-            return search_turn(question, found, rounds[len(observations)])
+            return search_turn(question, facts, rounds[len(observations)])
         read = "\n".join(observations)
-        if any(fact.value not in read for fact in found):
+        if any(fact.value not in read for fact in facts):
             return answer_turn("", UNKNOWN)
-        thought, answer = conclude(question, found, _NO_DRAWS, entity_value_text)
+        # The generator is not used: `conclude` draws only if facts are missing.
+        thought, answer = conclude(question, facts, random.Random(0), entity_value_text)
         return answer_turn(thought, answer if self.is_right(question) else self.wrong_answer(question))
 
-    def asked(self, messages: Sequence[Mapping[str, str]]) -> Question:
+    def question_of(self, messages: Sequence[Mapping[str, str]]) -> Question:
         """The question of a prompt that ends with `Question: ...`. Raises LookupError."""
         text = messages[0]["content"].rpartition("Question: ")[2].strip() if messages else ""
         try:
@@ -73,8 +75,8 @@ class RuleTeacher:
         """Another name or year of the right type; the same one whenever it is asked for."""
         if question.kind == "comparison":
             return next(fact.entity for fact in question.lookups if fact.entity != question.gold)
-        asked = question.lookups if question.kind in INDEPENDENT else question.lookups[-1:]
-        return " and ".join(self._other(fact, question.id) for fact in asked)
+        question_of = question.lookups if question.kind in INDEPENDENT else question.lookups[-1:]
+        return " and ".join(self._other(fact, question.id) for fact in question_of)
 
     def _other(self, fact: Lookup, key: str) -> str:
         others = [value for value in self._values[fact.relation] if value != fact.value] or [UNKNOWN]
@@ -91,16 +93,6 @@ class RuleTeacher:
             for fact in question.lookups:
                 values.setdefault(fact.relation, set()).add(fact.value)
         return {relation: sorted(several) for relation, several in values.items()}
-
-
-class _NoRandom:
-    """`conclude` draws only if facts are missing, and they are not."""
-
-    def choice(self, several: Sequence[Any]) -> Any:
-        raise AssertionError("nothing is left to chance")
-
-
-_NO_DRAWS: Any = _NoRandom()
 
 
 def completion(text: str, body: Mapping[str, Any]) -> dict[str, Any]:

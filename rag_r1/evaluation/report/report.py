@@ -22,7 +22,7 @@ from pydantic import Field
 from pydantic_settings import CliPositionalArg
 
 from rag_r1.agent.records import RecordError
-from rag_r1.data.annotations import AnnotationError
+from rag_r1.data.errors import DataError
 from rag_r1.data.files.bad_rows import HELP
 from rag_r1.evaluation.report.bootstrap import Bootstrap, Estimate
 from rag_r1.evaluation.report.measures import by_source, measures_of
@@ -37,7 +37,7 @@ from rag_r1.runs.errors import RunError
 
 REPORT_JSON, REPORT_MD = "report.json", "report.md"
 #: Faults of the files of a run; the message says what to do.
-WRONG_RUN = (RunError, AnnotationError, RecordError, ProvenanceError, OSError)
+WRONG_RUN = (RunError, DataError, RecordError, ProvenanceError, OSError)
 
 
 def make_report(

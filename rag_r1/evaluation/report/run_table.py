@@ -107,7 +107,7 @@ def read_run(
 
     `mask`: the kinds of failure that the run masks, None if that is not known. `answerable`, `supporting`:
     side files. `step`: of a training's validation, only the records of this step. Raises RunError,
-    AnnotationError, or RecordError for a path that does not exist.
+    DataError, or RecordError for a path that does not exist.
     """
     bad = BadRows()
     listed = read_answerable(answerable, bad) if answerable else None

@@ -12,7 +12,8 @@ from pathlib import Path
 from omegaconf import DictConfig, ListConfig
 from tqdm import tqdm
 
-from rag_r1.data.sft_rows import SftRow, SftRowError, SftTokens, protocol_of_rows, read_sft_rows
+from rag_r1.data.errors import DataError
+from rag_r1.data.sft_rows import SftRow, SftTokens, protocol_of_rows, read_sft_rows
 from rag_r1.options.problems import PreflightReport, Problem, error, is_unset, plain, warning
 from rag_r1.training.preflight.cluster import gpu_count
 from rag_r1.training.preflight.model import check_model, check_tags
@@ -39,7 +40,7 @@ def preflight_sft(config: DictConfig) -> PreflightReport:
     if train := files["train_files"]:
         try:
             protocol = protocol_of_rows([*train, *files["val_files"]], config.data.get("protocol"))
-        except SftRowError as fault:
+        except DataError as fault:
             remedy = "set it to the protocol that the rows were made for"
             report.problems.append(error("data.protocol", str(fault), remedy))
         else:
@@ -65,7 +66,7 @@ def _rows(config: DictConfig, key: str, report: PreflightReport) -> list[SftRow]
     for file in list(files) if isinstance(files, ListConfig) else [files]:
         try:
             new_rows = list(read_sft_rows(Path(file).expanduser()))
-        except (SftRowError, OSError) as fault:
+        except (DataError, OSError) as fault:
             report.problems.append(error(f"data.{key}", str(fault), "give files made by `rag-r1 sft-data`"))
             continue
         if not new_rows:
@@ -83,7 +84,7 @@ def _check_lengths(
     bar = tqdm(longest, desc=f"data.{key}", unit="row", mininterval=5, disable=len(longest) < COUNTED)
     try:
         most = max((len(tokens(row).ids) for row in bar), default=0)
-    except (SftRowError, ValueError) as fault:
+    except (DataError, ValueError) as fault:
         yield error(f"data.{key}", str(fault), "make the data with this model's tokenizer")
         return
     if rows:

@@ -41,6 +41,8 @@ SQ = load_protocol("rag_r1_sq")
         ("می\u200cخواهم", "میخواهم"),
         ("resume?", "résumé?"),
         ("the cat", "a cat"),
+        ("1.5 or 2?", "15 or 2?"),
+        ("?!", "!?"),
     ],
 )
 def test_questions_that_differ_in_meaning_are_not_the_same(one, other):
@@ -110,23 +112,11 @@ def test_rows_with_the_same_question_and_other_answers_stay_and_are_named(tmp_pa
     kept, removed = lines(tmp_path / "repeated_questions.jsonl")
     assert kept["outcome"] == "kept: same question, other answers"
     assert kept["row"]["golden_answers"] == ["painter", "artist"] and kept["row"]["row"] == 2
-    assert removed == {
-        "split": "train",
-        "outcome": "removed: same question, same answers",
-        "row": {
-            "row": 3,
-            "id": "3",
-            "question": "what is George's occupation",
-            "golden_answers": ["Politician"],
-        },
-        "first": {
-            "split": "train",
-            "row": 1,
-            "id": "1",
-            "question": "What is George's occupation?",
-            "golden_answers": ["politician"],
-        },
-    }
+    row = {"row": 3, "id": "3", "question": GEORGE[2].question, "golden_answers": ["Politician"]}
+    first = {"row": 1, "id": "1", "question": GEORGE[0].question, "golden_answers": ["politician"]}
+    outcome = "removed: same question, same answers"
+    expected = {"split": "train", "outcome": outcome, "row": row, "first": {"split": "train", **first}}
+    assert removed == expected
 
 
 def test_rows_that_differ_in_their_answers_alone_have_ids_of_their_own():
@@ -141,13 +131,10 @@ def test_a_row_of_train_that_stands_in_test_is_named_with_the_tests_row_whatever
                               source(Question("a", ("z",), row=9)))  # fmt: skip
     assert [q.question for q in train.questions] == ["B?"]
     write_splits([train, test], SQ, "made", tmp_path)
-    [told] = lines(tmp_path / "repeated_questions.jsonl")
-    assert told["outcome"] == "removed: stands in the test set"
-    assert (told["first"]["split"], told["first"]["row"], told["first"]["golden_answers"]) == (
-        "test",
-        9,
-        ["z"],
-    )
+    [row] = lines(tmp_path / "repeated_questions.jsonl")
+    assert row["outcome"] == "removed: stands in the test set"
+    first = row["first"]
+    assert (first["split"], first["row"], first["golden_answers"]) == ("test", 9, ["z"])
 
 
 def test_nothing_repeated_leaves_no_file_not_even_of_an_earlier_run(tmp_path):
@@ -165,10 +152,7 @@ def test_every_row_is_written_or_named(train_rows, test_rows):
         source(*(Question(text, (gold,), row=i) for i, (text, gold) in enumerate(rows)))
         for rows in ([("kept in any case", "x"), *train_rows], test_rows)
     ]
-    for split, given_rows in zip(make_splits(*made), made, strict=True):
+    for split, rows_before in zip(make_splits(*made), made, strict=True):
         gone = [repeat.row.row for repeat in split.repeats if repeat.removed]
         written = [question.row for question in split.questions]
-        assert sorted(gone + written) == list(range(given_rows.n_read))
-        assert {(q.question.casefold(), q.golds[0].casefold()) for q in given_rows.questions} >= {
-            (q.question.casefold(), q.golds[0].casefold()) for q in split.questions
-        }
+        assert sorted(gone + written) == list(range(rows_before.n_read))

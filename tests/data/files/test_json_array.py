@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import io
 import json
+from contextlib import contextmanager
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rag_r1.data.files import json_array
-from rag_r1.data.files.json_array import ArrayError, elements
+from rag_r1.data.files.json_array import elements
 
 values = st.recursive(
     st.none()
@@ -23,24 +24,19 @@ values = st.recursive(
 )
 
 
-class Window:
+@contextmanager
+def window(size: int):
     """Sets the size of the window for the time of a block."""
-
-    def __init__(self, size: int):
-        self.size = size
-
-    def __enter__(self):
-        self.before, json_array.CHUNK = json_array.CHUNK, self.size
-
-    def __exit__(self, *error):
-        json_array.CHUNK = self.before
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(json_array, "CHUNK", size)
+        yield
 
 
 @settings(max_examples=40)
 @given(st.lists(values, max_size=6), st.integers(1, 40), st.sampled_from([None, 1]), st.booleans())
 def test_every_array_is_read_as_json_reads_it(array, size, indent, ascii_only):
     text = json.dumps(array, indent=indent, ensure_ascii=ascii_only) + " \n"
-    with Window(size):
+    with window(size):
         assert list(elements(io.StringIO(text))) == json.loads(text)
 
 
@@ -59,10 +55,10 @@ def test_a_text_that_json_refuses_is_refused_after_the_elements_before_the_fault
     except ValueError:
         expected = None
     read = []
-    with Window(size):
+    with window(size):
         try:
             read += elements(io.StringIO(broken))
-        except ArrayError as error:
+        except ValueError as error:
             assert expected is None and str(error)
             return
     assert read == expected
@@ -80,11 +76,11 @@ def test_a_text_that_json_refuses_is_refused_after_the_elements_before_the_fault
     ],
 )
 def test_what_is_wrong_is_said_with_the_last_element_that_could_be_read(text, read, message):
-    found = []
-    with pytest.raises(ArrayError) as raised:
+    values = []
+    with pytest.raises(ValueError) as raised:
         for value in elements(io.StringIO(text)):
-            found.append(value)
-    assert (found, str(raised.value)) == (read, message)
+            values.append(value)
+    assert (values, str(raised.value)) == (read, message)
 
 
 def test_numbers_that_json_writes_beyond_its_standard_and_half_characters_are_kept():
@@ -107,29 +103,29 @@ def test_what_has_been_read_is_dropped_and_an_element_without_end_is_refused(mon
     class Endless(io.StringIO):
         """A text without an end; counts what is asked for."""
 
-        asked = 0
+        characters = 0
 
         def read(self, size=-1):
-            self.asked += size
-            return "x" * size if self.asked > size else '["' + "x" * (size - 2)
+            self.characters += size
+            return "x" * size if self.characters > size else '["' + "x" * (size - 2)
 
     monkeypatch.setattr(json_array, "LONGEST", 1 << 12)
     monkeypatch.setattr(json_array, "CHUNK", 1 << 8)
     text = Endless()
-    with pytest.raises(ArrayError, match="an element of more than 4,096 characters"):
+    with pytest.raises(ValueError, match="an element of more than 4,096 characters"):
         list(elements(text))
-    assert text.asked < 1 << 15
-    window = json_array._TextWindow(io.StringIO("[" + "1, " * 10_000 + "1]"), 1)
+    assert text.characters < 1 << 15
+    text_window = json_array._TextWindow(io.StringIO("[" + "1, " * 10_000 + "1]"), 1)
     for _ in range(9_000):
-        assert window.value() == 1 and window.next_character() == ","
-        window.at += 1
-        assert len(window.seen) <= 2 << 8
+        assert text_window.value() == 1 and text_window.next_character() == ","
+        text_window.at += 1
+        assert len(text_window.buffer) <= 2 << 8
 
 
 def test_a_long_element_of_millions_of_lists_is_refused_before_it_is_decoded_whole():
     text = io.StringIO("[1, [" + "[]," * 3_000_000 + "[]]]")
     read = elements(text)
     assert next(read) == 1
-    with pytest.raises(ArrayError, match="more than 500,000 values after element 1"):
+    with pytest.raises(ValueError, match="more than 500,000 values after element 1"):
         next(read)
     assert text.tell() < 3_000_000  # characters of nine million

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rag_r1.data.errors import DataError
 from rag_r1.data.files.bad_rows import NAMED
-from rag_r1.data.files.questions import DataError, Question, collect, parse_row, read_file
+from rag_r1.data.files.questions import Question, collect, parse_row, read_file
 
 ROWS = [
     {"question": "Who?", "golden_answers": "Ada"},  # RAG-R1
@@ -53,15 +54,20 @@ def test_parquet_is_read(tmp_path):
         ({"question": "  ", "golden_answers": "x"}, "`question`"),
         ({"question": 3, "golden_answers": "x"}, "`question`"),
         ({"question": "Who?"}, "no answer"),
-        ({"question": "Who?", "golden_answers": None}, "no answer"),
-        ({"question": "Who?", "golden_answers": []}, "`golden_answers` is empty"),
-        ({"question": "Who?", "golden_answers": ["", " "]}, "`golden_answers` is empty"),
         ({"question": "Who?", "answer": {"text": "x"}}, "`answer` must be"),
-        ({"question": "Who?", "golden_answers": [["x"]]}, "`golden_answers` must be"),
-        ({"question": "Who?", "golden_answers": True}, "`golden_answers` must be"),
-        ({"question": "Who?", "golden_answers": float("nan")}, "`golden_answers` must be"),
         ({"question": "Who \ud800?", "golden_answers": "x"}, "surrogate"),
         ({"question": "Who?", "golden_answers": "\udfff"}, "surrogate"),
+        *(
+            ({"question": "Who?", "golden_answers": golds}, message)
+            for golds, message in (
+                (None, "no answer"),
+                ([], "`golden_answers` is empty"),
+                (["", " "], "`golden_answers` is empty"),
+                ([["x"]], "`golden_answers` must be"),
+                (True, "`golden_answers` must be"),
+                (float("nan"), "`golden_answers` must be"),
+            )
+        ),
     ],
 )
 def test_what_is_wrong_with_a_row_is_said(row, message):
@@ -70,24 +76,15 @@ def test_what_is_wrong_with_a_row_is_said(row, message):
 
 
 def test_malformed_rows_are_counted_and_the_first_ones_told_by_number(tmp_path):
-    bad = [
-        "{not json",
-        b"\xff\xfe broken".decode("latin-1"),
-        "[1]",
-        '{"question": "Who?"}',
-        '"text"',
-        "null",
-        "{}",
-    ]
+    bad = ["{not json", "\xff\xfe broken", "[1]", '{"question": "Who?"}', '"text"', "null", "{}"]
     path = tmp_path / "q.jsonl"
     path.write_bytes("\n".join([json.dumps(ROWS[0]), *bad, json.dumps(ROWS[1])]).encode("latin-1"))
     source = read_file(path)
     assert source.questions == QUESTIONS[:2]
     assert (source.n_read, source.n_malformed, len(source.malformed)) == (9, 7, NAMED)
     assert source.malformed[0].startswith("row 2: not JSON")
-    assert source.malformed[3] == (
-        "row 5: no answer: needs one of golden_answers, answers, answer; the row has question"
-    )
+    missing = "no answer: needs one of golden_answers, answers, answer; the row has question"
+    assert source.malformed[3] == f"row 5: {missing}"
 
 
 @pytest.mark.parametrize(

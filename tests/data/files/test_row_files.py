@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rag_r1.data.files.questions import DataError, Question, read_file
+from rag_r1.data.errors import DataError
+from rag_r1.data.files.questions import Question, read_file
 from rag_r1.data.files.row_files import open_rows
 
 QUESTIONS = [
@@ -37,21 +38,10 @@ def content(name: str) -> bytes:
     return gzip.compress(data) if name.endswith(".gz") else data
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "q.json",
-        "q.json.gz",
-        "q.jsonl",
-        "q.jsonl.gz",
-        "q.csv",
-        "q.CSV",
-        "q.csv.gz",
-        "q.tsv",
-        "q.tsv.gz",
-        "bom.csv",
-    ],
-)
+NAMES = "q.json q.json.gz q.jsonl q.jsonl.gz q.csv q.CSV q.csv.gz q.tsv q.tsv.gz bom.csv"
+
+
+@pytest.mark.parametrize("name", NAMES.split())
 def test_json_csv_and_tsv_plain_and_gzipped_give_the_same_questions(tmp_path, name):
     path = tmp_path / name
     path.write_bytes(content(name.lower()))
@@ -134,12 +124,10 @@ def test_an_array_that_is_cut_short_gives_its_rows_and_then_says_after_which_it_
     path = tmp_path / "q.json"
     path.write_text(json.dumps(ROWS)[:-5])
     read = []
-    with pytest.raises(
-        DataError, match="q.json begins as a JSON array but is not one: .* after element 1. It is"
-    ):
-        with open_rows(path, (), ()) as (_, rows):
-            for row in rows:
-                read.append(row)
+    message = "q.json begins as a JSON array but is not one: .* after element 1. It is"
+    with pytest.raises(DataError, match=message), open_rows(path, (), ()) as (_, rows):
+        for row in rows:
+            read.append(row)
     assert read == [(1, ROWS[0])]
 
 
@@ -154,17 +142,12 @@ def test_an_array_under_a_key_is_read_if_that_is_the_first_one(tmp_path):
 def test_a_table_without_a_header_has_the_columns_that_are_given(tmp_path):
     path = tmp_path / "q.csv"
     path.write_text('Who?,,"Ada, Countess"\nWhen?,,1815\n')
-    columns, rows = rows_of(path, header=("question", "", "answer"))
-    assert columns == ["question", "", "answer"]
-    assert rows == [
-        (1, {"question": "Who?", "answer": "Ada, Countess"}),
-        (2, {"question": "When?", "answer": "1815"}),
-    ]
+    who, when = {"question": "Who?", "answer": "Ada, Countess"}, {"question": "When?", "answer": "1815"}
+    header = ["question", "", "answer"]
+    assert rows_of(path, header=tuple(header)) == (header, [(1, who), (2, when)])
     path.write_text("Question,Answer\nWho?,Ada\n")
-    assert rows_of(path, header=("question", "answer")) == (
-        ["Question", "Answer"],
-        [(1, {"Question": "Who?", "Answer": "Ada"})],
-    )
+    row = {"Question": "Who?", "Answer": "Ada"}
+    assert rows_of(path, header=("question", "answer")) == (list(row), [(1, row)])
 
 
 def test_a_gzip_file_that_is_cut_short_says_so(tmp_path):
@@ -190,19 +173,19 @@ def test_what_csv_quotes_is_read_back_as_it_was(tmp_path_factory, rows):
 def test_a_line_without_end_is_refused_before_it_is_unpacked_as_a_whole(tmp_path, name, first):
     path = tmp_path / name
     path.write_bytes(gzip.compress(first + b"x" * (64 << 20), 1))
-    read = []
     with pytest.raises(DataError, match=rf"{name}, line {1 + bool(first)}: longer than 16 MiB"):
-        with open_rows(path, ["question"], []) as (_, rows):
-            read += rows
+        rows_of(path)
 
 
-def test_white_space_without_end_is_no_array(tmp_path):
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        (b"", b"[1]", "line 1: longer than 16 MiB"),
+        (b"[1,", b"2]", "more than 1,048,576 characters of white space in a row"),
+    ],
+)
+def test_white_space_without_end_is_no_array(tmp_path, before, after, message):
     path = tmp_path / "q.json.gz"
-    path.write_bytes(gzip.compress(b" " * (64 << 20) + b"[1]", 1))
-    with pytest.raises(DataError, match="line 1: longer than 16 MiB"):
-        with open_rows(path, ["question"], []) as (_, rows):
-            list(rows)
-    path.write_bytes(gzip.compress(b"[1," + b" " * (64 << 20) + b"2]", 1))
-    with pytest.raises(DataError, match="more than 1,048,576 characters of white space in a row"):
-        with open_rows(path, ["question"], []) as (_, rows):
-            list(rows)
+    path.write_bytes(gzip.compress(before + b" " * (64 << 20) + after, 1))
+    with pytest.raises(DataError, match=message):
+        rows_of(path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from rag_r1.demo import phase_trainer
 from rag_r1.demo.pipeline import pretrain
 from rag_r1.demo.pipeline.arguments import BASE_STEPS
 from rag_r1.demo.pipeline.pretraining_data import name_tokens, pipeline_protocol, pretraining_tokenizer
@@ -31,21 +32,21 @@ def test_the_parts_have_the_steps_that_were_asked_for():
 def test_what_is_shown_is_learned_for_its_names_only():
     tokenizer = pretraining_tokenizer(PROTOCOL)
     names = name_tokens(tokenizer)
-    found = set()
+    words = set()
     for ids, mask in pretrain.rows_of(tokenizer, PROTOCOL, 0, 0, 100):
         for place, weight in enumerate(pretrain.weights_of(ids, mask, names)):
             if mask[place]:
                 assert weight == 1.0
             elif weight:
                 assert ids[place] in names and ids[place] in ids[:place]
-                found.add(tokenizer.decode(ids[place]))
-    assert len(found) > 20
+                words.add(tokenizer.decode(ids[place]))
+    assert len(words) > 20
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("at", [(0, 2), pytest.param((1, 1), marks=pytest.mark.full)])
 def test_a_killed_pretraining_goes_on_to_the_same_weights(tmp_path, monkeypatch, at):
-    monkeypatch.setattr(pretrain, "SAVED_EVERY", 1)
+    monkeypatch.setattr(phase_trainer, "SAVED_EVERY", 1)
     made = pretrain.rows_of
     pretrain.pretrain(tmp_path / "whole", PROTOCOL, 0, 6)
     taken: list[tuple[int, int]] = []

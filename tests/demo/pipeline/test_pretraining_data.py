@@ -5,15 +5,15 @@ from __future__ import annotations
 import random
 
 import pytest
-from transformers import AutoTokenizer
 
-from rag_r1.agent import TokenizerCodec
 from rag_r1.demo import world
 from rag_r1.demo.pipeline import pretraining_data
-from rag_r1.demo.policy import encode_trace, make_policy, prompt_ids, save_policy
+from rag_r1.demo.policy import encode_trace
 from rag_r1.demo.search import WorldSearch
 from rag_r1.demo.traces import write_trace
 from rag_r1.protocols import Answer, control_tokens
+
+from ..conftest import check_same_tokens
 
 PROTOCOL = pretraining_data.pipeline_protocol("rag_r1_mq")
 TAGS = PROTOCOL.tags
@@ -28,23 +28,23 @@ def tokenizer():
 @pytest.fixture(scope="module")
 def rows(tokenizer):
     """(prompt, what is shown, what the policy writes) of the rows of some steps."""
-    found = []
+    rows = []
     for step in STEPS:
         for ids, mask in pretraining_data.batch(tokenizer, PROTOCOL, "test", step):
             first = mask.index(1)
             assert 0 not in mask[first:], "nothing answers what the policy writes"
-            prompt, start, shown = tokenizer.decode(ids[:first]).partition("<|im_start|>assistant\n")
+            prompt, start, reading = tokenizer.decode(ids[:first]).partition("<|im_start|>assistant\n")
             assert start
-            found.append((prompt, shown, tokenizer.decode(ids[first:])))
-    return found
+            rows.append((prompt, reading, tokenizer.decode(ids[first:])))
+    return rows
 
 
 @pytest.mark.slow
 def test_no_row_has_a_search_an_observation_or_a_prompt_that_names_one(rows):
     of_a_search = (TAGS.search.open, TAGS.search.close, TAGS.information.open, TAGS.information.close)
-    for prompt, shown, text in rows:
+    for prompt, reading, text in rows:
         for tag in (*of_a_search, "Doc 1:", '"query"'):
-            assert tag not in prompt + shown + text
+            assert tag not in prompt + reading + text
 
 
 def test_the_name_of_the_form_of_a_search_is_a_word_of_the_exercises():
@@ -52,8 +52,8 @@ def test_the_name_of_the_form_of_a_search_is_a_word_of_the_exercises():
     said = [pretraining_data.write_copy_row(rng) for _ in range(100)]
     assert any(f" {pretraining_data.SEARCH}" in trace[0].text for _, trace in said)
     assert any(f"\n{pretraining_data.SEARCH}" in trace[0].text for _, trace in said)
-    for asked, trace in said:
-        assert PROTOCOL.parse(trace[0].text) == Answer(asked.removeprefix("Say ").removesuffix("."))
+    for request, trace in said:
+        assert PROTOCOL.parse(trace[0].text) == Answer(request.removeprefix("Say ").removesuffix("."))
 
 
 @pytest.mark.slow
@@ -64,7 +64,7 @@ def test_every_row_ends_with_an_answer(rows):
 
 def test_a_note_is_in_the_form_that_the_prompt_names(rows):
     notes = [(prompt, text) for prompt, _, text in rows if "I take a note" in text]
-    assert len(notes) >= len(STEPS) * pretraining_data.MIX["note"]
+    assert len(notes) >= len(STEPS) * pretraining_data.BASE_MIX["note"]
     for prompt, text in notes:
         form = text.partition("</think>\n<")[2].partition(">")[0]
         assert form in pretraining_data.FORMS and form != pretraining_data.SEARCH
@@ -75,9 +75,9 @@ def test_what_can_be_read_is_what_is_answered():
     rng, small = random.Random(0), world.fresh_world(random.Random(1))
     search = WorldSearch(small.passages, pretraining_data.SHOWN)
     for question in world.make_questions(small, 40, 0):
-        shown, written = pretraining_data.write_reading_row(question, small, search, rng)
-        assert not shown.generated and written.generated
-        assert all(fact.entity in shown.text and fact.value in shown.text for fact in question.lookups)
+        reading, written = pretraining_data.write_reading_row(question, small, search, rng)
+        assert not reading.generated and written.generated
+        assert all(fact.entity in reading.text and fact.value in reading.text for fact in question.lookups)
         assert PROTOCOL.parse(written.text) == Answer(question.gold)
 
 
@@ -105,21 +105,18 @@ def test_a_tag_is_its_brackets_and_its_name_and_no_control_token(tokenizer):
 
 @pytest.mark.slow
 def test_pretraining_trainer_and_rollout_have_the_same_tokens(tokenizer, tmp_path):
-    save_policy(tmp_path, make_policy(tokenizer, 0), tokenizer)
-    loaded = AutoTokenizer.from_pretrained(tmp_path)
-    codec = TokenizerCodec(loaded)
     small, rng = world.make_world(0, "train", people=20, places=10, words=12), random.Random(0)
     search = WorldSearch(small.passages)
-    for question in world.make_questions(small, 16, 3):
-        traces = [write_trace(question, "parallel", small, PROTOCOL, search.results, rng)]
-        traces += [pretraining_data.write_form_row(question, small, rng, "memo")]
-        traces += [pretraining_data.write_reading_row(question, small, search, rng)]
-        for trace in traces:
-            ids, _ = encode_trace(tokenizer, PROTOCOL, PROTOCOL.messages(question.text), trace)
-            prompt = prompt_ids(loaded, PROTOCOL, PROTOCOL.messages(question.text))
-            pieces = [codec.encode(segment.text) for segment in trace]
-            assert ids == [*prompt, *(token for piece in pieces for token in piece)]
-            assert [codec.decode(piece) for piece in pieces] == [segment.text for segment in trace]
+    traces = [
+        (question.text, trace)
+        for question in world.make_questions(small, 16, 3)
+        for trace in (
+            write_trace(question, "parallel", small, PROTOCOL, search.results, rng),
+            pretraining_data.write_form_row(question, small, rng, "memo"),
+            pretraining_data.write_reading_row(question, small, search, rng),
+        )
+    ]
+    check_same_tokens(tokenizer, tmp_path, PROTOCOL, traces)
 
 
 @pytest.mark.slow

@@ -28,25 +28,27 @@ def scores(*ems: float) -> list[dict]:
 
 
 def trajectory(*turns: tuple[str, str], status: str = "answered", answer: str | None = None) -> Trajectory:
-    made = [
-        Turn.searched(text, [text]) if action == "search" else Turn(text, action) for text, action in turns
-    ]
+    made = [Turn.searched(text, [text]) if name == "search" else Turn(text, name) for text, name in turns]
     return Trajectory("q", "Who?", "rag_r1_mq", made, answer, status)
 
 
-def test_an_episode_is_scored_by_its_answer_its_searches_and_its_format():
-    right = trajectory(("a", "search"), ("b", "search"), ("c", "answer"), answer="ann lee")
-    assert score_of(QUESTION, right) == {"id": "q", "kind": "bridge", "em": 1.0, "searches": 2, "format": 1.0}
-    invalid = trajectory(("a", "invalid"), ("c", "answer"), answer="Bob")
-    assert score_of(QUESTION, invalid)["format"] == score_of(QUESTION, invalid)["em"] == 0.0
-    no_answer = trajectory(("a", "search"), status="turn_limit")
-    assert score_of(QUESTION, no_answer)["format"] == 0.0 and score_of(QUESTION, no_answer)["em"] == 0.0
+@pytest.mark.parametrize(
+    ("record", "em", "searches", "format"),
+    [
+        (trajectory(("a", "search"), ("b", "search"), ("c", "answer"), answer="ann lee"), 1.0, 2, 1.0),
+        (trajectory(("a", "invalid"), ("c", "answer"), answer="Bob"), 0.0, 0, 0.0),
+        (trajectory(("a", "search"), status="turn_limit"), 0.0, 1, 0.0),
+    ],
+)
+def test_an_episode_is_scored_by_its_answer_its_searches_and_its_format(record, em, searches, format):
+    scored = {"id": "q", "kind": "bridge", "em": em, "searches": searches, "format": format}
+    assert score_of(QUESTION, record) == scored
 
 
 def test_figures_are_means_over_all_questions_and_over_each_kind():
-    found = report.figures(scores(1, 0, 0, 0, 1, 1, 0, 0))
-    assert found["em"] == 3 / 8 and found["questions"] == 8 and found["searches"] == 2
-    assert [found[f"em_{kind}"] for kind in KINDS] == [1.0, 0.5, 0.0, 0.0]
+    figures = report.figures(scores(1, 0, 0, 0, 1, 1, 0, 0))
+    assert figures["em"] == 3 / 8 and figures["questions"] == 8 and figures["searches"] == 2
+    assert [figures[f"em_{kind}"] for kind in KINDS] == [1.0, 0.5, 0.0, 0.0]
 
 
 @pytest.mark.parametrize(
@@ -69,11 +71,14 @@ EMS = st.lists(st.tuples(st.sampled_from([0.0, 1.0]), st.sampled_from([0.0, 1.0]
 @given(EMS)
 def test_a_claim_and_its_opposite_mirror_each_other(pairs):
     both = {name: scores(*(pair[i] for pair in pairs)) for i, name in enumerate(("grpo", "sft"))}
-    one, other = report.check_claim("c", "grpo", "sft", both), report.check_claim("c", "sft", "grpo", both)
-    assert one["difference"] == -other["difference"] and one["p"] == other["p"]
-    assert one["only_first"] == other["only_second"] == sum(a > b for a, b in pairs)
-    assert one["p"] == mcnemar(one["only_first"], one["only_second"])
-    assert {one["verdict"], other["verdict"]} in ({"not shown"}, {"holds", "the opposite holds"})
+    claim, opposite = (
+        report.check_claim("c", "grpo", "sft", both),
+        report.check_claim("c", "sft", "grpo", both),
+    )
+    assert claim["difference"] == -opposite["difference"] and claim["p"] == opposite["p"]
+    assert claim["only_first"] == opposite["only_second"] == sum(a > b for a, b in pairs)
+    assert claim["p"] == mcnemar(claim["only_first"], claim["only_second"])
+    assert {claim["verdict"], opposite["verdict"]} in ({"not shown"}, {"holds", "the opposite holds"})
 
 
 def record(step: int, number: int, em: float) -> dict:
@@ -116,8 +121,7 @@ def test_the_report_has_what_the_steps_have_left(tmp_path):
         "grpo": scores(*[1.0] * 12),
         "grpo_without_sft": scores(*[0.0] * 12),
     }
-    settings = {"protocol": "rag_r1_mq", "seed": 0}
-    made = report.make_report(finished(tmp_path, models), settings)
+    made = report.make_report(finished(tmp_path, models), {"protocol": "rag_r1_mq", "seed": 0})
     assert json.loads((tmp_path / "report.json").read_text())["models"]["grpo"]["em"] == 1.0
     assert [entry["verdict"] for entry in made["claims"]] == ["holds", "holds", "holds", "not shown"]
     assert made["curves"]["grpo"] == {"reward": {1: 0.45}, "held_out_em": {0: 0.0, 2: 1.0}}

@@ -26,15 +26,14 @@ from rag_r1.sft.train_command import SftArguments
 from rag_r1.training.command import compose_recipe
 
 
-def given(*words: str | Path) -> PipelineArguments:
+def arguments(*words: str | Path) -> PipelineArguments:
     return read_arguments(PipelineArguments, ["--out", "x", *map(str, words)], description="")
 
 
 def steps(out: Path, *words: str | Path) -> dict[str, dict]:
     """Name -> settings and what it builds on."""
-    return {
-        s.name: {"settings": dict(s.settings), "needs": s.needs} for s in Pipeline(given(*words), out).steps()
-    }
+    made = Pipeline(arguments(*words), out).steps()
+    return {step.name: {"settings": dict(step.settings), "needs": step.needs} for step in made}
 
 
 def test_every_step_builds_on_earlier_ones(tmp_path):
@@ -85,14 +84,14 @@ def test_an_argument_changes_the_settings_of_the_step_that_it_is_for(tmp_path, w
 )
 def test_wrong_arguments_are_refused_by_name(words, message, capsys):
     with pytest.raises(SystemExit) as ended:
-        given(*words)
+        arguments(*words)
     assert ended.value.code == 2 and message in capsys.readouterr().err
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("protocol", ["rag_r1_sq", "rag_r1_mq"])
 def test_the_trainings_have_the_limits_of_the_other_steps_and_can_be_resumed(protocol):
-    overrides = grpo_overrides(given("--protocol", protocol, "--grpo-set", "trainer.test_freq=3"))
+    overrides = grpo_overrides(arguments("--protocol", protocol, "--grpo-set", "trainer.test_freq=3"))
     config = compose_recipe(Recipe.find("recipes/demo/grpo"), overrides)
     for name in ("max_turns", "max_turn_tokens", "max_query_observation_tokens"):
         assert config.rag_r1.agent[name] == getattr(BUDGET, name)
@@ -107,8 +106,7 @@ def test_the_trainings_have_the_limits_of_the_other_steps_and_can_be_resumed(pro
 
 
 @pytest.mark.parametrize(
-    ("words", "teacher"),
-    [([], "rules"), (["--teacher-url", "http://x/v1", "--teacher-model", "m"], "m")],
+    ("words", "teacher"), [([], "rules"), (["--teacher-url", "http://x/v1", "--teacher-model", "m"], "m")]
 )
 def test_the_commands_of_the_steps_have_the_limits_of_the_pipeline(tmp_path, monkeypatch, words, teacher):
     import rag_r1.inference.vllm_server as vllm
@@ -125,13 +123,6 @@ def test_the_commands_of_the_steps_have_the_limits_of_the_pipeline(tmp_path, mon
     monkeypatch.setattr(vllm, "vllm_server", lambda *_, **__: nullcontext("http://vllm/v1"))
     (tmp_path / "sft_data").mkdir()
     (tmp_path / "sft_data" / "sft_summary.json").write_text('{"splits": {"train": {"samples": 64}}}')
-    made = {}
-    small = ["--questions", "40", "--held-out", "8", *words]
-    for step in Pipeline(given(*small), tmp_path).steps():
-        if step.name in ("traces", "sft_data", "sft", "filter"):
-            with pytest.raises(Started) as started:
-                step.work(tmp_path)
-            made[step.name] = started.value.args
     commands = {
         "traces": ("rag_r1.sft.traces_command", TracesArguments),
         "sft_data": ("rag_r1.sft.data", SftDataArguments),
@@ -139,14 +130,18 @@ def test_the_commands_of_the_steps_have_the_limits_of_the_pipeline(tmp_path, mon
         "filter": ("rag_r1.sft.filter_command", FilterArguments),
     }
     read = {}
-    for name, (module_name, declared) in commands.items():
-        assert made[name][0] == module_name
-        read[name] = read_arguments(declared, made[name][1:], description="")
+    for step in Pipeline(arguments("--questions", "40", "--held-out", "8", *words), tmp_path).steps():
+        if step.name in commands:
+            with pytest.raises(Started) as started:
+                step.work(tmp_path)
+            name, declared = commands[step.name]
+            assert started.value.args[0] == name
+            read[step.name] = read_arguments(declared, started.value.args[1:], description="")
     assert read["traces"].teacher_model == teacher
     limits = TEACHER_BUDGET if words else BUDGET
     assert read["traces"].max_response_tokens == limits.max_response_tokens
     assert read["filter"].max_response_tokens == BUDGET.max_response_tokens
-    assert (read["filter"].limit, read["filter"].validation) == (given().filter_questions, 0)
+    assert (read["filter"].limit, read["filter"].validation) == (arguments().filter_questions, 0)
     assert read["filter"].retriever_url == "http://search" and read["filter"].base_url == "http://vllm/v1"
     assert read["sft_data"].max_target == BUDGET.max_turn_tokens
     assert read["sft"].data == tmp_path / "sft_data" and f"data.max_length={CONTEXT}" in read["sft"].overrides
@@ -154,15 +149,13 @@ def test_the_commands_of_the_steps_have_the_limits_of_the_pipeline(tmp_path, mon
 
 @pytest.mark.parametrize("place", ["", "moved/"])
 def test_the_model_of_a_training_is_found_also_in_a_folder_that_was_moved(tmp_path, place):
-    pipeline = Pipeline(given(), tmp_path)
+    pipeline = Pipeline(arguments(), tmp_path)
     stage = tmp_path / "grpo" / "stage1"
     model = stage / "checkpoints" / "global_step_3" / "actor" / "huggingface"
     model.mkdir(parents=True)
     with pytest.raises(RunError, match="finished"):
         pipeline.trained("grpo")
-    (stage / "finished").write_text(
-        f"/somewhere/{place}grpo/stage1/checkpoints/global_step_3/actor/huggingface\n"
-    )
+    (stage / "finished").write_text(f"/somewhere/{place}{model.relative_to(tmp_path)}\n")
     assert pipeline.trained("grpo") == model
     (stage / "finished").write_text("garbage\n")
     with pytest.raises(RunError, match="names no model"):
@@ -172,16 +165,12 @@ def test_the_model_of_a_training_is_found_also_in_a_folder_that_was_moved(tmp_pa
 def test_the_bar_of_sft_shows_the_last_step_and_keeps_the_last_validation(tmp_path):
     metrics = tmp_path / "metrics.jsonl"
     with SftProgressBar(metrics, 4) as bar:
-        bar.update()  # no file yet
-        lines = [
-            {"step": 1, "data": {"train/loss": 3.0}},
-            {"step": 2, "data": {"train/loss": 2.0}},
-            {"step": 2, "data": {"val/loss": 2.5}},
-        ]
-        whole = "".join(json.dumps(line) + "\n" for line in lines)
+        bar.read()  # no file yet
+        data = [(1, {"train/loss": 3.0}), (2, {"train/loss": 2.0}), (2, {"val/loss": 2.5})]
+        whole = "".join(json.dumps({"step": step, "data": entry}) + "\n" for step, entry in data)
         metrics.write_text(whole + '{"step": 3, "da')  # a line that is being written
-        bar.update()
-        assert bar.loss == 2.5 and bar._bar.n == 2
+        bar.read()
+        assert bar.loss == 2.5 and bar.n == 2
 
 
 @pytest.mark.slow
@@ -189,8 +178,8 @@ def test_the_first_step_is_made_once_and_a_change_of_it_is_refused(tmp_path, cap
     monkeypatch.setenv(MARK, "")  # the command marks the processes that it starts
     small = ["--out", str(tmp_path / "out"), "--questions", "40", "--held-out", "8", "--until", "world"]
     assert command.main(small) == 0
-    told = capsys.readouterr().out
-    assert "1/1 world: done in" in told
+    output = capsys.readouterr().out
+    assert "1/1 world: done in" in output
     index = tmp_path / "out" / "world" / "index" / "manifest.json"
     made = index.stat().st_mtime_ns
     assert command.main(small) == 0

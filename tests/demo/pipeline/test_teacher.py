@@ -63,10 +63,10 @@ def test_it_asks_for_independent_facts_together_in_the_share_that_was_asked_for(
             for question in QUESTIONS
         }
         independent = {question.id for question in QUESTIONS if question.kind in INDEPENDENT}
-        found = {key for key, both in together.items() if both}
-        assert found <= independent
-        assert parallel == 0.5 or found == (independent if parallel else set())
-        assert parallel != 0.5 or found and found != independent
+        together_ids = {key for key, both in together.items() if both}
+        assert together_ids <= independent
+        assert parallel == 0.5 or together_ids == (independent if parallel else set())
+        assert parallel != 0.5 or together_ids and together_ids != independent
 
 
 def test_it_does_not_know_what_the_search_has_not_found():

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rag_r1.data.annotations import AnnotationError
+from rag_r1.data.errors import DataError
 from rag_r1.evaluation.report.report import main
 from rag_r1.evaluation.report.run_table import read_run
 from rag_r1.protocols import Document
@@ -114,16 +114,16 @@ def test_the_scores_of_answerable_questions(tmp_path, text):
 def test_an_own_id_of_two_questions_is_refused(tmp_path):
     (tmp_path / "ids").write_text("1\n")
     run = write_run(tmp_path / "run", [record("nq/test/1", source="nq"), record("hotpotqa/test/1")])
-    with pytest.raises(AnnotationError, match="two questions of the run have the same own id"):
+    with pytest.raises(DataError, match="two questions of the run have the same own id"):
         read_run(run, answerable=tmp_path / "ids")
 
 
 def test_a_side_file_about_other_data_is_refused(tmp_path):
     (tmp_path / "ids").write_text("other\n")
     run = write_run(tmp_path / "run", [record("a")])
-    with pytest.raises(AnnotationError, match="names none of the run's questions"):
+    with pytest.raises(DataError, match="names none of the run's questions"):
         read_run(run, answerable=tmp_path / "ids")
-    with pytest.raises(AnnotationError, match="cannot read"):
+    with pytest.raises(DataError, match="cannot read"):
         read_run(run, supporting=tmp_path / "nowhere")
 
 

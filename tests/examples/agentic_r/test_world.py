@@ -44,8 +44,8 @@ def test_a_search_by_shared_words_finds_near_duplicates_first():
 
 def test_a_persons_name_does_not_say_which_fact_is_asked_for():
     questions = draw_questions(WORLD.world, 60, 0)
-    asked = [fact.relation for question in questions for fact in question.lookups]
-    assert asked.count("birthplace") > 15 and asked.count("year") > 15
+    relations = [fact.relation for question in questions for fact in question.lookups]
+    assert relations.count("birthplace") > 15 and relations.count("year") > 15
     assert {question.kind for question in questions} == set(KINDS)
 
 

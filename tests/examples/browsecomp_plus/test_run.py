@@ -17,7 +17,6 @@ import pytest
 
 from examples.browsecomp_plus.run import (
     RetrievalServerSearcher,
-    SearcherError,
     main,
     query_id_of,
     to_benchmark_run,
@@ -26,37 +25,32 @@ from examples.browsecomp_plus.run import (
 from rag_r1.agent import Trajectory, Turn
 from rag_r1.agent.records import RecordError
 from rag_r1.protocols import Document
+from rag_r1.runs.errors import RunError
 from rag_r1.tools.retrieval.local_server import build_index, retrieval_process
 
 CHECKOUT = os.environ.get("BROWSECOMP_PLUS")
 needs_checkout = pytest.mark.skipif(
     CHECKOUT is None, reason="left out: $BROWSECOMP_PLUS names no checkout of texttron/BrowseComp-Plus"
 )
+TOWNS = {"101": ("Ulm", "Donau"), "102": ("Trier", "Mosel"), "103": ("Jena", "Saale")}
 CORPUS = [
-    {"id": "101", "contents": '"Ulm"\nUlm lies on the Donau.'},
-    {"id": "102", "contents": '"Trier"\nTrier lies on the Mosel.'},
-    {"id": "103", "contents": '"Jena"\nJena lies on the Saale.'},
+    {"id": docid, "contents": f'"{town}"\n{town} lies on the {river}.'}
+    for docid, (town, river) in TOWNS.items()
 ]
+#: Query id -> question, answer, and the document that has it.
 QUESTIONS = {
-    "7": ("Which river is Ulm on?", "Donau", "101"),
-    "8": ("Which river is Trier on?", "Mosel", "102"),
-    "9": ("Which river is Jena on?", "Saale", "103"),
+    str(number): (f"Which river is {town} on?", river, docid)
+    for number, (docid, (town, river)) in enumerate(TOWNS.items(), 7)
 }
 
 
 def trajectory(key: str, answer: str | None, docid: str) -> Trajectory:
-    found = [Document(docid, "some text </search>"), Document("", "no id")]
-    turns = [Turn.searched("<think>hm</think><search>x</search>", ["x"], [found])]
+    documents = [Document(docid, "some text </search>"), Document("", "no id")]
+    turns = [Turn.searched("<think>hm</think><search>x</search>", ["x"], [documents])]
     if answer is not None:
         turns.append(Turn(f"<answer>{answer}</answer>", "answer"))
-    return Trajectory(
-        f"bcp/test/{key}",
-        QUESTIONS[key][0],
-        "rag_r1_mq",
-        turns,
-        answer,
-        "turn_limit" if answer is None else "answered",
-    )
+    status = "turn_limit" if answer is None else "answered"
+    return Trajectory(f"bcp/test/{key}", QUESTIONS[key][0], "rag_r1_mq", turns, answer, status)
 
 
 #: Right, wrong, and without an answer.
@@ -89,14 +83,13 @@ def test_an_agent_of_the_benchmark_searches_and_opens_documents(url):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("index, reason", [("no-such-index", "unknown_index")])
-def test_what_the_server_refuses_is_told_with_its_reason(url, index, reason):
-    with pytest.raises(SearcherError, match=reason):
-        searcher_of(url, RetrievalServerSearcher, "--retriever-index", index).search("x")
+def test_what_the_server_refuses_is_told_with_its_reason(url):
+    with pytest.raises(RunError, match="unknown_index"):
+        searcher_of(url, RetrievalServerSearcher, "--retriever-index", "no-such-index").search("x")
 
 
 def test_where_no_server_answers_the_address_is_named():
-    with pytest.raises(SearcherError, match="127.0.0.1:9/ready"):
+    with pytest.raises(RunError, match="127.0.0.1:9/ready"):
         searcher_of("http://127.0.0.1:9")
 
 
@@ -181,12 +174,8 @@ def test_the_benchmarks_own_script_evaluates_our_runs(tmp_path):
     (tmp_path / "stub").mkdir()
     (tmp_path / "stub" / "vllm.py").write_text(STUB_VLLM)
     truth, qrels = tmp_path / "truth.jsonl", tmp_path / "qrels.txt"
-    truth.write_text(
-        "".join(
-            json.dumps({"query_id": key, "query": question, "answer": answer}) + "\n"
-            for key, (question, answer, _) in QUESTIONS.items()
-        )
-    )
+    rows = [{"query_id": key, "query": q, "answer": answer} for key, (q, answer, _) in QUESTIONS.items()]
+    truth.write_text("".join(json.dumps(row) + "\n" for row in rows))
     qrels.write_text("".join(f"{key} Q0 {docid} 1\n" for key, (_, _, docid) in QUESTIONS.items()))
     script = Path(CHECKOUT) / "scripts_evaluation" / "evaluate_run.py"
     done = subprocess.run(
@@ -201,13 +190,10 @@ def test_the_benchmarks_own_script_evaluates_our_runs(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     [summary] = (tmp_path / "evals").rglob("evaluation_summary.json")
-    found = json.loads(summary.read_text())
-    assert found["LLM"] == "mine" and found["Accuracy (%)"] == pytest.approx(33.33, abs=0.01)
+    figures = json.loads(summary.read_text())
+    assert figures["LLM"] == "mine" and figures["Accuracy (%)"] == pytest.approx(33.33, abs=0.01)
     # Question 8 found nothing of its evidence, the others all of it.
-    assert found["Recall (%)"] == pytest.approx(66.67, abs=0.01)
-    assert found["avg_tool_stats"] == {"search": 1.0}
-    assert {one["query_id"]: one["correct"] for one in found["per_query_metrics"]} == {
-        "7": True,
-        "8": False,
-        "9": False,
-    }
+    assert figures["Recall (%)"] == pytest.approx(66.67, abs=0.01)
+    assert figures["avg_tool_stats"] == {"search": 1.0}
+    correct = {question["query_id"]: question["correct"] for question in figures["per_query_metrics"]}
+    assert correct == {"7": True, "8": False, "9": False}

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from examples.agentic_r.warm_start import PROTOCOL, WARM, warm_start
-from examples.common import scripted_sft
 from examples.common.scripted_sft import loss_weights, train_policy
 from rag_r1.agent import TrainingRow
+from rag_r1.demo import phase_trainer
 from rag_r1.demo.policy import load_policy, policy_path
 
 pytestmark = pytest.mark.slow  # a policy is loaded
@@ -27,7 +27,7 @@ class Killed(RuntimeError):
 
 
 def test_a_killed_training_goes_on_and_ends_with_the_same_weights(tmp_path, monkeypatch):
-    monkeypatch.setattr(scripted_sft, "SAVED_EVERY", 2)
+    monkeypatch.setattr(phase_trainer, "SAVED_EVERY", 2)
 
     def killed(step: int) -> list:
         if step == 3:

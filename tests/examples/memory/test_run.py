@@ -6,9 +6,10 @@ import json
 
 import pytest
 
+from examples.common.comparison import finished_runs
 from examples.memory import run as memory
 from examples.memory.markdown import claims_of, draw, markdown
-from examples.memory.run import RECIPES, figures, finished_runs
+from examples.memory.run import RECIPES, figures
 from examples.memory.warm_start import made_of
 from rag_r1.demo.run import recipe_names
 
@@ -28,17 +29,13 @@ def turn(action: str, row: int) -> dict:
 
 
 def test_figures_are_shares_of_trajectories_whatever_their_rows():
-    one = {"id": "q", "question": "?", "protocol": "memory"}
-    one |= {"data_source": "demo/both", "rewards": {"em": 1.0}, "status": "answered"}
-    rewriting = [turn("search", 0), turn("backtrack", 0), turn("summary", 1), turn("answer", 2)]
-    found = figures(
-        [
-            {**one, "turns": rewriting},
-            {**one, "rewards": {"em": 0.0}, "status": "token_limit", "turns": [turn("search", 0)]},
-        ]
-    )
-    assert found["EM all"] == found["EM both"] == found["summary"] == found["backtrack"] == 0.5
-    assert found["token limit"] == 0.5 and found["rows"] == 2.0
+    right = {"id": "q", "question": "?", "protocol": "memory", "data_source": "demo/both"}
+    right |= {"rewards": {"em": 1.0}, "status": "answered"}
+    right["turns"] = [turn("search", 0), turn("backtrack", 0), turn("summary", 1), turn("answer", 2)]
+    full = right | {"rewards": {"em": 0.0}, "status": "token_limit", "turns": [turn("search", 0)]}
+    shares = figures([right, full])
+    names = ("EM all", "EM both", "summary", "backtrack", "token limit")
+    assert {shares[name] for name in names} == {0.5} and shares["rows"] == 2.0
 
 
 @pytest.mark.parametrize(
@@ -61,9 +58,8 @@ def test_the_page_has_a_line_for_each_training_and_a_picture(tmp_path):
     runs = [run_of("memory", 0, 0.2, 0.5, 0.8), run_of("plain", 0, 0.2, 0.3), run_of("ppo", 0, 0.2, 0.7)]
     page = markdown(runs)
     assert "| memory, GRPO | 0 | 0.50 → 0.50 | 0.50 → 0.50 | 0.50 → 0.50 | 0.20 → 0.80 |" in page
-    assert (
-        "| 12 | 1.5 |" in page and page.count("| memory, PPO |") == 1 and "seed 0: +0.50 over plain" in page
-    )
+    assert "| 12 | 1.5 |" in page and "seed 0: +0.50 over plain" in page
+    assert page.count("| memory, PPO |") == 1
     draw(runs, tmp_path / "memory.png")
     assert (tmp_path / "memory.png").read_bytes().startswith(b"\x89PNG")
 
@@ -77,11 +73,12 @@ def test_finished_trainings_are_shown_again_and_those_of_other_settings_are_refu
 
     for run in (run_of("plain", 0, 0.2, 0.3), run_of("memory", 0, 0.2, 0.8)):
         write(run)
-    assert [run["arm"] for run in finished_runs(tmp_path)] == ["memory", "plain"]
+    runs = finished_runs(tmp_path, "memory.json", list(RECIPES))
+    assert [run["arm"] for run in runs] == ["memory", "plain"]
     assert memory.main(["--out", str(tmp_path)]) == 0
     assert "held" in capsys.readouterr().out and (tmp_path / "memory.md").exists()
     assert memory.main(["--out", str(tmp_path), "trainer.total_training_steps=3"]) == 1
-    assert "choose another --out" in capsys.readouterr().err
+    assert "trainer.total_training_steps=3" in capsys.readouterr().err
     write(run_of("memory", 1, 0.2, 0.8) | {"made_of": "an earlier form"})
     # A seed that is not there: the refusal comes before any training.
     assert memory.main(["--out", str(tmp_path), "--seeds", "2"]) == 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 from collections import Counter
 from dataclasses import replace
@@ -10,6 +9,7 @@ from functools import partial
 
 import pytest
 
+from examples.common.scripted_episodes import play
 from examples.memory.traces import MIXED, RIGHT, ScriptedMemory, scripted_rows
 from examples.memory.warm_start import (
     add_memory_tokens,
@@ -32,33 +32,25 @@ ON = ({"on": 1.0}, {"on": 1.0})
 @pytest.fixture(scope="module")
 def setups():
     """The agent of each protocol."""
-    found = {}
-    for name in (MEMORY, PLAIN):
-        protocol = memory_protocol(name)
-        found[name] = memory_setup(add_memory_tokens(protocol)[1], protocol)
-    return found
+    protocols = {name: memory_protocol(name) for name in (MEMORY, PLAIN)}
+    return {name: memory_setup(add_memory_tokens(of)[1], of) for name, of in protocols.items()}
 
 
-def play(setup, habits, count=24, **budget):
-    """Episodes by the script, with the question of each."""
+def episodes(setup, habits, count=24, **budget):
+    """(question, trajectory, ledger) of episodes by the script."""
     rng = random.Random(0)
     pages = fresh_pages(rng)
     search = WorldSearch(pages.world.passages, topk=1)
     setup = replace(setup, tools=partial(search_tools, search), budget=replace(setup.budget, **budget))
-    played = []
-
-    async def run():
-        for question in make_questions(pages.world, count, 0, KINDS):
-            episode = setup.episode(ScriptedMemory(question, pages, setup.protocol, setup.codec, rng, habits))
-            record = await episode.run("a", question.text, setup.prompt_ids(question.text))
-            played.append((question, record, episode.ledger))
-
-    asyncio.run(run())
-    return played
+    questions = make_questions(pages.world, count, 0, KINDS)
+    played = play(
+        setup, questions, lambda q: ScriptedMemory(q, pages, setup.protocol, setup.codec, rng, habits)
+    )
+    return [(question, *episode) for question, episode in zip(questions, played, strict=True)]
 
 
 def test_with_summaries_and_backtracks_every_question_is_answered_within_the_budget(setups):
-    played = play(setups[MEMORY], RIGHT)
+    played = episodes(setups[MEMORY], RIGHT)
     actions = Counter(turn.action for _, record, _ in played for turn in record.turns)
     assert all(record.answer == question.gold for question, record, _ in played)
     assert actions["summary"] == sum(len(question.lookups) - 1 for question, _, _ in played)
@@ -70,7 +62,7 @@ def test_with_summaries_and_backtracks_every_question_is_answered_within_the_bud
 
 @pytest.mark.parametrize("name", [MEMORY, PLAIN])
 def test_without_them_a_second_page_does_not_fit(setups, name):
-    for question, record, _ in play(setups[name], ON):
+    for question, record, _ in episodes(setups[name], ON):
         if sum(turn.action == "search" for turn in record.turns) > 1:
             assert record.answer != question.gold
         else:
@@ -79,17 +71,17 @@ def test_without_them_a_second_page_does_not_fit(setups, name):
 
 def test_with_room_for_all_pages_the_plain_protocol_answers_everything(setups):
     wide = {"max_response_tokens": 1000, "max_context_tokens": 1100}
-    assert all(record.answer == question.gold for question, record, _ in play(setups[PLAIN], ON, **wide))
+    assert all(record.answer == question.gold for question, record, _ in episodes(setups[PLAIN], ON, **wide))
 
 
 def test_the_plain_protocol_never_writes_a_summary_or_a_backtrack(setups):
     both = ({"summary": 0.9, "early": 0.1}, {"backtrack": 0.9, "guess": 0.1})
-    actions = Counter(turn.action for _, record, _ in play(setups[PLAIN], both) for turn in record.turns)
+    actions = Counter(turn.action for _, record, _ in episodes(setups[PLAIN], both) for turn in record.turns)
     assert set(actions) == {"search", "answer"}
 
 
 def test_a_turn_is_never_invalid_and_its_loss_is_on_what_the_script_wrote(setups):
-    played = play(setups[MEMORY], ({"summary": 0.5, "on": 0.5}, {"backtrack": 0.5, "on": 0.5}))
+    played = episodes(setups[MEMORY], ({"summary": 0.5, "on": 0.5}, {"backtrack": 0.5, "on": 0.5}))
     assert not any(turn.action == "invalid" for _, record, _ in played for turn in record.turns)
     rows = scripted_rows(setups[MEMORY], MIXED, "warm-0", 3)
     assert rows == scripted_rows(setups[MEMORY], MIXED, "warm-0", 3)

@@ -52,6 +52,6 @@ def test_a_warm_start_is_made_once_and_can_be_measured(tmp_path):
     assert memory_base(base) == base and warm_start(folder, PROTOCOL, base) == folder
     assert (folder / "model.safetensors").stat().st_mtime_ns == made
     assert sorted(path.name for path in tmp_path.iterdir()) == ["base", "policy"]
-    found = measure_memory(folder, PROTOCOL, pages_data(0, train=3, val=6), questions=3)
-    assert set(found) == {"greedy", "sampled"}
-    assert {"all", "summary", "backtrack", "token limit"} <= set(found["greedy"])
+    results = measure_memory(folder, PROTOCOL, pages_data(0, train=3, val=6), questions=3)
+    assert set(results) == {"greedy", "sampled"}
+    assert {"all", "summary", "backtrack", "token limit"} <= set(results["greedy"])

@@ -18,11 +18,11 @@ def test_half_of_the_pages_have_the_fact_and_the_others_refer_to_the_page_that_h
     contents = [passage["contents"] for passage in pages.world.passages]
     assert len(contents) == len(WORLD.passages) + len(pages.moved) == 1.5 * len(WORLD.passages)
     for entity, fact in pages.fact.items():
-        (own,) = [text for text in contents if text.startswith(f'"{entity}"\n')]
+        (page,) = [text for text in contents if text.startswith(f'"{entity}"\n')]
         (last,) = [text for text in contents if text.startswith(f'"{pages.last(entity)}"\n')]
         assert last.endswith(fact) and pages.last(entity) in fact
         if entity in pages.moved:
-            assert own.endswith(reference_line(entity, pages.last(entity))) and fact not in own
+            assert page.endswith(reference_line(entity, pages.last(entity))) and fact not in page
 
 
 def test_a_fact_says_what_it_said_in_the_plain_world():
