@@ -6,7 +6,7 @@ thing in a copy, and names the check that must fail (`proofs`). To record a trai
 pack it:
 
     pytest tests/chaos/test_training_tools.py --basetemp=/tmp/kept
-    python -m tests.e2e.mutations tools /tmp/kept/tools0
+    python -m tests.e2e.mutations tools /tmp/kept/tools0 [more names of files]
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tests.e2e.left_behind import json_lines
 
 RECORDED = Path(__file__).with_name("finished_runs")
 #: The files of a training that some check reads.
-READ = ("*.jsonl", "trajectories/**/*.jsonl", "**/latest_checkpointed_iteration.txt", "data/corpus.jsonl")
+READ = ("*.jsonl", "trajectories/**/*.jsonl", "**/latest_checkpointed_iteration.txt")
 #: How a check fails. A metric that is not there is a KeyError.
 FAILS = (AssertionError, KeyError)
 
@@ -40,10 +40,10 @@ Lines = list[Any]
 Change = Callable[[Any], Any]
 
 
-def record(kind: str, out: Path) -> None:
+def record(kind: str, out: Path, *more: str) -> None:
     """Pack the files of a finished training that the checks read."""
     with tarfile.open(RECORDED / f"{kind}.tar.xz", "w:xz", preset=9) as archive:
-        for path in sorted({path for pattern in READ for path in out.glob(pattern)}):
+        for path in sorted({path for pattern in (*READ, *more) for path in out.glob(pattern)}):
             entry = archive.gettarinfo(path, str(path.relative_to(out)))
             entry.uid = entry.gid = 0
             entry.uname = entry.gname = ""
@@ -240,4 +240,4 @@ def proofs(
 
 
 if __name__ == "__main__":
-    record(sys.argv[1], Path(sys.argv[2]))
+    record(sys.argv[1], Path(sys.argv[2]), *sys.argv[3:])
