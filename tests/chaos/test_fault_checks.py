@@ -22,6 +22,7 @@ from tests.e2e.mutations import (
     fields,
     lines,
     metrics,
+    named,
     proofs,
     rows_changed,
     unpack,
@@ -91,10 +92,6 @@ def without_metrics(change: Callable[[list], Any]) -> Callable[[FaultyRun], None
 def trained(rows: list[dict]) -> dict:
     """A row that is no padding."""
     return next(row for row in rows if generated(row))
-
-
-def named(records: list[dict], name: str) -> dict:
-    return next(record for record in records if record["id"] == name)
 
 
 def step_4_is_dumped(run: FaultyRun) -> None:

@@ -121,6 +121,11 @@ def fields(**values: Any) -> Change:
     return lambda run: replace(run, **values)
 
 
+def named(records: Iterable[dict[str, Any]], name: str) -> dict[str, Any]:
+    """The record with this id."""
+    return next(record for record in records if record["id"] == name)
+
+
 def unmask(row: dict[str, Any]) -> None:
     """All of the row's response is trained on, observations too."""
     row["response_mask"] = [1] * len(row["responses"])
