@@ -81,8 +81,8 @@ share() {
 }
 mkdir "$results/taken"
 
-# Two processes share the tests: one goes through the list from the front, the other from the back, until they meet. The
-# output of the second is shown when the first has finished.
+# Two processes share the tests: one goes through the list from the front, the other from the back, until they meet
+# (tests/shares.py, also on why this is not pytest-xdist). The output of the second is shown when the first has finished.
 case "$tier" in
   some)
     style
