@@ -41,26 +41,26 @@ def shares(tests: Path) -> dict[str, list[str]]:
     def weight(folder: str) -> tuple[int, str]:
         return (HEAVY.index(folder) if folder in HEAVY else len(HEAVY), folder)
 
-    found = {}
+    by_name = {}
     for folder in sorted(folders, key=weight):
         files = folders[folder]
         parts = ceil(len(files) / FILES_AT_MOST)
         for part in range(parts):
             first, end = len(files) * part // parts, len(files) * (part + 1) // parts
-            found[f"{folder}-{part + 1}"] = files[first:end]
-    return found
+            by_name[f"{folder}-{part + 1}"] = files[first:end]
+    return by_name
 
 
 class End:
     """Notes that pytest was told to stop, as by `-x` or Ctrl-C; an error in a file's imports is not that."""
 
-    asked = False
+    requested = False
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        self.asked = self.asked or bool(session.shouldstop or session.shouldfail)
+        self.requested = self.requested or bool(session.shouldstop or session.shouldfail)
 
     def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo) -> None:
-        self.asked = self.asked or not isinstance(excinfo.value, pytest.Session.Interrupted)
+        self.requested = self.requested or not isinstance(excinfo.value, pytest.Session.Interrupted)
 
 
 def take(taken: Path, share: str) -> bool:
@@ -79,12 +79,12 @@ def main(results: Path, name: str, end: str, options: list[str]) -> None:
             return
         if not take(results / "taken", share):
             continue
-        told = End()
+        stop = End()
         output = results / f"{name}-{share}.xml"
-        status = pytest.main(["--no-header", f"--junitxml={output}", *options, *files], plugins=[told])
+        status = pytest.main(["--no-header", f"--junitxml={output}", *options, *files], plugins=[stop])
         if status != pytest.ExitCode.NO_TESTS_COLLECTED:
             output.with_suffix(".status").write_text(f"{int(status)}\n")
-        if told.asked:
+        if stop.requested:
             (results / "stop").touch()
 
 

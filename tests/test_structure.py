@@ -70,14 +70,14 @@ def test_every_module_begins_with_a_sentence():
 def test_command_lines_are_read_at_the_edge_only():
     """What one part tells another are typed arguments: nobody parses words of its own making, and nobody
     catches a parser that ends the process."""
-    found = []
+    faults = []
     for path in MODULES:
         text = path.read_text(encoding="utf-8")
         # Parsed are only modules with one of these words, here and below: parsing all takes seconds.
         for node in ast.walk(ast.parse(text)) if re.search("SystemExit|read_arguments", text) else ():
-            where = f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 0)}"
+            place = f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 0)}"
             if isinstance(node, ast.ExceptHandler) and node.type and "SystemExit" in ast.unparse(node.type):
-                found.append(f"{where} catches SystemExit")
+                faults.append(f"{place} catches SystemExit")
             if not isinstance(node, ast.FunctionDef):
                 continue
             parameters = {argument.arg for argument in node.args.args}
@@ -85,8 +85,8 @@ def test_command_lines_are_read_at_the_edge_only():
                 if isinstance(call, ast.Call) and getattr(call.func, "id", "") == "read_arguments":
                     words = ast.unparse(call.args[1])
                     if words.partition("[")[0] not in parameters:
-                        found.append(f"{where} {node.name} reads {words}, which is no parameter")
-    assert found == []
+                        faults.append(f"{place} {node.name} reads {words}, which is no parameter")
+    assert faults == []
 
 
 @cache
@@ -136,7 +136,9 @@ def files() -> list[str]:
 
 def test_every_module_that_a_page_a_recipe_or_a_setting_names_exists():
     faults = {
-        name: found for name in files() if (found := list(named((ROOT / name).read_text(encoding="utf-8"))))
+        name: missing
+        for name in files()
+        if (missing := list(named((ROOT / name).read_text(encoding="utf-8"))))
     }
     assert faults == {}
 
@@ -204,8 +206,10 @@ def supervising(text: str) -> set[str]:
 
 def test_children_and_signals_are_handled_in_one_place_and_by_those_that_cannot_use_it():
     modules = [*MODULES, *(ROOT / "recipes").rglob("*.py")]
-    found = {str(path.relative_to(ROOT)) for path in modules if supervising(path.read_text(encoding="utf-8"))}
-    assert found == set(SUPERVISORS)
+    supervisors = {
+        str(path.relative_to(ROOT)) for path in modules if supervising(path.read_text(encoding="utf-8"))
+    }
+    assert supervisors == set(SUPERVISORS)
 
 
 def test_a_process_of_ones_own_is_found():

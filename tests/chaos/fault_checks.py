@@ -87,8 +87,8 @@ def each_life_goes_on_after_the_last_checkpoint_and_all_steps_are_done_once(run:
 def a_step_that_was_cut_off_is_played_again_and_no_question_is_asked_in_two_steps(run: FaultyRun) -> None:
     cut_off, again = sorted(run.folder.glob("step_000002-*.jsonl"), key=lambda path: path.stat().st_mtime_ns)
     assert set(map(question, read_records(cut_off))) <= set(map(question, read_records(again)))
-    asked = [name for records in run.records.values() for name in set(map(question, records))]
-    assert len(asked) == len(set(asked))
+    questions = [name for records in run.records.values() for name in set(map(question, records))]
+    assert len(questions) == len(set(questions))
 
 
 def everything_that_was_to_fail_did(run: FaultyRun) -> None:

@@ -119,10 +119,10 @@ class killed:
             if not missed:
                 return
 
-    def counted(self, what: str, more: int) -> bool:
+    def counted(self, answer: str, more: int) -> bool:
         """Wait until there are so many more; False if the block ends before."""
-        until = self.proxy.counts[what] + more
-        while self.proxy.counts[what] < until:
+        until = self.proxy.counts[answer] + more
+        while self.proxy.counts[answer] < until:
             if self.over.wait(0.02):
                 return False
         return True

@@ -101,9 +101,13 @@ def the_metrics_count_the_calls_and_the_failures_of_each_tool_by_its_name(run: T
     for step, records in run.trained.items():
         data = run.metrics[step]
         for tool in (SEARCH, BROKEN, HANGING, OF_MCP):
-            made = [call["status"] for record in records for call in calls(record) if call["tool"] == tool]
-            assert data[f"search/calls/{tool}"] == pytest.approx(len(made) / len(records))
-            assert data[f"search/failed_calls/{tool}"] == pytest.approx(made.count("failed") / len(records))
+            statuses = [
+                call["status"] for record in records for call in calls(record) if call["tool"] == tool
+            ]
+            assert data[f"search/calls/{tool}"] == pytest.approx(len(statuses) / len(records))
+            assert data[f"search/failed_calls/{tool}"] == pytest.approx(
+                statuses.count("failed") / len(records)
+            )
             assert data[f"search/refused_calls/{tool}"] == 0
         masked = sum(record["rewards"]["score"] is None for record in records) / len(records)
         assert data["search/masked"] == data["search/failed_tool"] == pytest.approx(masked)

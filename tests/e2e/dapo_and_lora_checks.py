@@ -43,12 +43,12 @@ class GroupedRun:
     @cached_property
     def groups(self) -> dict[int, Groups]:
         """The trajectories that were played, by step and question."""
-        found: dict[int, Groups] = {}
+        by_step: dict[int, Groups] = {}
         for step, records in records_by_step(self.out / "trajectories" / "train").items():
-            found[step] = defaultdict(list)
+            by_step[step] = defaultdict(list)
             for record in records:
-                found[step][question(record)].append(record)
-        return found
+                by_step[step][question(record)].append(record)
+        return by_step
 
 
 def every_step_is_logged(run: GroupedRun) -> None:

@@ -137,7 +137,7 @@ class Training:
 def hydra(value: Any) -> str:
     """A value in the grammar of Hydra's overrides; texts are quoted, since paths may hold its signs."""
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{key}: {hydra(one)}" for key, one in value.items()) + "}"
+        return "{" + ", ".join(f"{key}: {hydra(item)}" for key, item in value.items()) + "}"
     if isinstance(value, list):
         return "[" + ", ".join(map(hydra, value)) + "]"
     return "'" + value.replace("'", "\\'") + "'" if isinstance(value, str) else json.dumps(value)

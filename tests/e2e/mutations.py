@@ -231,9 +231,9 @@ def proofs(
     def test_a_run_in_order_passes(finished, check):
         check(finished)
 
-    @pytest.mark.parametrize("what", mutations)
-    def test_what_is_wrong_is_noticed(failure, what):
-        failure(what)
+    @pytest.mark.parametrize("mutation", mutations)
+    def test_what_is_wrong_is_noticed(failure, mutation):
+        failure(mutation)
 
     def test_every_assertion_of_a_check_fails_at_some_mutation(failure):
         assert not never_failing(module, map(failure, mutations))

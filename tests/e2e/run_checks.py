@@ -43,10 +43,10 @@ class Run:
     @cached_property
     def metrics(self) -> dict[int, dict[str, float]]:
         """What veRL logged, by step."""
-        found: dict[int, dict[str, float]] = {}
+        by_step: dict[int, dict[str, float]] = {}
         for entry in json_lines(self.out / "metrics.jsonl"):
-            found.setdefault(entry["step"], {}).update(entry["data"])
-        return found
+            by_step.setdefault(entry["step"], {}).update(entry["data"])
+        return by_step
 
     @cached_property
     def tokenizer(self) -> Any:
@@ -100,8 +100,8 @@ def observations_are_in_the_actors_context_but_outside_its_loss(run: Run) -> Non
     for row in run.rows:
         observed = [run.tokenizer.decode(ids) for ids in stretches(row, 0)]
         for text in observed:
-            shown = text.startswith("\n<information>\n") and text.endswith("\n</information>\n")
-            assert shown or text == hint
+            is_observation = text.startswith("\n<information>\n") and text.endswith("\n</information>\n")
+            assert is_observation or text == hint
         searched += any(text != hint for text in observed)
         if observed:
             assert row["response_mask"][0] == row["response_mask"][-1] == 1
@@ -116,14 +116,14 @@ def observations_are_in_the_actors_context_but_outside_its_loss(run: Run) -> Non
 
 def documents_in_the_context_came_from_the_corpus(run: Run) -> None:
     corpus = {row["id"]: row["contents"] for row in json_lines(run.corpus)}
-    shown = [
+    documents = [
         document
         for record in run.records("train")
         for turn in record["turns"]
         for call in turn["calls"]
         for document in call["documents"] or []
     ]
-    assert shown and all(document["id"] in corpus for document in shown)
+    assert documents and all(document["id"] in corpus for document in documents)
 
 
 def no_search_failed_and_the_metrics_of_the_terms_are_logged(run: Run) -> None:

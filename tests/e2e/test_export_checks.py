@@ -76,9 +76,9 @@ def test_the_model_itself_passes(weights):
     it_is_the_same_model(POLICY, weights, POLICY)
 
 
-@pytest.mark.parametrize("what", MUTATIONS)
-def test_what_is_wrong_is_noticed(failure, what):
-    failure(MUTATIONS[what])
+@pytest.mark.parametrize("name", MUTATIONS)
+def test_what_is_wrong_is_noticed(failure, name):
+    failure(MUTATIONS[name])
 
 
 def test_a_norm_as_a_new_model_has_it_is_missed_too(tmp_path, weights):

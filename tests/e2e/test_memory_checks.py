@@ -54,8 +54,8 @@ def shorter_contexts(rows: list[dict[str, Any]]) -> None:
 def one_row_each(cut: Updates) -> None:
     """Only the first row of each trajectory is left."""
     for rows in cut:
-        seen: set[tuple] = set()
-        rows[:] = [r for r in rows if not ((k := (r["uid"], r["session_id"])) in seen or seen.add(k))]
+        names: set[tuple] = set()
+        rows[:] = [r for r in rows if not ((k := (r["uid"], r["session_id"])) in names or names.add(k))]
 
 
 def scaled(name: str, factor: float) -> Callable[[Updates], None]:

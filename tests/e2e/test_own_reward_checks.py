@@ -41,7 +41,7 @@ CHANGES = {
     "searches more than were made": (searched_more, COUNTED),
 }
 EVERY = "trajectories/train/*.jsonl"
-MUTATIONS = {what: (lines(EVERY, change), check) for what, (change, check) in CHANGES.items()}
+MUTATIONS = {name: (lines(EVERY, change), check) for name, (change, check) in CHANGES.items()}
 
 
 globals().update(proofs(own_reward_checks, CHECKS, MUTATIONS))

@@ -25,11 +25,11 @@ def records(split: str, change):
     return lines(f"trajectories/{split}/step_00000{STEP}-*.jsonl", change)
 
 
-def searched(probe: str, found: str):
+def searched(probe: str, source: str):
     """The searches of a probe found what those of another did, for the same question."""
 
     def change(run: ProbedRun) -> None:
-        turns = {record["question"]: record["turns"] for record in run.records(found)}
+        turns = {record["question"]: record["turns"] for record in run.records(source)}
 
         def find(record: dict[str, Any]) -> None:
             record["turns"] = turns[record["question"]]

@@ -276,9 +276,9 @@ def test_an_environment_made_by_pip_is_brought_up_to_date_in_place_and_only_once
     (project.venv / ".rag-r1").write_text(f"cpu run 1 1 {project.folder}\n")
     project.install()
     assert project.installed() == CPU
-    asked = len(project.index.asked)
+    requests = len(project.index.asked)
     again = project.setup()
-    assert again.returncode == 0 and len(project.index.asked) == asked
+    assert again.returncode == 0 and len(project.index.asked) == requests
     assert again.stderr == f"setup: ready: source {project.venv}/bin/activate\n"
 
 
@@ -330,13 +330,13 @@ def test_without_a_network_that_is_said(project: Project, installer: str, tmp_pa
 
 @pytest.mark.full
 @pytest.mark.parametrize(
-    "told", ["OSError: [Errno 28] No space left on device", "cause: write (os error 28)"]
+    "message", ["OSError: [Errno 28] No space left on device", "cause: write (os error 28)"]
 )
-def test_a_full_disk_is_named_with_what_is_needed(project: Project, told: str):
+def test_a_full_disk_is_named_with_what_is_needed(project: Project, message: str):
     (project.venv / "bin" / "uv").write_text(
         f'#!/bin/sh\ncase "$*" in --version) echo "uv {project.uv}" ;;\n'
         f'"pip compile"*) echo torch==2.13.0+cpu ;;\n'
-        f'*) echo "error: {told}"; exit 2 ;; esac\n'
+        f'*) echo "error: {message}"; exit 2 ;; esac\n'
     )
     (project.venv / "bin" / "uv").chmod(0o755)
     done = project.setup()
@@ -375,25 +375,29 @@ def test_a_configuration_file_of_pip_reaches_uv_and_variables_go_before_it(proje
             constraint = {tmp_path}/missing.txt
             """)
     )
-    told = {"PIP_CONFIG_FILE": str(tmp_path / "pip.conf"), "PIP_INDEX_URL": f"{project.index.url}/simple"}
+    variables = {
+        "PIP_CONFIG_FILE": str(tmp_path / "pip.conf"),
+        "PIP_INDEX_URL": f"{project.index.url}/simple",
+    }
     compile = (UV, "pip", "compile", "-", "--no-deps", "--no-header", "--no-annotate", "--quiet")
-    done = configured_uv(project, *compile, **told)
+    done = configured_uv(project, *compile, **variables)
     assert done.stdout == "tiny==2.0\n", done.stderr
     assert "simple/tiny" in project.index.asked and "nowhere/tiny" not in project.index.asked
-    shown = configured_uv(project, "env", **told).stdout.splitlines()
-    assert "UV_HTTP_TIMEOUT=7" in shown and "UV_INSECURE_HOST=127.0.0.1 other.invalid" in shown
+    lines = configured_uv(project, "env", **variables).stdout.splitlines()
+    assert "UV_HTTP_TIMEOUT=7" in lines and "UV_INSECURE_HOST=127.0.0.1 other.invalid" in lines
     assert (
-        f"UV_FIND_LINKS={tmp_path},{links}" in shown
-        and f"SSL_CERT_FILE={project.index.authority.file}" in shown
+        f"UV_FIND_LINKS={tmp_path},{links}" in lines
+        and f"SSL_CERT_FILE={project.index.authority.file}" in lines
     )
-    own = configured_uv(project, "env", **told, UV_DEFAULT_INDEX="file:///own").stdout.splitlines()
+    own = configured_uv(project, "env", **variables, UV_DEFAULT_INDEX="file:///own").stdout.splitlines()
     assert "UV_DEFAULT_INDEX=file:///own" in own, "uv's own variables stay"
 
 
 def test_no_index_and_a_proxy_are_passed_on(project: Project):
-    told = {"PIP_NO_INDEX": "1", "PIP_PROXY": "proxy.invalid:3128", "HTTPS_PROXY": ""}
-    assert configured_uv(project, "echo", "pip", **told).stdout == "pip --no-index\n"
-    told["PIP_NO_INDEX"] = "0"
+    variables = {"PIP_NO_INDEX": "1", "PIP_PROXY": "proxy.invalid:3128", "HTTPS_PROXY": ""}
+    assert configured_uv(project, "echo", "pip", **variables).stdout == "pip --no-index\n"
+    variables["PIP_NO_INDEX"] = "0"
     assert (
-        "HTTPS_PROXY=http://proxy.invalid:3128" in configured_uv(project, "env", **told).stdout.splitlines()
+        "HTTPS_PROXY=http://proxy.invalid:3128"
+        in configured_uv(project, "env", **variables).stdout.splitlines()
     )
