@@ -10,21 +10,17 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import AutoTokenizer
 
-from tests.e2e.left_behind import json_lines, step_metrics, texts_of_rows
+from tests.e2e.left_behind import FinishedRun, json_lines, texts_of_rows
 
 
 @dataclass(frozen=True)
-class RewritingRun:
+class RewritingRun(FinishedRun):
     """The finished training."""
 
-    out: Path
-    policy: Path  # whose tokenizer it used
     steps: int
     questions: int
     group: int
@@ -46,15 +42,6 @@ class RewritingRun:
     def cut(self) -> list[list[dict[str, Any]]]:
         """The rows of each update."""
         return json_lines(self.out / "updates.jsonl")
-
-    @cached_property
-    def metrics(self) -> dict[int, dict[str, float]]:
-        """veRL's metrics of each step."""
-        return step_metrics(self.out / "metrics.jsonl")
-
-    @cached_property
-    def tokenizer(self) -> Any:
-        return AutoTokenizer.from_pretrained(self.policy)
 
     def records(self, split: str) -> list[dict[str, Any]]:
         """The trajectories."""

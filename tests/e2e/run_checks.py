@@ -16,29 +16,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import AutoTokenizer
 
 from rag_r1.agent.records import read_records, records_by_step
 from rag_r1.protocols import load_protocol
-from tests.e2e.left_behind import json_lines
+from tests.e2e.left_behind import FinishedRun, json_lines
 
 
 @dataclass(frozen=True)
-class Run:
-    """A finished run: its folder, and what its settings let expect."""
+class Run(FinishedRun):
+    """A finished run, and what its settings let expect."""
 
-    out: Path
-    policy: Path  # whose tokenizer it used
     corpus: Path  # JSONL with the ids of all passages
     steps: int
     samples: int  # trajectories of a step
     validation: str  # the split that was validated
     validated: int  # trajectories of one validation; there is one before training and one after
-
-    @cached_property
-    def rows(self) -> list[dict[str, Any]]:
-        """What the actor was trained on, a row for each trajectory."""
-        return json_lines(self.out / "actor.jsonl")
 
     @cached_property
     def metrics(self) -> dict[int, dict[str, float]]:
@@ -47,10 +39,6 @@ class Run:
         for entry in json_lines(self.out / "metrics.jsonl"):
             by_step.setdefault(entry["step"], {}).update(entry["data"])
         return by_step
-
-    @cached_property
-    def tokenizer(self) -> Any:
-        return AutoTokenizer.from_pretrained(self.policy)
 
     def records(self, split: str) -> list[dict[str, Any]]:
         """The trajectories of a split that were dumped."""
