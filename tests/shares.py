@@ -27,7 +27,10 @@ from pathlib import Path
 import pytest
 
 #: Folders that import veRL, then those that import torch; all others follow.
-HEAVY = "plugin recipes e2e chaos training retriever retrieval_server demo benchmarks agent protocols".split()
+HEAVY = [
+    *"plugin recipes e2e chaos".split(),
+    *"training retriever sft iterate retrieval_server demo benchmarks agent protocols".split(),
+]
 FILES_AT_MOST = 12
 
 

@@ -20,6 +20,11 @@ IN_A_CLONE = re.compile(
     r"|[\w-]+\.sh\b|(?:build_index|start_retrieval|shard_index)\.py"
     r"|pip install -e|pip install [\"']?\.)"
 )
+#: A module without any of these names none of them, in whatever parts; only others are parsed.
+TRACES = re.compile(
+    rf"(?:{_FOLDERS}|rag_r1|retrieval_server|data_process)/|\.sh\b"
+    "|build_index|start_retrieval|shard_index|pip install"
+)
 
 
 def literals(text: str) -> Iterator[tuple[int, str]]:
@@ -39,6 +44,8 @@ def literals(text: str) -> Iterator[tuple[int, str]]:
 
 def named(text: str) -> list[str]:
     """The files of a clone that the literals of a module name, with their lines."""
+    if not TRACES.search(text):
+        return []
     return [f"{line}: {path}" for line, message in literals(text) for path in IN_A_CLONE.findall(message)]
 
 
