@@ -7,11 +7,13 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import psutil
+import pytest
 
 from rag_r1.config.recipes import Recipe
 from rag_r1.demo.policy import policy_path
@@ -132,6 +134,17 @@ class Training:
 
     def _processes(self) -> list[psutil.Process]:
         return psutil.Process(self._process.pid).children(recursive=True)
+
+
+@contextmanager
+def recording(out: Path, engine: str = "recording") -> Iterator[None]:
+    """Trainings that are started in the block write into `out` what their actor is trained on. `engine`:
+    `recording` (recording_engine.py), or `recording_updates` (recording_updates.py)."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("VERL_ENGINE_VENDOR", engine)
+        patch.setenv("RAG_R1_RECORD", str(out))
+        patch.setenv("PYTHONPATH", str(ROOT), prepend=os.pathsep)
+        yield
 
 
 def hydra(value: Any) -> str:

@@ -6,14 +6,13 @@ The judge is a real HTTP server. What the training must have left behind stands 
 from __future__ import annotations
 
 import json
-import os
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rag_r1.demo.run import run_demo
+from tests.e2e.demo_training import recording
 from tests.e2e.judged_checks import BOUNDED, CHECKS, JUDGED, JudgedRun, behaviour
 from tests.fakes.judge_server import JudgeServer
 from tests.fakes.openai_server import chat
@@ -55,10 +54,7 @@ def reply(body: dict[str, Any]) -> Any:
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory) -> JudgedRun:
     out = tmp_path_factory.mktemp("judged")
-    with JudgeServer(reply) as server, pytest.MonkeyPatch.context() as patch:
-        patch.setenv("VERL_ENGINE_VENDOR", "recording")
-        patch.setenv("RAG_R1_RECORD", str(out))
-        patch.setenv("PYTHONPATH", str(Path(__file__).parents[2]), prepend=os.pathsep)
+    with JudgeServer(reply) as server, recording(out):
         terms = ["{term: em}", f"{{term: turn_cost, weight: {WEIGHTS['turn_cost']}}}"]
         for name, most in ((JUDGED, 100_000), (BOUNDED, MOST)):
             terms.append(TERM.format(name=name, weight=WEIGHTS[name], url=server.base, most=most))

@@ -8,14 +8,12 @@ behind stands in rewriting_checks.py.
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 import pytest
 
 from rag_r1.demo.policy import policy_path
 from rag_r1.demo.run import run_demo
 from rag_r1.training.command import SESSION_TRAINERS
+from tests.e2e.demo_training import recording
 from tests.e2e.rewriting_checks import CHECKS, RewritingRun
 
 pytestmark = [pytest.mark.e2e, pytest.mark.full]
@@ -52,10 +50,7 @@ OVERRIDES = (
 def finished(tmp_path_factory) -> RewritingRun:
     out = tmp_path_factory.mktemp("rewriting")
     (out / "forgetful.yaml").write_text(PROTOCOL)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("VERL_ENGINE_VENDOR", "recording_updates")
-        patch.setenv("RAG_R1_RECORD", str(out))
-        patch.setenv("PYTHONPATH", str(Path(__file__).parents[2]), prepend=os.pathsep)
+    with recording(out, "recording_updates"):
         overrides = [*OVERRIDES, f"rag_r1.protocol={out / 'forgetful.yaml'}"]
         run_demo("grpo", out, seed=1, overrides=overrides, timeout_s=900)
     return RewritingRun(
