@@ -29,7 +29,7 @@ import pytest
 #: Folders that import veRL, then those that import torch; all others follow.
 HEAVY = [
     *"plugin recipes e2e chaos".split(),
-    *"training retriever sft iterate retrieval_server demo benchmarks agent protocols".split(),
+    *"training retriever sft iterate examples retrieval_server demo benchmarks agent protocols".split(),
 ]
 FILES_AT_MOST = 12
 

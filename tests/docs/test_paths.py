@@ -119,7 +119,8 @@ def is_script(path: str, module: Path) -> bool:
 def test_every_script_and_path_that_a_docstring_names_exists(package: str):
     missing = []
     for module in sorted((ROOT / package).rglob("*.py")):
-        for text in docstrings(module.read_text("utf-8")):
+        source = module.read_text("utf-8")
+        for text in docstrings(source) if SCRIPT.search(source) or PATH.search(source) else ():
             wrong = [path for path in SCRIPT.findall(text) if not is_script(path, module)]
             wrong += [path for path in paths(text) if not path.endswith((".py", ".sh")) and not exists(path)]
             missing += [f"{module.relative_to(ROOT)}: {path}" for path in wrong]
