@@ -58,9 +58,9 @@ def unpack(kind: str, folder: Path) -> Path:
     return folder
 
 
-def copied(run: Any, folder: Path, **changes: Any) -> Any:
+def copied(run: Any, folder: Path) -> Any:
     """The same run in a folder of its own, where it can be changed."""
-    return replace(run, out=Path(shutil.copytree(run.out, folder / "run")), **changes)
+    return replace(run, out=Path(shutil.copytree(run.out, folder / "run")))
 
 
 def write_lines(path: Path, rows: Iterable[Any]) -> None:
@@ -68,22 +68,18 @@ def write_lines(path: Path, rows: Iterable[Any]) -> None:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 
 
-def edit(path: Path, change: Callable[[Lines], Any]) -> None:
-    """Change the lines of a file. Its time stays, since of two files of a step the later one counts."""
-    time, lines = path.stat().st_mtime_ns, json_lines(path)
-    change(lines)
-    write_lines(path, lines)
-    os.utime(path, ns=(time, time))
-
-
 def lines(pattern: str, change: Callable[[Lines], Any]) -> Change:
-    """Changes the lines of each file whose name has this pattern."""
+    """Changes the lines of each file whose name has this pattern. Its time stays, since of two files of a
+    step the later one counts."""
 
     def change_files(run: Any) -> None:
         paths = list(run.out.glob(pattern))
         assert paths, pattern
         for path in paths:
-            edit(path, change)
+            time, rows = path.stat().st_mtime_ns, json_lines(path)
+            change(rows)
+            write_lines(path, rows)
+            os.utime(path, ns=(time, time))
 
     return change_files
 
