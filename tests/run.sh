@@ -40,7 +40,7 @@ style() {
   check ruff check .
   check ruff format --check .
   check lint-imports
-  [ "${#failed[@]}" -eq 0 ] || printf '== failed before the tests: %s\n' "${failed[*]}"
+  [ "${#failed[@]}" -eq 0 ] || printf '== style, failed: %s\n' "${failed[*]}"
 }
 
 # The tests need no network: models and data come with the project or from ../shared/data ($RAG_R1_DATA).
