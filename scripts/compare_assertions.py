@@ -81,13 +81,13 @@ class _Canonical(ast.NodeTransformer):
 
 def _imported(tree: ast.AST, renames: Renames) -> dict[str, str]:
     """Names by which a file knows modules that are renamed -> their canonical paths."""
-    found = {}
+    paths = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            found |= {one.asname or one.name: f"{node.module}.{one.name}" for one in node.names}
+            paths |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
         elif isinstance(node, ast.Import):
-            found |= {one.asname: one.name for one in node.names if one.asname}
-    return {name: renames.text(path) for name, path in found.items() if renames.is_module(path)}
+            paths |= {alias.asname: alias.name for alias in node.names if alias.asname}
+    return {name: renames.text(path) for name, path in paths.items() if renames.is_module(path)}
 
 
 def _dotted(node: ast.AST) -> str | None:
@@ -105,19 +105,19 @@ def assertions_of(source: str, path: str, renames: Renames) -> dict[Key, Asserti
     """The canonical assertions of each function of a file; those of the module itself are in `<module>`."""
     tree = ast.parse(source, path)
     canonical = _Canonical(renames, _imported(tree, renames))
-    found: dict[Key, Assertions] = {}
+    by_function: dict[Key, Assertions] = {}
 
     def visit(body: Sequence[ast.stmt], inside: str) -> None:
         for node in body:
             if isinstance(node, ast.ClassDef):
                 visit(node.body, f"{inside}.{node.name}".lstrip("."))
             elif isinstance(node, _FUNCTIONS):
-                found.setdefault((path, inside, node.name), Counter()).update(_in(node, canonical))
+                by_function.setdefault((path, inside, node.name), Counter()).update(_in(node, canonical))
             else:
-                found.setdefault((path, inside, "<module>"), Counter()).update(_in(node, canonical))
+                by_function.setdefault((path, inside, "<module>"), Counter()).update(_in(node, canonical))
 
     visit(tree.body, "")
-    return {key: several for key, several in found.items() if several or _is_test(key)}
+    return {key: several for key, several in by_function.items() if several or _is_test(key)}
 
 
 def _is_test(key: Key) -> bool:
@@ -125,13 +125,13 @@ def _is_test(key: Key) -> bool:
 
 
 def _in(node: ast.AST, canonical: _Canonical) -> Iterator[Assertion]:
-    for one in ast.walk(node):
-        if isinstance(one, ast.Assert):
-            yield _normalised(one, canonical)
-        elif isinstance(one, ast.Call) and isinstance(one.func, ast.Attribute | ast.Name):
-            name = one.func.attr if isinstance(one.func, ast.Attribute) else one.func.id
+    for child in ast.walk(node):
+        if isinstance(child, ast.Assert):
+            yield _normalised(child, canonical)
+        elif isinstance(child, ast.Call) and isinstance(child.func, ast.Attribute | ast.Name):
+            name = child.func.attr if isinstance(child.func, ast.Attribute) else child.func.id
             if name in _RAISES or name.startswith("assert_") or name == "parametrize":
-                yield _normalised(one, canonical)
+                yield _normalised(child, canonical)
 
 
 def _normalised(node: ast.AST, canonical: _Canonical) -> Assertion:
@@ -147,8 +147,10 @@ def sources_at(revision: str, folder: str = "tests") -> dict[str, str]:
     if done.returncode:
         raise SystemExit(f"{revision}: {done.stderr.decode(errors='replace').strip()}")
     with tarfile.open(fileobj=io.BytesIO(done.stdout)) as archive:
-        members = [one for one in archive.getmembers() if one.isfile() and one.name.endswith(".py")]
-        return {one.name: archive.extractfile(one).read().decode("utf-8") for one in members}  # type: ignore[union-attr]
+        members = [
+            member for member in archive.getmembers() if member.isfile() and member.name.endswith(".py")
+        ]
+        return {member.name: archive.extractfile(member).read().decode("utf-8") for member in members}  # type: ignore[union-attr]
 
 
 @dataclass
@@ -188,8 +190,10 @@ def compare(old: Mapping[str, str], new: Mapping[str, str], renames: Renames) ->
         else:
             missing.append((key, place, asserted))
     for key, place, asserted in missing:
-        elsewhere = [one for one in after if _place(one, here)[1:] == place[1:] and place[2] != "<module>"]
-        alike = [one for one in after if one[0] == place[0] and asserted and after[one] == asserted]
+        elsewhere = [
+            other for other in after if _place(other, here)[1:] == place[1:] and place[2] != "<module>"
+        ]
+        alike = [other for other in after if other[0] == place[0] and asserted and after[other] == asserted]
         if len(elsewhere) == 1:
             result.moved.append((key, elsewhere[0]))
             _matched(result, key, asserted, after.pop(elsewhere[0]))
@@ -228,16 +232,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     result = compare(sources_at(args.old), sources_at(args.new), Renames.read(values))
     for title, pairs in (("moved", result.moved), ("renamed", result.renamed)):
         for first, second in pairs:
-            print(f"{title}: {_shown(first)} -> {_shown(second)}")
+            print(f"{title}: {_label(first)} -> {_label(second)}")
     for key in result.added:
-        print(f"added: {_shown(key)}")
+        print(f"added: {_label(key)}")
     for key, removed, added in result.changed:
-        print(f"CHANGED: {_shown(key)}")
+        print(f"CHANGED: {_label(key)}")
         for sign, several in (("-", removed), ("+", added)):
-            for one, count in several.items():
-                print(f"    {sign} {count} x {' '.join(one.text.split())}")
+            for assertion, count in several.items():
+                print(f"    {sign} {count} x {' '.join(assertion.text.split())}")
     for key in result.lost:
-        print(f"LOST: {_shown(key)}")
+        print(f"LOST: {_label(key)}")
     print(
         f"{result.equal} functions with equal assertions ({result.assertions} assertions compared), "
         f"{len(result.moved)} moved, {len(result.renamed)} renamed, {len(result.added)} added, "
@@ -246,7 +250,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0 if result.same else 1
 
 
-def _shown(key: Key) -> str:
+def _label(key: Key) -> str:
     return "::".join(filter(None, key))
 
 

@@ -57,11 +57,11 @@ def cover(tree: Path, packages: Sequence[str], out: Path) -> None:
         raise SessionError("coverage.py is not installed: pip install coverage")
     with copied(tree, packages) as copy:
         session = pytest_in(copy, packages, ["-q", "-m", UNIT], visible=True, cover=True)
-        found = {"digest": digest_of(copy, packages), **session.result}
-    if "tests" not in found:
+        result = {"digest": digest_of(copy, packages), **session.result}
+    if "tests" not in result:
         raise SessionError(f"the tests ended with status {session.status}, before the lines were written")
-    out.write_text(json.dumps(found), encoding="utf-8")
-    print(f"{len(found['tests'])} tests pass, {len(found['failed'])} fail and are left out: {out}")
+    out.write_text(json.dumps(result), encoding="utf-8")
+    print(f"{len(result['tests'])} tests pass, {len(result['failed'])} fail and are left out: {out}")
 
 
 @dataclass(frozen=True)
@@ -128,9 +128,9 @@ def run(tree: Path, mutants: Path, out: Path, renames: Renames, processes: int) 
     verdicts = read_verdicts(out)
     left = [drawn for drawn in file["mutants"] if drawn["id"] not in verdicts]
     with copied(tree, packages) as base:
-        found, problems = _found(base, packages, left, renames)
+        present, problems = _present(base, packages, left, renames)
         with ThreadPoolExecutor(processes) as pool, open(out, "a", encoding="utf-8") as written:
-            jobs = [pool.submit(mutant.verdict, base, packages) for mutant in found]
+            jobs = [pool.submit(mutant.verdict, base, packages) for mutant in present]
             try:
                 for job in tqdm(as_completed(jobs), total=len(jobs), unit="mutant"):
                     verdicts[job.result()["id"]] = job.result()
@@ -149,7 +149,7 @@ def run(tree: Path, mutants: Path, out: Path, renames: Renames, processes: int) 
     return not problems
 
 
-def _found(
+def _present(
     base: Path, packages: Sequence[str], left: Sequence[dict[str, Any]], renames: Renames
 ) -> tuple[list[Mutant], list[str]]:
     """The mutants whose place and whose tests are in this tree, and what is wrong with the others."""
@@ -157,15 +157,15 @@ def _found(
     tests = {test for mutant in places.values() if isinstance(mutant, Mutant) for test in mutant.tests}
     files = sorted(file for file in {test.partition("::")[0] for test in tests} if (base / file).is_file())
     known = set(_result(base, packages, ["--collect-only", *files])["tests"] if files else ())
-    found, problems = [], []
+    present, problems = [], []
     for drawn in left:
         mutant = places[drawn["id"]]
         if isinstance(mutant, Mutant) and known.issuperset(mutant.tests):
-            found.append(mutant)
+            present.append(mutant)
             continue
         gone = mutant if isinstance(mutant, str) else f"no test {', '.join(sorted({*mutant.tests} - known))}"
         problems.append(f"{drawn['id']} ({drawn['path']}:{drawn['line']}): {gone}")
-    return found, problems
+    return present, problems
 
 
 def _result(base: Path, packages: Sequence[str], arguments: Sequence[str]) -> dict[str, Any]:
@@ -220,7 +220,7 @@ def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
     commands = parser.add_subparsers(dest="command", required=True)
-    one = {
+    parsers = {
         name: commands.add_parser(name, help=text, description=text, allow_abbrev=False)
         for name, text in {
             "cover": "run the unit tests once and write their lines (needs `pip install coverage`)",
@@ -230,25 +230,27 @@ def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
         }.items()
     }
     for name in ("cover", "draw", "run"):
-        one[name].add_argument("--tree", type=Path, default=ROOT, help="the repository (default: this one)")
-        one[name].add_argument("--out", type=Path, required=True, help="the file to write")
+        parsers[name].add_argument(
+            "--tree", type=Path, default=ROOT, help="the repository (default: this one)"
+        )
+        parsers[name].add_argument("--out", type=Path, required=True, help="the file to write")
     for name in ("cover", "draw"):
-        one[name].add_argument("--packages", nargs="+", default=PACKAGES, help="folders of the tree")
-    one["draw"].add_argument("--coverage", type=Path, required=True, help="what `cover` wrote")
-    one["draw"].add_argument("--seed", type=int, required=True)
-    one["draw"].add_argument("--count", type=int, default=100)
-    one["draw"].add_argument(
-        "--tests", type=int, default=TESTS_AT_MOST, help="at most for one mutant, the fastest"
+        parsers[name].add_argument("--packages", nargs="+", default=PACKAGES, help="folders of the tree")
+    parsers["draw"].add_argument("--coverage", type=Path, required=True, help="the file that `cover` wrote")
+    parsers["draw"].add_argument("--seed", type=int, required=True)
+    parsers["draw"].add_argument("--count", type=int, default=100)
+    parsers["draw"].add_argument(
+        "--tests", type=int, default=TESTS_AT_MOST, help="most tests of a mutant; the fastest are taken"
     )
-    one["run"].add_argument("--mutants", type=Path, required=True, help="what `draw` wrote")
-    one["run"].add_argument(
+    parsers["run"].add_argument("--mutants", type=Path, required=True, help="the file that `draw` wrote")
+    parsers["run"].add_argument(
         "--renames",
         type=Path,
         help='{"modules": {old: new}, "names": {old: new}, "tests": {old: new}}, see mutation/finding.py',
     )
-    one["run"].add_argument("--processes", type=int, default=1)
-    one["compare"].add_argument("before", type=Path)
-    one["compare"].add_argument("after", type=Path)
+    parsers["run"].add_argument("--processes", type=int, default=1)
+    parsers["compare"].add_argument("before", type=Path)
+    parsers["compare"].add_argument("after", type=Path)
     return parser.parse_args(words)
 
 

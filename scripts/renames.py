@@ -33,7 +33,9 @@ class Renames:
     def read(cls, values: Mapping[str, Any]) -> Renames:
         """From the content of renames.json. Of `Class.method`, the last part is the name."""
         names = values.get("names", {})
-        pairs = [(one["old"], one["new"]) for one in names] if isinstance(names, list) else names.items()
+        pairs = (
+            [(entry["old"], entry["new"]) for entry in names] if isinstance(names, list) else names.items()
+        )
         words = [(old.rpartition(".")[2], new.rpartition(".")[2]) for old, new in pairs]
         return cls(values.get("modules", {}), words, values.get("tests", {}))
 
@@ -49,9 +51,9 @@ class Renames:
         """A string, with the words for the module paths in it and for the names right behind one."""
         for sign, path in zip("./", self._paths, strict=False):
             text = path.sub(
-                lambda found, s=sign: self._modules[found[0].replace(s, ".")].replace(".", s), text
+                lambda match, s=sign: self._modules[match[0].replace(s, ".")].replace(".", s), text
             )
-        return re.sub(r"(?<=[\w])([.:])(\w+)", lambda found: found[1] + self.name(found[2]), text)
+        return re.sub(r"(?<=[\w])([.:])(\w+)", lambda match: match[1] + self.name(match[2]), text)
 
     def file(self, path: str) -> str:
         """Where the tests of a file are now."""
@@ -65,14 +67,14 @@ def _any_of(words: Sequence[str], sign: str) -> re.Pattern[str]:
 
 def _classes(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
     """Old and new names -> one of all that are connected, so that A -> B and B -> C are one."""
-    found: dict[str, str] = {}
+    roots: dict[str, str] = {}
 
     def root(name: str) -> str:
-        while found.setdefault(name, name) != name:
-            name = found[name]
+        while roots.setdefault(name, name) != name:
+            name = roots[name]
         return name
 
     for old, new in pairs:
         first, second = sorted((root(old), root(new)))
-        found[second] = first
-    return {name: root(name) for name in found}
+        roots[second] = first
+    return {name: root(name) for name in roots}

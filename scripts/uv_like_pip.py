@@ -39,40 +39,40 @@ SINGLE = {
 
 def configured(listing: str) -> dict[str, str]:
     """pip's options by name, from the output of `pip config list`: lines of the form section.key='value'."""
-    found: dict[str, dict[str, str]] = {section: {} for section in SECTIONS}
+    options: dict[str, dict[str, str]] = {section: {} for section in SECTIONS}
     for line in listing.splitlines():
         name, separator, value = line.partition("=")
         section, _, key = name.rpartition(".")
-        if not separator or section not in found:
+        if not separator or section not in options:
             continue
         try:
             text = str(ast.literal_eval(value)).strip()
         except (ValueError, SyntaxError):
             continue
         if text:
-            found[section][key] = text
-    return {key: value for section in SECTIONS for key, value in found[section].items()}
+            options[section][key] = text
+    return {key: value for section in SECTIONS for key, value in options[section].items()}
 
 
 def variables(options: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, str]:
     """uv's variables for these options of pip, less those that are set already."""
-    told = {"UV_INDEX_STRATEGY": "unsafe-best-match"}
+    result = {"UV_INDEX_STRATEGY": "unsafe-best-match"}
     for key, (name, separator) in LISTS.items():
         if key in options:
-            told[name] = separator.join(os.path.expanduser(value) for value in options[key].split())
+            result[name] = separator.join(os.path.expanduser(value) for value in options[key].split())
     for key, name in SINGLE.items():
         if key in options:
-            told[name] = options[key]
+            result[name] = options[key]
     certificate = (
         options.get("cert") or environment.get("REQUESTS_CA_BUNDLE") or environment.get("CURL_CA_BUNDLE")
     )
     if certificate and not environment.get("SSL_CERT_DIR") and not environment.get("SSL_CERT_FILE"):
-        told["SSL_CERT_DIR" if Path(certificate).is_dir() else "SSL_CERT_FILE"] = os.path.expanduser(
+        result["SSL_CERT_DIR" if Path(certificate).is_dir() else "SSL_CERT_FILE"] = os.path.expanduser(
             certificate
         )
     if proxy := options.get("proxy"):
-        told["HTTP_PROXY"] = told["HTTPS_PROXY"] = proxy if "://" in proxy else f"http://{proxy}"
-    return {name: value for name, value in told.items() if not environment.get(name)}
+        result["HTTP_PROXY"] = result["HTTPS_PROXY"] = proxy if "://" in proxy else f"http://{proxy}"
+    return {name: value for name, value in result.items() if not environment.get(name)}
 
 
 def main(words: list[str]) -> None:

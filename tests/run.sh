@@ -35,14 +35,17 @@ check() {
   "$@" || failed+=("$*")
 }
 
-check ruff check .
-check ruff format --check .
-check lint-imports
+# In this process, while the other one already tests.
+style() {
+  check ruff check .
+  check ruff format --check .
+  check lint-imports
+  [ "${#failed[@]}" -eq 0 ] || printf '== style, failed: %s\n' "${failed[*]}"
+}
 
-# The rest needs no network: models and data come with the project or from ../shared/data ($RAG_R1_DATA).
+# The tests need no network: models and data come with the project or from ../shared/data ($RAG_R1_DATA).
 # Idle OpenMP threads sleep, so that they leave the cores to the other process.
 export HF_HUB_OFFLINE=1 RAY_USAGE_STATS_ENABLED=0 OMP_WAIT_POLICY=passive
-[ "${#failed[@]}" -eq 0 ] || printf '== failed before the tests: %s\n' "${failed[*]}"
 
 results=$(mktemp -d "${TMPDIR:-/tmp}/rag-r1-tests.XXXXXX") || exit 1
 children=()
@@ -78,14 +81,18 @@ share() {
 }
 mkdir "$results/taken"
 
-# Two processes share the tests: one goes through the list from the front, the other from the back, until they meet. The
-# output of the second is shown when the first has finished.
+# Two processes share the tests: one goes through the list from the front, the other from the back, until they meet
+# (tests/shares.py, also on why this is not pytest-xdist). The output of the second is shown when the first has finished.
 case "$tier" in
-  some) tests some "$@" ;;
+  some)
+    style
+    tests some "$@"
+    ;;
   unit)
     chosen="not slow and not e2e and not full and not nightly"
     share second back -m "$chosen" "$@" > "$results/second.log" 2>&1 &
     children=($!)
+    style
     share first front -m "$chosen" "$@"
     ;;
   *)
@@ -104,6 +111,7 @@ case "$tier" in
     } > "$results/second.log" 2>&1 &
     children=($!)
     renice -n 19 -p $$ >/dev/null 2>&1
+    style
     share first front -m "not e2e$left_out" "$@"
     ;;
 esac

@@ -27,15 +27,15 @@ def test_a_package_that_is_not_installed_has_no_version(monkeypatch, capsys):
 
 def test_a_command_that_is_nearly_right_is_suggested(capsys):
     assert main(["trian"]) == 2
-    told = "rag-r1: there is no command 'trian'; did you mean train?\nsee rag-r1 --help\n"
-    assert capsys.readouterr() == ("", told)
+    message = "rag-r1: there is no command 'trian'; did you mean train?\nsee rag-r1 --help\n"
+    assert capsys.readouterr() == ("", message)
 
 
 def test_a_command_that_resembles_none_is_refused_with_those_that_do(capsys):
     assert main(["xyzzy"]) == 2
-    told = capsys.readouterr().err
-    assert told.startswith("rag-r1: there is no command 'xyzzy'\n\nusage: rag-r1 COMMAND")
-    assert all(f"\n  {name} " in told for name in COMMANDS)
+    message = capsys.readouterr().err
+    assert message.startswith("rag-r1: there is no command 'xyzzy'\n\nusage: rag-r1 COMMAND")
+    assert all(f"\n  {name} " in message for name in COMMANDS)
 
 
 @pytest.fixture
@@ -62,9 +62,9 @@ def test_another_distribution_adds_commands(capsys):
     assert main(["whole", "--a", "1"]) == 5 and main(["part"]) == 6
     assert capsys.readouterr().out == "main ['--a', '1']\nother []\n"
     assert main(["--help"]) == 0
-    told = capsys.readouterr().out
-    assert "\n  whole           of the package some-commands\n" in told
-    assert f"\n  doctor          {COMMANDS['doctor'][1]}\n" in told, "a command of ours is not replaced"
+    output = capsys.readouterr().out
+    assert "\n  whole           of the package some-commands\n" in output
+    assert f"\n  doctor          {COMMANDS['doctor'][1]}\n" in output, "a command of ours is not replaced"
     assert main(["whol"]) == 2 and "did you mean whole?" in capsys.readouterr().err
     with pytest.raises(ModuleNotFoundError, match="no_such_module_of_theirs"):
         main(["broken"])

@@ -128,7 +128,7 @@ def test_a_retrieval_back_end(folder):
     corpus.write_text('{"id": "1", "contents": "Ulm\\nDanube"}\n{"id": "2", "contents": "Paris\\nSeine"}\n')
     build_index(BuildOptions(corpus=corpus, out=index, backend="bm25", progress=False))
     source = IndexSource.open(index, options=OpenOptions(backend="users_backend:open_index"))
-    (found,) = source.search(["seine"], 3)
-    assert [hit.passage.id for hit in found] == ["2"]
+    (results,) = source.search(["seine"], 3)
+    assert [hit.passage.id for hit in results] == ["2"]
     with pytest.raises(UserError, match="--backend users_backend:nothing raises AttributeError"):
         IndexSource.open(index, options=OpenOptions(backend="users_backend:nothing"))

@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from tests import tally
+
 TESTS = Path(__file__).parent
 
 
@@ -32,57 +34,56 @@ def test_help_tells_the_tiers_and_makes_no_environment(tmp_path, word):
     assert "==" not in done.stdout and not (tmp_path / "venv").exists()
 
 
-def junit(folder: Path, name: str, status: int | None, tests=0, failures=0, errors=0, skipped=0) -> None:
-    if status is not None:
-        (folder / f"{name}.status").write_text(f"{status}\n")
-    (folder / f"{name}.xml").write_text(
-        f'<testsuites><testsuite tests="{tests}" failures="{failures}" errors="{errors}" '
-        f'skipped="{skipped}"/></testsuites>'
-    )
+def write_results(folder: Path, **results: dict[str, int]) -> None:
+    """The files of processes, by name: the exit status, unless no test was chosen, and the counts."""
+    for name, counts in results.items():
+        counts = dict(counts)
+        if (status := counts.pop("status", None)) is not None:
+            (folder / f"{name}.status").write_text(f"{status}\n")
+        numbers = dict.fromkeys(("tests", "failures", "errors", "skipped"), 0) | counts
+        attributes = " ".join(f'{key}="{number}"' for key, number in numbers.items())
+        (folder / f"{name}.xml").write_text(f"<testsuites><testsuite {attributes}/></testsuites>")
 
 
-def tally(folder: Path) -> tuple[str, int]:
-    done = subprocess.run(
-        [sys.executable, str(TESTS / "tally.py"), str(folder)], capture_output=True, text=True
-    )
-    return done.stdout.splitlines()[-1], done.returncode
+HUNDRED = {"status": 0, "tests": 100}
+RESULTS = {
+    "all processes": (
+        {"trainings": {"status": 0, "tests": 8, "skipped": 1}, "others": {**HUNDRED, "skipped": 5}},
+        ("102 passed, 0 failed, 6 skipped", 0),
+    ),
+    "a failure in one process": (
+        {"trainings": {"status": 1, "tests": 8, "failures": 1}, "others": HUNDRED},
+        ("107 passed, 1 failed, 0 skipped", 1),
+    ),
+    "an error in one process": (
+        {"trainings": {"status": 1, "tests": 8, "errors": 1}, "others": HUNDRED},
+        ("107 passed, 1 failed, 0 skipped", 1),
+    ),
+    "a process that ended badly, whatever it counted": (
+        {"others": {"status": 3, "tests": 100}}, ("100 passed, 0 failed, 0 skipped", 3),
+    ),
+    "one of two processes had no test": (
+        {"trainings": {}, "others": {"status": 0, "tests": 3}}, ("3 passed, 0 failed, 0 skipped", 0),
+    ),
+    "no process had a test": ({"trainings": {}}, ("0 passed, 0 failed, 0 skipped", 1)),
+}  # fmt: skip
 
 
-def test_the_last_line_counts_the_tests_of_all_processes(tmp_path):
-    junit(tmp_path, "trainings", 0, tests=8, skipped=1)
-    junit(tmp_path, "others", 0, tests=100, skipped=5)
-    assert tally(tmp_path) == ("102 passed, 0 failed, 6 skipped", 0)
+@pytest.mark.parametrize(("results", "expected"), RESULTS.values(), ids=RESULTS)
+def test_the_last_line_and_the_status_are_those_of_all_processes(tmp_path, capsys, results, expected):
+    write_results(tmp_path, **results)
+    status = tally.main(str(tmp_path))
+    assert (capsys.readouterr().out.splitlines()[-1], status) == expected
 
 
-@pytest.mark.parametrize("broken", [{"failures": 1}, {"errors": 1}])
-def test_a_failure_in_one_process_fails_the_run(tmp_path, broken):
-    junit(tmp_path, "trainings", 1, tests=8, **broken)
-    junit(tmp_path, "others", 0, tests=100)
-    assert tally(tmp_path) == ("107 passed, 1 failed, 0 skipped", 1)
-
-
-def test_a_process_that_was_cut_off_is_a_failure(tmp_path):
-    (tmp_path / "trainings.status").write_text("137\n")
-    junit(tmp_path, "others", 0, tests=100)
-    assert tally(tmp_path) == ("100 passed, 1 failed, 0 skipped", 137)
-
-
-def test_half_of_a_file_of_results_is_a_process_that_was_cut_off(tmp_path):
-    junit(tmp_path, "others", 0, tests=100)
+def test_a_process_that_was_cut_off_is_a_failure(tmp_path, capsys):
+    write_results(tmp_path, others=HUNDRED)
     (tmp_path / "second-tools-1.xml").write_text('<testsuites><testsuite tests="100" fail')
-    assert tally(tmp_path) == ("100 passed, 1 failed, 0 skipped", 1)
-
-
-def test_a_process_that_ended_badly_fails_the_run_whatever_it_counted(tmp_path):
-    junit(tmp_path, "others", 3, tests=100)
-    assert tally(tmp_path) == ("100 passed, 0 failed, 0 skipped", 3)
-
-
-def test_a_process_for_which_no_test_was_chosen_is_no_failure_but_none_at_all_is(tmp_path):
-    junit(tmp_path, "trainings", None)
-    assert tally(tmp_path)[1] == 1
-    junit(tmp_path, "others", 0, tests=3)
-    assert tally(tmp_path) == ("3 passed, 0 failed, 0 skipped", 0)
+    assert tally.main(str(tmp_path)) == 1
+    (tmp_path / "trainings.status").write_text("137\n")
+    assert tally.main(str(tmp_path)) == 137
+    last = [line for line in capsys.readouterr().out.splitlines() if "passed" in line]
+    assert last == ["100 passed, 1 failed, 0 skipped", "100 passed, 2 failed, 0 skipped"]
 
 
 def test_the_tests_that_failed_are_named_before_the_last_line(tmp_path):
@@ -92,10 +93,9 @@ def test_the_tests_that_failed_are_named_before_the_last_line(tmp_path):
         '<testcase classname="tests.agent.test_a" name="test_c"/></testsuite></testsuites>'
     )
     (tmp_path / "second.status").write_text("137\n")
-    done = subprocess.run(
-        [sys.executable, str(TESTS / "tally.py"), str(tmp_path)], capture_output=True, text=True
-    )
-    assert done.stdout.splitlines() == [
+    command = [sys.executable, str(TESTS / "tally.py"), str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 137 and done.stdout.splitlines() == [
         "failed: second (cut off)",
         "failed: tests.agent.test_a::test_b",
         "1 passed, 2 failed, 0 skipped",

@@ -72,13 +72,13 @@ class Lines:
 
     def fastest_tests(self, path: str, site: Site, count: int) -> tuple[list[str], float]:
         """The fastest tests that execute a place, and their seconds altogether."""
-        found: set[int] = set()
+        covered: set[int] = set()
         for lines in self._lines_that_show(path, site):
-            found = {test for file, line in lines for test in self._tests(file, line)}
-            if found:
+            covered = {test for file, line in lines for test in self._tests(file, line)}
+            if covered:
                 break
         seconds = self.coverage["seconds"]
-        fastest = sorted(found, key=lambda test: (seconds[test], self.coverage["tests"][test]))[:count]
+        fastest = sorted(covered, key=lambda test: (seconds[test], self.coverage["tests"][test]))[:count]
         return [self.coverage["tests"][test] for test in fastest], round(sum(seconds[t] for t in fastest), 3)
 
     def _tests(self, path: str, line: int) -> Sequence[int]:

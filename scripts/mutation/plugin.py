@@ -104,10 +104,10 @@ class Cover:
         groups: dict[tuple[int, ...], int] = {}
         lines = {}
         for file in sorted(data.measured_files()):
-            found = {}
+            result = {}
             for line, contexts in sorted(data.contexts_by_lineno(file).items()):
                 if group := tuple(sorted(numbers[test] for test in contexts if test in numbers)):
-                    found[line] = groups.setdefault(group, len(groups))
-            lines[Path(file).relative_to(_TREE).as_posix()] = found
+                    result[line] = groups.setdefault(group, len(groups))
+            lines[Path(file).relative_to(_TREE).as_posix()] = result
         seconds = [round(self.seconds[test], 3) for test in tests]
         _write(tests=tests, seconds=seconds, groups=list(groups), lines=lines, failed=sorted(self.failed))

@@ -91,11 +91,11 @@ class Site:
 
 def sites(source: str) -> list[Site]:
     """All places of a module, in an order that its formatting does not change. Raises SyntaxError."""
-    found = list(_of_block(ast.parse(source).body, "", True))
-    siblings = Counter(site.name for site in found)
+    places = list(_of_block(ast.parse(source).body, "", True))
+    siblings = Counter(site.name for site in places)
     numbers: Counter[str] = Counter()
     numbered = []
-    for site in found:
+    for site in places:
         numbered.append(replace(site, ordinal=numbers[site.name], siblings=siblings[site.name]))
         numbers[site.name] += 1
     return numbered
@@ -116,8 +116,8 @@ def _of_block(statements: list[ast.stmt], name: str, at_import: bool) -> Iterato
         end = min((block[0].lineno for block in bodies), default=statement.end_lineno + 1)
         lines = range(statement.lineno, max(end, statement.lineno + 1))
         for kind, original, change in _of_header(statement):
-            own = range(original.lineno, original.end_lineno + 1)
-            yield Site(kind, inner, own, lines, statement, original, change, at_import)
+            span = range(original.lineno, original.end_lineno + 1)
+            yield Site(kind, inner, span, lines, statement, original, change, at_import)
         for block in bodies:
             yield from _of_block(block, inner, inner_at_import)
 

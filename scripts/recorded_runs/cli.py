@@ -79,9 +79,9 @@ def record(out: Path, only: Sequence[str]) -> int:
         words = f"{name}: {seconds} s, {cpu_s} s of a processor, statuses {place.statuses}"
         print(f"{words}, FAILED: {fault}" if fault else words, flush=True)
     of_all = summary["runs"].values()
-    sums = (sum(one[key] for one in of_all) for key in ("seconds", "cpu_s"))
+    sums = (sum(process[key] for process in of_all) for key in ("seconds", "cpu_s"))
     print("all: {:.0f} s, {:.0f} s of a processor".format(*sums))
-    return int(any(one["fault"] for one in of_all))
+    return int(any(process["fault"] for process in of_all))
 
 
 def _cpu_s() -> float:

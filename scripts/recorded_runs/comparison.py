@@ -43,36 +43,36 @@ class Comparison:
             first, second = (content(side[name]) for side in names)
             self._values(name, first, second, run)
 
-    def _values(self, where: str, old: Any, new: Any, run: str) -> None:
+    def _values(self, place: str, old: Any, new: Any, run: str) -> None:
         if isinstance(old, dict) and isinstance(new, dict):
-            self._objects(where, old, new, run)
+            self._objects(place, old, new, run)
         elif isinstance(old, list) and isinstance(new, list):
             if len(old) != len(new):
-                self.differences.append(f"{where}: {len(old)} entries, now {len(new)}")
+                self.differences.append(f"{place}: {len(old)} entries, now {len(new)}")
             for number, (first, second) in enumerate(zip_longest(old, new, fillvalue=_MISSING)):
-                self._values(f"{where}[{number}]", first, second, run)
+                self._values(f"{place}[{number}]", first, second, run)
         else:
             self.fields[run] += 1
             if isinstance(old, str) and isinstance(new, str):
                 old, new = self.normaliser.texts(old, new)
             if type(old) is not type(new) or (old != new and not (old != old and new != new)):
-                self.differences.append(f"{where}: {_short(old, new)}")
+                self.differences.append(f"{place}: {_short(old, new)}")
 
-    def _objects(self, where: str, old: Mapping[str, Any], new: Mapping[str, Any], run: str) -> None:
+    def _objects(self, place: str, old: Mapping[str, Any], new: Mapping[str, Any], run: str) -> None:
         if list(old) != list(new) and old.keys() == new.keys():
-            self.differences.append(f"{where}: keys in another order")
+            self.differences.append(f"{place}: keys in another order")
         sides = ({self.normaliser.texts(key, key)[side]: value for key, value in values.items()}
                  for side, values in enumerate((old, new)))  # fmt: skip
         first, second = sides
         for key in first | second:
             hides = self.normaliser.of_key(key)
             if key not in first or key not in second:
-                self.differences.append(f"{where}.{key}: only in {'NEW' if key in second else 'OLD'}")
+                self.differences.append(f"{place}.{key}: only in {'NEW' if key in second else 'OLD'}")
             elif hides is not None:
                 self.fields[run] += 1
                 self.normaliser.hide(hides, first[key] != second[key])
             else:
-                self._values(f"{where}.{key}", first[key], second[key], run)
+                self._values(f"{place}.{key}", first[key], second[key], run)
 
 
 def _short(old: Any, new: Any, width: int = 160) -> str:
@@ -85,12 +85,12 @@ def _short(old: Any, new: Any, width: int = 160) -> str:
 
 def _files(folder: Path, side: int, normaliser: Normaliser) -> dict[str, Path]:
     """Normalised name -> file."""
-    found = {}
+    files = {}
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder).as_posix()
         if (path.is_symlink() or path.is_file()) and name != SUMMARY:
-            found[normaliser.texts(name, name)[side]] = path
-    return found
+            files[normaliser.texts(name, name)[side]] = path
+    return files
 
 
 def content(path: Path) -> Any:
@@ -123,7 +123,7 @@ def compared(old: Path, new: Path, modules: Mapping[str, str], most: int) -> int
     summaries = [json.loads((folder / SUMMARY).read_text("utf-8")) for folder in (old, new)]
     result = Comparison(Normaliser((summaries[0]["places"], summaries[1]["places"]), modules))
     for folder, summary in zip((old, new), summaries, strict=True):
-        faults = {run: one["fault"] for run, one in summary["runs"].items() if one["fault"]}
+        faults = {run: entry["fault"] for run, entry in summary["runs"].items() if entry["fault"]}
         result.differences += [f"{folder}: {run} was not recorded: {fault}" for run, fault in faults.items()]
     result.folders(old, new)
     for run, count in result.files.items():

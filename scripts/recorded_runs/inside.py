@@ -13,7 +13,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from shutil import copytree
@@ -71,7 +71,7 @@ def write_demo_files(folder: Path) -> None:
     os.utime(folder / "corpus.jsonl", (0, 0))  # what was found in a corpus is kept with its time
     titles = [{"id": row.id, "supporting_titles": row.metadata["supporting_titles"]} for row in rows]
     (folder / "supporting.jsonl").write_text(
-        "".join(json.dumps(one) + "\n" for one in titles), encoding="utf-8"
+        "".join(json.dumps(row) + "\n" for row in titles), encoding="utf-8"
     )
     (folder / "answerable.json").write_text(json.dumps([row.id for row in rows[::2]]), encoding="utf-8")
 
@@ -91,17 +91,16 @@ def readers() -> Iterator[tuple[Any, Any]]:
 @contextmanager
 def teacher(folder: Path, count: int = 30) -> Iterator[Any]:
     """A chat endpoint that answers by rule and fails at times, and a retrieval server; its questions."""
-    with Teacher.of_world(seed=3, count=count, latency_s=0.0) as made:
+    with Teacher.of_world(seed=3, count=count, latency_s=0.0) as server:
         protocol = load_protocol("rag_r1_mq")
         write_rows(
             folder / "questions.parquet",
-            (to_row(q, i, "train", protocol) for i, q in enumerate(made.questions)),
+            (to_row(q, i, "train", protocol) for i, q in enumerate(server.questions)),
         )
-        yield made
+        yield server
 
 
-@contextmanager
-def judge() -> Iterator[Any]:
+def judge() -> AbstractContextManager[Any]:
     """A judge whose verdicts are drawn by case; some are no verdict, and to some it does not reply."""
 
     def reply(case: dict[str, Any]) -> str | None:
@@ -110,12 +109,10 @@ def judge() -> Iterator[Any]:
             number
         ]
 
-    with JudgeServer.of_cases(reply) as made:
-        yield made
+    return JudgeServer.of_cases(reply)
 
 
-@contextmanager
-def difficult(folder: Path, count: int = 16) -> Iterator[Any]:
+def difficult(folder: Path, count: int = 16) -> AbstractContextManager[Any]:
     """A policy for which questions have a difficulty, for `rag-r1 filter`; its questions."""
 
     def fate(question: str, temperature: float, seed: int) -> bool:
@@ -130,22 +127,17 @@ def difficult(folder: Path, count: int = 16) -> Iterator[Any]:
         folder / "questions.parquet", [to_row(q, i, "train", protocol) for i, q in enumerate(questions)]
     )
     golds = {question.text: question.gold for question in questions}
-    with Policy(tokenizer("rag_r1_mq"), golds, fate) as made:
-        yield made
+    return Policy(tokenizer("rag_r1_mq"), golds, fate)
 
 
-@contextmanager
-def retriever_world(folder: Path) -> Iterator[Any]:
+def retriever_world(folder: Path) -> AbstractContextManager[Any]:
     """What `rag-r1 retriever data` needs."""
-    with scored_world(folder, tokenizer(), count=4) as made:
-        yield made
+    return scored_world(folder, tokenizer(), count=4)
 
 
-@contextmanager
-def chat_policy() -> Iterator[Any]:
+def chat_policy() -> AbstractContextManager[Any]:
     """A policy for `rag-r1 serve`, which thinks, searches once and answers CHAT_QUESTION."""
-    with policy_of(thought="I need to search") as made:
-        yield made
+    return policy_of(thought="I need to search")
 
 
 @contextmanager
@@ -168,9 +160,9 @@ class WorldTool:
         self._search = WorldSearch(WORLD.passages, 2)
 
     async def search(self, queries: Sequence[str]) -> list[Any]:
-        found = self._search.results(queries)
+        results = self._search.results(queries)
         special = {"fail": Failure("no answer"), "trap": [_HOSTILE]}
-        return [special.get(query.strip(), one) for query, one in zip(queries, found, strict=True)]
+        return [special.get(query.strip(), one) for query, one in zip(queries, results, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -195,8 +187,8 @@ class _Script:
 
     def block(self, role: str, text: str) -> str:
         """A block by its role; the bare text in a dialect that has none."""
-        found = next((block for block in self.protocol.blocks if block.role == role), None)
-        return f"{found.open} {text} {found.close}" if found else text
+        tags = next((block for block in self.protocol.blocks if block.role == role), None)
+        return f"{tags.open} {text} {tags.close}" if tags else text
 
     def _thought(self, text: str) -> str:
         return self.block("think", text) + "\n"
@@ -240,7 +232,7 @@ def scripted_rollouts(name: str) -> list[dict[str, Any]]:
 
     words = tokenizer_with("plain")
     script = _Script(load_protocol(name))
-    made = []
+    rollouts = []
     for number, question in enumerate(QUESTIONS[:4]):
         golds = {"ground_truth": {"target": [question.gold]}}
         for title, turns in script.episodes(question).items():
@@ -253,7 +245,7 @@ def scripted_rollouts(name: str) -> list[dict[str, Any]]:
             messages = script.protocol.messages(question.text)
             outputs, client = play(words, turns, cfg, raw_prompt=messages, extra_info=info)
             rows = outputs if isinstance(outputs, list) else [outputs]
-            made.append(
+            rollouts.append(
                 {
                     "protocol": name,
                     "episode": title,
@@ -262,7 +254,7 @@ def scripted_rollouts(name: str) -> list[dict[str, Any]]:
                     "asked": [{"ids": ids, "sampling": options} for _, ids, options in client.requests],
                 }
             )
-    return made
+    return rollouts
 
 
 def _row(output: Any) -> dict[str, Any]:
@@ -286,9 +278,9 @@ def greedy_rollouts(name: str) -> list[dict[str, Any]]:
     played = run_rollouts(model, words, demo_protocol(name), QUESTIONS, WorldSearch(WORLD.passages))
     return [
         {
-            "correct": one.correct,
-            "record": one.trajectory.to_dict(),
-            "rows": [vars(row) for row in one.ledger.rows()],
+            "correct": rollout.correct,
+            "record": rollout.trajectory.to_dict(),
+            "rows": [vars(row) for row in rollout.ledger.rows()],
         }
-        for one in played
+        for rollout in played
     ]

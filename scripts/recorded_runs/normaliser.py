@@ -98,25 +98,25 @@ class Normaliser:
 
     def of_key(self, key: str) -> Field | None:
         """The field that hides the value of this key, if there is one."""
-        return next((one for one in FIELDS if key in one.keys), None)
+        return next((entry for entry in FIELDS if key in entry.keys), None)
 
-    def hide(self, one: Field, differs: bool, times: int = 1) -> None:
+    def hide(self, entry: Field, differs: bool, times: int = 1) -> None:
         """Count what was hidden."""
-        self.applied[one.name] += times
-        self.differing[one.name] += differs
+        self.applied[entry.name] += times
+        self.differing[entry.name] += differs
 
     def texts(self, old: str, new: str) -> tuple[str, str]:
         """Both texts, normalised."""
         pair = (self._placed(old, 0), self._placed(new, 1))
         self._count("path", old, new, pair)
         if self._module is not None:
-            renamed = self._module.sub(lambda found: self.modules[found[0]], pair[0])
+            renamed = self._module.sub(lambda match: self.modules[match[0]], pair[0])
             self._count("module", pair[0], pair[1], (renamed, pair[1]))
             pair = (renamed, pair[1])
-        for one in FIELDS:
-            if hidden := one.of_text(pair[0]):
-                self.hide(one, hidden != one.of_text(pair[1]), len(hidden))
-            pair = (one.without(pair[0]), one.without(pair[1]))
+        for entry in FIELDS:
+            if hidden := entry.of_text(pair[0]):
+                self.hide(entry, hidden != entry.of_text(pair[1]), len(hidden))
+            pair = (entry.without(pair[0]), entry.without(pair[1]))
         return pair
 
     def _placed(self, text: str, side: int) -> str:
@@ -135,7 +135,7 @@ class Normaliser:
             "path": "where the checkout and its Python are",
             "module": "modules that were renamed",
         }
-        whys |= {one.name: one.why for one in FIELDS}
+        whys |= {entry.name: entry.why for entry in FIELDS}
         return [
             f"  {name:12} {self.applied[name]:7,} places, {self.differing[name]:7,} of them differ: {why}"
             for name, why in whys.items()

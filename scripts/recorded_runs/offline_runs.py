@@ -68,10 +68,10 @@ def rollouts(place: Workplace) -> None:
 
 def data(place: Workplace) -> None:
     """`data`: made files, and if they are there samples of every source and a published training set."""
-    made = [
+    rows = [
         {"id": f"t{i}", "question": f"Question {i}?", "golden_answers": [f"a{i}", "x"]} for i in (1, 2, 2, 3)
     ]
-    place.write_lines("train.jsonl", [*made, {"question": "Who is it?", "answer": "y"}, {"question": ""}])
+    place.write_lines("train.jsonl", [*rows, {"question": "Who is it?", "answer": "y"}, {"question": ""}])
     place.write_lines(
         "validation.jsonl", [{"id": "v", "question": "who is it", "golden_answers": ["y", "z"]}]
     )
@@ -104,13 +104,13 @@ def data(place: Workplace) -> None:
 def corpus(place: Workplace) -> None:
     """`corpus check`, `probe-passages` and `documents`."""
     inside.write_demo_files(place.folder)
-    made = [
+    rows = [
         {"id": "lost", "question": "Which town?", "answer": "Berlin"},
         {"id": "is", "question": "Is it?", "answer": "yes"},
         {"id": "ids", "question": "x?", "answer": "x", "supporting_ids": ["1", "no-such-id"]},
         {"id": "titles", "question": "y?", "answer": "y", "supporting_titles": ["Rome"]},
     ]
-    place.write_lines("made.jsonl", made)
+    place.write_lines("made.jsonl", rows)
     files = ("--corpus", "corpus.jsonl", "--no-progress")
     with inside.readers() as (reading, _):
         words = ("--data", "questions.parquet", "made.jsonl", *files, "--out", "checked")
@@ -146,13 +146,13 @@ def index(place: Workplace) -> None:
         url = f"http://127.0.0.1:{port}"
         _wait(f"{url}/ready")
         names = [fact.entity for question in inside.QUESTIONS[:3] for fact in question.lookups]
-        asked = {
+        bodies = {
             "/retrieve": {"queries": [*names, "", "zzz"], "topk": 3, "return_scores": True},
             "/retrieve?plain": {"queries": names[:1]},
             "/queries": {"queries": names[:2], "k": 2},
             "/retrieve?bad": {"queries": 3},
         }
-        answers = {path: _posted(f"{url}{path.partition('?')[0]}", body) for path, body in asked.items()}
+        answers = {path: _posted(f"{url}{path.partition('?')[0]}", body) for path, body in bodies.items()}
         place.write_json("answers.json", answers | {"/ready": _posted(f"{url}/ready", None)})
 
 

@@ -24,7 +24,7 @@ def evaluation(place: Workplace) -> None:
     """`eval`: the agent, each baseline, the card, modes, report and comparison."""
     inside.write_demo_files(place.folder)
     with inside.readers() as (reading, knowing):
-        asked = {
+        options = {
             "data": "questions.parquet",
             "base_url": reading.url,
             "model": "policy",
@@ -35,18 +35,18 @@ def evaluation(place: Workplace) -> None:
             **_ONE,
         }
         sides = flags({"supporting": "supporting.jsonl", "answerable": "answerable.json"})
-        agent = flags(asked | {"out": "agent"})
+        agent = flags(options | {"out": "agent"})
         place.rag_r1("eval", *agent, *sides, _TOPK)
         place.rag_r1("eval", *agent, *sides, _TOPK)  # nothing is left to ask
         place.rag_r1("eval", *agent, *sides, "rag_r1.retriever.topk=3")  # refused
         for baseline in ("direct", "cot", "one_shot", "no_search"):
             of_its_own = {"prompt": None, "out": baseline}  # its prompt
-            place.rag_r1("eval", "--baseline", baseline, *flags(asked | of_its_own), _TOPK)
+            place.rag_r1("eval", "--baseline", baseline, *flags(options | of_its_own), _TOPK)
         corpus = ("--corpus", "corpus.jsonl", *sides[:2])
-        place.rag_r1("eval", "--card", *flags(asked | {"out": "card"}), *corpus, _TOPK)
+        place.rag_r1("eval", "--card", *flags(options | {"out": "card"}), *corpus, _TOPK)
         trained = {"trained": "tuned", "trained_url": knowing.url, "out": "modes"}
         limits = ("rag_r1.agent.max_turns=4", "rag_r1.agent.max_turn_tokens=40")
-        place.rag_r1("eval", "modes", *flags(asked | trained), *limits)
+        place.rag_r1("eval", "modes", *flags(options | trained), *limits)
         place.write_lines("asked.jsonl", [*reading.bodies, *knowing.bodies])
     place.rag_r1("eval", "report", "agent")
     place.rag_r1("eval", "compare", "agent", "cot")  # refused: their cards differ
@@ -62,7 +62,7 @@ def evaluation(place: Workplace) -> None:
 def evaluation_by_chat(place: Workplace) -> None:
     """`eval` of a chat endpoint that fails at times, with a judge."""
     with inside.teacher(place.folder, 12) as teacher, inside.judge() as judge:
-        asked = {
+        options = {
             "data": "questions.parquet",
             "base_url": f"{teacher.url}/v1",
             "model": "rules",
@@ -76,14 +76,14 @@ def evaluation_by_chat(place: Workplace) -> None:
             "retries": 5,
             "timeout_s": 4,
         }
-        place.rag_r1("eval", *flags(asked))
+        place.rag_r1("eval", *flags(options))
         place.write_lines("asked.jsonl", [*teacher.log, *judge.bodies])
 
 
 def traces(place: Workplace) -> None:
     """`traces` of a teacher that fails at times, and the SFT data of them."""
     with inside.teacher(place.folder) as teacher:
-        asked = {
+        options = {
             "questions": "questions.parquet",
             "teacher_url": f"{teacher.url}/v1",
             "teacher_model": "rules",
@@ -96,18 +96,18 @@ def traces(place: Workplace) -> None:
             "retries": 5,
             "timeout_s": 4,
         }
-        place.rag_r1("traces", *flags(asked))
+        place.rag_r1("traces", *flags(options))
         place.write_lines("asked.jsonl", teacher.log)
     model = inside.copy_policy(place.folder, "rag_r1_mq")
     for layout in ("cut", "whole"):
-        made = {"traces": "out", "model": model, "out": f"sft-{layout}", "layout": layout}
-        place.rag_r1("sft-data", *flags(made))
+        layout_options = {"traces": "out", "model": model, "out": f"sft-{layout}", "layout": layout}
+        place.rag_r1("sft-data", *flags(layout_options))
 
 
 def difficulty(place: Workplace) -> None:
     """`filter`."""
     with inside.difficult(place.folder) as policy:
-        asked = {
+        options = {
             "questions": "questions.parquet",
             "url": policy.url,
             "model": "m",
@@ -117,7 +117,7 @@ def difficulty(place: Workplace) -> None:
             "seed": 11,
             **_ONE,
         }
-        place.rag_r1("filter", *flags(asked))
+        place.rag_r1("filter", *flags(options))
         place.write_lines("asked.jsonl", policy.bodies)
 
 
@@ -129,8 +129,8 @@ def retriever(place: Workplace) -> None:
         place.write_lines("asked.jsonl", [*world.policy.bodies, *world.judge.bodies])
     scores = {name: f"out/{name}.jsonl" for name in ("candidates", "correctness", "relevance")}
     for selection in ("safe", "faithful"):
-        made = scores | {"out": f"{selection}.jsonl", "selection": selection, "dataset": "demo"}
-        place.rag_r1("retriever", "select", *flags(made))
+        options = scores | {"out": f"{selection}.jsonl", "selection": selection, "dataset": "demo"}
+        place.rag_r1("retriever", "select", *flags(options))
 
 
 def iterate(place: Workplace) -> None:
@@ -147,13 +147,13 @@ def iterate(place: Workplace) -> None:
 def chat(place: Workplace) -> None:
     """`serve`: the stream of a chat, a chat as a whole, refusals, and the page; `chat` on the terminal."""
     with inside.chat_policy() as policy:
-        asked = {
+        options = {
             "model": "policy",
             "base_url": f"{policy.url}/v1",
             "retriever_url": policy.url,
             "tokenizer": inside.copy_policy(place.folder, "rag_r1_mq"),
         }
-        with place.running("serve", *flags(asked | {"port": 0, "out": "out"})) as process:
+        with place.running("serve", *flags(options | {"port": 0, "out": "out"})) as process:
             assert process.stdout is not None
             url = process.stdout.readline().split()[-1]
             body = {"messages": [{"role": "user", "content": inside.CHAT_QUESTION}]}
@@ -164,7 +164,7 @@ def chat(place: Workplace) -> None:
                 **{path: _fetched(url + path) for path in ("/", "/v1/models", "/health", "/nowhere")},
             }
             place.write_json("answers.json", answers)
-        place.rag_r1("chat", *flags(asked | {"out": "terminal"}), stdin=f"{inside.CHAT_QUESTION}\n")
+        place.rag_r1("chat", *flags(options | {"out": "terminal"}), stdin=f"{inside.CHAT_QUESTION}\n")
         place.write_lines("asked.jsonl", policy.bodies)
 
 

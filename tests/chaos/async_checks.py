@@ -12,45 +12,30 @@ from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
-from transformers import AutoTokenizer
-
-from rag_r1.agent.records import records_by_step
-from tests.e2e.left_behind import json_lines, step_metrics, texts_of_records, texts_of_rows
+from tests.e2e.left_behind import FinishedRun, json_lines, texts_of_records, texts_of_rows
 
 Event = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class AsyncRun:
+class AsyncRun(FinishedRun):
     """The finished training."""
 
-    out: Path
-    policy: Path  # whose tokenizer it used
     steps: int
     samples: int  # trajectories of a step
-
-    @cached_property
-    def metrics(self) -> dict[int, dict[str, float]]:
-        return step_metrics(self.out / "run.jsonl")
+    LOG = "run.jsonl"
 
     @cached_property
     def records(self) -> dict[str, dict[str, Any]]:
         """The trajectories by name, also those that were not trained on before the run ended."""
-        played = records_by_step(self.out / "trajectories" / "train")
-        return {record["id"]: record for records in played.values() for record in records}
+        return {record["id"]: record for records in self.trained.values() for record in records}
 
     @cached_property
     def journal(self) -> dict[str, list[Event]]:
         """The events of each trajectory."""
         return {line["id"]: line["events"] for line in json_lines(self.out / "journal.jsonl")}
-
-    @cached_property
-    def rows(self) -> list[dict[str, Any]]:
-        """What the actor was trained on."""
-        return json_lines(self.out / "actor.jsonl")
 
     @cached_property
     def held(self) -> list[tuple[str, int]]:
@@ -85,7 +70,7 @@ def trajectories_went_through_weight_updates_and_their_versions_say_so(run: Asyn
 
 def the_actor_is_trained_on_what_the_policy_wrote_and_on_no_row_twice(run: AsyncRun) -> None:
     written = texts_of_records(run.records.values())
-    trained_on = texts_of_rows(run.rows, AutoTokenizer.from_pretrained(run.policy))
+    trained_on = texts_of_rows(run.rows, run.tokenizer)
     assert sum(trained_on.values()) == run.steps * run.samples
     assert not trained_on - written
 

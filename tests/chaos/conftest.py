@@ -118,18 +118,18 @@ def make_module_server(demo_index, tmp_path_factory) -> Iterator[Callable[[], Mo
 
 
 def _servers(demo_index: Path, folder: Path) -> Iterator[Callable[[], MortalServer]]:
-    made: list[MortalServer] = []
+    servers: list[MortalServer] = []
 
     def make() -> MortalServer:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
-        made.append(MortalServer(demo_index / "index", folder / "server.log", port))
-        made[-1].start()
-        return made[-1]
+        servers.append(MortalServer(demo_index / "index", folder / "server.log", port))
+        servers[-1].start()
+        return servers[-1]
 
     yield make
-    for server in made:
+    for server in servers:
         server.kill()
 
 

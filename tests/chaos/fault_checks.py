@@ -15,10 +15,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from transformers import AutoTokenizer
-
-from rag_r1.agent.records import read_records, records_by_step
+from rag_r1.agent.records import read_records
 from tests.e2e.left_behind import (
+    FinishedRun,
     generated,
     json_lines,
     question,
@@ -29,11 +28,9 @@ from tests.e2e.left_behind import (
 
 
 @dataclass(frozen=True)
-class FaultyRun:
+class FaultyRun(FinishedRun):
     """The finished training."""
 
-    out: Path
-    policy: Path  # whose tokenizer it used
     lives: tuple[str, ...]  # names of their metrics, `<name>.jsonl`
     checkpoints: Sequence[int]  # the last whole checkpoint when each life began
     answers: Mapping[str, int]  # those of the proxy, by fault
@@ -60,11 +57,6 @@ class FaultyRun:
         return {step: data for life in self.metrics_of_lives for step, data in life.items()}
 
     @cached_property
-    def records(self) -> dict[int, list[dict[str, Any]]]:
-        """The trajectories by step; of what was played twice, the last ones."""
-        return records_by_step(self.folder)
-
-    @cached_property
     def all_records(self) -> list[dict[str, Any]]:
         """Every record that was dumped, also of what was played twice."""
         return list(read_records(self.folder))
@@ -87,8 +79,8 @@ def each_life_goes_on_after_the_last_checkpoint_and_all_steps_are_done_once(run:
 def a_step_that_was_cut_off_is_played_again_and_no_question_is_asked_in_two_steps(run: FaultyRun) -> None:
     cut_off, again = sorted(run.folder.glob("step_000002-*.jsonl"), key=lambda path: path.stat().st_mtime_ns)
     assert set(map(question, read_records(cut_off))) <= set(map(question, read_records(again)))
-    asked = [name for records in run.records.values() for name in set(map(question, records))]
-    assert len(asked) == len(set(asked))
+    questions = [name for records in run.trained.values() for name in set(map(question, records))]
+    assert len(questions) == len(set(questions))
 
 
 def everything_that_was_to_fail_did(run: FaultyRun) -> None:
@@ -112,14 +104,14 @@ def every_sample_is_finished_or_flagged_and_kept_out_of_the_batch(run: FaultyRun
 
 
 def failures_in_the_records_are_those_that_the_metrics_count(run: FaultyRun) -> None:
-    for step in set(run.records) & set(run.metrics):
+    for step in set(run.trained) & set(run.metrics):
         if run.metrics[step].get("search/refilled_batches"):
             continue  # the metrics are those of the last batch, the records of all
         counted = run.metrics[step]
         for kind in ("retriever", "engine"):
-            failed = sum(any(n["kind"] == kind for n in r["failures"]) for r in run.records[step])
+            failed = sum(any(n["kind"] == kind for n in r["failures"]) for r in run.trained[step])
             assert round(counted[f"search/failed_{kind}"] * run.samples) == failed
-        masked = sum(record["rewards"]["score"] is None for record in run.records[step])
+        masked = sum(record["rewards"]["score"] is None for record in run.trained[step])
         assert round(counted["search/masked"] * run.samples) == masked
 
 
@@ -127,21 +119,21 @@ def the_actor_is_trained_on_no_masked_trajectory_and_on_each_other_one_once(run:
     left = sum(run.samples - data["search/left_out"] for data in run.metrics.values())
     if 2 in run.metrics:  # otherwise that life was killed before it wrote what step 2 had left out
         assert len(run.rows) == left
-    whole = [record for records in run.records.values() for record in records if not record["failures"]]
+    whole = [record for records in run.trained.values() for record in records if not record["failures"]]
     assert len(run.rows) >= len(whole) - run.questions * run.steps
     # By their texts. Step 4, whose records the full disk has cost, is all that is trained on without one.
-    trained_on = texts_of_rows(run.rows, AutoTokenizer.from_pretrained(run.policy))
-    expected = texts_of_records(usable(run.records))
+    trained_on = texts_of_rows(run.rows, run.tokenizer)
+    expected = texts_of_records(usable(run.trained))
     del expected[""]
     assert not expected - trained_on
     assert sum((trained_on - expected).values()) <= run.samples - run.metrics[4]["search/left_out"]
 
 
 def what_a_full_disk_costs_is_counted_and_the_rest_of_the_dump_is_whole(run: FaultyRun) -> None:
-    assert run.metrics[4]["search/undumped"] == 1.0 and 4 not in run.records
+    assert run.metrics[4]["search/undumped"] == 1.0 and 4 not in run.trained
     assert run.metrics[3]["search/undumped"] == 0.0
     for step in (1, 2, 3):
-        records = run.records[step]
+        records = run.trained[step]
         refilled = round(run.metrics.get(step, {}).get("search/refilled_batches", 0))
         expected = run.samples * (1 + refilled)
         assert len(records) == len({record["id"] for record in records}) == expected

@@ -79,9 +79,9 @@ class HeldSearch:
         _events.get().append(event)
         if held:
             event["updated"] = await self._updated()
-        found = await self.client.search(queries)
+        results = await self.client.search(queries)
         event["ended"] = True
-        return found
+        return results
 
     async def _updated(self) -> bool:
         """Wait until the weights have been updated; False if that took too long."""

@@ -1,86 +1,28 @@
-"""The checks of an asynchronous training notice when something in what it has left behind is wrong.
-
-The run here is made by hand, of the demo's traces: three steps of four trajectories, two more that were not
-trained on before the end, one trajectory of step 3 that spans an update, and a call that was held back over
-one.
-"""
+"""The checks of an asynchronous training notice when something in what it has left behind is wrong."""
 
 from __future__ import annotations
 
 from functools import partial
-from itertools import groupby
-from operator import itemgetter
 
 import pytest
 
 from rag_r1.demo.policy import policy_path
 from tests.chaos import async_checks
-from tests.chaos.async_checks import CHECKS, AsyncRun
+from tests.chaos.async_checks import CHECKS, AsyncRun, held
 from tests.e2e.left_behind import json_lines
-from tests.e2e.made_runs import (
-    by_step,
-    edit,
-    lines,
-    metrics,
-    play,
-    proofs,
-    rows_spoilt,
-    searched,
-    unmask,
-    write_lines,
-    write_run,
-)
+from tests.e2e.mutations import each, lines, metrics, proofs, rows_changed, searched, unmask, unpack
 
-STEPS, SAMPLES = 3, 4
-LOGGED = {
-    "search/samples": float(SAMPLES),
-    "search/lost": 0.0,
-    "search/left_out": 0.0,
-    "search/failed_engine": 0.0,
-    "search/failed_error": 0.0,
-    "training/rollout_probs_diff_valid": 1.0,
-    "training/rollout_probs_diff_max": 1e-6,
-    "training/off_policy/trajectory_spans/max": 1,
-    "training/off_policy/trajectory_spans/min": 1,
-    "training/off_policy/trajectory_staleness/min": 0,
-}
+STEPS, SAMPLES = 3, 32
+METRICS, JOURNAL = "run.jsonl", "journal.jsonl"
 
 
 @pytest.fixture(scope="module")
-def written(tmp_path_factory) -> AsyncRun:
-    out = tmp_path_factory.mktemp("async")
-    played = play(STEPS * SAMPLES + 2)
-    journal = list(map(events_of, played.rows, played.records))
-    searching = next(line["events"] for line in journal if len(line["events"]) > 1)
-    searching[1].update(held=True, updated=True)
-    for event in searching[2:]:
-        event.update(first=1, last=1)
-    write_lines(out / JOURNAL, journal)
-    spanning = {**LOGGED, "training/off_policy/trajectory_spans/max": 2}
-    logged = {1: LOGGED, 2: LOGGED, 3: spanning}
-    write_run(out, played.rows[:-2], by_step(played.records, SAMPLES), logged, "run")
+def finished(tmp_path_factory) -> AsyncRun:
+    out = unpack("async", tmp_path_factory.mktemp("async"))
     return AsyncRun(out, policy_path("rag_r1_mq"), STEPS, SAMPLES)
 
 
-def events_of(row: dict, record: dict) -> dict:
-    """The journal's line of a trajectory that no update met; its record gets the numbers of its tokens."""
-    so_far, events, turns = row["prompts"], [], iter(record["turns"])
-    for bit, stretch in groupby(zip(row["response_mask"], row["responses"], strict=True), key=itemgetter(0)):
-        ids = [token for _, token in stretch]
-        if bit:
-            turn = next(turns)
-            turn["generated_tokens"] = len(ids)
-            events.append({"context": so_far, "ids": ids, "first": 0, "last": 0})
-        else:
-            turn["observed_tokens"] = len(ids)
-            queries = [call["arguments"]["query"] for call in turn["calls"]]
-            events.append({"queries": queries, "held": False, "updated": False, "ended": True})
-        so_far = so_far + ids
-    return {"id": record["id"], "events": events}
-
-
-ACTOR, METRICS, JOURNAL = "actor.jsonl", "run.jsonl", "journal.jsonl"
-actor, step2 = partial(lines, ACTOR), partial(lines, "trajectories/train/step_000002-1.jsonl")
+actor, step2 = partial(lines, "actor.jsonl"), partial(lines, "trajectories/train/step_000002-*.jsonl")
 logged = partial(metrics, METRICS)
 
 
@@ -93,23 +35,26 @@ def other_observed_token(rows: list[dict]) -> None:
     row["responses"][row["response_mask"].index(0)] += 1
 
 
+def no_span(entry: dict) -> None:
+    entry["data"]["training/off_policy/trajectory_spans/max"] = 1
+
+
 def at_call(change):
     """Changes the list of events of the trajectory whose call was held; `change` is given it, and the place
     of the call."""
 
     def find(journal: list[dict]) -> None:
-        for line in journal:
-            for i, event in enumerate(line["events"]):
-                if event.get("held"):
-                    return change(line["events"], i)
-        raise LookupError
+        events, place = next(
+            (line["events"], i) for line in journal for i, event in enumerate(line["events"]) if held(event)
+        )
+        change(events, place)
 
     return lines(JOURNAL, find)
 
 
 def held_row(rows: list[dict], journal: list[dict]) -> int:
     """The place among the actor's rows of the trajectory whose call was held."""
-    last = next(x["events"][-1] for x in journal if any(e.get("held") for e in x["events"]))
+    last = next(line["events"][-1] for line in journal if any(map(held, line["events"])))
     whole = last["context"] + last["ids"]
     return next(i for i, row in enumerate(rows) if row["prompts"] + row["responses"] == whole)
 
@@ -121,34 +66,34 @@ def without_the_held_row(run: AsyncRun) -> None:
 
 def failed_call(run: AsyncRun) -> None:
     ((name, _),) = run.held
-    for path in run.out.glob("trajectories/train/*.jsonl"):
-        edit(path, lambda records: [_fail(one) for one in records if one["id"] == name])
 
+    def fail(record: dict) -> None:
+        if record["id"] == name:
+            next(turn for turn in record["turns"] if turn["calls"])["calls"][-1]["status"] = "failed"
 
-def _fail(record: dict) -> None:
-    next(turn for turn in record["turns"] if turn["calls"])["calls"][-1]["status"] = "failed"
+    lines("trajectories/train/*.jsonl", each(fail))(run)
 
 
 ALL, SAME, SPANS, WRITTEN, UNDER_WAY, VERSIONS, ONCE, GOES_ON, TOKENS = CHECKS
 #: What goes wrong, and the check that must notice it.
-SPOILINGS = {
+MUTATIONS = {
     "a step is missing": (lines(METRICS, list.pop), ALL),
-    "a step too many": (lines(METRICS, lambda e: e.append({"step": 4, "data": LOGGED})), ALL),
+    "a step too many": (lines(METRICS, lambda e: e.append({**e[-1], "step": 4})), ALL),
     "a trajectory is lost": (logged(2, lost=1.0), ALL),
     "a trajectory is left out": (logged(2, left_out=1.0), ALL),
     "the engine failed": (logged(3, failed_engine=0.25), ALL),
     "an episode failed by a bug": (logged(3, failed_error=0.25), ALL),
     "what was lost is not counted": (logged(1, lost=None), ALL),
-    "a log-probability belongs to another token": (logged(3, diff_max=0.9), SAME),
+    "a log-probability belongs to another token": (logged(3, probs_diff_max=0.9), SAME),
     "the probabilities could not be compared": (logged(1, diff_valid=0.0), SAME),
-    "the probabilities were not compared": (logged(1, diff_max=None, diff_valid=None), SAME),
+    "the probabilities were not compared": (logged(1, probs_diff_max=None, diff_valid=None), SAME),
     "no step has probabilities": (lines(METRICS, list.clear), SAME),
-    "no trajectory spans an update": (logged(3, **{"spans/max": 1}), SPANS),
+    "no trajectory spans an update": (lines(METRICS, each(no_span)), SPANS),
     "a trajectory has no weight version": (logged(2, **{"spans/min": 0}), SPANS),
     "a trajectory is of weights that are still to come": (logged(2, **{"staleness/min": -1}), SPANS),
     "the versions are not logged": (logged(2, **{"spans/max": None}), SPANS),
     "the staleness is not logged": (logged(2, **{"staleness/min": None}), SPANS),
-    **rows_spoilt(WRITTEN),
+    **rows_changed(WRITTEN),
     "the actor gets another token": (actor(other_token), WRITTEN),
     "an observation is trained on": (actor(lambda r: unmask(searched(r))), WRITTEN),
     "a record is lost": (step2(list.pop), WRITTEN),
@@ -182,4 +127,4 @@ SPOILINGS = {
 }  # fmt: skip
 
 
-globals().update(proofs(async_checks, CHECKS, SPOILINGS))
+globals().update(proofs(async_checks, CHECKS, MUTATIONS))

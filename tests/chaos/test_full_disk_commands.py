@@ -67,9 +67,11 @@ def goes_on_with_more_room(
             break
         failed += 1
         assert status == 1, said
-        *outer, told = [line for line in said.splitlines() if line.startswith("error: ")]
+        *outer, message = [line for line in said.splitlines() if line.startswith("error: ")]
         assert all(line.endswith(" failed:") for line in outer)  # of a command that it has run
-        assert str(out) in told and "No space left on device" in told and "make room" in told, told
+        assert str(out) in message and "No space left on device" in message and "make room" in message, (
+            message
+        )
         assert "Traceback" not in said and "Errno" not in said
     assert status == 0 and failed, (status, failed)
 
@@ -96,8 +98,8 @@ def policy(rows):
 
 
 def asking(policy: Policy) -> list[object]:
-    where = ["--tokenizer", policy_path("rag_r1_mq"), "--retriever-url", policy.url, "--model", "policy"]
-    return [*where, "--in-flight", 4, "--retries", 0]
+    servers = ["--tokenizer", policy_path("rag_r1_mq"), "--retriever-url", policy.url, "--model", "policy"]
+    return [*servers, "--in-flight", 4, "--retries", 0]
 
 
 def test_documents(disk, capsys, tmp_path):

@@ -48,11 +48,11 @@ def scripts(folder, n):
     """n scripts of three searches and an answer, with queries of the demo's corpus, many of them shared."""
     rows = [json.loads(line) for line in (folder / "data" / "corpus.jsonl").read_text().splitlines()]
     titles = [row["contents"].partition("\n")[0].strip('"') for row in rows]
-    made = []
+    turns = []
     for i in range(n):
-        asked = [f"{titles[(5 * i + j) % 60]}, {titles[(i + 7 * j) % len(titles)]}" for j in range(3)]
-        made.append([*(f"<search> {query} </search>" for query in asked), f"<answer> {i} </answer>"])
-    return made
+        queries = [f"{titles[(5 * i + j) % 60]}, {titles[(i + 7 * j) % len(titles)]}" for j in range(3)]
+        turns.append([*(f"<search> {query} </search>" for query in queries), f"<answer> {i} </answer>"])
+    return turns
 
 
 async def play_all(url, lines, policy, pause_s=0.0, within_s=600, **client):

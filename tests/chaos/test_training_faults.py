@@ -16,8 +16,7 @@ from pathlib import Path
 import pytest
 
 from rag_r1.demo.policy import policy_path
-from tests.chaos import fault_checks
-from tests.chaos.fault_checks import FaultyRun
+from tests.chaos.fault_checks import CHECKS, FaultyRun
 from tests.e2e.demo_training import GROUP, QUESTIONS, Training
 
 # Bounded in time; generous, for a busy machine takes several times what a quiet one does.
@@ -120,10 +119,10 @@ class killed:
             if not missed:
                 return
 
-    def counted(self, what: str, more: int) -> bool:
+    def counted(self, answer: str, more: int) -> bool:
         """Wait until there are so many more; False if the block ends before."""
-        until = self.proxy.counts[what] + more
-        while self.proxy.counts[what] < until:
+        until = self.proxy.counts[answer] + more
+        while self.proxy.counts[answer] < until:
             if self.over.wait(0.02):
                 return False
         return True
@@ -136,29 +135,6 @@ class killed:
         self.thread.join()
 
 
-def test_each_life_goes_on_after_the_last_checkpoint_and_all_steps_are_done_once(trained):
-    fault_checks.each_life_goes_on_after_the_last_checkpoint_and_all_steps_are_done_once(trained)
-
-
-def test_a_step_that_was_cut_off_is_played_again_and_no_question_is_asked_in_two_steps(trained):
-    fault_checks.a_step_that_was_cut_off_is_played_again_and_no_question_is_asked_in_two_steps(trained)
-
-
-def test_everything_that_was_to_fail_did(trained):
-    fault_checks.everything_that_was_to_fail_did(trained)
-
-
-def test_every_sample_is_finished_or_flagged_and_kept_out_of_the_batch(trained):
-    fault_checks.every_sample_is_finished_or_flagged_and_kept_out_of_the_batch(trained)
-
-
-def test_failures_in_the_records_are_those_that_the_metrics_count(trained):
-    fault_checks.failures_in_the_records_are_those_that_the_metrics_count(trained)
-
-
-def test_the_actor_is_trained_on_no_masked_trajectory_and_on_each_other_one_once(trained):
-    fault_checks.the_actor_is_trained_on_no_masked_trajectory_and_on_each_other_one_once(trained)
-
-
-def test_what_a_full_disk_costs_is_counted_and_the_rest_of_the_dump_is_whole(trained):
-    fault_checks.what_a_full_disk_costs_is_counted_and_the_rest_of_the_dump_is_whole(trained)
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_a_finished_training(trained, check):
+    check(trained)

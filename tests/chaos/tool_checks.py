@@ -12,15 +12,12 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import AutoTokenizer
 
-from rag_r1.agent.records import records_by_step
 from tests.chaos.fault_checks import usable
-from tests.e2e.left_behind import generated, json_lines, step_metrics, texts_of_records, texts_of_rows
+from tests.e2e.left_behind import FinishedRun, generated, json_lines, texts_of_records, texts_of_rows
 
 SEARCH, BROKEN, HANGING, OF_MCP = "search", "broken", "hanging", "echo"
 #: What a record says about a failed call of each tool.
@@ -33,23 +30,13 @@ Record = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class ToolRun:
+class ToolRun(FinishedRun):
     """The finished training."""
 
-    out: Path
-    policy: Path  # whose tokenizer it used
     kills: int  # of the MCP server
     steps: int
     samples: int  # trajectories of a step
-
-    @cached_property
-    def metrics(self) -> dict[int, dict[str, float]]:
-        return step_metrics(self.out / "run.jsonl")
-
-    @cached_property
-    def trained(self) -> dict[int, list[Record]]:
-        """The trajectories of each step."""
-        return records_by_step(self.out / "trajectories" / "train")
+    LOG = "run.jsonl"
 
     @property
     def records(self) -> list[Record]:
@@ -101,16 +88,20 @@ def the_metrics_count_the_calls_and_the_failures_of_each_tool_by_its_name(run: T
     for step, records in run.trained.items():
         data = run.metrics[step]
         for tool in (SEARCH, BROKEN, HANGING, OF_MCP):
-            made = [call["status"] for record in records for call in calls(record) if call["tool"] == tool]
-            assert data[f"search/calls/{tool}"] == pytest.approx(len(made) / len(records))
-            assert data[f"search/failed_calls/{tool}"] == pytest.approx(made.count("failed") / len(records))
+            statuses = [
+                call["status"] for record in records for call in calls(record) if call["tool"] == tool
+            ]
+            assert data[f"search/calls/{tool}"] == pytest.approx(len(statuses) / len(records))
+            assert data[f"search/failed_calls/{tool}"] == pytest.approx(
+                statuses.count("failed") / len(records)
+            )
             assert data[f"search/refused_calls/{tool}"] == 0
         masked = sum(record["rewards"]["score"] is None for record in records) / len(records)
         assert data["search/masked"] == data["search/failed_tool"] == pytest.approx(masked)
 
 
 def the_actor_is_trained_on_no_masked_trajectory_and_on_each_other_one_once(run: ToolRun) -> None:
-    trained_on = texts_of_rows(run.rows, AutoTokenizer.from_pretrained(run.policy))
+    trained_on = texts_of_rows(run.rows, run.tokenizer)
     assert trained_on == texts_of_records(usable(run.trained))
 
 

@@ -50,10 +50,8 @@ def program(command: list[str]) -> list[str]:
 def is_module(name: str) -> bool:
     """Can ``python -m`` run it? Looked up in the files: to import veRL takes long."""
     package, *rest = name.split(".")
-    found = importlib.util.find_spec(package)
-    places = (
-        [Path(place).joinpath(*rest) for place in found.submodule_search_locations or []] if found else []
-    )
+    spec = importlib.util.find_spec(package)
+    places = [Path(place).joinpath(*rest) for place in spec.submodule_search_locations or []] if spec else []
     return any((place / "__main__.py").is_file() or place.with_suffix(".py").is_file() for place in places)
 
 
@@ -72,7 +70,7 @@ def help_of(*words: str) -> subprocess.CompletedProcess[str]:
 def keys(text: str) -> dict[str, str | None]:
     """The Hydra keys that a text names, with the value that it gives one (of several the last). Names of
     modules are none."""
-    found: dict[str, str | None] = {}
+    values: dict[str, str | None] = {}
     for key, value in KEY.findall(text):
         module = ROOT / key.lstrip("+").replace(".", "/")
         if (
@@ -80,8 +78,8 @@ def keys(text: str) -> dict[str, str | None]:
             and not module.with_suffix(".py").is_file()
             and not module.is_dir()
         ):
-            found[key] = value.rstrip(".,;:") or found.get(key)
-    return found
+            values[key] = value.rstrip(".,;:") or values.get(key)
+    return values
 
 
 def test_the_guides_list_each_other():
@@ -117,13 +115,13 @@ def test_every_flag_of_a_python_command_is_one_of_its_own(guide: Path):
     for words in map(program, commands(guide.read_text("utf-8"))):
         if not words or words[0] != "python":
             continue
-        where = words[1:3] if words[1] == "-m" else words[1:2]
+        command = words[1:3] if words[1] == "-m" else words[1:2]
         # A subcommand has a help of its own.
         steps = words[3:4] if words[1] == "-m" and not words[3].startswith("-") else []
-        shown = help_of(*where, *steps)
-        assert shown.returncode == 0, shown.stderr
+        help = help_of(*command, *steps)
+        assert help.returncode == 0, help.stderr
         for flag in (word for word in words if word.startswith("--")):
-            assert re.search(rf"{flag}\b", shown.stdout), f"{' '.join(where)} has no {flag}"
+            assert re.search(rf"{flag}\b", help.stdout), f"{' '.join(command)} has no {flag}"
 
 
 @pytest.mark.parametrize("guide", GUIDES, ids=NAMES)
@@ -142,10 +140,10 @@ def test_every_hydra_key_exists_with_the_value_that_is_shown(guide: Path):
         text = "\n".join(
             line.rstrip("| ").rpartition("|")[2] for line in text.splitlines() if line[:1] == "|"
         )
-    found = keys(text)
-    given = {key: value for key, value in found.items() if value and "..." not in value}
-    composed = config(f"recipes/{recipe}", *(f"{key}={value}" for key, value in given.items()))
-    for key in found:
+    values = keys(text)
+    literal = {key: value for key, value in values.items() if value and "..." not in value}
+    composed = config(f"recipes/{recipe}", *(f"{key}={value}" for key, value in literal.items()))
+    for key in values:
         parent, _, name = key.removeprefix("+").rpartition(".")
         assert name in list(OmegaConf.select(composed, parent)), key  # also one that must be given (???)
 
@@ -160,8 +158,8 @@ def test_every_training_that_is_shown_composes(guide: Path, tmp_path: Path):
         if doors:
             recipe, overrides = f"recipes/rag_r1/{DOORS[doors[0]]}", words[words.index(doors[0]) + 1 :]
         elif words[:2] in (["rag-r1", "train"], ["rag-r1", "sft"]):
-            own = tmp_path / words[3]
-            recipe, overrides = str(own) if own.is_file() else words[3], words[4:]
+            path = tmp_path / words[3]
+            recipe, overrides = str(path) if path.is_file() else words[3], words[4:]
         else:
             continue
         compose_quickly(recipe, [word for word in overrides if "=" in word and word[:2] != "--"])
@@ -197,8 +195,8 @@ def test_the_scripts_of_the_guides_are_right_bash(script: Path):
 
 def test_ray_node_tells_what_it_can_and_refuses_what_it_cannot():
     script = ["bash", "docs/guides/ray_node.sh"]
-    shown = subprocess.run([*script, "--help"], cwd=ROOT, capture_output=True, text=True, timeout=60)
-    assert shown.returncode == 0 and all(word in shown.stdout for word in ("head", "worker", "wait", "stop"))
+    help = subprocess.run([*script, "--help"], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert help.returncode == 0 and all(word in help.stdout for word in ("head", "worker", "wait", "stop"))
     for wrong in ([], ["worker"], ["wait"], ["other"]):
         done = subprocess.run([*script, *wrong], cwd=ROOT, capture_output=True, text=True, timeout=60)
         assert done.returncode == 2 and "error:" in done.stderr
@@ -220,8 +218,8 @@ def test_the_estimates_of_memory_follow_from_what_stands_beside_them():
     text = (ROOT / "docs" / "guides" / "memory.md").read_text("utf-8")
     rows = {row[0]: row[1:5] for row in table(text, "| 7B |")}
     for column in range(4):
-        given = [float(rows[name][column]) for name in ("parameters, 10^9", "layers", "KV heads of 128")]
-        parameters, layers, heads = given
+        sizes = [float(rows[name][column]) for name in ("parameters, 10^9", "layers", "KV heads of 128")]
+        parameters, layers, heads = sizes
         left, token = 0.6 * 80 - 2 * parameters, 2 * layers * heads * 128 * 2 / 1e3
         expected = {
             "training state on a GPU, GB": 16 * parameters / 8,
@@ -235,14 +233,14 @@ def test_the_estimates_of_memory_follow_from_what_stands_beside_them():
             "a checkpoint, PPO, GB": 24 * parameters,
         }
         for name, value in expected.items():
-            shown = rows[name][column]
-            assert value < 0 if shown == "-" else abs(float(shown) - value) <= 0.51, (name, column, value)
+            cell = rows[name][column]
+            assert value < 0 if cell == "-" else abs(float(cell) - value) <= 0.51, (name, column, value)
     shape = SHAPES["7B"]
-    for tokens, inputs, own, logits, whole, fused in table(text, "tokens in a micro batch |"):
+    for tokens, inputs, activations, logits, whole, fused in table(text, "tokens in a micro batch |"):
         number = int(tokens.replace(",", ""))
         layers, scores = number * 28 * 3584 * 2 / 1e9, number * 152_064 * 10 / 1e9
-        one = 2 * number * (4 * 3584 + 3584 + 2 * 512 + 3 * 18_944) * 2 / 1e9
-        found = [float(cell) for cell in (inputs, own, logits)]
-        assert found == pytest.approx([layers, one, scores], abs=0.1)
+        layer = 2 * number * (4 * 3584 + 3584 + 2 * 512 + 3 * 18_944) * 2 / 1e9
+        cells = [float(cell) for cell in (inputs, activations, logits)]
+        assert cells == pytest.approx([layers, layer, scores], abs=0.1)
         every = [training_bytes(shape, 4, 8, number, fused=kernels) + CONTEXTS for kernels in (False, True)]
         assert [float(whole), float(fused)] == pytest.approx([size / 1e9 for size in every], abs=0.51)

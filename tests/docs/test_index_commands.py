@@ -40,9 +40,9 @@ def takes(command: str, *words: str) -> object:
     return build_options.parse_args(None, [*(["import"] if command == "import" else []), *words])
 
 
-@pytest.mark.parametrize("where", [name for name, text in TEXTS.items() if shown(text)])
-def test_every_command_that_is_shown_is_taken(where: str):
-    for words in shown(TEXTS[where]):
+@pytest.mark.parametrize("place", [name for name, text in TEXTS.items() if shown(text)])
+def test_every_command_that_is_shown_is_taken(place: str):
+    for words in shown(TEXTS[place]):
         if "..." not in words:
             takes(*words)
 

@@ -33,8 +33,8 @@ def own_module(tmp_path, monkeypatch):
 
 def searched(answer: str | None) -> Trajectory:
     """Three turns, of which the first finds nothing of use and the second and third a gold answer."""
-    found = (["Ulm is a town."], ["The river is the Danube."], ["Danube, again."])
-    turns = [Turn.searched("", ["q"], [[Document("1", text) for text in texts]]) for texts in found]
+    results = (["Ulm is a town."], ["The river is the Danube."], ["Danube, again."])
+    turns = [Turn.searched("", ["q"], [[Document("1", text) for text in texts]]) for texts in results]
     return Trajectory("t", "Which river?", "rag_r1_mq", [*turns, Turn("", "answer")], answer=answer)
 
 
@@ -47,15 +47,15 @@ def judged(answer: str | None, reply: Reply) -> tuple[RewardResult, list[dict]]:
 
 @pytest.mark.parametrize(("verdict", "value"), [("Yes", 1.0), (" no\n", 0.0)])
 def test_the_judge_of_the_page_is_asked_and_its_verdict_counts(own_module, verdict, value):
-    judgement, [asked] = judged("the Danube", verdict)
+    judgement, [request] = judged("the Danube", verdict)
     assert judgement.rewards["approved"] == value and judgement.missing == {}
     assert judgement.rewards["score"] == pytest.approx(1.0 + 0.2 + 0.5 * value)
-    assert asked["model"] == "judge" and "the Danube" in asked["messages"][0]["content"]
+    assert request["model"] == "judge" and "the Danube" in request["messages"][0]["content"]
 
 
 def test_the_turn_that_first_found_the_answer_has_the_term_of_the_page(own_module):
-    judgement, asked = judged(None, "yes")
-    assert judgement.rewards["first_evidence"] == 1.0 and not asked
+    judgement, requests = judged(None, "yes")
+    assert judgement.rewards["first_evidence"] == 1.0 and not requests
     assert judgement.turn_scores == pytest.approx([0.0, 0.2, 0.0, 0.0])
 
 

@@ -10,45 +10,30 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
-from transformers import AutoTokenizer
-
-from rag_r1.agent.records import records_by_step
-from tests.e2e.left_behind import json_lines, question, step_metrics, texts_of_records, texts_of_rows
+from tests.e2e.left_behind import FinishedRun, question, texts_of_records, texts_of_rows
 
 Groups = dict[str, list[dict[str, Any]]]
 
 
 @dataclass(frozen=True)
-class GroupedRun:
+class GroupedRun(FinishedRun):
     """The finished training."""
 
-    out: Path
-    policy: Path  # whose tokenizer it used
     steps: int
     questions: int  # groups of a batch
     group: int
 
     @cached_property
-    def metrics(self) -> dict[int, dict[str, float]]:
-        return step_metrics(self.out / "metrics.jsonl")
-
-    @cached_property
-    def rows(self) -> list[dict[str, Any]]:
-        """What the actor was trained on."""
-        return json_lines(self.out / "actor.jsonl")
-
-    @cached_property
     def groups(self) -> dict[int, Groups]:
         """The trajectories that were played, by step and question."""
-        found: dict[int, Groups] = {}
-        for step, records in records_by_step(self.out / "trajectories" / "train").items():
-            found[step] = defaultdict(list)
+        by_step: dict[int, Groups] = {}
+        for step, records in self.trained.items():
+            by_step[step] = defaultdict(list)
             for record in records:
-                found[step][question(record)].append(record)
-        return found
+                by_step[step][question(record)].append(record)
+        return by_step
 
 
 def every_step_is_logged(run: GroupedRun) -> None:
@@ -78,7 +63,7 @@ def batches_are_full_and_of_groups_with_different_rewards(run: GroupedRun) -> No
     assert len(run.rows) == expected, "full batches, and nothing else is trained on"
     groups = [group for step in run.groups.values() for group in step.values()]
     varied = texts_of_records(record for group in groups if not is_constant(group) for record in group)
-    assert not texts_of_rows(run.rows, AutoTokenizer.from_pretrained(run.policy)) - varied
+    assert not texts_of_rows(run.rows, run.tokenizer) - varied
 
 
 def the_engine_has_the_actors_weights_after_every_update(run: GroupedRun) -> None:

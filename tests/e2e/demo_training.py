@@ -7,11 +7,13 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import psutil
+import pytest
 
 from rag_r1.config.recipes import Recipe
 from rag_r1.demo.policy import policy_path
@@ -134,10 +136,21 @@ class Training:
         return psutil.Process(self._process.pid).children(recursive=True)
 
 
+@contextmanager
+def recording(out: Path, engine: str = "recording") -> Iterator[None]:
+    """Trainings that are started in the block write into `out` what their actor is trained on. `engine`:
+    `recording` (recording_engine.py), or `recording_updates` (recording_updates.py)."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("VERL_ENGINE_VENDOR", engine)
+        patch.setenv("RAG_R1_RECORD", str(out))
+        patch.setenv("PYTHONPATH", str(ROOT), prepend=os.pathsep)
+        yield
+
+
 def hydra(value: Any) -> str:
     """A value in the grammar of Hydra's overrides; texts are quoted, since paths may hold its signs."""
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{key}: {hydra(one)}" for key, one in value.items()) + "}"
+        return "{" + ", ".join(f"{key}: {hydra(item)}" for key, item in value.items()) + "}"
     if isinstance(value, list):
         return "[" + ", ".join(map(hydra, value)) + "]"
     return "'" + value.replace("'", "\\'") + "'" if isinstance(value, str) else json.dumps(value)

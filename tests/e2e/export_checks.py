@@ -18,8 +18,8 @@ Weights = Mapping[str, torch.Tensor]
 
 def it_is_the_same_model(exported: Path, expected: Weights, tokenizer: Path) -> None:
     """The folder loads as a model, with these weights in 16 bits, and with that tokenizer."""
-    model, found = AutoModelForCausalLM.from_pretrained(exported, output_loading_info=True)
-    assert not found["missing_keys"], "weights that are not there are made up when a model is loaded"
+    model, loading = AutoModelForCausalLM.from_pretrained(exported, output_loading_info=True)
+    assert not loading["missing_keys"], "weights that are not there are made up when a model is loaded"
     weights = model.state_dict()
     assert set(weights) == set(expected)
     for name, weight in expected.items():

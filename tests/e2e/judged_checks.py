@@ -72,8 +72,8 @@ def every_failure_was_met(run: JudgedRun) -> None:
 def a_verdict_counts_and_a_failure_leaves_the_term_out(run: JudgedRun) -> None:
     values = {"correct": 1.0, "incorrect": 0.0, **dict.fromkeys(FAILURES)}
     for record in run.records:
-        case, given = case_of(record), record["rewards"]
-        assert given[JUDGED] == (0.0 if case is None else values[behaviour(*case)])
+        case, rewards = case_of(record), record["rewards"]
+        assert rewards[JUDGED] == (0.0 if case is None else values[behaviour(*case)])
 
 
 def no_more_is_sent_than_allowed_and_later_answers_are_left_out(run: JudgedRun) -> None:

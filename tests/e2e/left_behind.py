@@ -1,14 +1,49 @@
-"""Readers of the files that a training leaves behind, for the modules with checks (*_checks.py)."""
+"""The files that a training leaves behind and their readers, for the modules with checks (*_checks.py)."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache, cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
+
+from transformers import AutoTokenizer
+
+from rag_r1.agent.records import records_by_step
 
 Row = dict[str, Any]
+tokenizer_of = cache(AutoTokenizer.from_pretrained)
+
+
+@dataclass(frozen=True)
+class FinishedRun:
+    """A finished training: its folder, and what its settings let expect."""
+
+    out: Path
+    policy: Path  # whose tokenizer it used
+    LOG: ClassVar[str] = "metrics.jsonl"
+
+    @cached_property
+    def metrics(self) -> dict[int, dict[str, float]]:
+        """veRL's metrics of each step."""
+        return step_metrics(self.out / self.LOG)
+
+    @cached_property
+    def trained(self) -> dict[int, list[Row]]:
+        """The trajectories by step; of what was played twice, the last ones."""
+        return records_by_step(self.out / "trajectories" / "train")
+
+    @cached_property
+    def rows(self) -> list[Row]:
+        """What the actor was trained on."""
+        return json_lines(self.out / "actor.jsonl")
+
+    @property
+    def tokenizer(self) -> Any:
+        return tokenizer_of(self.policy)
 
 
 def json_lines(path: Path) -> list[Any]:

@@ -69,9 +69,9 @@ class MemoryRun(RewritingRun):
             of_step = self.updates[step * self.updates_of_a_step : (step + 1) * self.updates_of_a_step]
             steps.append(
                 [
-                    Played(own, records[self.question(own), int(own[0]["session_id"])])
+                    Played(of_session, records[self.question(of_session), int(of_session[0]["session_id"])])
                     for rows in of_step
-                    for own in sessions(rows).values()
+                    for of_session in sessions(rows).values()
                 ]
             )
         return steps
@@ -86,67 +86,71 @@ class MemoryRun(RewritingRun):
 
 
 def turns_that_take_others_away_made_rows(run: MemoryRun) -> None:
-    played = [one for step in run.steps_played for one in step]
+    played = [trajectory for step in run.steps_played for trajectory in step]
     for action in run.removing:
-        of_action = [one for one in played if removed_by(one.record, action)]
+        of_action = [trajectory for trajectory in played if removed_by(trajectory.record, action)]
         assert of_action, f"no {action} took anything out of a context"
-        assert all(len(one.rows) > 1 for one in of_action)
+        assert all(len(trajectory.rows) > 1 for trajectory in of_action)
 
 
 def the_score_counts_once_for_a_trajectory(run: MemoryRun) -> None:
-    assert {one.em for step in run.steps_played for one in step} == {0.0, 1.0}, "right and wrong answers"
+    assert {trajectory.em for step in run.steps_played for trajectory in step} == {0.0, 1.0}, (
+        "right and wrong answers"
+    )
     for step in run.steps_played:
         if run.estimator == "grpo":
             _one_vote_in_the_group(step)
         else:
-            for one in step:
-                assert one.values("returns") == pytest.approx([one.em] * len(one.values("returns")), abs=1e-4)
+            for trajectory in step:
+                assert trajectory.values("returns") == pytest.approx(
+                    [trajectory.em] * len(trajectory.values("returns")), abs=1e-4
+                )
         if run.estimator == "reinforce_plus_plus":
             _whitened_over_tokens(step)
 
 
 def _one_vote_in_the_group(step: list[Played]) -> None:
     groups = defaultdict(list)
-    for one in step:
-        groups[one.rows[0]["uid"]].append(one)
+    for trajectory in step:
+        groups[trajectory.rows[0]["uid"]].append(trajectory)
     for group in groups.values():
-        scores = [one.em for one in group]
+        scores = [trajectory.em for trajectory in group]
         mean, spread = fmean(scores), stdev(scores)
-        for one in group:
-            expected = (one.em - mean) / (spread + 1e-6)
-            assert one.values("advantages") == pytest.approx(
-                [expected] * len(one.values("advantages")), abs=1e-4
+        for trajectory in group:
+            expected = (trajectory.em - mean) / (spread + 1e-6)
+            assert trajectory.values("advantages") == pytest.approx(
+                [expected] * len(trajectory.values("advantages")), abs=1e-4
             )
 
 
 def _whitened_over_tokens(step: list[Played]) -> None:
-    returns = [value for one in step for value in one.values("returns")]
+    returns = [value for trajectory in step for value in trajectory.values("returns")]
     mean, spread = fmean(returns), pstdev(returns)
-    for one in step:
-        expected = (one.em - mean) / max(spread, 1e-4)
-        assert one.values("advantages") == pytest.approx(
-            [expected] * len(one.values("advantages")), rel=0.01, abs=0.01
+    for trajectory in step:
+        expected = (trajectory.em - mean) / max(spread, 1e-4)
+        assert trajectory.values("advantages") == pytest.approx(
+            [expected] * len(trajectory.values("advantages")), rel=0.01, abs=0.01
         )
 
 
 def engine_and_actor_agree_on_every_generated_token(run: MemoryRun) -> None:
     for step in run.steps_played:
-        for one in step:
-            sampled = one.values("rollout_log_probs")
-            assert one.values("old_log_probs") == pytest.approx(sampled, abs=1e-4)
+        for trajectory in step:
+            sampled = trajectory.values("rollout_log_probs")
+            assert trajectory.values("old_log_probs") == pytest.approx(sampled, abs=1e-4)
             assert any(sampled), "log-probs, and not zeros"
 
 
 def a_context_is_the_prompt_and_the_turns_that_stay(run: MemoryRun) -> None:
-    seen = 0
+    contexts = 0
     for step in run.steps_played:
-        for one in step:
-            prompt = run.text(one.prompt)
-            trained = {(run.text(row["prompts"]), run.text(generated(row))) for row in one.rows}
-            for kept, written in rewritten_contexts(one.record):
+        for trajectory in step:
+            prompt = run.text(trajectory.prompt)
+            trained = {(run.text(row["prompts"]), run.text(generated(row))) for row in trajectory.rows}
+            for kept, written in rewritten_contexts(trajectory.record):
                 assert (prompt + kept, written) in trained
-                seen += 1
-    assert seen > 0
+                contexts += 1
+    assert contexts > 0
 
 
 def removed_by(record: dict[str, Any], action: str) -> bool:
@@ -157,7 +161,7 @@ def removed_by(record: dict[str, Any], action: str) -> bool:
 def rewritten_contexts(record: dict[str, Any]) -> list[tuple[str, str]]:
     """For each row after the first: the text that follows the prompt in its context, and what was written in
     the row. Contexts in which a page is left are not listed, since records have no texts of observations."""
-    turns, found = record["turns"], []
+    turns, contexts = record["turns"], []
     for row in range(1, 1 + max(turn["row"] for turn in turns)):
         first = next((n for n, turn in enumerate(turns) if turn["row"] == row), None)
         if first is None:
@@ -166,8 +170,8 @@ def rewritten_contexts(record: dict[str, Any]) -> list[tuple[str, str]]:
         stays = [turn for n, turn in enumerate(turns[:first]) if n not in gone]
         if not any(turn["observed_tokens"] for turn in stays):
             written = "".join(turn["text"] for turn in turns if turn["row"] == row)
-            found.append(("".join(turn["text"] for turn in stays), written))
-    return found
+            contexts.append(("".join(turn["text"] for turn in stays), written))
+    return contexts
 
 
 CHECKS = (

@@ -46,10 +46,10 @@ def evidence_in(questions: Path) -> dict[str, GoldEvidence]:
 
 
 def every_question_is_played_under_every_probe(run: ProbedRun) -> None:
-    asked = sorted(record["question"] for record in run.records("real"))
-    assert len(asked) == run.validated
+    questions = sorted(record["question"] for record in run.records("real"))
+    assert len(questions) == run.validated
     for probe in PLAYED:
-        assert sorted(record["question"] for record in run.records(probe)) == asked
+        assert sorted(record["question"] for record in run.records(probe)) == questions
 
 
 def every_probe_is_logged_by_its_own_name(run: ProbedRun) -> None:
@@ -58,7 +58,7 @@ def every_probe_is_logged_by_its_own_name(run: ProbedRun) -> None:
 
 
 def a_closed_book_has_no_search(run: ProbedRun) -> None:
-    assert not [found for record in run.records("closed_book") for found in searches(record)]
+    assert not [documents for record in run.records("closed_book") for documents in searches(record)]
 
 
 def the_other_searches_find_what_their_probe_says(run: ProbedRun) -> None:
@@ -66,11 +66,11 @@ def the_other_searches_find_what_their_probe_says(run: ProbedRun) -> None:
     for probe in PLAYED:
         for record in run.records(probe):
             evidence = run.evidence[record["question"]]
-            for found in searches(record):
+            for documents in searches(record):
                 some[probe] += 1
-                held = [evidence.holds(document) for document in found]
-                assert probe != "empty" or not found
-                assert probe not in ("random", "withheld") or (found and not any(held))
+                held = [evidence.holds(document) for document in documents]
+                assert probe != "empty" or not documents
+                assert probe not in ("random", "withheld") or (documents and not any(held))
                 assert probe != "gold" or held[0]
     assert all(some[probe] for probe in PLAYED if probe != "closed_book")
 
@@ -80,7 +80,7 @@ def searches(record: Record) -> Iterator[list[Document]]:
     for turn in record["turns"]:
         for call in turn["calls"]:
             if call["status"] == "ok":
-                yield [Document(one["id"], one["contents"]) for one in call["documents"]]
+                yield [Document(document["id"], document["contents"]) for document in call["documents"]]
 
 
 CHECKS = (

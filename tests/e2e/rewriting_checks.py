@@ -10,21 +10,17 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import AutoTokenizer
 
-from tests.e2e.left_behind import json_lines, step_metrics, texts_of_rows
+from tests.e2e.left_behind import FinishedRun, json_lines, texts_of_rows
 
 
 @dataclass(frozen=True)
-class RewritingRun:
+class RewritingRun(FinishedRun):
     """The finished training."""
 
-    out: Path
-    policy: Path  # whose tokenizer it used
     steps: int
     questions: int
     group: int
@@ -46,15 +42,6 @@ class RewritingRun:
     def cut(self) -> list[list[dict[str, Any]]]:
         """The rows of each update."""
         return json_lines(self.out / "updates.jsonl")
-
-    @cached_property
-    def metrics(self) -> dict[int, dict[str, float]]:
-        """veRL's metrics of each step."""
-        return step_metrics(self.out / "metrics.jsonl")
-
-    @cached_property
-    def tokenizer(self) -> Any:
-        return AutoTokenizer.from_pretrained(self.policy)
 
     def records(self, split: str) -> list[dict[str, Any]]:
         """The trajectories."""
@@ -79,13 +66,13 @@ def a_step_has_the_updates_of_one_row_for_each_trajectory(run: RewritingRun) -> 
 
 
 def all_rows_of_a_trajectory_are_in_one_update_with_one_advantage(run: RewritingRun) -> None:
-    seen = Counter(name for rows in run.updates for name in sessions(rows))
-    assert set(seen.values()) == {1} and len(seen) == run.steps * run.questions * run.group
+    updates = Counter(name for rows in run.updates for name in sessions(rows))
+    assert set(updates.values()) == {1} and len(updates) == run.steps * run.questions * run.group
     for rows in run.updates:
-        for own in sessions(rows).values():
+        for of_session in sessions(rows).values():
             values = {
                 round(value, 6)
-                for row in own
+                for row in of_session
                 for value, bit in zip(row["advantages"], row["response_mask"], strict=True)
                 if bit
             }
@@ -107,9 +94,9 @@ def what_the_policy_wrote_is_trained_on_once_and_nothing_else_is(run: RewritingR
 def a_row_after_a_rewriting_begins_with_the_prompt_and_the_thought(run: RewritingRun) -> None:
     rewritten = 0
     for rows in run.updates:
-        for own in sessions(rows).values():
-            first = min((row["prompts"] for row in own), key=len)
-            for row in own:
+        for of_session in sessions(rows).values():
+            first = min((row["prompts"] for row in of_session), key=len)
+            for row in of_session:
                 if len(row["prompts"]) > len(first):
                     assert row["prompts"][: len(first)] == first
                     thought = run.tokenizer.decode(row["prompts"][len(first) :])
@@ -144,10 +131,10 @@ def metrics_and_validation_count_trajectories(run: RewritingRun) -> None:
 
 def sessions(rows: list[dict[str, Any]]) -> dict[tuple, list[dict[str, Any]]]:
     """The rows by trajectory."""
-    found = defaultdict(list)
+    by_session = defaultdict(list)
     for row in rows:
-        found[row["uid"], row["session_id"]].append(row)
-    return found
+        by_session[row["uid"], row["session_id"]].append(row)
+    return by_session
 
 
 def rows_of(record: dict[str, Any]) -> list[str]:

@@ -16,19 +16,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import AutoTokenizer
 
 from rag_r1.agent.records import read_records, records_by_step
 from rag_r1.protocols import load_protocol
-from tests.e2e.left_behind import json_lines
+from tests.e2e.left_behind import FinishedRun, json_lines
 
 
 @dataclass(frozen=True)
-class Run:
-    """A finished run: its folder, and what its settings let expect."""
+class Run(FinishedRun):
+    """A finished run, and what its settings let expect."""
 
-    out: Path
-    policy: Path  # whose tokenizer it used
     corpus: Path  # JSONL with the ids of all passages
     steps: int
     samples: int  # trajectories of a step
@@ -36,21 +33,12 @@ class Run:
     validated: int  # trajectories of one validation; there is one before training and one after
 
     @cached_property
-    def rows(self) -> list[dict[str, Any]]:
-        """What the actor was trained on, a row for each trajectory."""
-        return json_lines(self.out / "actor.jsonl")
-
-    @cached_property
     def metrics(self) -> dict[int, dict[str, float]]:
         """What veRL logged, by step."""
-        found: dict[int, dict[str, float]] = {}
+        by_step: dict[int, dict[str, float]] = {}
         for entry in json_lines(self.out / "metrics.jsonl"):
-            found.setdefault(entry["step"], {}).update(entry["data"])
-        return found
-
-    @cached_property
-    def tokenizer(self) -> Any:
-        return AutoTokenizer.from_pretrained(self.policy)
+            by_step.setdefault(entry["step"], {}).update(entry["data"])
+        return by_step
 
     def records(self, split: str) -> list[dict[str, Any]]:
         """The trajectories of a split that were dumped."""
@@ -100,8 +88,8 @@ def observations_are_in_the_actors_context_but_outside_its_loss(run: Run) -> Non
     for row in run.rows:
         observed = [run.tokenizer.decode(ids) for ids in stretches(row, 0)]
         for text in observed:
-            shown = text.startswith("\n<information>\n") and text.endswith("\n</information>\n")
-            assert shown or text == hint
+            is_observation = text.startswith("\n<information>\n") and text.endswith("\n</information>\n")
+            assert is_observation or text == hint
         searched += any(text != hint for text in observed)
         if observed:
             assert row["response_mask"][0] == row["response_mask"][-1] == 1
@@ -116,14 +104,14 @@ def observations_are_in_the_actors_context_but_outside_its_loss(run: Run) -> Non
 
 def documents_in_the_context_came_from_the_corpus(run: Run) -> None:
     corpus = {row["id"]: row["contents"] for row in json_lines(run.corpus)}
-    shown = [
+    documents = [
         document
         for record in run.records("train")
         for turn in record["turns"]
         for call in turn["calls"]
         for document in call["documents"] or []
     ]
-    assert shown and all(document["id"] in corpus for document in shown)
+    assert documents and all(document["id"] in corpus for document in documents)
 
 
 def no_search_failed_and_the_metrics_of_the_terms_are_logged(run: Run) -> None:

@@ -72,8 +72,8 @@ def a_step_that_was_saved_is_not_played_again(run: TwoStages) -> None:
 def the_model_loads_and_has_the_vocabulary_of_the_start(run: TwoStages) -> None:
     models = {stage: run.model(stage) for stage in run.steps}
     before = AutoModelForCausalLM.from_pretrained(run.start)
-    after, found = AutoModelForCausalLM.from_pretrained(models[2], output_loading_info=True)
-    assert not found["missing_keys"], "weights that are not there are made up when a model is loaded"
+    after, loading = AutoModelForCausalLM.from_pretrained(models[2], output_loading_info=True)
+    assert not loading["missing_keys"], "weights that are not there are made up when a model is loaded"
     assert after.config.vocab_size == before.config.vocab_size
     text = demo_protocol(NAME).observation(["q"], [[]]) + " <|begin_of_query|> Mara Torval <|end_of_query|>"
     folders = (run.start, models[1], models[2])

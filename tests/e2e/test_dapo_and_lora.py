@@ -59,8 +59,8 @@ def trained(tmp_path_factory) -> GroupedRun:
     )
     passages = folder / "passages.json"
     write_demo(folder / "world", demo_protocol("rag_r1_mq"), seed=1)  # the training's: the same seed
-    given = ["--data", str(folder / "world" / "val.parquet"), "--out", str(passages), "--no-progress"]
-    assert passages_command.main([*given, "--corpus", str(folder / "world" / "corpus.jsonl")]) == 0
+    arguments = ["--data", str(folder / "world" / "val.parquet"), "--out", str(passages), "--no-progress"]
+    assert passages_command.main([*arguments, "--corpus", str(folder / "world" / "corpus.jsonl")]) == 0
     command = [
         "-P",
         "-m",

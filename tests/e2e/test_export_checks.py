@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import pytest
@@ -17,8 +17,8 @@ from transformers import AutoModelForCausalLM
 
 from rag_r1.demo.policy import policy_path
 from tests.e2e import export_checks
-from tests.e2e.export_checks import Weights, a_step_changed_the_policy, it_is_the_same_model
-from tests.e2e.made_runs import change_tensors, checks_of, copy_tokenizer, never_failing
+from tests.e2e.export_checks import a_step_changed_the_policy, it_is_the_same_model
+from tests.e2e.mutations import change_tensors, checks_of, copy_tokenizer, never_failing
 
 POLICY = policy_path("rag_r1_mq")
 LAST = "model.layers.3.mlp.down_proj.weight"
@@ -27,15 +27,6 @@ LAST = "model.layers.3.mlp.down_proj.weight"
 @pytest.fixture(scope="module")
 def weights() -> dict[str, torch.Tensor]:
     return AutoModelForCausalLM.from_pretrained(POLICY).state_dict()
-
-
-@pytest.fixture
-def exported(tmp_path) -> Path:
-    return Path(shutil.copytree(POLICY, tmp_path / "exported"))
-
-
-def without_a_norm(folder: Path) -> None:
-    change_tensors(folder, lambda tensors: tensors.pop("model.norm.weight"))
 
 
 def two_layers_swapped(folder: Path) -> None:
@@ -55,7 +46,8 @@ def one_layer_less(folder: Path) -> None:
     path.write_text(json.dumps(config))
 
 
-SPOILINGS = {
+without_a_norm = partial(change_tensors, change=lambda tensors: tensors.pop("model.norm.weight"))
+MUTATIONS = {
     "a weight is another": partial(change_tensors, change=lambda tensors: tensors[LAST][0].add_(0.125)),
     "a matrix is missing": partial(change_tensors, change=lambda tensors: tensors.pop(LAST)),
     "a norm is missing": without_a_norm,
@@ -65,44 +57,41 @@ SPOILINGS = {
 }
 
 
-def noticed(spoil: Callable[[Path], None], folder: Path, weights: Weights) -> BaseException:
-    """How the check fails once the folder is spoilt."""
-    spoil(folder)
-    with pytest.raises(AssertionError) as failure:
-        it_is_the_same_model(folder, weights, POLICY)
-    return failure.value
+@pytest.fixture(scope="module")
+def failure(weights, tmp_path_factory) -> Callable[..., BaseException]:
+    """How the check fails once an exported folder is changed; each change is tried once."""
+
+    @cache
+    def failure(change: Callable[[Path], None]) -> BaseException:
+        folder = Path(shutil.copytree(POLICY, tmp_path_factory.mktemp("changed") / "exported"))
+        change(folder)
+        with pytest.raises(AssertionError) as raised:
+            it_is_the_same_model(folder, weights, POLICY)
+        return raised.value
+
+    return failure
 
 
-def test_the_model_itself_passes(exported, weights):
-    it_is_the_same_model(exported, weights, POLICY)
+def test_the_model_itself_passes(weights):
+    it_is_the_same_model(POLICY, weights, POLICY)
 
 
-@pytest.mark.parametrize("what", SPOILINGS)
-def test_what_is_wrong_is_noticed(exported, weights, what):
-    noticed(SPOILINGS[what], exported, weights)
+@pytest.mark.parametrize("name", MUTATIONS)
+def test_what_is_wrong_is_noticed(failure, name):
+    failure(MUTATIONS[name])
 
 
-def test_a_norm_as_a_new_model_has_it_is_missed_too(exported, weights):
+def test_a_norm_as_a_new_model_has_it_is_missed_too(tmp_path, weights):
+    folder = Path(shutil.copytree(POLICY, tmp_path / "exported"))
+    without_a_norm(folder)
     new = {**weights, "model.norm.weight": torch.ones_like(weights["model.norm.weight"])}
-    noticed(without_a_norm, exported, new)
-
-
-def test_a_step_without_an_update_is_noticed(weights):
-    changed = {**weights, LAST: weights[LAST] + 1e-6}
-    a_step_changed_the_policy(changed, weights)
     with pytest.raises(AssertionError):
+        it_is_the_same_model(folder, new, POLICY)
+
+
+def test_every_assertion_of_a_check_fails_at_some_mutation(failure, weights):
+    a_step_changed_the_policy({**weights, LAST: weights[LAST] + 1e-6}, weights)
+    with pytest.raises(AssertionError) as raised:
         a_step_changed_the_policy(dict(weights), weights)
-
-
-def test_every_assertion_of_a_check_fails_at_some_spoiling(tmp_path, weights):
-    failures = [
-        noticed(spoil, Path(shutil.copytree(POLICY, tmp_path / str(i))), weights)
-        for i, spoil in enumerate(SPOILINGS.values())
-    ]
-    with pytest.raises(AssertionError) as failure:
-        a_step_changed_the_policy(weights, weights)
-    assert not never_failing(export_checks, [*failures, failure.value])
-
-
-def test_no_check_is_left_out():
+    assert not never_failing(export_checks, [*map(failure, MUTATIONS.values()), raised.value])
     assert checks_of(export_checks) == {it_is_the_same_model, a_step_changed_the_policy}

@@ -6,16 +6,14 @@ The judge is a real HTTP server. What the training must have left behind stands 
 from __future__ import annotations
 
 import json
-import os
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rag_r1.demo.run import run_demo
-from tests.e2e import judged_checks
-from tests.e2e.judged_checks import BOUNDED, JUDGED, JudgedRun, behaviour
+from tests.e2e.demo_training import recording
+from tests.e2e.judged_checks import BOUNDED, CHECKS, JUDGED, JudgedRun, behaviour
 from tests.fakes.judge_server import JudgeServer
 from tests.fakes.openai_server import chat
 
@@ -56,10 +54,7 @@ def reply(body: dict[str, Any]) -> Any:
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory) -> JudgedRun:
     out = tmp_path_factory.mktemp("judged")
-    with JudgeServer(reply) as server, pytest.MonkeyPatch.context() as patch:
-        patch.setenv("VERL_ENGINE_VENDOR", "recording")
-        patch.setenv("RAG_R1_RECORD", str(out))
-        patch.setenv("PYTHONPATH", str(Path(__file__).parents[2]), prepend=os.pathsep)
+    with JudgeServer(reply) as server, recording(out):
         terms = ["{term: em}", f"{{term: turn_cost, weight: {WEIGHTS['turn_cost']}}}"]
         for name, most in ((JUDGED, 100_000), (BOUNDED, MOST)):
             terms.append(TERM.format(name=name, weight=WEIGHTS[name], url=server.base, most=most))
@@ -69,29 +64,6 @@ def finished(tmp_path_factory) -> JudgedRun:
     return JudgedRun(out, WEIGHTS, STEPS, QUESTIONS * GROUP, dict(received), MOST)
 
 
-def test_every_failure_was_met(finished: JudgedRun):
-    judged_checks.every_failure_was_met(finished)
-
-
-def test_a_verdict_counts_and_a_failure_leaves_the_term_out(finished: JudgedRun):
-    judged_checks.a_verdict_counts_and_a_failure_leaves_the_term_out(finished)
-
-
-def test_no_more_is_sent_than_allowed_and_later_answers_are_left_out(finished: JudgedRun):
-    judged_checks.no_more_is_sent_than_allowed_and_later_answers_are_left_out(finished)
-
-
-def test_the_score_is_the_sum_of_the_terms_that_are_left(finished: JudgedRun):
-    judged_checks.the_score_is_the_sum_of_the_terms_that_are_left(finished)
-
-
-def test_what_is_left_out_is_counted_and_its_reason_is_recorded(finished: JudgedRun):
-    judged_checks.what_is_left_out_is_counted_and_its_reason_is_recorded(finished)
-
-
-def test_the_metrics_of_a_step_say_it(finished: JudgedRun):
-    judged_checks.the_metrics_of_a_step_say_it(finished)
-
-
-def test_every_trajectory_is_trained_on(finished: JudgedRun):
-    judged_checks.every_trajectory_is_trained_on(finished)
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_a_finished_training(finished, check):
+    check(finished)

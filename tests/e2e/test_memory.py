@@ -10,9 +10,6 @@ stands in memory_checks.py.
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 import pytest
 
 from rag_r1.demo.policy import policy_path
@@ -20,6 +17,7 @@ from rag_r1.demo.run import TrainingInputs, run_demo
 from rag_r1.demo.world import PROMPT
 from rag_r1.protocols import load_protocol
 from rag_r1.training.command import SESSION_TRAINERS
+from tests.e2e.demo_training import recording
 from tests.e2e.memory_checks import CHECKS, SHARED, MemoryRun
 
 pytestmark = [pytest.mark.e2e, pytest.mark.full]
@@ -65,10 +63,7 @@ def finished(request, tmp_path_factory) -> MemoryRun:
         "actor_rollout_ref.rollout.calculate_log_probs=true",
         *more,
     ]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("VERL_ENGINE_VENDOR", "recording_updates")
-        patch.setenv("RAG_R1_RECORD", str(out))
-        patch.setenv("PYTHONPATH", str(Path(__file__).parents[2]), prepend=os.pathsep)
+    with recording(out, "recording_updates"):
         run_demo(recipe, out, seed=1, overrides=overrides, timeout_s=1100, inputs=ground)
     return MemoryRun(
         out,

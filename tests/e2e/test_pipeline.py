@@ -33,7 +33,7 @@ QUESTIONS, GROUP, EPOCHS = 96, 4, 2
 def words(out: Path) -> list[str]:
     """The smallest pipeline. Its base is a policy that knows the format: one that is pretrained for a few
     steps would answer nothing, and the filter would keep nothing."""
-    given = {
+    options = {
         "--out": out,
         "--base": policy_path("rag_r1_mq"),
         "--questions": QUESTIONS,
@@ -50,7 +50,7 @@ def words(out: Path) -> list[str]:
         f"actor_rollout_ref.rollout.n={GROUP}",
     )
     return [
-        *(str(word) for pair in given.items() for word in pair),
+        *(str(word) for pair in options.items() for word in pair),
         *(word for override in overrides for word in ("--grpo-set", override)),
     ]
 
@@ -90,7 +90,7 @@ def test_all_steps_killed_in_sft_go_on_and_end_with_a_report(tmp_path):
     assert left
     for process in left:  # so that it is still there when the pipeline is given again
         os.kill(process, signal.SIGSTOP)
-    made = {name: (out / name / "done.json").stat().st_mtime_ns for name in STEP_NAMES[:4]}
+    times = {name: (out / name / "done.json").stat().st_mtime_ns for name in STEP_NAMES[:4]}
     assert not (out / "sft" / "done.json").exists()
 
     again = started(out, "again")
@@ -100,9 +100,9 @@ def test_all_steps_killed_in_sft_go_on_and_end_with_a_report(tmp_path):
         if again.poll() is None:
             again.terminate()
             again.wait(120)
-    told = (tmp_path / "again.log").read_text()
-    assert "that an earlier start had left behind" in told and told.count("was done before") == 4
-    assert made == {name: (out / name / "done.json").stat().st_mtime_ns for name in made}
+    output = (tmp_path / "again.log").read_text()
+    assert "that an earlier start had left behind" in output and output.count("was done before") == 4
+    assert times == {name: (out / name / "done.json").stat().st_mtime_ns for name in times}
     run = out / "sft" / "run"
     before, after = steps_in(run / "metrics-1.jsonl"), steps_in(run / "metrics.jsonl")
     assert min(after) > 1 and min(after) <= max(before) + 1, "SFT went on from its checkpoint"

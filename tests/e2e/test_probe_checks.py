@@ -1,4 +1,4 @@
-"""The checks of a validation with all probes notice when something is wrong. The run has one question."""
+"""The checks of a validation with all probes notice when something is wrong."""
 
 from __future__ import annotations
 
@@ -6,50 +6,63 @@ from typing import Any
 
 import pytest
 
-from rag_r1.data.evidence import GoldEvidence
 from tests.e2e import probe_checks
-from tests.e2e.made_runs import fields, lines, proofs, write_records
-from tests.e2e.probe_checks import CHECKS, PLAYED, ProbedRun
+from tests.e2e.left_behind import step_metrics
+from tests.e2e.mutations import each, fields, lines, proofs, unpack
+from tests.e2e.probe_checks import CHECKS, ProbedRun, evidence_in
 
-GOLD, OTHER = ('"Oslo"\nOslo is a town.', '"Rome"\nRome is a town.')
-EVIDENCE = {"Which?": GoldEvidence.of({"supporting_titles": ["oslo"]})}
-SHOWN = {"real": [GOLD], "empty": [], "random": [OTHER], "gold": [GOLD, OTHER], "withheld": [OTHER]}
-
-
-def calls(documents: list[str]) -> list[dict[str, Any]]:
-    found = [{"id": str(i), "contents": text} for i, text in enumerate(documents)]
-    return [{"status": "ok", "documents": found}]
+STEP, VALIDATED = 3, 12
 
 
 @pytest.fixture(scope="module")
-def written(tmp_path_factory) -> ProbedRun:
-    out = tmp_path_factory.mktemp("probes")
-    for probe in ("real", *PLAYED):
-        turns = [{"calls": calls(SHOWN[probe]) if probe in SHOWN else []}, {"calls": []}]
-        record = {"question": "Which?", "id": "q#0", "turns": turns, "data_source": "demo"}
-        write_records(out, [record], 3, split="val" if probe == "real" else f"val_{probe}")
-    return ProbedRun(out, 3, {f"val-aux/demo/probe_{probe}/em/mean@1": 0.0 for probe in PLAYED}, EVIDENCE, 1)
+def finished(tmp_path_factory) -> ProbedRun:
+    out = unpack("dapo", tmp_path_factory.mktemp("probes"))
+    evidence = evidence_in(out / "data" / "val.parquet")
+    return ProbedRun(out, STEP, step_metrics(out / "metrics.jsonl")[STEP], evidence, VALIDATED)
 
 
-def searched(probe: str, documents: list[str] | None):
-    """The search of a probe found these documents; None: there was no search."""
-    turn = {"calls": [] if documents is None else calls(documents)}
-    return lines(f"trajectories/val_{probe}/*.jsonl", lambda records: records[0]["turns"][0].update(turn))
+def records(split: str, change):
+    return lines(f"trajectories/{split}/step_00000{STEP}-*.jsonl", change)
+
+
+def searched(probe: str, source: str):
+    """The searches of a probe found what those of another did, for the same question."""
+
+    def change(run: ProbedRun) -> None:
+        turns = {record["question"]: record["turns"] for record in run.records(source)}
+
+        def find(record: dict[str, Any]) -> None:
+            record["turns"] = turns[record["question"]]
+
+        records(f"val_{probe}", each(find))(run)
+
+    return change
+
+
+def documents(probe: str, change):
+    """Changes what each search of a probe found."""
+
+    def change_all(record: dict[str, Any]) -> None:
+        for turn in record["turns"]:
+            for call in turn["calls"]:
+                change(call["documents"])
+
+    return records(f"val_{probe}", each(change_all))
 
 
 PLAYED_ONCE, LOGGED, CLOSED, SEARCHES = CHECKS
-SPOILINGS = {
-    "a validation without a question": (lines("trajectories/val/*.jsonl", list.pop), PLAYED_ONCE),
-    "a probe is missing": (lines("trajectories/val_random/*.jsonl", list.pop), PLAYED_ONCE),
+MUTATIONS = {
+    "a validation without a question": (records("val", list.pop), PLAYED_ONCE),
+    "a probe is missing": (records("val_random", list.pop), PLAYED_ONCE),
     "nothing is logged": (fields(metrics={}), LOGGED),
-    "a closed book is searched": (searched("closed_book", [GOLD]), CLOSED),
-    "an empty search finds something": (searched("empty", [OTHER]), SEARCHES),
-    "a random passage is gold": (searched("random", [GOLD]), SEARCHES),
-    "gold is not withheld": (searched("withheld", [OTHER, GOLD]), SEARCHES),
-    "with gold withheld nothing is left": (searched("withheld", []), SEARCHES),
-    "gold comes second": (searched("gold", [OTHER, GOLD]), SEARCHES),
-    "gold is not searched for": (searched("gold", None), SEARCHES),
+    "a closed book is searched": (searched("closed_book", "gold"), CLOSED),
+    "an empty search finds something": (searched("empty", "random"), SEARCHES),
+    "a random passage is gold": (searched("random", "gold"), SEARCHES),
+    "gold is not withheld": (searched("withheld", "real"), SEARCHES),
+    "with gold withheld nothing is left": (documents("withheld", list.clear), SEARCHES),
+    "gold comes second": (documents("gold", list.reverse), SEARCHES),
+    "gold is not searched for": (searched("gold", "closed_book"), SEARCHES),
 }
 
 
-globals().update(proofs(probe_checks, CHECKS, SPOILINGS, fails=AssertionError))
+globals().update(proofs(probe_checks, CHECKS, MUTATIONS, fails=AssertionError))

@@ -8,16 +8,13 @@ behind stands in rewriting_checks.py.
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 import pytest
 
 from rag_r1.demo.policy import policy_path
 from rag_r1.demo.run import run_demo
 from rag_r1.training.command import SESSION_TRAINERS
-from tests.e2e import rewriting_checks
-from tests.e2e.rewriting_checks import RewritingRun
+from tests.e2e.demo_training import recording
+from tests.e2e.rewriting_checks import CHECKS, RewritingRun
 
 pytestmark = [pytest.mark.e2e, pytest.mark.full]
 
@@ -53,10 +50,7 @@ OVERRIDES = (
 def finished(tmp_path_factory) -> RewritingRun:
     out = tmp_path_factory.mktemp("rewriting")
     (out / "forgetful.yaml").write_text(PROTOCOL)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("VERL_ENGINE_VENDOR", "recording_updates")
-        patch.setenv("RAG_R1_RECORD", str(out))
-        patch.setenv("PYTHONPATH", str(Path(__file__).parents[2]), prepend=os.pathsep)
+    with recording(out, "recording_updates"):
         overrides = [*OVERRIDES, f"rag_r1.protocol={out / 'forgetful.yaml'}"]
         run_demo("grpo", out, seed=1, overrides=overrides, timeout_s=900)
     return RewritingRun(
@@ -71,29 +65,6 @@ def finished(tmp_path_factory) -> RewritingRun:
     )
 
 
-def test_trajectories_have_different_numbers_of_rows_and_most_have_more_than_one(finished: RewritingRun):
-    rewriting_checks.trajectories_have_different_numbers_of_rows_and_most_have_more_than_one(finished)
-
-
-def test_a_step_has_the_updates_of_one_row_for_each_trajectory(finished: RewritingRun):
-    rewriting_checks.a_step_has_the_updates_of_one_row_for_each_trajectory(finished)
-
-
-def test_all_rows_of_a_trajectory_are_in_one_update_with_one_advantage(finished: RewritingRun):
-    rewriting_checks.all_rows_of_a_trajectory_are_in_one_update_with_one_advantage(finished)
-
-
-def test_what_the_policy_wrote_is_trained_on_once_and_nothing_else_is(finished: RewritingRun):
-    rewriting_checks.what_the_policy_wrote_is_trained_on_once_and_nothing_else_is(finished)
-
-
-def test_a_row_after_a_rewriting_begins_with_the_prompt_and_the_thought(finished: RewritingRun):
-    rewriting_checks.a_row_after_a_rewriting_begins_with_the_prompt_and_the_thought(finished)
-
-
-def test_vllm_and_the_actor_agree_on_every_tokens_probability_in_its_row(finished: RewritingRun):
-    rewriting_checks.vllm_and_the_actor_agree_on_every_tokens_probability_in_its_row(finished)
-
-
-def test_metrics_and_validation_count_trajectories(finished: RewritingRun):
-    rewriting_checks.metrics_and_validation_count_trajectories(finished)
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_a_finished_training(finished, check):
+    check(finished)

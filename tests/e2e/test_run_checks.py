@@ -6,39 +6,68 @@ as those of a real training.
 
 from __future__ import annotations
 
+import random
+from collections.abc import Iterable
 from functools import partial
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from rag_r1.demo import policy
+from rag_r1.agent import Turn
+from rag_r1.demo import policy, traces, world
+from rag_r1.demo.search import WorldSearch
 from tests.e2e import run_checks
-from tests.e2e.made_runs import (
-    by_step,
-    lines,
-    metrics,
-    play,
-    proofs,
-    rows_spoilt,
-    searched,
-    unmask,
-    write_lines,
-    write_records,
-    write_run,
-)
+from tests.e2e.mutations import each, lines, metrics, proofs, rows_changed, searched, unmask, write_lines
 from tests.e2e.run_checks import CHECKS, Run
 
 STEPS, SAMPLES, VALIDATED = 2, 8, 4
+PROTOCOL = world.demo_protocol("rag_r1_mq")
+WORLD = world.make_world(0, "train", people=20, places=10, words=12)
+
+
+def play(tokenizer: Any) -> tuple[list[dict], list[dict]]:
+    """Trajectories with different texts: the row on which the actor is trained, and the record, of each."""
+    search, rng = WorldSearch(WORLD.passages), random.Random(0)
+    rows, records = [], []
+    for i, question in enumerate(world.make_questions(WORLD, STEPS * SAMPLES, 0)):
+        strategy = rng.choice(["sequential", "parallel", "early"])
+        trace = traces.write_trace(question, strategy, WORLD, PROTOCOL, search.results, rng)
+        ids, mask = policy.encode_trace(tokenizer, PROTOCOL, PROTOCOL.messages(question.text), trace)
+        start = mask.index(1)
+        row = {"prompts": ids[:start], "responses": ids[start:], "response_mask": mask[start:]}
+        rows.append({**row, "loss_mask": mask, "input_ids": ids})
+        texts = [segment.text for segment in trace if segment.generated]
+        queries = [PROTOCOL.parse(text).queries for text in texts[:-1]]
+        turns = [
+            Turn.searched(text, *search_of_turn).to_dict()
+            for text, search_of_turn in zip(
+                texts, [*((words, search.results(words)) for words in queries), ((), ())], strict=True
+            )
+        ]
+        record = {"id": f"q{i}#0", "protocol": PROTOCOL.name, "turns": turns}
+        records.append({**record, "rewards": {"score": 1.0}, "failures": [], "retries": 0})
+    return rows, records
+
+
+def write_records(out: Path, split: str, step: int, records: Iterable[dict]) -> None:
+    path = out / "trajectories" / split / f"step_{step:06d}-1.jsonl"
+    write_lines(path, [{**record, "step": step} for record in records])
 
 
 @pytest.fixture(scope="module")
-def written(tmp_path_factory) -> Run:
+def finished(tmp_path_factory) -> Run:
     out, tokenizer = tmp_path_factory.mktemp("run"), policy.demo_tokenizer()
-    played = play(STEPS * SAMPLES, tokenizer=tokenizer)
-    write_lines(out / "corpus.jsonl", played.passages)
+    rows, records = play(tokenizer)
+    write_lines(out / "corpus.jsonl", WORLD.passages)
+    write_lines(out / "actor.jsonl", rows)
+    for step in (1, 2):
+        write_records(out, "train", step, records[(step - 1) * SAMPLES : step * SAMPLES])
     for step in (0, STEPS):
-        write_records(out, [{"id": f"v{i}", "turns": []} for i in range(VALIDATED)], step, split="val")
+        write_records(out, "val", step, [{"id": f"v{i}", "turns": []} for i in range(VALIDATED)])
     held_out = {"val-core/demo/bridge/em/mean@1": 0.5}
     trained = {
+        "search/samples": float(SAMPLES),
         "search/em": 1.0,
         "search/score": 1.0,
         "critic/score/mean": 1.0,
@@ -48,7 +77,7 @@ def written(tmp_path_factory) -> Run:
         "actor/pg_clipfrac": 0.0,
     }
     logged = {0: held_out, 1: trained, 2: {**trained, **held_out}}
-    write_run(out, played.rows, by_step(played.records, SAMPLES), logged)
+    write_lines(out / "metrics.jsonl", [{"step": step, "data": data} for step, data in logged.items()])
     policy.save_policy(out / "policy", policy.make_policy(tokenizer, 0), tokenizer)
     return Run(out, out / "policy", out / "corpus.jsonl", STEPS, SAMPLES, "val", VALIDATED)
 
@@ -63,16 +92,10 @@ def shift_mask(rows: list[dict]) -> None:
     rows[0]["response_mask"] = [1, *rows[0]["response_mask"][:-1]]
 
 
-def unmask_everything(rows: list[dict]) -> None:
-    for row in rows:
-        unmask(row)
-
-
-def unmask_whole(rows: list[dict]) -> None:
-    """All of these rows is trained on, in the loss too."""
-    unmask_everything(rows)
-    for row in rows:
-        row["loss_mask"] = [0] * len(row["prompts"]) + row["response_mask"]
+def unmask_whole(row: dict) -> None:
+    """All of the row is trained on, in the loss too."""
+    unmask(row)
+    row["loss_mask"] = [0] * len(row["prompts"]) + row["response_mask"]
 
 
 def end_with_an_observation(rows: list[dict]) -> None:
@@ -89,8 +112,8 @@ def other_token(rows: list[dict]) -> None:
 
 ONCE, VALIDATED_CHECK, WRITTEN, OBSERVED, CORPUS, LOGGED, AGREE = CHECKS
 #: What goes wrong, and the check that must notice it.
-SPOILINGS = {
-    **rows_spoilt(ONCE, replaced=WRITTEN),
+MUTATIONS = {
+    **rows_changed(ONCE, replaced=WRITTEN),
     "a trajectory is lost": (train(list.pop), ONCE),
     "a trajectory is dumped twice": (train(lambda r: r.append(r[0])), ONCE),
     "a step plays another's sample": (train(lambda r: r[0].update(step=1)), ONCE),
@@ -103,9 +126,9 @@ SPOILINGS = {
     "the mask slips by a token": (actor(shift_mask), OBSERVED),
     "the loss has another mask": (actor(lambda r: r[0]["loss_mask"].__setitem__(-1, 0)), OBSERVED),
     "the actor's context is another": (actor(lambda r: r[0]["input_ids"].__setitem__(0, 7)), OBSERVED),
-    "the masks are those of other texts": (actor(unmask_everything), OBSERVED),
-    "nothing was searched": (actor(unmask_whole), OBSERVED),
-    "an observation is in the loss": (actor(lambda r: unmask_whole([searched(r)])), OBSERVED),
+    "the masks are those of other texts": (actor(each(unmask)), OBSERVED),
+    "nothing was searched": (actor(each(unmask_whole)), OBSERVED),
+    "an observation is in the loss": (actor(lambda r: unmask_whole(searched(r))), OBSERVED),
     "a row ends with an observation": (actor(end_with_an_observation), OBSERVED),
     "a document is not of the corpus": (
         train(lambda r: r[0]["turns"][0]["calls"][0]["documents"][0].update(id="elsewhere")), CORPUS,
@@ -120,4 +143,4 @@ SPOILINGS = {
 }  # fmt: skip
 
 
-globals().update(proofs(run_checks, CHECKS, SPOILINGS, fails=AssertionError))
+globals().update(proofs(run_checks, CHECKS, MUTATIONS, fails=AssertionError))

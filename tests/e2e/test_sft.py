@@ -34,8 +34,8 @@ def test_traces_become_a_policy_that_rag_r1_train_can_start_from(tmp_path):
         "--protocol", "rag_r1_mq", "--validation", "0.3", "--out", tmp_path / "data")  # fmt: skip
     train = ["rag_r1.sft.train_command", "--recipe", "recipes/rag_r1/sft/demo", "--data", tmp_path / "data",
              f"model.path={start}", f"trainer.default_local_dir={out}", "trainer.total_epochs=2"]  # fmt: skip
-    told = run(*train)
-    assert "validation loss" in told and "the lowest of 2" in told
+    output = run(*train)
+    assert "validation loss" in output and "the lowest of 2" in output
     logged = [json.loads(line)["data"] for line in (out / "metrics.jsonl").read_text().splitlines()]
     losses = [entry["train/loss"] for entry in logged if "train/loss" in entry]
     assert len(losses) == int((out / "latest_checkpointed_iteration.txt").read_text())

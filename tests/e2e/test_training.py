@@ -7,13 +7,13 @@ run_checks.py; what the trainer was given is read inside the actor's training en
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
 
 from rag_r1.demo.policy import policy_path
 from rag_r1.demo.run import run_demo
+from tests.e2e.demo_training import recording
 from tests.e2e.run_checks import CHECKS, Run
 from tests.recipes.smoke_recipe import smoke_run, with_passages
 
@@ -68,10 +68,7 @@ def finished(request, tmp_path_factory):
     if kind == "demo_grpo" and not real_data_is_there():
         pytest.skip("left out: without the real data (RAG_R1_DATA) `grpo` is this run")
     out = tmp_path_factory.mktemp(kind)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("VERL_ENGINE_VENDOR", "recording")
-        patch.setenv("RAG_R1_RECORD", str(out))
-        patch.setenv("PYTHONPATH", str(Path(__file__).parents[2]), prepend=os.pathsep)
+    with recording(out):
         if kind == "grpo" and real_data_is_there():
             return run_on_real_data(out)
         return run_the_demo(kind.removeprefix("demo_"), out)

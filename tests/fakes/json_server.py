@@ -36,9 +36,9 @@ class JsonStub(LoopbackServer):
     async def _handle(self, request: web.Request) -> web.Response:
         is_json = request.content_type == "application/json"
         body = await request.json() if is_json else dict(await request.post())
-        asked = Asked(request.method, request.path, body, dict(request.headers))
-        self.asked.append(asked)
-        answer = self.answer(asked)
+        received = Asked(request.method, request.path, body, dict(request.headers))
+        self.asked.append(received)
+        answer = self.answer(received)
         status, text = answer if isinstance(answer, tuple) else (200, json.dumps(answer))
         location = {"Location": "/elsewhere"} if status == 302 else {}
         headers = {**location, **self.answer_headers()}

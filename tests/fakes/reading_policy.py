@@ -31,33 +31,35 @@ class ReadingPolicy(Policy):
     topks: list[int] = field(default_factory=list)
 
     @classmethod
-    def of(cls, tokenizer: Any, questions: Sequence[Question], passages: Sequence[dict[str, str]], **given):
+    def of(cls, tokenizer: Any, questions: Sequence[Question], passages: Sequence[dict[str, str]], **options):
         golds = {question.text: question.gold for question in questions}
-        return cls(tokenizer, golds, lambda *unused: True, questions=questions, passages=passages, **given)
+        return cls(tokenizer, golds, lambda *unused: True, questions=questions, passages=passages, **options)
 
     async def _retrieve(self, request: web.Request) -> web.Response:
-        asked = await request.json()
-        self.topks.append(asked["topk"])
-        found = WorldSearch(self.passages, asked["topk"]).results(asked["queries"])
-        return web.json_response(results([(d.id, d.contents) for d in one] for one in found))
+        body = await request.json()
+        self.topks.append(body["topk"])
+        matches = WorldSearch(self.passages, body["topk"]).results(body["queries"])
+        return web.json_response(results([(d.id, d.contents) for d in documents] for documents in matches))
 
     async def _complete(self, request: web.Request) -> web.Response:
         body = await request.json()
         prompt = self.tokenizer.decode(body["prompt"])
-        asked = [question for question in self.questions if question.text in prompt]
-        if not asked:  # the probe for token ids
+        questions = [question for question in self.questions if question.text in prompt]
+        if not questions:  # the probe for token ids
             return self._answered(body, "<answer> none </answer>")
         self.bodies.append(body)
-        question = max(asked, key=lambda question: len(question.text))
+        question = max(questions, key=lambda question: len(question.text))
         return self._answered(body, self._turn(question, prompt.partition(question.text)[2]))
 
-    def _turn(self, question: Question, given: str) -> str:
-        searched = given.count("<search>")
+    def _turn(self, question: Question, context: str) -> str:
+        searched = context.count("<search>")
         if not self.knows and searched < len(question.lookups):
             return f"<search> {question.lookups[searched].entity} </search>"
-        shown = re.split(r"Doc \d", given)
-        found = all(any(f.entity in one and f.value in one for one in shown) for f in question.lookups)
-        return f"<answer> {question.gold if self.knows or found else 'nobody'} </answer>"
+        passages = re.split(r"Doc \d", context)
+        complete = all(
+            any(f.entity in passage and f.value in passage for passage in passages) for f in question.lookups
+        )
+        return f"<answer> {question.gold if self.knows or complete else 'nobody'} </answer>"
 
     def _answered(self, body: dict[str, Any], text: str) -> web.Response:
         ids = self.tokenizer(text, add_special_tokens=False).input_ids[: body["max_tokens"]]

@@ -17,12 +17,12 @@ from tests.fakes.json_server import Asked, JsonStub
 Handler = Callable[[list[str]], Awaitable[web.Response]]
 
 
-def results(found: Iterable[Iterable[tuple[str, str]]], **more: Any) -> dict[str, Any]:
+def results(lists: Iterable[Iterable[tuple[str, str]]], **more: Any) -> dict[str, Any]:
     """An answer on the wire: (id, contents) of the documents of each query; `more`: keys beside each."""
     return {
         "result": [
             [{"document": {"id": own_id, "contents": contents}, **more} for own_id, contents in documents]
-            for documents in found
+            for documents in lists
         ]
     }
 
@@ -38,15 +38,15 @@ class Retriever(JsonStub):
         self.refused = 0
         self.queries: list[str] = []
 
-    def _answer(self, asked: Asked) -> Any:
-        if asked.method != "POST":
+    def _answer(self, request: Asked) -> Any:
+        if request.method != "POST":
             return {}
-        queries = asked.body["queries"]
+        queries = request.body["queries"]
         if self.refuse and any(self.refuse in query for query in queries):
             self.refused += 1
             return 422, json.dumps({"error": "refused"})
         self.queries += queries
-        return results([[*self.passages.items()][: asked.body["topk"]]] * len(queries), score=1.0)
+        return results([[*self.passages.items()][: request.body["topk"]]] * len(queries), score=1.0)
 
 
 def answer(queries: list[str]) -> web.Response:

@@ -46,8 +46,8 @@ class DescribedPolicy(ReadingPolicy):
             return web.json_response({"error": {"message": "broken"}}, status=500)
         return await super()._complete(request)
 
-    def _turn(self, question: Question, given: str) -> str:
-        text, searched = super()._turn(question, given), given.count("<search>")
+    def _turn(self, question: Question, context: str) -> str:
+        text, searched = super()._turn(question, context), context.count("<search>")
         if self.thinks and searched and text.startswith("<search>"):
             return f"<think> {question.lookups[searched - 1].entity} </think>{text}"
         return text
@@ -55,8 +55,8 @@ class DescribedPolicy(ReadingPolicy):
     async def _ready(self, request: web.Request) -> web.Response:
         if self.separator is None:
             return await super()._ready(request)
-        told = {"separator": self.separator, "max_length": 512, "query_prefix": "", **self.described}
-        return web.json_response(told)
+        body = {"separator": self.separator, "max_length": 512, "query_prefix": "", **self.described}
+        return web.json_response(body)
 
 
 @dataclass
@@ -71,7 +71,7 @@ class ScoredWorld:
 
     def words(self, out: Path, *more: object, judged: bool = True, **flags: object) -> list[str]:
         """The words after `rag-r1 retriever data`; a flag that is None is left out."""
-        given: dict[str, object] = {
+        values: dict[str, object] = {
             "data": self.data,
             "base_url": self.policy.url,
             "model": "policy",
@@ -87,8 +87,10 @@ class ScoredWorld:
             "backoff_s": 0.01,
             **flags,
         }
-        told = ((f"--{name.replace('_', '-')}", value) for name, value in given.items() if value is not None)
-        return [*(str(word) for pair in told for word in pair), *map(str, more)]
+        options = (
+            (f"--{name.replace('_', '-')}", value) for name, value in values.items() if value is not None
+        )
+        return [*(str(word) for pair in options for word in pair), *map(str, more)]
 
 
 @contextmanager
@@ -103,8 +105,8 @@ def scored_world(
     write_rows(data, [to_row(question, i, "test", protocol) for i, question in enumerate(questions)])
 
     def reply(case: dict[str, Any]) -> str | None:
-        asked = (body for body in reversed(judge.bodies) if case_of(body) == case)
-        return _said(case) if mood is None else mood(case, _said(case), next(asked)["seed"])
+        bodies = (body for body in reversed(judge.bodies) if case_of(body) == case)
+        return _said(case) if mood is None else mood(case, _said(case), next(bodies)["seed"])
 
     policy = DescribedPolicy.of(tokenizer, questions, world.passages, separator=separator)
     with policy, JudgeServer.of_cases(reply) as judge:
@@ -118,8 +120,10 @@ def _said(case: dict[str, Any]) -> str:
         return json.dumps([f"about {search['query']}" for search in case["searches"]])
     return json.dumps(
         [
-            90 + int(10 * seeded_fraction(0, "score", one["text"])) if case["query"] in one["text"] else 5
-            for one in case["passages"]
+            90 + int(10 * seeded_fraction(0, "score", passage["text"]))
+            if case["query"] in passage["text"]
+            else 5
+            for passage in case["passages"]
         ]
     )
 
@@ -131,4 +135,4 @@ def lines(path: Path) -> list[dict[str, Any]]:
 
 def texts_of(path: Path) -> dict[str, str]:
     """The text of the passages of a file, by id."""
-    return {one["id"]: one["contents"] for one in lines(path)}
+    return {row["id"]: row["contents"] for row in lines(path)}

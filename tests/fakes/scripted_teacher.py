@@ -55,10 +55,10 @@ class Teacher(LoopbackServer):
     busy: int = 0
 
     @classmethod
-    def of_world(cls, seed: int, count: int, **given: Any) -> Teacher:
+    def of_world(cls, seed: int, count: int, **options: Any) -> Teacher:
         """A teacher for so many questions of a new world."""
         world = make_world(seed, "train", people=150, places=40)
-        return cls(make_questions(world, count, seed), world.passages, **given)
+        return cls(make_questions(world, count, seed), world.passages, **options)
 
     def is_right(self, question: Question) -> bool:
         """Does the teacher answer it rightly, if it comes to an answer?"""
@@ -95,9 +95,11 @@ class Teacher(LoopbackServer):
         app.router.add_post("/retrieve", self._retrieve)
 
     async def _retrieve(self, request: web.Request) -> web.Response:
-        asked = await request.json()
-        found = self._search(asked["queries"])
-        return web.json_response(results(([(d.id, d.contents) for d in one] for one in found), score=1.0))
+        body = await request.json()
+        matches = self._search(body["queries"])
+        return web.json_response(
+            results(([(d.id, d.contents) for d in documents] for documents in matches), score=1.0)
+        )
 
     async def _complete(self, request: web.Request) -> web.StreamResponse:
         raw = await request.read()
@@ -107,8 +109,8 @@ class Teacher(LoopbackServer):
         question = self._rules.question_of(body["messages"])
         attempt, self._attempts[name] = self._attempts[name], self._attempts[name] + 1
         fault = self.fault(question, name, attempt)
-        seen = {"request": name, "question": question.id, "fault": fault}
-        self.log.append({"event": "received", **seen})
+        entry = {"request": name, "question": question.id, "fault": fault}
+        self.log.append({"event": "received", **entry})
         if fault == "hang":
             await asyncio.sleep(60)
         self.busy += 1
@@ -125,10 +127,10 @@ class Teacher(LoopbackServer):
                 return web.Response()
             await response.prepare(request)
             await response.write_eof()
-            self.log.append({"event": "answered", **seen})
+            self.log.append({"event": "answered", **entry})
             return response
         except ConnectionError:  # the client was killed
-            self.log.append({"event": "answered", **seen})
+            self.log.append({"event": "answered", **entry})
             return web.Response()
         finally:
             self.busy -= 1

@@ -54,8 +54,8 @@ class Policy(LoopbackServer):
         return web.json_response(results([self.passages] * len(queries), score=1.0))
 
     async def _ready(self, request: web.Request) -> web.Response:
-        told = {"corpus_sha256": self.corpus, **self.described}
-        return web.json_response(told, status=200 if self.corpus else 404)
+        body = {"corpus_sha256": self.corpus, **self.described}
+        return web.json_response(body, status=200 if self.corpus else 404)
 
     async def _models(self, request: web.Request) -> web.Response:
         if self.context is None:
@@ -94,9 +94,9 @@ class Policy(LoopbackServer):
         """The same, a token at a time."""
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
-        for number, one in enumerate(ids):
+        for number, token in enumerate(ids):
             last = number == len(ids) - 1
-            piece = {**(choice if last else {}), "text": self.tokenizer.decode([one]), "token_ids": [one]}
+            piece = {**(choice if last else {}), "text": self.tokenizer.decode([token]), "token_ids": [token]}
             if "logprobs" in choice:
                 piece["logprobs"] = {"token_logprobs": [-0.5]}
             await response.write(f"data: {json.dumps({'choices': [piece]})}\n\n".encode())

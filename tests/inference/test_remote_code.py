@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 import shutil
 from functools import cache
 from pathlib import Path
@@ -23,6 +24,8 @@ LOADS = {
     "hf_tokenizer": "trust_remote_code",
     "hf_processor": "trust_remote_code",
 }
+#: Only modules with one of these words are parsed: `LOADS`, and the calls that may unpickle.
+WORDS = re.compile("|".join((*LOADS, r"\bloads?\b")))
 #: Keywords that are passed on as a mapping.
 MAPPINGS = ("_ONLY_DATA", "only_data")
 
@@ -31,7 +34,8 @@ MAPPINGS = ("_ONLY_DATA", "only_data")
 def loads(folder: str) -> list[tuple[str, ast.Call, str]]:
     found = []
     for path in sorted((ROOT / folder).rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        text = path.read_text(encoding="utf-8")
+        for node in ast.walk(ast.parse(text)) if WORDS.search(text) else ():
             if isinstance(node, ast.Call):
                 name = getattr(node.func, "attr", getattr(node.func, "id", ""))
                 found.append((f"{path.relative_to(ROOT)}:{node.lineno}", node, name))

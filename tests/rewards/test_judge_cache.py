@@ -58,10 +58,20 @@ def running(program: str, *each: tuple[object, ...]) -> Iterator[list[subprocess
             worker.communicate()
 
 
-APPEND = """
+#: As in this module, whose own imports would take each process longer than its work.
+CACHE_AND_KEY = """
+import hashlib
 import sys
-from test_judge_cache import ReplyCache, key
 
+from rag_r1.rewards.judge_cache import ReplyCache
+
+
+def key(number):
+    return hashlib.sha256(str(number).encode()).hexdigest()
+
+
+"""
+APPEND = f"""{CACHE_AND_KEY}
 cache, first = ReplyCache(sys.argv[1]), int(sys.argv[2])
 print("ready", flush=True)
 input()
@@ -120,11 +130,9 @@ def test_the_last_reply_is_known_in_whatever_garbage_it_stands(tmp_path_factory,
         cache.close()
 
 
-WRITE_TWO = """
+WRITE_TWO = f"""{CACHE_AND_KEY}
 import logging.handlers
 import resource
-import sys
-from test_judge_cache import ReplyCache, key
 
 told = logging.handlers.BufferingHandler(10)
 logging.getLogger("rag_r1").addHandler(told)

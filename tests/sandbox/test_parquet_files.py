@@ -41,6 +41,7 @@ def test_a_text_that_all_rows_refer_to_is_refused_with_its_row_group_and_column(
             list(rows)
 
 
+@pytest.mark.slow
 def test_so_it_is_in_a_data_set_and_its_preflight(tmp_path):
     info = pa.StructArray.from_arrays([repeated("id"), repeated(HUGE)], ["id", "question"])
     model = pa.StructArray.from_arrays([repeated("rule")], ["style"])
@@ -53,6 +54,7 @@ def test_so_it_is_in_a_data_set_and_its_preflight(tmp_path):
     assert "row group 0, column 'extra_info'" in problem.what and "leave these" in problem.remedy
 
 
+@pytest.mark.slow
 def test_so_it_is_in_sft_rows_and_in_a_corpus(tmp_path):
     others = {name: repeated("a") for name in COLUMNS if name != "question"}
     with pytest.raises(DataError, match=NAMED.format("question")):

@@ -109,9 +109,9 @@ class Handler(BaseHTTPRequestHandler):
         if prefix == "files":
             self.reply(self.server.files.get(name), "application/octet-stream")
         else:
-            found = self.server.pages.get((prefix, name))
-            page = "".join(f'<a href="/files/{file}">{file}</a>\n' for file in found or [])
-            self.reply(page.encode() if found else None, "text/html")
+            files = self.server.pages.get((prefix, name))
+            page = "".join(f'<a href="/files/{file}">{file}</a>\n' for file in files or [])
+            self.reply(page.encode() if files else None, "text/html")
 
     def reply(self, body: bytes | None, kind: str) -> None:
         self.send_response(404 if body is None else 200)

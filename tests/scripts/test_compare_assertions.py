@@ -52,8 +52,8 @@ def changed_by(before: str, after: str) -> list[tuple[str, str, str]]:
 
 
 def test_every_kind_of_assertion_is_found_in_the_function_that_makes_it():
-    found = assertions_of(OLD, "t/old.py", Renames())
-    assert {key: several.total() for key, several in found.items()} == {A: 2, B: 3, CHECK: 1}
+    assertions = assertions_of(OLD, "t/old.py", Renames())
+    assert {key: several.total() for key, several in assertions.items()} == {A: 2, B: 3, CHECK: 1}
 
 
 def test_renamed_names_modules_and_files_are_equal_and_without_the_renames_they_are_not():
@@ -65,7 +65,7 @@ def test_renamed_names_modules_and_files_are_equal_and_without_the_renames_they_
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "where"),
+    ("before", "after", "function"),
     [
         ("assert isinstance", "assert not isinstance", A),
         ("ValueError", "KeyError", A),
@@ -76,12 +76,12 @@ def test_renamed_names_modules_and_files_are_equal_and_without_the_renames_they_
         ("assert run", "return run", CHECK),
     ],
 )
-def test_a_change_of_any_assertion_is_named(before, after, where):
-    if where == CHECK:  # a function that asserts nothing is no longer there for us
+def test_a_change_of_any_assertion_is_named(before, after, function):
+    if function == CHECK:  # a function that asserts nothing is no longer there for us
         after_ = {"t/new.py": NEW.replace(before, after)}
         assert compare({"t/old.py": OLD}, after_, RENAMES).lost == [CHECK]
     else:
-        assert changed_by(before, after) == [where]
+        assert changed_by(before, after) == [function]
 
 
 def test_what_is_written_otherwise_and_asserts_the_same_is_no_change():
@@ -146,9 +146,9 @@ def test_two_revisions_of_a_repository_are_compared_without_a_checkout(tmp_path,
     assert main(["HEAD~2", "HEAD~1", "--renames", "renames.json"]) == 0
     assert "3 functions with equal assertions (6 assertions" in capsys.readouterr().out
     assert main(["HEAD~2", "HEAD", "--renames", "renames.json"]) == 1
-    told = capsys.readouterr().out
+    output = capsys.readouterr().out
     assert (
-        "CHANGED: tests/test_it.py::TestGroup::test_b\n    - 1 x assert n\n    + 1 x assert n > 0\n" in told
+        "CHANGED: tests/test_it.py::TestGroup::test_b\n    - 1 x assert n\n    + 1 x assert n > 0\n" in output
     )
     with pytest.raises(SystemExit, match="no-such-revision"):
         main(["no-such-revision", "HEAD"])

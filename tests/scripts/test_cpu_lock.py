@@ -21,14 +21,14 @@ def lines(name: str) -> list[str]:
 
 def pins(name: str) -> dict[str, str]:
     """Distributions and their versions, of a list of exact ones."""
-    found = {}
+    versions = {}
     for line in lines(name):
         requirement = Requirement(line)
         (specifier,) = requirement.specifier
         assert specifier.operator == "==" and not specifier.version.endswith("*"), line
-        found[canonicalize_name(requirement.name)] = specifier.version
-    assert len(found) == len(lines(name)), "a distribution stands there twice"
-    return found
+        versions[canonicalize_name(requirement.name)] = specifier.version
+    assert len(versions) == len(lines(name)), "a distribution stands there twice"
+    return versions
 
 
 @pytest.mark.parametrize(

@@ -22,13 +22,13 @@ DOCKERFILE = (ROOT / "docker" / "Dockerfile.gpu").read_text(encoding="utf-8")
 def extra(name: str) -> list[Requirement]:
     """The requirements of an extra and of those of ours that it names, with the project's own."""
     text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-    found = []
+    requirements = []
     for line in re.search(rf"^{name} = \[\n(.*?)^\]", text, re.M | re.S)[1].splitlines():
         if quoted := re.match(r'\s*"([^"]+)"', line):
             requirement = Requirement(quoted[1])
-            found += [requirement] if requirement.name != "rag-r1" else []
-            found += [r for e in requirement.extras if requirement.name == "rag-r1" for r in extra(e)]
-    return found
+            requirements += [requirement] if requirement.name != "rag-r1" else []
+            requirements += [r for e in requirement.extras if requirement.name == "rag-r1" for r in extra(e)]
+    return requirements
 
 
 def test_every_line_is_one_exact_version_and_no_address():

@@ -96,14 +96,22 @@ class Project:
             timeout=120,
         )
 
+    def install(self, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        """`setup`, which must succeed."""
+        done = self.setup(*arguments, **variables)
+        assert done.returncode == 0, self.said(done)
+        return done
+
     def installed(self) -> dict[str, str]:
         """Distributions of the environment and their versions, without pip and its like."""
         code = "from importlib import metadata as m\nfor d in m.distributions(): print(d.name, d.version)"
-        told = subprocess.run(
+        output = subprocess.run(
             [self.venv / "bin" / "python", "-c", code], capture_output=True, text=True
         ).stdout
-        found = dict(line.split() for line in told.splitlines())
-        return {name: version for name, version in found.items() if name not in ("pip", "setuptools", "uv")}
+        versions = dict(line.split() for line in output.splitlines())
+        return {
+            name: version for name, version in versions.items() if name not in ("pip", "setuptools", "uv")
+        }
 
     def said(self, done: subprocess.CompletedProcess[str]) -> str:
         log = self.venv / "rag-r1-install.log"
@@ -157,8 +165,7 @@ def test_a_cpu_build_in_pips_find_links_is_taken_and_no_other_index_is_asked(
     project: Project, tmp_path: Path
 ):
     links = wheels(tmp_path / "wheels", ("torch", "2.13.0+cpu"))
-    done = project.setup(PIP_FIND_LINKS=str(links))
-    assert done.returncode == 0, project.said(done)
+    done = project.install(PIP_FIND_LINKS=str(links))
     assert project.installed() == CPU and "with uv (torch==2.13.0+cpu" in done.stderr
     assert not any(path.startswith("whl/") for path in project.index.asked)
 
@@ -166,8 +173,7 @@ def test_a_cpu_build_in_pips_find_links_is_taken_and_no_other_index_is_asked(
 def test_a_cpu_build_in_pips_extra_index_is_taken_and_the_rest_comes_from_the_first(project: Project):
     project.index.add("mirror", "torch", "2.13.0+cpu")
     project.index.add("mirror", "tiny", "0.9")
-    done = project.setup(PIP_EXTRA_INDEX_URL=f"{project.index.url}/mirror")
-    assert done.returncode == 0, project.said(done)
+    done = project.install(PIP_EXTRA_INDEX_URL=f"{project.index.url}/mirror")
     assert project.installed() == CPU and "with uv" in done.stderr
     assert not any(path.startswith("whl/") for path in project.index.asked)
 
@@ -177,8 +183,7 @@ def test_pips_index_replaces_the_default_one(project: Project):
     for name, version in CPU.items():
         project.index.add("own/simple", name, version)
     project.index.add("own/simple", "uv", project.uv, files={"bin/uv": f'#!/bin/sh\nexec {UV} "$@"\n'})
-    done = project.setup(PIP_INDEX_URL=f"{project.index.url}/own/simple")
-    assert done.returncode == 0, project.said(done)
+    project.install(PIP_INDEX_URL=f"{project.index.url}/own/simple")
     assert project.installed() == CPU
     assert not any(path.startswith("simple/") for path in project.index.asked)
 
@@ -187,8 +192,7 @@ def test_without_one_uv_finds_pytorchs_own_index_and_takes_torch_alone_from_it(p
     project.index.add("whl/cpu", "torch", "2.13.0+cpu")
     project.index.add("simple", "torchao", "1.0")  # which uv would look for in PyTorch's index
     project.write("requirements/cpu.lock.txt", "tiny==1.0\ntorch==2.13.0\ntorchao==1.0\n")
-    done = project.setup()
-    assert done.returncode == 0, project.said(done)
+    done = project.install()
     assert project.installed() == {**CPU, "torchao": "1.0"}
     assert "with uv (torch==2.13.0+cpu" in done.stderr
     assert {path for path in project.index.asked if path.startswith("whl/")} == {"whl/cpu/torch"}
@@ -201,8 +205,7 @@ def test_where_that_index_does_not_answer_torch_of_pypi_comes_with_its_libraries
     if silent:
         project.index.add("whl/cpu", "torch", "2.13.0+cpu")
         project.index.silent.add("whl/cpu")
-    done = project.setup()
-    assert done.returncode == 0, project.said(done)
+    done = project.install()
     assert project.installed() == CUDA
     assert LARGER in done.stderr and "with uv" in done.stderr
     assert "whl/cpu/torch" in project.index.asked, "PyTorch's own index comes before"
@@ -212,31 +215,27 @@ def test_where_that_index_does_not_answer_torch_of_pypi_comes_with_its_libraries
 @pytest.mark.full
 def test_another_local_build_is_no_cpu_build_and_is_not_mixed_with_the_libraries_of_pypis(project: Project):
     project.index.add("mirror", "torch", "2.13.0+cu999")
-    done = project.setup(PIP_EXTRA_INDEX_URL=f"{project.index.url}/mirror")
-    assert done.returncode == 0, project.said(done)
+    done = project.install(PIP_EXTRA_INDEX_URL=f"{project.index.url}/mirror")
     assert project.installed() == CUDA and LARGER in done.stderr
 
 
 def test_where_there_is_no_uv_pip_finds_the_cpu_build(project: Project, tmp_path: Path):
     del project.index.pages["simple", "uv"]
     links = wheels(tmp_path / "wheels", ("torch", "2.13.0+cpu"))
-    done = project.setup(PIP_FIND_LINKS=str(links))
-    assert done.returncode == 0, project.said(done)
+    done = project.install(PIP_FIND_LINKS=str(links))
     assert project.installed() == CPU and "with pip (torch==2.13.0+cpu" in done.stderr
 
 
 @pytest.mark.full
 def test_where_uv_gets_no_answer_pip_does_the_work(project: Project):
     """As behind a certificate or a login that only pip knows."""
-    done = project.setup(SSL_CERT_FILE="/dev/null")
-    assert done.returncode == 0, project.said(done)
+    done = project.install(SSL_CERT_FILE="/dev/null")
     assert project.installed() == CUDA and "with pip" in done.stderr
 
 
 @pytest.mark.full
 def test_pip_alone_on_request(project: Project):
-    done = project.setup(RAG_R1_INSTALLER="pip")
-    assert done.returncode == 0, project.said(done)
+    done = project.install(RAG_R1_INSTALLER="pip")
     assert project.installed() == CUDA and LARGER in done.stderr
     assert "simple/uv" not in project.index.asked and not any("whl/" in path for path in project.index.asked)
 
@@ -259,8 +258,7 @@ def test_an_environment_keeps_its_build_of_torch_when_other_packages_change(
     project.index.add("simple", "tiny", "1.1")
     project.write("requirements/cpu.lock.txt", "tiny==1.1\ntorch==2.13.0\n")
     project.index.asked.clear()
-    done = project.setup(**second)
-    assert done.returncode == 0, project.said(done)
+    done = project.install(**second)
     assert project.installed() == {**build, "tiny": "1.1"}
     assert LARGER not in done.stderr and "up to date with uv" in done.stderr
     assert "whl/cpu/torch" not in project.index.asked
@@ -276,20 +274,18 @@ def test_an_environment_made_by_pip_is_brought_up_to_date_in_place_and_only_once
         check=True, capture_output=True, env={"PIP_CONFIG_FILE": "/dev/null"},
     )  # fmt: skip
     (project.venv / ".rag-r1").write_text(f"cpu run 1 1 {project.folder}\n")
-    done = project.setup()
-    assert done.returncode == 0, project.said(done)
+    project.install()
     assert project.installed() == CPU
-    asked = len(project.index.asked)
+    requests = len(project.index.asked)
     again = project.setup()
-    assert again.returncode == 0 and len(project.index.asked) == asked
+    assert again.returncode == 0 and len(project.index.asked) == requests
     assert again.stderr == f"setup: ready: source {project.venv}/bin/activate\n"
 
 
 @pytest.mark.full
 def test_dev_adds_its_lists_to_the_same_installation(project: Project, tmp_path: Path):
     links = wheels(tmp_path / "wheels", ("torch", "2.13.0+cpu"))
-    done = project.setup("--dev", PIP_FIND_LINKS=str(links))
-    assert done.returncode == 0, project.said(done)
+    project.install("--dev", PIP_FIND_LINKS=str(links))
     assert project.installed() == {**CPU, "tiny-test": "1.0"}
     assert (project.venv / "apart" / "tiny_apart" / "__init__.py").is_file()
 
@@ -297,8 +293,7 @@ def test_dev_adds_its_lists_to_the_same_installation(project: Project, tmp_path:
 @pytest.mark.full
 def test_without_the_packages_that_lie_apart_the_rest_is_installed(project: Project):
     del project.index.pages["simple", "tiny-apart"]
-    done = project.setup("--dev")
-    assert done.returncode == 0, project.said(done)
+    done = project.install("--dev")
     assert "the tests of published chat templates will be left out" in done.stderr
     assert project.installed() == {**CUDA, "tiny-test": "1.0"}
 
@@ -307,8 +302,7 @@ def test_without_the_packages_that_lie_apart_the_rest_is_installed(project: Proj
 def test_an_environment_without_pip_gets_it(project: Project):
     shutil.rmtree(project.venv)
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(project.venv)], check=True)
-    done = project.setup()
-    assert done.returncode == 0, project.said(done)
+    project.install()
     assert project.installed() == CUDA
 
 
@@ -336,13 +330,13 @@ def test_without_a_network_that_is_said(project: Project, installer: str, tmp_pa
 
 @pytest.mark.full
 @pytest.mark.parametrize(
-    "told", ["OSError: [Errno 28] No space left on device", "cause: write (os error 28)"]
+    "message", ["OSError: [Errno 28] No space left on device", "cause: write (os error 28)"]
 )
-def test_a_full_disk_is_named_with_what_is_needed(project: Project, told: str):
+def test_a_full_disk_is_named_with_what_is_needed(project: Project, message: str):
     (project.venv / "bin" / "uv").write_text(
         f'#!/bin/sh\ncase "$*" in --version) echo "uv {project.uv}" ;;\n'
         f'"pip compile"*) echo torch==2.13.0+cpu ;;\n'
-        f'*) echo "error: {told}"; exit 2 ;; esac\n'
+        f'*) echo "error: {message}"; exit 2 ;; esac\n'
     )
     (project.venv / "bin" / "uv").chmod(0o755)
     done = project.setup()
@@ -381,25 +375,29 @@ def test_a_configuration_file_of_pip_reaches_uv_and_variables_go_before_it(proje
             constraint = {tmp_path}/missing.txt
             """)
     )
-    told = {"PIP_CONFIG_FILE": str(tmp_path / "pip.conf"), "PIP_INDEX_URL": f"{project.index.url}/simple"}
+    variables = {
+        "PIP_CONFIG_FILE": str(tmp_path / "pip.conf"),
+        "PIP_INDEX_URL": f"{project.index.url}/simple",
+    }
     compile = (UV, "pip", "compile", "-", "--no-deps", "--no-header", "--no-annotate", "--quiet")
-    done = configured_uv(project, *compile, **told)
+    done = configured_uv(project, *compile, **variables)
     assert done.stdout == "tiny==2.0\n", done.stderr
     assert "simple/tiny" in project.index.asked and "nowhere/tiny" not in project.index.asked
-    shown = configured_uv(project, "env", **told).stdout.splitlines()
-    assert "UV_HTTP_TIMEOUT=7" in shown and "UV_INSECURE_HOST=127.0.0.1 other.invalid" in shown
+    lines = configured_uv(project, "env", **variables).stdout.splitlines()
+    assert "UV_HTTP_TIMEOUT=7" in lines and "UV_INSECURE_HOST=127.0.0.1 other.invalid" in lines
     assert (
-        f"UV_FIND_LINKS={tmp_path},{links}" in shown
-        and f"SSL_CERT_FILE={project.index.authority.file}" in shown
+        f"UV_FIND_LINKS={tmp_path},{links}" in lines
+        and f"SSL_CERT_FILE={project.index.authority.file}" in lines
     )
-    own = configured_uv(project, "env", **told, UV_DEFAULT_INDEX="file:///own").stdout.splitlines()
+    own = configured_uv(project, "env", **variables, UV_DEFAULT_INDEX="file:///own").stdout.splitlines()
     assert "UV_DEFAULT_INDEX=file:///own" in own, "uv's own variables stay"
 
 
 def test_no_index_and_a_proxy_are_passed_on(project: Project):
-    told = {"PIP_NO_INDEX": "1", "PIP_PROXY": "proxy.invalid:3128", "HTTPS_PROXY": ""}
-    assert configured_uv(project, "echo", "pip", **told).stdout == "pip --no-index\n"
-    told["PIP_NO_INDEX"] = "0"
+    variables = {"PIP_NO_INDEX": "1", "PIP_PROXY": "proxy.invalid:3128", "HTTPS_PROXY": ""}
+    assert configured_uv(project, "echo", "pip", **variables).stdout == "pip --no-index\n"
+    variables["PIP_NO_INDEX"] = "0"
     assert (
-        "HTTPS_PROXY=http://proxy.invalid:3128" in configured_uv(project, "env", **told).stdout.splitlines()
+        "HTTPS_PROXY=http://proxy.invalid:3128"
+        in configured_uv(project, "env", **variables).stdout.splitlines()
     )

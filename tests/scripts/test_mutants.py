@@ -174,8 +174,8 @@ def test_a_constant_gets_the_tests_of_the_functions_that_name_it(project, covera
     covered = json.loads(coverage.read_text())
     covered["lines"]["toy/numbers.py"]["18"] = 2
     (tmp_path / "coverage.json").write_text(json.dumps(covered))
-    found = draw(project, PACKAGES, tmp_path / "coverage.json", seed=3, count=1000, tests=40)["mutants"]
-    assert [mutant["tests"] for mutant in found if mutant["before"] == "STEP = 3"] == [[ABOVE]]
+    sample = draw(project, PACKAGES, tmp_path / "coverage.json", seed=3, count=1000, tests=40)["mutants"]
+    assert [mutant["tests"] for mutant in sample if mutant["before"] == "STEP = 3"] == [[ABOVE]]
 
 
 def test_lines_of_another_state_of_the_sources_are_refused(project, coverage, tmp_path):
@@ -234,12 +234,12 @@ def test_a_place_is_found_again_where_it_was_moved_and_renamed(moved, drawn):
     renames = Renames(**RENAMES)
     (step,) = [mutant for mutant in drawn["mutants"] if mutant["before"] == "STEP = 3"]
     assert "PACE = 4" in mutants.found_again(moved, step, renames).mutated
-    found = [mutants.found_again(moved, mutant, renames) for mutant in of_clamp(drawn)["mutants"]]
-    assert {mutant.path for mutant in found} == {"game/limits.py"}
-    assert [(mutant.site.kind, mutant.site.ordinal) for mutant in found] == [
+    places = [mutants.found_again(moved, mutant, renames) for mutant in of_clamp(drawn)["mutants"]]
+    assert {mutant.path for mutant in places} == {"game/limits.py"}
+    assert [(mutant.site.kind, mutant.site.ordinal) for mutant in places] == [
         (mutant["kind"], mutant["ordinal"]) for mutant in of_clamp(drawn)["mutants"]
     ]
-    assert {test for mutant in found for test in mutant.tests} == {
+    assert {test for mutant in places for test in mutant.tests} == {
         "tests/limits/test_limits.py::test_low",
         "tests/limits/test_limits.py::test_above",
     }
@@ -332,15 +332,15 @@ def test_tests_decide_before_and_after_a_reorganisation(project, moved, drawn, t
 
 @pytest.mark.slow
 def test_a_run_goes_on_where_it_was_and_names_what_it_cannot_run(project, drawn, tmp_path, capsys):
-    one, two, *_ = drawn["mutants"]
-    two = {**two, "tests": ["tests/test_numbers.py::test_gone"]}
-    (tmp_path / "mutants.json").write_text(json.dumps({**drawn, "mutants": [one, two]}))
-    write_verdicts(tmp_path / "verdicts", **{one["id"]: "survived"})
+    first, second, *_ = drawn["mutants"]
+    second = {**second, "tests": ["tests/test_numbers.py::test_gone"]}
+    (tmp_path / "mutants.json").write_text(json.dumps({**drawn, "mutants": [first, second]}))
+    write_verdicts(tmp_path / "verdicts", **{first["id"]: "survived"})
     words = ["--mutants", str(tmp_path / "mutants.json"), "--out", str(tmp_path / "verdicts")]
     assert mutants.main(["run", "--tree", str(project), *words]) == 1
     assert "no test tests/test_numbers.py::test_gone" in capsys.readouterr().err
     assert {key: v["verdict"] for key, v in mutants.read_verdicts(tmp_path / "verdicts").items()} == {
-        one["id"]: "survived"
+        first["id"]: "survived"
     }
 
 
@@ -391,11 +391,11 @@ def test_lines_of_each_test_are_covered(project, coverage, tmp_path):
     pytest.importorskip("coverage", reason="cover needs it; it is not among the packages of the tests")
     out = tmp_path / "coverage.json"
     assert mutants.main(["cover", "--tree", str(project), "--packages", "toy", "--out", str(out)]) == 0
-    found, expected = json.loads(out.read_text()), json.loads(coverage.read_text())
+    covered, expected = json.loads(out.read_text()), json.loads(coverage.read_text())
 
     def lines(written):
         groups = [[written["tests"][test] for test in group] for group in written["groups"]]
         return {line: groups[group] for line, group in written["lines"]["toy/numbers.py"].items()}
 
-    assert lines(found) == lines(expected)
-    assert found["digest"] == expected["digest"] and found["failed"] == []
+    assert lines(covered) == lines(expected)
+    assert covered["digest"] == expected["digest"] and covered["failed"] == []

@@ -53,7 +53,7 @@ EXAMPLES = {
 
 def _field(example: str) -> str:
     """The field that an example is for: several may be for one."""
-    return next(one.name for one in FIELDS if example.startswith(one.name))
+    return next(entry.name for entry in FIELDS if example.startswith(entry.name))
 
 
 def recorded(folder: Path, files: Mapping[str, str]) -> Path:
@@ -71,29 +71,31 @@ def differences(
 ) -> list[str]:
     """The lines about differences."""
     status = compared(recorded(tmp_path / "1", old), recorded(tmp_path / "22", new), modules, 99)
-    found = [line for line in capsys.readouterr().out.splitlines() if line.startswith("DIFFERS ")]
-    assert status == bool(found)
-    return [line.removeprefix("DIFFERS ") for line in found]
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("DIFFERS ")]
+    assert status == bool(lines)
+    return [line.removeprefix("DIFFERS ") for line in lines]
 
 
 def test_the_normaliser_has_few_fields_and_each_has_a_reason():
     assert len(FIELDS) + 2 <= MOST_FIELDS == 15
-    assert all(one.why for one in FIELDS) and len({one.name for one in FIELDS}) == len(FIELDS)
+    assert all(entry.why for entry in FIELDS) and len({entry.name for entry in FIELDS}) == len(FIELDS)
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_a_field_takes_away_what_it_names_and_nothing_else(name):
     first, second, other = EXAMPLES[name]
     normaliser = Normaliser()
-    one, two = normaliser.texts(first, second)
-    assert one == two and normaliser.differing[_field(name)] == 1
+    left, right = normaliser.texts(first, second)
+    assert left == right and normaliser.differing[_field(name)] == 1
     assert sum(normaliser.differing.values()) == 1
-    one, two = normaliser.texts(first, other)
-    assert one != two
+    left, right = normaliser.texts(first, other)
+    assert left != right
 
 
 def test_every_field_that_has_a_pattern_has_an_example():
-    assert {_field(name) for name in EXAMPLES} == {one.name for one in FIELDS if one.pattern is not None}
+    assert {_field(name) for name in EXAMPLES} == {
+        entry.name for entry in FIELDS if entry.pattern is not None
+    }
 
 
 def test_times_commits_ports_and_places_are_no_difference(tmp_path, capsys):
@@ -104,7 +106,7 @@ def test_times_commits_ports_and_places_are_no_difference(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("changed", "where"),
+    ("changed", "place"),
     [
         ({"answer": "Paris"}, "eval/r.json.answer: 'Rome'  ->  'Paris'"),
         ({"more": 1}, "eval/r.json.more: only in NEW"),
@@ -112,10 +114,10 @@ def test_times_commits_ports_and_places_are_no_difference(tmp_path, capsys):
         ({"url": "http://127.0.0.1:3801/v2"}, "eval/r.json.url: "),
     ],
 )
-def test_any_other_value_is_a_difference_with_its_place(tmp_path, capsys, changed, where):
+def test_any_other_value_is_a_difference_with_its_place(tmp_path, capsys, changed, place):
     new = {"eval/r.json": json.dumps(RECORD | changed)}
     (line,) = differences(tmp_path, capsys, {"eval/r.json": json.dumps(RECORD)}, new)
-    assert line.startswith(where)
+    assert line.startswith(place)
 
 
 def test_true_is_not_one_and_the_order_of_keys_counts(tmp_path, capsys):

@@ -55,8 +55,8 @@ class Machine:
         for name in ("pyproject.toml", "train_grpo.sh", "recipes/r1_searcher/run.sh"):
             shutil.copy(ROOT / name, folder / name)
         for tool in TOOLS:
-            if found := shutil.which(tool):
-                (self.bin / tool).symlink_to(found)
+            if program := shutil.which(tool):
+                (self.bin / tool).symlink_to(program)
         self.program("c++", "exit 0")
         self.program("rag-r1", 'echo "rag-r1 $* platform=$VERL_PLATFORM"', self.venv / "bin")
         self.program("python", PYTHON.format(log=self.log), self.venv / "bin")
@@ -74,8 +74,8 @@ class Machine:
         return self
 
     def nvcc(self, release: str, folder: str = "bin") -> Machine:
-        told = f'echo "Cuda compilation tools, release {release}, V{release}.1"'
-        self.program("nvcc", told, self.folder / folder)
+        version = f'echo "Cuda compilation tools, release {release}, V{release}.1"'
+        self.program("nvcc", version, self.folder / folder)
         return self
 
     def uv(self, torch: str) -> Machine:
@@ -123,8 +123,8 @@ def test_another_first_override_installs_nothing_anew(gpu_machine: Machine, scri
 
 
 def test_a_script_of_ones_own_that_reads_it_without_arguments_installs_nothing_anew(gpu_machine: Machine):
-    own = gpu_machine.folder / "own.sh"
-    own.write_text('set -euo pipefail\nsource scripts/setup_env.sh\necho "$@"\n')
+    script = gpu_machine.folder / "own.sh"
+    script.write_text('set -euo pipefail\nsource scripts/setup_env.sh\necho "$@"\n')
     calls = []
     for argument in ("a=1", "b=2"):
         done = gpu_machine.run("own.sh", argument)
@@ -208,9 +208,9 @@ def test_another_python_is_refused_in_one_sentence(machine: Machine, version: st
 def test_the_first_python_that_fits_makes_the_environment(machine: Machine, version: str):
     shutil.rmtree(machine.venv)
     machine.program("python3.11", "exit 127")  # as a shim of a version that is not chosen
-    asked = f'if [ "$1 $2" = "-m venv" ]; then echo "made by {version}"; exit 1; fi\n'
-    machine.program("python3.12", asked + python_of("3.12") if version == "3.12" else "exit 127")
-    machine.program("python3", asked + python_of(version))
+    makes_venv = f'if [ "$1 $2" = "-m venv" ]; then echo "made by {version}"; exit 1; fi\n'
+    machine.program("python3.12", makes_venv + python_of("3.12") if version == "3.12" else "exit 127")
+    machine.program("python3", makes_venv + python_of(version))
     done = machine.run("scripts/setup_env.sh")
     assert f"made by {version}" in done.stdout and f"with Python {version}.0" in done.stderr
     assert "apt install python3-venv" in done.stderr

@@ -24,11 +24,11 @@ READ_BY_THEMSELVES = {"eval": ("report", "compare")}
 
 def every_command() -> list[tuple[str, ...]]:
     """`rag-r1`, its commands and theirs."""
-    found: list[tuple[str, ...]] = [()]
+    commands: list[tuple[str, ...]] = [()]
     for command, (name, _) in COMMANDS.items():
         below = getattr(import_module(name), "COMMANDS", READ_BY_THEMSELVES.get(command, ()))
-        found += [(command,), *((command, one) for one in below)]
-    return found
+        commands += [(command,), *((command, subcommand) for subcommand in below)]
+    return commands
 
 
 def test_every_help_works_from_the_base_installation(bare: Environment, tmp_path: Path):
@@ -106,17 +106,17 @@ def test_recipes_are_listed_shown_and_copied_from_inside_the_package(bare: Envir
     shipped = bare.site / "rag_r1" / "recipes"
     assert bare.run("rag-r1", "recipes", "path", cwd=tmp_path).stdout == f"{shipped}\n"
     assert "rag_r1/grpo " in bare.run("rag-r1", "recipes", cwd=tmp_path).stdout
-    shown = bare.run("rag-r1", "recipes", "show", "recipes/rag_r1/grpo.yaml", cwd=tmp_path).stdout
-    assert shown == (RECIPES / "rag_r1" / "grpo.yaml").read_text(encoding="utf-8")
+    text = bare.run("rag-r1", "recipes", "show", "recipes/rag_r1/grpo.yaml", cwd=tmp_path).stdout
+    assert text == (RECIPES / "rag_r1" / "grpo.yaml").read_text(encoding="utf-8")
     assert bare.run("rag-r1", "recipes", "copy", "rag_r1/grpo", "mine", cwd=tmp_path).returncode == 0
     assert [path.name for path in tmp_path.iterdir()] == ["mine.yaml"]
 
 
 def test_scripts_of_a_recipe_run_from_the_wheel(bare: Environment, tmp_path: Path):
     """Up to the doctor, for which this environment is too small; none looks for a clone."""
-    for name, given in (("r1_searcher", "RETRIEVER_URL"), ("rag_r1/sft", "MODEL")):
+    for name, variable in (("r1_searcher", "RETRIEVER_URL"), ("rag_r1/sft", "MODEL")):
         script = bare.site / "rag_r1" / "recipes" / name / "run.sh"
-        assert given in bare.run("python", "-c", shell(script, "--help"), cwd=tmp_path).stdout
+        assert variable in bare.run("python", "-c", shell(script, "--help"), cwd=tmp_path).stdout
         done = bare.run(
             "python", "-c", shell(script), cwd=tmp_path, MODEL="m", DATA="d", RETRIEVER_URL="http://u"
         )
@@ -147,19 +147,21 @@ def test_the_wheel_has_every_file_of_the_recipes_and_nothing_else_of_the_reposit
 def test_the_metadata_is_complete_and_has_no_link_into_a_clone(wheel: Path):
     with zipfile.ZipFile(wheel) as archive:
         (name,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
-        told = HeaderParser().parsestr(archive.read(name).decode())
+        headers = HeaderParser().parsestr(archive.read(name).decode())
         (licence,) = [name for name in archive.namelist() if name.endswith("/licenses/LICENSE")]
         assert archive.read(licence) == (ROOT / "LICENSE").read_bytes()
-    assert told["Name"] == "rag-r1" and told["License-Expression"] == "Apache-2.0"
-    assert told["Summary"] and told["Keywords"] and told["Description-Content-Type"] == "text/markdown"
-    classifiers = told.get_all("Classifier")
+    assert headers["Name"] == "rag-r1" and headers["License-Expression"] == "Apache-2.0"
+    assert (
+        headers["Summary"] and headers["Keywords"] and headers["Description-Content-Type"] == "text/markdown"
+    )
+    classifiers = headers.get_all("Classifier")
     for version in ("3.11", "3.12"):
         assert f"Programming Language :: Python :: {version}" in classifiers
     assert "Operating System :: POSIX :: Linux" in classifiers
-    description = told.get_payload()
+    description = headers.get_payload()
     assert len(description.split()) > 100
     assert [link for link in links(description) if not link.startswith("https://")] == []
-    extras = set(told.get_all("Provides-Extra"))
+    extras = set(headers.get_all("Provides-Extra"))
     assert {extra for extra in extras if f"rag-r1[{extra}]" in description} >= {"cpu", "gpu", "retrieval"}
 
 

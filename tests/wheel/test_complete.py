@@ -56,12 +56,12 @@ def running(environment: Environment, here: Path, pattern: str, *words: object) 
         )
     try:
         deadline = time.monotonic() + 400
-        while not (found := re.search(pattern, log.read_text(errors="replace"))):
+        while not (match := re.search(pattern, log.read_text(errors="replace"))):
             assert process.poll() is None and time.monotonic() < deadline, log.read_text(errors="replace")[
                 -4000:
             ]
             time.sleep(0.2)
-        yield found[1] if found.groups() else found[0]
+        yield match[1] if match.groups() else match[0]
     finally:
         process.send_signal(signal.SIGTERM)
         try:
@@ -114,8 +114,8 @@ def test_an_index_is_built_and_served(complete: Environment, played):
     with running(complete, here, "Uvicorn running|http://127", *served):
         url = f"http://127.0.0.1:{served[-1]}"
         until_ready(url)
-        asked = {"queries": ["Where was Mara Torval born?"], "topk": 2}
-        (documents,) = httpx.post(f"{url}/retrieve", json=asked, timeout=60).json()["result"]
+        body = {"queries": ["Where was Mara Torval born?"], "topk": 2}
+        (documents,) = httpx.post(f"{url}/retrieve", json=body, timeout=60).json()["result"]
     assert documents and all(document["contents"] for document in documents)
 
 

@@ -54,20 +54,20 @@ class Environment:
 
     @classmethod
     def bare(cls, folder: Path, wheel: Path, *extras: str) -> Environment:
-        made = cls(folder, wheel)
-        for distribution in made.required(*extras):
+        environment = cls(folder, wheel)
+        for distribution in environment.required(*extras):
             for entry in top_level(distribution):
-                if not (link := made.site / entry.name).exists():
+                if not (link := environment.site / entry.name).exists():
                     link.symlink_to(entry)
-        return made
+        return environment
 
     @classmethod
     def complete(cls, folder: Path, wheel: Path) -> Environment:
         """What the wheel does not have is found in the running environment's folder. Python reads the `.pth`
         files of its own folder only, so no editable installation is found there."""
-        made = cls(folder, wheel)
-        (made.site / "running_environment.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
-        return made
+        environment = cls(folder, wheel)
+        (environment.site / "running_environment.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
+        return environment
 
     def required(self, *extras: str) -> list[metadata.Distribution]:
         """What pip would install beside the wheel, for these of its extras."""
@@ -107,27 +107,28 @@ class Environment:
             script.chmod(0o755)
 
 
-def closure(own: metadata.Distribution, extras: Sequence[str] = ()) -> list[metadata.Distribution]:
+def closure(project: metadata.Distribution, extras: Sequence[str] = ()) -> list[metadata.Distribution]:
     """The installed distributions that one asks for, with some of its extras, and what these ask for."""
-    found = {(_key(PROJECT), extra): own for extra in ("", *extras)}
-    pending = [(text, extra) for extra in ("", *extras) for text in own.requires or ()]
+    distributions = {(_key(PROJECT), extra): project for extra in ("", *extras)}
+    pending = [(text, extra) for extra in ("", *extras) for text in project.requires or ()]
     while pending:
-        text, asked = pending.pop()
+        text, of_extra = pending.pop()
         wanted = Requirement(text)
-        if wanted.marker and not wanted.marker.evaluate({"extra": asked}):
+        if wanted.marker and not wanted.marker.evaluate({"extra": of_extra}):
             continue
         name = _key(wanted.name)
         for extra in ("", *wanted.extras):
-            if (name, extra) not in found:
-                one = own if name == _key(PROJECT) else metadata.distribution(wanted.name)
-                found[name, extra] = one
-                pending += [(text, extra) for text in one.requires or ()]
-    return list({name: one for (name, _), one in found.items() if name != _key(PROJECT)}.values())
+            if (name, extra) not in distributions:
+                distribution = project if name == _key(PROJECT) else metadata.distribution(wanted.name)
+                distributions[name, extra] = distribution
+                pending += [(text, extra) for text in distribution.requires or ()]
+    by_name = {name: distribution for (name, _), distribution in distributions.items()}
+    return [distribution for name, distribution in by_name.items() if name != _key(PROJECT)]
 
 
 def names(distributions: Iterable[metadata.Distribution]) -> set[str]:
     """Their normalised names."""
-    return {_key(one.metadata["Name"]) for one in distributions}
+    return {_key(distribution.metadata["Name"]) for distribution in distributions}
 
 
 def _key(name: str) -> str:
