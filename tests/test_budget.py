@@ -6,8 +6,10 @@ import pytest
 from code_lines import PARTS, ROOT, LineCount, count_lines, count_part
 
 #: Lines of code, and the least share of documentation, in lines of it for each line of code. The shares are
-#: those of 541278f, when the code had 32,225 and 51,311 lines.
-BUDGETS = {"package": (33_100, 0.248), "tests": (52_400, 0.053)}
+#: those of 541278f, when the code had 32,225 and 51,311 lines. Since then the package has settings files, runs that
+#: are repeated from their folder, checks of all problems at once, the API from Python and a chat that shows what it
+#: knows; without these it would be smaller than it was.
+BUDGETS = {"package": (32_950, 0.248), "tests": (50_600, 0.053)}
 
 
 @pytest.fixture(scope="module", params=PARTS)

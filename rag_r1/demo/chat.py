@@ -20,7 +20,7 @@ from rag_r1.evaluation.eval_arguments import EvalArguments
 from rag_r1.inference.checkpoints import newest_checkpoint
 from rag_r1.serving.arguments import ChatAgentArguments, with_demo_limits
 from rag_r1.serving.launch import say, start_search
-from rag_r1.serving.page_info import ExampleQuestion, PageInfo, model_name
+from rag_r1.serving.page import ExampleQuestion, PageInfo, model_name
 from rag_r1.tools.retrieval.local_server import retrieval_process
 
 #: The embedded warm start that is served without a demo run, and its world's seed.

@@ -12,9 +12,8 @@ from typing import Any, TypeVar
 import httpx
 
 from rag_r1.evaluation.eval_arguments import PolicyArguments
-from rag_r1.inference.checkpoints import model_folder
+from rag_r1.inference.checkpoints import local_model, model_folder
 from rag_r1.inference.client import base_address
-from rag_r1.inference.hub import local_model
 from rag_r1.inference.vllm_server import vllm_server
 from rag_r1.io.bounded_http import bounded_http_client
 from rag_r1.io.bounded_json import read_json_file

@@ -1,9 +1,10 @@
-"""Resolves a model path, such as a veRL checkpoint, to a Hugging Face model folder.
+"""Resolves a model, such as a veRL checkpoint or a name of the Hub, to a Hugging Face model folder.
 
     outputs/sft/model              config.json and weights: taken as it is
     run/checkpoints                veRL's folder of checkpoints: the last complete one
     run/checkpoints/global_step_7  one checkpoint, of reinforcement learning (`actor/` inside) or of SFT
     .../global_step_7/actor        the same
+    Qwen/Qwen2.5-7B-Instruct       no path here: from the Hub, or from its cache
 
 A checkpoint that has an exported model (`huggingface/` with weights; `hf_model` in
 checkpoint.save_contents) is that model. Otherwise its FSDP shards are merged by veRL's own
@@ -31,6 +32,9 @@ TRACKER = "latest_checkpointed_iteration.txt"
 _ONLY_TENSORS, _ANYTHING = "TORCH_FORCE_WEIGHTS_ONLY_LOAD", "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"
 #: What PyTorch says about a file with something else in it.
 _REFUSED = "Weights only load failed"
+_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+#: Weights in forms that neither transformers nor vLLM needs.
+_NOT_NEEDED = ["*.gguf", "*.onnx", "*.h5", "*.msgpack", "*.pth", "original/*", "*.tflite"]
 _STEP = re.compile(r"global_step_(\d+)")
 #: In a merged model: what it was merged from. Hidden, so that it is no part of the model's hash.
 _MERGED_FROM = ".merged_from.json"
@@ -139,3 +143,27 @@ def _merged(state: Path, shards: list[Path], target: Path) -> Path:
     (part / _MERGED_FROM).write_text(source, encoding="utf-8")
     part.replace(target)
     return target
+
+
+def is_hub_name(name: str) -> bool:
+    """Is it the name of a repository, and no path on this machine?"""
+    return _NAME.fullmatch(name) is not None and not Path(name).exists()
+
+
+def local_model(name: str) -> Path:
+    """The folder of a model that is named by its folder or by the Hub's name, which is downloaded if it is
+    not in the cache. Raises RunError if the Hub does not give it; a path that does not exist is returned."""
+    if not is_hub_name(name):
+        return Path(name)
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    try:
+        return Path(snapshot_download(name, ignore_patterns=_NOT_NEEDED))
+    except (HFValidationError, HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise RunError(
+            f"{name} is no folder here, and the Hub does not give it ({reason}): check the name and the "
+            f"network, download it where there is one (`hf download {name} --local-dir DIR`), or serve the "
+            "model yourself and give --base-url"
+        ) from error

@@ -14,9 +14,12 @@ from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
+from rag_r1.agent.interfaces import call_tool
+from rag_r1.config.agent_setup import AgentSetup
 from rag_r1.config.schema import RagR1Config
-from rag_r1.inference.hub import is_hub_name
-from rag_r1.protocols import load_protocol
+from rag_r1.inference.checkpoints import is_hub_name
+from rag_r1.protocols import Failure, load_protocol
+from rag_r1.protocols.retriever_query import CallContext, Context
 from rag_r1.rewards import RewardError
 from rag_r1.rollouts.arguments import RolloutArguments, block_of
 from rag_r1.rollouts.engine_factory import TokenUnit
@@ -107,6 +110,22 @@ async def try_servers(*attempts: Awaitable[Any]) -> list[Any]:
     if failures := [result for result in results if isinstance(result, RunError)]:
         raise failures[0] if len(failures) == 1 else StartError([str(failure) for failure in failures])
     return results
+
+
+async def try_search(setup: AgentSetup, url: str) -> None:
+    """One search, before anything has to be paid for. Raises RunError if it fails; `url`: of the retrieval
+    server, for the message."""
+    tool, query = setup.tools()["search"], "Which river flows through Paris?"
+    try:
+        [found] = await call_tool(tool, [{"query": query}], Context(lambda: CallContext(query)))
+    except Exception as error:  # a tool of the user's own may raise anything
+        raise RunError(f"the search does not work: {type(error).__name__}: {error}") from error
+    if isinstance(found, Failure):
+        why = found.detail or found.reason
+        if not is_refused(why):
+            raise RunError(f"the search does not work: {why}. Correct the server, or --retriever-url")
+        start = "rag-r1 index serve --index DIR --port {port}"
+        raise RunError(server_fault("retrieval server", url, why, start, "--retriever-url"))
 
 
 def is_refused(error: str) -> bool:

@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rag_r1.agent.interfaces import call_tool
 from rag_r1.config.agent_setup import AgentSetup, RowLimits
 from rag_r1.config.schema import RagR1Config
 from rag_r1.inference.client import Endpoint, EndpointOptions
@@ -28,11 +27,9 @@ from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments
 from rag_r1.options.import_path import add_working_directory
 from rag_r1.options.settings_file import recorded_settings
-from rag_r1.protocols import Failure
-from rag_r1.protocols.retriever_query import CallContext, Context
 from rag_r1.rewards import RewardError, RewardSum
 from rag_r1.rollouts.arguments import RolloutArguments, block_of, keys_of
-from rag_r1.rollouts.checks import is_refused, server_fault, try_servers
+from rag_r1.rollouts.checks import try_search, try_servers
 from rag_r1.rollouts.engine_factory import IDS, TokenUnit, agent_setup, engine_maker
 from rag_r1.rollouts.requests import QuestionSet, questions_hash, read_questions
 from rag_r1.rollouts.runner import CorrectnessRule, EpisodeRunner
@@ -279,22 +276,6 @@ async def unless_cancelled(stop: CancelToken, work: Awaitable[Any]) -> Any:
     finally:
         task.cancel()
         stopped.cancel()
-
-
-async def try_search(setup: AgentSetup, url: str) -> None:
-    """One search, before anything has to be paid for. Raises RunError if it fails; `url`: of the retrieval
-    server, for the message."""
-    tool, query = setup.tools()["search"], "Which river flows through Paris?"
-    try:
-        [found] = await call_tool(tool, [{"query": query}], Context(lambda: CallContext(query)))
-    except Exception as error:  # a tool of the user's own may raise anything
-        raise RunError(f"the search does not work: {type(error).__name__}: {error}") from error
-    if isinstance(found, Failure):
-        why = found.detail or found.reason
-        if not is_refused(why):
-            raise RunError(f"the search does not work: {why}. Correct the server, or --retriever-url")
-        start = "rag-r1 index serve --index DIR --port {port}"
-        raise RunError(server_fault("retrieval server", url, why, start, "--retriever-url"))
 
 
 def usage_line(run: RunSession) -> str:

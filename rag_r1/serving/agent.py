@@ -24,14 +24,13 @@ from rag_r1.inference.client import Endpoint, EndpointOptions
 from rag_r1.inference.rate_limit import CancelToken
 from rag_r1.inference.streaming import OnText
 from rag_r1.options.import_path import add_working_directory
-from rag_r1.rollouts.checks import all_problems, try_servers
+from rag_r1.rollouts.checks import all_problems, try_search, try_servers
 from rag_r1.rollouts.engine_factory import IDS, TokenUnit, engine_maker
 from rag_r1.rollouts.requests import EpisodeRequest
 from rag_r1.rollouts.session import (
     prepare_agent,
     requires_token_ids,
     sampling_of,
-    try_search,
     unless_cancelled,
 )
 from rag_r1.runs.errors import RunError

@@ -29,7 +29,7 @@ from rag_r1.serving.admission import ServerFullError
 from rag_r1.serving.conversation import read_conversation
 from rag_r1.serving.metrics import CONTENT_TYPE
 from rag_r1.serving.middleware import RequestError, RequestGuard
-from rag_r1.serving.page_info import PAGE_FILES, PageInfo
+from rag_r1.serving.page import PAGE_FILES, PageInfo
 from rag_r1.serving.sessions import FAILURES, ChatParameters, ChatSession, ChatSessions, reasoning_text
 from rag_r1.serving.wire import BACK_S, STOPPING, ChatRequest, Message, TextRequest, completion, error_body
 

@@ -22,7 +22,7 @@ from rag_r1.options.import_path import import_object
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.lock import hold_lock
 from rag_r1.serving.arguments import ChatAgentArguments, to_eval_arguments
-from rag_r1.serving.page_info import PageInfo, model_name
+from rag_r1.serving.page import PageInfo, model_name
 from rag_r1.tools.retrieval.local_server import build_index, retrieval_process
 
 #: What is written anew at each start, below --out. No other module has these names: --out may be a folder
@@ -68,7 +68,7 @@ def _agent_of(args: ChatAgentArguments, stack: ExitStack) -> tuple[EvalArguments
     shutil.rmtree(args.out / _INDEX, ignore_errors=True)
     try:
         corpus = index_folder(args.documents, args.out / _CORPUS, skip_bad_files=args.skip_bad_files)
-    except ValueError as error:
+    except RunError as error:
         raise RunError(f"--documents {error}") from error
     evaluation = evaluation.model_copy(update={"retriever_url": start_search(corpus, args.out, stack)})
     name = args.documents.name

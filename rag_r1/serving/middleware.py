@@ -24,7 +24,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from rag_r1.serving.page_info import PAGE_FILES
+from rag_r1.serving.page import PAGE_FILES
 from rag_r1.serving.wire import BACK_S, STOPPING, error_body
 
 #: A larger body, in bytes, is refused; a conversation of 200 long answers is smaller.

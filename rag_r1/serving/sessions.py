@@ -18,10 +18,9 @@ from rag_r1.agent import Trajectory
 from rag_r1.runs.markdown import one_line_text
 from rag_r1.serving.admission import AdmissionQueue, AdmissionTicket
 from rag_r1.serving.agent import ChatAgent
-from rag_r1.serving.citations import citations
 from rag_r1.serving.conversation import Conversation, fit_history
 from rag_r1.serving.metrics import ChatMetrics
-from rag_r1.serving.stream_events import EventStreamer, StreamEvent
+from rag_r1.serving.stream_events import EventStreamer, StreamEvent, citations
 from rag_r1.serving.wire import (
     DONE,
     STILL_HERE,

@@ -24,8 +24,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from rag_r1.agent import Trajectory
-from rag_r1.serving.citations import citations
-from rag_r1.serving.stream_events import episode_searches
+from rag_r1.serving.stream_events import citations, episode_searches
 
 #: A request's limits: its messages, and the characters of one.
 MOST_MESSAGES, MOST_CHARACTERS = 200, 32_000

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rag_r1.evaluation import command as evaluation
-from rag_r1.inference.hub import is_hub_name, local_model
+from rag_r1.inference.checkpoints import is_hub_name, local_model
 from rag_r1.retriever.data import command as retriever_data
 from rag_r1.rollouts.checks import StartError, server_fault, try_servers
 from rag_r1.runs.errors import RunError

@@ -19,7 +19,7 @@ from rag_r1.serving.arguments import ServeArguments, to_eval_arguments
 from rag_r1.serving.command import bind_socket
 from rag_r1.serving.http_server import RunningServer, serve
 from rag_r1.serving.launch import LaunchedAgent
-from rag_r1.serving.page_info import PageInfo
+from rag_r1.serving.page import PageInfo
 from tests.fakes.scripted_vllm import Policy
 
 QUESTION, GOLD = "Where was Mara Torval born?", "Karlen Ford"

@@ -14,7 +14,7 @@ from aiohttp import web
 
 from rag_r1.serving.arguments import to_eval_arguments
 from rag_r1.serving.launch import LaunchedAgent
-from rag_r1.serving.page_info import PageInfo
+from rag_r1.serving.page import PageInfo
 from tests.fakes.scripted_vllm import Policy
 from tests.serving.running_chat import (
     GOLD,

@@ -46,13 +46,14 @@ def test_the_questions_of_a_demo_run_are_suggested(tmp_path):
 
 
 def arguments_of(out: Path, **options) -> ServeArguments:
-    return ServeArguments(model="m", base_url="http://127.0.0.1:9/v1", out=out, **options)
+    return ServeArguments(**{"model": "m", "base_url": "http://127.0.0.1:9/v1", "out": out, **options})
 
 
 def test_two_chats_do_not_share_a_folder(tmp_path):
-    args = arguments_of(tmp_path, engine="chat")
-    with launch_agent(args), pytest.raises(RunError, match="another --out"), launch_agent(args):
-        pass
+    with policy_of() as policy:
+        args = arguments_of(tmp_path, engine="chat", base_url=f"{policy.url}/v1")
+        with launch_agent(args), pytest.raises(RunError, match="another --out"), launch_agent(args):
+            pass
 
 
 def test_what_else_is_in_the_folder_for_logs_is_not_deleted(tmp_path):

@@ -11,7 +11,7 @@ import pytest
 
 from rag_r1.serving.idle_timeout import IdleTimeoutProtocol
 from rag_r1.serving.middleware import HEADERS, MAX_BODY_BYTES
-from rag_r1.serving.page_info import PAGE_FILES
+from rag_r1.serving.page import PAGE_FILES
 from tests.serving.running_chat import GOLD, arguments, chat_server, policy_of, question
 
 TOKEN = "s3cret"

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from rag_r1.serving.page_info import ExampleQuestion, PageInfo
+from rag_r1.serving.page import ExampleQuestion, PageInfo
 from tests.serving.browser import CHROMIUM, Tab, chromium, tab
 from tests.serving.running_chat import GOLD, QUESTION, arguments, chat_server, policy_of
 
