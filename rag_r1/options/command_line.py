@@ -109,8 +109,8 @@ class Arguments(BaseSettings):
 
     def changed(self, **values: Any) -> Self:
         """A copy with other values, which are checked. Raises ArgumentsError."""
-        given = {name: getattr(self, name) for name in self.model_fields_set}
-        return type(self)(**given | values)
+        values_set = {name: getattr(self, name) for name in self.model_fields_set}
+        return type(self)(**values_set | values)
 
     def to_argv(self) -> list[str]:
         """The words that give these arguments to the command: flags in declared order, then the positional
@@ -174,15 +174,15 @@ def read_arguments(
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     fields = field_names(cls)
-    given = list(sys.argv[1:] if arguments is None else arguments)
+    words = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        given, of_files = split_files(given, cls)
+        words, of_files = split_files(words, cls)
     except ArgumentsError as error:
         parser.error(str(error))
     settings = {**(settings or {}), **of_files}
     for name in [name for name in settings if is_positional(fields[name])]:
-        given = [*settings.pop(name), *given]
-    add_argument = _ArgumentAdder(parser, fields, settings, with_rare="--help-all" in given)
+        words = [*settings.pop(name), *words]
+    add_argument = _ArgumentAdder(parser, fields, settings, with_rare="--help-all" in words)
     source: CliSettingsSource = CliSettingsSource(
         cls,
         root_parser=parser,
@@ -190,7 +190,7 @@ def read_arguments(
         add_argument_method=add_argument,
     )
     try:
-        return CliApp.run(cls, cli_args=given, cli_settings_source=source, **settings)
+        return CliApp.run(cls, cli_args=words, cli_settings_source=source, **settings)
     except ValidationError as error:
         parser.error("; ".join(sentence(error, fields) for error in error.errors(include_url=False)))
 
@@ -248,7 +248,7 @@ class _JsonListAction(argparse.Action):
         setattr(namespace, self.dest, json.dumps(items))
 
 
-def _shown(field: FieldInfo, given: dict[str, Any]) -> dict[str, Any]:
+def _shown(field: FieldInfo, keywords: dict[str, Any]) -> dict[str, Any]:
     """The keywords that pydantic-settings gives to argparse for an argument, with our help and our lists."""
     help, metavar = field.description or "", field.json_schema_extra["metavar"]
     default = field.default
@@ -256,14 +256,14 @@ def _shown(field: FieldInfo, given: dict[str, Any]) -> dict[str, Any]:
         default = " ".join(map(str, default)) or None
     if not any(default is none for none in (PydanticUndefined, None, False)) and "(default" not in help:
         help += f" (default: {default})"
-    if given.get("action") == "append" or "nargs" in given:
-        given.update(action=_JsonListAction, default=argparse.SUPPRESS)
+    if keywords.get("action") == "append" or "nargs" in keywords:
+        keywords.update(action=_JsonListAction, default=argparse.SUPPRESS)
         if isinstance(metavar, tuple) and metavar[-1] is ...:
-            given["nargs"], metavar = "+", metavar[0]
+            keywords["nargs"], metavar = "+", metavar[0]
         elif isinstance(metavar, tuple):
-            given["nargs"] = len(metavar)
-    if "metavar" in given:  # not for a flag without a value
+            keywords["nargs"] = len(metavar)
+    if "metavar" in keywords:  # not for a flag without a value
         if metavar is None and get_origin(field.annotation) is Literal:
             metavar = f"{{{','.join(map(str, get_args(field.annotation)))}}}"
-        given["metavar"] = metavar
-    return {**given, "help": help.replace("%", "%%")}
+        keywords["metavar"] = metavar
+    return {**keywords, "help": help.replace("%", "%%")}

@@ -158,8 +158,8 @@ def _cut(one: str, two: str, quoted: bool) -> ChatTurns:
     """The strings around one and two results."""
     turns = ChatTurns("", "", "", "", quoted)
     first, second = map(turns.written, _RESULTS[:2])
-    before, found, after = one.partition(first)
-    if not found:
+    before, separator, after = one.partition(first)
+    if not separator:
         raise ChatTemplateError(f"the chat template changes results of tools: {one[:_SHOWN]!r}")
     pattern = re.escape(before + first) + "(.*)" + re.escape(second + after)
     both = re.fullmatch(pattern, two, re.DOTALL)

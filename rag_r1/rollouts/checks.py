@@ -117,11 +117,11 @@ async def try_search(setup: AgentSetup, url: str) -> None:
     server, for the message."""
     tool, query = setup.tools()["search"], "Which river flows through Paris?"
     try:
-        [found] = await call_tool(tool, [{"query": query}], Context(lambda: CallContext(query)))
+        [result] = await call_tool(tool, [{"query": query}], Context(lambda: CallContext(query)))
     except Exception as error:  # a tool of the user's own may raise anything
         raise RunError(f"the search does not work: {type(error).__name__}: {error}") from error
-    if isinstance(found, Failure):
-        why = found.detail or found.reason
+    if isinstance(result, Failure):
+        why = result.detail or result.reason
         if not is_refused(why):
             raise RunError(f"the search does not work: {why}. Correct the server, or --retriever-url")
         start = "rag-r1 index serve --index DIR --port {port}"

@@ -71,10 +71,10 @@ class PipelineFolder:
         """Make a step if it is not done; returns what was found: `new`, `begun`, `outdated` or `done`. Raises
         RunError, and what the step's work raises."""
         folder, plan = self.out / step.name, self._plan(step)
-        found = self._found(step, plan)
-        if found == "done":
-            return found
-        if found == "outdated":
+        state = self._state_of(step, plan)
+        if state == "done":
+            return state
+        if state == "outdated":
             aside = _free_name(folder)
             folder.replace(aside)
             print(f"{step.name}: made from other results than those of now; moved to {aside.name}")
@@ -89,14 +89,14 @@ class PipelineFolder:
             "seconds": round(time.monotonic() - started, 1),  # of the start that finished it
         }
         write_json(folder / DONE, done, ensure_ascii=False, private=True)
-        return found
+        return state
 
     def status(self, step: Step) -> str:
         """What `run` would find of a step: also `waiting`, if a step that it builds on is not done. Raises
         RunError for what `run` would refuse."""
         if not all(self._done(need) for need in step.needs):
             return "waiting"
-        return self._found(step, self._plan(step))
+        return self._state_of(step, self._plan(step))
 
     def facts(self, name: str) -> dict[str, Any]:
         """The facts of a step that is done; {} if it is not."""
@@ -116,7 +116,7 @@ class PipelineFolder:
             inputs[need] = done["result"]
         return json.loads(json.dumps({"settings": dict(step.settings), "inputs": inputs}))
 
-    def _found(self, step: Step, plan: Mapping[str, Any]) -> str:
+    def _state_of(self, step: Step, plan: Mapping[str, Any]) -> str:
         start = _read(self.out / step.name / BEGUN)
         if not start:
             return "new"
@@ -174,9 +174,9 @@ def _read(path: Path) -> dict[str, Any]:
     if not path.exists():
         return {}
     try:
-        found = read_json_file(path)
-        if not isinstance(found, dict):
+        content = read_json_file(path)
+        if not isinstance(content, dict):
             raise ValueError("not a JSON object")
-        return found
+        return content
     except (OSError, ValueError, RecursionError) as error:
         raise RunError(f"{path} cannot be read ({error}): remove the folder {path.parent}") from error

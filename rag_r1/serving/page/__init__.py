@@ -45,9 +45,9 @@ class PageInfo:
 
     def public(self) -> dict[str, Any]:
         """Everything but the right answers, as JSON types."""
-        told = asdict(self)
-        del told["golds"]
-        return told
+        values = asdict(self)
+        del values["golds"]
+        return values
 
 
 def model_name(model: str) -> tuple[str, int | None]:
