@@ -103,8 +103,8 @@ def options(
                 declared = option_names(made)
                 if len(values) > len(declared):
                     raise TypeError(f"{cls.__name__} takes {len(declared)} values") from None
-                options = {**dict(zip(declared, values, strict=False)), **named}
-                raise OptionsError(_faults(error, made, options, key)) from None
+                keywords = {**dict(zip(declared, values, strict=False)), **named}
+                raise OptionsError(_faults(error, made, keywords, key)) from None
 
         made.__init__ = __init__
         made.options_key = key
@@ -122,9 +122,9 @@ def options_from(cls: type[Made], config: Mapping[str, Any], key: str | None = N
     """The options from the keys under `key`, by default the declared one. Raises OptionsError with every
     fault."""
     key = key or cls.options_key
-    options, faults = _by_name(cls, config, key)
+    values, faults = _by_name(cls, config, key)
     try:
-        made = cls(**options)
+        made = cls(**values)
     except OptionsError as error:
         faults += [_under(fault, cls.options_key, key) for fault in error.faults]
     if faults:
@@ -138,14 +138,14 @@ def read_options(
     """The options, and every fault. Wrong values are replaced by the defaults; of options that are wrong in
     combination, only the one with which the message begins. All options must have defaults."""
     key = key or cls.options_key
-    options, faults = _by_name(cls, config, key)
+    values, faults = _by_name(cls, config, key)
     try:
-        return cls(**options), faults
+        return cls(**values), faults
     except OptionsError as error:
         names = {fault.key.removeprefix(f"{cls.options_key}.") for fault in error.faults}
         faults += [_under(fault, cls.options_key, key) for fault in error.faults]
     try:
-        return cls(**{name: value for name, value in options.items() if name not in names}), faults
+        return cls(**{name: value for name, value in values.items() if name not in names}), faults
     except OptionsError:
         return cls(), faults
 
