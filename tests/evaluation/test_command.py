@@ -275,7 +275,7 @@ def test_wrong_inputs_are_named_before_anything_is_asked(tmp_path, mq_tokenizer,
             ({"tokenizer": tmp_path}, "--tokenizer"),
             ({"answerable": tmp_path / "broken.json"}, "needs an `id`"),
             ({"answerable": tmp_path / "absent.json"}, "absent.json"),
-            ({"retriever_url": "http://127.0.0.1:9", "retries": 0}, "Start the retrieval server"),
+            ({"retriever_url": "http://127.0.0.1:9", "retries": 0}, "rag-r1 index serve"),
             ({"baseline": "one_shot", "prompt": tmp_path / "prompt.txt"}, "--prompt has no {documents}"),
             ({"term": "no_such"}, "no_such"),
         ):

@@ -109,7 +109,7 @@ def test_more_rounds_go_on_where_the_loop_has_ended(loop):
     first = artefacts(loop.out)
     assert loop.run("--rounds", "2") == 0
     second = artefacts(loop.aside())
-    tables = {"rounds.json", "rounds.md", "rounds.png"}
+    tables = {"rounds.json", "rounds.md", "rounds.png", "settings.yaml"}
     assert {name: second[name] for name in first if name not in tables} == {
         name: content for name, content in first.items() if name not in tables
     }

@@ -12,7 +12,7 @@ import yaml
 from examples.agentic_r import run as miniature
 from examples.agentic_r.loop_inputs import LoopInputs, runs_hash
 from examples.agentic_r.markdown import claims_of, draw, markdown, variants_table
-from examples.agentic_r.run import finished_runs, run_arm
+from examples.agentic_r.run import finished_loops, run_arm
 from examples.agentic_r.warm_start import PROTOCOL, made_of
 from examples.common.small_encoder import make_encoder
 from rag_r1.demo.policy import policy_path
@@ -131,7 +131,7 @@ def test_the_page_has_the_recall_of_the_index_that_is_served_and_a_picture(tmp_p
     other = tmp_path / "seed1" / "loop" / "arm.json"
     other.parent.mkdir(parents=True)
     other.write_text(json.dumps(run_of("loop", 1, *rows) | {"made_of": "another"}))
-    runs = finished_runs(tmp_path)
+    runs = finished_loops(tmp_path)
     assert [run["arm"] for run in runs] == ["loop", "control"]
     lines = markdown(runs).splitlines()
     assert "| 0 | loop | round 1, agent | 0.200 | 2.000 | 0.000 | 0.500 |" in lines

@@ -220,7 +220,7 @@ def test_other_settings_and_wrong_arguments_are_refused_by_name(tmp_path: Path, 
             (["--protocol", "absent.yaml"], "absent.yaml"),
             (
                 ["--retriever-url", "http://127.0.0.1:9", "rag_r1.retriever.retries=0"],
-                "Start the retrieval server",
+                "rag-r1 index serve",
             ),
         ):
             assert run_here(teacher, tmp_path, "out", *more) == 1
