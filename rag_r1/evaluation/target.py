@@ -17,7 +17,7 @@ from rag_r1.inference.client import base_address
 from rag_r1.inference.vllm_server import vllm_server
 from rag_r1.io.bounded_http import bounded_http_client
 from rag_r1.io.bounded_json import read_json_file
-from rag_r1.rollouts.checks import server_fault
+from rag_r1.options.server_address import server_fault
 from rag_r1.rollouts.provenance_facts import TIMEOUT_S, get_json
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.markdown import one_line_text

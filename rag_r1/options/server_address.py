@@ -1,4 +1,4 @@
-"""Validates server addresses that come from configurations and command lines.
+"""Validates server addresses that come from configurations and command lines, and says which does not answer.
 
 An address is logged, stored with a run and shown in messages. So it must not hold a password or a key: one
 with a user, a query or a fragment is refused, wherever it is given, and no message repeats what was given.
@@ -62,6 +62,24 @@ def is_server_address(url: object) -> bool:
         return isinstance(url, str) and bool(server_address(url))
     except ValueError:
         return False
+
+
+def is_refused(error: str) -> bool:
+    """Does the text of an error say that nobody listens at the address?"""
+    return any(words in error for words in ("Connect call failed", "Connection refused", "ConnectorError"))
+
+
+def server_fault(what: str, url: str, error: str, start: str, flag: str) -> str:
+    """The sentence for a server that does not answer: its address, why, the command that starts one, and the
+    flag that names it. `{port}` in `start` is that of the address."""
+    why = "connection refused" if is_refused(error) else error
+    try:
+        port = urlsplit(url).port or 80
+    except ValueError:
+        port = 80
+    return (
+        f"no {what} answers at {url} ({why}): start one with `{start.format(port=port)}`, or correct {flag}"
+    )
 
 
 #: The type of an option, or of an argument of a command, that is an address.

@@ -12,12 +12,12 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
-from urllib.parse import urlsplit
 
+from rag_r1.agent import Tool
 from rag_r1.agent.interfaces import call_tool
-from rag_r1.config.agent_setup import AgentSetup
 from rag_r1.config.schema import RagR1Config
 from rag_r1.inference.checkpoints import is_hub_name
+from rag_r1.options.server_address import is_refused, server_fault
 from rag_r1.protocols import Failure, load_protocol
 from rag_r1.protocols.retriever_query import CallContext, Context
 from rag_r1.rewards import RewardError
@@ -112,10 +112,10 @@ async def try_servers(*attempts: Awaitable[Any]) -> list[Any]:
     return results
 
 
-async def try_search(setup: AgentSetup, url: str) -> None:
+async def try_search(tool: Tool, url: str) -> None:
     """One search, before anything has to be paid for. Raises RunError if it fails; `url`: of the retrieval
     server, for the message."""
-    tool, query = setup.tools()["search"], "Which river flows through Paris?"
+    query = "Which river flows through Paris?"
     try:
         [result] = await call_tool(tool, [{"query": query}], Context(lambda: CallContext(query)))
     except Exception as error:  # a tool of the user's own may raise anything
@@ -126,21 +126,3 @@ async def try_search(setup: AgentSetup, url: str) -> None:
             raise RunError(f"the search does not work: {why}. Correct the server, or --retriever-url")
         start = "rag-r1 index serve --index DIR --port {port}"
         raise RunError(server_fault("retrieval server", url, why, start, "--retriever-url"))
-
-
-def is_refused(error: str) -> bool:
-    """Does the text of an error say that nobody listens at the address?"""
-    return any(words in error for words in ("Connect call failed", "Connection refused", "ConnectorError"))
-
-
-def server_fault(what: str, url: str, error: str, start: str, flag: str) -> str:
-    """The sentence for a server that does not answer: its address, why, the command that starts one, and the
-    flag that names it. `{port}` in `start` is that of the address."""
-    why = "connection refused" if is_refused(error) else error
-    try:
-        port = urlsplit(url).port or 80
-    except ValueError:
-        port = 80
-    return (
-        f"no {what} answers at {url} ({why}): start one with `{start.format(port=port)}`, or correct {flag}"
-    )

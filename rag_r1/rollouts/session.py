@@ -174,7 +174,7 @@ async def open_session(
     spending = CostTracker(stop, args.price_in, args.price_out, args.max_cost)
     endpoint = Endpoint(_endpoint_options(args, url), stop, spending, RateLimiter(args.rpm, args.tpm))
     try:
-        search = [try_search(ready.setup, args.retriever_url)] if searches else []
+        search = [try_search(ready.setup.tools()["search"], args.retriever_url)] if searches else []
         sampling = {"model": model, **sampling_of(args)}
         model_server = ready.tokens.answers(args.engine, endpoint, model, body, ready.setup)
         answers, *_ = await try_servers(unless_cancelled(stop, model_server), *search)
@@ -218,7 +218,7 @@ async def check_only(args: RolloutArguments, ready: RunSetup, url: str | None, m
     """What `--check-only` does when the arguments are read: one search, and one request to the model's server
     at `url`, unless it would be started here. Returns 0. Raises RunError with all that does not answer."""
     stop = CancelToken()
-    attempts: list[Awaitable[Any]] = [try_search(ready.setup, args.retriever_url)]
+    attempts: list[Awaitable[Any]] = [try_search(ready.setup.tools()["search"], args.retriever_url)]
     endpoint = Endpoint(_endpoint_options(args, url), stop) if url is not None else None
     try:
         if endpoint is not None:

@@ -99,7 +99,7 @@ class ChatAgent:
         """One search and one token, so that what does not work is known at start. Raises RunError."""
         args = self.args
         probing = self.tokens.answers(args.engine, self._endpoint, args.model, self.body, self.setup)
-        search = try_search(self.setup, args.retriever_url)
+        search = try_search(self.setup.tools()["search"], args.retriever_url)
         self.answers, _ = await try_servers(unless_cancelled(self._endpoint.stop, probing), search)
         requires_token_ids(self.setup, self.answers)
 

@@ -10,8 +10,9 @@ import pytest
 
 from rag_r1.evaluation import command as evaluation
 from rag_r1.inference.checkpoints import is_hub_name, local_model
+from rag_r1.options.server_address import server_fault
 from rag_r1.retriever.data import command as retriever_data
-from rag_r1.rollouts.checks import StartError, server_fault, try_servers
+from rag_r1.rollouts.checks import StartError, try_servers
 from rag_r1.runs.errors import RunError
 from rag_r1.sft import filter_command, traces_command
 from tests.fakes.scripted_vllm import Policy
@@ -70,6 +71,16 @@ def test_check_only_asks_each_server_once_and_writes_nothing(tmp_path, capsys):
         assert evaluation.main([*flags, *common, "--check-only"]) == 0
     assert "all checks passed: 1 questions" in capsys.readouterr().out
     assert not (tmp_path / "out").exists()
+
+
+def test_a_file_or_a_run_that_is_not_there_is_said_so(tmp_path, capsys):
+    main, server = COMMANDS["eval"]
+    assert (
+        main([*server, "--questions", "none.parquet", "--engine", "chat", "--out", str(tmp_path / "o")]) == 1
+    )
+    assert "none.parquet: there is no such file" in capsys.readouterr().err
+    assert evaluation.main(["compare", "no_run", "no_run_either"]) == 1
+    assert "there is no run in no_run, no_run_either" in capsys.readouterr().err
 
 
 def test_all_servers_are_tried_and_other_errors_pass():

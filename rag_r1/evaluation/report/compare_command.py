@@ -83,6 +83,8 @@ def intended_differences(
 ) -> dict[str, list[Any]]:
     """The keys in which the cards differ, with the values of all runs, None without a card. Raises RunError
     if not all are intended, or if a name in `differs` is no key."""
+    if missing := [str(run) for run in runs if not run.exists()]:
+        raise RunError(f"there is no run in {', '.join(missing)}: give the folders of finished runs")
     names = [name.strip() for text in differs for name in text.split(",") if name.strip()]
     known = [card for card in cards if card is not None]
     _check_keys(known, names)

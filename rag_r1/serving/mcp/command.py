@@ -115,6 +115,7 @@ async def open_server(args: McpArguments) -> AsyncIterator[Any]:
     from rag_r1.config.schema import RagR1Config
     from rag_r1.evaluation.validation_limits import validation_limits
     from rag_r1.rollouts.arguments import block_of
+    from rag_r1.rollouts.checks import try_search
     from rag_r1.serving.agent import open_agent
     from rag_r1.serving.mcp.server import make_server
     from rag_r1.tools import close_tools, shared_searcher, shared_tools
@@ -124,6 +125,11 @@ async def open_server(args: McpArguments) -> AsyncIterator[Any]:
     searcher = shared_searcher(config.validation_retriever)
     async with AsyncExitStack() as stack:
         stack.push_async_callback(close_tools, shared_tools(config.validation_retriever, config.tools))
+        if args.base_url is None:  # the agent's own start tries the search
+            try:
+                await try_search(searcher, args.retriever_url)
+            except RunError as error:  # the server may come later: each call says what is wrong then
+                print(f"warning: {error}", file=sys.stderr)
         player = await stack.enter_async_context(open_agent(as_eval)) if args.base_url is not None else None
         yield make_server(searcher, player.play if player else None, concurrency=args.in_flight)
 

@@ -16,6 +16,7 @@ import httpx
 from rag_r1.io.bounded_http import bounded_http_client
 from rag_r1.io.bounded_json import read_json
 from rag_r1.io.retry import retry_after
+from rag_r1.options.server_address import server_fault
 from rag_r1.protocols.actions import well_formed
 
 #: A longer line, in bytes, is none of this API's; nor is an answer of more lines, or a longer refusal.
@@ -55,7 +56,10 @@ def stream_answer(
                 raise _refused(response)
             yield from _pieces(_lines(response.iter_raw()))
     except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
-        raise ChatError(f"no answer from {url}: {type(error).__name__}: {error}") from error
+        why = f"{type(error).__name__}: {error}"
+        if isinstance(error, httpx.ConnectError):
+            raise ChatError(server_fault("chat", url, why, "rag-r1 serve --port {port}", "--url")) from error
+        raise ChatError(f"no answer from {url}: {why}") from error
 
 
 def _lines(pieces: Iterator[bytes]) -> Iterator[str]:

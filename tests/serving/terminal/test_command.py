@@ -89,7 +89,7 @@ def test_ctrl_c_stops_an_answer_and_not_the_chat(chat, monkeypatch):
 
 def test_a_server_that_is_away_is_an_error_with_its_address(capsys):
     assert main(["--url", "http://127.0.0.1:9", "--ask", QUESTION]) == 1
-    assert "error: no answer from http://127.0.0.1:9" in capsys.readouterr().out
+    assert "no chat answers at http://127.0.0.1:9 (connection refused)" in capsys.readouterr().out
 
 
 def odd(answer: bytes, status: int = 200) -> OpenAIServer:

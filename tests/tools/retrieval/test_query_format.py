@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from types import SimpleNamespace
 
 import pytest
 
@@ -141,11 +140,11 @@ def test_a_server_that_tells_no_separator_fails_the_search_and_is_never_sent_the
     assert words in failure.detail and failure.detail.endswith("or set it to false")
 
 
-def test_an_evaluation_does_not_start_with_such_a_server():
+async def test_an_evaluation_does_not_start_with_such_a_server():
     with served({"backend": "bm25", "separator": None}) as server:
-        setup = SimpleNamespace(tools=lambda: shared_tools(options(server), {}))
+        search = shared_tools(options(server), {})["search"]
         with pytest.raises(RunError, match="does not work: .*kind bm25, has no separator; serve a dense"):
-            asyncio.run(try_search(setup, "http://127.0.0.1:9"))
+            await try_search(search, "http://127.0.0.1:9")
         assert queries(server) == []
 
 
