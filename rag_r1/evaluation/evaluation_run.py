@@ -10,7 +10,7 @@ from rag_r1.evaluation.baselines import agent_condition, baseline
 from rag_r1.evaluation.condition_run import prepare_evaluation, read_annotations, run_condition
 from rag_r1.evaluation.eval_arguments import EvalArguments
 from rag_r1.evaluation.probes.suite import gather_passages, make_search_card
-from rag_r1.evaluation.target import resolve_model, serve_model
+from rag_r1.evaluation.target import check_judge, resolve_model, serve_model
 from rag_r1.rollouts.checks import all_problems
 from rag_r1.rollouts.session import check_only
 from rag_r1.tools.retrieval.local_server import retrieval_process
@@ -21,8 +21,10 @@ SEARCH_LOG = "retriever.log"
 
 async def evaluate(args: EvalArguments) -> int:
     """Evaluate as the arguments say; returns the exit status. Raises RunError."""
+    checks = [partial(check, args) for check in (check_judge, resolve_model, read_annotations)]
     with ExitStack() as servers:
-        with all_problems(args, {}, [partial(resolve_model, args), partial(read_annotations, args)]):
+        with all_problems(args, {}, checks):
+            check_judge(args)
             args = resolve_model(args)
             args = servers.enter_context(_served_search(args))
             ready = prepare_evaluation(args)

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import httpx
 
 from rag_r1.evaluation.eval_arguments import PolicyArguments
+from rag_r1.evaluation.judge_arguments import JudgeArguments
 from rag_r1.inference.checkpoints import local_model, model_folder
 from rag_r1.inference.client import base_address
 from rag_r1.inference.vllm_server import vllm_server
@@ -90,9 +91,15 @@ def vllm_version(url: str, key_variable: str) -> str | None:
     return one_line_text(version) if isinstance(version, str) else None
 
 
-def _get(address: str, key_variable: str) -> Any:
-    """What a server answers to a GET; None if it is no JSON, or an error. Raises RunError if there is no
-    server."""
+def check_judge(args: JudgeArguments) -> None:
+    """Raises RunError if there is to be a judge and no server answers at its address."""
+    if args.judge_url is not None:
+        _get(f"{base_address(args.judge_url)}/models", args.judge_api_key_env, "judge", "--judge-url")
+
+
+def _get(address: str, key_variable: str, what: str = "model server", flag: str = "--base-url") -> Any:
+    """What a server answers to a GET; None if it is no JSON, or an error. Raises RunError, with the name of
+    the server and its flag, if there is none."""
     key = os.environ.get(key_variable, "").strip()
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     try:
@@ -101,7 +108,7 @@ def _get(address: str, key_variable: str) -> Any:
     except httpx.ConnectError as error:
         start = "vllm serve MODEL --port {port}"
         where = address.removesuffix("/models")
-        raise RunError(server_fault("model server", where, str(error), start, "--base-url")) from error
+        raise RunError(server_fault(what, where, str(error), start, flag)) from error
     except (httpx.HTTPError, httpx.InvalidURL, OSError, UnicodeError):
         return None
     return answer if status == 200 else None

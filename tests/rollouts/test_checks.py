@@ -73,6 +73,15 @@ def test_check_only_asks_each_server_once_and_writes_nothing(tmp_path, capsys):
     assert not (tmp_path / "out").exists()
 
 
+def test_a_dead_judge_and_a_dead_model_server_are_both_named(tmp_path, capsys):
+    main, server = COMMANDS["eval"]
+    judge = ["--judge-url", f"{DEAD}9/v1", "--judge-model", "j"]
+    flags = ["--questions", __file__, "--engine", "chat", "--out", str(tmp_path / "o")]
+    assert main([*server, *flags, *judge]) == 1
+    message = capsys.readouterr().err
+    assert f"no judge answers at {DEAD}9/v1" in message and f"no model server answers at {DEAD}/v1" in message
+
+
 def test_a_file_or_a_run_that_is_not_there_is_said_so(tmp_path, capsys):
     main, server = COMMANDS["eval"]
     assert (
