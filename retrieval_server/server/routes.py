@@ -10,7 +10,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi import Path as InPath
-from fastapi.responses import JSONResponse, PlainTextResponse
+from fastapi.responses import JSONResponse, PlainTextResponse, RedirectResponse
 
 from retrieval_server.engine.metrics import CONTENT_TYPE
 from retrieval_server.errors import RequestError
@@ -116,6 +116,10 @@ def add_health_routes(app: FastAPI, services: Services) -> None:
         max_queries=services.search.limits.max_queries,
         max_topk=services.search.limits.max_topk,
     )
+
+    @app.get("/", include_in_schema=False)
+    async def page() -> RedirectResponse:
+        return RedirectResponse("docs")  # for people who open the address in a browser
 
     @app.get("/health", summary="Is the process alive, and what does it accept?")
     async def health() -> Health:

@@ -20,7 +20,9 @@ from retrieval_server.server.error_responses import error_response
 from retrieval_server.server.log_format import NOTE, RequestNote, request_log
 
 #: Answered without the token: probes send none, and the API page holds no data.
-OPEN_PATHS = frozenset({"/health", "/ready", "/docs", "/docs/oauth2-redirect", "/redoc", "/openapi.json"})
+OPEN_PATHS = frozenset(
+    {"/", "/health", "/ready", "/docs", "/docs/oauth2-redirect", "/redoc", "/openapi.json"}
+)
 _GOOD_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 
 

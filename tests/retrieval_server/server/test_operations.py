@@ -47,7 +47,7 @@ def test_with_the_token_all_works_and_probes_need_none(guarded):
     assert guarded.post("/retrieve", json=ASK, headers=with_token).status_code == 200
     page = guarded.get("/metrics", headers={"authorization": f"bearer  {SECRET}"})  # the scheme in any case
     assert page.status_code == 200 and "retrieval_queries_total" in page.text
-    for path in ("/health", "/ready", "/docs", "/openapi.json"):
+    for path in ("/", "/health", "/ready", "/docs", "/openapi.json"):
         assert guarded.get(path).status_code == 200
     schemes = guarded.get("/openapi.json").json()["components"]["securitySchemes"]
     assert [scheme["scheme"] for scheme in schemes.values()] == ["bearer"]
