@@ -152,15 +152,13 @@ def step_answers_of(metadata: Any) -> list[str]:
 
 
 def row_fault(row: Mapping[str, Any]) -> str | None:
-    """Why a row cannot be trained on, or None. Such a row does not end a run."""
-    info = row.get("extra_info") or {}
-    if not isinstance(info.get("question"), str) or not info["question"].strip():
+    """Why a row cannot be trained on, or None. Such a row does not end a run. Raises nothing, whatever the
+    row contains; an answer counts if `QuestionRow.from_row` reads it."""
+    info = row.get("extra_info")
+    question = info.get("question") if isinstance(info, Mapping) else None
+    if not isinstance(question, str) or not question.strip():
         return "extra_info.question is empty"
-    reward_model = row.get("reward_model") or {}
-    truth = reward_model.get("ground_truth")
-    target = _plain(truth.get("target") if isinstance(truth, Mapping) else truth)
-    golds = [target] if isinstance(target, str) else target
-    if not golds or not all(isinstance(gold, str) and gold.strip() for gold in golds):
+    if not golds_of(row.get("reward_model")):
         return "reward_model.ground_truth.target is empty"
     return None
 
@@ -181,7 +179,7 @@ def write_rows(path: str | Path, rows: Iterable[QuestionRow]) -> None:
     import pyarrow.parquet as pq
 
     rows = list(rows)
-    table = pa.Table.from_pylist([row.to_row() for row in rows], schema=_schema(rows))
+    table = pa.Table.from_pylist([row.to_row() for row in rows], schema=_schema_of(rows))
     with atomic_file(Path(path)) as part:
         pq.write_table(table, part)
 
@@ -203,7 +201,7 @@ class RowWriter:
     def __enter__(self) -> RowWriter:
         import pyarrow.parquet as pq
 
-        self._declared = _layout([(name, _arrow_type(kind)) for name, kind in self._metadata.items()])
+        self._declared = _schema([(name, _arrow_type(kind)) for name, kind in self._metadata.items()])
         with ExitStack() as files:
             part = files.enter_context(atomic_file(self.path))
             self._file = files.enter_context(pq.ParquetWriter(part, self._declared))
@@ -228,7 +226,7 @@ class RowWriter:
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         with self._open:
             if error is not None:
-                raise error
+                raise error  # inside the stack, so that atomic_file discards the part
             if self._rows:
                 self._flush()
 
@@ -245,12 +243,12 @@ def read_rows(path: str | Path) -> Iterator[dict[str, Any]]:
             yield from batch.to_pylist()
 
 
-def _schema(rows: Sequence[QuestionRow]) -> pa.Schema:
+def _schema_of(rows: Sequence[QuestionRow]) -> pa.Schema:
     """The columns, with the metadata of the rows in `extra_info`."""
     import pyarrow as pa
 
-    more = pa.array([dict(row.metadata) for row in rows]).type if rows else ()
-    return _layout([(of.name, of.type) for of in more])
+    metadata_type = pa.array([dict(row.metadata) for row in rows]).type if rows else ()
+    return _schema([(key.name, key.type) for key in metadata_type])
 
 
 def _arrow_type(kind: Any) -> pa.DataType:
@@ -260,8 +258,8 @@ def _arrow_type(kind: Any) -> pa.DataType:
     return pa.list_(_arrow_type(kind[0])) if isinstance(kind, list) else pa.type_for_alias(kind)
 
 
-def _layout(more: Sequence[tuple[str, pa.DataType]]) -> pa.Schema:
-    """The columns, with `more` keys in `extra_info`."""
+def _schema(extra_info_fields: Sequence[tuple[str, pa.DataType]]) -> pa.Schema:
+    """The columns, with these further keys in `extra_info`."""
     import pyarrow as pa
 
     text = pa.string()
@@ -280,7 +278,7 @@ def _layout(more: Sequence[tuple[str, pa.DataType]]) -> pa.Schema:
             ("prompt", pa.list_(message)),
             ("ability", text),
             ("reward_model", pa.struct([("style", text), ("ground_truth", truth)])),
-            ("extra_info", pa.struct([*info_fields, *more])),
+            ("extra_info", pa.struct([*info_fields, *extra_info_fields])),
             ("agent_name", text),
         ]
     )

@@ -145,6 +145,8 @@ cells = st.recursive(
 @given(st.dictionaries(st.sampled_from(COLUMNS), cells))
 def test_any_row_can_be_read(row):
     read = QuestionRow.from_row(row)
+    if row_fault(row) is None:
+        assert read.question.strip() and read.golds
     assert isinstance(read.question, str) and isinstance(read.id, str) and read.split
     assert all(isinstance(gold, str) and gold.strip() for gold in read.golds)
     assert read.prompt == () or usable_prompt(list(read.prompt))
@@ -169,11 +171,39 @@ def test_a_row_without_a_question_is_told(question):
 
 
 @pytest.mark.parametrize(
-    "truth", [None, "", [], {}, {"target": None}, {"target": []}, {"target": [" "]}, {"target": ["x", None]}]
+    "truth",
+    [
+        None,
+        "",
+        [],
+        {},
+        {"target": None},
+        {"target": []},
+        {"target": [" "]},
+        {"target": [None]},
+        {"text": "x"},
+    ],
 )
 def test_a_row_without_golds_is_told(truth):
     row = {**ROW.to_row(), "reward_model": {"ground_truth": truth}}
     assert row_fault(row) == "reward_model.ground_truth.target is empty"
+
+
+@pytest.mark.parametrize(
+    ("target", "golds"), [(5, ("5",)), ([5], ("5",)), ([["a"]], ("a",)), (["x", None], ("x",))]
+)
+def test_a_row_has_no_fault_if_its_golds_can_be_read(target, golds):
+    row = {**ROW.to_row(), "reward_model": {"ground_truth": {"target": target}}}
+    assert row_fault(row) is None and QuestionRow.from_row(row).golds == golds
+
+
+@pytest.mark.parametrize(
+    ("column", "fault"),
+    [("extra_info", "extra_info.question"), ("reward_model", "reward_model.ground_truth.target")],
+)
+@pytest.mark.parametrize("value", [None, '{"question": "Who?"}', 5, ["x"], np.array(["x"], dtype=object)])
+def test_a_row_with_a_column_of_another_type_is_told(column, fault, value):
+    assert row_fault({**ROW.to_row(), column: value}) == f"{fault} is empty"
 
 
 def test_a_file_of_ones_own_may_leave_columns_out(tmp_path: Path):
