@@ -32,25 +32,27 @@ PATH = "/chat/completions"
 GO_ON = "Continue."
 #: OpenAI's API takes no more stop strings.
 MAX_STOPS = 4
+#: generate raises EngineFailure for this finish; the text only has to be non-empty.
+_WITHHELD = "-"
 
 
 class ChatEngine:
     """Plays one episode; see the top of the module. `messages`: the prompt, with the question neutralised;
-    `sampling`: keys of each request (model, temperature, ...); `more`: the user's own, of which null removes
-    a key."""
+    `sampling`: keys of each request (model, temperature, ...); `extra_body`: the user's own, of which null
+    removes a key."""
 
     def __init__(
         self,
-        exchanges: EpisodeClient,
+        client: EpisodeClient,
         codec: Codec,
         protocol: Protocol,
         messages: Sequence[Mapping[str, Any]],
         sampling: Mapping[str, Any],
         seed: int,
-        more: Mapping[str, Any] | None = None,
+        extra_body: Mapping[str, Any] | None = None,
     ):
-        self.exchanges, self.codec, self.protocol = exchanges, codec, protocol
-        self.sampling, self.seed, self.more = dict(sampling), seed, dict(more or {})
+        self.client, self.codec, self.protocol = client, codec, protocol
+        self.sampling, self.seed, self.extra_body = dict(sampling), seed, dict(extra_body or {})
         self._prompt = [{"role": m["role"], "content": m["content"]} for m in messages]
         self._said: list[dict[str, str]] = []
         #: The context at the end of the last generation.
@@ -61,15 +63,16 @@ class ChatEngine:
         """The policy's next turn. Raises EngineFailure."""
         said = self._conversation(context)
         conversation = [*self._prompt, *said]
-        most = -(-max_tokens // PER_TOKEN) if isinstance(self.codec, CharacterCodec) else max_tokens
+        request_tokens = self._request_tokens(max_tokens)
         body = {
             **self.sampling,
             "messages": conversation,
-            "max_tokens": most,
+            "max_tokens": request_tokens,
             "stop": list(stop)[:MAX_STOPS] or None,
             "seed": turn_seed(self.seed, len(conversation)),
         }
-        reply = await self.exchanges.ask(PATH, merge_body(body, self.more), read_chat, most)
+        body = merge_body(body, self.extra_body)
+        reply = await self.client.ask(PATH, body, read_chat, request_tokens)
         if reply.finish == "content_filter":
             raise EngineFailure("the endpoint's filter has withheld the answer")
         text = close_at_stop(reply, self.protocol, stop)
@@ -82,6 +85,10 @@ class ChatEngine:
     def recall(self, context: list[int], ids: list[int]) -> None:
         """A turn of the policy that was played before: it is part of the conversation."""
         self._keep(context, self._conversation(context), ids)
+
+    def _request_tokens(self, max_tokens: int) -> int:
+        """The limit in the endpoint's tokens; a character codec counts characters."""
+        return -(-max_tokens // PER_TOKEN) if isinstance(self.codec, CharacterCodec) else max_tokens
 
     def _keep(self, context: list[int], said: Sequence[dict[str, str]], ids: list[int]) -> None:
         if self._known is None:
@@ -113,7 +120,7 @@ def read_chat(data: Any) -> Reply:
     choice = first_choice(data)
     content = message_text(choice)
     if content is None and choice.get("finish_reason") == "content_filter":
-        content = "-"
+        content = _WITHHELD
     if content is None:
         raise ValueError("its message has no content")
     if not content.strip():
@@ -132,10 +139,10 @@ def close_at_stop(reply: Reply, protocol: Protocol, stop: Sequence[str]) -> str:
         return text
     if reply.knows_stop:
         return text + (reply.stopped_at if reply.stopped_at in stop else "")
-    return text + _open_tag(text, protocol)
+    return text + _missing_closing_tag(text, protocol)
 
 
-def _open_tag(text: str, protocol: Protocol) -> str:
+def _missing_closing_tag(text: str, protocol: Protocol) -> str:
     """The closing tag of the block that acts and is open at the end of the text; empty if none is. A tag
     behind its opening shows that the opening was only mentioned (`<think> I could <search> </think>`)."""
     block = max(protocol.acting, key=lambda block: text.rfind(block.open))
@@ -143,9 +150,9 @@ def _open_tag(text: str, protocol: Protocol) -> str:
     if at < 0:
         return ""
     body = text[at + len(block.open) :]
-    rest = (tag for other in protocol.blocks for tag in (other.open, other.close))
-    closed = block.close in protocol.stop and not any(tag in body for tag in rest)
-    return block.close if closed else ""
+    tags = (tag for other in protocol.blocks for tag in (other.open, other.close))
+    was_cut = block.close in protocol.stop and not any(tag in body for tag in tags)
+    return block.close if was_cut else ""
 
 
 def _without_opening(text: str, opening: str) -> str:

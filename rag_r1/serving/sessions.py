@@ -124,7 +124,7 @@ class ChatSessions:
             temperature=parameters.temperature,
             seed=parameters.seed,
             observer=streamer,
-            on_text=streamer.begins,
+            on_text=streamer.generation_started,
         )
 
     def _ended(self, chat: ChatSession, task: asyncio.Task[Trajectory]) -> None:
@@ -163,7 +163,7 @@ class ChatSessions:
             if event is None:
                 break
             if event.kind == "reasoning":
-                apart = event.begins and not is_first
+                apart = event.starts_turn and not is_first
                 yield chunks.delta(reasoning_content=_BREAK + event.text if apart else event.text)
                 is_first = False
             else:
@@ -195,5 +195,5 @@ def reasoning_text(chat: ChatSession) -> str:
     text = ""
     while not chat.events.empty():
         if (event := chat.events.get_nowait()) is not None and event.kind == "reasoning":
-            text += _BREAK + event.text if event.begins and text else event.text
+            text += _BREAK + event.text if event.starts_turn and text else event.text
     return text

@@ -34,19 +34,19 @@ _ACTIONS = ("call", "answer")
 
 @dataclass(frozen=True)
 class StreamEvent:
-    """One thing to show: reasoning has `text`, and whether a turn `begins` with it; everything else has
+    """One thing to show: reasoning has `text`, and whether it `starts_turn`; everything else has
     `data`."""
 
     kind: str
     text: str = ""
-    begins: bool = False
+    starts_turn: bool = False
     data: dict[str, Any] = field(default_factory=dict)
 
 
 class EventStreamer:
-    """An observer of one episode that passes on what is to be shown. `begins` is called when a generation
-    begins, if the engine reports it, and returns the function for its pieces; text that the engine does not
-    report is shown at the end of the turn."""
+    """An observer of one episode that passes on what is to be shown. `generation_started` is called when a
+    generation starts, if the engine reports it, and returns the function for its pieces; text that the engine
+    does not report is shown at the end of the turn."""
 
     def __init__(self, protocol: Protocol, show: Callable[[StreamEvent], None]):
         self.protocol, self.show = protocol, show
@@ -66,21 +66,21 @@ class EventStreamer:
         elif event.kind == "rewrite":
             self.show(StreamEvent("rewrite", data={"turn": turn, "removed": data["removed"]}))
 
-    def begins(self) -> Callable[[str], None]:
-        """A generation begins, perhaps anew. What was shown of the turn before stays: of this one is shown
-        what goes beyond it, if it begins in the same way."""
+    def generation_started(self) -> Callable[[str], None]:
+        """A generation starts, perhaps a second attempt at the same turn. Text already shown is not shown
+        again; if the new attempt differs from it, the rest is not shown."""
         growing, text_sent = StreamingReasoning(self.protocol), "".join(self._pieces)
-        same = 0  # characters of `text_sent` that have come again
+        repeated = 0  # characters of `text_sent` that have come again
 
         def add_piece(piece: str) -> None:
-            nonlocal same
-            new = growing.feed(piece)
-            again, new = new[: len(text_sent) - same], new[len(text_sent) - same :]
-            if not text_sent.startswith(again, same):
+            nonlocal repeated
+            new, left = growing.feed(piece), len(text_sent) - repeated
+            repeat, rest = new[:left], new[left:]
+            if not text_sent.startswith(repeat, repeated):
                 growing.ended = True  # it says something else, which is not shown
                 return
-            same += len(again)
-            self._show_reasoning(new)
+            repeated += len(repeat)
+            self._show_reasoning(rest)
 
         return add_piece
 
@@ -92,7 +92,7 @@ class EventStreamer:
 
     def _show_reasoning(self, new: str) -> None:
         if new:
-            self.show(StreamEvent("reasoning", new, begins=not self._pieces))
+            self.show(StreamEvent("reasoning", new, starts_turn=not self._pieces))
             self._pieces.append(new)
 
 
@@ -108,8 +108,9 @@ def turn_reasoning(text: str, protocol: Protocol) -> str:
 
 
 class StreamingReasoning:
-    """The same of a turn that is not complete: up to its call or answer, and without an end that may become
-    a tag or be white space at the end. Each character is looked at about once, however long the turn is.
+    """`turn_reasoning` for a turn that is still growing: emits text up to the call or answer, and holds back
+    what may yet become a tag or trailing white space. Each character is looked at about once, however long
+    the turn is.
 
     `ended`: nothing more comes."""
 
@@ -197,11 +198,11 @@ def citations(record: Trajectory, golds: Sequence[str] = ()) -> dict[str, Any]:
             if cover_exact_match(document.contents, [record.answer], ordered=True):
                 place = {"turn": turn, "call": call, "rank": rank}
                 passages.append({**place, "id": document.id, "title": title_of(document)})
-    about = {"answer": record.answer, "passages": passages, "grounded": bool(passages) if citable else None}
+    event = {"answer": record.answer, "passages": passages, "grounded": bool(passages) if citable else None}
     if golds:
         right = exact_match(record.answer, golds)
-        about |= {"verdict": "right" if right else "wrong", "golds": list(golds)}
-    return about
+        event |= {"verdict": "right" if right else "wrong", "golds": list(golds)}
+    return event
 
 
 def _documents(record: Trajectory) -> Iterator[tuple[int, int, int, Document]]:

@@ -52,26 +52,26 @@ TURNS = (
 def test_reasoning_that_grows_shows_no_tag_and_takes_nothing_back(text: str):
     events = []
     streamer = EventStreamer(MQ, events.append)
-    grown = streamer.begins()
+    grown = streamer.generation_started()
     for character in text:
         grown(character)
     streamer(Event("id", "tokens", 0, {"text": text}))
     assert "".join(event.text for event in events) == turn_reasoning(text, MQ)
-    assert [event.begins for event in events] == [True] + [False] * (len(events) - 1)
+    assert [event.starts_turn for event in events] == [True] + [False] * (len(events) - 1)
     assert len(events) > 5
 
 
-def test_a_turn_that_the_engine_begins_anew_is_not_shown_twice():
+def test_a_turn_that_the_engine_starts_again_is_not_shown_twice():
     events = []
     streamer = EventStreamer(MQ, events.append)
     for pieces in (["<think> I", " need"], ["<think> I"], ["<think>", " I ne", "ed to"], ["<think> no", "w"]):
-        grown = streamer.begins()
+        grown = streamer.generation_started()
         for piece in pieces:
             grown(piece)
     assert "".join(event.text for event in events) == "I need to"
     streamer(Event("id", "turn", 1, {"room": 1}))
-    streamer.begins()("<think> no")
-    assert events[-1].text == "no" and events[-1].begins
+    streamer.generation_started()("<think> no")
+    assert events[-1].text == "no" and events[-1].starts_turn
 
 
 def test_a_call_is_no_reasoning_before_it_is_complete():
