@@ -62,17 +62,19 @@ class OneShotRequest:
         record.failed(self.failure.kind, self.failure.detail)
         return record
 
-    def prepend_passages(self, record: Trajectory) -> None:
+    def prepend_search_turn(self, record: Trajectory) -> None:
         """Make the search the first turn of the record."""
         record.turns.insert(0, self.turn)
-        record.failures = [FailureRecord(n.kind, n.turn + 1, n.detail) for n in record.failures]
+        record.failures = [
+            FailureRecord(failure.kind, failure.turn + 1, failure.detail) for failure in record.failures
+        ]
         if self.failure is not None:
             record.failures.insert(0, FailureRecord(self.failure.kind, 0, self.failure.detail[:200]))
         record.seconds += self.turn.tool_s
         record.retries += self.retries
 
 
-async def make_one_shot(ask: EpisodeRequest, setup: AgentSetup) -> OneShotRequest:
+async def prepare_one_shot(request: EpisodeRequest, setup: AgentSetup) -> OneShotRequest:
     """Search for the question and put what is found into the messages. Raises nothing but its own
     cancellation."""
     retries = 0
@@ -82,10 +84,10 @@ async def make_one_shot(ask: EpisodeRequest, setup: AgentSetup) -> OneShotReques
         retries += 1
         await asyncio.sleep(setup.failures.delay(attempt))
 
-    call = CallRecord(SEARCH, {"query": ask.question})
+    call = CallRecord(SEARCH, {"query": request.question})
     turn = Turn("", Search.kind, [call])
     started = time.perf_counter()
-    guard = ToolExecutor(setup.tools(), setup.failures, wait, lambda: CallContext(ask.question))
+    guard = ToolExecutor(setup.tools(), setup.failures, wait, lambda: CallContext(request.question))
     [result] = await guard.call([call])
     turn.tool_s = time.perf_counter() - started
     failure = result if isinstance(result, Failure) else None
@@ -94,44 +96,50 @@ async def make_one_shot(ask: EpisodeRequest, setup: AgentSetup) -> OneShotReques
         passages = failure.reason
     else:
         try:
-            passages, call.documents = _fitted(ask, setup, result)
+            passages, call.documents = _fit_passages(request, setup, result)
         except Exception as error:  # of the tokenizer, or a bug, as in the turn loop
-            logger.exception("the passages of %s", ask.id)
+            logger.exception("the passages of %s", request.id)
             passages, failure = "", Failure("", "error", error_line(error))
-    plain_setup = replace(setup, own_prompt=False)  # with the messages of the ask
-    messages = _messages(ask, setup, passages)
+    plain_setup = replace(setup, own_prompt=False)  # with the messages of the request
+    messages = _messages(request, setup, passages)
     return OneShotRequest(
-        replace(ask, messages=messages, setup=plain_setup), plain_setup, turn, retries, failure
+        replace(request, messages=messages, setup=plain_setup), plain_setup, turn, retries, failure
     )
 
 
-def _fitted(
-    ask: EpisodeRequest, setup: AgentSetup, documents: Sequence[Document]
+def _fit_passages(
+    request: EpisodeRequest, setup: AgentSetup, documents: Sequence[Document]
 ) -> tuple[str, list[Document]]:
-    """The passages as text, neutralised, and those that it shows: as many as a search of the agent may show
-    and the prompt has room for."""
-    shows = replace(setup.protocol, format=_FORMAT, turns="text", chat_turns=None)
-    room = setup.budget.max_query_observation_tokens
-    if (most := setup.budget.most_prompt_tokens) is not None:
-        plain_setup = replace(setup, own_prompt=False)
-        try:
-            room = min(
-                room, most - len(plain_setup.prompt_ids(ask.question, _messages(ask, setup, ""))) - _MARGIN
-            )
-        except ValueError:  # a question that is too long: the episode begins with it, and says so
-            room = 0
+    """The passages' text, and the documents that fit into it."""
+    as_text = replace(setup.protocol, format=_FORMAT, turns="text", chat_turns=None)
+    room = _room(request, setup)
     fitted = None
     if room > 0:
-        fitted = fit_observation(shows, [ask.question], [documents], setup.codec.encode, room, room)
+        fitted = fit_observation(as_text, [request.question], [documents], setup.codec.encode, room, room)
     fitting = fitted[1][0] if fitted else []
-    return shows.observation([ask.question], [fitting]), fitting
+    return as_text.observation([request.question], [fitting]), fitting
 
 
-def _messages(ask: EpisodeRequest, setup: AgentSetup, passages: str) -> tuple[dict[str, str], ...]:
+def _room(request: EpisodeRequest, setup: AgentSetup) -> int:
+    """Tokens that the passages may take: no more than those of a search of the agent, or than the prompt has
+    room for."""
+    room = setup.budget.max_query_observation_tokens
+    most = setup.budget.most_prompt_tokens
+    if most is None:
+        return room
+    plain_setup = replace(setup, own_prompt=False)
+    try:
+        prompt_ids = plain_setup.prompt_ids(request.question, _messages(request, setup, ""))
+    except ValueError:  # a question that is too long: the episode begins with it, and says so
+        return 0
+    return min(room, most - len(prompt_ids) - _MARGIN)
+
+
+def _messages(request: EpisodeRequest, setup: AgentSetup, passages: str) -> tuple[dict[str, str], ...]:
     """The prompt's messages. Question and passages are put in at once, so that neither is searched for the
     place of the other."""
     protocol = setup.protocol
-    parts = {"{question}": protocol.neutralise(ask.question), PLACE: passages}
+    parts = {"{question}": protocol.neutralise(request.question), PLACE: passages}
     text = re.sub("|".join(map(re.escape, parts)), lambda match: parts[match[0]], protocol.user_prompt)
     system = [{"role": "system", "content": protocol.system_prompt}] if protocol.system_prompt else []
     return (*system, {"role": "user", "content": text})

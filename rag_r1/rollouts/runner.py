@@ -28,7 +28,7 @@ from rag_r1.inference.cost_limit import CostTracker
 from rag_r1.inference.rate_limit import CancelToken
 from rag_r1.rewards import RewardSum
 from rag_r1.rollouts.concurrency import Job, JobPool, T
-from rag_r1.rollouts.one_shot import make_one_shot
+from rag_r1.rollouts.one_shot import prepare_one_shot
 from rag_r1.rollouts.requests import EpisodeRequest, seeded_fraction
 from rag_r1.runs.folder import EpisodeOutcome, RunFolder
 from rag_r1.runs.response_cache import Usage
@@ -127,7 +127,7 @@ class EpisodeRunner:
 
     async def _episode(self, ask: EpisodeRequest, number: int) -> EpisodeOutcome:
         setup = ask.setup or self.setup
-        first = await make_one_shot(ask, setup) if ask.search_first else None
+        first = await prepare_one_shot(ask, setup) if ask.search_first else None
         if first:
             ask, setup = first.ask, first.setup
         engines: list[Engine] = []
@@ -142,7 +142,7 @@ class EpisodeRunner:
         else:
             record = await sample_paths(path, setup.budget.paths, setup.failures.mask)
             if first:
-                first.prepend_passages(record)
+                first.prepend_search_turn(record)
         right = await self._judge(record, ask, setup.failures.mask)
         context = {
             "question_id": ask.question_id,

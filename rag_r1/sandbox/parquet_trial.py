@@ -1,4 +1,4 @@
-"""A trial of a parquet file, in a worker (rag_r1/sandbox): what its rows take once they are unpacked.
+"""Reads a parquet file in a worker to find out whether its rows unpack to too much.
 
 A kilobyte of parquet can hold one long text that a million rows refer to, or a list of a billion nulls, and
 nothing that the file says about itself need be true. So its columns are read here, each row group and column
@@ -15,8 +15,9 @@ from typing import Any
 MAX_COLUMNS = 10_000
 #: Most bytes and values of a batch of one column. As Python's objects, the values take about 200 MB.
 MAX_BATCH_BYTES, MAX_BATCH_VALUES = 512 << 20, 2_000_000
-#: Most bytes that all batches take together: so many, and so many for each byte of the file.
-_TOTAL_BYTES, _BYTES_OF_A_BYTE = 1 << 30, 1000
+#: A file may unpack to this many bytes, plus this many for each of its own.
+_FREE_BYTES = 1 << 30
+_MAX_EXPANSION = 1000
 
 
 class ParquetLimitError(ValueError):
@@ -32,7 +33,7 @@ def try_out(path: str, columns: Sequence[str], batch_rows: int) -> None:
 
     pa.set_cpu_count(1)
     name = os.fsdecode(path.encode("latin-1"))
-    bytes_left = _TOTAL_BYTES + _BYTES_OF_A_BYTE * os.path.getsize(name)
+    bytes_left = _FREE_BYTES + _MAX_EXPANSION * os.path.getsize(name)
     try:
         with pq.ParquetFile(name, buffer_size=1 << 20, pre_buffer=False) as file:
             if (count := file.metadata.num_columns) > MAX_COLUMNS:
@@ -40,19 +41,26 @@ def try_out(path: str, columns: Sequence[str], batch_rows: int) -> None:
             names = set(file.schema_arrow.names)
             for group in range(file.metadata.num_row_groups):
                 for column in filter(names.__contains__, columns):
-                    try:
-                        bytes_left -= _bytes_of(file, group, column, batch_rows, bytes_left)
-                    except ParquetLimitError as error:
-                        raise ParquetLimitError(f"row group {group}, column {column!r}: {error}") from None
-                    except MemoryError:
-                        problem = f"a batch of {batch_rows:,} rows takes too much memory"
-                        raise ParquetLimitError(f"row group {group}, column {column!r}: {problem}") from None
-                    except (pa.ArrowException, OSError):
-                        continue
+                    bytes_left -= _check_column(file, group, column, batch_rows, bytes_left)
     except MemoryError:
         raise ParquetLimitError("its description takes too much memory") from None
     except (pa.ArrowException, OSError):
         return
+
+
+def _check_column(file: Any, group: int, column: str, batch_rows: int, bytes_left: int) -> int:
+    """Bytes of a column of a row group; 0 if it is broken. Raises ParquetLimitError with the place."""
+    import pyarrow as pa
+
+    place = f"row group {group}, column {column!r}"
+    try:
+        return _bytes_of(file, group, column, batch_rows, bytes_left)
+    except ParquetLimitError as error:
+        raise ParquetLimitError(f"{place}: {error}") from None
+    except MemoryError:
+        raise ParquetLimitError(f"{place}: a batch of {batch_rows:,} rows takes too much memory") from None
+    except (pa.ArrowException, OSError):
+        return 0
 
 
 def _bytes_of(file: Any, group: int, column: str, batch_rows: int, bytes_left: int) -> int:
@@ -66,7 +74,8 @@ def _bytes_of(file: Any, group: int, column: str, batch_rows: int, bytes_left: i
         if sum(map(_values_in, batch.columns)) > MAX_BATCH_VALUES:
             raise ParquetLimitError(f"{batch.num_rows:,} rows have more than {MAX_BATCH_VALUES:,} values")
         if total > bytes_left:
-            raise ParquetLimitError("until here its rows take more than 1 GiB and 1,000 times its size")
+            most = f"{_FREE_BYTES >> 30} GiB and {_MAX_EXPANSION:,} times its size"
+            raise ParquetLimitError(f"until here its rows take more than {most}")
     return total
 
 

@@ -12,8 +12,12 @@ from __future__ import annotations
 
 import math
 
-#: Weights of the newest batch in the averages, and in the scatter.
-_NEWEST, _NEWEST_OF_SCATTER = 0.2, 0.1
+#: Weight of the newest batch in the averages.
+_AVERAGE_WEIGHT = 0.2
+#: Weight of the newest batch in the scatter.
+_SCATTER_WEIGHT = 0.1
+#: The prior weighs as much as sizes that scatter by a quarter of their mean.
+_PRIOR_SPREAD = 0.25
 #: Mean deviations above the expected time below which 95 % of normally distributed times lie.
 _DEVIATIONS = 2.0
 
@@ -23,8 +27,9 @@ class LatencyModel:
 
     Both times are needed. With a time for each query alone, a server that has refused many, and so works in
     small batches, would seem slow and refuse still more; with a time for each batch alone, the number of
-    queries would not matter. They come from a straight line through the sizes and seconds of the batches,
-    older ones weighing less; if all were of about the same size, half of their time counts as the batch's.
+    queries would not matter. The expected time is `batches * a + queries * b`: the weighted least-squares
+    line through (size, seconds), with `b` pulled towards half the average time per query while sizes hardly
+    differ. Older batches weigh less.
 
     The scatter is the mean deviation of a batch from its expected time, as a share of that: large batches
     scatter by more seconds than small ones, and those of a machine that has become fast again by fewer.
@@ -45,22 +50,23 @@ class LatencyModel:
         seconds = ended - max(started, self._last_end)
         if expected := self.expected(queries):
             missed_by = abs(seconds - expected) / expected
-            self._deviation += _NEWEST_OF_SCATTER * (missed_by - self._deviation)
-        newest = _NEWEST if self._queries else 1.0
+            self._deviation += _SCATTER_WEIGHT * (missed_by - self._deviation)
+        newest = _AVERAGE_WEIGHT if self._queries else 1.0
         self._last_end = ended
-        more, longer = queries - self._queries, seconds - self._seconds
-        self._queries += newest * more
-        self._seconds += newest * longer
-        self._variance = (1 - newest) * (self._variance + newest * more * more)
-        self._covariance = (1 - newest) * (self._covariance + newest * more * longer)
+        queries_off, seconds_off = queries - self._queries, seconds - self._seconds
+        self._queries += newest * queries_off
+        self._seconds += newest * seconds_off
+        self._variance = (1 - newest) * (self._variance + newest * queries_off * queries_off)
+        self._covariance = (1 - newest) * (self._covariance + newest * queries_off * seconds_off)
 
     def expected(self, queries: int) -> float:
         """Seconds that this many queries will take, in full batches; 0.0 before the first batch."""
         if not (queries and self._queries):
             return 0.0
         average = self._seconds / self._queries
-        trust = (self._queries / 4) ** 2  # weight of that half, as a variance: it fades as sizes differ
-        slope = (self._covariance + trust * average / 2) / (self._variance + trust)
+        prior = average / 2
+        prior_weight = (self._queries * _PRIOR_SPREAD) ** 2  # a variance: it counts less as sizes differ
+        slope = (self._covariance + prior_weight * prior) / (self._variance + prior_weight)
         slope = min(max(slope, 0.0), average)
         return self._batches(queries) * (self._seconds - slope * self._queries) + queries * slope
 

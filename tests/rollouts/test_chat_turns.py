@@ -18,7 +18,7 @@ from rag_r1.evaluation.baselines import baseline
 from rag_r1.evaluation.eval_arguments import EvalArguments
 from rag_r1.protocols import Document
 from rag_r1.rollouts.engine_factory import TokenUnit, agent_setup
-from rag_r1.rollouts.one_shot import make_one_shot
+from rag_r1.rollouts.one_shot import prepare_one_shot
 from rag_r1.rollouts.requests import make_request
 from rag_r1.rollouts.session import open_session, prepare
 from rag_r1.runs.errors import RunError
@@ -65,7 +65,7 @@ def test_one_shot_shows_its_passages_in_the_prompt_and_not_as_a_message():
     row = QuestionRow("Who?", ("x",), id="q")
     agent = baseline("one_shot", setup()).setup(row)
     agent = replace(agent, tools=lambda: search_tools(Searcher([Document("1", "Ulm lies on the Danube.")])))
-    request = asyncio.run(make_one_shot(make_request(row, agent.protocol), agent))
+    request = asyncio.run(prepare_one_shot(make_request(row, agent.protocol), agent))
     (message,) = request.ask.messages
     assert "\n\nDoc 1: Ulm lies on the Danube.\n\nQuestion: Who?" in message["content"]
 

@@ -15,7 +15,7 @@ from rag_r1.evaluation.baselines import baseline
 from rag_r1.evaluation.report.episode_metrics import episode_metrics
 from rag_r1.inference.character_codec import CharacterCodec
 from rag_r1.protocols import Document, Failure
-from rag_r1.rollouts.one_shot import make_one_shot
+from rag_r1.rollouts.one_shot import prepare_one_shot
 from rag_r1.rollouts.requests import EpisodeRequest, make_request
 from tests.evaluation.scripted_runs import RIGHT, folder_at, row_of, runner_of, setup_of
 from tests.fakes.scripted_engine import Searcher
@@ -37,7 +37,7 @@ def ask_with(setup, question: str = "What is a?") -> EpisodeRequest:
 
 def prompt_with(result, question: str = "What is a?", **limits) -> str:
     setup = agent(result, **limits)
-    [message] = asyncio.run(make_one_shot(ask_with(setup, question), setup)).ask.messages
+    [message] = asyncio.run(prepare_one_shot(ask_with(setup, question), setup)).ask.messages
     return message["content"]
 
 
@@ -102,7 +102,7 @@ def test_neither_a_passage_nor_the_question_can_bring_in_a_tag_or_move_the_other
 def test_no_more_is_shown_than_a_search_of_the_agent_may_show(room):
     long = [Document(str(i), f'"Page {i}"\n' + "word " * 30) for i in range(3)]
     setup = agent(long, max_query_observation_tokens=room)
-    first = asyncio.run(make_one_shot(ask_with(setup), setup))
+    first = asyncio.run(prepare_one_shot(ask_with(setup), setup))
     documents = first.turn.calls[0].documents
     empty = prompt_with([], max_query_observation_tokens=room)
     assert 0 < len(first.ask.messages[0]["content"]) - len(empty) <= room
@@ -112,7 +112,7 @@ def test_no_more_is_shown_than_a_search_of_the_agent_may_show(room):
 def test_the_prompt_stays_within_its_limit_and_a_question_that_is_too_long_is_a_bad_row(tmp_path):
     long = [Document("1", "word " * 1000)]
     setup = agent(long, max_prompt_tokens=600)
-    first = asyncio.run(make_one_shot(ask_with(setup), setup))
+    first = asyncio.run(prepare_one_shot(ask_with(setup), setup))
     ids = first.setup.prompt_ids("What is a?", first.ask.messages)
     assert 500 < len(ids) <= 600 and first.turn.calls[0].documents
     record = play(tmp_path, agent(long, max_prompt_tokens=20))

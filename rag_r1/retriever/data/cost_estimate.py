@@ -7,15 +7,16 @@ search, and a judge to write nothing but its list.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from rag_r1.evaluation.judge import JudgeArguments
 from rag_r1.inference.character_codec import PER_TOKEN, estimate_tokens
+from rag_r1.protocols import Document
 from rag_r1.retriever.data.candidates import CandidateStore
 from rag_r1.retriever.data.judge import instructions
 from rag_r1.retriever.data.relevance import MOST_CHARS, PASSAGES_PER_REQUEST
-from rag_r1.retriever.data.rounds import SearchRound
+from rag_r1.retriever.data.rounds import PlayedTrajectory, SearchRound
 from rag_r1.retriever.data.trajectories import TrajectoryReader
 from rag_r1.retriever.selection.rules import Use
 from rag_r1.runs.response_cache import Usage
@@ -57,31 +58,53 @@ def estimate_cost(
     """The work for all rounds. `in_characters`: whether the agent counts characters
     (rag_r1/inference/character_codec.py)."""
     estimate = CostEstimate(0, 0, 0, Usage(), Usage())
-    prompts = {name: estimate_tokens(instructions(name)) for name in ("sub_answers", "relevance")}
+    relevance_prompt = estimate_tokens(instructions("relevance"))
+    sub_answer_prompt = estimate_tokens(instructions("sub_answers"))
     unit = PER_TOKEN if in_characters else 1
-    has_judge = has_judge and use != "correctness"
+    is_judged = has_judge and use != "correctness"
     for trajectory in trajectories:
-        search_tokens = 0
+        found_tokens = 0
         for search, documents in candidates.rounds([trajectory]):
             estimate.rounds += 1
             estimate.passages += len(documents)
             if use != "relevance":
-                estimate.continuations += (count := len(documents) * samples)
-                requests, read, written = _continuation(search)
-                estimate.policy.add(Usage(count * requests, count * read // unit, count * written // unit))
-            if has_judge:
-                parts = -(-len(documents) // PASSAGES_PER_REQUEST)
-                texts = sum(estimate_tokens(document.contents[:MOST_CHARS]) for document in documents)
-                read = parts * (prompts["relevance"] + estimate_tokens(search.query)) + texts
-                estimate.judge.add(Usage(parts, read, _SCORE * len(documents)))
-                search_tokens += sum(
-                    estimate_tokens(d.contents[:MOST_CHARS]) for d in search.record.documents or ()
-                )
-        if has_judge:
-            written = estimate_tokens("".join(turn.text for turn in trajectory.turns))
-            read = prompts["sub_answers"] + estimate_tokens(trajectory.question) + written + search_tokens
-            estimate.judge.add(Usage(1, read, _SUB_ANSWER * len(trajectory.rounds)))
+                count = len(documents) * samples
+                estimate.continuations += count
+                estimate.policy.add(_continuations(search, count, unit))
+            if is_judged:
+                estimate.judge.add(_relevance_requests(search, documents, relevance_prompt))
+                found_tokens += _passage_tokens(search.record.documents or ())
+        if is_judged:
+            estimate.judge.add(_sub_answer_request(trajectory, found_tokens, sub_answer_prompt))
     return estimate
+
+
+def _continuations(search: SearchRound, count: int, unit: int) -> Usage:
+    """What `count` continuations after this search take of the agent. `unit`: how many of the units in which
+    it counts are a token."""
+    requests, read, written = _continuation(search)
+    return Usage(count * requests, count * read // unit, count * written // unit)
+
+
+def _relevance_requests(search: SearchRound, documents: Sequence[Document], prompt_tokens: int) -> Usage:
+    """What the scores of a search's candidates take of the judge, several of them in one request.
+    `prompt_tokens`: those of its instructions."""
+    requests = -(-len(documents) // PASSAGES_PER_REQUEST)
+    read = requests * (prompt_tokens + estimate_tokens(search.query)) + _passage_tokens(documents)
+    return Usage(requests, read, _SCORE * len(documents))
+
+
+def _sub_answer_request(trajectory: PlayedTrajectory, found_tokens: int, prompt_tokens: int) -> Usage:
+    """What the sub-answers of a trajectory take of the judge. `found_tokens`: those of the passages that its
+    searches found; `prompt_tokens`: those of the judge's instructions."""
+    written = estimate_tokens("".join(turn.text for turn in trajectory.turns))
+    read = prompt_tokens + estimate_tokens(trajectory.question) + written + found_tokens
+    return Usage(1, read, _SUB_ANSWER * len(trajectory.rounds))
+
+
+def _passage_tokens(documents: Sequence[Document]) -> int:
+    """Tokens of the passages as a judge reads them."""
+    return sum(estimate_tokens(document.contents[:MOST_CHARS]) for document in documents)
 
 
 def _continuation(search: SearchRound) -> tuple[int, int, int]:
