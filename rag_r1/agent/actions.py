@@ -22,24 +22,27 @@ from rag_r1.protocols import Action, Answer, Backtrack, Calls, Failure, Invalid,
 
 async def _answer(state: EpisodeState, turn: Turn, action: Answer) -> str | None:
     """End with the answer; or, if it comes too early and there is another turn, take it for a thought."""
-    if state.turns_left and state.room >= state.budget.min_turn_tokens and _is_early(state, turn):
-        turn.action = state.memory.entries[-1].role = Think.kind
-        return None
+    if state.turns_left and state.room >= state.budget.min_turn_tokens:
+        if state.budget.max_state is not None:
+            turn.state = state.memory.state()
+        if _is_early(state, turn):
+            turn.action = state.memory.entries[-1].role = Think.kind
+            return None
     state.record.answer = action.text
     state.emit("answer", text=action.text)
     return "answered"
 
 
 def _is_early(state: EpisodeState, turn: Turn) -> bool:
-    """Is this before `min_actions` turns, or is the state of the memory not below `max_state`? Raises
-    ValueError if the state is unknown."""
+    """Whether a turn comes before `min_actions` others, or its `state` is not below `max_state`. Raises
+    ValueError if that state is needed and unknown."""
     budget = state.budget
     if budget.max_state is None:
         unsure = False
-    elif (nats := state.memory.state()) is None:
+    elif turn.state is None:
         raise ValueError("rag_r1.agent.max_state needs the log-probs of generated tokens")
     else:
-        turn.state, unsure = nats, nats >= budget.max_state
+        unsure = turn.state >= budget.max_state
     actions = sum(turn.action != Invalid.kind for turn in state.record.turns[:-1])
     return unsure or actions < budget.min_actions
 
@@ -47,7 +50,7 @@ def _is_early(state: EpisodeState, turn: Turn) -> bool:
 async def _call(state: EpisodeState, turn: Turn, action: Search | Calls) -> str | None:
     """Make the calls and show their results. Returns the status with which the episode ends if a failed
     call is to be masked, or if there is no room for an observation and another turn; else None."""
-    record, budget, failures = state.record, state.budget, state.failures
+    budget = state.budget
     total = state.room - budget.min_turn_tokens
     total = min(total, budget.max_observation_tokens or total)
     if total < 1:
@@ -55,17 +58,13 @@ async def _call(state: EpisodeState, turn: Turn, action: Search | Calls) -> str 
     calls = action.calls
     turn.calls = [CallRecord(call.tool, dict(call.arguments)) for call in calls]
     turn.repeated_queries = _repeated(state.sent_queries, turn.queries)
-    if state.observer:
+    if state.observer:  # building the event costs, so only for an observer
         state.emit("calls", calls=[{"tool": c.tool, "arguments": c.arguments} for c in turn.calls])
     started = time.perf_counter()
     results = await state.executor.call(turn.calls)
     turn.tool_s = time.perf_counter() - started
-    if failed := [result for result in results if isinstance(result, Failure)]:
-        turn.status = "tool_failure"
-        first = min(failed, key=lambda failure: failure.kind not in failures.mask)
-        state.failed(first.kind, first.detail)
-        if record.masked(failures.mask):
-            return "tool_failure"
+    if (ending := _record_failure(state, turn, results)) is not None:
+        return ending
     per_query = budget.max_query_observation_tokens
     words = [call.words for call in calls]
     fitted = fit_observation(state.protocol, words, results, state.codec.encode, per_query, total)
@@ -75,9 +74,23 @@ async def _call(state: EpisodeState, turn: Turn, action: Search | Calls) -> str 
     state.observe(turn, checked_ids(ids))
     for call, call_documents in zip(turn.calls, documents, strict=True):
         call.documents = call_documents
-    if state.observer:
+    if state.observer:  # building the event costs, so only for an observer
         state.emit("documents", calls=[call.to_dict() for call in turn.calls])
     return None
+
+
+def _record_failure(state: EpisodeState, turn: Turn, results: Sequence[Any]) -> str | None:
+    """Note the failure of a turn, if one of its calls failed. Returns the status with which the episode ends
+    if a failure is to be masked; else None."""
+    failed = [result for result in results if isinstance(result, Failure)]
+    if not failed:
+        return None
+    turn.status = "tool_failure"
+    mask = state.failures.mask
+    # Masked kinds first: they decide whether the episode ends.
+    first = min(failed, key=lambda failure: failure.kind not in mask)
+    state.failed(first.kind, first.detail)
+    return "tool_failure" if state.record.masked(mask) else None
 
 
 def _repeated(sent: set[str], queries: Sequence[str]) -> int:

@@ -26,29 +26,26 @@ from rag_r1.protocols.retriever_query import Context
 
 @dataclass(frozen=True)
 class ReplayTurn:
-    """A turn that is played back. `found`: by the call's key (`call_key`), the documents of each of its calls
-    that was answered, or the Refusal of one that was not accepted. A call that failed is not in it."""
+    """A turn that is played back. `results`: by the call's key (`call_key`), the documents of each of its
+    calls that was answered, or the Refusal of one that was not accepted. A call that failed is not in it."""
 
     token_ids: tuple[int, ...]
-    found: Mapping[str, tuple[Document, ...] | Refusal] = field(default_factory=dict)
+    results: Mapping[str, tuple[Document, ...] | Refusal] = field(default_factory=dict)
 
     @classmethod
     def of(cls, token_ids: Sequence[int], calls: Sequence[CallRecord]) -> ReplayTurn:
         """From what was generated and the records of its calls, with the documents as they were shown."""
         answered = (call for call in calls if call.status != "failed" and call.documents is not None)
-        return cls(
-            tuple(token_ids), {call_key(call.tool, call.arguments): _result(call) for call in answered}
-        )
+        results = {call_key(call.tool, call.arguments): _returned(call) for call in answered}
+        return cls(tuple(token_ids), results)
 
 
-def _result(call: CallRecord) -> tuple[Document, ...] | Refusal:
+def _returned(call: CallRecord) -> tuple[Document, ...] | Refusal:
     """What the tool returned, by what was shown of it."""
     documents = tuple(call.documents or ())
-    return (
-        Refusal("\n".join(document.contents for document in documents))
-        if call.status == "refused"
-        else documents
-    )
+    if call.status == "refused":
+        return Refusal("\n".join(document.contents for document in documents))
+    return documents
 
 
 def call_key(tool: str, arguments: Mapping[str, Any]) -> str:
@@ -70,35 +67,36 @@ class ReplayEngine:
     def __init__(self, engine: Engine, past: Sequence[ReplayTurn]):
         self.engine, self.past = engine, tuple(past)
         #: Turns that were played back; the last of them is the one whose calls are made now.
-        self._played = 0
+        self.played = 0
+        #: True from the policy's first own turn on.
         self._continues = False
 
     @property
     def turn(self) -> ReplayTurn | None:
         """The past turn that is being played; None as soon as the policy has continued."""
-        return self.past[self._played - 1] if self._played and not self._continues else None
+        return self.past[self.played - 1] if self.played and not self._continues else None
 
     async def generate(self, context: list[int], max_tokens: int, stop: Sequence[str]) -> Generation:
         """Raises ValueError if the limits leave less room than a past turn needs."""
-        if self._played == len(self.past):
+        if self.played == len(self.past):
             self._continues = True
             return await self.engine.generate(context, max_tokens, stop)
-        ids = list(self.past[self._played].token_ids)
+        ids = list(self.past[self.played].token_ids)
         if len(ids) > max_tokens:
             raise ValueError(
-                f"turn {self._played} has {len(ids)} tokens and only {max_tokens} are allowed: play it with "
+                f"turn {self.played} has {len(ids)} tokens and only {max_tokens} are allowed: play it with "
                 "the limits of the earlier episode"
             )
         if callable(recall := getattr(self.engine, "recall", None)):
             recall(context, ids)
-        self._played += 1
+        self.played += 1
         return Generation(ids)
 
 
 class _ReplayTool:
     """A tool whose calls of past turns find what they found then."""
 
-    reads_context = True
+    reads_context = True  # so that the wrapped tool gets its context
 
     def __init__(self, name: str, tool: Tool, engine: ReplayEngine):
         self._name, self._tool, self._engine = name, tool, engine
@@ -107,8 +105,18 @@ class _ReplayTool:
         return getattr(self._tool, name)
 
     async def call(self, arguments: Sequence[Mapping[str, Any]], context: Context) -> Sequence[Any]:
-        """Raises KeyError for a call that the past turn has not made: its text parses differently now."""
+        """Raises ValueError for a call that the past turn has not made: its text parses differently now."""
         if (turn := self._engine.turn) is None:
             return await call_tool(self._tool, arguments, context)
-        results = (turn.found[call_key(self._name, args)] for args in arguments)
+        results = [self._past_result(turn, args) for args in arguments]
         return [result if isinstance(result, Refusal) else list(result) for result in results]
+
+    def _past_result(self, turn: ReplayTurn, args: Mapping[str, Any]) -> tuple[Document, ...] | Refusal:
+        try:
+            return turn.results[call_key(self._name, args)]
+        except KeyError:
+            number = self._engine.played - 1
+            raise ValueError(
+                f"turn {number} of the earlier episode did not call {self._name} with {args}: "
+                "replay it with the protocol and tools it was played with"
+            ) from None

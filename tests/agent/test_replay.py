@@ -71,9 +71,9 @@ def test_a_resumed_episode_is_the_one_that_was_not_interrupted(searches, count):
 async def test_a_past_search_may_have_found_something_else():
     record = await episode(Engine([search("a"), ANSWER])).run("id", "Who?", [1])
     past = past_of(record, 1)
-    (results,) = past[0].found
+    (key,) = past[0].results
     engine, searcher = Engine([search("b"), ANSWER]), Searcher()
-    other = [ReplayTurn(past[0].token_ids, {results: (OTHER,)})]
+    other = [ReplayTurn(past[0].token_ids, {key: (OTHER,)})]
     resumed = await episode(engine, searcher).resume("id", "Who?", [1], other)
     assert "Paris is a city." in engine.contexts[0] and "Rome is a city." not in engine.contexts[0]
     assert "Rome is a city." in engine.contexts[1] and searcher.calls == [["b"]]
@@ -85,8 +85,8 @@ async def test_of_several_searches_in_a_turn_each_finds_what_it_found():
     record = await episode(Engine([turn, ANSWER]), protocol=MQ).run("id", "Who?", [1])
     assert record.turns[0].queries == ["a", "b"]
     past = past_of(record, 1)[0]
-    second = [key for key in past.found if '"b"' in key]
-    changed = ReplayTurn(past.token_ids, {**past.found, second[0]: (OTHER,)})
+    second = [key for key in past.results if '"b"' in key]
+    changed = ReplayTurn(past.token_ids, {**past.results, second[0]: (OTHER,)})
     resumed = await episode(Engine([ANSWER]), protocol=MQ).resume("id", "Who?", [1], [changed])
     assert resumed.turns[0].documents == [[FOUND], [OTHER]]
 
@@ -150,6 +150,9 @@ async def test_a_call_that_the_past_has_not_made_is_a_failure():
     searcher = Searcher()
     resumed = await episode(Engine([ANSWER]), searcher).resume("id", "Who?", [1], past)
     assert resumed.status == "tool_failure" and resumed.masked(NEVER.mask) and searcher.calls == []
+    assert (
+        "turn 0 of the earlier episode did not call search with {'query': 'a'}" in resumed.failures[0].detail
+    )
 
 
 async def test_an_episode_can_be_run_again_after_it_was_resumed():

@@ -82,7 +82,7 @@ def test_the_past_of_a_round_has_what_was_found_but_for_its_own_search(tmp_path)
     past = trajectory.rounds[2].past([PARIS])
     first = ReplayTurn.of(SETUP.codec.encode(turns[0].text), turns[0].calls)
     assert past[0] == first and len(past) == 2
-    assert list(past[1].found.values()) == [(PARIS,), (ROME,)]
+    assert list(past[1].results.values()) == [(PARIS,), (ROME,)]
 
 
 def test_the_context_of_a_round_ends_with_its_search_and_has_the_documents_before(tmp_path):
