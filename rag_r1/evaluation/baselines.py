@@ -21,7 +21,6 @@ from typing import Any
 from rag_r1.config.agent_setup import AgentSetup
 from rag_r1.data.rows import QuestionRow
 from rag_r1.evaluation.eval_arguments import BaselineName
-from rag_r1.probes.probes import probe_setup
 from rag_r1.rollouts.one_shot import PLACE
 from rag_r1.runs.errors import RunError
 
@@ -66,25 +65,28 @@ def agent_condition(setup: AgentSetup) -> Condition:
 
 def baseline(name: BaselineName, setup: AgentSetup) -> Condition:
     """A baseline in the place of the agent `setup`. Raises RunError for a prompt that does not fit."""
+    # The one turn that is left may only answer.
+    budget = replace(setup.budget, max_turns=0, final_turn=True)
     if name == "no_search":
-        return Condition(name, lambda row: probe_setup(setup, "closed_book", row.id, topk=1), searches=False)
+        unsearched = replace(setup, budget=budget)
+        return Condition(name, lambda row: unsearched, searches=False)
     if setup.own_prompt:
         prompt = setup.protocol.user_prompt
     else:
-        prompt = _named(PROMPTS[name], setup)
+        prompt = _with_protocol_tags(PROMPTS[name], setup)
     if name == "one_shot" and PLACE not in prompt:
         raise RunError(f"--prompt has no {PLACE}: the place where one_shot puts the passages")
     protocol = replace(setup.protocol, user_prompt=prompt, system_prompt=None)
     if name == "direct":  # nothing of the policy's first turn is written for it
         protocol = replace(protocol, opening="")
-    budget = replace(setup.budget, max_turns=0, final_turn=True)
     alone = replace(setup, protocol=protocol, budget=budget, own_prompt=True, schemas=())
     with_search = name == "one_shot"
     return Condition(name, lambda row: alone, searches=with_search, search_first=with_search)
 
 
-def _named(prompt: str, setup: AgentSetup) -> str:
-    """The prompt with the tags of the protocol."""
+def _with_protocol_tags(prompt: str, setup: AgentSetup) -> str:
+    """The prompt with the tags of the protocol. A plain-text prompt ends with a newline, after which the
+    policy writes."""
     for role in ("think", "answer"):
         tag = getattr(setup.protocol.tags, role)
         prompt = prompt.replace(f"{{{role}}}", tag.open).replace(f"{{/{role}}}", tag.close)

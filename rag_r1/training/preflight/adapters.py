@@ -1,4 +1,4 @@
-"""Checks LoRA adapters: they reach the engine, and are not rounded away.
+"""Checks that LoRA adapters reach the engine, and are not rounded away on the way.
 
 veRL sends adapters to vLLM in one of two ways (`actor_rollout_ref.model.lora.merge`;
 workers/engine/fsdp/transformer_impl.py, `get_per_tensor_param`). Unmerged, vLLM gets the adapters themselves,
@@ -29,7 +29,7 @@ def adapter_rank(config: DictConfig) -> int:
 
 
 def check_adapters(config: DictConfig) -> Iterator[Problem]:
-    """If adapters are trained: the engine gets them, as they are if it can load them."""
+    """Problems with how adapters reach the engine."""
     if not adapter_rank(config):
         return
     model, rollout = config.actor_rollout_ref.model, config.actor_rollout_ref.rollout
@@ -39,10 +39,12 @@ def check_adapters(config: DictConfig) -> Iterator[Problem]:
         text = "is for FSDP: Megatron takes the rank from lora.rank, which is 0, and would train all weights"
         remedy = f"set {_MODEL}.lora.rank and its target_modules, or train with platform=gpu"
         yield error(f"{_MODEL}.lora_rank", text, remedy)
-    if config.trainer.device == "cpu":
-        if not merged:
-            remedy = "set it to true: merged weights are then sent to vLLM instead"
-            yield error(_MERGE, "vLLM's CPU build cannot load LoRA adapters", remedy)
+    on_cpu = config.trainer.device == "cpu"
+    if on_cpu and not merged:
+        remedy = "set it to true: merged weights are then sent to vLLM instead"
+        yield error(_MERGE, "vLLM's CPU build cannot load LoRA adapters", remedy)
+    elif on_cpu:
+        return  # no warning about bf16 here: merging is the only way on a CPU
     elif separate and not merged:
         text = "with trainer_mode=separate_async veRL sends unmerged adapters to no engine"
         yield error(_MERGE, text, "use another trainer.v1.trainer_mode, or set this to true")
