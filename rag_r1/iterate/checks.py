@@ -63,7 +63,7 @@ def _files(plan: LoopPlan) -> Iterator[str]:
         facts_of(Path(plan.index.first))
     except RunError as error:
         yield f"index.first: {error}"
-    if not Path(plan.agent.model).is_dir() and not plan.served_elsewhere:
+    if not Path(plan.agent.model).is_dir() and not plan.has_fixed_served_agent:
         yield f"agent.model: {plan.agent.model} is no folder: download the model (hf download), and name that"
 
 

@@ -64,12 +64,12 @@ class AgentSpec(_OnMachine):
     model: Text
     #: A recipe of `rag-r1 train`; null: the agent stays as it is.
     recipe: Text | None = None
-    #: Of Hydra, for its trainings; {round} is replaced by the number of the round.
+    #: Hydra overrides for its trainings; {round} is replaced by the number of the round.
     overrides: Texts = ()
     #: From what a later round's training starts: `model`, as published, or the agent of the round before.
     start: Start = "base"
     protocol: Text = "rag_r1_mq"
-    #: Of the block rag_r1, wherever the agent plays: rag_r1.agent.max_turns=5.
+    #: Keys of the block rag_r1, wherever the agent plays: rag_r1.agent.max_turns=5.
     keys: Texts = ()
     #: Words before its commands, or around them (commands.py): [ssh, gpu1, "cd /rag-r1 && {command}"].
     launcher: Texts = ()
@@ -89,14 +89,14 @@ class DataSpec:
 class RetrieverSpec(_OnMachine):
     """The retriever, and the machine on which it is trained and its index built."""
 
-    #: Of `rag-r1 retriever train`.
+    #: A recipe of `rag-r1 retriever train`.
     recipe: Text
     options: Flags = field(default_factory=dict)
     #: From what a later round's training starts: the recipe's model, or the retriever of the round before.
     start: Start = "base"
     #: What its queries are sent with.
     query: Query = "agentic"
-    #: GPUs; above 1 it is started with torchrun.
+    #: Number of GPUs; above 1 it is started with torchrun.
     processes: PositiveCount = 1
     launcher: Texts = ()
     python: Text | None = None
@@ -106,7 +106,7 @@ class RetrieverSpec(_OnMachine):
 class IndexSpec:
     """The index of the first round, and how the others are built: `rag-r1 index build`."""
 
-    #: Its folder.
+    #: Folder of the first round's index.
     first: Text
     #: What its queries are sent with.
     first_query: Query = "plain"
@@ -120,7 +120,7 @@ class ServerSpec:
 
     #: Its address; null: it is started here, for as long as the loop runs.
     url: Address | None = None
-    #: Further words of start_retrieval.py, if it is started here.
+    #: More arguments for start_retrieval.py, if it is started here.
     options: Texts = ()
     #: Where its machine has folders of this one: {/data/loop: /mnt/loop}.
     paths: Annotated[dict[Text, Text], Constraint("a mapping of folders to folders")] = field(
@@ -150,8 +150,8 @@ class LoopPlan:
     retriever: RetrieverSpec | None = None
 
     @property
-    def served_elsewhere(self) -> bool:
-        """Is the agent one that stays as it is, behind an address?"""
+    def has_fixed_served_agent(self) -> bool:
+        """Whether the agent is never trained and all its steps reach it at a `base_url`."""
         sections = [self.evaluation, *([self.data] if self.data else [])]
         return self.agent.recipe is None and all("base_url" in section.options for section in sections)
 
@@ -172,8 +172,19 @@ def read_plan(path: Path, overrides: Sequence[str] = ()) -> LoopPlan:
     if not isinstance(sections, dict):
         raise PlanError([f"{path}: must be a mapping with the sections {', '.join(_SECTIONS)}"])
     problems = [problem for override in overrides if (problem := _override(sections, override))]
+    read, faults = _read_sections(path, sections)
+    problems += faults
+    if not problems:
+        problems = [f"{path}: {problem}" for problem in _contradictions(read)]
+    if problems:
+        raise PlanError(problems)
+    return LoopPlan(**read)
+
+
+def _read_sections(path: Path, sections: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """The declared sections by name, None for one that may be absent and is; and what is wrong with them."""
     known = ", ".join(_SECTIONS)
-    problems += [f"{path}: unknown section {name}: use {known}" for name in sections if name not in _SECTIONS]
+    problems = [f"{path}: unknown section {name}: use {known}" for name in sections if name not in _SECTIONS]
     read: dict[str, Any] = {}
     for name, declared in _SECTIONS.items():
         section = sections.get(name)
@@ -186,11 +197,7 @@ def read_plan(path: Path, overrides: Sequence[str] = ()) -> LoopPlan:
                 read[name] = options_from(declared, section or {})
             except OptionsError as error:
                 problems += [f"{path}: {fault}" for fault in error.faults]
-    if not problems:
-        problems = [f"{path}: {problem}" for problem in _contradictions(read)]
-    if problems:
-        raise PlanError(problems)
-    return LoopPlan(**read)
+    return read, problems
 
 
 def _contradictions(sections: Mapping[str, Any]) -> list[str]:
@@ -220,7 +227,7 @@ def _override(plan: dict[str, Any], override: str) -> str | None:
             section[name] = {}
         section = section[name]
         if not isinstance(section, dict):
-            return f"{override}: {name} is no section"
+            return f"{override}: {name} is not a section; use section.key=value"
     try:
         section[last] = load_yaml(text)
     except YamlError as error:

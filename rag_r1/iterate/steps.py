@@ -80,7 +80,7 @@ class Loop:
         self.plan, self.out, self.rounds = plan, out, rounds
         model = plan.agent.model
         self._first = _LoopState(
-            model=model if plan.served_elsewhere else str(Path(model).resolve()),
+            model=model if plan.has_fixed_served_agent else str(Path(model).resolve()),
             index=Path(plan.index.first).resolve(),
             query=plan.index.first_query,
         )
@@ -208,7 +208,7 @@ class Loop:
     @property
     def _first_agent(self) -> str:
         """The first agent, for settings."""
-        return self._first.model if self.plan.served_elsewhere else _files(self._first.model)
+        return self._first.model if self.plan.has_fixed_served_agent else _files(self._first.model)
 
     def _playing(self, state: _LoopState) -> dict[str, Any]:
         """Settings of a step that plays: the agent's, and the index if that is not another step's result."""
