@@ -20,9 +20,10 @@ from urllib.parse import quote
 from rag_r1.options.declare import Constraint, PositiveCount, PositiveSeconds, Text, options, options_from
 from rag_r1.options.server_address import Address
 from rag_r1.protocols import Document, Failure
-from rag_r1.tools.http import HttpFailure, HttpRefusal, JsonClient, Variable, secret
+from rag_r1.tools.http import HttpFailure, HttpRefusal, JsonClient
 from rag_r1.tools.retrieval.client import failure
 from rag_r1.tools.retrieval.wire import MAX_DOCUMENT_CHARS, MAX_ID_CHARS
+from rag_r1.tools.secret_option import Variable, read_secret
 
 _FIELDS = ("title", "text")
 
@@ -46,7 +47,9 @@ class ElasticsearchOptions:
 def make_elasticsearch(options: Mapping[str, Any], key: str) -> ElasticSearch:
     """The searcher. Raises OptionsError."""
     parsed = options_from(ElasticsearchOptions, options, key)
-    searcher = WikiSearcher(parsed.index, parsed.url, key=secret(parsed.key_env), timeout_s=parsed.timeout_s)
+    searcher = WikiSearcher(
+        parsed.index, parsed.url, key=read_secret(parsed.key_env), timeout_s=parsed.timeout_s
+    )
     return ElasticSearch(searcher, parsed.topk)
 
 

@@ -1,32 +1,26 @@
-"""A JSON client for tools that call foreign servers.
+"""A JSON client for tools that call servers we do not control.
 
 What comes back is hostile data: it is limited in size, not decompressed, and redirects are errors. A tool
-asks once; the tool executor repeats what failed (rag_r1/agent/tool_executor.py). Tokens are read
-from the environment variable that an option names, are sent in a header to this address only, and stand in no
-message.
+asks once; the tool executor repeats what failed (rag_r1/agent/tool_executor.py). Tokens are read from the
+environment variable that an option names (secret_option.py), are sent in a header to this address only, and
+never appear in a message.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Any
 
 import aiohttp
 
 from rag_r1.io.bounded_aiohttp import BodyTooLargeError, bounded_session, read_body
 from rag_r1.io.bounded_json import JsonLimitError, read_json
-from rag_r1.options.declare import Constraint, Text
 
-#: A larger answer than this many bytes is none.
+#: Largest answer that is read, in bytes.
 MAX_ANSWER_BYTES = 16 << 20
 #: Most JSON values of an answer.
 MAX_VALUES = 500_000
-
-
-#: Of an option that names an environment variable.
-Variable = Annotated[Text | None, Constraint("the name of an environment variable, or null")]
 
 
 class HttpFailure(Exception):
@@ -35,15 +29,6 @@ class HttpFailure(Exception):
 
 class HttpRefusal(Exception):
     """The server did not accept the request (400 or 422); its words are in the message, on one line."""
-
-
-def secret(variable: str | None) -> str | None:
-    """The value of an environment variable; None if it is not set. It must not be logged. Raises ValueError
-    for a value that a header cannot have: HTTP clients show it in their messages."""
-    value = os.environ.get(variable, "").strip() if variable else ""
-    if not (value.isascii() and value.isprintable()):
-        raise ValueError(f"${variable} has characters that a key cannot have: set it to the key alone")
-    return value or None
 
 
 class JsonClient:
@@ -67,7 +52,8 @@ class JsonClient:
         except BodyTooLargeError:
             raise HttpFailure(f"its answer has more than {MAX_ANSWER_BYTES >> 20} MiB") from None
         except (aiohttp.ClientError, asyncio.TimeoutError, OSError, ValueError) as error:
-            raise HttpFailure(f"no answer ({type(error).__name__})") from None
+            text = f"no answer from the server ({type(error).__name__}): check its address and that it runs"
+            raise HttpFailure(text) from None
         if status in (400, 422):
             raise HttpRefusal(" ".join(body[:2000].decode("utf-8", "replace").split())[:300])
         if status != 200:

@@ -21,7 +21,8 @@ from rag_r1.options.declare import Constraint, PositiveCount, PositiveSeconds, T
 from rag_r1.options.server_address import Address
 from rag_r1.protocols import Refusal
 from rag_r1.tools.function_tool import FunctionTool, schema_of
-from rag_r1.tools.http import HttpFailure, HttpRefusal, JsonClient, Variable, secret
+from rag_r1.tools.http import HttpFailure, HttpRefusal, JsonClient
+from rag_r1.tools.secret_option import Variable, read_secret
 
 #: Longest value that is shown, in characters.
 _SHOWN = 300
@@ -67,7 +68,7 @@ class SparqlTool(FunctionTool):
         parameters = schema_of({"query": {"type": "string", "maxLength": 4000, "description": meaning}})
         super().__init__("sparql", words, parameters, self.ask)
         self.options = options
-        token = secret(options.token_env)
+        token = read_secret(options.token_env)
         headers = {"User-Agent": "rag-r1", "Accept": "application/sparql-results+json"}
         self._server = JsonClient(
             {**headers, **({"Authorization": f"Bearer {token}"} if token else {})}, options.timeout_s

@@ -44,7 +44,7 @@ from rag_r1.options.server_address import Address
 from rag_r1.protocols import Refusal
 from rag_r1.system.installation import pip_command
 from rag_r1.tools.function_tool import FunctionTool, named_arguments, schema_of
-from rag_r1.tools.http import Variable, secret
+from rag_r1.tools.secret_option import Variable, read_secret
 
 #: Longest text of a result, in characters.
 MAX_CHARS = 20_000
@@ -168,7 +168,7 @@ def environment_of(options: McpOptions) -> dict[str, str]:
 
 def token_of(options: McpOptions) -> str | None:
     """The bearer token for `url`. It must not be logged."""
-    return secret(options.token_env)
+    return read_secret(options.token_env)
 
 
 def prefixed_entries(tools: Sequence[Any]) -> dict[str, dict[str, Any]]:
