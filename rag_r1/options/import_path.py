@@ -77,6 +77,10 @@ def _broken(path: str, module_name: str, error: Exception) -> ImportPathError:
     except Exception:  # raised for a package that cannot be imported
         spec = None
     origin = spec.origin if spec is not None and spec.origin else module_name
+    missing = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
+    # A missing part of the module's own package is a fault in its files, not something to install.
+    is_foreign = missing not in ("", module_name.partition(".")[0])
     return ImportPathError(
-        f"cannot import {path!r}: {origin} raises {type(error).__name__}: {error}", f"correct {origin}"
+        f"cannot import {path!r}: {origin} raises {type(error).__name__}: {error}",
+        f"install {missing}, which {origin} needs" if is_foreign else f"correct {origin}",
     )

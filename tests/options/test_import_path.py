@@ -67,6 +67,20 @@ def test_a_module_that_cannot_be_imported_is_told_with_its_file_and_its_own_erro
     assert f"{here / name}.py raises" in str(caught.value) and words in str(caught.value)
 
 
+def test_what_the_module_needs_is_to_be_installed_unless_it_is_of_its_own_package(here):
+    (here / "needs_another.py").write_text("import no_such_dependency.part\n")
+    with pytest.raises(ImportPathError) as caught:
+        import_object("needs_another:f")
+    assert caught.value.remedy == f"install no_such_dependency, which {here / 'needs_another.py'} needs"
+    package = here / "needs_itself"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "rewards.py").write_text("import needs_itself.no_such_part\n")
+    with pytest.raises(ImportPathError) as caught:
+        import_object("needs_itself.rewards:f")
+    assert caught.value.remedy == f"correct {package / 'rewards.py'}"
+
+
 def test_rewards_and_tools_say_it_under_their_key():
     with pytest.raises(RewardError, match=r"^rag_r1\.reward\[0\]\.term: cannot import 'nowhere:f'") as caught:
         RewardSum.from_config([{"term": "nowhere:f"}])
