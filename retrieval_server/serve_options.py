@@ -173,12 +173,15 @@ class ServeCommand(Options):
     def _numbers_fit(self) -> ServeCommand:
         limits, depth = self.limits, self.rerank.rerank_depth
         if self.rerank.rerank and 0 < depth < self.topk:
-            raise ValueError(f"--topk {self.topk} is above --rerank-depth {depth}")
+            raise ValueError(
+                f"--topk {self.topk} is above --rerank-depth {depth}: lower it, or raise the depth"
+            )
         queue, queries = self.engine.max_queue, limits.max_queries
         if queue < queries:
             raise ValueError(f"--max-queue {queue} is below --max-queries {queries}: lower --max-queries too")
         if self.topk > limits.max_topk:
-            raise ValueError(f"--topk {self.topk} is above --max-topk {limits.max_topk}")
+            most = limits.max_topk
+            raise ValueError(f"--topk {self.topk} is above --max-topk {most}: lower it, or raise --max-topk")
         return self
 
 

@@ -1,4 +1,6 @@
-"""Counts the rows of a corpus that cannot be used (the same rule as in rag_r1/data/files/bad_rows.py).
+"""Counts the rows of a corpus that cannot be used.
+
+The rule is that of rag_r1/data/files/bad_rows.py. This is a copy, since this package must not import rag_r1.
 
 A bad row is counted, and the first five are named with their place and the reason. Then nothing is written
 and the script ends with a status other than 0; with `--skip-bad-rows` these rows are counted and named too,

@@ -88,7 +88,9 @@ def _lifespan(
                 on_ready()
             return
         expected = isinstance(error, UserError)
-        log.error("the index could not be loaded: %s", error, exc_info=None if expected else error)
+        name = services.indexes.failed_name
+        what = "the pages" if name is None else f"the index {name}"
+        log.error("%s could not be loaded: %s", what, error, exc_info=None if expected else error)
         if on_load_failure is not None:
             on_load_failure(error)
 

@@ -99,13 +99,19 @@ class Indexes:
         self.default = next(iter(loaders))
         #: Why the server could not load what it serves; from then on every search is refused.
         self.failure: BaseException | None = None
+        #: Name of the index whose loading failed.
+        self.failed_name: str | None = None
         self._loaders = dict(loaders)
         self._refusals = refusals
 
     async def load(self) -> None:
         """Load one after the other, and warm each. Raises what a loader raises."""
         for name, load in self._loaders.items():
-            await self.by_name[name].load(load)
+            try:
+                await self.by_name[name].load(load)
+            except BaseException:
+                self.failed_name = name
+                raise
 
     async def stop(self) -> None:
         for index in self.by_name.values():

@@ -93,12 +93,12 @@ class RerankResponse(BaseModel):
     results: list[Ranked] | None = None
 
 
-def add_rerank_route(app: APIRouter, services: Services, reranker: Reranker, errors: dict) -> None:
-    """Give the app ``/rerank``; a server without a reranker has no such path."""
+def add_rerank_route(router: APIRouter, services: Services, reranker: Reranker, errors: dict) -> None:
+    """Give the router ``/rerank``; a server without a reranker has no such path."""
     thread = ThreadPoolExecutor(1, thread_name_prefix="rerank")
     waiting = 0
 
-    @app.post(
+    @router.post(
         "/rerank",
         summary="The client's documents, ordered by a cross-encoder (Search-R1; Cohere, Jina)",
         response_model=RerankResponse,
@@ -109,15 +109,15 @@ def add_rerank_route(app: APIRouter, services: Services, reranker: Reranker, err
         nonlocal waiting
         services.indexes.require()
         lists = body.lists()
-        _check(lists, services)
+        _refuse_too_large(body, services)
         if waiting >= MAX_WAITING:
             reason = f"{waiting} rerank requests under way, at most {MAX_WAITING}"
             raise services.refusals.refused(503, "overloaded", reason, retry_after=1)
         waiting += 1
-        pairs = [(query, _text(document)) for query, documents in lists for document in documents]
-        work = asyncio.get_running_loop().run_in_executor(thread, reranker.score, pairs)
         try:
-            # Cancelled if it has not begun.
+            pairs = [(query, _text(document)) for query, documents in lists for document in documents]
+            work = asyncio.get_running_loop().run_in_executor(thread, reranker.score, pairs)
+            # until_disconnected cancels the work; scoring that has begun runs on.
             scores = iter(await services.search.until_disconnected(request, work))
         finally:
             waiting -= 1
@@ -125,13 +125,17 @@ def add_rerank_route(app: APIRouter, services: Services, reranker: Reranker, err
         return JSONResponse({"result": result} if body.queries is not None else {"results": result[0]})
 
 
-def _check(lists: list[tuple[str, list[RerankInput]]], services: Services) -> None:
+def _refuse_too_large(body: RerankRequest, services: Services) -> None:
+    """Raises RequestError (413) for a request beyond the limits."""
+    lists = body.lists()
     refused, most = services.refusals.refused, services.search.limits.max_query_chars
     pairs = sum(len(documents) for _, documents in lists)
     if pairs > MAX_PAIRS:
         raise refused(413, "too_large", f"{pairs} documents; at most {MAX_PAIRS} in one request")
-    if any(len(query) > most for query, _ in lists):
-        raise refused(413, "too_large", f"a query of more than {most} characters")
+    for i, (query, _) in enumerate(lists):
+        if len(query) > most:
+            name = "query" if body.queries is None else f"queries[{i}]"
+            raise refused(413, "too_large", f"{name} has {len(query)} characters; at most {most}")
 
 
 def _unscored(document: RerankInput) -> str | GivenDocument:

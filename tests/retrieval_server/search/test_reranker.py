@@ -138,7 +138,8 @@ def test_nothing_to_order_gives_nothing(client):
         ({"query": "a", "documents": [{"id": "x"}]}, 422, "documents"),
         ({"query": "a", "documents": ["b"], "topk": 0}, 422, "topk"),
         ({"query": "a", "documents": ["b"] * 2049}, 413, "2049 documents"),
-        ({"query": "a" * 9000, "documents": ["b"]}, 413, "characters"),
+        ({"query": "a" * 9000, "documents": ["b"]}, 413, "query has 9000 characters; at most"),
+        ({"queries": ["a", "b" * 9000], "documents": [[], []]}, 413, "queries[1] has 9000 characters"),
     ],
 )
 def test_a_body_that_does_not_fit_is_refused_with_the_reason(client, body, status, reason):

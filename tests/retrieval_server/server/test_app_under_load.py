@@ -92,7 +92,7 @@ async def test_until_the_index_is_loaded_the_server_lives_but_is_not_ready(bm25)
         assert (await client.post("/retrieve", json={"queries": ["Ulm"]})).status_code == 200
 
 
-async def test_an_index_that_does_not_load_is_reported_once_and_never_ready():
+async def test_an_index_that_does_not_load_is_reported_once_and_never_ready(caplog):
     failures = []
 
     def load():
@@ -103,6 +103,7 @@ async def test_an_index_that_does_not_load_is_reported_once_and_never_ready():
         answer = await client.get("/ready")
         assert answer.status_code == 503 and "could not be loaded" in answer.json()["reason"]
     assert [str(failure) for failure in failures] == ["passages: the manifest says 20, found 7"]
+    assert "the index default could not be loaded: passages: the manifest says 20" in caplog.text
 
 
 async def test_a_search_that_fails_is_500_in_json_and_the_next_one_works(bm25):
