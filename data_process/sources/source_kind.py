@@ -119,8 +119,8 @@ class SourceKind:
         if not isinstance(row, dict):
             raise ValueError(f"not an object with keys but {type(row).__name__}")
         inner = row.get("metadata")
-        known = {**inner, **row} if isinstance(inner, dict) else row
-        known = {key: value for key, value in known.items() if value is not None}
+        parts = [inner, row] if isinstance(inner, dict) else [row]
+        known = {key: value for part in parts for key, value in part.items() if value is not None}
         if fault := self._fault(set(known), others):
             null = [key for key, value in row.items() if value is None]
             empty = f" ({', '.join(map(repr, null))} null)" if null else ""

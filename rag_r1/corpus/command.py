@@ -159,7 +159,7 @@ def check_corpus(args: CheckArguments, *, save_every: int = SAVE_EVERY) -> Check
 
 def _refuse(bad: BadRows, args: CheckArguments) -> None:
     if bad.count and not args.skip_bad_rows:
-        raise DataError(f"nothing was written, because of {bad.refusal()}")
+        raise DataError(f"no report was written, because of {bad.refusal()}")
 
 
 def _ask(

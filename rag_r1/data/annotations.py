@@ -34,7 +34,7 @@ class Annotations(Generic[Value]):
         """`values`: by data source, None for any, and id."""
         self.path, self._values = path, values
         self._matched = False
-        self._by_own_id: dict[str, str] = {}
+        self._by_own_id: dict[tuple[str | None, str], str] = {}
         self._ambiguous: str | None = None
 
     def get(self, source: str, question_id: str) -> Value | None:
@@ -45,8 +45,8 @@ class Annotations(Generic[Value]):
         if place is None:
             return None
         self._matched = True
-        if place == (None, own_id) and self._by_own_id.setdefault(own_id, question_id) != question_id:
-            first = self._by_own_id[own_id]
+        if place[1] == own_id and self._by_own_id.setdefault(place, question_id) != question_id:
+            first = self._by_own_id[place]
             self._ambiguous = self._ambiguous or f"{own_id!r} is {first!r} and {question_id!r}"
         return self._values[place]
 
@@ -109,7 +109,7 @@ def _naming(row: QuestionRow, evidence: GoldEvidence | None) -> QuestionRow:
 def _rows(path: Path, bad: BadRows) -> Iterator[tuple[int, str | None, Any]]:
     """The rows with their numbers from 1 and, if the file names it, their data source."""
     try:
-        text = json_file_bytes(path, _MAX_BYTES, _MAX_VALUES).decode("utf-8")
+        text = json_file_bytes(path, _MAX_BYTES, _MAX_VALUES).decode("utf-8-sig")
     except (OSError, ValueError) as error:
         raise DataError(f"cannot read {path}: {error}; correct the path, or make it again") from error
     try:

@@ -41,7 +41,7 @@ _MERGED_FROM = ".merged_from.json"
 
 
 def model_folder(path: Path, into: Path) -> Path:
-    """The Hugging Face folder of `given` (see the top of the module); a model that must be merged first is
+    """The Hugging Face folder of `path` (see the top of the module); a model that must be merged first is
     written below the folder `into`. Raises RunError if there is none."""
     if not path.is_dir():
         raise RunError(

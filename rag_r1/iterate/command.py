@@ -76,21 +76,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise PlanError([f"{args.recipe}: {problem}" for problem in problems])
         out = args.out.resolve()
         steps = Loop(plan, out, args.rounds).steps()
-        if args.check_only:
-            _print_steps(steps, PipelineFolder(out), plan.server.url or UNKNOWN)
-        else:
-            with (
-                recorded_settings("rag-r1 iterate", args),
-                PipelineFolder.held(out) as folder,
-                LoopServer(plan.server, out) as service,
-            ):
-                _run_steps(steps, folder, service)
     except (PlanError, RecipeError) as error:
         problems = error.problems if isinstance(error, PlanError) else [str(error)]
         for problem in problems:
             print_error(problem)
         print(f"{len(problems)} error(s): nothing was started", file=sys.stderr)
         return 1
+    if args.check_only:
+        _print_steps(steps, PipelineFolder(out), plan.server.url or UNKNOWN)
+        return 0
+    with (
+        recorded_settings("rag-r1 iterate", args),
+        PipelineFolder.held(out) as folder,
+        LoopServer(plan.server, out) as service,
+    ):
+        _run_steps(steps, folder, service)
     return 0
 
 

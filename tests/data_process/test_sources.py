@@ -172,6 +172,7 @@ LAYOUTS = [
         who(
             id="dev_0",
             golden_answers=["Ada"],
+            type=None,  # counts as missing
             metadata={"type": "bridge", "level": "hard", "supporting_facts": FACTS, "context": {}},
         ),
         answered("Ada", id="dev_0", question_type="bridge", level="hard", hops=2, **TITLES),

@@ -97,6 +97,7 @@ def test_a_folder_without_records_is_refused(tmp_path):
         "1\n2\n",
         '{"hotpotqa": ["hotpotqa/test/1", "2"], "popqa": ["hotpotqa/test/3", "9"]}',
         '["1", "2"]',
+        '\ufeff["1", "2"]',  # as some editors save it
         '[\n  "1",\n  "2"\n]\n',
         '{"id": "1"}\n{"id": "2", "answerable": true}\n{"id": "3", "answerable": false}\n',
         '[{"id": 1}, {"id": 2}]',
@@ -111,9 +112,13 @@ def test_the_scores_of_answerable_questions(tmp_path, text):
     assert known[:4].tolist() == [1.0, 1.0, 0.0, 0.0] and math.isnan(known[4])
 
 
-def test_an_own_id_of_two_questions_is_refused(tmp_path):
-    (tmp_path / "ids").write_text("1\n")
-    run = write_run(tmp_path / "run", [record("nq/test/1", source="nq"), record("hotpotqa/test/1")])
+@pytest.mark.parametrize(
+    "text, other", [("1\n", "nq/test/1"), ('{"hotpotqa": ["1"]}', "hotpotqa/train/1")], ids=["any", "source"]
+)
+def test_an_own_id_of_two_questions_is_refused(tmp_path, text, other):
+    (tmp_path / "ids").write_text(text)
+    first = record(other, source=other.partition("/")[0])
+    run = write_run(tmp_path / "run", [first, record("hotpotqa/test/1")])
     with pytest.raises(DataError, match="two questions of the run have the same own id"):
         read_run(run, answerable=tmp_path / "ids")
 
