@@ -134,9 +134,9 @@ def measure_recall(args: argparse.Namespace) -> None:
     rows = [json.loads(line) for line in args.questions.read_text(encoding="utf-8").splitlines() if line]
     questions = list(dict.fromkeys(row["question"] for row in rows))
     encoder = Encoder.open(manifest.dense.encoder)
-    vectors = encoder.encode_queries(questions)
+    queries = encoder.encode_queries(questions)
     sentences = encoder.encode_queries(faiss_recall.sample_queries(PassageStore(args.index / PASSAGES)))
-    exact = [[hit.row for hit in hits] for hits in FlatSearch(whole).find(vectors, 10)]
+    exact = [[hit.row for hit in hits] for hits in FlatSearch(whole).find(queries, 10)]
     raw = folder_for(args.work, "exact", manifest) / "vectors.f32"
     raw.parent.mkdir(parents=True, exist_ok=True)
     faiss.rev_swig_ptr(whole.get_xb(), whole.ntotal * whole.d).tofile(raw)
@@ -161,7 +161,7 @@ def measure_recall(args: argparse.Namespace) -> None:
         settings = [(built, usual, " (as built)")]
         settings += [(n, usual, "") for n in probes] + [(many, c, "") for c in args.candidates if c != usual]
         for nprobe, candidates, note in settings:
-            nearest = opened.find(vectors, 10, nprobe, candidates)
+            nearest = opened.find(queries, 10, nprobe, candidates)
             pairs = list(zip(nearest, exact, strict=True))
             recall = sum(len(set(ours) & set(best)) for ours, best in pairs) / sum(map(len, exact))
             same = sum(ours[:3] == best[:3] for ours, best in pairs) / len(pairs)
