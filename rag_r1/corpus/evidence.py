@@ -58,9 +58,9 @@ def paragraphs_of(row: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             if isinstance(page, list | tuple) and len(page) == 2:
                 yield from _paragraph(*page)
         paragraphs = _plain(place.get("paragraphs"))
-        for row in paragraphs if isinstance(paragraphs, list) else ():
-            if isinstance(row, Mapping):
-                yield from _paragraph(row.get("title"), row.get("paragraph_text", row.get("text")))
+        for entry in paragraphs if isinstance(paragraphs, list) else ():
+            if isinstance(entry, Mapping):
+                yield from _paragraph(entry.get("title"), entry.get("paragraph_text", entry.get("text")))
 
 
 def _paragraph(title: Any, text: Any) -> Iterator[tuple[str, str]]:
