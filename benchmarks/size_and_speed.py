@@ -235,7 +235,7 @@ def main(argv: list[str] | None = None) -> int:
     work.keep("run", settings)
     lines = args.questions.read_text(encoding="utf-8").splitlines()
     questions = [json.loads(line)["question"] for line in lines if line.strip()]
-    work.asked.write_text("\n".join(questions) + "\n", encoding="utf-8")
+    work.question_file.write_text("\n".join(questions) + "\n", encoding="utf-8")
     arguments = [Path(__file__).resolve(), "--work", args.work, "--questions", args.questions]
     arguments += [
         word for name in named if settings[name] for word in (f"--{name.replace('_', '-')}", settings[name])
