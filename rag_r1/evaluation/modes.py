@@ -103,16 +103,19 @@ async def evaluate_modes(args: ModesArguments) -> int:
     trained = args.changed(
         model=args.trained, base_url=args.trained_url or args.base_url, out=args.out / AFTER
     )
-    models = [partial(resolve_model, one) for one in (untrained, trained)]
-    with all_problems(args, {}, models):
-        before, after = (resolve() for resolve in models)
+    checks = [partial(resolve_model, untrained)]
+    if trained.base_url is None:  # else its server may take the place of the first one later
+        checks.append(partial(resolve_model, trained))
+    with all_problems(args, {}, checks):
+        before, *_ = (check() for check in checks)
         ready = prepare_evaluation(before)
-    for model_args, modes in ((before, (ALONE, BEFORE)), (after, (AFTER,))):
+    for model_args, modes in ((before, (ALONE, BEFORE)), (trained, (AFTER,))):
+        if model_args is trained:
+            model_args = resolve_model(trained)
+            ready = prepare_evaluation(model_args)
         if args.check_only:
             await check_only(model_args, ready, model_args.base_url, model_args.model)
             continue
-        if model_args is after:
-            ready = prepare_evaluation(after)
         conditions = [
             alone_condition(ready.setup, args.alone, args.prompt_alone)
             if mode == ALONE
