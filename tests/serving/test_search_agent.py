@@ -73,5 +73,5 @@ def test_a_dead_server_is_named_when_the_agent_is_opened(tmp_path):
         retriever_url="http://127.0.0.1:9",
         out=tmp_path,
     )
-    with pytest.raises(RunError, match="127.0.0.1:9.*--retriever-url"):
+    with pytest.raises(RunError, match=r"no model server answers at http://127\.0\.0\.1:9/v1.*--base-url"):
         agent.__enter__()
