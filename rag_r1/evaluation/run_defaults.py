@@ -14,15 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
-
 from rag_r1.evaluation.eval_arguments import EvalArguments
 from rag_r1.inference.checkpoints import newest_checkpoint
 from rag_r1.io.bounded_yaml import YamlError, read_yaml
 from rag_r1.options.argument_values import ArgumentsError
 from rag_r1.options.settings_file import SETTINGS, read_settings
 from rag_r1.runs.errors import RunError
+from rag_r1.system.installation import pip_command
 
 #: Where Hydra writes the composed configuration, in the folder of a training.
 CONFIG = Path("hydra", ".hydra", "config.yaml")
@@ -122,6 +120,14 @@ def validation_arguments(config: Any) -> dict[str, Any]:
 
 
 def _of_training(run: Path, path: Path) -> RunDefaults:
+    try:  # here, because the base installation does not have it
+        from omegaconf import OmegaConf
+        from omegaconf.errors import OmegaConfBaseException
+    except ModuleNotFoundError as error:
+        raise RunError(
+            f"{path} is read with omegaconf, which is not installed: {pip_command('cpu')}"
+        ) from error
+
     try:
         config = OmegaConf.create(read_yaml(path))
         values = validation_arguments(config)
