@@ -208,7 +208,7 @@ def recall_table(
 
 def passages_a_second(setting: Setting, work: Path) -> float:
     """Passages that a scan reads in a second of processor time, with all ids, titles and answers."""
-    wanted = ScanTargets(
+    targets = ScanTargets(
         ids=frozenset(own_id for row in setting.questions for own_id in row["supporting_ids"]),
         titles=TitleIndex(setting.titles.values()),
         answers=AnswerMatcher(gold for row in setting.questions for gold in row["golden_answers"]),
@@ -216,7 +216,7 @@ def passages_a_second(setting: Setting, work: Path) -> float:
     state = work / "timed.json"
     state.unlink(missing_ok=True)
     started = time.process_time()
-    scan = scan_corpus(Corpus([setting.whole]), wanted, state, progress=False)
+    scan = scan_corpus(Corpus([setting.whole]), targets, state, progress=False)
     return scan.passages / (time.process_time() - started)
 
 

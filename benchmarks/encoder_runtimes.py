@@ -134,7 +134,7 @@ def vectors_of(index: Path, corpus: dict[str, str]) -> np.ndarray:
 
 def recall(encoders: dict[str, object], rows: list[dict], corpus: dict[str, str], index: Path | None) -> None:
     ids, questions = list(corpus), [row["question"] for row in rows]
-    wanted = [{ids.index(key) for key in row["supporting_ids"]} for row in rows]
+    golds = [{ids.index(key) for key in row["supporting_ids"]} for row in rows]
     query_vectors, alone, stored = {}, {}, {}
     for name, encoder in encoders.items():
         query_vectors[name] = in_batches(encoder, questions, _BATCH)
@@ -155,7 +155,7 @@ def recall(encoders: dict[str, object], rows: list[dict], corpus: dict[str, str]
     for of_questions, of_passages in pairs:
         nearest = first_ids(query_vectors[of_questions], stored[of_passages])
         shares = [
-            np.mean([len(want & set(row[:k])) / len(want) for want, row in zip(wanted, nearest, strict=True)])
+            np.mean([len(want & set(row[:k])) / len(want) for want, row in zip(golds, nearest, strict=True)])
             for k in _KS
         ]
         same = (nearest[:, :3] == reference[:, :3]).all(axis=1).mean()

@@ -171,7 +171,7 @@ def search_exactly(args: argparse.Namespace, work: Work) -> None:
     questions, _ = synthetic_questions(vectors, real, args.queries)
     scores, rows = exact_best(vectors, questions, K)
     with work.exact.with_suffix(".part").open("wb") as stream:
-        np.savez(stream, asked=questions, rows=rows, scores=scores)
+        np.savez(stream, queries=questions, rows=rows, scores=scores)
     work.exact.with_suffix(".part").replace(work.exact)
 
 

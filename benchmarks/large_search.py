@@ -77,7 +77,7 @@ def search(index: Path, shards: Path, exact: Path, way: str) -> dict:
     from retrieval_server.folder.manifest import FAISS_INDEX, ROWS, read_manifest
 
     with np.load(exact) as kept:
-        questions, rows = kept["asked"], kept["rows"]
+        questions, rows = kept["queries"], kept["rows"]
     if way == "shards":
         return _search_shards(shards, questions, rows)
     if "cold" in way:

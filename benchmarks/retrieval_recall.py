@@ -20,11 +20,9 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 
-def recall(results: Sequence[Sequence[str]], wanted: Sequence[set[str]]) -> float:
-    """The mean share of each question's wanted ids among the ids found for it."""
-    shares = [
-        len(wanted_ids & set(ids)) / len(wanted_ids) for ids, wanted_ids in zip(results, wanted, strict=True)
-    ]
+def recall(results: Sequence[Sequence[str]], golds: Sequence[set[str]]) -> float:
+    """The mean share of each question's gold ids among the ids found for it."""
+    shares = [len(gold & set(ids)) / len(gold) for ids, gold in zip(results, golds, strict=True)]
     return sum(shares) / len(shares)
 
 
@@ -56,7 +54,7 @@ def main() -> int:
 
     rows = [json.loads(line) for line in args.questions.open(encoding="utf-8")]
     rows = [row for row in rows if row["supporting_ids"]]
-    questions, wanted = [row["question"] for row in rows], [set(row["supporting_ids"]) for row in rows]
+    questions, golds = [row["question"] for row in rows], [set(row["supporting_ids"]) for row in rows]
     dense = args.encoder.replace("/", "_")
     kinds = {"bm25": "BM25 (bm25s)", dense: f"dense ({args.encoder}, Flat)", "hybrid": "hybrid of both"}
     if args.lucene:
@@ -88,7 +86,7 @@ def main() -> int:
     print_table(
         ["index", *(f"recall@{k}" for k in args.k)],
         (
-            [name, *(f"{recall([ids[:k] for ids in results[kind]], wanted):.1%}" for k in args.k)]
+            [name, *(f"{recall([ids[:k] for ids in results[kind]], golds):.1%}" for k in args.k)]
             for kind, name in kinds.items()
         ),
     )

@@ -219,8 +219,8 @@ def measure(
 ) -> dict[str, float]:
     """Recall at each k, in an index."""
     results = search_results(folder, questions, args, max(args.k))
-    wanted = [set(question["supporting_ids"]) for question in questions]
-    return {str(k): recall([ids[:k] for ids in results], wanted) for k in args.k}
+    golds = [set(question["supporting_ids"]) for question in questions]
+    return {str(k): recall([ids[:k] for ids in results], golds) for k in args.k}
 
 
 def table(results: Mapping[int, Mapping[str, Any]], ks: Sequence[int]) -> list[str]:

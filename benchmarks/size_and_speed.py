@@ -158,7 +158,7 @@ def search(args: argparse.Namespace, work: Work) -> dict:
     behind = args.block + MOST_CELLS  # passages and centres
     vectors = RandomVectors(behind + ASKED, DIMENSION)[behind:]
     with work.exact.open("wb") as stream:
-        np.savez(stream, asked=vectors, rows=np.zeros((ASKED, K), np.int64))  # there is nothing to be found
+        np.savez(stream, queries=vectors, rows=np.zeros((ASKED, K), np.int64))  # there is nothing to be found
     return large_search.search(work.index, work.shards, work.exact, args.way)
 
 

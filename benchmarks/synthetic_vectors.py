@@ -159,12 +159,12 @@ def synthetic_questions(
     chosen = np.unique(np.linspace(0, blocks - 1, min(8, blocks)).astype(int)).tolist()
     questions, rows = [], []
     for number, block in enumerate(chosen):
-        wanted = (number + 1) * many // len(chosen)
+        quota = (number + 1) * many // len(chosen)
         first = block * BLOCK
         parents = vectors.parents(block)[: len(vectors) - first]
         children = vectors[first : first + len(parents)]
         for place in generator.permutation(np.flatnonzero(np.isin(parents, list(answers)))).tolist():
-            if len(questions) == wanted:
+            if len(questions) == quota:
                 break
             parent = int(parents[place])
             question = real.questions[generator.choice(answers[parent])]

@@ -106,12 +106,12 @@ def _rows(pool: QuestionPool, number: int, protocol: Protocol, first: int) -> It
 def _questions(pool: QuestionPool, number: int, repeated: set[str]) -> Iterator[Question]:
     """The questions of an entry. If several are joined in a row, these are chosen by chance, since neighbours
     in a file may resemble each other; what is left over is too little for a row."""
-    wanted = pool.entries[number].join
-    kept = (pooled.question for pooled in pool.kept(entry=number, drawn=wanted > 1))
-    if wanted == 1:
+    size = pool.entries[number].join
+    kept = (pooled.question for pooled in pool.kept(entry=number, drawn=size > 1))
+    if size == 1:
         yield from kept
         return
-    while len(group := list(islice(kept, wanted))) == wanted:
+    while len(group := list(islice(kept, size))) == size:
         ids = [hashed_id(q, True) if q.id is None or q.id in repeated else q.id for q in group]
         yield replace(join(group, "+".join(ids)), row=group[0].row)
 

@@ -128,8 +128,8 @@ def check_corpus(args: CheckArguments, *, save_every: int = SAVE_EVERY) -> Check
     answers = AnswerMatcher(gold for _, golds in parts for gold in golds)
     retrieved = _ask(args, read, answers, progress)
     ids = frozenset(passage_id for question in read.questions for passage_id in question.ids)
-    wanted = ScanTargets(ids, titles, answers, _probe(retrieved))
-    scan = scan_corpus(corpus, wanted, args.out / "scan.json", save_every=save_every, progress=progress)
+    targets = ScanTargets(ids, titles, answers, _probe(retrieved))
+    scan = scan_corpus(corpus, targets, args.out / "scan.json", save_every=save_every, progress=progress)
     _refuse(scan.bad, args)
     if not scan.passages:
         raise CorpusError(f"{', '.join(map(str, args.corpus))}: no passage in it")

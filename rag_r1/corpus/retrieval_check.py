@@ -38,9 +38,9 @@ class RetrievalResult:
     rank: int | None
     ids: tuple[str, ...]
 
-    def share_of(self, wanted: Sequence[str]) -> float:
-        """The share of the wanted passages that are among these."""
-        return len(set(wanted) & set(self.ids)) / len(set(wanted))
+    def share_of(self, ids: Sequence[str]) -> float:
+        """The share of the passages with these ids that are among the results."""
+        return len(set(ids) & set(self.ids)) / len(set(ids))
 
 
 def retrieve(
@@ -134,8 +134,8 @@ async def _ask(
     for (_, golds), documents in zip(question.parts, answers, strict=True):
         if isinstance(documents, Failure):
             return documents.detail
-        wanted = {table.keys[key] for gold in golds if (key := table.add(gold)) is not None}
-        hits = (rank for rank, doc in enumerate(documents, 1) if wanted & table.matches_in(doc.contents))
+        gold_keys = {table.keys[key] for gold in golds if (key := table.add(gold)) is not None}
+        hits = (rank for rank, doc in enumerate(documents, 1) if gold_keys & table.matches_in(doc.contents))
         ranks.append(next(hits, None))
         ids += [document.id for document in documents]
     rank = None if None in ranks else max(rank for rank in ranks if rank is not None)

@@ -66,22 +66,22 @@ class ScanResult:
 
 
 def scan_corpus(
-    corpus: Corpus, wanted: ScanTargets, state: Path, *, save_every: int = SAVE_EVERY, progress: bool = True
+    corpus: Corpus, targets: ScanTargets, state: Path, *, save_every: int = SAVE_EVERY, progress: bool = True
 ) -> ScanResult:
     """Look for everything in all passages; goes on from the file `state` if it is of the same scan."""
-    fingerprint = wanted.fingerprint(corpus)
-    result = _load(state, fingerprint, wanted)
+    fingerprint = targets.fingerprint(corpus)
+    result = _load(state, fingerprint, targets)
     if result.done:
         return result
-    numbers, keys = wanted.answers.keys, list(wanted.answers.keys)
+    numbers, keys = targets.answers.keys, list(targets.answers.keys)
     counts: dict[int, list[Any]] = {numbers[key]: [*value] for key, value in result.answers.items()}
-    ids, note, matches_in = wanted.ids | result.probe, wanted.titles.note, wanted.answers.matches_in
+    ids, note, matches_in = targets.ids | result.probe, targets.titles.note, targets.answers.matches_in
     present: set[str] = result.ids | result.probe_found
 
     def save() -> None:
-        result.ids, result.probe_found = present & wanted.ids, present & result.probe
+        result.ids, result.probe_found = present & targets.ids, present & result.probe
         result.answers = {keys[number]: (count, first) for number, (count, first) in counts.items()}
-        _save(state, fingerprint, result, wanted)
+        _save(state, fingerprint, result, targets)
 
     rows = corpus.rows(result.place, progress=progress, doing="scanning corpus")
     for read, (row, place) in enumerate(rows, 1):
@@ -103,20 +103,20 @@ def scan_corpus(
     return result
 
 
-def _save(path: Path, fingerprint: str, result: ScanResult, wanted: ScanTargets) -> None:
+def _save(path: Path, fingerprint: str, result: ScanResult, targets: ScanTargets) -> None:
     sets = {name: sorted(getattr(result, name)) for name in ("ids", "probe", "probe_found")}
     bad = [result.bad.count, result.bad.first]
-    state = {**vars(result), **sets, "bad": bad, "fingerprint": fingerprint, "titles": wanted.titles.matches}
+    state = {**vars(result), **sets, "bad": bad, "fingerprint": fingerprint, "titles": targets.titles.matches}
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, json.dumps(state, ensure_ascii=False), durable=True)
 
 
-def _load(path: Path, fingerprint: str, wanted: ScanTargets) -> ScanResult:
+def _load(path: Path, fingerprint: str, targets: ScanTargets) -> ScanResult:
     """The state of an earlier, equal scan; a new one if there was none, or its file is broken."""
     try:
         state = read_json_file(path, 1 << 30, 20_000_000)
         if state["fingerprint"] != fingerprint:
-            return ScanResult(probe=wanted.probe)
+            return ScanResult(probe=targets.probe)
         result = ScanResult(
             place=CorpusPosition(*state["place"]),
             passages=int(state["passages"]),
@@ -129,6 +129,6 @@ def _load(path: Path, fingerprint: str, wanted: ScanTargets) -> ScanResult:
         )
         matches = {title: (level, name) for title, (level, name) in state["titles"].items()}
     except (OSError, ValueError, RecursionError, TypeError, KeyError, AttributeError):
-        return ScanResult(probe=wanted.probe)
-    wanted.titles.matches = matches
+        return ScanResult(probe=targets.probe)
+    targets.titles.matches = matches
     return result

@@ -24,9 +24,9 @@ from rag_r1.system.installation import pip_command
 
 #: Where Hydra writes the composed configuration, in the folder of a training.
 CONFIG = Path("hydra", ".hydra", "config.yaml")
-#: Keys of a search that decide what it finds, with the values that need not be told.
-_FOUND = {"tool": "retrieval", "wire": "retrieve", "topk": None, "agentic_input": False, "mode": None}
-#: Limits of an episode, with the values that need not be told; None: always.
+#: Keys of a search that decide what it finds, with the values that need not be named.
+_SEARCH_KEYS = {"tool": "retrieval", "wire": "retrieve", "topk": None, "agentic_input": False, "mode": None}
+#: Limits of an episode, with the values that need not be named; None: always.
 _LIMITS = {
     "max_turns": None,
     "final_turn": True,
@@ -103,7 +103,7 @@ def validation_arguments(config: Any) -> dict[str, Any]:
     search = {**(ours.get("retriever") or {}), **(ours.get("validation_retriever") or {})}
     overrides = [
         f"rag_r1.{section}.{name}={_word(values[name])}"
-        for section, values, usual in (("agent", agent, _LIMITS), ("retriever", search, _FOUND))
+        for section, values, usual in (("agent", agent, _LIMITS), ("retriever", search, _SEARCH_KEYS))
         for name, default in usual.items()
         if values.get(name, default) != default
     ]

@@ -209,7 +209,7 @@ class SearchAgentLoop(AgentLoopBase):
         """veRL's outputs, one for each training row. veRL scores the last and copies its score to the others;
         so the last has the record, and also the trajectory's metrics, which are then counted once."""
         # No log-probs, not even the zeros of a row without generations, if the rest of the batch has none.
-        wanted = engine.sampling_params.get("logprobs")
+        wants_logprobs = engine.sampling_params.get("logprobs")
         masked = record.masked(mask)
         # veRL's trainer requires versions in every row (trainer_base.py, `_compute_metrics`). If no engine
         # has reported one, it is that of the step: the weights of step n result from step n - 1.
@@ -233,7 +233,7 @@ class SearchAgentLoop(AgentLoopBase):
                 prompt_ids=training.prompt_ids,
                 response_ids=training.response_ids,
                 response_mask=[0] * len(training.response_mask) if masked else training.response_mask,
-                response_logprobs=training.response_logprobs if wanted else None,
+                response_logprobs=training.response_logprobs if wants_logprobs else None,
                 # veRL counts messages: the user's, one for each generation, one for each observation.
                 num_turns=1 + len(record.turns) + sum(turn.observed_tokens > 0 for turn in record.turns),
                 metrics=metrics if i == last else AgentLoopMetrics(),

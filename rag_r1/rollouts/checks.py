@@ -37,10 +37,9 @@ class StartError(RunError):
 
     def __init__(self, problems: Sequence[str]):
         self.problems = list(problems)
-        count = len(self.problems)
-        lines = (
-            self.problems if count == 1 else [f"{count} problems:", *(f"  - {it}" for it in self.problems)]
-        )
+        lines = self.problems
+        if len(lines) > 1:
+            lines = [f"{len(lines)} problems:", *(f"  - {problem}" for problem in lines)]
         super().__init__("\n".join(lines))
 
 
@@ -79,8 +78,8 @@ def start_problems(
         RagR1Config.from_config(block_of(args.changed(**{**plain, **changes}), defaults))
 
     protocol = _ANY_PROTOCOL
-    for one in more:
-        check(one)
+    for command_check in more:
+        check(command_check)
     if check(lambda: configured(protocol=args.protocol)):
         protocol = args.protocol
     if args.prompt is not None:
@@ -113,8 +112,8 @@ async def try_servers(*attempts: Awaitable[Any]) -> list[Any]:
 
 
 async def try_search(tool: Tool, url: str) -> None:
-    """One search, before anything has to be paid for. Raises RunError if it fails; `url`: of the retrieval
-    server, for the message."""
+    """One search, before any episode is played. Raises RunError if it fails; `url`: of the retrieval server,
+    for the message."""
     query = "Which river flows through Paris?"
     try:
         [result] = await call_tool(tool, [{"query": query}], Context(lambda: CallContext(query)))

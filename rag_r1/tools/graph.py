@@ -140,11 +140,11 @@ class FactGraph:
 
     def search(self, query: str, topk: int, most_facts: int) -> list[Document]:
         """The things whose name has all words of the query, those with the fewest other words first."""
-        wanted = set(_words(query))
-        if not wanted:
+        query_words = set(_words(query))
+        if not query_words:
             return []
-        things = set.intersection(*(self._with_word.get(word, set()) for word in wanted))
-        ranked = sorted(things, key=lambda thing: (self._distance(thing, wanted), self._text(thing)))
+        things = set.intersection(*(self._with_word.get(word, set()) for word in query_words))
+        ranked = sorted(things, key=lambda thing: (self._distance(thing, query_words), self._text(thing)))
         return [self._document(thing, most_facts) for thing in ranked[:topk]]
 
     def _read_names(self) -> None:
@@ -177,9 +177,9 @@ class FactGraph:
         language = self._terms[text][1]
         return not language or language.partition("-")[0] == self._language
 
-    def _distance(self, thing: int, wanted: set[str]) -> int:
+    def _distance(self, thing: int, query_words: set[str]) -> int:
         """Other words in the name of a thing, of that which has the fewest."""
-        sizes = [len(words) for name in self._names[thing] if wanted <= (words := set(_words(name)))]
+        sizes = [len(words) for name in self._names[thing] if query_words <= (words := set(_words(name)))]
         return min(sizes, default=1 << 16)
 
     def _document(self, thing: int, most: int) -> Document:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import subprocess
 import sys
@@ -73,8 +72,6 @@ def test_the_reference_has_every_public_name_with_its_docstring():
 
 @pytest.mark.slow
 def test_the_site_is_built_without_a_warning(tmp_path: Path):
-    if importlib.util.find_spec("zensical") is None:
-        pytest.skip("zensical is not installed (the extra docs)")
     site.collect(tmp_path / "build" / "docs")
     (tmp_path / "mkdocs.yml").write_text((ROOT / "mkdocs.yml").read_text("utf-8"), encoding="utf-8")
     command = [sys.executable, "-m", "zensical", "build", "--strict", "--config-file", "mkdocs.yml"]

@@ -5,8 +5,8 @@ The tests of a module of checks see that they pass on the recorded run. Then eac
 thing in a copy, and names the check that must fail (`proofs`). To record a training anew, keep its folder and
 pack it:
 
-    pytest tests/chaos/test_training_tools.py --basetemp=/tmp/kept
-    python -m tests.e2e.mutations tools /tmp/kept/tools0 [more names of files]
+    pytest tests/chaos/test_training_tools.py --basetemp=kept
+    python -m tests.e2e.mutations tools kept/tools0 [more names of files]
 """
 
 from __future__ import annotations

@@ -107,7 +107,7 @@ class _PassageScan:
 
 def find_passages(
     corpus: Corpus,
-    wanted: Iterable[GoldEvidence],
+    evidence: Iterable[GoldEvidence],
     out: Path,
     *,
     random: int = 0,
@@ -122,7 +122,7 @@ def find_passages(
     Raises CorpusError for a corpus that cannot be read, and for bad rows that are not to be left out: the
     file then stays unfinished (`done` is false), so that nothing but this command reads it.
     """
-    evidence = list(wanted)
+    evidence = list(evidence)
     ids = frozenset().union(*(gold.ids for gold in evidence))
     titles = frozenset().union(*(gold.titles for gold in evidence))
     scan = _PassageScan(ids, titles, random, seed)
@@ -147,10 +147,10 @@ def find_passages(
     return Passages(scan.by_id, scan.by_title, pool_of(scan.drawn)), scan.bad
 
 
-def served_passages(base: str, wanted: Iterable[GoldEvidence]) -> Passages:
+def served_passages(base: str, evidence: Iterable[GoldEvidence]) -> Passages:
     """The gold passages that these questions name by id, from the retrieval server at `base`; none if it does
     not serve documents by id. Raises RunError if nothing answers there."""
-    names = sorted({name for evidence in wanted for name in evidence.ids})
+    names = sorted({name for gold in evidence for name in gold.ids})
     passages = Passages()
     try:
         with bounded_http_client(60.0, token_header()) as client:

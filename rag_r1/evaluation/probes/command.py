@@ -82,13 +82,13 @@ def gather(args: PassagesArguments, *, save_every: int = SAVE_EVERY) -> tuple[li
     read = read_questions(args.questions)
     if read.bad.count and not args.skip_bad_rows:
         raise DataError(f"nothing was written, because of {read.bad.refusal()}")
-    wanted = [
+    gold = [
         GoldEvidence.of({"supporting_ids": question.ids, "supporting_titles": question.titles})
         for question in read.questions
     ]
     passages, bad = find_passages(
         Corpus(args.corpus),
-        wanted,
+        gold,
         args.out,
         random=args.random,
         seed=args.seed,
@@ -96,10 +96,10 @@ def gather(args: PassagesArguments, *, save_every: int = SAVE_EVERY) -> tuple[li
         save_every=save_every,
         progress=not args.no_progress,
     )
-    named = [evidence for evidence in wanted if evidence]
+    named = [evidence for evidence in gold if evidence]
     complete = sum(bool(passages.of(evidence, golds=())) for evidence in named)
     lines = [
-        f"questions that name their gold passages: {len(named):,} of {len(wanted):,}",
+        f"questions that name their gold passages: {len(named):,} of {len(gold):,}",
         f"all of them found for: {complete:,}",
         f"random passages: {len(passages.pool):,}",
         f"passages: {args.out}",

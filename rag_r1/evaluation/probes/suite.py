@@ -83,16 +83,16 @@ async def make_search_card(args: EvalArguments, ready: RunSetup, passages: Passa
 
 def gather_passages(args: EvalArguments, ready: RunSetup) -> Passages:
     """The text of the gold passages and the random ones, as far as they can be had. Raises RunError."""
-    wanted = [evidence for row in ready.questions.rows if (evidence := GoldEvidence.of(row.metadata))]
+    gold = [evidence for row in ready.questions.rows if (evidence := GoldEvidence.of(row.metadata))]
     if not args.corpus:
         options = {key: value for key, value in ready.retriever.items() if key != "tool"}
         by_server = (ready.retriever.get("tool") or DEFAULT_TOOL) == DEFAULT_TOOL
-        if by_server and any(evidence.ids for evidence in wanted):
-            return served_passages(RetrieverConfig.from_config(options).base, wanted)
+        if by_server and any(evidence.ids for evidence in gold):
+            return served_passages(RetrieverConfig.from_config(options).base, gold)
         return Passages()
     try:
         corpus, options = Corpus(args.corpus), {"seed": args.seed, "skip_bad_rows": args.skip_bad_rows}
-        passages, bad = find_passages(corpus, wanted, args.out / PASSAGES, random=POOL, **options)
+        passages, bad = find_passages(corpus, gold, args.out / PASSAGES, random=POOL, **options)
     except CorpusError as error:
         raise RunError(str(error)) from error
     for line in bad.left_out():

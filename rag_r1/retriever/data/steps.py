@@ -223,10 +223,10 @@ async def score_relevance(run: DataRun, candidates: CandidateStore, trajectories
         run.summary["relevance"] = {"searches": scored, **figures}
         run.print_missing("relevance", scored, 0, reason)
         return True
-    ways = args.model_dump(include={"retries", "timeout_s", "backoff_s", "trust_env"})
+    connection = args.model_dump(include={"retries", "timeout_s", "backoff_s", "trust_env"})
     with RelevanceScorer(args, candidates, run.step("relevance")) as relevance:
         tape = relevance.folder.tape
-        async with judge_endpoint(args, tape, **ways) as endpoint:
+        async with judge_endpoint(args, tape, **connection) as endpoint:
             judge = RelevanceJudge(args, endpoint, tape)
             await relevance.score(judge, trajectories)
             if endpoint.stop.reason is not None:

@@ -1,4 +1,4 @@
-"""What the chat tells about itself: who answers, what is searched, and questions to begin with."""
+"""The chat page: its files, and what it shows about the server, the agent that answers and its questions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 _SCRIPT = "text/javascript; charset=utf-8"
-#: The files of the page in the folder page: by address, the name and the content type. They need no token.
+#: The files of this folder by their address, each with its content type. They are served without a token.
 PAGE_FILES = {
     "/": ("chat.html", "text/html; charset=utf-8"),
     "/chat.css": ("chat.css", "text/css; charset=utf-8"),

@@ -61,10 +61,10 @@ def _check(config: DictConfig, key: str, options: str, folder: str) -> Iterator[
             text = f"the learning rate in {file} cannot be read ({fault}), so it was not compared"
             yield warning(key, text, "see that it has not changed: veRL restores the old one")
             return
-        wanted = float(OmegaConf.select(config, key))
-        if not all(math.isclose(rate, wanted, rel_tol=1e-6) for rate in rates):
+        configured = float(OmegaConf.select(config, key))
+        if not all(math.isclose(rate, configured, rel_tol=1e-6) for rate in rates):
             text = (
-                f"is {wanted:g}, but the training resumes from {checkpoint}, which was trained with"
+                f"is {configured:g}, but the training resumes from {checkpoint}, which was trained with"
                 f" {rates[0]:g}: veRL restores that and ignores a new one"
             )
             remedy = (

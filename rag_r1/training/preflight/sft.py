@@ -109,9 +109,9 @@ def check_batches(config: DictConfig, train: int, validation: int) -> Iterator[P
     if (trainer.test_freq == "after_each_epoch" or int(trainer.test_freq) > 0) and not validation:
         remedy = "give data.val_files, or set trainer.test_freq=-1"
         yield error("trainer.test_freq", "there is nothing to validate on", remedy)
-    steps, wanted = train // batch * int(trainer.total_epochs), trainer.total_training_steps
-    if wanted is not None and 0 < steps < int(wanted):
-        text = f"is {wanted}, but {trainer.total_epochs} epochs have {steps} steps"
+    steps, configured = train // batch * int(trainer.total_epochs), trainer.total_training_steps
+    if configured is not None and 0 < steps < int(configured):
+        text = f"is {configured}, but {trainer.total_epochs} epochs have {steps} steps"
         remedy = "raise trainer.total_epochs: veRL saves the last checkpoint only when it gets there"
         yield error("trainer.total_training_steps", text, remedy)
     if data.use_dynamic_bsz and int(data.max_token_len_per_gpu) < int(data.max_length):
