@@ -104,12 +104,13 @@ def scored_world(
     data = folder / "questions.parquet"
     write_rows(data, [to_row(question, i, "test", protocol) for i, question in enumerate(questions)])
 
-    def reply(case: dict[str, Any]) -> str | None:
-        bodies = (body for body in reversed(judge.bodies) if case_of(body) == case)
-        return _said(case) if mood is None else mood(case, _said(case), next(bodies)["seed"])
+    def reply(body: dict[str, Any]) -> str | int:
+        case = case_of(body)
+        said = _said(case) if mood is None else mood(case, _said(case), body["seed"])
+        return 500 if said is None else said
 
     policy = DescribedPolicy.of(tokenizer, questions, world.passages, separator=separator)
-    with policy, JudgeServer.of_cases(reply) as judge:
+    with policy, JudgeServer(reply) as judge:
         yield ScoredWorld(policy, judge, world, questions, data)
 
 
