@@ -107,7 +107,7 @@ def scored_world(
     def reply(body: dict[str, Any]) -> str | int:
         case = case_of(body)
         said = _said(case) if mood is None else mood(case, _said(case), body["seed"])
-        return 500 if said is None else said
+        return judge.failure if said is None else said
 
     policy = DescribedPolicy.of(tokenizer, questions, world.passages, separator=separator)
     with policy, JudgeServer(reply) as judge:
