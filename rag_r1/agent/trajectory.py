@@ -33,8 +33,8 @@ STATUSES = (
 
 
 _NO_WORD = re.compile(r"[^\w]+")
-#: What the environment put into the context in a turn: text, and the places [call, document] of documents that
-#: stand there unchanged, so that a record does not hold them twice.
+#: What the environment put into the context in a turn: text, and the places [call, document] of documents
+#: that stand there unchanged, so that a record does not hold them twice.
 Observation = list[str | list[int]]
 
 

@@ -42,7 +42,6 @@ class SearchRewardManager(RewardManagerBase):
         super().__init__(config, tokenizer, compute_score)
         settings = RagR1Config.from_config(plain(config.rag_r1))
         self.reward = RewardSum.from_config(settings.reward, settings.protocol)
-        self.weights = {term.name: term.weight for term in self.reward.terms}
         self.model = config.get("actor_rollout_ref", {}).get("model", {}).get("path")
         self.mask = settings.failures.mask
         #: Counted one by one; if the policy can only search, the totals say the same.
@@ -86,7 +85,7 @@ class SearchRewardManager(RewardManagerBase):
             "model": self.model,
             # Updates that the weights had, before the first and before the last turn.
             "policy_steps": [fields.get(name) for name in ("min_global_steps", "max_global_steps")],
-            "reward_weights": self.weights,
+            "reward_weights": self.reward.weights,
             "time": round(time.time(), 3),
         }
 
