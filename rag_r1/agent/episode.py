@@ -31,12 +31,9 @@ from rag_r1.agent.replay import ReplayTurn, make_replay
 from rag_r1.agent.tokens.ledger import Ledger
 from rag_r1.agent.trajectory import Trajectory, Turn
 from rag_r1.agent.validation import checked_generation, checked_ids, error_line, with_timeout
-from rag_r1.protocols import SEARCH, Action, Answer, Calls, Invalid, Protocol, Search
+from rag_r1.protocols import Action, Answer, Calls, Invalid, Protocol, Search
 
 logger = logging.getLogger(__name__)
-
-#: Characters of an index's name that a record keeps.
-_LONGEST_NAME = 200
 
 
 class Episode:
@@ -95,7 +92,6 @@ class Episode:
             state.failed("budget", record.status)
         record.generated_tokens = self.ledger.generated_tokens
         record.observed_tokens = self.ledger.observed_tokens
-        record.index = str(getattr(self.tools.get(SEARCH), "index", ""))[:_LONGEST_NAME]
         record.seconds = time.perf_counter() - started
         if self.observer:
             state.emit("ended", **record.to_dict())

@@ -146,4 +146,6 @@ class ToolExecutor:
             return text_result(call.tool, answer.reason)
         if isinstance(answer, Failure):
             call.status = "failed"
+        else:
+            call.index = str(self._setting(call.tool, "index", ""))[:_SHOWN]
         return answer

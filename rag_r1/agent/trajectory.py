@@ -55,7 +55,8 @@ class CallRecord:
     """One call of a tool and its result. `arguments`: as the policy gave them; `sent`: those with which the
     tool was called, None if they are the same (a search may be sent more than the query:
     rag_r1/protocols/retriever_query.py); `documents`: as shown to the policy, None if nothing was shown;
-    `seconds`: wall time, retries included (of all the turn's calls of this tool if made together)."""
+    `seconds`: wall time, retries included (of all the turn's calls of this tool if made together); `index`:
+    the one that answered and how often it was loaded (`wiki 1`), if the tool knows."""
 
     tool: str
     arguments: dict[str, Any]
@@ -63,6 +64,7 @@ class CallRecord:
     seconds: float = 0.0
     status: str = "ok"  # ok | failed (no answer) | refused (no such tool, wrong arguments, or one too many)
     sent: dict[str, Any] | None = None
+    index: str = ""
 
     @property
     def query(self) -> str | None:
@@ -173,7 +175,6 @@ class Trajectory:
         default_factory=list
     )  # the records of all paths, if there were several
     prompt_sha256: str = ""  # of the prompt, see plugin/record_details.py
-    index: str = ""  # that answered the last search, and how often it was loaded: `wiki 1`
     rows: list[dict[str, Any]] = field(default_factory=list)  # the training rows, if they are recorded
 
     @property

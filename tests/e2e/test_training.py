@@ -110,7 +110,8 @@ def test_each_trained_trajectory_has_its_advantage(finished):
         for line in json_lines(file)
     ]
     assert {record["prompt_sha256"] for record in records.values()} <= set(prompts)
-    assert all(record["index"] for record in records.values() if any(t["calls"] for t in record["turns"]))
+    calls = [call for record in records.values() for turn in record["turns"] for call in turn["calls"]]
+    assert {bool(call["index"]) for call in calls if call["status"] == "ok" and call["documents"]} == {True}
 
 
 def test_the_run_ends_with_what_it_has_found(finished):
