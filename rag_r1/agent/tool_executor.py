@@ -147,5 +147,6 @@ class ToolExecutor:
         if isinstance(answer, Failure):
             call.status = "failed"
         else:
-            call.index = str(self._setting(call.tool, "index", ""))[:_SHOWN]
+            index = self._setting(call.tool, "index", "")
+            call.index = index[:_SHOWN] if isinstance(index, str) else ""
         return answer
