@@ -70,10 +70,9 @@ async def _call(state: EpisodeState, turn: Turn, action: Search | Calls) -> str 
     fitted = fit_observation(state.protocol, words, results, state.codec.encode, per_query, total)
     if fitted is None:
         return "token_limit"
-    ids, documents = fitted
-    state.observe(turn, checked_ids(ids))
-    for call, call_documents in zip(turn.calls, documents, strict=True):
+    for call, call_documents in zip(turn.calls, fitted.documents, strict=True):
         call.documents = call_documents
+    state.observe(turn, checked_ids(fitted.ids), fitted.text)
     if state.observer:  # building the event costs, so only for an observer
         state.emit("documents", calls=[call.to_dict() for call in turn.calls])
     return None
@@ -131,7 +130,7 @@ async def _hint(state: EpisodeState, turn: Turn, action: Action) -> str | None:
     ids = checked_ids(state.codec.encode(hint))
     if len(ids) > state.room - state.budget.min_turn_tokens:
         return "token_limit"
-    state.observe(turn, ids)
+    state.observe(turn, ids, hint)
     return None
 
 

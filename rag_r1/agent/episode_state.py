@@ -64,11 +64,12 @@ class EpisodeState:
         used = self.ledger.generated_tokens + self.ledger.observed_tokens
         return min(room, self.budget.max_episode_tokens - used)
 
-    def observe(self, turn: Turn, ids: list[int]) -> None:
-        """Put what the environment adds into the context. It begins with the end of the policy's turn, which
-        is left out if the policy has written that itself."""
+    def observe(self, turn: Turn, ids: list[int], text: str) -> None:
+        """Put what the environment adds into the context: `ids`, which are `text`. It begins with the end of
+        the policy's turn, which is left out if the policy has written that itself."""
         if self.end_ids is not None and self.end_ids == ids[:1] == self.ledger.context()[-1:]:
-            ids = ids[1:]
+            ids, text = ids[1:], text.removeprefix(self.protocol.end_token or "")
+        turn.observe(text)
         self.memory.observed(self.ledger.observed(ids, len(self.record.turns) - 1))
         turn.observed_tokens = len(ids)
 

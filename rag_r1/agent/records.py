@@ -67,7 +67,7 @@ class TrajectoryDump:
         name = "".join(c if c.isalnum() or c in "-_" else "_" for c in split) or "train"
         path = self.folder / name / f"step_{step:06d}-{os.getpid()}{self.suffix}"
         try:
-            _append(path, {"step": step, "split": split, **context, **record.to_dict()})
+            append_records(path, {"step": step, "split": split, **context, **record.to_dict()})
         except OSError as error:
             if not self._failing:
                 effect = (
@@ -102,14 +102,14 @@ class EventLog:
     def __call__(self, event: Event) -> None:
         """Write the event; if the disk is full it is lost, and the episode goes on."""
         try:
-            _append(self.path, event.to_dict())
+            append_records(self.path, event.to_dict())
         except OSError as error:
             logger.error("cannot write event to %s: %s", self.path, error)
 
 
-def _append(path: Path, value: dict[str, Any]) -> None:
-    """Append a whole line or nothing to a file that only its owner can read. Raises OSError."""
-    data = json_line(value)
+def append_records(path: Path, *values: dict[str, Any]) -> None:
+    """Append whole lines or nothing to a file that only its owner can read. Raises OSError."""
+    data = b"".join(map(json_line, values))
     if path.suffix == ".gz":
         data = gzip.compress(data, 6, mtime=0)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -146,4 +146,7 @@ class ToolExecutor:
             return text_result(call.tool, answer.reason)
         if isinstance(answer, Failure):
             call.status = "failed"
+        else:
+            index = self._setting(call.tool, "index", "")
+            call.index = index[:_SHOWN] if isinstance(index, str) else ""
         return answer

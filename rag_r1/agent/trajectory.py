@@ -33,6 +33,9 @@ STATUSES = (
 
 
 _NO_WORD = re.compile(r"[^\w]+")
+#: What the environment put into the context in a turn: text, and the places [call, document] of documents
+#: that stand there unchanged, so that a record does not hold them twice.
+Observation = list[str | list[int]]
 
 
 def query_key(query: str) -> str:
@@ -52,7 +55,8 @@ class CallRecord:
     """One call of a tool and its result. `arguments`: as the policy gave them; `sent`: those with which the
     tool was called, None if they are the same (a search may be sent more than the query:
     rag_r1/protocols/retriever_query.py); `documents`: as shown to the policy, None if nothing was shown;
-    `seconds`: wall time, retries included (of all the turn's calls of this tool if made together)."""
+    `seconds`: wall time, retries included (of all the turn's calls of this tool if made together); `index`:
+    the one that answered and how often it was loaded (`wiki 1`), if the tool knows."""
 
     tool: str
     arguments: dict[str, Any]
@@ -60,6 +64,7 @@ class CallRecord:
     seconds: float = 0.0
     status: str = "ok"  # ok | failed (no answer) | refused (no such tool, wrong arguments, or one too many)
     sent: dict[str, Any] | None = None
+    index: str = ""
 
     @property
     def query(self) -> str | None:
@@ -98,6 +103,7 @@ class Turn:
     removed: list[int] = field(default_factory=list)  # numbers of the turns that it took out of the context
     simulated: int = 0  # observations that the policy wrote itself (SSRL); no tool was called for them
     state: float | None = None  # of the memory (memory.py) at an answer, in nats, if `max_state` is set
+    observation: Observation = field(default_factory=list)  # as the policy saw it; see `observation_text`
 
     @classmethod
     def searched(
@@ -122,9 +128,28 @@ class Turn:
         searches = (call for call in self.calls if call.query is not None)
         return [call.documents for call in searches if call.documents is not None]
 
+    @property
+    def observation_text(self) -> str:
+        """What the policy saw after the turn: documents as they were shortened, and the tags around them."""
+        return "".join(
+            piece if isinstance(piece, str) else (self.calls[piece[0]].documents or [])[piece[1]].contents
+            for piece in self.observation
+        )
+
+    def observe(self, text: str) -> None:
+        """Set `observation` to the text that the context got, with references to the calls' documents."""
+        self.observation, start = [], 0
+        for number, call in enumerate(self.calls):
+            for place, document in enumerate(call.documents or ()):
+                if document.contents and (at := text.find(document.contents, start)) >= 0:
+                    self.observation += [text[start:at], [number, place]]
+                    start = at + len(document.contents)
+        self.observation.append(text[start:])
+
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON types, none of them shared with the turn."""
-        return {**vars(self), "calls": [call.to_dict() for call in self.calls], "removed": [*self.removed]}
+        copied = {"removed": [*self.removed], "observation": _copied(self.observation)}
+        return {**vars(self), "calls": [call.to_dict() for call in self.calls], **copied}
 
 
 @dataclass
@@ -149,6 +174,8 @@ class Trajectory:
     paths: list[dict[str, Any]] = field(
         default_factory=list
     )  # the records of all paths, if there were several
+    prompt_sha256: str = ""  # of the prompt, see plugin/record_details.py
+    rows: list[dict[str, Any]] = field(default_factory=list)  # the training rows, if they are recorded
 
     @property
     def generated_text(self) -> str:
@@ -185,7 +212,8 @@ class Trajectory:
         turns = [turn.to_dict() for turn in self.turns]
         failures = [dict(vars(failure)) for failure in self.failures]
         lists = {"turns": turns, "turn_scores": list(self.turn_scores), "failures": failures}
-        return {**vars(self), **lists, "rewards": dict(self.rewards), "paths": _copied(self.paths)}
+        copied = {"rewards": dict(self.rewards), "paths": _copied(self.paths), "rows": _copied(self.rows)}
+        return {**vars(self), **lists, **copied}
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Trajectory:

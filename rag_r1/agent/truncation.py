@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import count
+from typing import NamedTuple
 
 from rag_r1.protocols import Document, Failure, Protocol
 
@@ -31,12 +32,19 @@ Encode = Callable[[str], list[int]]
 Results = Sequence[Sequence[Document] | Failure]
 
 
+class FittedObservation(NamedTuple):
+    """Token ids and text of an observation, and the documents that it shows, a list for each query."""
+
+    ids: list[int]
+    documents: list[list[Document]]
+    text: str
+
+
 def fit_observation(
     protocol: Protocol, queries: Sequence[str], results: Results, encode: Encode, per_query: int, total: int
-) -> tuple[list[int], list[list[Document]]] | None:
-    """Token ids of the observation (at most `total`) and the documents that it shows, or None if not even the
-    bare tags fit. `per_query` bounds each query's documents; an observation that is within it as a whole is
-    not checked query by query."""
+) -> FittedObservation | None:
+    """The observation within `total` tokens, or None if not even the bare tags fit. `per_query` bounds each
+    query's documents; an observation that is within it as a whole is not checked query by query."""
     documents = [[] if isinstance(result, Failure) else list(result) for result in results]
 
     def render(visible: Sequence[list[Document]]) -> str:
@@ -47,15 +55,15 @@ def fit_observation(
     if len(text) <= _MOST_CHARS_A_TOKEN * min(per_query, total):
         ids = encode(text)
         if len(ids) <= min(per_query, total):
-            return ids, documents
+            return FittedObservation(ids, documents, text)
 
     packer = _Truncation(protocol, encode)
     documents = [packer.fit_query(of_query, per_query) for of_query in documents]
     visible, room = documents, total
     for attempt in count():
-        ids = encode(render(visible))
+        ids = encode(text := render(visible))
         if len(ids) <= total:
-            return ids, visible
+            return FittedObservation(ids, visible, text)
         if room < 1:
             return None
         if attempt == 0:  # the documents get what the bare tags leave

@@ -37,7 +37,15 @@ from rag_r1.protocols import Protocol, ProtocolError, load_protocol
 
 _REWARD = ({"term": "em", "weight": 1.0},)
 #: Keys of the block that the settings have as they are.
-_UNCHANGED = ("tools", "reward", "trajectory_dir", "probes", "probe_passages", "trajectory_gzip")
+_UNCHANGED = (
+    "tools",
+    "reward",
+    "trajectory_dir",
+    "probes",
+    "probe_passages",
+    "trajectory_gzip",
+    "trajectory_tokens",
+)
 
 
 def _listed(value: Any) -> Any:
@@ -90,6 +98,8 @@ class _RagR1Block:
     trajectory_dir: Annotated[Text | None, Constraint("a folder or null")] = None
     #: Whether the records in it are compressed.
     trajectory_gzip: Flag = False
+    #: Whether they hold their training rows: ids, mask and log-probs.
+    trajectory_tokens: Flag = False
 
 
 @dataclass(frozen=True)
@@ -113,6 +123,7 @@ class RagR1Config:
     probes: tuple[ValidationProbe, ...] = ()
     probe_passages: str | None = None
     trajectory_gzip: bool = False
+    trajectory_tokens: bool = False
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any] | None) -> RagR1Config:

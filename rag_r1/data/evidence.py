@@ -47,6 +47,11 @@ class GoldEvidence:
             return len(self.ids & {document.id for document in documents}) / len(self.ids)
         return len(self.titles & {title_key(title_of(document)) for document in documents}) / len(self.titles)
 
+    def names(self) -> dict[str, list[str]]:
+        """The ids and the titles that are known, as `of` reads them."""
+        names = {"supporting_ids": sorted(self.ids), "supporting_titles": sorted(self.titles)}
+        return {name: values for name, values in names.items() if values}
+
     def __bool__(self) -> bool:
         return bool(self.ids or self.titles)
 

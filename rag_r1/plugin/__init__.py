@@ -10,8 +10,9 @@ register:
 - the agent loop "search_agent" (``rollout.agent.default_agent_loop``, or ``agent_name`` of a row);
 - the reward manager "search" (``reward.reward_manager.name``).
 
-The trainers "sessions_..." (session_trainer.py) are not among them: they import veRL's trainer, which costs
-each process three seconds. `rag-r1 train` has them loaded where they are used (rag_r1/session_trainers.py).
+The trainers "search_..." and "sessions_..." (recording_trainer.py, session_trainer.py) are not among them:
+they import veRL's trainer, which not every program that imports veRL needs. The recipes have them loaded
+(rag_r1/session_trainers.py).
 
 They import parts of veRL during ``import verl``. That is safe, because veRL has defined all its names by
 then, and costs little: trainer, agent-loop and training workers import the same parts anyway, the other
@@ -64,7 +65,7 @@ def _register() -> None:
     _load("agent loop", "rag_r1.plugin.agent_loop")
     _load("reward manager", "rag_r1.plugin.reward_manager")
     if "rag_r1.session_trainers" in sys.modules:
-        _load("session trainers", "rag_r1.plugin.session_trainer")
+        _load("trainers", "rag_r1.plugin.session_trainer")
 
 
 _register()

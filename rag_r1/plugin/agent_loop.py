@@ -33,6 +33,7 @@ from rag_r1.data.evidence import GoldEvidence
 from rag_r1.data.rows import golds_of
 from rag_r1.options.problems import plain
 from rag_r1.plugin.probe_rows import probe_of
+from rag_r1.plugin.record_details import RecordDetails
 from rag_r1.probes.passages import Passages, read_passages
 from rag_r1.probes.probes import NEED_GOLD, NEED_PASSAGES, ProbeAgent, deeper_search, topk_of
 
@@ -133,6 +134,7 @@ class _ProcessAgent:
             settings, tokenizer, limits, vocabulary_size=vocabulary, template=template
         )
         self.validation = self.training.for_validation(settings, limits)
+        self.details = RecordDetails(settings.trajectory_dir, tokens=settings.trajectory_tokens)
         self.probes = settings.probes
         self.probed = _probed_agent(settings, self.validation, limits)
 
@@ -189,6 +191,7 @@ class SearchAgentLoop(AgentLoopBase):
         engine = VerlEngine(self.server_manager, sampling_params, setup.codec)
         episode = setup.episode(engine)
         record = await episode.run(record_id, question, self._prompt_ids(setup, row, question))
+        self.settings.details.add(record, episode.ledger, setup.protocol, setup.codec)
         outputs = self._outputs(episode.ledger, record, engine, row, setup.failures.mask)
         return outputs[0] if len(outputs) == 1 else outputs
 

@@ -15,6 +15,8 @@ fails on lists of different lengths.
 
 from __future__ import annotations
 
+import time
+from collections.abc import Mapping
 from typing import Any
 
 from verl import DataProto
@@ -24,6 +26,7 @@ from verl.experimental.reward_loop.reward_manager.base import RewardManagerBase
 from rag_r1.agent import Trajectory
 from rag_r1.agent.records import TrajectoryDump, calls_by_tool, summary
 from rag_r1.config.schema import RagR1Config
+from rag_r1.data.evidence import GoldEvidence
 from rag_r1.data.rows import golds_of
 from rag_r1.options.problems import plain
 from rag_r1.plugin.probe_rows import probe_of, suffix_of
@@ -39,6 +42,7 @@ class SearchRewardManager(RewardManagerBase):
         super().__init__(config, tokenizer, compute_score)
         settings = RagR1Config.from_config(plain(config.rag_r1))
         self.reward = RewardSum.from_config(settings.reward, settings.protocol)
+        self.model = config.get("actor_rollout_ref", {}).get("model", {}).get("path")
         self.mask = settings.failures.mask
         #: Counted one by one; if the policy can only search, the totals say the same.
         self.tools = (SEARCH, *settings.tools) if settings.tools else ()
@@ -50,7 +54,8 @@ class SearchRewardManager(RewardManagerBase):
         record = Trajectory.from_dict(row["tool_extra_fields"]["trajectory"])
         golds = golds_of(row.get("reward_model"))
         await self._judge(record, golds)
-        split = str((row.get("extra_info") or {}).get("split", "train"))
+        info = row.get("extra_info") or {}
+        split = str(info.get("split", "train"))
         source, probe = str(row.get("data_source", "")), probe_of(row)
         dumped = await self.dump.write_in_thread(
             record,
@@ -58,6 +63,8 @@ class SearchRewardManager(RewardManagerBase):
             split=f"{split}_{probe}" if probe else split,
             data_source=source.removesuffix(suffix_of(probe)) if probe else source,
             golds=golds,
+            metadata=GoldEvidence.of(info).names(),
+            **self._origin(row),
         )
         return {
             "reward_score": round_to_grid(record.rewards["score"] or 0.0),
@@ -68,6 +75,18 @@ class SearchRewardManager(RewardManagerBase):
                 "undumped": float(not dumped),
                 **record.rewards,
             },
+        }
+
+    def _origin(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        """Which weights played the trajectory, in which group, and when; and the weights of its reward."""
+        fields = row["tool_extra_fields"]
+        return {
+            "group": str(row.get("uid", "")),
+            "model": self.model,
+            # Updates that the weights had, before the first and before the last turn.
+            "policy_steps": [fields.get(name) for name in ("min_global_steps", "max_global_steps")],
+            "reward_weights": self.reward.weights,
+            "time": round(time.time(), 3),
         }
 
     async def _judge(self, record: Trajectory, golds: list[str]) -> None:

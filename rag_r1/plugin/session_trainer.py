@@ -5,9 +5,7 @@ how veRL treats these, and where). The trainers are veRL's own; overridden are o
 before the step and the number of rows in a mini-batch. `ppo_mini_batch_size` keeps its meaning, in prompts: a
 step has as many updates as with one row for each trajectory.
 
-veRL finds a trainer by its name (`register_trainer`). Its base class compares that name with "sync" in six
-places, so the parent's name is put back into the configuration first; the keys of the mode stay under veRL's
-own name (`trainer.v1.separate_async.parameter_sync_step`).
+They record advantages as well, as all our trainers do (recording_trainer.py).
 
 The metrics `sessions/rows` (mean number of rows per trajectory) and `sessions/padding` (share of padding rows
 in the batch) show what rewriting costs. veRL's own means over rows (`critic/score/mean`, `num_turns/mean`)
@@ -24,7 +22,7 @@ from contextlib import contextmanager
 from math import lcm
 from typing import Any
 
-from omegaconf import DictConfig, open_dict
+from omegaconf import open_dict
 from verl.trainer.ppo.v1 import (
     PPOTrainerColocateAsync,
     PPOTrainerSeparateAsync,
@@ -32,18 +30,13 @@ from verl.trainer.ppo.v1 import (
     register_trainer,
 )
 
+from rag_r1.plugin.recording_trainer import RecordingMixin
 from rag_r1.plugin.sample_store import KVBatchMeta
 from rag_r1.plugin.sessions import last_rows, mini_batches, padded_row_count, rank_shares
 
 
-class WholeSessionMixin:
+class WholeSessionMixin(RecordingMixin):
     """Mixin for a trainer that veRL registers as `verls_mode`; see the top of the module."""
-
-    verls_mode: str
-
-    def __init__(self, config: DictConfig):
-        config.trainer.v1.trainer_mode = self.verls_mode
-        super().__init__(config)
 
     def _balance_batch(self, batch: KVBatchMeta, metrics: dict, *args: Any, **kwargs: Any) -> KVBatchMeta:
         """veRL's batch, padded, in the order in which the ranks take whole trajectories from it."""

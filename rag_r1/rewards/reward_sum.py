@@ -92,6 +92,11 @@ class RewardSum:
             faults += wrong
         return cls(tuple(terms)), faults
 
+    @property
+    def weights(self) -> dict[str, float]:
+        """The weight of each term; a score is the sum of weight x value, over the terms that have one."""
+        return {term.name: term.weight for term in self.terms}
+
     def __call__(self, trajectory: Trajectory, golds: Any) -> dict[str, float | None]:
         """The flat record of one trajectory, from plain terms. Raises RewardError if a term is async, and
         what `judge` does."""

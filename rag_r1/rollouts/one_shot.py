@@ -116,7 +116,7 @@ def _fit_passages(
     fitted = None
     if room > 0:
         fitted = fit_observation(as_text, [request.question], [documents], setup.codec.encode, room, room)
-    fitting = fitted[1][0] if fitted else []
+    fitting = fitted.documents[0] if fitted else []
     return as_text.observation([request.question], [fitting]), fitting
 
 

@@ -151,6 +151,7 @@ class EpisodeRunner:
             "golds": list(ask.golds),
             "prompt": setup.messages(ask.question, ask.messages),
             "right": right,
+            "reward_weights": self.reward.weights,
             "try": number,
             "usage": _usage(engines),
             **({"metadata": dict(ask.metadata)} if ask.metadata else {}),

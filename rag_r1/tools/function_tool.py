@@ -126,6 +126,8 @@ class SearchTool:
     of a turn."""
 
     name = SEARCH
+    #: That answered last, as records name it; empty if the tool does not know.
+    index = ""
     description = "Searches a collection of passages for a query and returns the best ones."
     parameters: Mapping[str, Any] = schema_of(
         {"query": {"type": "string", "description": "what to look for"}}

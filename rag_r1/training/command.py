@@ -56,10 +56,10 @@ example:
 """
 
 
-def session_overrides(config: Any) -> list[str]:
-    """Overrides that make veRL's processes load our trainers for protocols that rewrite their context; none
-    for veRL's own trainers. Loading takes each process three seconds, so it is not done everywhere."""
-    if not str(config.trainer.v1.trainer_mode).startswith("sessions_"):
+def trainer_overrides(config: Any) -> list[str]:
+    """Overrides that make veRL's processes load our trainers; none for veRL's own. The shipped recipes have
+    these keys, a recipe that builds on veRL's alone may not."""
+    if not str(config.trainer.v1.trainer_mode).startswith(("search_", "sessions_")):
         return []
     return [f"++{SESSION_TRAINERS}"]
 
@@ -224,7 +224,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if args.check_only:
         return 0
     sys.stdout.flush()
-    overrides = [*args.overrides, *whole_paths(config), *session_overrides(config)]
+    overrides = [*args.overrides, *whole_paths(config), *trainer_overrides(config)]
     overrides += log_overrides(config) + config_overrides(config, args.overrides)
     command = [sys.executable, "-m", "rag_r1.training.launch", str(recipe.folder), recipe.name, *overrides]
     folder = Path(config.trainer.default_local_dir).expanduser()

@@ -342,6 +342,10 @@ def test_the_record_tells_what_happened(played):
     for turn, call in zip(record.turns, played.engine.calls, strict=True):
         assert turn.text == played.episode.codec.decode(call[2])
         assert turn.action == played.episode.protocol.parse(turn.text).kind
+    codec = played.episode.codec
+    prefix = " " if isinstance(codec, Prefixed) else ""
+    for turn, ids in observations(played):
+        assert turn.observation_text == codec.decode(ids).removeprefix(prefix)
     assert record.generated_text == "".join(turn.text for turn in record.turns)
     row = played.episode.ledger.row()
     assert record.prompt_tokens == len(row.prompt_ids)

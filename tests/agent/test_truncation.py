@@ -67,7 +67,7 @@ def test_what_is_measured_is_what_is_shown():
 
 def test_a_long_observation_is_narrowed_for_all_queries_alike():
     matches = [documents(200, 200), documents(200, 200), []]
-    ids, shown = fit_observation(MQ, ["a", "b", "c"], matches, Counting(), 1000, 400)
+    ids, shown, _ = fit_observation(MQ, ["a", "b", "c"], matches, Counting(), 1000, 400)
     assert len(ids) <= 400
     assert 300 < len(ids)
     assert [len(item) for item in shown] == [1, 1, 0]
@@ -77,19 +77,19 @@ def test_a_long_observation_is_narrowed_for_all_queries_alike():
 def test_an_observation_that_fits_is_encoded_once():
     encode = Counting()
     matches = [documents(30, 30), documents(40)]
-    _, shown = fit_observation(MQ, ["a", "b"], matches, encode, 400, 400)
+    _, shown, _ = fit_observation(MQ, ["a", "b"], matches, encode, 400, 400)
     assert (shown, encode.calls) == (matches, 1)
 
 
 def test_every_querys_best_document_comes_before_any_querys_second():
     matches = [documents(60, 60, 60), documents(150)]
     bare = len(MQ.observation(["a", "b"], [[], []]))
-    ids, shown = fit_observation(MQ, ["a", "b"], matches, Counting(), 1000, bare + 240)
+    ids, shown, _ = fit_observation(MQ, ["a", "b"], matches, Counting(), 1000, bare + 240)
     assert [[len(document.contents) for document in item] for item in shown] == [[60], [150]]
     assert len(ids) <= bare + 240
     # With a little more room the second is shown in part, and the third, which would fit as well, is not.
     matches = [documents(60, 60, 5), documents(150)]
-    _, shown = fit_observation(MQ, ["a", "b"], matches, Counting(), 1000, bare + 270)
+    _, shown, _ = fit_observation(MQ, ["a", "b"], matches, Counting(), 1000, bare + 270)
     assert [[len(document.contents) for document in item] for item in shown] == [
         [60, pytest.approx(30, abs=15)],
         [150],
@@ -99,7 +99,7 @@ def test_every_querys_best_document_comes_before_any_querys_second():
 def test_what_a_short_document_leaves_of_its_share_goes_to_the_long_one():
     matches = [documents(20), documents(500)]
     bare = len(MQ.observation(["a", "b"], [[], []]))
-    _, shown = fit_observation(MQ, ["a", "b"], matches, Counting(), 1000, bare + 300)
+    _, shown, _ = fit_observation(MQ, ["a", "b"], matches, Counting(), 1000, bare + 300)
     assert len(shown[0][0].contents) == 20
     assert 240 < len(shown[1][0].contents) <= 300 - 20 - 2 * len("Doc 1: ")
 
@@ -128,13 +128,13 @@ def test_the_lowest_ranks_go_first_whichever_query_they_answer(scene, encode):
     if fitted is None:
         assert len(encode(protocol.observation(queries, bare))) > total
         return
-    ids, shown = fitted
+    ids, shown, text = fitted
 
     def observation(documents):
         blocks = [r if isinstance(r, Failure) else d for r, d in zip(results, documents, strict=True)]
         return protocol.observation(queries, blocks)
 
-    assert ids == encode(observation(shown)) and len(ids) <= total
+    assert ids == encode(text) and text == observation(shown) and len(ids) <= total
     assert observation(shown).endswith(protocol.format.template.partition("{body}")[2])
     matches = [[] if isinstance(result, Failure) else result for result in results]
     allowed = [fit_documents(protocol, documents, encode, per_query) for documents in matches]
@@ -153,7 +153,7 @@ def test_the_lowest_ranks_go_first_whichever_query_they_answer(scene, encode):
 
 def test_a_failure_is_shown_whole_or_not_at_all():
     queries, results = ["a", "b"], [Failure("the search engine is away"), documents(500)]
-    ids, shown = fit_observation(MQ, queries, results, Counting(), 1000, 200)
+    ids, shown, _ = fit_observation(MQ, queries, results, Counting(), 1000, 200)
     assert "the search engine is away" in "".join(map(chr, ids))
     assert shown[0] == []
     assert fit_observation(MQ, queries, results, Counting(), 1000, 40) is None
@@ -176,6 +176,6 @@ def test_an_observation_that_is_mostly_queries_is_fitted_in_few_tries():
     encode = Counting()
     queries = ["q" * 1000, "r" * 1000]
     bare = len(MQ.observation(queries, [[], []]))
-    ids, _ = fit_observation(MQ, queries, [documents(900), documents(900)], encode, 1000, bare + 20)
+    ids, _, _ = fit_observation(MQ, queries, [documents(900), documents(900)], encode, 1000, bare + 20)
     assert bare <= len(ids) <= bare + 20
     assert encode.calls <= 200

@@ -7,13 +7,16 @@ run_checks.py; what the trainer was given is read inside the actor's training en
 
 from __future__ import annotations
 
+from collections import defaultdict
 from pathlib import Path
+from statistics import fmean, stdev
 
 import pytest
 
 from rag_r1.demo.policy import policy_path
 from rag_r1.demo.run import run_demo
 from tests.e2e.demo_training import recording
+from tests.e2e.left_behind import json_lines
 from tests.e2e.run_checks import CHECKS, Run
 from tests.recipes.smoke_recipe import smoke_run, with_passages
 
@@ -78,6 +81,37 @@ def finished(request, tmp_path_factory):
 def test_a_finished_training(finished, check):
     run, _ = finished
     check(run)
+
+
+def test_each_trained_trajectory_has_its_advantage(finished):
+    run, _ = finished
+    lines = [
+        line for file in (run.out / "trajectories" / "advantages").iterdir() for line in json_lines(file)
+    ]
+    records = {
+        (record["group"], int(record["id"].rpartition("#")[2])): record for record in run.records("train")
+    }
+    assert len(lines) == len(records) == run.samples * run.steps
+    groups: dict[str, list[dict]] = defaultdict(list)
+    for line in lines:
+        record = records[line["group"], line["sample"]]
+        assert line["step"] == record["step"]
+        assert line["score"] == pytest.approx(record["rewards"]["score"], abs=1e-4)
+        groups[line["group"]].append(line)
+    for group in groups.values():
+        scores = [line["score"] for line in group]
+        assert {line["group_size"] for line in group} == {len(group)}
+        for line in group if len(group) > 1 else ():  # GRPO
+            expected = (line["score"] - fmean(scores)) / (stdev(scores) + 1e-6)
+            assert line["advantage"] == pytest.approx(expected, abs=1e-3)
+    prompts = [
+        line["prompt_sha256"]
+        for file in (run.out / "trajectories" / "prompts").iterdir()
+        for line in json_lines(file)
+    ]
+    assert {record["prompt_sha256"] for record in records.values()} <= set(prompts)
+    calls = [call for record in records.values() for turn in record["turns"] for call in turn["calls"]]
+    assert {bool(call["index"]) for call in calls if call["status"] == "ok" and call["documents"]} == {True}
 
 
 def test_the_run_ends_with_what_it_has_found(finished):

@@ -8,6 +8,7 @@ import sys
 import types
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from omegaconf import OmegaConf
 
@@ -37,7 +38,7 @@ def own_module(monkeypatch):
     monkeypatch.setitem(sys.modules, "own_judges", module)
 
 
-def manager(tmp_path, reward, tools=None, **failures) -> SearchRewardManager:
+def manager(tmp_path, reward, tools=None, model=None, **failures) -> SearchRewardManager:
     block = {
         "tools": tools or {},
         "protocol": "rag_r1_mq",
@@ -47,7 +48,8 @@ def manager(tmp_path, reward, tools=None, **failures) -> SearchRewardManager:
         "agent": {"max_turns": 2, "max_turn_tokens": 100},
         "retriever": {"url": "http://127.0.0.1:9"},
     }
-    return SearchRewardManager(OmegaConf.create({"rag_r1": block}), None, None)
+    config = {"rag_r1": block, "actor_rollout_ref": {"model": {"path": model}}}
+    return SearchRewardManager(OmegaConf.create(config), None, None)
 
 
 def rows(number: int = 0, count: int = 1) -> list[SimpleNamespace]:
@@ -68,6 +70,20 @@ def test_the_record_has_the_turns_scores_and_verl_the_total_and_numbers(tmp_path
     assert record.turn_scores == [0.5, 0.25, 1.5]
     assert math.fsum(record.turn_scores) == record.rewards["score"] == result["reward_score"] == 2.25
     assert all(type(value) is float for value in result["reward_extra_info"].values())
+
+
+def test_a_record_says_what_its_score_and_its_policy_were_made_of(tmp_path):
+    (sample,) = rows()
+    sample.non_tensor_batch["tool_extra_fields"] |= {"min_global_steps": 2, "max_global_steps": 3}
+    supporting = {"supporting_ids": ["7", "3"], "supporting_titles": np.array(["Paris"], dtype=object)}
+    sample.non_tensor_batch |= {"uid": "a-b", "extra_info": {"split": "train", **supporting}}
+    virtual_time.run(manager(tmp_path, REWARD, model="/models/small").run_single([sample]))
+    (record,) = read_records(tmp_path)
+    weighted = sum(weight * record["rewards"][term] for term, weight in record["reward_weights"].items())
+    assert weighted == record["rewards"]["score"] == 2.25
+    assert record["metadata"] == {"supporting_ids": ["3", "7"], "supporting_titles": ["paris"]}
+    assert (record["group"], record["policy_steps"], record["model"]) == ("a-b", [2, 3], "/models/small")
+    assert record["time"] > 0
 
 
 def test_calls_are_counted_for_each_tool_of_the_configuration_if_there_are_others_than_the_search(tmp_path):

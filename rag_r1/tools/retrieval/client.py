@@ -264,6 +264,7 @@ class RetrievalClient(SearchTool):
                     response.request_info, response.history, status=response.status, headers=response.headers
                 )
             version = response.headers.get(VERSION_HEADER)
+            self.index = " ".join(filter(None, (response.headers.get("X-Index"), version)))
             self._format.seen(version)
             self._cache.seen(version, sent_at)
             body = await read_body(response, MAX_RESPONSE_BYTES)

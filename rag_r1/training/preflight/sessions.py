@@ -45,8 +45,8 @@ def splits_sessions(settings: RagR1Config | None) -> bool:
 
 
 def verls_mode(mode: str) -> str:
-    """veRL's own name of a trainer mode: `sync` for `sessions_sync`."""
-    return mode.removeprefix(_PREFIX)
+    """veRL's own name of a trainer mode: `sync` for `search_sync` and `sessions_sync`."""
+    return mode.removeprefix(_PREFIX).removeprefix("search_")
 
 
 def is_separate(config: DictConfig) -> bool:
@@ -73,7 +73,7 @@ def _check_trainer(config: DictConfig) -> Iterator[Problem]:
     mode = str(config.trainer.v1.trainer_mode)
     if not mode.startswith(_PREFIX):
         reason = "makes mini-batches by rows, which splits trajectories and makes more updates"
-        yield _refused(_MODE, mode, reason, [_PREFIX + mode])
+        yield _refused(_MODE, mode, reason, [_PREFIX + verls_mode(mode)])
     for role in _trained_roles(config):
         yield from _only(config, f"{role}.shuffle", (False,), "shuffles rows, which splits trajectories")
     for key in _SHARED if needs_critic(config) else ():

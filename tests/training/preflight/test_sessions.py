@@ -8,7 +8,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from rag_r1.config.schema import RagR1Config
-from rag_r1.training.command import session_overrides
+from rag_r1.training.command import trainer_overrides
 from rag_r1.training.preflight.cluster import check_reachability
 from rag_r1.training.preflight.sampler import check_sampler
 from rag_r1.training.preflight.sessions import check_sessions, splits_sessions, verls_mode
@@ -54,7 +54,7 @@ def test_a_recipe_with_the_right_trainer_passes(recipe):
 def test_verls_own_trainers_are_refused_and_ours_is_named(mode):
     (problem,) = report("recipes/demo/grpo", f"trainer.v1.trainer_mode={mode}")
     assert problem == ("trainer.v1.trainer_mode", f"set trainer.v1.trainer_mode=sessions_{mode}")
-    assert verls_mode(f"sessions_{mode}") == mode == verls_mode(mode)
+    assert verls_mode(f"sessions_{mode}") == verls_mode(f"search_{mode}") == mode == verls_mode(mode)
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,7 @@ def test_the_other_checks_know_our_trainers_by_verls_mode():
 
 def test_verl_loads_the_trainer_of_the_mode_and_otherwise_none():
     config = composed("recipes/demo/grpo", MODE)
-    (override,) = session_overrides(config)
+    (override,) = trainer_overrides(config)
     name = "ray_kwargs.ray_init.runtime_env.env_vars.VERL_USE_EXTERNAL_MODULES"
     assert OmegaConf.select(composed("recipes/demo/grpo", MODE, override), name) == "rag_r1.session_trainers"
-    assert session_overrides(composed("recipes/demo/grpo")) == []
+    assert trainer_overrides(composed("recipes/demo/grpo", "trainer.v1.trainer_mode=sync")) == []

@@ -1,0 +1,49 @@
+"""Adds to a trajectory record what explains it later: the prompt and, on request, the tokens.
+
+The prompt of a record is a hash. Its text, in which `{question}` stands for the question, is written to
+`<rag_r1.trajectory_dir>/prompts/<process>.ndjson` when the process sees it for the first time, so a run with
+one prompt has one text for each process and not one for each trajectory. With `rag_r1.trajectory_tokens` a
+record also holds its training rows, as veRL trains on them: ids, mask and log-probs, about 12 bytes a token.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+from pathlib import Path
+
+from rag_r1.agent import Codec, Ledger, Trajectory
+from rag_r1.agent.records import append_records
+from rag_r1.protocols import Protocol
+
+logger = logging.getLogger(__name__)
+
+
+class RecordDetails:
+    """`folder`: that of the records, None if none are written; `tokens`: whether to add the training rows."""
+
+    def __init__(self, folder: str | None, *, tokens: bool = False):
+        self.file = Path(folder) / "prompts" / f"{os.getpid()}.ndjson" if folder else None
+        self.tokens = tokens
+        self._known: set[str] = set()
+
+    def add(self, record: Trajectory, ledger: Ledger, protocol: Protocol, codec: Codec) -> None:
+        """Set `prompt_sha256` and `rows` of a record whose tokens are in `ledger`. A full disk leaves out the
+        prompt's text, not the record."""
+        if self.file is None or not ledger.first_prompt:
+            return
+        text = codec.decode(ledger.first_prompt)
+        for question in (record.question, protocol.neutralise(record.question)):
+            text = text.replace(question, "{question}")
+        record.prompt_sha256 = hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:16]
+        if self.tokens:
+            record.rows = [vars(row) for row in ledger.rows()]
+        if record.prompt_sha256 not in self._known:
+            self._known.add(record.prompt_sha256)
+            try:
+                append_records(self.file, {"prompt_sha256": record.prompt_sha256, "text": text})
+            except OSError as error:
+                logger.error(
+                    "cannot write the prompt of trajectory %s to %s: %s", record.id, self.file, error
+                )

@@ -1,0 +1,119 @@
+"""veRL's trainers that also record advantages: `trainer.v1.trainer_mode=search_<veRL's mode>`.
+
+A trajectory record is written when its reward is known; its advantage depends on the rest of its group, and
+veRL computes it later, in the trainer. These trainers are veRL's own with one method overridden: after
+`_compute_advantage` they read advantages, masks and rewards of the batch back from veRL's store and append a
+line for each trajectory to `<rag_r1.trajectory_dir>/advantages/step_<step>-<process>.ndjson`:
+
+    {"step", "group", "sample",             joined with a record by `group` and the number after `#` in its id
+     "score",                               the reward that the trainer used
+     "advantage",                           mean over the generated tokens; the same for all of them in GRPO
+     "advantage_min", "advantage_max",
+     "group_size", "group_mean", "group_std"}    of the scores in this batch
+
+A disk that is full loses these lines, not the run. veRL finds a trainer by its name (`register_trainer`). Its
+base class compares that name with "sync" in six places, so the parent's name is put back into the
+configuration first; the keys of the mode stay under veRL's own name
+(`trainer.v1.separate_async.parameter_sync_step`).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import fmean, pstdev
+from typing import Any
+
+import torch
+from omegaconf import DictConfig, OmegaConf
+from verl.trainer.ppo.v1 import (
+    PPOTrainerColocateAsync,
+    PPOTrainerSeparateAsync,
+    PPOTrainerSync,
+    register_trainer,
+)
+
+from rag_r1.agent.records import append_records
+from rag_r1.plugin.sample_store import KVBatchMeta, read_rows
+from rag_r1.plugin.sessions import group_by_session, prompt_of
+
+logger = logging.getLogger(__name__)
+
+_FIELDS = ("advantages", "response_mask", "rm_scores")
+
+
+class RecordingMixin:
+    """Mixin for a trainer that veRL registers as `verls_mode`; see the top of the module."""
+
+    verls_mode: str
+
+    def __init__(self, config: DictConfig):
+        config.trainer.v1.trainer_mode = self.verls_mode
+        super().__init__(config)
+
+    def _compute_advantage(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
+        batch = super()._compute_advantage(batch, metrics)
+        if folder := OmegaConf.select(self.config, "rag_r1.trajectory_dir"):
+            path = Path(folder) / "advantages" / f"step_{self.global_steps:06d}-{os.getpid()}.ndjson"
+            try:
+                append_records(path, *advantage_lines(batch, self.global_steps))
+            except OSError as error:
+                logger.error(
+                    "cannot write the advantages of step %d to %s: %s", self.global_steps, path, error
+                )
+        return batch
+
+
+def advantage_lines(batch: KVBatchMeta, step: int) -> Iterator[dict[str, Any]]:
+    """A line for each trajectory of a batch whose advantages are in the store; see the top of the module."""
+    keys = [key for key, tag in zip(batch.keys, batch.tags, strict=True) if not tag.get("is_padding")]
+    if not keys:
+        return
+    data = read_rows(keys, batch.partition_id, _FIELDS)
+    advantages, masks, rewards = (dict(zip(keys, data[name].unbind(), strict=True)) for name in _FIELDS)
+    sessions = group_by_session(keys)
+    # All rows of a trajectory have its reward, and GRPO takes that of the last.
+    scores = {name: float(rewards[rows[-1]].sum()) for name, rows in sessions.items()}
+    groups: dict[str, list[float]] = defaultdict(list)
+    for name, score in scores.items():
+        groups[prompt_of(name)].append(score)
+    for name, rows in sessions.items():
+        generated = torch.cat([advantages[key][masks[key].bool()] for key in rows])
+        generated = generated if len(generated) else torch.zeros(1)
+        group = groups[prompt_of(name)]
+        yield {
+            "step": step,
+            "group": prompt_of(name),
+            "sample": int(name.rpartition("_")[2]),
+            "score": scores[name],
+            "advantage": float(generated.mean()),
+            "advantage_min": float(generated.min()),
+            "advantage_max": float(generated.max()),
+            "group_size": len(group),
+            "group_mean": fmean(group),
+            "group_std": pstdev(group),
+        }
+
+
+@register_trainer("search_sync")
+class SearchTrainerSync(RecordingMixin, PPOTrainerSync):
+    """For `trainer_mode=sync`."""
+
+    verls_mode = "sync"
+
+
+@register_trainer("search_colocate_async")
+class SearchTrainerColocateAsync(RecordingMixin, PPOTrainerColocateAsync):
+    """For `trainer_mode=colocate_async`."""
+
+    verls_mode = "colocate_async"
+
+
+@register_trainer("search_separate_async")
+class SearchTrainerSeparateAsync(RecordingMixin, PPOTrainerSeparateAsync):
+    """For `trainer_mode=separate_async`."""
+
+    verls_mode = "separate_async"

@@ -1,0 +1,81 @@
+"""The advantages that our trainers write: one line for each trajectory, to be joined with its record."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import verl  # noqa: F401  (loads the plugin)
+from verl.trainer.ppo.v1 import get_trainer_cls
+
+from rag_r1.plugin import sample_store
+from rag_r1.plugin.recording_trainer import SearchTrainerSync, advantage_lines
+from rag_r1.plugin.sample_store import KVBatchMeta
+from tests.plugin.store_in_memory import Store
+
+
+@pytest.fixture
+def store(monkeypatch):
+    store = Store()
+    monkeypatch.setattr(sample_store, "tq", store)
+    return store
+
+
+def put(store: Store, key: str, score: float, advantages, mask, **tag) -> None:
+    rewards = torch.zeros(len(mask))
+    rewards[-1] = score
+    tensors = {"advantages": torch.tensor(advantages), "response_mask": torch.tensor(mask)}
+    store.put("train", key, tag, rm_scores=rewards, **tensors)
+
+
+def lines(store: Store) -> dict[tuple[str, int], dict]:
+    tags = store.tags["train"]
+    batch = KVBatchMeta(partition_id="train", keys=[*tags], tags=[*tags.values()])
+    return {(line["group"], line["sample"]): line for line in advantage_lines(batch, 4)}
+
+
+@pytest.mark.parametrize("mode", ["sync", "colocate_async", "separate_async"])
+def test_a_recording_trainer_is_verls_own_trainer_of_its_mode(mode):
+    ours, verls = get_trainer_cls(f"search_{mode}"), get_trainer_cls(mode)
+    assert issubclass(ours, verls) and ours.verls_mode == mode
+
+
+def test_a_line_has_the_advantage_of_the_generated_tokens_and_the_figures_of_the_group(store):
+    put(store, "a_0_0", 1.0, [0.5, 9.0, 1.5], [1, 0, 1])
+    put(store, "a_1_0", 0.0, [-0.5, -0.5], [1, 1])
+    put(store, "b_0_0", 1.0, [0.0], [0])  # masked: nothing of it is trained on
+    line = lines(store)["a", 0]
+    assert (line["step"], line["score"], line["group_size"]) == (4, 1.0, 2)
+    assert (line["advantage"], line["advantage_min"], line["advantage_max"]) == (1.0, 0.5, 1.5)
+    assert (line["group_mean"], line["group_std"]) == (0.5, 0.5)
+    assert lines(store)["a", 1]["advantage"] == -0.5
+    assert lines(store)["b", 0]["advantage"] == 0.0
+
+
+def test_the_rows_of_a_trajectory_are_one_line_and_padding_is_none(store):
+    put(store, "a_0_0", 1.0, [1.0, 1.0], [1, 1])
+    put(store, "a_0_1", 1.0, [4.0], [1])
+    put(store, "padding_0_0", 0.0, [7.0], [0], is_padding=True)
+    (line,) = lines(store).values()
+    assert (line["score"], line["advantage"], line["group_size"]) == (1.0, 2.0, 1)
+
+
+class _Batch(SearchTrainerSync):
+    """The trainer without its parts: only the folder and the step."""
+
+    def __init__(self, folder: str, step: int):
+        from omegaconf import OmegaConf
+
+        self.config, self.global_steps = OmegaConf.create({"rag_r1": {"trajectory_dir": folder}}), step
+
+
+def test_a_disk_that_is_full_loses_the_lines_and_not_the_step(store, tmp_path, monkeypatch, caplog):
+    put(store, "a_0_0", 1.0, [1.0], [1])
+    batch = KVBatchMeta(partition_id="train", keys=["a_0_0"], tags=[{}])
+    monkeypatch.setattr(
+        "verl.trainer.ppo.v1.PPOTrainerSync._compute_advantage", lambda self, batch, metrics: batch
+    )
+    assert _Batch(str(tmp_path), 4)._compute_advantage(batch, {}) is batch
+    (written,) = (tmp_path / "advantages").glob("step_000004-*.ndjson")
+    (tmp_path / "file").write_text("")
+    assert _Batch(str(tmp_path / "file"), 5)._compute_advantage(batch, {}) is batch
+    assert "cannot write the advantages of step 5" in caplog.text and written.stat().st_size
