@@ -93,9 +93,8 @@ def draw(runs: Sequence[Mapping[str, Any]], path: Path) -> list[Path]:
                 points = [(steps.index(row["after"]), row[name]["value"]) for row in run["rows"]]
                 pictures.line(axes, points, _LABELS[run["arm"]], _COLORS[run["arm"]])
             axes.set_xticks(range(len(steps)), steps, rotation=30, ha="right")
-            axes.set(title=title)
-            axes.set_ylim(bottom=0)
-        panels[0].set_ylim(-0.02, 1.02)
+            axes.set(title=title, ylabel="searches for each question", ylim=(0, None))
+        panels[0].set(ylabel="exact match", ylim=(-0.02, 1.02))
         panels[0].legend(frameon=False, loc="upper left")
 
     return pictures.draw(path, paint, size=(10, 3.8), panels=2)

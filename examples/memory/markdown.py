@@ -78,7 +78,8 @@ def draw(runs: Sequence[Mapping[str, Any]], path: Path) -> list[Path]:
                 points = sorted((int(step), figures[name]) for step, figures in run["held_out"].items())
                 pictures.line(axes, points, _LABELS[run["arm"]], _COLORS[run["arm"]])
             pictures.whole_steps(axes)
-            axes.set(xlabel="step", ylim=(-0.02, 1.02), title=title)
+            axes.set(xlabel="training step", ylim=(-0.02, 1.02), title=title, ylabel="share of episodes")
+        panels[0].set_ylabel("exact match")
         panels[0].legend(frameon=False, loc="upper left")
 
-    return pictures.draw(path, paint, size=(12, 3.6), panels=3)
+    return pictures.draw(path, paint, size=(9.6, 3.4), panels=3)

@@ -30,12 +30,14 @@ def draw(
     *,
     size: tuple[float, float],
     panels: int = 1,
+    rows: int = 1,
     ratios: Sequence[float] | None = None,
 ) -> list[Path]:
-    """Write a PNG; `paint` is called with the axes of each panel, from left to right.
+    """Write a PNG; `paint` is called with the axes of each panel, from left to right, row by row.
 
-    `size`: width and height in inches; `ratios`: of the panels' widths. Returns the path, in a list that is
-    empty if matplotlib is not installed, which is logged. Raises OSError if the file cannot be written.
+    `size`: width and height in inches; `ratios`: of the widths of a row's panels. Returns the path, in a list
+    that is empty if matplotlib is not installed, which is logged. Raises OSError if the file cannot be
+    written.
     """
     try:
         import matplotlib
@@ -47,10 +49,10 @@ def draw(
         return []
     with plt.rc_context(STYLE):
         figure, axes = plt.subplots(
-            1, panels, figsize=size, width_ratios=ratios, layout="constrained", squeeze=False
+            rows, panels // rows, figsize=size, width_ratios=ratios, layout="constrained", squeeze=False
         )
         try:
-            paint(*axes[0])
+            paint(*axes.flat)
             with atomic_file(path) as part:
                 figure.savefig(part, dpi=150, format="png")
         finally:

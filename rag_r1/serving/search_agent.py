@@ -2,7 +2,7 @@
 
     from rag_r1 import SearchAgent
 
-    with SearchAgent(model="qwen", base_url="http://127.0.0.1:8001/v1") as agent:
+    with SearchAgent(model="Qwen/Qwen2.5-7B-Instruct", base_url="http://127.0.0.1:8001/v1") as agent:
         print(agent.ask("Who founded Zanmu Motors?").answer)
 
 The settings are those of `rag-r1 serve`, by the names of its flags, so a question is played as the chat and

@@ -1,4 +1,7 @@
-"""Plots a pipeline's report: exact match, training curves, searches and format."""
+"""Plots a pipeline's report: exact match by kind, and the searches, held-out EM and reward of the trainings.
+
+Exact match has its 95 % interval (Wilson's), since a run is one seed.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from rag_r1.demo.report import wilson
+from rag_r1.evaluation.report.plots import dots, legend, row_names
 from rag_r1.runs import pictures
 
 _COLORS = {
@@ -15,34 +20,50 @@ _COLORS = {
     "grpo_without_sft": pictures.ORANGE,
 }
 
-_HABITS = ["searches", "format"]
-
 
 def draw(report: Mapping[str, Any], labels: Mapping[str, str], path: Path) -> list[Path]:
     """Draw report.png from what report.json has."""
     models = report["models"]
+    questions = next(iter(models.values()))["questions"]
 
-    def paint(bars: Any, curve: Any, habits: Any) -> None:
-        kinds = [key for key in next(iter(models.values())) if key.startswith("em_")]
-        names = [*(key.removeprefix("em_").replace("_", "-") for key in kinds), "all"]
-        for axes, keys, called in ((bars, [*kinds, "em"], names), (habits, _HABITS, _HABITS)):
-            series = [[figures[key] for key in keys] for figures in models.values()]
-            pictures.grouped_bars(axes, called, series, [_COLORS[name] for name in models])
-        bars.set(ylim=(0, 1.12), title="Held-out exact match, greedy")
-        habits.set(title="Per question")
-        for name, points in report["curves"].items():
-            reward = [(int(step), value) for step, value in points["reward"].items()]
-            held_out = [(int(step), value) for step, value in points["held_out_em"].items()]
-            curve.plot(*zip(*reward, strict=True), color=_COLORS[name], alpha=0.35)
-            curve.plot(*zip(*held_out, strict=True), "o-", color=_COLORS[name])
-        pictures.whole_steps(curve)
-        curve.set(xlabel="step", ylim=(-0.06, 1.02), title="GRPO: held-out EM, and reward (pale)")
-        bars.figure.legend(
-            bars.containers[: len(models)],
+    def paint(match: Any, searches: Any, held_out: Any, reward: Any) -> None:
+        series = [_exact_match(match, i, models, name) for i, name in enumerate(models)]
+        legend(match.figure, series, [labels[name] for name in models], columns=4)
+        bars = searches.barh(
             [labels[name] for name in models],
-            loc="outside lower center",
-            ncols=4,
-            frameon=False,
+            [figures["searches"] for figures in models.values()],
+            color=[_COLORS[name] for name in models],
         )
+        searches.bar_label(bars, fmt="%.2f", fontsize=8, padding=2)
+        searches.invert_yaxis()
+        searches.set(title="Searches", xlabel="queries for each question", xlim=(0, None))
+        for name, points in report["curves"].items():
+            exact = [(int(step), value) for step, value in points["held_out_em"].items()]
+            pictures.line(held_out, exact, labels[name], _COLORS[name])
+            band = [wilson(value, questions) for _, value in exact]
+            held_out.fill_between(
+                [step for step, _ in exact], *zip(*band, strict=True), color=_COLORS[name], alpha=0.12
+            )
+            rewards = [(int(step), value) for step, value in points["reward"].items()]
+            pictures.line(reward, rewards, labels[name], _COLORS[name], "-")
+        held_out.set(title="GRPO: held-out questions, greedy", ylabel="exact match", ylim=(-0.02, 1.02))
+        reward.set(title="GRPO: training, sampled", ylabel="mean reward of a step")
+        for axes in (held_out, reward):
+            axes.set_xlabel("training step")
+            pictures.whole_steps(axes)
 
-    return pictures.draw(path, paint, size=(13, 3.8), panels=3, ratios=[5, 4, 2.4])
+    return pictures.draw(path, paint, size=(9.6, 6.4), panels=4, rows=2)
+
+
+def _exact_match(axes: Any, i: int, models: Mapping[str, Mapping[str, Any]], name: str) -> Any:
+    """The dots of model `i`, a row for each kind of question and one for all."""
+    figures = models[name]
+    counts = {f"em_{kind}": count for kind, count in figures["counts"].items()} | {"em": figures["questions"]}
+    ends = [wilson(figures[key], count) for key, count in counts.items()]
+    points = [
+        {"value": figures[key], "low": low, "high": high}
+        for key, (low, high) in zip(counts, ends, strict=True)
+    ]
+    row_names(axes, [*(kind.replace("_", "-") for kind in figures["counts"]), "all"])
+    axes.set(title="Held-out questions, greedy", xlabel="exact match, 95 %", xlim=(-0.02, 1.02))
+    return dots(axes, points, i, len(models), _COLORS[name])

@@ -2,7 +2,7 @@
 
     report.json    all figures
     report.md      a table of the models, the claims, and what each step has left
-    report.png     exact match by question kind, both trainings' curves, searches and format (picture.py)
+    report.png     exact match by question kind, searches, both trainings' curves (picture.py)
 
 RAG-R1 claims that SFT followed by reinforcement learning is better than either alone (arXiv 2507.02962,
 ablations). A claim is compared on the same questions by McNemar's exact test: it holds if the difference has
@@ -60,12 +60,14 @@ def make_report(run: PipelineFolder, settings: Mapping[str, Any]) -> dict[str, A
     return report
 
 
-def figures(scores: Scores) -> dict[str, float]:
-    """Means over the questions: exact match by kind and over all, searches, format."""
+def figures(scores: Scores) -> dict[str, Any]:
+    """Means over the questions: exact match by kind and over all, searches, format. `counts`: of each kind's
+    questions."""
     kinds = sorted({score["kind"] for score in scores}, key=KINDS.index)
     by_kind = {kind: [score["em"] for score in scores if score["kind"] == kind] for kind in kinds}
     return {
         "questions": len(scores),
+        "counts": {kind: len(values) for kind, values in by_kind.items()},
         **{f"em_{kind}": mean(values) for kind, values in by_kind.items()},
         **{name: mean([score[name] for score in scores]) for name in ("em", "searches", "format")},
     }

@@ -70,19 +70,19 @@ def draw_comparison(comparison: Mapping[str, Any], name: str, out: Path) -> list
     return pictures.draw(out / f"compare_{name}.png", values, size=(10.0, height), panels=2)
 
 
-def dots(axes: Any, points: Sequence[Mapping[str, Any]], i: int, count: int) -> Any:
+def dots(axes: Any, points: Sequence[Mapping[str, Any]], i: int, count: int, color: str | None = None) -> Any:
     """Series `i` of `count`, which stand below each other in a row: a dot for each row, with its interval."""
     known = [(row, point) for row, point in enumerate(points) if point["value"] is not None]
     points = [point for _, point in known]
     values = [point["value"] for point in points]
     heights = [row + 0.6 * ((i + 0.5) / count - 0.5) for row, _ in known]
-    color = SERIES[i % len(SERIES)]
+    color = color or SERIES[i % len(SERIES)]
     return axes.errorbar(values, heights, xerr=reach(points), fmt="o", markersize=4, capsize=2, color=color)
 
 
-def legend(figure: Any, series: Sequence[Any], names: Sequence[str]) -> None:
+def legend(figure: Any, series: Sequence[Any], names: Sequence[str], columns: int = 3) -> None:
     """A legend above the panels. Its names are set here: matplotlib hides labels that begin with `_`."""
-    box = figure.legend(series, list(names), frameon=False, loc="outside upper center", ncols=3)
+    box = figure.legend(series, list(names), frameon=False, loc="outside upper center", ncols=columns)
     for text in box.get_texts():
         text.set_parse_math(False)
 
