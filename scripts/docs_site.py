@@ -7,17 +7,24 @@ The pages lie where they are read on a code host: in docs, and as READMEs beside
 has them all in one tree: docs/X becomes X, and a README keeps its path. A link between two pages is rewritten
 to their places in that tree; a link to a source file, which the site does not have, becomes its text. The
 page of the Python API gets the signatures and docstrings of the package's public names.
+
+Diagrams are drawn in the reader's browser by Mermaid, which Zensical's script gets from a CDN unless the page
+has brought it along. So a page with a diagram does: npm gets the pinned release when the site is built, and
+its hash is checked. Without npm the site is built all the same, and its diagrams need the CDN.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import inspect
 import os
 import re
 import shutil
 import subprocess
 import sys
+import tarfile
+import tempfile
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -33,6 +40,11 @@ READMES = (
     "examples/**/README.md",
     "tests/README.md",
 )
+#: The script that draws diagrams: its npm package, its file there and in the site, and its SHA-256.
+MERMAID = "mermaid@12.3.0"
+MERMAID_FILE = "package/dist/mermaid.min.js"
+MERMAID_PLACE = Path("mermaid.min.js")
+MERMAID_SHA256 = "336df803d87a38b70a01e736e666c8f7601d2ce42f5e47c8fafe5d721074b9a3"
 #: An inline link or picture: bracketed text and a target that is no address.
 _LINK = re.compile(r"(!?)\[([^\]]*)\]\((?!https?:|mailto:)([^)#\s]*)(#[^)\s]*)?\)")
 _FENCE = re.compile(r"(^```.*?^```$)", re.DOTALL | re.MULTILINE)
@@ -102,8 +114,25 @@ def collect(out: Path = BUILD, root: Path = ROOT) -> int:
             shutil.copyfile(root / source, target)
             continue
         text = rewrite_links((root / source).read_text(encoding="utf-8"), source, places)
+        if "\n```mermaid\n" in text:
+            text += f'\n<script src="{os.path.relpath(MERMAID_PLACE, place.parent)}"></script>\n'
         target.write_text(text + (api_reference() if place == Path("api.md") else ""), encoding="utf-8")
     return len(places)
+
+
+def fetch_mermaid(target: Path, sha256: str = MERMAID_SHA256) -> None:
+    """Write the script that draws diagrams, as npm gets it. Raises OSError with the reason."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = ["npm", "pack", MERMAID, "--silent", "--pack-destination", folder]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode:
+            raise OSError(f"npm pack {MERMAID}: {done.stderr.strip() or done.returncode}")
+        (package,) = Path(folder).glob("*.tgz")
+        with tarfile.open(package) as files:
+            script = files.extractfile(MERMAID_FILE).read()  # type: ignore[union-attr]
+    if (found := hashlib.sha256(script).hexdigest()) != sha256:
+        raise OSError(f"{MERMAID}: {MERMAID_FILE} has the SHA-256 {found}, not {sha256}")
+    target.write_bytes(script)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -119,6 +148,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     if find_spec("zensical") is None:
         print('error: zensical is not installed: pip install ".[docs]"', file=sys.stderr)
         return 1
+    try:
+        fetch_mermaid(BUILD / MERMAID_PLACE)
+    except OSError as error:
+        print(f"warning: the diagrams need a CDN: {error}", file=sys.stderr)
     command = [sys.executable, "-m", "zensical", "build", "--strict", "--clean"]
     return subprocess.run([*command, "--config-file", str(ROOT / "mkdocs.yml")], cwd=ROOT).returncode
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
+import os
 import re
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -68,6 +72,34 @@ def test_the_reference_has_every_public_name_with_its_docstring():
     text = site.api_reference()
     assert all(f"### {name}\n" in text for name in rag_r1.__all__)
     assert "#### SearchAgent.ask_all" in text and "of which `in_flight`" in text
+
+
+def test_only_pages_with_a_diagram_bring_the_script_that_draws_it(tmp_path: Path):
+    site.collect(tmp_path)
+    pages = {page.relative_to(tmp_path): page.read_text("utf-8") for page in tmp_path.rglob("*.md")}
+    with_script = {str(page) for page, text in pages.items() if '<script src="mermaid.min.js">' in text}
+    assert with_script == {str(page) for page, text in pages.items() if "```mermaid" in text} != set()
+
+
+def npm_that_packs(folder: Path, script: bytes, monkeypatch) -> None:
+    """An `npm` on the path whose package has this script."""
+    package = folder / "mermaid.tgz"
+    with tarfile.open(package, "w:gz") as files:
+        entry = tarfile.TarInfo(site.MERMAID_FILE)
+        entry.size = len(script)
+        files.addfile(entry, io.BytesIO(script))
+    (folder / "npm").write_text(f'#!/bin/sh\ncp "{package}" "$5"\n', encoding="utf-8")
+    (folder / "npm").chmod(0o755)
+    monkeypatch.setenv("PATH", str(folder), prepend=os.pathsep)
+
+
+def test_the_script_for_diagrams_is_the_pinned_one(tmp_path: Path, monkeypatch):
+    npm_that_packs(tmp_path, b"draw()", monkeypatch)
+    site.fetch_mermaid(tmp_path / "mermaid.min.js", hashlib.sha256(b"draw()").hexdigest())
+    assert (tmp_path / "mermaid.min.js").read_bytes() == b"draw()"
+    with pytest.raises(OSError, match=site.MERMAID_SHA256):
+        site.fetch_mermaid(tmp_path / "other.js")
+    assert not (tmp_path / "other.js").exists()
 
 
 @pytest.mark.slow
