@@ -42,7 +42,7 @@ RECIPES = {
     "recipes/rag_r1/sft/run.sh": "rag_r1/sft/qwen_7b",
 }
 #: Programs of others, and what a shell has itself.
-OTHERS = {"cat", "curl", "export", "hf", "llamafactory-cli", "openssl", "sed", "vllm", "wget"}
+OTHERS = {"cat", "curl", "export", "git", "hf", "llamafactory-cli", "openssl", "sed", "vllm", "wget"}
 #: What `rag-r1 eval` may be followed by in place of a run.
 EVAL_COMMANDS = ("compare", "modes", "report", "sigma")
 _ASSIGNMENT = re.compile(r"[A-Z_]+=")

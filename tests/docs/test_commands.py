@@ -53,6 +53,10 @@ def script_of(page: str, port: int) -> str:
     return PREAMBLE + SERVER.sub(rf"serve \1 --port {port}\2", text)
 
 
+def without_fences(page: Path) -> str:
+    return re.sub(r"^ *```.*?^ *```$", "", page.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE)
+
+
 @pytest.fixture
 def clone(tmp_path: Path) -> Path:
     """A folder with the code of a clone, and programs that take this environment."""
@@ -99,6 +103,23 @@ def test_every_command_of_a_page_is_one_that_its_own_parser_takes(block: Fence, 
     check_block(block.text, tmp_path)
 
 
+RESULTS = sorted((ROOT / "docs" / "results").glob("*.md"))
+#: A command of a page of results: an indented block, or code in a line that has an option.
+MEASURED = re.compile(
+    r"^ {4}(\S.*(?:\n {4}.*)*)|`((?:[A-Z_]+=\S+ )*(?:rag-r1|python) [^`]*--[^`]+)`", re.MULTILINE
+)
+
+
+@pytest.mark.slow  # imports the benchmarks
+@pytest.mark.parametrize("page", RESULTS, ids=lambda page: page.name)
+def test_the_commands_that_measured_the_results_are_still_taken(page: Path, tmp_path: Path):
+    texts = [fence.text for fence in fences_of(page.name, page.read_text("utf-8")) if fence.language in SHELL]
+    for block, inline in MEASURED.findall(without_fences(page)):
+        texts += [inline.replace("\n", " ")] if inline else [block.replace("\n    ", "\n")]
+    for text in texts:
+        check_block(text.removesuffix(" ..."), tmp_path)
+
+
 def test_a_shell_block_is_run_or_says_what_it_needs():
     assert {page for page in RUN if page not in EXAMPLES} == set(), "write EXAMPLES, or mark the block"
     assert set(EXAMPLES) == set(RUN)
@@ -122,8 +143,7 @@ def test_a_mark_stands_right_above_its_block():
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_commands_stand_in_fences_where_they_are_tested(page: Path):
-    text = re.sub(r"^ *```.*?^ *```$", "", page.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE)
-    assert PROGRAM.findall(text) == []
+    assert PROGRAM.findall(without_fences(page)) == []
 
 
 @pytest.mark.parametrize(
