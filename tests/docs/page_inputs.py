@@ -14,6 +14,8 @@ from retrieval_server.indexing.builder import build_index
 from retrieval_server.indexing.options import BuildOptions
 from tests.corpus.row_files import written
 from tests.evaluation.finished_runs import card, record, write_run
+from tests.fakes.retriever import Retriever
+from tests.fakes.scripted_teacher import Teacher
 from tests.retriever.selection.test_command import candidates, correctness, relevance
 
 PASSAGES = {
@@ -28,12 +30,13 @@ ROW = QuestionRow("Who wrote Emma?", ("Jane Austen",), id="q0", split="test", pr
 @dataclass(frozen=True)
 class Example:
     """What a page's commands read, and what they leave: files, and words on the terminal. `is_heavy`: run in
-    the tier `full` only."""
+    the tier `full` only. `server`: stands in for the search and the endpoint of a page that starts none."""
 
     prepare: Callable[[Path], object]
     leaves: tuple[str, ...] = ()
     prints: tuple[str, ...] = ()
     is_heavy: bool = False
+    server: Callable[[], Any] = lambda: Retriever(PASSAGES)
 
 
 def corpus(path: Path) -> Path:
@@ -113,6 +116,17 @@ def _notes(folder: Path) -> None:
     (folder / "my" / "notes" / "ulm.md").write_text("# Ulm\n\nUlm lies on the Danube.\n", encoding="utf-8")
 
 
+def teacher() -> Teacher:
+    return Teacher.of_world(seed=5, count=6, calm=True, latency_s=0.0)
+
+
+def _traces(folder: Path) -> None:
+    rows = [replace(ROW, question=q.text, golds=(q.gold,), id=q.id) for q in teacher().questions]
+    (folder / "data" / "mq").mkdir(parents=True)
+    write_rows(folder / "data" / "mq" / "train.parquet", rows)
+    lines(folder, {"q.jsonl": [{"question": row.question, "golden_answers": row.golds} for row in rows]})
+
+
 MODEL = {"model": {"name": "other", "sha256": "1" * 64}}
 ROUND = "data/agentic_r/round1"
 EXAMPLES = {
@@ -133,6 +147,9 @@ EXAMPLES = {
     ),
     "docs/guides/search_card.md": Example(_search_card, ("data/mq/passages.json",)),
     "docs/guides/tools.md": Example(_notes, ("my/notes/.rag_r1_index",)),
+    "docs/guides/traces_and_filter.md": Example(
+        _traces, ("data/sft/train.parquet", "thinker_traces/traces.jsonl"), server=teacher
+    ),
     "docs/retrieval_server.md": Example(
         lambda folder: index(folder / "indexes", "wiki", "news", "wiki-step-200"),
         prints=("Jane Austen", '"index_version":2'),

@@ -2,7 +2,7 @@
 
 The blocks of a page without a mark are run as one script, in a folder that looks like a clone and has the
 page's inputs in a small size (page_inputs.py). A server runs until the next one is started; its port, and
-that of the addresses in the page, is a free one.
+that of the addresses in the page, is a free one. The demo's policy stands in for a model of the Hub.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from pathlib import Path
 
 import pytest
 
+from rag_r1.demo.policy import policy_path
 from rag_r1.system.child_processes import free_port
 from tests.docs.command_parsers import OTHERS, check_block, check_command
 from tests.docs.fences import PAGES, ROOT, Fence, blocks, fences, fences_of, lines_of, write_files
-from tests.docs.page_inputs import EXAMPLES, PASSAGES
-from tests.fakes.retriever import Retriever
+from tests.docs.page_inputs import EXAMPLES
 
 SHELL = ("bash", "sh", "console")
 RUN: dict[str, list[Fence]] = defaultdict(list)
@@ -50,6 +50,8 @@ def script_of(page: str, port: int) -> str:
     """The page's unmarked blocks as one script."""
     text = "\n".join(line for block in RUN[page] for line in lines_of(block.text))
     text = re.sub(r"(127\.0\.0\.1|localhost):8000|--port 8000", lambda match: match[0][:-4] + str(port), text)
+    text = text.replace("https://api.example.org", f"http://127.0.0.1:{port}")
+    text = text.replace("Qwen/Qwen2.5-7B-Instruct", str(policy_path("rag_r1_mq")))
     return PREAMBLE + SERVER.sub(rf"serve \1 --port {port}\2", text)
 
 
@@ -85,8 +87,8 @@ def test_the_commands_of_a_page_run_and_leave_what_it_says(page: str, clone: Pat
     example = EXAMPLES[page]
     example.prepare(clone)
     serves = any(SERVER.search(block.text) for block in RUN[page])
-    with nullcontext() if serves else Retriever(PASSAGES) as retriever:
-        port = free_port() if serves else int(retriever.url.rpartition(":")[2])
+    with nullcontext() if serves else example.server() as server:
+        port = free_port() if serves else int(server.url.rpartition(":")[2])
         env = {**os.environ, "PATH": f"{clone / 'bin'}:{os.environ['PATH']}", "PORT": str(port)}
         env |= {"HF_HUB_OFFLINE": "1", "PYTHONPATH": str(ROOT)}
         command = ["bash", "-c", script_of(page, port)]
