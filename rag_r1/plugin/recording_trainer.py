@@ -11,7 +11,7 @@ line for each trajectory to `<rag_r1.trajectory_dir>/advantages/step_<step>-<pro
      "advantage_min", "advantage_max",
      "group_size", "group_mean", "group_std"}    of the scores in this batch
 
-A disk that is full loses these lines, not the run. veRL finds a trainer by its name (`register_trainer`). Its
+A disk that is full loses these lines, not the run; `search/recording_s` is the time that they take. veRL finds a trainer by its name (`register_trainer`). Its
 base class compares that name with "sync" in six places, so the parent's name is put back into the
 configuration first; the keys of the mode stay under veRL's own name
 (`trainer.v1.separate_async.parameter_sync_step`).
@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -56,6 +57,7 @@ class RecordingMixin:
 
     def _compute_advantage(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
         batch = super()._compute_advantage(batch, metrics)
+        started = time.perf_counter()
         if folder := OmegaConf.select(self.config, "rag_r1.trajectory_dir"):
             path = Path(folder) / "advantages" / f"step_{self.global_steps:06d}-{os.getpid()}.ndjson"
             try:
@@ -64,6 +66,7 @@ class RecordingMixin:
                 logger.error(
                     "cannot write the advantages of step %d to %s: %s", self.global_steps, path, error
                 )
+        metrics["search/recording_s"] = time.perf_counter() - started
         return batch
 
 
