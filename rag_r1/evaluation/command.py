@@ -40,13 +40,13 @@ or a model behind --base-url. Run again, the same command goes on where it was i
 twice.
 
 example:
-  rag-r1 eval --model outputs/rag-r1/grpo --questions data/mq/test.parquet \\
+  rag-r1 eval --model outputs/rag-r1/grpo-mq --questions data/mq/test.parquet \\
       --retriever-url http://127.0.0.1:8000 --answerable checks/wiki-18/answerable_ids.json --out evals/grpo
   rag-r1 eval --baseline one_shot --model Qwen/Qwen2.5-7B-Instruct --base-url http://127.0.0.1:8001/v1 \\
       --questions data/mq/test.parquet --retriever-url http://127.0.0.1:8000 --out evals/one_shot
 
-  rag-r1 eval --card --corpus wiki-18.jsonl.gz --model outputs/rag-r1/grpo --questions data/mq/test.parquet \\
-      --retriever-url http://127.0.0.1:8000 --out evals/card
+  rag-r1 eval --card --corpus wiki-18.jsonl.gz --model outputs/rag-r1/grpo-mq \\
+      --questions data/mq/test.parquet --retriever-url http://127.0.0.1:8000 --out evals/card
 
   rag-r1 eval outputs/demo/grpo --out evals/demo
 

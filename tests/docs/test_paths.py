@@ -138,3 +138,27 @@ def test_scripts_are_found_in_docstrings_of_modules_classes_and_functions():
     assert is_script("routes.py", module) and is_script("search/dense.py", module)
     assert is_script("trainer/ppo/core_algos.py", module)
     assert not is_script("server/service.py", module) and not is_script("dense.py", module)
+
+
+def training_folders() -> dict[str, set[str]]:
+    """Where the shipped recipes' trainings write: for each project the names below `outputs/PROJECT`."""
+    folders: dict[str, set[str]] = {}
+    for recipe in (ROOT / "recipes").rglob("*.yaml"):
+        text = recipe.read_text("utf-8")
+        common = recipe.with_name("_common.yaml")
+        of_folder = common.read_text("utf-8") if common.exists() else ""
+        project = re.search(r"^  project_name: ([\w-]+)$", f"{text}\n{of_folder}", re.MULTILINE)
+        name = re.search(r"^  experiment_name: ([\w-]+)$", text, re.MULTILINE)
+        if project and name:
+            folders.setdefault(project[1], set()).add(name[1])
+    return folders
+
+
+def test_every_training_folder_that_is_named_is_that_of_a_recipe():
+    folders = training_folders()
+    pattern = re.compile(rf"outputs/({'|'.join(folders)})/([\w-]+)")
+    texts = [(ROOT / page).read_text("utf-8") for page in PAGES]
+    texts += [module.read_text("utf-8") for top in PACKAGES for module in (ROOT / top).rglob("*.py")]
+    named = {match for text in texts for match in pattern.findall(text)}
+    assert {("rag-r1", "ppo-mq"), ("agentic-rag-r1", "grpo-lora")} <= named
+    assert sorted((project, name) for project, name in named if name not in folders[project]) == []

@@ -41,7 +41,7 @@ environment variable {TOKEN_VARIABLE}, if it is set.
 
 example, in the configuration of a client:
   {{"mcpServers": {{"rag-r1": {{"command": "rag-r1", "args": ["mcp", "--retriever-url", "http://127.0.0.1:8000",
-      "--base-url", "http://127.0.0.1:8001/v1", "--model", "outputs/rag-r1/grpo"]}}}}}}
+      "--base-url", "http://127.0.0.1:8001/v1", "--model", "exported/ppo-mq"]}}}}}}
 
 also: rag-r1 mcp --tools https://mcp.example.org/mcp
       rag-r1 mcp --tools --token-env MY_TOKEN https://mcp.example.org/mcp
