@@ -25,7 +25,7 @@ from rag_r1.data.files.bad_rows import BadRows
 from rag_r1.data.rows import QuestionRow
 from rag_r1.evaluation.baselines import Condition
 from rag_r1.evaluation.eval_arguments import EvalArguments, PolicyArguments
-from rag_r1.evaluation.judge import JudgeVerdicts, judge
+from rag_r1.evaluation.judge import JudgeVerdicts, description, judge
 from rag_r1.evaluation.provenance import write_provenance
 from rag_r1.evaluation.report.report import REPORT_MD, WRONG_RUN, make_report
 from rag_r1.evaluation.report.summary import headline, stop_message
@@ -93,7 +93,17 @@ async def run_condition(args: PolicyArguments, ready: RunSetup, condition: Condi
     async with open_session(
         args, ready, args.base_url, args.model, settings, out=out, searches=condition.searches
     ) as run:
-        write_provenance(args, ready, condition, first, run.answers, out)
+        write_provenance(
+            args,
+            run,
+            args.model,
+            condition=condition.name,
+            setup=first,
+            searches=condition.searches,
+            index=args.index,
+            sampling=args.model_dump(include={"temperature", "top_p", "samples"}),
+            judge=description(args),
+        )
         jobs = (
             partial(_play, run, condition, row, sample, args)
             for row in rows

@@ -91,9 +91,12 @@ def test_a_card_is_read_as_it_was_written(tmp_path):
     assert [file.name for file in (tmp_path / "run").iterdir()] == ["provenance.json"]
     path.rename(path.with_name("card.json"))  # as earlier versions have written it
     assert Provenance.read(tmp_path / "run") == first
+    path.write_text('{"settings": {"seed": 9}}')  # of a run that goes on, whose card is not written yet
+    assert Provenance.read(tmp_path / "run") == first
     second = made(seed=9)
     second.write(tmp_path / "run")
     assert Provenance.read(tmp_path / "run") == second
+    assert json.loads(path.read_text())["settings"] == {"seed": 9}
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": 2}', "\x00"])

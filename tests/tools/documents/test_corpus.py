@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import os
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -128,6 +129,8 @@ def test_the_command_says_how_many_passages_it_wrote_or_what_is_wrong(tmp_path, 
     folder, out = str(folder_of_documents(tmp_path / "docs")), str(tmp_path / "out")
     assert main(["--folder", folder, "--out", out, "--no-progress"]) == 0
     assert capsys.readouterr().out == f"4 passages: {tmp_path / 'out' / 'corpus.jsonl'}\n"
+    assert main([f"@{out}/settings.yaml", "--out", f"{out}2"]) == 0
+    assert Path(f"{out}2/corpus.jsonl").read_bytes() == Path(f"{out}/corpus.jsonl").read_bytes()
     assert main(["--folder", out, "--out", out, "--no-progress"]) == 1
     assert "no file in it ends in one of .txt" in capsys.readouterr().err
 
