@@ -29,7 +29,7 @@ from rag_r1.io.atomic_files import write_json
 from rag_r1.io.bounded_json import read_json_file
 from rag_r1.io.secrets import without_secrets
 from rag_r1.runs.errors import RunError
-from rag_r1.runs.json_lines import JsonLinesFile
+from rag_r1.runs.json_lines import JsonLinesFile, Place
 from rag_r1.runs.lock import hold_out
 from rag_r1.runs.response_cache import ResponseCache
 from rag_r1.runs.settings import flat, json_roundtrip, refuse_changes
@@ -81,7 +81,7 @@ class RunFolder:
         self.out = out
         self.journal = out / "journal"
         self._outcomes: dict[str, EpisodeOutcome] = {}
-        self._places: dict[str, tuple[int, int]] = {}
+        self._places: dict[str, Place] = {}
         with ExitStack() as opened:
             opened.enter_context(hold_out(out, self.journal, name=None, mode=0o700))
             self._check(_without_secrets(json_roundtrip(settings)))
@@ -108,9 +108,8 @@ class RunFolder:
 
     def write(self, record: Mapping[str, Any]) -> EpisodeOutcome:
         """Append the record of an episode: a trajectory with `right` and `try`. Raises RunError."""
-        outcome = EpisodeOutcome.of(record)
-        self._places[outcome.id] = self._records.append(record)
-        self._outcomes[outcome.id] = outcome
+        outcome = EpisodeOutcome.of(record)  # before anything is written
+        self._records.append(dict(record))
         return outcome
 
     def record(self, ask_id: str) -> dict[str, Any] | None:
@@ -122,7 +121,7 @@ class RunFolder:
         """The last record of each ask that has one, in this order."""
         return (record for ask_id in ask_ids if (record := self.record(ask_id)) is not None)
 
-    def _index(self, record: dict[str, Any], place: tuple[int, int]) -> None:
+    def _index(self, record: dict[str, Any], place: Place) -> None:
         outcome = EpisodeOutcome.of(record)
         self._outcomes[outcome.id], self._places[outcome.id] = outcome, place
 

@@ -58,8 +58,10 @@ def test_records_and_answers_are_there_again(tmp_path: Path):
 @given(values=st.lists(st.dictionaries(TEXTS, TEXTS, max_size=2), max_size=5), data=st.data())
 def test_a_file_that_was_cut_anywhere_gives_its_whole_lines_and_goes_on(values, data, tmp_path_factory):
     path = tmp_path_factory.mktemp("cut") / "lines"
-    lines = JsonLinesFile(path, lambda value, place: None)
-    places = [lines.append(value) for value in values]
+    places: list[tuple[int, int]] = []
+    lines = JsonLinesFile(path, lambda value, place: places.append(place))
+    for value in values:
+        lines.append(value)
     assert [lines.at(place) for place in places] == values
     lines.close()
     content = path.read_bytes()
