@@ -155,7 +155,7 @@ async def _held_client(options: JudgeOptions) -> AsyncGenerator[JudgeClient, Non
         yield JudgeClient(options, replies, server)
     finally:
         _clients.pop(place, None)
-        replies.lines.close()
+        replies.close()
         await server.close()
 
 

@@ -35,6 +35,7 @@ from rag_r1.runs.response_cache import ResponseCache
 from rag_r1.runs.settings import flat, json_roundtrip, refuse_changes
 
 PROVENANCE = "provenance.json"
+JOURNAL = "journal"
 #: Where runs of earlier versions have their settings.
 _OLD_SETTINGS = "settings.json"
 
@@ -79,7 +80,7 @@ class RunFolder:
 
     def __init__(self, out: Path, settings: Mapping[str, Any]):
         self.out = out
-        self.journal = out / "journal"
+        self.journal = out / JOURNAL
         self._outcomes: dict[str, EpisodeOutcome] = {}
         self._places: dict[str, Place] = {}
         with ExitStack() as opened:
@@ -87,9 +88,8 @@ class RunFolder:
             self._check(_without_secrets(json_roundtrip(settings)))
             self._records = JsonLinesFile(self.journal / "records.ndjson", self._index)
             opened.callback(self._records.close)
-            self.tape = ResponseCache()
-            self.tape.lines = JsonLinesFile(self.journal / "exchanges.ndjson", self.tape.index)
-            opened.callback(self.tape.lines.close)
+            self.tape = ResponseCache.open(self.journal)
+            opened.callback(self.tape.close)
             self._opened = opened.pop_all()
 
     def __enter__(self) -> RunFolder:

@@ -21,6 +21,9 @@ from typing import Any
 
 from rag_r1.runs.json_lines import JsonLinesFile, Place, SharedJsonLines
 
+#: The cache of a run, in its journal.
+EXCHANGES = "exchanges.ndjson"
+
 
 @dataclass
 class Usage:
@@ -53,6 +56,13 @@ class ResponseCache:
     _places: dict[bytes, Place] = field(default_factory=dict)
 
     @classmethod
+    def open(cls, folder: Path) -> ResponseCache:
+        """The cache in a folder, which belongs to one process. Raises RunError."""
+        cache = cls()
+        cache.lines = JsonLinesFile(folder / EXCHANGES, cache.index)
+        return cache
+
+    @classmethod
     def shared(cls, path: Path | None) -> ResponseCache:
         """A cache that several processes may have open; None: in memory. Raises OSError."""
         cache = cls()
@@ -80,6 +90,11 @@ class ResponseCache:
             self.lines.append(line)
         else:
             self.usage.add(usage)
+
+    def close(self) -> None:
+        """Close its file."""
+        if self.lines is not None:
+            self.lines.close()
 
     def index(self, line: Mapping[str, Any], place: Place) -> None:
         """Index a line. Raises KeyError, TypeError or AttributeError if it is no line of a cache."""

@@ -35,7 +35,7 @@ class ReplyCache:
         self.cache.put("", 0, str(number).encode(), {"text": reply}, Usage(requests=1))
 
     def close(self) -> None:
-        self.cache.lines.close()
+        self.cache.close()
 
 
 def of_an_earlier_version(number: int, reply: str) -> str:

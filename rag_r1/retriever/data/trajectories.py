@@ -24,8 +24,8 @@ from rag_r1.evaluation.condition_run import TRAJECTORIES
 from rag_r1.io.bounded_json import limited_lines, read_json_line
 from rag_r1.retriever.data.rounds import PlayedTrajectory, SearchRound, searches_of
 from rag_r1.runs.errors import RunError
-from rag_r1.runs.folder import EpisodeOutcome
-from rag_r1.runs.response_cache import Usage
+from rag_r1.runs.folder import JOURNAL, EpisodeOutcome
+from rag_r1.runs.response_cache import EXCHANGES, Usage
 
 #: Why trajectories are left out.
 REASONS = {
@@ -49,7 +49,7 @@ class TrajectoryReader:
     def __init__(self, run: Path, setup: AgentSetup, steps: Mapping[str, Sequence[str]] | None = None):
         self.path = run / TRAJECTORIES / "records.jsonl"
         self._setup, self._steps = setup, steps or {}
-        self._tape = _CachedResponses(run / "journal" / "exchanges.ndjson")
+        self._tape = _CachedResponses(run / JOURNAL / EXCHANGES)
         #: Of the run, as its endpoint counted.
         self.usage = self._tape.usage
         self.left_out: Counter[str] = Counter()

@@ -31,11 +31,12 @@ from typing import Any
 
 from tqdm import tqdm
 
-from rag_r1.io.atomic_files import atomic_file, write_text
+from rag_r1.io.atomic_files import atomic_file
 from rag_r1.io.terminal_text import terminal_text
 from rag_r1.protocols.actions import well_formed
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.lock import hold_lock
+from rag_r1.runs.state_file import StateFile
 from rag_r1.tools.documents.parsers import (
     READERS,
     DocumentText,
@@ -81,14 +82,14 @@ def index_folder(folder: Path, out: Path, progress: bool = True, *, skip_bad_fil
         "pypdf": find_spec("pypdf") is not None,
         "files": _fingerprint(folder, files),
     }
-    corpus, note = out / CORPUS, out / MADE_FROM
+    corpus, note = out / CORPUS, StateFile(out / MADE_FROM, made_from)
     with hold_lock(out, None, name=".lock"):
-        if corpus.is_file() and _read_note(note) == made_from:
+        if corpus.is_file() and note.read(dict) is not None:
             return corpus
-        note.unlink(missing_ok=True)
+        note.remove()
         with atomic_file(corpus) as part:
             _write(folder, files, part, progress, skip_bad_files)
-        write_text(note, json.dumps(made_from))
+        note.write()
     return corpus
 
 
@@ -209,10 +210,3 @@ def _fingerprint(folder: Path, files: list[Path]) -> str:
 def _name(path: Path) -> str:
     """A relative path as text; bytes that are not UTF-8 are written as escapes."""
     return os.fsencode(path.as_posix()).decode("utf-8", "backslashreplace")
-
-
-def _read_note(note: Path) -> Any:
-    try:
-        return json.loads(note.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return None
