@@ -30,11 +30,11 @@ from data_process.question_pool import QuestionPool
 from data_process.set_files import entry_counts, repeated_lines, similar_lines, write_report, write_splits
 from data_process.source_rows import read_source
 from data_process.sources import SOURCES
-from rag_r1.data.errors import DataError
 from rag_r1.data.files.bad_rows import BadRows
 from rag_r1.data.files.qa_parquet import REPEATED, refuse_leftovers
 from rag_r1.data.files.questions import Question
 from rag_r1.io.atomic_files import write_json
+from rag_r1.io.errors import DataError
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import argument, read_arguments
 from rag_r1.options.declare import Constraint

@@ -32,9 +32,9 @@ from tqdm import tqdm
 
 sys.path.insert(0, str(Path(__file__).parent.parent))  # so that the script also runs without installation
 
-from rag_r1.data.errors import DataError  # noqa: E402
 from rag_r1.data.files.bad_rows import HELP, BadRows  # noqa: E402
 from rag_r1.io.atomic_files import move_into_place  # noqa: E402
+from rag_r1.io.errors import DataError  # noqa: E402
 from rag_r1.options.command_exit import command_main  # noqa: E402
 from rag_r1.options.command_line import Arguments, argument, read_arguments  # noqa: E402
 from rag_r1.runs.state_file import StateFile  # noqa: E402

@@ -18,7 +18,7 @@ from typing import Any, Literal
 from rag_r1.corpus import report
 from rag_r1.corpus.answer_matcher import AnswerMatcher
 from rag_r1.corpus.questions import CorpusQuestion, CorpusQuestions, read_questions
-from rag_r1.corpus.reader import Corpus, CorpusError
+from rag_r1.corpus.reader import Corpus
 from rag_r1.corpus.redirects import read_redirects
 from rag_r1.corpus.repair import REPAIRED, RepairResult, repair
 from rag_r1.corpus.retrieval_check import RetrievalResult, retrieve
@@ -27,7 +27,7 @@ from rag_r1.corpus.supplements import write_supply
 from rag_r1.corpus.title_index import TitleIndex
 from rag_r1.corpus.verdict import CorpusFindings, foreign_sources
 from rag_r1.data.files.bad_rows import HELP, BadRows
-from rag_r1.data.files.row_files import DataError
+from rag_r1.io.errors import DataError
 from rag_r1.io.terminal_text import terminal_text
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, Positive, argument, read_arguments
@@ -110,7 +110,7 @@ class CheckResult:
 def check_corpus(args: CheckArguments, *, save_every: int = SAVE_EVERY) -> CheckResult:
     """Check a corpus and write the report into `args.out`.
 
-    Raises DataError and CorpusError, with the remedy, if a file cannot be read, or has rows that cannot be
+    Raises DataError, with the remedy, if a file cannot be read, or has rows that cannot be
     used and are not to be left out; RunError if a server answers nothing. Then nothing is written but the
     results until then, for the next run.
     """
@@ -132,7 +132,7 @@ def check_corpus(args: CheckArguments, *, save_every: int = SAVE_EVERY) -> Check
     scan = scan_corpus(corpus, targets, args.out / "scan.json", save_every=save_every, progress=progress)
     _refuse(scan.bad, args)
     if not scan.passages:
-        raise CorpusError(f"{', '.join(map(str, args.corpus))}: no passage in it")
+        raise DataError(f"{', '.join(map(str, args.corpus))}: no passage in it")
     foreign = _foreign(args, read.questions, scan)
     evidence = CorpusFindings(scan, titles, answers, foreign=foreign, **retrieved)
     judged = report.judge_questions(read.questions, evidence)
@@ -252,7 +252,7 @@ def _reason(verdict: report.QuestionVerdict) -> str:
     return "no gold answer in the corpus" if missing is None else f"missing: {', '.join(missing[:3])}"
 
 
-@command_main(DataError, CorpusError, RunError, OSError)
+@command_main(DataError, RunError, OSError)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit status."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)

@@ -16,11 +16,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from rag_r1.data.errors import DataError
 from rag_r1.data.evidence import GoldEvidence
 from rag_r1.data.files.bad_rows import BadRows
 from rag_r1.data.rows import QuestionRow
 from rag_r1.io.bounded_json import json_file_bytes, read_json_line
+from rag_r1.io.errors import DataError
 
 Value = TypeVar("Value")
 #: Largest file: a million questions with ten passages each have less.

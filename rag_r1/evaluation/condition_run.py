@@ -20,7 +20,6 @@ from typing import Any
 
 from rag_r1.config.agent_setup import AgentSetup
 from rag_r1.data.annotations import read_answerable, read_supporting, with_supporting
-from rag_r1.data.errors import DataError
 from rag_r1.data.files.bad_rows import BadRows
 from rag_r1.data.rows import QuestionRow
 from rag_r1.evaluation.baselines import Condition
@@ -31,6 +30,7 @@ from rag_r1.evaluation.report.report import REPORT_MD, WRONG_RUN, make_report
 from rag_r1.evaluation.report.summary import headline, stop_message
 from rag_r1.evaluation.validation_limits import validation_limits
 from rag_r1.io.atomic_files import error_text, write_json_lines
+from rag_r1.io.errors import DataError
 from rag_r1.rollouts.provenance import protocol_part
 from rag_r1.rollouts.requests import make_request
 from rag_r1.rollouts.session import RunSession, RunSetup, open_session, prepare, settings_of, usage_line

@@ -14,7 +14,7 @@ from rag_r1.inference.checkpoints import step_of
 from rag_r1.rollouts.arguments import RolloutArguments
 from rag_r1.rollouts.engine_factory import IDS
 from rag_r1.rollouts.provenance import Provenance, find_differences, make_provenance
-from rag_r1.rollouts.provenance_facts import PASSING, ProvenanceError
+from rag_r1.rollouts.provenance_facts import PASSING
 from rag_r1.rollouts.session import RunSession
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.settings import refuse_changes
@@ -47,24 +47,21 @@ def write_provenance(
     engine = _engine(args, run, model)
     if tool != DEFAULT_TOOL:
         engine["search_tool"] = {"tool": tool, **options}
-    try:
-        card = make_provenance(
-            model=folder if folder.is_dir() else model,
-            protocol=setup.protocol,
-            budget=setup.budget,
-            engine_mode="tokens" if run.answers == IDS else "text",
-            condition=condition,
-            failures=setup.failures,
-            engine=engine,
-            seed=args.seed,
-            retriever=RetrieverConfig.from_config(options) if searches and tool == DEFAULT_TOOL else None,
-            index=index if searches else None,
-            data=args.questions,
-            **parts,
-        )
-        before = Provenance.read(out)
-    except ProvenanceError as error:
-        raise RunError(str(error)) from error
+    card = make_provenance(
+        model=folder if folder.is_dir() else model,
+        protocol=setup.protocol,
+        budget=setup.budget,
+        engine_mode="tokens" if run.answers == IDS else "text",
+        condition=condition,
+        failures=setup.failures,
+        engine=engine,
+        seed=args.seed,
+        retriever=RetrieverConfig.from_config(options) if searches and tool == DEFAULT_TOOL else None,
+        index=index if searches else None,
+        data=args.questions,
+        **parts,
+    )
+    before = Provenance.read(out)
     step = step_of(folder) if folder.is_dir() else None
     if step is not None:
         card = card.model_copy(update={"model": card.model.model_copy(update={"name": step})})

@@ -27,7 +27,8 @@ from rag_r1.io.bounded_json import read_json_file
 from rag_r1.protocols import Protocol
 from rag_r1.rewards.normalise import NormaliserName
 from rag_r1.rollouts import provenance_facts
-from rag_r1.rollouts.provenance_facts import ProvenanceError, without_secrets
+from rag_r1.rollouts.provenance_facts import without_secrets
+from rag_r1.runs.errors import RunError
 from rag_r1.runs.folder import PROVENANCE, write_provenance
 from rag_r1.runs.settings import flat, json_roundtrip
 from rag_r1.tools.retrieval.client import RetrieverConfig
@@ -141,7 +142,7 @@ class Provenance(_ProvenancePart):
 
     @classmethod
     def read(cls, folder: Path) -> Provenance | None:
-        """The card in a run's folder; None if it has none. Raises ProvenanceError for a file that is no
+        """The card in a run's folder; None if it has none. Raises RunError for a file that is no
         card."""
         for path in (folder / PROVENANCE, folder / _OLD_FILE):
             if path.is_file() and (card := cls._read(path)) is not None:
@@ -159,13 +160,11 @@ class Provenance(_ProvenancePart):
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
             key = ".".join(map(str, first["loc"])) or "the file"
-            raise ProvenanceError(
+            raise RunError(
                 f"{path}: {key}: {first['msg']}; correct it, or make the card again with the run"
             ) from error
         except (OSError, ValueError, RecursionError) as error:
-            raise ProvenanceError(
-                f"{path}: cannot be read ({error}); make the card again with the run"
-            ) from error
+            raise RunError(f"{path}: cannot be read ({error}); make the card again with the run") from error
 
 
 def find_differences(cards: Sequence[Provenance]) -> dict[str, list[Any]]:
@@ -202,7 +201,7 @@ def make_provenance(
     `model`: a folder, all of whose files are hashed, or a name on the Hub. `budget`: a Budget, or a mapping.
     `engine`: what else is known of the engine. `retriever`: None without search; the server is asked for
     `/ready` and `/health`, with the token in RETRIEVAL_TOKEN. `index`: the folder of the server's index, if
-    this machine has it. `data`: files of questions. Raises ProvenanceError, e.g. if the index is of another
+    this machine has it. `data`: files of questions. Raises RunError, e.g. if the index is of another
     corpus than the server's.
     """
     server = None
@@ -249,7 +248,7 @@ def _corpus(
     served = (server.ready or {}).get("corpus_sha256") if server else None
     indexed = (manifest or {}).get("corpus", {}).get("sha256")
     if served and indexed and served != indexed:
-        raise ProvenanceError(
+        raise RunError(
             f"{server.url if server else ''} serves the corpus {served}, but the index {index} is of "
             f"{indexed}: give the folder of the index that is served, or none"
         )

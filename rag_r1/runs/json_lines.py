@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from rag_r1.io.appended_files import append_whole, json_line, open_to_append
-from rag_r1.io.bounded_json import JsonLimitError, limited_lines, read_json_line
+from rag_r1.io.bounded_json import limited_lines, read_json_line
+from rag_r1.io.errors import TooLargeError
 from rag_r1.runs.errors import RunError
 
 logger = logging.getLogger(__name__)
@@ -87,7 +88,7 @@ class JsonLinesFile:
                         logger.warning("%s: line %d was cut off by a kill and is removed", self.path, number)
                         break
                     self._read_line(line, number)
-            except JsonLimitError as error:
+            except TooLargeError as error:
                 raise RunError(
                     f"{self.path}: {error}, which no line of this command has: remove it"
                 ) from error

@@ -23,10 +23,11 @@ from typing import Any
 
 import httpx
 
-from rag_r1.corpus.reader import Corpus, CorpusError, CorpusPosition
+from rag_r1.corpus.reader import Corpus, CorpusPosition
 from rag_r1.data.evidence import GoldEvidence, title_key, title_of
 from rag_r1.data.files.bad_rows import BadRows
 from rag_r1.io.bounded_http import bounded_http_client
+from rag_r1.io.errors import DataError
 from rag_r1.probes.passages import Drawn, Passages, PassagesFile, pool_of
 from rag_r1.protocols import Document
 from rag_r1.runs.errors import RunError
@@ -118,7 +119,7 @@ def find_passages(
     """The gold passages of these questions and `random` passages, from one reading of the corpus, and the bad
     rows that were left out. Both are in the file `out`, too; a file of the same scan is continued.
 
-    Raises CorpusError for a corpus that cannot be read, and for bad rows that are not to be left out: the
+    Raises DataError for a corpus that cannot be read, and for bad rows that are not to be left out: the
     file then stays unfinished (`done` is false), so that nothing but this command reads it.
     """
     evidence = list(evidence)
@@ -143,7 +144,7 @@ def find_passages(
         scan.done = not is_refused
         file.write(scan.state(), private=True)
     if is_refused:
-        raise CorpusError(f"the corpus has {scan.bad.refusal()}")
+        raise DataError(f"the corpus has {scan.bad.refusal()}")
     return Passages(scan.by_id, scan.by_title, pool_of(scan.drawn)), scan.bad
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from rag_r1.agent import Trajectory, Turn, UnknownTokenError
-from rag_r1.agent.records import RecordError, trajectory_of
+from rag_r1.agent.records import trajectory_of
 from rag_r1.config.agent_setup import AgentSetup
 from rag_r1.data.rows import step_answers_of
 from rag_r1.evaluation.condition_run import TRAJECTORIES
@@ -35,7 +35,7 @@ REASONS = {
     "call_failed": "a call of it failed, which cannot be played back",
 }
 #: What is raised for a line that is no record.
-_WRONG = (RecordError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
+_WRONG = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 
 
 class TrajectoryReader:
