@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from rag_r1.runs.errors import RunError
 from rag_r1.runs.state_file import StateFile
 
 MADE_FROM = {"input": "abc", "settings": {"budget": {"turns": 4}, "seed": None}}
@@ -24,6 +25,14 @@ def test_the_state_of_the_same_work_is_read(tmp_path: Path):
 def test_work_that_is_made_from_something_else_begins_again(tmp_path: Path, change: dict):
     StateFile(tmp_path / "state.json", MADE_FROM).write({"place": 1})
     assert StateFile(tmp_path / "state.json", {**MADE_FROM, **change}).read(dict) is None
+
+
+def test_other_values_are_refused_by_name_if_the_work_is_not_to_begin_again(tmp_path: Path):
+    StateFile(tmp_path / "state.json", MADE_FROM).write({"place": 1})
+    file = StateFile(tmp_path / "state.json", {**MADE_FROM, "input": "abd"}, refuses=True)
+    with pytest.raises(RunError, match="input was 'abc' and is now 'abd'"):
+        file.read(dict)
+    assert StateFile(file.path, MADE_FROM, refuses=True).read(dict) is not None
 
 
 def test_a_setting_that_an_earlier_version_does_not_know_and_that_is_not_set_changes_nothing(tmp_path: Path):
