@@ -30,14 +30,15 @@ from data_process.question_pool import QuestionPool
 from data_process.set_files import entry_counts, repeated_lines, similar_lines, write_report, write_splits
 from data_process.source_rows import read_source
 from data_process.sources import SOURCES
-from rag_r1.data.errors import DataError
 from rag_r1.data.files.bad_rows import BadRows
 from rag_r1.data.files.qa_parquet import REPEATED, refuse_leftovers
 from rag_r1.data.files.questions import Question
 from rag_r1.io.atomic_files import write_json
+from rag_r1.io.errors import DataError
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import argument, read_arguments
 from rag_r1.options.declare import Constraint
+from rag_r1.options.settings_file import recorded_settings
 
 NEARLY = "near_duplicates.jsonl"
 Similarity = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False), Constraint("a number from 0 to 1")]
@@ -78,11 +79,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit status."""
     args = read_arguments(BuildArguments, arguments, prog="rag-r1 data", description=__doc__, epilog=EPILOG)
     try:
-        _print(args.out, build(args))
+        with recorded_settings("rag-r1 data", args):
+            summary = build(args)
     except sqlite3.Error as error:
         if error.sqlite_errorcode == sqlite3.SQLITE_FULL:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(args.out / _POOL)) from error
         raise
+    _print(args.out, summary)
     return 0
 
 

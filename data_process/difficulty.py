@@ -23,11 +23,11 @@ from pathlib import Path
 from typing import Any
 
 from rag_r1.data.difficulty_class import EASY, HARD, MEDIUM, difficulty_class
-from rag_r1.data.errors import DataError
 from rag_r1.data.files.bad_rows import BadRows
 from rag_r1.data.files.duplicates import DUPLICATE, RepeatedRow, golds_key, question_key
 from rag_r1.data.files.questions import Question
 from rag_r1.data.files.row_files import parse_json_line
+from rag_r1.io.errors import DataError
 
 ANY = "any"
 CLASSES = (EASY, MEDIUM, HARD, ANY)

@@ -25,8 +25,8 @@ from pathlib import Path
 
 from data_process.sources import SOURCES, SourceKind
 from data_process.sources.source_kind import HubSplit
-from rag_r1.data.errors import DataError
 from rag_r1.io.bounded_yaml import YamlError, read_yaml
+from rag_r1.io.errors import DataError
 from rag_r1.options.declare import OptionsError, PositiveCount, Text, options, options_from
 
 #: The splits of a set, as their files are named, and the flags with which they are given.

@@ -23,9 +23,9 @@ from pathlib import Path
 
 import numpy as np
 
-from rag_r1.data.errors import DataError
 from rag_r1.data.files.duplicates import question_key
 from rag_r1.io.atomic_files import name_in_errors
+from rag_r1.io.errors import DataError
 
 GRAM = 3
 #: Values of a signature, and the share of pairs of the wanted similarity that must become candidates.

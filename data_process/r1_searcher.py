@@ -27,11 +27,11 @@ sys.path.insert(0, str(Path(__file__).parent.parent))  # so that the script also
 
 from data_process.command import BAD_ROWS, ROWS, QuestionArguments, run  # noqa: E402
 from data_process.difficulty import CLASSES, PUBLISHED, SOURCES, MakeUp, read_difficulties, select  # noqa: E402
-from rag_r1.data.errors import DataError  # noqa: E402
 from rag_r1.data.files.bad_rows import BadRows  # noqa: E402
 from rag_r1.data.files.duplicates import question_key  # noqa: E402
 from rag_r1.data.files.qa_parquet import Split, make_splits  # noqa: E402
 from rag_r1.data.files.questions import QuestionFile, read_file  # noqa: E402
+from rag_r1.io.errors import DataError  # noqa: E402
 from rag_r1.options.command_line import argument, read_arguments, with_defaults  # noqa: E402
 
 

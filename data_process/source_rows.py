@@ -8,9 +8,9 @@ from dataclasses import replace
 
 from data_process.mixture import FLAGS, MixEntry
 from data_process.sources import SOURCES
-from rag_r1.data.errors import DataError
 from rag_r1.data.files.questions import Question, hub_rows
 from rag_r1.data.files.row_files import ACCEPTED, Rows, open_rows
+from rag_r1.io.errors import DataError
 
 
 def read_source(entry: MixEntry) -> Iterator[tuple[int, Question | ValueError]]:

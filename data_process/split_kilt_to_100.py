@@ -25,17 +25,19 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from pydantic import model_validator
 from tqdm import tqdm
 
 sys.path.insert(0, str(Path(__file__).parent.parent))  # so that the script also runs without installation
 
-from rag_r1.data.errors import DataError  # noqa: E402
 from rag_r1.data.files.bad_rows import HELP, BadRows  # noqa: E402
-from rag_r1.io.atomic_files import move_into_place, write_text  # noqa: E402
+from rag_r1.io.atomic_files import move_into_place  # noqa: E402
+from rag_r1.io.errors import DataError  # noqa: E402
 from rag_r1.options.command_exit import command_main  # noqa: E402
 from rag_r1.options.command_line import Arguments, argument, read_arguments  # noqa: E402
+from rag_r1.runs.state_file import StateFile  # noqa: E402
 
 WORDS = 100
 CHECKPOINT = 2000  # pages between two records of progress; a killed run repeats at most that many
@@ -86,8 +88,10 @@ def split(
     Raises DataError naming the lines that are not pages, unless they are to be skipped, and OSError for files
     that cannot be read or written.
     """
-    part, record = (out.with_name(out.name + suffix) for suffix in (".part", ".progress.json"))
-    state = _resume(part, record, Progress(source.stat().st_size, words), skip_bad_rows)
+    made_from = {"input_bytes": source.stat().st_size, "words": words}
+    part = out.with_name(f"{out.name}.part")
+    record = StateFile(out.with_name(f"{out.name}.progress.json"), made_from)
+    state = _resume(part, record, Progress(**made_from), skip_bad_rows)
     out.parent.mkdir(parents=True, exist_ok=True)
     with (
         source.open("rb") as raw,
@@ -125,29 +129,26 @@ def split(
                 passages=passages,
                 bad=state.bad + bad,
             )
-            write_text(record, json.dumps(asdict(state)))
+            record.write(asdict(state))
             bar.update(raw.tell() - bar.n)
             bar.set_postfix_str(f"{state.passages:,} passages")
     if state.bad.count and not skip_bad_rows:
         raise DataError(state.bad.refusal())
     move_into_place(part, out)
-    record.unlink(missing_ok=True)
+    record.remove()
     return state
 
 
-def _resume(part: Path, record: Path, wanted: Progress, skip_bad_rows: bool) -> Progress:
+def _resume(part: Path, record: StateFile, wanted: Progress, skip_bad_rows: bool) -> Progress:
     """The progress of an earlier run with the same input and setting, else that of a new run. Also that of a
     new run if bad lines were found and are not to be skipped, since they may have been repaired."""
-    try:
-        state = Progress(**json.loads(record.read_text(encoding="utf-8")))
-        state = replace(state, bad=BadRows(**state.bad))
-        if state.bad.count and not skip_bad_rows:
-            return wanted
-        if (state.input_bytes, state.words) == (wanted.input_bytes, wanted.words):
-            return state if part.stat().st_size >= state.written else wanted
-    except (OSError, ValueError, TypeError):
-        pass
-    return wanted
+
+    def parse(content: dict[str, Any]) -> Progress | None:
+        state = Progress(**{**content, "bad": BadRows(**content["bad"])})
+        is_usable = skip_bad_rows or not state.bad.count
+        return state if is_usable and part.stat().st_size >= state.written else None
+
+    return record.read(parse) or wanted
 
 
 class KiltArguments(Arguments):

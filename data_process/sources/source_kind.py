@@ -11,9 +11,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from rag_r1.data.errors import DataError
 from rag_r1.data.files.questions import Question, clean_question, id_of, keys_of, text_of, texts_of
 from rag_r1.data.files.row_files import short_text
+from rag_r1.io.errors import DataError
 
 #: Keys under which a row may have its source's own id.
 IDS = ("id", "_id", "idx", "question_id", "realidx", "qid", "QuestionId")

@@ -39,7 +39,7 @@ from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, Positive, argument, read_arguments
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.lock import hold_out
-from rag_r1.runs.settings import refuse_changes
+from rag_r1.runs.state_file import StateFile
 
 ARMS = ("loop", "control")
 #: Until the first retriever both arms are the same run.
@@ -70,10 +70,7 @@ def run_arm(inputs: LoopInputs, arm: str, seed: int, rounds: int) -> None:
     """Run the loop of an arm, if that is not done. Raises RunError."""
     out = inputs.folder / arm
     for name in (arm, *(["loop"] if arm == "control" else [])):
-        finished = inputs.folder / name / FINISHED
-        if finished.exists():
-            had = json.loads(finished.read_text(encoding="utf-8"))["rounds"]
-            refuse_changes(finished.parent, {"rounds": had}, {"rounds": rounds})
+        StateFile(inputs.folder / name / FINISHED, {"rounds": rounds}, refuses=True).read(dict)
     if (out / FINISHED).exists():
         return
     if arm == "control":

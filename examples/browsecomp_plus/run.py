@@ -26,9 +26,10 @@ from typing import Any
 import httpx
 
 from rag_r1.agent import Trajectory
-from rag_r1.agent.records import RecordError, read_records, trajectory_of
+from rag_r1.agent.records import read_records, trajectory_of
 from rag_r1.io.atomic_files import write_text
 from rag_r1.io.bounded_http import bounded_http_client
+from rag_r1.io.errors import DataError
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, argument, read_arguments
 from rag_r1.runs.errors import RunError
@@ -149,7 +150,7 @@ def query_id_of(record_id: str) -> str:
 def write_runs(records: Iterable[dict[str, Any]], out: Path, model: str = "") -> int:
     """Write one file for each record into a folder; returns their number.
 
-    Raises RecordError if two records are of the same question: the benchmark would count both.
+    Raises DataError if two records are of the same question: the benchmark would count both.
     """
     out.mkdir(parents=True, exist_ok=True)
     keys: set[str] = set()
@@ -157,7 +158,7 @@ def write_runs(records: Iterable[dict[str, Any]], out: Path, model: str = "") ->
         key = query_id_of(str(record.get("id", "")))
         if not key or key in keys:
             reason = "a second record of its question" if key else "no question's id"
-            raise RecordError(f"the record {record.get('id')!r}: {reason}")
+            raise DataError(f"the record {record.get('id')!r}: {reason}")
         keys.add(key)
         run = to_benchmark_run(trajectory_of(record), key, model)
         text = json.dumps(run, ensure_ascii=False, indent=2)
@@ -173,7 +174,7 @@ class RunArguments(Arguments):
     model: str = argument("name of the model, for the benchmark's summary", "NAME", default="")
 
 
-@command_main(RecordError, OSError)
+@command_main(DataError, OSError)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns 0, or 1 with the reason."""
     args = read_arguments(

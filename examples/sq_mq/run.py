@@ -18,7 +18,6 @@ evaluates policies that were trained before, `--untrained` the embedded warm sta
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -42,7 +41,7 @@ from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, CheckedOverrides, Positive, argument, read_arguments
 from rag_r1.options.declare import Constraint
 from rag_r1.runs.errors import RunError
-from rag_r1.runs.settings import refuse_changes
+from rag_r1.runs.state_file import StateFile
 from rag_r1.tools.retrieval.local_server import build_index, retrieval_process
 
 ARMS = ("sq", "mq")
@@ -107,12 +106,10 @@ def settings_of(args: SqMqArguments) -> dict[str, Any]:
 
 def compare_seed(args: SqMqArguments, seed: int) -> dict[str, Any]:
     """A seed's `{"seed", "sq": {group: figures}, "mq": ...}`; from its folder if it is finished."""
-    folder, settings = args.out / f"seed{seed}", settings_of(args)
-    finished = folder / "results.json"
-    if finished.exists():
-        before = json.loads(finished.read_text(encoding="utf-8"))
-        refuse_changes(folder, before["settings"], settings)
-        return before["results"]
+    folder = args.out / f"seed{seed}"
+    finished = StateFile(folder / "results.json", {"settings": settings_of(args)}, refuses=True)
+    if (before := finished.read(lambda content: content["results"])) is not None:
+        return before
     models = {arm: trained_policy(args, arm, seed, folder) for arm in ARMS}
     # One file of questions for both: each is asked with the prompt of its protocol.
     write_demo(folder / "data", demo_protocol("rag_r1_mq"), seed, train=1, val=args.questions)
@@ -130,7 +127,7 @@ def compare_seed(args: SqMqArguments, seed: int) -> dict[str, Any]:
             if command.run(evaluation):
                 raise RunError(f"the evaluation in {out} did not end; see above, and start again")
             results[arm] = read_figures(out)
-    write_json(finished, {"settings": settings, "results": results})
+    finished.write({"results": results})
     return results
 
 

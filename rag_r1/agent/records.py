@@ -30,6 +30,7 @@ from typing import Any
 from rag_r1.agent import KINDS, Event, Trajectory
 from rag_r1.io.appended_files import append_whole, json_line, open_to_append
 from rag_r1.io.bounded_json import read_json_line
+from rag_r1.io.errors import DataError
 
 logger = logging.getLogger(__name__)
 
@@ -42,10 +43,6 @@ _CHUNK = 1 << 20
 MAX_LINE_BYTES = 64 << 20
 #: zlib's code for a gzip header and trailer.
 _GZIP = 31
-
-
-class RecordError(ValueError):
-    """A line that is not a record, a record that is not a trajectory, or a path that does not exist."""
 
 
 class TrajectoryDump:
@@ -128,12 +125,12 @@ def read_records(*paths: str | Path, skip_broken: bool | BadRecords = False) -> 
     """The records of files, and of all `*.jsonl` and `*.jsonl.gz` files in folders and their subfolders,
     sorted by name.
 
-    Raises RecordError, which names file and line, for a line that is not a record (with `skip_broken` it is
+    Raises DataError, which names file and line, for a line that is not a record (with `skip_broken` it is
     left out instead, and logged or, if that is a function, told to it) and for a path that does not exist.
     """
     for path in map(Path, paths):
         if not path.exists():
-            raise RecordError(f"{path}: there is no such file or folder")
+            raise DataError(f"{path}: there is no such file or folder")
         for file in _files_in(path, "**/") if path.is_dir() else [path]:
             yield from _records_of(file, skip_broken)
 
@@ -143,7 +140,7 @@ def _files_in(folder: Path, prefix: str = "") -> list[Path]:
 
 
 def _lines_of(path: Path) -> Iterator[bytes]:
-    """The lines of a file, each with its newline; the last one may be incomplete. Raises RecordError for a
+    """The lines of a file, each with its newline; the last one may be incomplete. Raises DataError for a
     line that is too long, and zlib.error if what is compressed is broken elsewhere than at its end."""
     with path.open("rb") as file:
         if path.suffix != ".gz":
@@ -173,8 +170,8 @@ def _lines_of(path: Path) -> Iterator[bytes]:
             yield rest
 
 
-def _too_long(path: Path, number: int) -> RecordError:
-    return RecordError(
+def _too_long(path: Path, number: int) -> DataError:
+    return DataError(
         f"{path}, line {number}: longer than {MAX_LINE_BYTES >> 20} MiB, which no record is: remove the line"
     )
 
@@ -199,9 +196,9 @@ def _records_of(path: Path, skip_broken: bool | BadRecords) -> Iterator[dict[str
 
 
 def _leave_out(skip_broken: bool | BadRecords, place: str, problem: str) -> None:
-    """Raises RecordError unless what is broken is to be left out."""
+    """Raises DataError unless what is broken is to be left out."""
     if not skip_broken:
-        raise RecordError(f"{place}: {problem}")
+        raise DataError(f"{place}: {problem}")
     if callable(skip_broken):
         skip_broken(place, problem)
     else:
@@ -223,11 +220,11 @@ def records_by_step(folder: str | Path) -> dict[int, list[dict[str, Any]]]:
 
 
 def trajectory_of(record: dict[str, Any]) -> Trajectory:
-    """The trajectory in a record, without the fields of the run. Raises RecordError if it is invalid."""
+    """The trajectory in a record, without the fields of the run. Raises DataError if it is invalid."""
     try:
         return Trajectory.from_dict({key: value for key, value in record.items() if key in _FIELDS})
     except (TypeError, AttributeError) as error:
-        raise RecordError(f"the record {record.get('id')!r} is no trajectory: {error}") from error
+        raise DataError(f"the record {record.get('id')!r} is no trajectory: {error}") from error
 
 
 def summary(record: Trajectory) -> dict[str, float]:

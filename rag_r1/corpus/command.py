@@ -18,7 +18,7 @@ from typing import Any, Literal
 from rag_r1.corpus import report
 from rag_r1.corpus.answer_matcher import AnswerMatcher
 from rag_r1.corpus.questions import CorpusQuestion, CorpusQuestions, read_questions
-from rag_r1.corpus.reader import Corpus, CorpusError
+from rag_r1.corpus.reader import Corpus
 from rag_r1.corpus.redirects import read_redirects
 from rag_r1.corpus.repair import REPAIRED, RepairResult, repair
 from rag_r1.corpus.retrieval_check import RetrievalResult, retrieve
@@ -27,7 +27,7 @@ from rag_r1.corpus.supplements import write_supply
 from rag_r1.corpus.title_index import TitleIndex
 from rag_r1.corpus.verdict import CorpusFindings, foreign_sources
 from rag_r1.data.files.bad_rows import HELP, BadRows
-from rag_r1.data.files.row_files import DataError
+from rag_r1.io.errors import DataError
 from rag_r1.io.terminal_text import terminal_text
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, Positive, argument, read_arguments
@@ -110,51 +110,62 @@ class CheckResult:
 def check_corpus(args: CheckArguments, *, save_every: int = SAVE_EVERY) -> CheckResult:
     """Check a corpus and write the report into `args.out`.
 
-    Raises DataError and CorpusError, with the remedy, if a file cannot be read, or has rows that cannot be
-    used and are not to be left out; RunError if a server answers nothing. Then nothing is written but the
-    results until then, for the next run.
+    Raises DataError, with the remedy, if a file cannot be read, or has rows that cannot be used and are not
+    to be left out; RunError if a server answers nothing. Then nothing is written but the results until then,
+    for the next run.
     """
-    progress = not args.no_progress
     corpus, supply = Corpus(args.corpus), Corpus(args.supply, ids=False)
     read = read_questions(args.questions)
     _refuse(read.bad, args)
-    titles = TitleIndex(title for question in read.questions for title in question.titles)
-    if args.redirects:
-        bad = BadRows()
-        titles.add_redirects(read_redirects(args.redirects, bad, progress=progress))
-        _refuse(bad, args)
-        read.bad += bad
-    parts = [part for question in read.questions for part in question.parts]
-    answers = AnswerMatcher(gold for _, golds in parts for gold in golds)
-    retrieved = _ask(args, read, answers, progress)
+    titles, bad_redirects = _titles(args, read)
+    answers = AnswerMatcher(
+        gold for question in read.questions for _, golds in question.parts for gold in golds
+    )
+    retrieved = _ask(args, read, answers)
     ids = frozenset(passage_id for question in read.questions for passage_id in question.ids)
-    targets = ScanTargets(ids, titles, answers, _probe(retrieved))
-    scan = scan_corpus(corpus, targets, args.out / "scan.json", save_every=save_every, progress=progress)
-    _refuse(scan.bad, args)
-    if not scan.passages:
-        raise CorpusError(f"{', '.join(map(str, args.corpus))}: no passage in it")
+    scan = _scan(args, corpus, ScanTargets(ids, titles, answers, _probe(retrieved)), save_every)
     foreign = _foreign(args, read.questions, scan)
     evidence = CorpusFindings(scan, titles, answers, foreign=foreign, **retrieved)
     judged = report.judge_questions(read.questions, evidence)
     notes = _notes(read.questions, evidence, retrieved, args)
     summary = {**report.summarise(judged, evidence), "notes": notes}
     missing = report.missing_evidence(judged)
-    missing_titles = [row["title"] for row in missing if "title" in row]
-    repaired = None
-    if args.supply:
-        repaired = repair(
-            corpus,
-            supply,
-            args.out / REPAIRED,
-            ids=[row["id"] for row in missing if "id" in row],
-            titles=missing_titles,
-            skip_bad_rows=args.skip_bad_rows,
-            progress=progress,
-        )
+    repaired = _repair(args, corpus, supply, missing) if args.supply else None
     report.write_report(args.out, judged, summary)
-    offered = write_supply(args.questions, missing_titles, args.out / SUPPLY)
-    bad = read.bad + scan.bad + (repaired.bad if repaired else BadRows())
+    offered = write_supply(args.questions, _named(missing, "title"), args.out / SUPPLY)
+    bad = sum([bad_redirects, scan.bad, repaired.bad if repaired else BadRows()], read.bad)
     return CheckResult(judged, summary, evidence, repaired, offered, bad)
+
+
+def _titles(args: CheckArguments, read: CorpusQuestions) -> tuple[TitleIndex, BadRows]:
+    """The titles that the questions name, with their redirects, and the bad rows of these."""
+    titles, bad = TitleIndex(title for question in read.questions for title in question.titles), BadRows()
+    if args.redirects:
+        titles.add_redirects(read_redirects(args.redirects, bad, progress=not args.no_progress))
+        _refuse(bad, args)
+    return titles, bad
+
+
+def _scan(args: CheckArguments, corpus: Corpus, targets: ScanTargets, save_every: int) -> ScanResult:
+    file, progress = args.out / "scan.json", not args.no_progress
+    scan = scan_corpus(corpus, targets, file, save_every=save_every, progress=progress)
+    _refuse(scan.bad, args)
+    if not scan.passages:
+        raise DataError(f"{', '.join(map(str, args.corpus))}: no passage in it")
+    return scan
+
+
+def _repair(
+    args: CheckArguments, corpus: Corpus, supply: Corpus, missing: Sequence[dict[str, Any]]
+) -> RepairResult:
+    ids, titles = _named(missing, "id"), _named(missing, "title")
+    options = {"skip_bad_rows": args.skip_bad_rows, "progress": not args.no_progress}
+    return repair(corpus, supply, args.out / REPAIRED, ids=ids, titles=titles, **options)
+
+
+def _named(missing: Sequence[dict[str, Any]], key: str) -> list[str]:
+    """The ids, or the titles, of missing evidence."""
+    return [row[key] for row in missing if key in row]
 
 
 def _refuse(bad: BadRows, args: CheckArguments) -> None:
@@ -162,16 +173,16 @@ def _refuse(bad: BadRows, args: CheckArguments) -> None:
         raise DataError(f"no report was written, because of {bad.refusal()}")
 
 
-def _ask(
-    args: CheckArguments, read: CorpusQuestions, answers: AnswerMatcher, progress: bool
-) -> dict[str, _Results]:
+def _ask(args: CheckArguments, read: CorpusQuestions, answers: AnswerMatcher) -> dict[str, _Results]:
     """The results of each server with an address: "retriever" and "bm25"."""
     retrieved = {}
     for name, url in (("retriever", args.retriever_url), ("bm25", args.bm25_url)):
         if url:
             config = RetrieverConfig(url=url, topk=args.topk, wire=args.wire, cache_size=0)
             store, doing = args.out / f"{name}.jsonl", f"asking the {name}"
-            retrieved[name] = retrieve(read.questions, answers, config, store, doing=doing, progress=progress)
+            retrieved[name] = retrieve(
+                read.questions, answers, config, store, doing=doing, progress=not args.no_progress
+            )
     return retrieved
 
 
@@ -252,7 +263,7 @@ def _reason(verdict: report.QuestionVerdict) -> str:
     return "no gold answer in the corpus" if missing is None else f"missing: {', '.join(missing[:3])}"
 
 
-@command_main(DataError, CorpusError, RunError, OSError)
+@command_main(DataError, RunError, OSError)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit status."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)

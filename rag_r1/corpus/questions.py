@@ -18,9 +18,10 @@ from typing import Any
 from rag_r1.corpus.evidence import COLUMNS, evidence_of
 from rag_r1.data.files.bad_rows import BadRows
 from rag_r1.data.files.questions import parse_row
-from rag_r1.data.files.row_files import ACCEPTED, DataError, open_rows
+from rag_r1.data.files.row_files import ACCEPTED, open_rows
 from rag_r1.data.rows import COLUMNS_READ, QuestionRow, as_golds, read_rows, row_fault
-from rag_r1.sandbox.parquet import ParquetLimitError, check_parquet
+from rag_r1.io.errors import DataError
+from rag_r1.sandbox.parquet import check_parquet
 
 _GOLDS = ("golden_answers", "answers", "answer")
 _READ = ("question", *_GOLDS, "id", "_id", "idx", *COLUMNS)
@@ -100,8 +101,6 @@ def has_verl_columns(path: Path) -> bool:
     try:
         check_parquet(path, COLUMNS_READ)
         return {"extra_info", "reward_model"} <= set(pq.read_schema(path).names)
-    except ParquetLimitError as error:
-        raise DataError(str(error)) from error
     except (OSError, pyarrow.ArrowException) as error:
         raise DataError(f"{path} is not a parquet file that can be read: {error}") from error
 

@@ -22,7 +22,8 @@ from typing import Any, BinaryIO, NamedTuple
 from tqdm import tqdm
 
 from rag_r1.io.bounded_json import read_json_line
-from rag_r1.sandbox.parquet import BATCH_ROWS, ParquetLimitError, check_parquet
+from rag_r1.io.errors import DataError
+from rag_r1.sandbox.parquet import BATCH_ROWS, check_parquet
 
 #: Of one line, unpacked (the same limit as the build's).
 MAX_LINE_BYTES = 16 * 2**20
@@ -31,10 +32,6 @@ INDEX_TEXT = "passages.arrow"
 _COLUMNS = ("id", "contents", "title", "text", "url")
 #: Longest first line of `contents` that is taken for a title.
 _MAX_TITLE = 400
-
-
-class CorpusError(ValueError):
-    """A corpus that cannot be read; the message names the file and the remedy."""
 
 
 class CorpusPosition(NamedTuple):
@@ -81,7 +78,7 @@ class Corpus:
     """The files of a corpus, in reading order: `paths` as given, the files of a folder by name."""
 
     def __init__(self, paths: Sequence[Path], *, ids: bool = True):
-        """`ids`: whether a row without an id is a bad row. Raises CorpusError if a file is missing or of no
+        """`ids`: whether a row without an id is a bad row. Raises DataError if a file is missing or of no
         known format."""
         self.ids = ids
         self.files = [file for path in paths for file in _files(Path(path))]
@@ -99,7 +96,7 @@ class Corpus:
     def rows(
         self, start: CorpusPosition = START, *, progress: bool = True, doing: str = "reading corpus"
     ) -> Rows:
-        """(passage or ValueError, place behind it) of every row from `start` on. Raises CorpusError if a file
+        """(passage or ValueError, place behind it) of every row from `start` on. Raises DataError if a file
         turns out to be broken."""
         sizes = [file.stat().st_size for file in self.files]
         with tqdm(total=sum(sizes), unit="B", unit_scale=True, desc=doing, disable=not progress) as bar:
@@ -125,15 +122,15 @@ def _files(path: Path) -> list[Path]:
         if (path / INDEX_TEXT).is_file():
             return [path / INDEX_TEXT]
         if (path / "manifest.json").is_file():
-            raise CorpusError(f"{path}: an index without {INDEX_TEXT}. Give the file it was built from")
+            raise DataError(f"{path}: an index without {INDEX_TEXT}. Give the file it was built from")
         inside = sorted(p for p in path.iterdir() if p.is_file() and _known(p))
         if not inside:
-            raise CorpusError(f"{path}: no index, and no file in it ends in {', '.join(SUFFIXES)}")
+            raise DataError(f"{path}: no index, and no file in it ends in {', '.join(SUFFIXES)}")
         return inside
     if not _known(path):
-        raise CorpusError(f"{path}: the name must end in one of {', '.join(SUFFIXES)}, or be an index folder")
+        raise DataError(f"{path}: the name must end in one of {', '.join(SUFFIXES)}, or be an index folder")
     if not path.is_file():
-        raise CorpusError(f"{path}: there is no such file. Give the corpus with --corpus FILE")
+        raise DataError(f"{path}: there is no such file. Give the corpus with --corpus FILE")
     return [path]
 
 
@@ -152,7 +149,7 @@ def parsed_lines(
 ) -> Iterator[tuple[Any, CorpusPosition]]:
     """(what `parse` makes of a line, place behind it) for the lines of a file, plain or .gz, that are not
     blank. In place of one that is too long, is no UTF-8, or for which `parse` raises ValueError stands the
-    error. Raises CorpusError for a broken gzip file."""
+    error. Raises DataError for a broken gzip file."""
     with path.open("rb") as raw:
         stream: Any = gzip.open(raw) if path.name.lower().endswith(".gz") else raw
         try:
@@ -164,7 +161,7 @@ def parsed_lines(
                 if value is not None:
                     yield value, CorpusPosition(0, offset, number)
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-            raise CorpusError(f"{path}: a broken gzip file ({error}). Fetch it again") from error
+            raise DataError(f"{path}: a broken gzip file ({error}). Fetch it again") from error
 
 
 def _lines(stream: BinaryIO, offset: int, max_bytes: int) -> Iterator[tuple[bytes | None, int]]:
@@ -250,15 +247,15 @@ def _parquet_rows(path: Path, start: CorpusPosition, ids: bool, report: Report) 
 
     try:
         check_parquet(path, _COLUMNS)
-    except (ParquetLimitError, OSError) as error:
-        raise CorpusError(str(error)) from error
+    except OSError as error:
+        raise DataError(str(error)) from error
     try:
         with pq.ParquetFile(path, buffer_size=2**20, pre_buffer=False) as file:
             names = [name for name in _COLUMNS if name in file.schema_arrow.names]
             batches = file.iter_batches(BATCH_ROWS, columns=names, use_threads=False)
             yield from _table_rows(batches, start, ids, report, path, file.metadata.num_rows)
     except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
-        raise CorpusError(f"{path}: no parquet file that can be read ({error}). Fetch it again") from error
+        raise DataError(f"{path}: no parquet file that can be read ({error}). Fetch it again") from error
 
 
 def _arrow_rows(path: Path, start: CorpusPosition, ids: bool, report: Report) -> Rows:
@@ -271,7 +268,7 @@ def _arrow_rows(path: Path, start: CorpusPosition, ids: bool, report: Report) ->
             # The number of rows is not stored; the bar follows the position in the file.
             yield from _table_rows(batches, start, ids, lambda _: report(source.tell()), path, 1)
     except (OSError, ValueError) as error:  # pa.ArrowInvalid is a ValueError
-        raise CorpusError(f"{path}: no index text that can be read ({error}). Build it again") from error
+        raise DataError(f"{path}: no index text that can be read ({error}). Build it again") from error
 
 
 def _table_rows(

@@ -11,19 +11,20 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from rag_r1.corpus.reader import CorpusError, parsed_lines
+from rag_r1.corpus.reader import parsed_lines
 from rag_r1.data.files.bad_rows import BadRows
 from rag_r1.io.bounded_json import read_json_line
+from rag_r1.io.errors import DataError
 
 _SUFFIXES = (".tsv", ".tsv.gz", ".jsonl", ".jsonl.gz")
 _MAX_LINE = 2**16
 
 
 def read_redirects(path: Path, bad: BadRows, *, progress: bool = True) -> Iterator[tuple[str, str]]:
-    """The pairs (from, to) of a file; lines that are none are added to `bad`. Raises CorpusError if the file
+    """The pairs (from, to) of a file; lines that are none are added to `bad`. Raises DataError if the file
     cannot be read."""
     if not path.name.lower().endswith(_SUFFIXES):
-        raise CorpusError(f"--redirects {path}: the name must end in one of {', '.join(_SUFFIXES)}")
+        raise DataError(f"--redirects {path}: the name must end in one of {', '.join(_SUFFIXES)}")
     parse = _pair_of_json if ".jsonl" in path.name.lower()[-9:] else _pair_of_tsv
     try:
         size = path.stat().st_size
@@ -36,7 +37,7 @@ def read_redirects(path: Path, bad: BadRows, *, progress: bool = True) -> Iterat
                 else:
                     yield pair
     except OSError as error:
-        raise CorpusError(f"--redirects {path}: cannot be read ({error})") from error
+        raise DataError(f"--redirects {path}: cannot be read ({error})") from error
 
 
 def _pair_of_tsv(line: str) -> tuple[str, str]:

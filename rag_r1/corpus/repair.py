@@ -14,10 +14,11 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from rag_r1.corpus.reader import Corpus, CorpusError, Passage
+from rag_r1.corpus.reader import Corpus, Passage
 from rag_r1.corpus.title_index import STRONG, key_of, level_of
 from rag_r1.data.files.bad_rows import BadRows
 from rag_r1.io.atomic_files import write_json_lines
+from rag_r1.io.errors import DataError
 
 REPAIRED = "repaired_corpus.jsonl"
 _SUPPLIED = re.compile(r"supplied-(\d{1,18})")
@@ -49,7 +50,7 @@ def repair(
 ) -> RepairResult:
     """Write `out` (JSON lines, {"id", "contents"}). `ids` and `titles`: what is missing in the corpus.
 
-    Raises CorpusError if rows cannot be used and are not to be left out; `out` is then as it was before.
+    Raises DataError if rows cannot be used and are not to be left out; `out` is then as it was before.
     """
     done = RepairResult(out, ids_left=set(ids), titles_left=set(titles))
     offered = {row.id for row in _passages(supply, done.bad, progress, "reading supply") if row.id}
@@ -69,7 +70,7 @@ def _all_passages(
     progress: bool,
 ) -> Iterator[Passage]:
     """The corpus, then the supplied passages that are missing in it, counted in `done`. `offered`: the ids of
-    the supply. Raises CorpusError for bad rows in the corpus."""
+    the supply. Raises DataError for bad rows in the corpus."""
     taken: set[str] = set()
     last = 0
     bad = BadRows()
@@ -101,7 +102,7 @@ def _all_passages(
 
 def _refuse(bad: BadRows, skip_bad_rows: bool) -> None:
     if bad.count and not skip_bad_rows:
-        raise CorpusError(f"no repaired corpus was written, because of {bad.refusal()}")
+        raise DataError(f"no repaired corpus was written, because of {bad.refusal()}")
 
 
 def _supplied_number(passage_id: str | None) -> int:

@@ -21,7 +21,6 @@ from rag_r1.corpus.questions import CorpusQuestion
 from rag_r1.corpus.title_index import STRONG
 from rag_r1.corpus.verdict import VERDICTS, CorpusFindings, QuestionSignals, VerdictRule, rule_of, signals_of
 from rag_r1.io.atomic_files import write_json, write_json_lines, write_text
-from rag_r1.io.bounded_json import read_json_file
 from rag_r1.io.terminal_text import terminal_text
 from rag_r1.runs import pictures
 from rag_r1.runs.markdown import Page, integer
@@ -132,19 +131,6 @@ def write_report(out: Path, judged: Sequence[QuestionVerdict], summary: dict[str
     write_json(out / "summary.json", summary, ensure_ascii=False, durable=True)
     write_text(out / "summary.md", markdown(summary) + "\n", durable=True)
     draw(summary, out / "shares.png")
-
-
-def read_answerable_ids(path: str | Path) -> set[tuple[str, str]]:
-    """(data_source, id) of the questions of an answerable_ids.json, which is `path` or in that folder. Raises
-    ValueError, naming the file, if it is none."""
-    path = Path(path)
-    path = path / ANSWERABLE_IDS if path.is_dir() else path
-    try:
-        lists = read_json_file(path)
-        return {(source, question_id) for source, ids in lists.items() for question_id in ids}
-    except (OSError, ValueError, RecursionError, AttributeError, TypeError) as error:
-        remedy = "Make it with rag-r1 corpus check"
-        raise ValueError(f"{path}: no list of answerable ids ({error}). {remedy}") from error
 
 
 def markdown(summary: dict[str, Any]) -> str:

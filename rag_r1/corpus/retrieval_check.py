@@ -18,10 +18,9 @@ from tqdm import tqdm
 
 from rag_r1.corpus.answer_matcher import AnswerMatcher
 from rag_r1.corpus.questions import CorpusQuestion
-from rag_r1.io.bounded_json import read_json_line
 from rag_r1.protocols import Failure
 from rag_r1.runs.errors import RunError
-from rag_r1.runs.json_lines import JsonLinesFile
+from rag_r1.runs.json_lines import JsonLinesFile, Place
 from rag_r1.tools.retrieval.client import RetrievalClient, RetrieverConfig
 
 #: Questions in flight.
@@ -59,24 +58,18 @@ def retrieve(
     digests = {question.key: _digest(question) for question in questions}
     results: dict[tuple[str, str], RetrievalResult] = {}
 
-    def load(row: dict[str, Any], place: tuple[int, int]) -> None:
-        key = (row["source"], row["id"]) if row != header else None
-        if key in digests and digests[key] == row["of"]:
+    def load(row: dict[str, Any], place: Place) -> None:
+        key = row["source"], row["id"]
+        if digests.get(key) == row["of"]:
             results[key] = RetrievalResult(row["rank"], tuple(row["ids"]))
 
     def save(question: CorpusQuestion, result: RetrievalResult) -> None:
-        results[question.key] = result
         row = {"source": question.source, "id": question.id, "of": digests[question.key]}
         lines.append({**row, "rank": result.rank, "ids": result.ids})
 
-    is_new = not _begins_with(store, header)
-    if is_new:
-        store.parent.mkdir(parents=True, exist_ok=True)
-        store.unlink(missing_ok=True)
-    lines = JsonLinesFile(store, load)
+    store.parent.mkdir(parents=True, exist_ok=True)
+    lines = JsonLinesFile(store, load, header)
     try:
-        if is_new:
-            lines.append(header)
         left = [question for question in questions if question.key not in results]
         failures = asyncio.run(_ask_all(left, table, config, save, doing, progress)) if left else []
     finally:
@@ -145,13 +138,3 @@ async def _ask(
 def _digest(question: CorpusQuestion) -> str:
     """Changes with the question's text and its answers: an id alone may be that of another file's row."""
     return hashlib.sha256(json.dumps(question.parts).encode()).hexdigest()[:16]
-
-
-def _begins_with(path: Path, header: dict[str, Any]) -> bool:
-    """Whether the first line of a file is this object."""
-    try:
-        with path.open("rb") as file:
-            line = file.readline(1 << 16)
-        return line.endswith(b"\n") and read_json_line(line) == header
-    except (OSError, ValueError, RecursionError):
-        return False

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +20,7 @@ from rag_r1.corpus.answer_matcher import AnswerMatcher
 from rag_r1.corpus.reader import Corpus, CorpusPosition
 from rag_r1.corpus.title_index import TitleIndex
 from rag_r1.data.files.bad_rows import BadRows
-from rag_r1.io.atomic_files import write_text
-from rag_r1.io.bounded_json import read_json_file
+from rag_r1.runs.state_file import StateFile
 
 SAVE_EVERY = 200_000
 #: Changes whenever the same files would be found to hold something else.
@@ -69,8 +70,8 @@ def scan_corpus(
     corpus: Corpus, targets: ScanTargets, state: Path, *, save_every: int = SAVE_EVERY, progress: bool = True
 ) -> ScanResult:
     """Look for everything in all passages; goes on from the file `state` if it is of the same scan."""
-    fingerprint = targets.fingerprint(corpus)
-    result = _load(state, fingerprint, targets)
+    file = StateFile(state, {"fingerprint": targets.fingerprint(corpus)}, 1 << 30, 20_000_000)
+    result = file.read(partial(_restored, targets=targets)) or ScanResult(probe=targets.probe)
     if result.done:
         return result
     numbers, keys = targets.answers.keys, list(targets.answers.keys)
@@ -81,7 +82,7 @@ def scan_corpus(
     def save() -> None:
         result.ids, result.probe_found = present & targets.ids, present & result.probe
         result.answers = {keys[number]: (count, first) for number, (count, first) in counts.items()}
-        _save(state, fingerprint, result, targets)
+        file.write(_state(result, targets), durable=True)
 
     rows = corpus.rows(result.place, progress=progress, doing="scanning corpus")
     for read, (row, place) in enumerate(rows, 1):
@@ -103,32 +104,24 @@ def scan_corpus(
     return result
 
 
-def _save(path: Path, fingerprint: str, result: ScanResult, targets: ScanTargets) -> None:
+def _state(result: ScanResult, targets: ScanTargets) -> dict[str, Any]:
+    """The state of a scan as JSON."""
     sets = {name: sorted(getattr(result, name)) for name in ("ids", "probe", "probe_found")}
     bad = [result.bad.count, result.bad.first]
-    state = {**vars(result), **sets, "bad": bad, "fingerprint": fingerprint, "titles": targets.titles.matches}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_text(path, json.dumps(state, ensure_ascii=False), durable=True)
+    return {**vars(result), **sets, "bad": bad, "titles": targets.titles.matches}
 
 
-def _load(path: Path, fingerprint: str, targets: ScanTargets) -> ScanResult:
-    """The state of an earlier, equal scan; a new one if there was none, or its file is broken."""
-    try:
-        state = read_json_file(path, 1 << 30, 20_000_000)
-        if state["fingerprint"] != fingerprint:
-            return ScanResult(probe=targets.probe)
-        result = ScanResult(
-            place=CorpusPosition(*state["place"]),
-            passages=int(state["passages"]),
-            done=bool(state["done"]),
-            ids=set(state["ids"]),
-            answers={key: (count, first) for key, (count, first) in state["answers"].items()},
-            probe=frozenset(state["probe"]),
-            probe_found=set(state["probe_found"]),
-            bad=BadRows(*state["bad"]),
-        )
-        matches = {title: (level, name) for title, (level, name) in state["titles"].items()}
-    except (OSError, ValueError, RecursionError, TypeError, KeyError, AttributeError):
-        return ScanResult(probe=targets.probe)
-    targets.titles.matches = matches
+def _restored(state: Mapping[str, Any], targets: ScanTargets) -> ScanResult:
+    """The inverse."""
+    result = ScanResult(
+        place=CorpusPosition(*state["place"]),
+        passages=int(state["passages"]),
+        done=bool(state["done"]),
+        ids=set(state["ids"]),
+        answers={key: (count, first) for key, (count, first) in state["answers"].items()},
+        probe=frozenset(state["probe"]),
+        probe_found=set(state["probe_found"]),
+        bad=BadRows(*state["bad"]),
+    )
+    targets.titles.matches = {title: (level, name) for title, (level, name) in state["titles"].items()}
     return result

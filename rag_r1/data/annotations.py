@@ -16,11 +16,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from rag_r1.data.errors import DataError
 from rag_r1.data.evidence import GoldEvidence
 from rag_r1.data.files.bad_rows import BadRows
 from rag_r1.data.rows import QuestionRow
 from rag_r1.io.bounded_json import json_file_bytes, read_json_line
+from rag_r1.io.errors import DataError
 
 Value = TypeVar("Value")
 #: Largest file: a million questions with ten passages each have less.
@@ -112,31 +112,34 @@ def _rows(path: Path, bad: BadRows) -> Iterator[tuple[int, str | None, Any]]:
         text = json_file_bytes(path, _MAX_BYTES, _MAX_VALUES).decode("utf-8-sig")
     except (OSError, ValueError) as error:
         raise DataError(f"cannot read {path}: {error}; correct the path, or make it again") from error
+    if (lists := _lists_by_source(text)) is None:
+        for number, line in enumerate(text.split("\n"), 1):
+            if line.strip():
+                try:
+                    yield number, None, _row_of(line)
+                except (ValueError, RecursionError) as error:
+                    bad.add(f"{path}, row {number}", f"not JSON ({error})")
+        return
+    rows = ((source, row) for source, rows in lists.items() for row in rows)
+    for number, (source, row) in enumerate(rows, 1):
+        yield number, source, row
+
+
+def _lists_by_source(text: str) -> dict[str | None, list[Any]] | None:
+    """The rows of a text that is one JSON list, or an object of lists by data source; else None."""
     try:
         whole = json.loads(text)
     except (ValueError, RecursionError):
-        whole = None
-    lists: dict[str | None, list[Any]] = {}
+        return None
     if isinstance(whole, list):
-        lists = {None: whole}
-    elif isinstance(whole, dict) and all(isinstance(rows, list) for rows in whole.values()):
-        lists = whole
-    if lists:
-        rows = ((source, row) for source, rows in lists.items() for row in rows)
-        yield from ((number, source, row) for number, (source, row) in enumerate(rows, 1))
-        return
-    for number, line in enumerate(text.split("\n"), 1):
-        if not line.strip():
-            continue
-        if line.lstrip()[0] not in '{["':
-            yield number, None, line.strip()
-            continue
-        try:
-            row = read_json_line(line)
-        except (ValueError, RecursionError) as error:
-            bad.add(f"{path}, row {number}", f"not JSON ({error})")
-            continue
-        yield number, None, row
+        return {None: whole}
+    is_by_source = isinstance(whole, dict) and all(isinstance(rows, list) for rows in whole.values())
+    return whole if is_by_source and whole else None
+
+
+def _row_of(line: str) -> Any:
+    """The row in a line: JSON, or an id alone. Raises ValueError or RecursionError."""
+    return read_json_line(line) if line.lstrip()[0] in '{["' else line.strip()
 
 
 def _is_id(value: Any) -> bool:

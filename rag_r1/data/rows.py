@@ -233,7 +233,7 @@ class RowWriter:
 
 def read_rows(path: str | Path) -> Iterator[dict[str, Any]]:
     """The rows of a parquet file of any size, as plain values, with the columns that `row_fault` and
-    `QuestionRow.from_row` read. Raises ParquetLimitError for one that unpacks to too much."""
+    `QuestionRow.from_row` read. Raises DataError for one that unpacks to too much."""
     import pyarrow.parquet as pq
 
     check_parquet(path, COLUMNS_READ)

@@ -29,11 +29,11 @@ from typing import TYPE_CHECKING, Any
 
 from rag_r1.agent import Budget, TokenizerCodec
 from rag_r1.config.agent_setup import AgentSetup
-from rag_r1.data.errors import DataError
 from rag_r1.io.atomic_files import atomic_file
+from rag_r1.io.errors import DataError
 from rag_r1.protocols import Protocol, control_tokens, load_protocol
 from rag_r1.sandbox.chat_template import ChatTemplate
-from rag_r1.sandbox.parquet import ParquetLimitError, check_parquet
+from rag_r1.sandbox.parquet import check_parquet
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -204,8 +204,6 @@ def read_sft_rows(path: str | Path) -> Iterator[SftRow]:
                 yield from map(SftRow.from_row, batch.to_pylist())
     except FileNotFoundError as error:
         raise DataError(f"{path}: there is no such file: {remedy}, or correct the path") from error
-    except ParquetLimitError as error:
-        raise DataError(str(error)) from error
     except pa.ArrowException as error:
         raise DataError(f"{path}: is no parquet file ({error}): {remedy}") from error
     except DataError as error:

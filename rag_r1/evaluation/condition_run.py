@@ -20,17 +20,17 @@ from typing import Any
 
 from rag_r1.config.agent_setup import AgentSetup
 from rag_r1.data.annotations import read_answerable, read_supporting, with_supporting
-from rag_r1.data.errors import DataError
 from rag_r1.data.files.bad_rows import BadRows
 from rag_r1.data.rows import QuestionRow
 from rag_r1.evaluation.baselines import Condition
 from rag_r1.evaluation.eval_arguments import EvalArguments, PolicyArguments
-from rag_r1.evaluation.judge import JudgeVerdicts, judge
+from rag_r1.evaluation.judge import JudgeVerdicts, description, judge
 from rag_r1.evaluation.provenance import write_provenance
 from rag_r1.evaluation.report.report import REPORT_MD, WRONG_RUN, make_report
 from rag_r1.evaluation.report.summary import headline, stop_message
 from rag_r1.evaluation.validation_limits import validation_limits
 from rag_r1.io.atomic_files import error_text, write_json_lines
+from rag_r1.io.errors import DataError
 from rag_r1.rollouts.provenance import protocol_part
 from rag_r1.rollouts.requests import make_request
 from rag_r1.rollouts.session import RunSession, RunSetup, open_session, prepare, settings_of, usage_line
@@ -93,7 +93,17 @@ async def run_condition(args: PolicyArguments, ready: RunSetup, condition: Condi
     async with open_session(
         args, ready, args.base_url, args.model, settings, out=out, searches=condition.searches
     ) as run:
-        write_provenance(args, ready, condition, first, run.answers, out)
+        write_provenance(
+            args,
+            run,
+            args.model,
+            condition=condition.name,
+            setup=first,
+            searches=condition.searches,
+            index=args.index,
+            sampling=args.model_dump(include={"temperature", "top_p", "samples"}),
+            judge=description(args),
+        )
         jobs = (
             partial(_play, run, condition, row, sample, args)
             for row in rows

@@ -32,7 +32,6 @@ from rag_r1.inference.episode_client import EpisodeClient, merge_body
 from rag_r1.inference.judging import ACCURACY_PROMPT, VERDICTS, answer_case, read_verdict, request_body
 from rag_r1.inference.rate_limit import CancelToken, RateLimiter
 from rag_r1.rollouts.concurrency import JobPool
-from rag_r1.runs.json_lines import JsonLinesFile
 from rag_r1.runs.response_cache import ResponseCache
 
 #: The name of its figure among the terms of a record.
@@ -104,16 +103,15 @@ async def judge(
     """The verdicts on all records. `folder`: where replies are kept; it belongs to one process at a time.
     `connection`: see `judge_endpoint`. Raises RunError."""
     cases = {case.key: case for record in records if (case := JudgeCase.of(record)) is not None}
-    verdicts, cache = JudgeVerdicts(), ResponseCache()
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    cache.lines = JsonLinesFile(folder / "exchanges.ndjson", cache.index)
+    verdicts, cache = JudgeVerdicts(), ResponseCache.open(folder)
     try:
         async with judge_endpoint(args, cache, **connection) as endpoint:
             pool = JobPool(args.judge_in_flight, endpoint.stop, endpoint.idle)
             jobs = (partial(_ask, args, case, endpoint, cache, verdicts) for case in cases.values())
             await pool.run(jobs, len(cases), "verdict")
     finally:
-        cache.lines.close()
+        cache.close()
     verdicts.cost, verdicts.stopped = endpoint.spending.cost, endpoint.stop.reason
     verdicts.counts["asked"] = len(cases)
     return verdicts

@@ -1,22 +1,21 @@
-"""Writes the provenance of an evaluation when it starts, and checks it when the run resumes."""
+"""Writes the provenance of an eval, traces or filter when it starts, and checks it when the run resumes."""
 
 from __future__ import annotations
 
 import json
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from rag_r1.config.agent_setup import AgentSetup
-from rag_r1.evaluation.baselines import Condition
-from rag_r1.evaluation.eval_arguments import PolicyArguments
-from rag_r1.evaluation.judge import description
 from rag_r1.evaluation.target import vllm_version
 from rag_r1.inference.checkpoints import step_of
+from rag_r1.rollouts.arguments import RolloutArguments
 from rag_r1.rollouts.engine_factory import IDS
 from rag_r1.rollouts.provenance import Provenance, find_differences, make_provenance
-from rag_r1.rollouts.provenance_facts import PASSING, ProvenanceError
-from rag_r1.rollouts.session import RunSetup
+from rag_r1.rollouts.provenance_facts import PASSING
+from rag_r1.rollouts.session import RunSession
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.settings import refuse_changes
 from rag_r1.tools.registry import DEFAULT_TOOL
@@ -27,18 +26,45 @@ _FIXED = ("model.", "protocol.", "corpus_sha256", "retriever.ready.", "index.", 
 
 
 def write_provenance(
-    args: PolicyArguments, ready: RunSetup, condition: Condition, setup: AgentSetup, answers: str, out: Path
+    args: RolloutArguments,
+    run: RunSession,
+    model: str,
+    *,
+    condition: str = "agent",
+    setup: AgentSetup | None = None,
+    searches: bool = True,
+    index: Path | None = None,
+    **parts: Any,
 ) -> Provenance:
-    """Write the card of a run, of which `setup` is the agent for its first question; `answers`: what the
-    server returns (rag_r1/rollouts/engine_factory.py).
+    """Write the card of a run that asks this model. `setup`: the agent of its first question, if it is not
+    the run's; `parts`: further parts of `make_provenance`, such as `sampling`.
 
-    If the folder has one, the run goes on: the card keeps its start. Raises RunError if something has changed
-    since that the result depends on."""
-    try:
-        card = _card(args, ready, condition, setup, answers)
-        before = Provenance.read(out)
-    except ProvenanceError as error:
-        raise RunError(str(error)) from error
+    If the folder has a card, the run goes on: the card keeps its start. Raises RunError if something has
+    changed since that the result depends on."""
+    setup, out, folder = setup or run.ready.setup, run.folder.out, Path(model)
+    tool = run.ready.retriever.get("tool") or DEFAULT_TOOL
+    options = {key: value for key, value in run.ready.retriever.items() if key != "tool"}
+    engine = _engine(args, run, model)
+    if tool != DEFAULT_TOOL:
+        engine["search_tool"] = {"tool": tool, **options}
+    card = make_provenance(
+        model=folder if folder.is_dir() else model,
+        protocol=setup.protocol,
+        budget=setup.budget,
+        engine_mode="tokens" if run.answers == IDS else "text",
+        condition=condition,
+        failures=setup.failures,
+        engine=engine,
+        seed=args.seed,
+        retriever=RetrieverConfig.from_config(options) if searches and tool == DEFAULT_TOOL else None,
+        index=index if searches else None,
+        data=args.questions,
+        **parts,
+    )
+    before = Provenance.read(out)
+    step = step_of(folder) if folder.is_dir() else None
+    if step is not None:
+        card = card.model_copy(update={"model": card.model.model_copy(update={"name": step})})
     if before is not None:
         changes = {key: v for key, v in find_differences([before, card]).items() if None not in v}
         was, now = ({key: v[i] for key, v in changes.items() if _is_fixed(key)} for i in range(2))
@@ -61,42 +87,17 @@ def _name(tokenizer: str) -> str:
     return folder.resolve().name if folder.is_dir() else tokenizer
 
 
-def _card(
-    args: PolicyArguments, ready: RunSetup, condition: Condition, setup: AgentSetup, answers: str
-) -> Provenance:
-    folder, tokenizer = Path(args.model), ready.tokens.name
-    tool = ready.retriever.get("tool") or DEFAULT_TOOL
-    options = {key: value for key, value in ready.retriever.items() if key != "tool"}
-    asks_server = condition.searches and tool == DEFAULT_TOOL
+def _engine(args: RolloutArguments, run: RunSession, model: str) -> dict[str, Any]:
+    tokenizer = run.ready.tokens.name
     engine: dict[str, Any] = {
         "api": args.engine,
-        "answers": answers,
-        "tokenizer": "the model's" if tokenizer == args.model else _name(tokenizer),
+        "answers": run.answers,
+        "tokenizer": "the model's" if tokenizer == model else _name(tokenizer),
         "body": json.loads(args.body),
     }
-    assert args.base_url is not None
-    if version := vllm_version(args.base_url, args.api_key_env):
-        engine["vllm"] = version
-    if args.vllm_options:
-        engine["vllm_options"] = args.vllm_options
-    if tool != DEFAULT_TOOL:
-        engine["search_tool"] = {"tool": tool, **options}
-    card = make_provenance(
-        model=folder if folder.is_dir() else args.model,
-        protocol=setup.protocol,
-        budget=setup.budget,
-        sampling={"temperature": args.temperature, "top_p": args.top_p, "samples": args.samples},
-        engine_mode="tokens" if answers == IDS else "text",
-        condition=condition.name,
-        judge=description(args),
-        failures=setup.failures,
-        engine=engine,
-        seed=args.seed,
-        retriever=RetrieverConfig.from_config(options) if asks_server else None,
-        index=args.index if condition.searches else None,
-        data=args.questions,
-    )
-    step = step_of(folder) if folder.is_dir() else None
-    if step is None:
-        return card
-    return card.model_copy(update={"model": card.model.model_copy(update={"name": step})})
+    with suppress(RunError):  # behind a proxy the endpoint answers only its client
+        if version := vllm_version(run.endpoint.options.url, args.api_key_env):
+            engine["vllm"] = version
+    if vllm_options := getattr(args, "vllm_options", None):
+        engine["vllm_options"] = vllm_options
+    return engine

@@ -33,7 +33,8 @@ import numpy as np
 from pydantic import Field
 from pydantic_settings import CliPositionalArg
 
-from rag_r1.agent.records import RecordError, read_records, trajectory_of
+from rag_r1.agent.records import read_records, trajectory_of
+from rag_r1.io.errors import DataError
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, argument, read_arguments
 from rag_r1.options.declare import Constraint
@@ -74,7 +75,7 @@ class Threshold:
 def states_of(records: Iterable[dict[str, Any]], term: str = "em", right_from: float = 1.0) -> AnswerStates:
     """The states in trajectory records. An answer is right if the value of `term` is at least `right_from`.
 
-    Raises RecordError if a record is no trajectory."""
+    Raises DataError if a record is no trajectory."""
     states: dict[bool, list[float]] = {True: [], False: []}
     left_out: Counter[str] = Counter()
     for record in records:
@@ -170,7 +171,7 @@ class SigmaArguments(Arguments):
     )
 
 
-@command_main(RecordError, OSError)
+@command_main(DataError, OSError)
 def main(arguments: Sequence[str] | None = None, prog: str = "rag-r1 eval sigma") -> int:
     """Print the distributions and the proposals; returns the exit status."""
     args = read_arguments(

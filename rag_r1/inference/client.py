@@ -34,7 +34,8 @@ from rag_r1.inference.rate_limit import CancelToken, RateLimiter
 from rag_r1.inference.response_limits import MAX_ANSWER_VALUES, ResponseLimits
 from rag_r1.inference.response_metadata import error_message, usage_of
 from rag_r1.inference.streaming import OnText
-from rag_r1.io.bounded_json import JsonLimitError, read_json
+from rag_r1.io.bounded_json import read_json
+from rag_r1.io.errors import TooLargeError
 from rag_r1.io.retry import RetryPolicy, TransientError, is_transient, retry_after, with_retries
 from rag_r1.options.server_address import model_server_base
 from rag_r1.runs.errors import RunError
@@ -199,7 +200,7 @@ class Endpoint:
 def _parsed(raw: bytes, prompt_tokens: int) -> Response:
     try:
         data = read_json(raw, MAX_ANSWER_VALUES)
-    except JsonLimitError as error:
+    except TooLargeError as error:
         raise TransientError(f"a useless answer: {error}") from error
     except (ValueError, RecursionError) as error:
         raise TransientError("the answer is not JSON") from error

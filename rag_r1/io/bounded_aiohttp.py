@@ -11,9 +11,7 @@ from typing import Any
 
 import aiohttp
 
-
-class BodyTooLargeError(ValueError):
-    """A body of more bytes than its caller reads."""
+from rag_r1.io.errors import TooLargeError
 
 
 def bounded_session(
@@ -31,11 +29,11 @@ def bounded_session(
 
 
 async def read_body(response: aiohttp.ClientResponse, most: int) -> bytes:
-    """The body of a response. Raises BodyTooLargeError beyond `most` bytes, and the errors of connections."""
+    """The body of a response. Raises TooLargeError beyond `most` bytes, and the errors of connections."""
     body = bytearray()
     async for part in response.content.iter_any():
         body += part
         if len(body) > most:
             response.close()  # what else is sent is not read
-            raise BodyTooLargeError(f"it has more than {most} bytes")
+            raise TooLargeError(f"it has more than {most} bytes")
     return bytes(body)

@@ -15,6 +15,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from rag_r1.io.errors import TooLargeError
+
 #: Most levels of lists and objects, unless a caller says otherwise.
 MAX_DEPTH = 64
 #: Largest file that is read whole, unless a caller says otherwise: a manifest, settings, a card.
@@ -25,12 +27,8 @@ _SHORT_LINE = 64 << 10
 _OPEN, _NO_BRACKETS = b"[{", bytes(set(range(256)) - set(b"[]{}"))
 
 
-class JsonLimitError(ValueError):
-    """It has too many values or levels; the message says which."""
-
-
 def read_json(data: bytes, most_values: int) -> Any:
-    """The value of a JSON text in UTF-8. Raises ValueError for what is none; JsonLimitError for too many
+    """The value of a JSON text in UTF-8. Raises ValueError for what is none; TooLargeError for too many
     values or levels."""
     check_json(data, most_values)
     # As text: of bytes, `json` would also read UTF-16, in which the bytes of brackets mean other things.
@@ -38,10 +36,10 @@ def read_json(data: bytes, most_values: int) -> Any:
 
 
 def check_json(data: bytes, most_values: int, most_depth: int = MAX_DEPTH) -> None:
-    """Raises JsonLimitError for a JSON text of too many values or levels. What is no JSON may pass."""
+    """Raises TooLargeError for a JSON text of too many values or levels. What is no JSON may pass."""
     # Without escapes, a quotation mark begins or ends a text; every other part is outside of texts.
     marked = data.replace(b"\\\\", b"").replace(b'\\"', b"")
-    too_many = JsonLimitError(f"it has more than {most_values:,} values")
+    too_many = TooLargeError(f"it has more than {most_values:,} values")
     if marked.count(b'"') > 4 * most_values + 4:  # a text for each value, and one for its key
         raise too_many
     outside = b"".join(marked.split(b'"')[::2])
@@ -52,20 +50,20 @@ def check_json(data: bytes, most_values: int, most_depth: int = MAX_DEPTH) -> No
     for bracket in outside.translate(None, _NO_BRACKETS):
         depth += 1 if bracket in _OPEN else -1
         if depth > most_depth:
-            raise JsonLimitError(f"it is nested more than {most_depth} deep")
+            raise TooLargeError(f"it is nested more than {most_depth} deep")
 
 
 def json_file_bytes(
     path: Path, most_bytes: int = MAX_FILE_BYTES, most_values: int = MAX_FILE_VALUES
 ) -> bytes:
     """The bytes of a JSON file whose values have been counted. Raises OSError, also for a pipe or a device,
-    which might never end; JsonLimitError for too many bytes, values or levels."""
+    which might never end; TooLargeError for too many bytes, values or levels."""
     if path.exists() and not path.is_file():
         raise OSError(errno.EINVAL, "no ordinary file", str(path))
     with path.open("rb") as file:
         data = file.read(most_bytes + 1)
     if len(data) > most_bytes:
-        raise JsonLimitError(f"it has more than {most_bytes:,} bytes")
+        raise TooLargeError(f"it has more than {most_bytes:,} bytes")
     check_json(data, most_values)
     return data
 
@@ -76,7 +74,7 @@ def read_json_file(path: Path, most_bytes: int = MAX_FILE_BYTES, most_values: in
 
 
 def read_json_line(line: bytes | str, most_values: int = MAX_LINE_VALUES) -> Any:
-    """The value of a line of JSON. Raises what `json.loads` raises; JsonLimitError for too many values. A
+    """The value of a line of JSON. Raises what `json.loads` raises; TooLargeError for too many values. A
     short line is not counted: it cannot hold much, and files have many."""
     if len(line) > _SHORT_LINE:
         check_json(line.encode("utf-8", "surrogatepass") if isinstance(line, str) else line, most_values)
@@ -84,8 +82,8 @@ def read_json_line(line: bytes | str, most_values: int = MAX_LINE_VALUES) -> Any
 
 
 def limited_lines(file: BinaryIO, most_bytes: int = MAX_LINE_BYTES) -> Iterator[bytes]:
-    """The lines of a file with their ends. Raises JsonLimitError, with its number, for a longer one."""
+    """The lines of a file with their ends. Raises TooLargeError, with its number, for a longer one."""
     for number, line in enumerate(iter(partial(file.readline, most_bytes + 1), b""), 1):
         if len(line) > most_bytes:
-            raise JsonLimitError(f"line {number} has more than {most_bytes:,} bytes")
+            raise TooLargeError(f"line {number} has more than {most_bytes:,} bytes")
         yield line

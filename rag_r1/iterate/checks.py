@@ -23,17 +23,17 @@ from rag_r1.options.argument_values import ArgumentsError
 from rag_r1.rollouts.arguments import RolloutArguments, block_of
 from rag_r1.runs.errors import RunError
 
-#: In the place of the retrieval server's address, which is not known yet.
-_SOME_ADDRESS = "http://127.0.0.1:8000"
-#: Flags that the loop sets itself.
-_PLAYING = {"data", "questions", "model", "protocol", "retriever_url", "out", "overrides"}
-_SET = {
-    "data": _PLAYING | {"trajectories", "estimate"},
-    "evaluation": _PLAYING | {"card", "corpus", "baseline"},
+#: The retrieval server's address is not known yet.
+_PLACEHOLDER_URL = "http://127.0.0.1:8000"
+#: Options that the loop sets itself, by section of the plan.
+_SET_FOR_AGENT = {"data", "questions", "model", "protocol", "retriever_url", "out", "overrides"}
+_RESERVED_OPTIONS = {
+    "data": _SET_FOR_AGENT | {"trajectories", "estimate"},
+    "evaluation": _SET_FOR_AGENT | {"card", "corpus", "baseline"},
     "retriever": {"rows", "corpus", "out", "recipe", "mode"},
     "index": {"corpus", "out", "backend", "encoder", "overwrite", "of"},
 }
-_KEYS_SET = (
+_RESERVED_KEYS = (
     "actor_rollout_ref.actor.checkpoint.save_contents",
     "actor_rollout_ref.model.path",
     "rag_r1.protocol",
@@ -47,10 +47,10 @@ _KEYS_SET = (
 
 def find_problems(plan: LoopPlan) -> list[str]:
     """All that is wrong, each with its key and the remedy; [] if nothing is."""
-    return [*_files(plan), *_reserved(plan), *_agent(plan), *_options(plan)]
+    return [*_missing_files(plan), *_reserved_keys(plan), *_recipe(plan), *_refused_options(plan)]
 
 
-def _files(plan: LoopPlan) -> Iterator[str]:
+def _missing_files(plan: LoopPlan) -> Iterator[str]:
     """Files and folders that are not there."""
     paths = [("evaluation.questions", path) for path in plan.evaluation.questions]
     if plan.data is not None:
@@ -67,12 +67,12 @@ def _files(plan: LoopPlan) -> Iterator[str]:
         yield f"agent.model: {plan.agent.model} is no folder: download the model (hf download), and name that"
 
 
-def _reserved(plan: LoopPlan) -> Iterator[str]:
+def _reserved_keys(plan: LoopPlan) -> Iterator[str]:
     """Options and keys that the loop sets."""
-    sections: Mapping[str, Any] = {name: getattr(plan, name) for name in _SET}
+    sections: Mapping[str, Any] = {name: getattr(plan, name) for name in _RESERVED_OPTIONS}
     for name, section in sections.items():
         for option in section.options if section is not None else ():
-            if option in _SET[name]:
+            if option in _RESERVED_OPTIONS[name]:
                 yield f"{name}.options.{option}: the loop sets it: leave it out"
             elif option == "base_url" and plan.agent.recipe is not None:
                 yield f"{name}.options.base_url: the agent is trained, so its model is served by the loop"
@@ -81,13 +81,14 @@ def _reserved(plan: LoopPlan) -> Iterator[str]:
             key, equals, _ = override.partition("=")
             if not equals:
                 yield f"{section}: {override} is not key=value"
-            elif key.lstrip("+~") in _KEYS_SET:
+            elif key.lstrip("+~") in _RESERVED_KEYS:
                 yield f"{section}: {key} is set by the loop: leave it out"
             elif section == "agent.keys" and not key.startswith("rag_r1."):
                 yield f"{section}: {key} is no key of rag_r1; those of trainings belong to agent.overrides"
 
 
-def _agent(plan: LoopPlan) -> Iterator[str]:
+def _recipe(plan: LoopPlan) -> Iterator[str]:
+    """A recipe that is not there."""
     if plan.agent.recipe is None:
         return
     try:
@@ -96,12 +97,12 @@ def _agent(plan: LoopPlan) -> Iterator[str]:
         yield f"agent.recipe: {error}"
 
 
-def _options(plan: LoopPlan) -> Iterator[str]:
+def _refused_options(plan: LoopPlan) -> Iterator[str]:
     """Options that a command would refuse."""
-    commands, somewhere = StepCommands(plan, _SOME_ADDRESS), Path("OUT")
+    commands, folder = StepCommands(plan, _PLACEHOLDER_URL), Path("OUT")
     model, query = plan.agent.model, plan.index.first_query
 
-    def play_problems(section: str, arguments: Callable[[], RolloutArguments]) -> Iterator[str]:
+    def agent_problems(section: str, arguments: Callable[[], RolloutArguments]) -> Iterator[str]:
         try:
             args = arguments()
         except ArgumentsError as error:
@@ -112,14 +113,14 @@ def _options(plan: LoopPlan) -> Iterator[str]:
         except ValueError as error:
             yield f"agent.protocol or agent.keys: {error}"
 
-    yield from play_problems("evaluation", partial(commands.evaluation_arguments, model, query, somewhere))
+    yield from agent_problems("evaluation", partial(commands.evaluation_arguments, model, query, folder))
     if plan.data is None or plan.retriever is None:
         return
-    for problem in play_problems("data", partial(commands.data_arguments, model, query, somewhere)):
+    for problem in agent_problems("data", partial(commands.data_arguments, model, query, folder)):
         if problem.startswith("data."):  # the others are among those of the evaluation
             yield problem
     try:
-        commands.retriever_options(somewhere, None, somewhere)
+        commands.retriever_options(folder, None, folder)
     except RecipeError as error:
         yield f"retriever.recipe: {error}"
     except ArgumentsError as error:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 from rag_r1.io.bounded_json import read_json_file
 from rag_r1.runs.errors import RunError
-from rag_r1.runs.json_lines import JsonLinesFile
-from rag_r1.runs.response_cache import ResponseCache, Usage
+from rag_r1.runs.folder import JOURNAL
+from rag_r1.runs.response_cache import EXCHANGES, ResponseCache, Usage
 
 #: Name of a figure of ours -> its name in report.json.
 FIGURES = {"em": "em", "f1": "f1", "searches": "queries", "recall": "recall"}
@@ -48,14 +49,15 @@ def data_facts(folder: Path) -> dict[str, Any]:
 
 def _journal_usage(run: Path) -> dict[str, int]:
     """What the answers have used that are in the journals of an evaluation: the policy's and a judge's."""
-    tape = ResponseCache()
+    used = Usage()
     try:
-        for path in (run / "journal" / "exchanges.ndjson", run / "judge" / "exchanges.ndjson"):
-            if path.is_file():
-                JsonLinesFile(path, tape.index).close()
+        for folder in (run / JOURNAL, run / "judge"):
+            if (folder / EXCHANGES).is_file():
+                with closing(ResponseCache.open(folder)) as cache:
+                    used.add(cache.usage)
     except OSError as error:
         raise RunError(str(error)) from error
-    return _usage_dict(tape.usage)
+    return _usage_dict(used)
 
 
 def _usage_dict(used: Usage) -> dict[str, int]:

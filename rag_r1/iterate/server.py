@@ -24,7 +24,7 @@ import httpx
 from rag_r1.io.bounded_http import bounded_http_client
 from rag_r1.io.bounded_json import read_json_file
 from rag_r1.iterate.plan import ServerSpec
-from rag_r1.rollouts.provenance_facts import ProvenanceError, describe_server
+from rag_r1.rollouts.provenance_facts import describe_server
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.markdown import one_line_text
 from rag_r1.tools.retrieval.client import TOKEN_VARIABLE, token_header
@@ -64,11 +64,8 @@ class LoopServer(ExitStack):
 
     def index_facts(self) -> dict[str, Any]:
         """The facts about the served index, without the number of reloads. Raises RunError."""
-        try:
-            is_named = ready_address(self.url)[1] is not None
-            ready = self._named_index_facts() if is_named else describe_server(self.url)["ready"]
-        except ProvenanceError as error:
-            raise RunError(str(error)) from error
+        is_named = ready_address(self.url)[1] is not None
+        ready = self._named_index_facts() if is_named else describe_server(self.url)["ready"]
         if ready is None:
             raise RunError(f"the server at {self.url} is not ready: see its log")
         return {name: ready.get(name) for name in _COMPARED}

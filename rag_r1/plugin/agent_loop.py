@@ -158,7 +158,7 @@ class _ProcessAgent:
 
 
 def _probed_agent(settings: RagR1Config, validation: AgentSetup, limits: RowLimits) -> ProbeAgent:
-    """The agent of validation under the probes of the settings. Raises PassagesError for the file of
+    """The agent of validation under the probes of the settings. Raises DataError for the file of
     passages, which is read once in a process, and only if a probe needs it."""
     retriever, deeper, passages = settings.validation_retriever, validation, Passages()
     topk = topk_of(retriever)

@@ -20,8 +20,8 @@ import torch
 from omegaconf import ListConfig
 from torch.utils.data import Dataset
 
-from rag_r1.data.errors import DataError
 from rag_r1.data.sft_rows import SftTokens, protocol_of_rows, read_sft_rows
+from rag_r1.io.errors import DataError
 from rag_r1.options.problems import plain
 
 

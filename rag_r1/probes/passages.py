@@ -28,7 +28,8 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from rag_r1.data.evidence import GoldEvidence, title_key, title_of
-from rag_r1.io.bounded_json import JsonLimitError, json_file_bytes
+from rag_r1.io.bounded_json import json_file_bytes
+from rag_r1.io.errors import DataError, TooLargeError
 from rag_r1.protocols import Document
 from rag_r1.rewards.answer_metrics import cover_exact_match
 
@@ -37,14 +38,6 @@ HOW_TO_MAKE = "make it with `rag-r1 probe-passages --questions VALIDATION --corp
 
 #: Number, id and contents of a passage that was drawn.
 Drawn = tuple[int, str, str]
-
-
-class PassagesError(ValueError):
-    """A file of passages that cannot be used: `what` is wrong, with the file's name, and the `remedy`."""
-
-    def __init__(self, what: str, remedy: str = HOW_TO_MAKE):
-        super().__init__(f"{what}: {remedy}")
-        self.what, self.remedy = what, remedy
 
 
 @dataclass(frozen=True)
@@ -122,19 +115,23 @@ def pool_of(drawn: Iterable[Drawn]) -> list[Document]:
 
 
 def read_passages(path: str | Path) -> Passages:
-    """The passages of a file. Raises PassagesError if it is missing, of another shape, or of a scan that has
+    """The passages of a file. Raises DataError if it is missing, of another shape, or of a scan that has
     not ended."""
     try:
         file = PassagesFile.model_validate_json(json_file_bytes(Path(os.path.expanduser(path)), 256 << 20))
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
         location = "".join(f"{key}: " for key in first["loc"][:1])  # not those of the file's own titles
-        raise PassagesError(f"{path} is not a file of passages ({location}{first['msg']})") from error
-    except JsonLimitError as error:
-        raise PassagesError(f"{path} is not a file of passages ({error})") from error
+        raise DataError(
+            f"{path} is not a file of passages ({location}{first['msg']}): {HOW_TO_MAKE}"
+        ) from error
+    except TooLargeError as error:
+        raise DataError(f"{path} is not a file of passages ({error}): {HOW_TO_MAKE}") from error
     except (OSError, ValueError) as error:
-        raise PassagesError(f"{path} cannot be read ({error})") from error
+        raise DataError(f"{path} cannot be read ({error}): {HOW_TO_MAKE}") from error
     if not file.done:
-        what = f"{path} holds a scan of the corpus that was interrupted or refused"
-        raise PassagesError(what, "run the command that wrote it once more")
+        raise DataError(
+            f"{path} holds a scan of the corpus that was interrupted or refused: run the command that wrote "
+            "it once more"
+        )
     return file.passages()

@@ -9,8 +9,8 @@ which there is neither a text nor a key, so the term is left out of the sample: 
 refusal, an HTTP error, a broken connection. Time-outs, broken answers, 5xx and 429 are first repeated with
 exponential back-off and jitter.
 
-Each distinct request is sent once: replies are cached (judge_cache.py), and requests that are under way are
-shared. A request whose callers are all cancelled is cancelled too. Failures are not cached.
+Each distinct request is sent once: replies are cached (rag_r1/runs/response_cache.py), and requests that are
+under way are shared. A request whose callers are all cancelled is cancelled too. Failures are not cached.
 
 There is one client, with one pool of connections, for each event loop and set of options. It is held by an
 async generator, which asyncio closes with the loop. `max_requests` counts what a process has really sent with
@@ -20,13 +20,13 @@ the same options, repetitions included.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import json
 import threading
 from collections import Counter
 from collections.abc import AsyncGenerator, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from rag_r1.inference.connection import ModelServer
@@ -35,9 +35,9 @@ from rag_r1.inference.response_limits import ResponseLimits
 from rag_r1.inference.response_metadata import first_choice, message_text
 from rag_r1.io.bounded_json import read_json
 from rag_r1.io.retry import RetryPolicy, TransientError, is_transient, retry_after, with_retries
-from rag_r1.rewards.judge_cache import ReplyCache
 from rag_r1.rewards.judge_options import JudgeOptions, key_header
-from rag_r1.rewards.registry import CannotJudgeError
+from rag_r1.rewards.registry import CannotJudgeError, RewardError
+from rag_r1.runs.response_cache import ResponseCache, Usage
 
 #: A larger answer than this many bytes is none.
 MAX_ANSWER_BYTES = 1 << 20
@@ -45,6 +45,8 @@ MAX_ANSWER_BYTES = 1 << 20
 _MAX_ANSWER_VALUES = 50_000
 _LIMITS = ResponseLimits(bytes=MAX_ANSWER_BYTES)
 _LONGEST_WAIT_S = 30.0
+#: Name of the cache, if the path is that of a folder.
+_CACHE = "judge.jsonl"
 
 
 async def ask_judge(
@@ -71,27 +73,27 @@ class _PendingRequest:
 class JudgeClient:
     """See the top of the module; belongs to one event loop."""
 
-    def __init__(self, options: JudgeOptions, replies: ReplyCache, server: ModelServer):
+    def __init__(self, options: JudgeOptions, replies: ResponseCache, server: ModelServer):
         self.options = options
         self._replies = replies
         self._server = server
         self._retry = RetryPolicy(options.retries, options.backoff_s, _LONGEST_WAIT_S)
         self._slots = asyncio.Semaphore(options.concurrency)
-        self._under_way: dict[str, _PendingRequest] = {}
+        self._under_way: dict[bytes, _PendingRequest] = {}
 
     async def ask(self, instructions: str, case: Mapping[str, Any], allowed: Collection[str]) -> str:
         """As `ask_judge`."""
         fields = request_body(self.options.model, instructions, case, self.options.max_tokens)
         body = json.dumps(fields, sort_keys=True).encode()
-        key = hashlib.sha256(body).hexdigest()
-        known = self._replies.get(key)
-        if known is not None and known in allowed:
-            return known
-        request = self._under_way.get(key)
+        known = self._replies.get("", 0, body)
+        word = None if known is None else known["answer"].get("text")
+        if isinstance(word, str) and word in allowed:
+            return word
+        request = self._under_way.get(body)
         if request is None:
             # A task of its own: if a trajectory is out of time, the others still get their answer.
-            task = asyncio.create_task(self._reply(key, body, allowed))
-            request = self._under_way[key] = _PendingRequest(task)
+            task = asyncio.create_task(self._reply(body, allowed))
+            request = self._under_way[body] = _PendingRequest(task)
         request.waiting += 1
         try:
             return await asyncio.shield(request.task)
@@ -99,16 +101,16 @@ class JudgeClient:
             request.waiting -= 1
             if not request.waiting:
                 request.task.cancel()
-                del self._under_way[key]
+                del self._under_way[body]
 
-    async def _reply(self, key: str, body: bytes, allowed: Collection[str]) -> str:
+    async def _reply(self, body: bytes, allowed: Collection[str]) -> str:
         try:
             reply = await with_retries(self._retry, partial(self._post, body))
         except TransientError as error:
             raise CannotJudgeError(f"the judge failed: {error}") from None
         if (word := read_verdict(reply, allowed)) is None:
             raise CannotJudgeError(f"the judge's reply is none of: {', '.join(allowed)}")
-        self._replies.put(key, word)
+        self._replies.put("", 0, body, {"text": word}, Usage(requests=1))
         return word
 
     async def _post(self, body: bytes) -> str:
@@ -148,13 +150,29 @@ async def _held_client(options: JudgeOptions) -> AsyncGenerator[JudgeClient, Non
     # Errors are named by their type: their texts may show a request.
     key = key_header(options.api_key_env)
     server = ModelServer(options.endpoint, key, options.timeout_s, quotes=False)
-    replies = ReplyCache(options.cache)
+    replies = _cache(options.cache)
     try:
         yield JudgeClient(options, replies, server)
     finally:
         _clients.pop(place, None)
         replies.close()
         await server.close()
+
+
+def _cache(path: str | None) -> ResponseCache:
+    """The cache of replies. Raises RewardError if its file cannot be opened."""
+    if path is None:
+        return ResponseCache.shared(None)
+    place = Path(path)
+    file = place if place.suffix == ".jsonl" and not place.is_dir() else place / _CACHE
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        return ResponseCache.shared(file)
+    except OSError as error:
+        raise RewardError(
+            f"the judge's cache {file} cannot be opened ({error.strerror}): set `cache` to a file or folder "
+            "that can be written to, or to null"
+        ) from error
 
 
 def _content(raw: bytes) -> str:

@@ -32,22 +32,18 @@ _FAULTS = (ValueError, RunError, RewardError, OSError)
 _ANY_PROTOCOL = "rag_r1_mq"
 
 
-class StartError(RunError):
-    """A command that cannot start, for one or several reasons, each with its remedy."""
-
-    def __init__(self, problems: Sequence[str]):
-        self.problems = list(problems)
-        lines = self.problems
-        if len(lines) > 1:
-            lines = [f"{len(lines)} problems:", *(f"  - {problem}" for problem in lines)]
-        super().__init__("\n".join(lines))
+def start_error(problems: Sequence[str]) -> RunError:
+    """A command cannot start, for one or several reasons, each with its remedy."""
+    if len(problems) == 1:
+        return RunError(problems[0])
+    return RunError("\n".join([f"{len(problems)} problems:", *(f"  - {problem}" for problem in problems)]))
 
 
 @contextmanager
 def all_problems(
     args: RolloutArguments, defaults: Mapping[str, Any], more: Sequence[Callable[[], Any]] = ()
 ) -> Iterator[None]:
-    """Around what reads the arguments of a command: if that fails, StartError with all problems. `defaults`:
+    """Around what reads the arguments of a command: if that fails, RunError with all problems. `defaults`:
     as for `prepare` (session.py); `more`: further checks of the command, each raising for what is wrong."""
     try:
         yield
@@ -55,7 +51,7 @@ def all_problems(
         problems = start_problems(args, defaults, more)
         if len(problems) < 2:
             raise
-        raise StartError(problems) from error
+        raise start_error(problems) from error
 
 
 def start_problems(
@@ -100,14 +96,14 @@ def _read(args: RolloutArguments, path: Any, protocol: str) -> None:
 
 
 async def try_servers(*attempts: Awaitable[Any]) -> list[Any]:
-    """The results of these, which are all awaited. Raises StartError with all RunErrors; any other error, and
-    a cancellation, as it comes."""
+    """The results of these, which are all awaited. Raises RunError with all that they raise; any other error,
+    and a cancellation, as it comes."""
     results = await asyncio.gather(*attempts, return_exceptions=True)
     for result in results:
         if isinstance(result, BaseException) and not isinstance(result, RunError):
             raise result
     if failures := [result for result in results if isinstance(result, RunError)]:
-        raise failures[0] if len(failures) == 1 else StartError([str(failure) for failure in failures])
+        raise start_error([str(failure) for failure in failures])
     return results
 
 

@@ -23,17 +23,18 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from rag_r1.agent import FailurePolicy
-from rag_r1.io.atomic_files import write_json
-from rag_r1.io.bounded_json import JsonLimitError, json_file_bytes
+from rag_r1.io.bounded_json import read_json_file
 from rag_r1.protocols import Protocol
 from rag_r1.rewards.normalise import NormaliserName
 from rag_r1.rollouts import provenance_facts
-from rag_r1.rollouts.provenance_facts import ProvenanceError, without_secrets
+from rag_r1.rollouts.provenance_facts import without_secrets
+from rag_r1.runs.errors import RunError
+from rag_r1.runs.folder import PROVENANCE, write_provenance
 from rag_r1.runs.settings import flat, json_roundtrip
 from rag_r1.tools.retrieval.client import RetrieverConfig
 
-#: The file in a run's folder; runs of earlier versions have the second.
-FILE, OLD_FILE = "provenance.json", "card.json"
+#: The file of earlier versions.
+_OLD_FILE = "card.json"
 #: Differs between any two runs.
 _NOT_COMPARED = ("started",)
 
@@ -135,31 +136,35 @@ class Provenance(_ProvenancePart):
         return {key: value for key, value in flat(self.model_dump(mode="json")).items() if value != {}}
 
     def write(self, folder: Path) -> Path:
-        """Write `provenance.json`, all or nothing; returns its path."""
-        path = folder / FILE
+        """Write `provenance.json` beside the run's settings, all or nothing; returns its path."""
         folder.mkdir(parents=True, exist_ok=True)
-        write_json(path, self.model_dump(mode="json"))
-        return path
+        return write_provenance(folder, self.model_dump(mode="json"))
 
     @classmethod
     def read(cls, folder: Path) -> Provenance | None:
-        """The card in a run's folder; None if it has none. Raises ProvenanceError for a file that is no
+        """The card in a run's folder; None if it has none. Raises RunError for a file that is no
         card."""
-        path = next((path for name in (FILE, OLD_FILE) if (path := folder / name).is_file()), None)
-        if path is None:
-            return None
+        for path in (folder / PROVENANCE, folder / _OLD_FILE):
+            if path.is_file() and (card := cls._read(path)) is not None:
+                return card
+        return None
+
+    @classmethod
+    def _read(cls, path: Path) -> Provenance | None:
+        """The card in a file; None if it has only the settings of a run (rag_r1/runs/folder.py)."""
         try:
-            return cls.model_validate_json(json_file_bytes(path))
-        except (OSError, JsonLimitError) as error:
-            raise ProvenanceError(
-                f"{path} cannot be read: {error}; make the card again with the run"
-            ) from error
+            content = read_json_file(path)
+            if isinstance(content, dict) and content.pop("settings", None) is not None and not content:
+                return None
+            return cls.model_validate(content)
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
             key = ".".join(map(str, first["loc"])) or "the file"
-            raise ProvenanceError(
+            raise RunError(
                 f"{path}: {key}: {first['msg']}; correct it, or make the card again with the run"
             ) from error
+        except (OSError, ValueError, RecursionError) as error:
+            raise RunError(f"{path}: cannot be read ({error}); make the card again with the run") from error
 
 
 def find_differences(cards: Sequence[Provenance]) -> dict[str, list[Any]]:
@@ -196,7 +201,7 @@ def make_provenance(
     `model`: a folder, all of whose files are hashed, or a name on the Hub. `budget`: a Budget, or a mapping.
     `engine`: what else is known of the engine. `retriever`: None without search; the server is asked for
     `/ready` and `/health`, with the token in RETRIEVAL_TOKEN. `index`: the folder of the server's index, if
-    this machine has it. `data`: files of questions. Raises ProvenanceError, e.g. if the index is of another
+    this machine has it. `data`: files of questions. Raises RunError, e.g. if the index is of another
     corpus than the server's.
     """
     server = None
@@ -243,7 +248,7 @@ def _corpus(
     served = (server.ready or {}).get("corpus_sha256") if server else None
     indexed = (manifest or {}).get("corpus", {}).get("sha256")
     if served and indexed and served != indexed:
-        raise ProvenanceError(
+        raise RunError(
             f"{server.url if server else ''} serves the corpus {served}, but the index {index} is of "
             f"{indexed}: give the folder of the index that is served, or none"
         )

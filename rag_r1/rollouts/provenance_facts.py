@@ -2,7 +2,7 @@
 
 Answers and files are data: a description is limited in size, only its plain fields are kept, and whatever
 looks like a credential is removed. None of these functions fails because something cannot be found out;
-they raise ProvenanceError for what was named and is not there.
+they raise RunError for what was named and is not there.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from rag_r1.io.bounded_http import bounded_http_client
 from rag_r1.io.bounded_json import json_file_bytes, read_json
 from rag_r1.io.file_hash import sha256_of_file
 from rag_r1.io.secrets import public_address, without_secrets
+from rag_r1.runs.errors import RunError
 from rag_r1.tools.retrieval.client import token_header
 
 #: A longer description of a server is not read.
@@ -53,20 +54,16 @@ PACKAGES = (
 PASSING = ("index_version", "paged_in")
 
 
-class ProvenanceError(ValueError):
-    """A card that cannot be made or read; the message names the file or the address and the remedy."""
-
-
 def describe_server(base: str) -> dict[str, Any]:
     """`healthy` and `ready` of the retrieval server at `base`; None for a route that it does not have.
 
-    Raises ProvenanceError if nothing answers there."""
+    Raises RunError if nothing answers there."""
     try:
         with bounded_http_client(TIMEOUT_S, token_header()) as client:
             health, _ = get_json(client, f"{base}/health")
             status, ready = get_json(client, f"{base}/ready")
     except (httpx.HTTPError, httpx.InvalidURL, OSError, UnicodeError) as error:
-        raise ProvenanceError(
+        raise RunError(
             f"no retrieval server answers at {public_address(base)} ({type(error).__name__}): "
             "start it, or correct "
             "the address"
@@ -108,11 +105,9 @@ def manifest_facts(index: Path) -> dict[str, Any]:
         data = json_file_bytes(path)
         fields = json.loads(data)
     except (OSError, ValueError, RecursionError) as error:
-        raise ProvenanceError(
-            f"{path} cannot be read ({error}): give the folder of a finished index"
-        ) from error
+        raise RunError(f"{path} cannot be read ({error}): give the folder of a finished index") from error
     if not isinstance(fields, dict) or not isinstance(fields.get("corpus"), dict):
-        raise ProvenanceError(f"{path} is no manifest of an index: give the folder of a finished index")
+        raise RunError(f"{path} is no manifest of an index: give the folder of a finished index")
     fields.pop("files", None)
     return {**without_secrets(fields), "sha256": hashlib.sha256(data).hexdigest()}
 
@@ -144,7 +139,7 @@ def file_facts(paths: Sequence[Path]) -> dict[str, dict[str, Any]]:
         try:
             facts[name] = {"sha256": sha256_of_file(path), "rows": _rows(path)}
         except OSError as error:
-            raise ProvenanceError(f"cannot read {path} ({error}): correct the path") from error
+            raise RunError(f"cannot read {path} ({error}): correct the path") from error
     return facts
 
 
@@ -172,7 +167,7 @@ def _rows(path: Path) -> int | None:
     try:
         return pq.read_metadata(path).num_rows
     except pa.ArrowException as error:
-        raise ProvenanceError(f"{path} is no parquet file ({error}): make it again") from error
+        raise RunError(f"{path} is no parquet file ({error}): make it again") from error
 
 
 def package_versions() -> dict[str, str]:

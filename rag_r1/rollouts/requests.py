@@ -26,10 +26,10 @@ from rag_r1.data.files.bad_rows import BadRows
 from rag_r1.data.files.duplicates import RepeatedRow, fold_repeats
 from rag_r1.data.files.qa_parquet import make_rows
 from rag_r1.data.files.questions import QuestionFile, read_file
-from rag_r1.data.files.row_files import DataError
 from rag_r1.data.rows import COLUMNS_READ, QuestionRow, read_rows, row_fault
+from rag_r1.io.errors import DataError
 from rag_r1.protocols import Protocol
-from rag_r1.sandbox.parquet import ParquetLimitError, check_parquet
+from rag_r1.sandbox.parquet import check_parquet
 
 
 @dataclass(frozen=True)
@@ -121,11 +121,6 @@ def _is_data_set(path: Path) -> bool:
 
     try:
         check_parquet(path, COLUMNS_READ)
-    except ParquetLimitError as error:
-        raise DataError(str(error)) from error
-    except OSError:
-        pass  # said below
-    try:
         names = set(pq.read_schema(path).names)
     except (pyarrow.ArrowInvalid, OSError) as error:
         raise DataError(f"{path} is not a parquet file: {error}") from error

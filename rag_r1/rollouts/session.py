@@ -172,7 +172,7 @@ async def open_session(
     the run's folder, if it is not `--out`; `searches`: false for a run without a search. Raises RunError."""
     stop, body = CancelToken(), json.loads(args.body)
     spending = CostTracker(stop, args.price_in, args.price_out, args.max_cost)
-    endpoint = Endpoint(_endpoint_options(args, url), stop, spending, RateLimiter(args.rpm, args.tpm))
+    endpoint = Endpoint(endpoint_options(args, url), stop, spending, RateLimiter(args.rpm, args.tpm))
     try:
         search = [try_search(ready.setup.tools()["search"], args.retriever_url)] if searches else []
         sampling = {"model": model, **sampling_of(args)}
@@ -202,16 +202,10 @@ async def open_session(
         await close_tools(ready.setup.tools())
 
 
-def _endpoint_options(args: RolloutArguments, url: str) -> EndpointOptions:
-    return EndpointOptions(
-        url=url,
-        key_variable=args.api_key_env,
-        timeout_s=args.timeout_s,
-        retries=args.retries,
-        backoff_s=args.backoff_s,
-        in_flight=args.in_flight,
-        trust_env=args.trust_env,
-    )
+def endpoint_options(args: RolloutArguments, url: str) -> EndpointOptions:
+    """How the model's server at this address is asked."""
+    named = args.model_dump(include={"timeout_s", "retries", "backoff_s", "in_flight", "trust_env"})
+    return EndpointOptions(url, args.api_key_env, **named)
 
 
 async def check_only(args: RolloutArguments, ready: RunSetup, url: str | None, model: str) -> int:
@@ -219,7 +213,7 @@ async def check_only(args: RolloutArguments, ready: RunSetup, url: str | None, m
     at `url`, unless it would be started here. Returns 0. Raises RunError with all that does not answer."""
     stop = CancelToken()
     attempts: list[Awaitable[Any]] = [try_search(ready.setup.tools()["search"], args.retriever_url)]
-    endpoint = Endpoint(_endpoint_options(args, url), stop) if url is not None else None
+    endpoint = Endpoint(endpoint_options(args, url), stop) if url is not None else None
     try:
         if endpoint is not None:
             body = json.loads(args.body)

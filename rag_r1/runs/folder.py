@@ -1,7 +1,8 @@
 """The folder of a run: it survives kills, and only one process works in it.
 
     OUT/settings.yaml               all arguments, for another run (rag_r1/options/settings_file.py)
-    OUT/journal/settings.json       what the results depend on; a start with other values is refused
+    OUT/provenance.json             what the results depend on: what was chosen, as `settings`, of which other
+                                    values are refused; the rest by rag_r1/rollouts/provenance.py
     OUT/journal/records.ndjson      a trajectory record for each episode that has ended
     OUT/journal/exchanges.ndjson    each answer of the endpoint (response_cache.py)
 
@@ -9,12 +10,15 @@ The journal's files are JSON lines (under a name that readers of trajectory reco
 command writes the records, sorted and each once, to OUT itself when it ends). A line is appended in one write
 before anything is built on it. A process that is killed while it writes leaves a line without an end, which
 the next start removes. Lines are in the order in which things ended, so nothing may depend on that order.
+Runs of earlier versions have their settings in OUT/journal/settings.json, which is still read.
 
 Memory holds an `EpisodeOutcome` for each question and the place of its record, not the record.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -23,13 +27,17 @@ from typing import Any
 
 from rag_r1.io.atomic_files import write_json
 from rag_r1.io.bounded_json import read_json_file
+from rag_r1.io.secrets import without_secrets
 from rag_r1.runs.errors import RunError
-from rag_r1.runs.json_lines import JsonLinesFile
+from rag_r1.runs.json_lines import JsonLinesFile, Place
 from rag_r1.runs.lock import hold_out
 from rag_r1.runs.response_cache import ResponseCache
 from rag_r1.runs.settings import flat, json_roundtrip, refuse_changes
 
-SETTINGS = "settings.json"
+PROVENANCE = "provenance.json"
+JOURNAL = "journal"
+#: Where runs of earlier versions have their settings.
+_OLD_SETTINGS = "settings.json"
 
 
 @dataclass(frozen=True)
@@ -72,17 +80,16 @@ class RunFolder:
 
     def __init__(self, out: Path, settings: Mapping[str, Any]):
         self.out = out
-        self.journal = out / "journal"
+        self.journal = out / JOURNAL
         self._outcomes: dict[str, EpisodeOutcome] = {}
-        self._places: dict[str, tuple[int, int]] = {}
+        self._places: dict[str, Place] = {}
         with ExitStack() as opened:
             opened.enter_context(hold_out(out, self.journal, name=None, mode=0o700))
-            self._check(json_roundtrip(settings))
+            self._check(_without_secrets(json_roundtrip(settings)))
             self._records = JsonLinesFile(self.journal / "records.ndjson", self._index)
             opened.callback(self._records.close)
-            self.tape = ResponseCache()
-            self.tape.lines = JsonLinesFile(self.journal / "exchanges.ndjson", self.tape.index)
-            opened.callback(self.tape.lines.close)
+            self.tape = ResponseCache.open(self.journal)
+            opened.callback(self.tape.close)
             self._opened = opened.pop_all()
 
     def __enter__(self) -> RunFolder:
@@ -101,9 +108,8 @@ class RunFolder:
 
     def write(self, record: Mapping[str, Any]) -> EpisodeOutcome:
         """Append the record of an episode: a trajectory with `right` and `try`. Raises RunError."""
-        outcome = EpisodeOutcome.of(record)
-        self._places[outcome.id] = self._records.append(record)
-        self._outcomes[outcome.id] = outcome
+        outcome = EpisodeOutcome.of(record)  # before anything is written
+        self._records.append(dict(record))
         return outcome
 
     def record(self, ask_id: str) -> dict[str, Any] | None:
@@ -115,17 +121,47 @@ class RunFolder:
         """The last record of each ask that has one, in this order."""
         return (record for ask_id in ask_ids if (record := self.record(ask_id)) is not None)
 
-    def _index(self, record: dict[str, Any], place: tuple[int, int]) -> None:
+    def _index(self, record: dict[str, Any], place: Place) -> None:
         outcome = EpisodeOutcome.of(record)
         self._outcomes[outcome.id], self._places[outcome.id] = outcome, place
 
     def _check(self, settings: dict[str, Any]) -> None:
-        path = self.journal / SETTINGS
-        if not path.exists():
-            write_json(path, {"settings": settings}, private=True)
-            return
         try:
-            before = flat(read_json_file(path)["settings"])
-        except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
-            raise RunError(f"{path} cannot be read ({error!r}): choose another --out") from error
-        refuse_changes(self.out, before, flat(settings))
+            before = known = _read(self.out / PROVENANCE).get("settings")
+            if before is None and (old := _read(self.journal / _OLD_SETTINGS)):
+                before = _without_secrets(old["settings"])
+            if before is not None:
+                refuse_changes(self.out, flat(before), flat(settings))
+        except (KeyError, TypeError, AttributeError) as error:
+            raise RunError(
+                f"{self.out} has no settings of a run ({error!r}): choose another --out"
+            ) from error
+        if known != settings:
+            write_provenance(self.out, {"settings": settings})
+
+
+def write_provenance(out: Path, parts: Mapping[str, Any]) -> Path:
+    """Write keys of a run's `provenance.json`, and keep its others; returns its path. Raises RunError."""
+    path = out / PROVENANCE
+    write_json(path, {**_read(path), **parts}, private=True)
+    return path
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """A JSON object; {} if there is no such file. Raises RunError."""
+    if not path.exists():
+        return {}
+    try:
+        return dict(read_json_file(path))
+    except (OSError, ValueError, RecursionError, TypeError) as error:
+        raise RunError(f"{path} cannot be read ({error!r}): choose another --out") from error
+
+
+def _without_secrets(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings as they may be shown to others, with a hash of what was removed."""
+    public, before = without_secrets(settings), flat(settings)
+    kept = flat(public)
+    if removed := {key: value for key, value in before.items() if kept.get(key) != value}:
+        text = json.dumps(removed, sort_keys=True)
+        public["secrets_sha256"] = hashlib.sha256(text.encode()).hexdigest()
+    return public

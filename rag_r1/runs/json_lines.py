@@ -1,4 +1,11 @@
-"""Files of JSON lines that are only appended to, and survive a kill in the middle of a line."""
+"""Files of JSON lines that are only appended to, and survive a kill in the middle of a line.
+
+A `JsonLinesFile` belongs to one process: a line that cannot be read is refused, and so is a full disk. A
+`SharedJsonLines` is appended to by several at the same time, each line in one write with O_APPEND. There, a
+line that cannot be read, such as one that was cut off by a kill, is skipped. The next writer begins a new
+line after it, also after another's line that is half written, which leaves an empty line. Without a file, and
+if the disk is full, its lines are in memory.
+"""
 
 from __future__ import annotations
 
@@ -10,28 +17,39 @@ from pathlib import Path
 from typing import Any
 
 from rag_r1.io.appended_files import append_whole, json_line, open_to_append
-from rag_r1.io.bounded_json import JsonLimitError, limited_lines, read_json_line
+from rag_r1.io.bounded_json import limited_lines, read_json_line
+from rag_r1.io.errors import TooLargeError
 from rag_r1.runs.errors import RunError
 
 logger = logging.getLogger(__name__)
 
+#: Where a line is: offset and length in the file, or the line itself.
+Place = tuple[int, int] | bytes
+OnLine = Callable[[dict[str, Any], Place], None]
+#: What `on_line` raises for a line of something else.
+_WRONG = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
+_CHUNK_BYTES = 1 << 20
+
 
 class JsonLinesFile:
     """A file of JSON objects, one a line, that is only appended to. `on_line` is called with each object that
-    is there already, and its place. Raises RunError, which names file and line."""
+    is there or is appended, and its place. `header`: the first line; a file with another one begins anew.
+    Raises RunError, which names file and line."""
 
-    def __init__(self, path: Path, on_line: Callable[[dict[str, Any], tuple[int, int]], None]):
-        self.path = path
+    def __init__(self, path: Path, on_line: OnLine, header: Mapping[str, Any] | None = None):
+        self.path, self._on_line = path, on_line
         self._file = open_to_append(path)
         self._end = 0
         try:
-            self._read(on_line)
+            if header is not None:
+                self._begin_with(json_line(header))
+            self._read()
         except BaseException:
             self.close()
             raise
 
-    def append(self, value: Mapping[str, Any]) -> tuple[int, int]:
-        """Append an object; returns its place. On a full disk RunError is raised and no partial line left."""
+    def append(self, value: dict[str, Any]) -> None:
+        """Append an object. On a full disk RunError is raised and no partial line left."""
         data = json_line(value)
         try:
             append_whole(self._file, data, self._end)
@@ -40,42 +58,117 @@ class JsonLinesFile:
                 f"cannot write to {self.path}: {error.strerror}. What was written is kept; make room and run "
                 "the same command again"
             ) from error
-        place = (self._end, len(data))
         self._end += len(data)
-        return place
+        self._on_line(value, (self._end - len(data), len(data)))
 
-    def at(self, place: tuple[int, int]) -> dict[str, Any]:
+    def at(self, place: Place) -> dict[str, Any]:
         """The object at a place."""
-        offset, length = place
-        return json.loads(os.pread(self._file, length, offset).decode("utf-8", "surrogatepass"))
+        data = place if isinstance(place, bytes) else os.pread(self._file, place[1], place[0])
+        return json.loads(data.decode("utf-8", "surrogatepass"))
+
+    def read_on(self) -> None:
+        """Read what others have appended: nothing."""
 
     def close(self) -> None:
         """Close the file."""
         os.close(self._file)
 
-    def _read(self, on_line: Callable[[dict[str, Any], tuple[int, int]], None]) -> None:
+    def _begin_with(self, header: bytes) -> None:
+        if os.pread(self._file, len(header), 0) != header:
+            os.ftruncate(self._file, 0)
+            append_whole(self._file, header, 0)
+        self._end = len(header)
+
+    def _read(self) -> None:
         with open(os.dup(self._file), "rb") as file:
-            file.seek(0)
+            file.seek(self._end)
             try:
-                for number, line in enumerate(limited_lines(file), 1):
+                for number, line in enumerate(limited_lines(file), 2 if self._end else 1):
                     if not line.endswith(b"\n"):
                         logger.warning("%s: line %d was cut off by a kill and is removed", self.path, number)
                         break
-                    self._read_line(line, number, on_line)
-            except JsonLimitError as error:
+                    self._read_line(line, number)
+            except TooLargeError as error:
                 raise RunError(
                     f"{self.path}: {error}, which no line of this command has: remove it"
                 ) from error
         os.ftruncate(self._file, self._end)
 
-    def _read_line(
-        self, line: bytes, number: int, on_line: Callable[[dict[str, Any], tuple[int, int]], None]
-    ) -> None:
+    def _read_line(self, line: bytes, number: int) -> None:
         try:
-            on_line(read_json_line(line), (self._end, len(line)))
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            self._on_line(read_json_line(line), (self._end, len(line)))
+        except _WRONG as error:
             raise RunError(
                 f"{self.path}, line {number} was not written by this command ({error!r}): remove the line, "
                 "and what it was about is asked again"
             ) from error
         self._end += len(line)
+
+
+class SharedJsonLines(JsonLinesFile):
+    """The same for several processes; see the top of the module. `path`: None for memory only. Raises
+    OSError."""
+
+    def __init__(self, path: Path | None, on_line: OnLine):
+        self.path, self._on_line = path, on_line
+        self._file = None if path is None else open_to_append(path)
+        #: How far the file has been read; what is between that and its end is unknown.
+        self._end = 0
+        self._has_warned = False
+        if skipped := self._read():
+            logger.warning("%s: %d lines that cannot be read are skipped", path, skipped)
+
+    def append(self, value: dict[str, Any]) -> None:
+        """Append an object. If the disk is full it is kept in memory, and a warning is logged once."""
+        line = json_line(value)
+        if self._file is not None and self._is_written(line if self._ends_whole() else b"\n" + line):
+            self._read()  # with what others have written meanwhile, so its place is known
+        else:
+            self._on_line(value, line)
+
+    def read_on(self) -> None:
+        """Read what others have appended."""
+        self._read()
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+    def _is_written(self, data: bytes) -> bool:
+        try:
+            if os.write(self._file, data) == len(data):
+                return True
+            problem = "the disk is full"
+        except OSError as error:
+            problem = error.strerror
+        if not self._has_warned:
+            self._has_warned = True
+            logger.warning("%s: %s; further lines are kept for this run only", self.path, problem)
+        return False
+
+    def _ends_whole(self) -> bool:
+        """Is the file empty, or its last line complete?"""
+        size = os.fstat(self._file).st_size
+        return size == 0 or os.pread(self._file, 1, size - 1) == b"\n"
+
+    def _read(self) -> int:
+        """Read the whole lines that were appended since the last time; returns how many were skipped."""
+        skipped = 0
+        while self._file is not None and (data := os.pread(self._file, _CHUNK_BYTES, self._end)):
+            end = data.rfind(b"\n") + 1
+            if not end and len(data) < _CHUNK_BYTES:
+                break  # the beginning of a line; its end may follow
+            for line in data[: end or len(data)].splitlines(keepends=True):
+                skipped += not self._is_read(line)
+                self._end += len(line)
+        return skipped
+
+    def _is_read(self, line: bytes) -> bool:
+        try:
+            if line != b"\n":
+                self._on_line(read_json_line(line), (self._end, len(line)))
+            return True
+        except _WRONG:
+            return False

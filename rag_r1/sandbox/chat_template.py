@@ -17,6 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from rag_r1.io.errors import DataError
 from rag_r1.sandbox.worker_pool import JobError, JobLimits, LimitError, WorkerPool
 
 Messages = Sequence[Mapping[str, Any]]
@@ -53,10 +54,6 @@ _OF_TRANSFORMERS = {
 
 _workers = WorkerPool()
 _ended: Counter[str] = Counter()  # how often, by template
-
-
-class ChatLimitError(ValueError):
-    """A chat exceeds the limits of time or memory; the message begins with `the chat template`."""
 
 
 class ChatTemplate:
@@ -98,12 +95,12 @@ class ChatTemplate:
 
 
 def refuse_endless_template(tokenizer: Any) -> None:
-    """Render a question, so that a template without end is known at once. Raises ChatLimitError."""
+    """Render a question, so that a template without end is known at once. Raises DataError."""
     if not getattr(tokenizer, "chat_template", None):
         return
     try:
         ChatTemplate(tokenizer).text([{"role": "user", "content": "Who?"}])
-    except ChatLimitError:
+    except DataError:
         raise
     except ValueError:  # a template may refuse such a chat
         pass
@@ -132,12 +129,12 @@ def refuse_endless_files(folder: str | Path) -> None:
 
 def _rendered(template: str, values: dict[str, Any]) -> str:
     if _ended[template] >= MOST_ENDED:
-        raise ChatLimitError("the chat template was ended by its limits before: use another model's")
+        raise DataError("the chat template was ended by its limits before: use another model's")
     try:
         return _workers.call("rag_r1.sandbox.chat_renderer:render", [template, values], LIMITS)
     except LimitError as error:
         _ended[template] += 1
-        raise ChatLimitError(f"the chat template cannot be rendered: {error}") from None
+        raise DataError(f"the chat template cannot be rendered: {error}") from None
     except JobError as error:
         raise ValueError(str(error)) from None  # of Jinja2, or of the template itself
 

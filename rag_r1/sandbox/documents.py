@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from html.parser import HTMLParser
 from typing import Any, BinaryIO
 
+from rag_r1.io.errors import DataError
+
 #: Most text of one file, in characters; a small PDF can unpack to gigabytes.
 MAX_CHARS = 16 << 20
 #: Most sections of one file.
@@ -32,10 +34,6 @@ _BREAKS = set(
 #: Encodings that Python knows and no page has. To decode them takes time that grows with the square.
 _NOT_OF_PAGES = {"idna", "punycode"}
 _HEADINGS = {"h1", "h2", "h3", "h4", "h5", "h6"}
-
-
-class FileReadError(ValueError):
-    """A file that cannot be read; the message says why and names a remedy."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +55,7 @@ class DocumentText:
 
 def read(path: str, ending: str) -> list[Any]:
     """A job: the title and the sections of a file, `[title, [[text, heading, page], ...]]`. `path`: its bytes
-    as Latin-1. Raises FileReadError, and OSError if it cannot be opened."""
+    as Latin-1. Raises DataError, and OSError if it cannot be opened."""
     with open(os.fsdecode(path.encode("latin-1")), "rb") as stream:
         document = within_limits(_pdf(stream) if ending == ".pdf" else _html(stream.read()))
     return [document.title, [[part.text, part.heading, part.page] for part in document.sections]]
@@ -78,11 +76,11 @@ def read_all(files: list[list[str]]) -> list[list[Any]]:
 
 
 def within_limits(document: DocumentText) -> DocumentText:
-    """The same. Raises FileReadError if it is too long."""
+    """The same. Raises DataError if it is too long."""
     if sum(len(section.text) for section in document.sections) > MAX_CHARS:
-        raise FileReadError(f"its text has more than {MAX_CHARS:,} characters: split it")
+        raise DataError(f"its text has more than {MAX_CHARS:,} characters: split it")
     if len(document.sections) > MAX_SECTIONS:
-        raise FileReadError(f"it has more than {MAX_SECTIONS:,} sections: split it")
+        raise DataError(f"it has more than {MAX_SECTIONS:,} sections: split it")
     return document
 
 
@@ -91,7 +89,7 @@ def _html(data: bytes) -> DocumentText:
 
 
 def html_text(markup: str) -> DocumentText:
-    """The text of a page. Raises FileReadError for markup that Python's parser does not read."""
+    """The text of a page. Raises DataError for markup that Python's parser does not read."""
     page = _PageParser()
     try:
         page.feed(markup)
@@ -99,7 +97,7 @@ def html_text(markup: str) -> DocumentText:
     # AssertionError: of some Python versions, for broken declarations. ValueError: a character's number of
     # more digits than Python reads.
     except (AssertionError, ValueError) as error:
-        raise FileReadError(f"it is no HTML that can be read ({error}): repair it") from None
+        raise DataError(f"it is no HTML that can be read ({error}): repair it") from None
     return page.document()
 
 
@@ -121,7 +119,7 @@ def decode_text(data: bytes, encoding: str | None = None) -> str:
         return data.decode(encoding or "utf-8")
     except (UnicodeError, LookupError):
         name = encoding or "UTF-8"
-        raise FileReadError(f"it is not {name} text: convert it with `iconv -t UTF-8`") from None
+        raise DataError(f"it is not {name} text: convert it with `iconv -t UTF-8`") from None
 
 
 class _PageParser(HTMLParser):
@@ -179,21 +177,21 @@ def _pdf(stream: BinaryIO) -> DocumentText:
     except ImportError:
         from rag_r1.system.installation import pip_command
 
-        raise FileReadError(f"PDFs need pypdf: {pip_command('documents')}") from None
+        raise DataError(f"PDFs need pypdf: {pip_command('documents')}") from None
     # What it warns of is told here once, as the file's error, or is of no interest: the text was read.
     logging.getLogger("pypdf").setLevel(logging.CRITICAL)
     try:
         reader = pypdf.PdfReader(stream)
         if reader.is_encrypted and not reader.decrypt(""):
-            raise FileReadError("it is encrypted: store it without a password")
+            raise DataError("it is encrypted: store it without a password")
         title = one_line(str((reader.metadata and reader.metadata.title) or ""))
         sections = list(_pages(reader))
-    except (FileReadError, OSError):
+    except (DataError, OSError):
         raise
     except Exception as error:  # a broken file can raise anything in pypdf, also RecursionError
-        raise FileReadError(f"it is no PDF that pypdf can read ({type(error).__name__}: {error})") from None
+        raise DataError(f"it is no PDF that pypdf can read ({type(error).__name__}: {error})") from None
     if not any(section.text.strip() for section in sections):
-        raise FileReadError("its pages have no text, only pictures: run OCR over it, e.g. with ocrmypdf")
+        raise DataError("its pages have no text, only pictures: run OCR over it, e.g. with ocrmypdf")
     return DocumentText(title, sections)
 
 
@@ -203,7 +201,7 @@ def _pages(reader: Any) -> Iterator[Section]:
         text = page.extract_text() or ""
         characters_left -= len(text)
         if characters_left < 0:
-            raise FileReadError(f"its text has more than {MAX_CHARS:,} characters: split it")
+            raise DataError(f"its text has more than {MAX_CHARS:,} characters: split it")
         yield Section(text, page=number)
 
 

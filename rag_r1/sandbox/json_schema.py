@@ -12,14 +12,12 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
-
-class InvalidSchemaError(ValueError):
-    """It is no JSON schema; the message says why."""
+from rag_r1.io.errors import DataError
 
 
 def fault(schema: str, arguments: dict[str, Any], patterns: bool) -> str | None:
     """A job: what is wrong with the arguments, in a sentence for the policy, or None. `schema`: JSON;
-    `patterns`: whether its regular expressions count. Raises InvalidSchemaError, and what jsonschema raises
+    `patterns`: whether its regular expressions count. Raises DataError, and what jsonschema raises
     for references that lead nowhere."""
     return argument_fault(_validator(schema, patterns), arguments)
 
@@ -40,7 +38,7 @@ def argument_fault(validator: Any, arguments: dict[str, Any]) -> str | None:
 
 def make_validator(schema: dict[str, Any], patterns: bool = True) -> Any:
     """What checks arguments against a schema. Its references are not fetched: the registry is empty. Raises
-    InvalidSchemaError."""
+    DataError."""
     from jsonschema import Draft202012Validator
     from jsonschema.exceptions import SchemaError
     from jsonschema.validators import extend
@@ -49,7 +47,7 @@ def make_validator(schema: dict[str, Any], patterns: bool = True) -> Any:
     try:
         Draft202012Validator.check_schema(schema)
     except SchemaError as error:
-        raise InvalidSchemaError(error.message[:300]) from None
+        raise DataError(error.message[:300]) from None
     if patterns:
         return Draft202012Validator(schema, registry=Registry())
 

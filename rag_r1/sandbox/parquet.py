@@ -10,10 +10,10 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from rag_r1.sandbox.parquet_trial import ParquetLimitError
+from rag_r1.io.errors import DataError
 from rag_r1.sandbox.worker_pool import JobError, JobLimits, LimitError, WorkerPool
 
-__all__ = ["BATCH_ROWS", "ParquetLimitError", "check_parquet"]
+__all__ = ["BATCH_ROWS", "DataError", "check_parquet"]
 
 #: Rows that are read at a time.
 BATCH_ROWS = 1024
@@ -27,7 +27,7 @@ _passed: set[tuple[object, ...]] = set()
 
 
 def check_parquet(path: str | Path, columns: Sequence[str]) -> None:
-    """Raises ParquetLimitError, with file, row group, column and remedy, if columns of a file take too much
+    """Raises DataError, with file, row group, column and remedy, if columns of a file take too much
     to read, and OSError if there is no file. A file that is no parquet passes."""
     state = os.stat(path)
     place = os.path.realpath(path)
@@ -39,5 +39,5 @@ def check_parquet(path: str | Path, columns: Sequence[str]) -> None:
     try:
         _workers.call("rag_r1.sandbox.parquet_trial:try_out", job, limits)
     except (LimitError, JobError) as error:
-        raise ParquetLimitError(f"{path}: {error}: {_REMEDY}") from None
+        raise DataError(f"{path}: {error}: {_REMEDY}") from None
     _passed.add(key)

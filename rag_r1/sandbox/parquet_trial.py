@@ -11,6 +11,8 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
+from rag_r1.io.errors import DataError
+
 #: Most columns of a file, counted at the leaves of its structs.
 MAX_COLUMNS = 10_000
 #: Most bytes and values of a batch of one column. As Python's objects, the values take about 200 MB.
@@ -20,13 +22,9 @@ _FREE_BYTES = 1 << 30
 _MAX_EXPANSION = 1000
 
 
-class ParquetLimitError(ValueError):
-    """A file that unpacks to too much; the message says where."""
-
-
 def try_out(path: str, columns: Sequence[str], batch_rows: int) -> None:
     """A job: read the columns that the file has, `batch_rows` at a time. `path`: its bytes as Latin-1. Raises
-    ParquetLimitError. A file that is broken passes, as far as it can be read: its reader says what is
+    DataError. A file that is broken passes, as far as it can be read: its reader says what is
     wrong."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -37,45 +35,45 @@ def try_out(path: str, columns: Sequence[str], batch_rows: int) -> None:
     try:
         with pq.ParquetFile(name, buffer_size=1 << 20, pre_buffer=False) as file:
             if (count := file.metadata.num_columns) > MAX_COLUMNS:
-                raise ParquetLimitError(f"it has {count:,} columns, more than {MAX_COLUMNS:,}")
+                raise DataError(f"it has {count:,} columns, more than {MAX_COLUMNS:,}")
             names = set(file.schema_arrow.names)
             for group in range(file.metadata.num_row_groups):
                 for column in filter(names.__contains__, columns):
                     bytes_left -= _check_column(file, group, column, batch_rows, bytes_left)
     except MemoryError:
-        raise ParquetLimitError("its description takes too much memory") from None
+        raise DataError("its description takes too much memory") from None
     except (pa.ArrowException, OSError):
         return
 
 
 def _check_column(file: Any, group: int, column: str, batch_rows: int, bytes_left: int) -> int:
-    """Bytes of a column of a row group; 0 if it is broken. Raises ParquetLimitError with the place."""
+    """Bytes of a column of a row group; 0 if it is broken. Raises DataError with the place."""
     import pyarrow as pa
 
     place = f"row group {group}, column {column!r}"
     try:
         return _bytes_of(file, group, column, batch_rows, bytes_left)
-    except ParquetLimitError as error:
-        raise ParquetLimitError(f"{place}: {error}") from None
+    except DataError as error:
+        raise DataError(f"{place}: {error}") from None
     except MemoryError:
-        raise ParquetLimitError(f"{place}: a batch of {batch_rows:,} rows takes too much memory") from None
+        raise DataError(f"{place}: a batch of {batch_rows:,} rows takes too much memory") from None
     except (pa.ArrowException, OSError):
         return 0
 
 
 def _bytes_of(file: Any, group: int, column: str, batch_rows: int, bytes_left: int) -> int:
-    """Bytes of all batches of a column of a row group. Raises ParquetLimitError, also beyond `bytes_left`."""
+    """Bytes of all batches of a column of a row group. Raises DataError, also beyond `bytes_left`."""
     total = 0
     batches = file.iter_batches(batch_rows, row_groups=[group], columns=[column], use_threads=False)
     for batch in batches:
         total += batch.nbytes
         if batch.nbytes > MAX_BATCH_BYTES:
-            raise ParquetLimitError(f"{batch.num_rows:,} rows take more than {MAX_BATCH_BYTES >> 20} MiB")
+            raise DataError(f"{batch.num_rows:,} rows take more than {MAX_BATCH_BYTES >> 20} MiB")
         if sum(map(_values_in, batch.columns)) > MAX_BATCH_VALUES:
-            raise ParquetLimitError(f"{batch.num_rows:,} rows have more than {MAX_BATCH_VALUES:,} values")
+            raise DataError(f"{batch.num_rows:,} rows have more than {MAX_BATCH_VALUES:,} values")
         if total > bytes_left:
             most = f"{_FREE_BYTES >> 30} GiB and {_MAX_EXPANSION:,} times its size"
-            raise ParquetLimitError(f"until here its rows take more than {most}")
+            raise DataError(f"until here its rows take more than {most}")
     return total
 
 

@@ -20,7 +20,7 @@ from rag_r1.agent import Observer, Trajectory
 from rag_r1.config.agent_setup import AgentSetup
 from rag_r1.evaluation.eval_arguments import EvalArguments
 from rag_r1.evaluation.validation_limits import validation_limits
-from rag_r1.inference.client import Endpoint, EndpointOptions
+from rag_r1.inference.client import Endpoint
 from rag_r1.inference.rate_limit import CancelToken
 from rag_r1.inference.streaming import OnText
 from rag_r1.options.import_path import add_working_directory
@@ -28,6 +28,7 @@ from rag_r1.rollouts.checks import all_problems, try_search, try_servers
 from rag_r1.rollouts.engine_factory import IDS, TokenUnit, engine_maker
 from rag_r1.rollouts.requests import EpisodeRequest
 from rag_r1.rollouts.session import (
+    endpoint_options,
     prepare_agent,
     requires_token_ids,
     sampling_of,
@@ -114,10 +115,8 @@ class ChatAgent:
         return self._endpoint
 
     def _connected(self) -> Endpoint:
-        args = self.args
-        assert args.base_url is not None
-        options = args.model_dump(include={"timeout_s", "retries", "backoff_s", "in_flight", "trust_env"})
-        return Endpoint(EndpointOptions(args.base_url, args.api_key_env, **options), CancelToken())
+        assert self.args.base_url is not None
+        return Endpoint(endpoint_options(self.args, self.args.base_url), CancelToken())
 
 
 @asynccontextmanager

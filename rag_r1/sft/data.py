@@ -17,12 +17,12 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 from tqdm import tqdm
 
-from rag_r1.agent.records import RecordError, read_records
+from rag_r1.agent.records import read_records
 from rag_r1.data.files.bad_rows import HELP
-from rag_r1.data.files.row_files import DataError
 from rag_r1.data.sft_rows import SftRow, SftTokens
 from rag_r1.inference.tokenizer import load_tokenizer
 from rag_r1.io.atomic_files import write_json, write_json_lines
+from rag_r1.io.errors import DataError
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, Positive, argument, read_arguments
 from rag_r1.options.declare import Constraint
@@ -92,7 +92,7 @@ class SftDataArguments(Arguments):
         return self
 
 
-@command_main(RunError, DataError, RecordError, OSError)
+@command_main(RunError, DataError, OSError)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns 1, with nothing written, if the data cannot be made."""
     args = read_arguments(SftDataArguments, arguments, prog="rag-r1 sft-data", description=_DESCRIPTION)
@@ -102,7 +102,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def make(args: SftDataArguments) -> dict[str, Any]:
-    """Read, select and write; returns the summary. Raises RunError, DataError or RecordError."""
+    """Read, select and write; returns the summary. Raises RunError, DataError or DataError."""
     tokens = SftTokens(_tokenizer(args.model), _protocol(args))
     metric = None if args.metric == "any" else args.metric
     rules = SampleRules(args.layout, metric, args.thought_only, args.max_context, args.max_target, args.seed)

@@ -20,6 +20,7 @@ from functools import partial
 from typing import Any
 
 from rag_r1.data.rows import QuestionRow, write_rows
+from rag_r1.evaluation.provenance import write_provenance
 from rag_r1.evaluation.report.summary import stop_message
 from rag_r1.io.atomic_files import write_json, write_json_lines
 from rag_r1.options.command_line import Positive, argument, read_arguments
@@ -87,6 +88,7 @@ async def filter_questions(args: FilterArguments) -> int:
     settings = settings_of(args, ready, "filter", **options)
     rows = ready.questions.rows
     async with open_session(args, ready, args.base_url, args.model, settings) as run:
+        write_provenance(args, run, args.model, sampling={**options, "top_p": args.top_p})
         jobs = (partial(replay_question, run.runner, row, requests_of(row, ready, args)) for row in rows)
         results = await run.runner.run(jobs, len(rows), "question")
         if run.stop.reason is not None:

@@ -22,9 +22,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rag_r1.agent.records import RecordError
 from rag_r1.data.files.row_files import open_rows
 from rag_r1.data.sft_rows import Piece, SftRow
+from rag_r1.io.errors import DataError
 from rag_r1.protocols import Answer, Document, Protocol
 from rag_r1.sft.segment import Trace, UnusableSampleError, check_text, cut_at_stop, samples_of
 
@@ -40,14 +40,14 @@ def read_samples(path: str | Path) -> Iterator[tuple[int, Any]]:
 
 
 def sample_of(row: Any, protocol: Protocol, id: str) -> tuple[SftRow, list[Document]]:
-    """A published sample as a row, and the observations in its context. Raises RecordError if it is no
+    """A published sample as a row, and the observations in its context. Raises DataError if it is no
     sample, UnusableSampleError if it is one that cannot be used in this protocol."""
     if isinstance(row, ValueError):
-        raise RecordError(str(row)) from row
+        raise DataError(str(row)) from row
     texts = _texts(row)
     target, answered = texts.pop()
     if not answered or not target.strip():
-        raise RecordError("its last text is not the model's")
+        raise DataError("its last text is not the model's")
     question, rest = _question(texts[0][0] if texts else "", protocol)
     pieces = _pieces([(rest, False), *texts[1:]], protocol)
     target = cut_at_stop(target.strip(), protocol, "the target")
@@ -63,7 +63,7 @@ def sample_of(row: Any, protocol: Protocol, id: str) -> tuple[SftRow, list[Docum
 def _texts(row: Any) -> list[tuple[str, bool]]:
     """The texts of a sample in order, each with whether the model wrote it."""
     if not isinstance(row, Mapping):
-        raise RecordError("it is no JSON object")
+        raise DataError("it is no JSON object")
     turns = row.get("conversations", row.get("messages"))
     if turns is not None:
         pairs = [_message(turn) for turn in turns] if isinstance(turns, list) else []
@@ -74,18 +74,18 @@ def _texts(row: Any) -> list[tuple[str, bool]]:
         try:
             pairs = [(text, bool(place)) for pair in history for place, text in enumerate(pair)]
         except TypeError:
-            raise RecordError("its history is no list of pairs") from None
+            raise DataError("its history is no list of pairs") from None
         if not all(isinstance(part, str) for part in [*parts, row.get("output")]):
-            raise RecordError("it has neither instruction and output nor conversations")
+            raise DataError("it has neither instruction and output nor conversations")
         pairs += [("\n".join(parts), False), (row["output"], True)]
     if len(pairs) < 2 or not all(isinstance(text, str) for text, _ in pairs):
-        raise RecordError("it has no prompt and answer")
+        raise DataError("it has no prompt and answer")
     return pairs
 
 
 def _message(turn: Any) -> tuple[Any, Any]:
     if not isinstance(turn, Mapping):
-        raise RecordError("one of its messages is no JSON object")
+        raise DataError("one of its messages is no JSON object")
     return turn.get("from", turn.get("role")), turn.get("value", turn.get("content"))
 
 
@@ -93,11 +93,11 @@ def _question(prompt: str, protocol: Protocol) -> tuple[str, str]:
     """The question in a prompt, and the text after it."""
     _, marker, rest = prompt.partition(_QUESTION)
     if not marker:
-        raise RecordError(f"its prompt has no {_QUESTION!r}")
+        raise DataError(f"its prompt has no {_QUESTION!r}")
     tags = "|".join(re.escape(block.open) for block in protocol.blocks)
     line = re.split(rf"\n|(?={tags})", rest.lstrip(" "), maxsplit=1)[0]
     if not line.strip():
-        raise RecordError(f"nothing follows {_QUESTION!r} in its prompt")
+        raise DataError(f"nothing follows {_QUESTION!r} in its prompt")
     return line.strip(), rest[rest.index(line) + len(line) :]
 
 

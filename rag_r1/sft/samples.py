@@ -19,11 +19,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from rag_r1.agent.records import RecordError, trajectory_of
-from rag_r1.data.errors import DataError
+from rag_r1.agent.records import trajectory_of
 from rag_r1.data.files.bad_rows import BadRows
 from rag_r1.data.rows import as_golds
 from rag_r1.data.sft_rows import SftRow, SftTokens
+from rag_r1.io.errors import DataError
 from rag_r1.protocols import Document
 from rag_r1.sft.llama_factory import sample_of
 from rag_r1.sft.segment import (
@@ -70,7 +70,7 @@ class SampleSelection:
             self.counts["traces read"] += 1
             try:
                 traces.append(self._trace(record))
-            except RecordError as error:
+            except DataError as error:
                 self.bad.add("traces", error)
             except UnusableSampleError as reason:
                 self._drop("trace", str(record.get("id")), reason)
@@ -85,7 +85,7 @@ class SampleSelection:
             self.counts["published samples read"] += 1
             try:
                 row, documents = sample_of(sample, self.tokens.protocol, f"{name}/{number}")
-            except RecordError as error:
+            except DataError as error:
                 self.bad.add(f"{name}, row {number}", error)
             except UnusableSampleError as reason:
                 self._drop("sample", f"{name}/{number}", reason)
@@ -95,13 +95,13 @@ class SampleSelection:
     def _trace(self, record: Mapping[str, Any]) -> Trace:
         trajectory = trajectory_of(dict(record))
         if not isinstance(trajectory.question, str) or not isinstance(trajectory.id, str):
-            raise RecordError(f"the record {trajectory.id!r} has no question or no id")
+            raise DataError(f"the record {trajectory.id!r} has no question or no id")
         try:
             if self.rules.metric is not None:
                 check_right(trajectory, as_golds(record.get("golds")), self.rules.metric)
             return trace_of(trajectory, self.tokens.protocol)
         except (TypeError, AttributeError) as error:
-            raise RecordError(f"the record {trajectory.id!r} is no trajectory: {error}") from error
+            raise DataError(f"the record {trajectory.id!r} is no trajectory: {error}") from error
 
     def _thin_out(self, traces: Sequence[Trace]) -> list[Trace]:
         """The traces without those that answer without a search and are too many, in order."""

@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, Literal
 
+from rag_r1.evaluation.provenance import write_provenance
 from rag_r1.evaluation.report.summary import stop_message
 from rag_r1.io.atomic_files import write_json, write_json_lines
 from rag_r1.options.command_line import Positive, argument, read_arguments
@@ -87,6 +88,8 @@ async def make_traces(args: TracesArguments) -> int:
     ]
     settings = settings_of(args, ready, "traces", samples=args.samples, temperature=args.temperature)
     async with open_session(args, ready, args.base_url, args.teacher_model, settings) as run:
+        sampling = args.model_dump(include={"temperature", "top_p", "samples"})
+        write_provenance(args, run, args.teacher_model, sampling=sampling)
         jobs = (partial(run.runner.play, request) for request in requests)
         await run.runner.run(jobs, len(requests), "trace")
         records = run.folder.records([request.id for request in requests])

@@ -13,10 +13,9 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from rag_r1.sandbox.json_schema import InvalidSchemaError, argument_fault, make_validator
+from rag_r1.io.errors import DataError
+from rag_r1.sandbox.json_schema import argument_fault, make_validator
 from rag_r1.sandbox.worker_pool import JobError, JobLimits, LimitError, WorkerPool
-
-__all__ = ["ArgumentValidator", "InvalidSchemaError", "values_in"]
 
 #: Largest schema, in characters of JSON.
 MAX_SCHEMA_CHARS = 256 << 10
@@ -34,7 +33,7 @@ _workers = WorkerPool(2)
 
 
 class ArgumentValidator:
-    """Of one schema. Raises InvalidSchemaError if it is none. `foreign`: the schema is a server's, which is
+    """Of one schema. Raises DataError if it is none. `foreign`: the schema is a server's, which is
     asked whatever cannot be checked here: its regular expressions are left out, and so is a check that
     fails."""
 
@@ -42,7 +41,7 @@ class ArgumentValidator:
         self.schema, self._foreign = schema, foreign
         self._text = json.dumps(schema, default=str)
         if len(self._text) > MAX_SCHEMA_CHARS:
-            raise InvalidSchemaError(f"it has more than {MAX_SCHEMA_CHARS >> 10} KiB")
+            raise DataError(f"it has more than {MAX_SCHEMA_CHARS >> 10} KiB")
         is_few = values_in(schema, _FEW_IN_SCHEMA) <= _FEW_IN_SCHEMA
         self._validator = make_validator(dict(schema), not foreign) if is_few and _is_plain(schema) else None
 
@@ -52,7 +51,7 @@ class ArgumentValidator:
 
     def fault(self, arguments: Mapping[str, Any]) -> str | None:
         """What is wrong with the arguments, in a sentence for the policy, or None. May take seconds, unless
-        `is_quick`. Raises InvalidSchemaError, and ValueError for references that lead nowhere."""
+        `is_quick`. Raises DataError, and ValueError for references that lead nowhere."""
         if self.is_quick(arguments):
             return argument_fault(self._validator, dict(arguments))
         try:
@@ -64,8 +63,8 @@ class ArgumentValidator:
             self._text, self._validator = '{"type": "object"}', None  # once is enough
             return None
         except JobError as error:
-            if error.kind == "InvalidSchemaError":
-                raise InvalidSchemaError(str(error)) from None
+            if error.kind == "DataError":
+                raise DataError(str(error)) from None
             if self._foreign:
                 return None
             raise ValueError(f"{error.kind}: {error}") from None

@@ -20,7 +20,7 @@ from urllib.parse import quote
 from rag_r1.options.declare import Constraint, PositiveCount, PositiveSeconds, Text, options, options_from
 from rag_r1.options.server_address import Address
 from rag_r1.protocols import Document, Failure
-from rag_r1.tools.http import HttpFailure, HttpRefusal, JsonClient
+from rag_r1.tools.http import HttpFailure, JsonClient
 from rag_r1.tools.retrieval.client import failure
 from rag_r1.tools.retrieval.wire import MAX_DOCUMENT_CHARS, MAX_ID_CHARS
 from rag_r1.tools.secret_option import Variable, read_secret
@@ -62,7 +62,7 @@ class WikiSearcher:
 
     async def search(self, query: str, size: int = 5) -> list[dict[str, str]]:
         """At most `size` results, best first: {id, url, title, text}. Raises HttpFailure, also for an index
-        that is not there (HTTP 404), and HttpRefusal if the server does not accept the query."""
+        that is not there (HTTP 404)."""
         body = {"query": {"multi_match": {"query": query, "fields": list(_FIELDS)}}, "size": size}
         answer = await self._server.ask("POST", self._url, json=body)
         hits = answer.get("hits") if isinstance(answer, dict) else None
@@ -102,7 +102,7 @@ class ElasticSearch:
     async def _search(self, query: str) -> list[Document] | Failure:
         try:
             results = await self.searcher.search(query, self.topk)
-        except (HttpFailure, HttpRefusal) as error:
+        except HttpFailure as error:
             return failure(f"{type(error).__name__}: {error}")
         return [
             Document(result["id"], f'"{result["title"]}"\n{result["text"]}'[:MAX_DOCUMENT_CHARS])

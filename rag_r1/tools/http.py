@@ -14,8 +14,9 @@ from typing import Any
 
 import aiohttp
 
-from rag_r1.io.bounded_aiohttp import BodyTooLargeError, bounded_session, read_body
-from rag_r1.io.bounded_json import JsonLimitError, read_json
+from rag_r1.io.bounded_aiohttp import bounded_session, read_body
+from rag_r1.io.bounded_json import read_json
+from rag_r1.io.errors import TooLargeError
 
 #: Largest answer that is read, in bytes.
 MAX_ANSWER_BYTES = 16 << 20
@@ -27,7 +28,7 @@ class HttpFailure(Exception):
     """No usable answer; the message does not contain the request."""
 
 
-class HttpRefusal(Exception):
+class HttpRefusal(HttpFailure):
     """The server did not accept the request (400 or 422); its words are in the message, on one line."""
 
 
@@ -40,8 +41,7 @@ class JsonClient:
         self._session: aiohttp.ClientSession | None = None
 
     async def ask(self, method: str, url: str, **request: Any) -> Any:
-        """The answer to a request (aiohttp's `json`, `data`, `params`, `headers`). Raises HttpFailure and
-        HttpRefusal."""
+        """The answer to a request (aiohttp's `json`, `data`, `params`, `headers`). Raises HttpFailure."""
         if self._session is None or self._session.closed:
             headers = {"Accept": "application/json", **self._headers}
             jar = aiohttp.DummyCookieJar()
@@ -49,7 +49,7 @@ class JsonClient:
         try:
             async with self._session.request(method, url, allow_redirects=False, **request) as response:
                 status, body = response.status, await read_body(response, MAX_ANSWER_BYTES)
-        except BodyTooLargeError:
+        except TooLargeError:
             raise HttpFailure(f"its answer has more than {MAX_ANSWER_BYTES >> 20} MiB") from None
         except (aiohttp.ClientError, asyncio.TimeoutError, OSError, ValueError) as error:
             text = f"no answer from the server ({type(error).__name__}): check its address and that it runs"
@@ -60,7 +60,7 @@ class JsonClient:
             raise HttpFailure(f"HTTP {status}")
         try:
             return read_json(body, MAX_VALUES)
-        except JsonLimitError as error:
+        except TooLargeError as error:
             raise HttpFailure(f"its answer is too much: {error}") from None
         except (ValueError, RecursionError):
             raise HttpFailure("its answer is not JSON") from None

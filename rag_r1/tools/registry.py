@@ -48,11 +48,11 @@ _shared: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, Any]] = WeakKeyD
 def make_searcher(config: dict[str, Any]) -> Any:
     """A new search tool from the keys under `rag_r1.retriever`. Raises ValueError naming the wrong key."""
     options = dict(config)
-    name = options.pop("tool", None) or DEFAULT_TOOL
-    if name == DEFAULT_TOOL:
+    path = options.pop("tool", None) or DEFAULT_TOOL
+    if path == DEFAULT_TOOL:
         return RetrievalClient(RetrieverConfig.from_config(options))
-    if (tool := as_tool(SEARCH, _import(name)(options))) is None:
-        raise ValueError(f"rag_r1.retriever.tool: {name!r} gives neither a tool nor a searcher")
+    if (tool := as_tool(SEARCH, _factory(str(path))(options))) is None:
+        raise ValueError(f"rag_r1.retriever.tool: {path!r} gives neither a tool nor a searcher")
     return tool
 
 
@@ -61,7 +61,7 @@ def shared_searcher(config: dict[str, Any]) -> Any:
     raises what `make_searcher` does."""
     # Its arguments are known before it is made, so that an error of the factory counts as one of the call.
     make = partial(LazyTool, partial(make_searcher, config), fault=SearchTool.fault, checked=None)
-    return _shared_by(config, make)
+    return _made_once(config, make)
 
 
 def shared_tools(retriever: Mapping[str, Any], tools: Mapping[str, ToolEntry]) -> dict[str, Any]:
@@ -71,16 +71,16 @@ def shared_tools(retriever: Mapping[str, Any], tools: Mapping[str, ToolEntry]) -
         entries = {name: LazyTool(partial(make_tool, name, entry)) for name, entry in tools.items()}
         return {SEARCH: shared_searcher(dict(retriever)), **entries}
 
-    return _shared_by([dict(retriever), dict(tools)], make)
+    return _made_once([dict(retriever), dict(tools)], make)
 
 
-def _shared_by(config: Any, make: Callable[[], Any]) -> Any:
+def _made_once(config: Any, make: Callable[[], Any]) -> Any:
     """What was made for this configuration in the running event loop."""
-    shared = _shared.setdefault(asyncio.get_running_loop(), {})
+    by_config = _shared.setdefault(asyncio.get_running_loop(), {})
     key = json.dumps(config, sort_keys=True, default=str)
-    if key not in shared:
-        shared[key] = make()
-    return shared[key]
+    if key not in by_config:
+        by_config[key] = make()
+    return by_config[key]
 
 
 def schemas(tools: Mapping[str, ToolEntry], names: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
@@ -89,18 +89,18 @@ def schemas(tools: Mapping[str, ToolEntry], names: Mapping[str, str] | None = No
     `names`: {name in a call: registered tool}, for tools that calls name otherwise. Each tool is made once
     for this; raises ValueError naming the key of one that cannot be made, and whatever its factory raises.
     """
-    called = {tool: name for name, tool in (names or {}).items()}
-    every: dict[str, Any] = {SEARCH: SearchTool} | {name: make_tool(name, tools[name]) for name in tools}
+    name_in_call = {tool: name for name, tool in (names or {}).items()}
+    all_tools: dict[str, Any] = {SEARCH: SearchTool} | {name: make_tool(name, tools[name]) for name in tools}
     return [
         {
             "type": "function",
             "function": {
-                "name": called.get(name, name),
+                "name": name_in_call.get(name, name),
                 "description": tool.description,
                 "parameters": dict(tool.parameters),
             },
         }
-        for name, tool in every.items()
+        for name, tool in all_tools.items()
     ]
 
 
@@ -140,13 +140,14 @@ async def _close(tool: Any) -> None:
         await close()
 
 
-def _import(name: str) -> Callable[[dict[str, Any]], Any]:
-    if ":" not in str(name):
+def _factory(path: str) -> Callable[[dict[str, Any]], Any]:
+    """The factory with this import path. Raises ValueError with the key and the remedy."""
+    if ":" not in path:
         raise ValueError(
-            f"rag_r1.retriever.tool: unknown tool {name!r}; use {DEFAULT_TOOL}, "
+            f"rag_r1.retriever.tool: unknown tool {path!r}; use {DEFAULT_TOOL}, "
             "or the import path of your own factory, `package.module:factory`"
         )
     try:
-        return import_object(str(name))
+        return import_object(path)
     except ImportPathError as error:
         raise ImportPathError(f"rag_r1.retriever.tool: {error}", error.remedy) from error

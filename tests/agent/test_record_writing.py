@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 
 from rag_r1.agent import Trajectory
 from rag_r1.agent import records as module
-from rag_r1.agent.records import RecordError, TrajectoryDump, read_records, records_by_step, trajectory_of
+from rag_r1.agent.records import TrajectoryDump, read_records, records_by_step, trajectory_of
+from rag_r1.io.errors import DataError
 
 SUFFIXES = {False: ".jsonl", True: ".jsonl.gz"}
 
@@ -170,7 +171,7 @@ def test_broken_gzip_data_are_an_error_that_names_the_file(tmp_path):
     path = written(tmp_path, ["a", "b"])
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) // 2] + b"\x00" * 40)
-    with pytest.raises(RecordError, match=rf"{path.name}: broken gzip data"):
+    with pytest.raises(DataError, match=rf"{path.name}: broken gzip data"):
         list(read_records(path))
 
 
@@ -187,7 +188,7 @@ def test_broken_gzip_data_can_be_left_out_as_a_broken_line_can(tmp_path):
 def test_a_line_that_is_no_record_is_named_in_a_compressed_file_too(tmp_path):
     path = tmp_path / "run.jsonl.gz"
     path.write_bytes(gzip.compress(json.dumps({"id": "a"}).encode() + b"\n") + gzip.compress(b"{broken\n"))
-    with pytest.raises(RecordError, match=r"run\.jsonl\.gz, line 2: no trajectory record"):
+    with pytest.raises(DataError, match=r"run\.jsonl\.gz, line 2: no trajectory record"):
         list(read_records(path))
 
 
@@ -200,7 +201,7 @@ def test_a_line_that_is_too_long_is_an_error_before_it_is_in_memory(tmp_path, mo
     del data
     tracemalloc.start()
     try:
-        with pytest.raises(RecordError, match=r"run.jsonl(.gz)?, line 2: longer than 3 MiB"):
+        with pytest.raises(DataError, match=r"run.jsonl(.gz)?, line 2: longer than 3 MiB"):
             list(read_records(path, skip_broken=True))
         assert tracemalloc.get_traced_memory()[1] < 30 << 20
     finally:

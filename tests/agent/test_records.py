@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from rag_r1.agent import KINDS, CallRecord, Trajectory, Turn
 from rag_r1.agent.records import (
-    RecordError,
     TrajectoryDump,
     calls_by_tool,
     read_records,
@@ -22,6 +21,7 @@ from rag_r1.agent.records import (
     summary,
     trajectory_of,
 )
+from rag_r1.io.errors import DataError
 from rag_r1.protocols import Document
 
 #: Anything that Python's text can hold: half characters, and what other readers take for the end of a line.
@@ -90,7 +90,7 @@ def test_a_broken_line_is_named_with_its_file(tmp_path, line, caplog):
     path.write_text(f'{{"id": "a"}}\n\n{line}\n{{"id": "b"}}\n')
     read = read_records(tmp_path)
     assert next(read) == {"id": "a"}
-    with pytest.raises(RecordError, match=r"step_000001-7\.jsonl, line 3: no trajectory record"):
+    with pytest.raises(DataError, match=r"step_000001-7\.jsonl, line 3: no trajectory record"):
         next(read)
     assert list(read_records(path, skip_broken=True)) == [{"id": "a"}, {"id": "b"}]
     assert f"{path}, line 3" in caplog.text
@@ -106,7 +106,7 @@ def test_files_and_folders_are_read_in_the_given_order_and_folders_by_name(tmp_p
 
 
 def test_a_path_that_is_not_there_is_named(tmp_path):
-    with pytest.raises(RecordError, match="nowhere: there is no such file or folder"):
+    with pytest.raises(DataError, match="nowhere: there is no such file or folder"):
         list(read_records(tmp_path / "nowhere"))
     assert records_by_step(tmp_path / "nowhere") == {}
 
@@ -131,7 +131,7 @@ def test_a_step_that_was_played_again_after_a_crash_counts_once(tmp_path):
     "broken", [{}, {"id": "a", "question": "?", "protocol": "x", "turns": [{"txt": ""}]}]
 )
 def test_a_record_that_is_no_trajectory_is_refused(broken):
-    with pytest.raises(RecordError, match="is no trajectory"):
+    with pytest.raises(DataError, match="is no trajectory"):
         trajectory_of(broken)
 
 

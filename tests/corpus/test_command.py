@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from rag_r1.cli import main as cli
-from rag_r1.corpus.report import markdown, read_answerable_ids
+from rag_r1.corpus.report import markdown
+from rag_r1.data.annotations import read_answerable
+from rag_r1.data.files.bad_rows import BadRows
 from tests.corpus.row_files import rows_of, written
 from tests.fakes.retriever import Retriever
 
@@ -63,7 +65,8 @@ def test_a_check_writes_verdicts_ids_missing_passages_summary_and_picture(run, t
     assert verdicts["river"]["signals"]["passage"] == "1"
     assert verdicts["titles"]["signals"]["titles"] == {"são_paulo": "case", "Rome": None}
     assert json.loads((out / "answerable_ids.json").read_text()) == {"q": ["river"]}
-    assert read_answerable_ids(out) == read_answerable_ids(out / "answerable_ids.json") == {("q", "river")}
+    answerable = read_answerable(out / "answerable_ids.json", BadRows())
+    assert answerable.get("q", "river") and answerable.get("q", "titles") is None
     missing = [(row.get("id"), row.get("title")) for row in rows_of(out / "missing.jsonl")]
     assert missing == [(None, "Heat"), ("9", None), (None, "Rome")]
     summary = json.loads((out / "summary.json").read_text())
@@ -181,15 +184,3 @@ def test_hostile_texts_reach_neither_terminal_nor_markdown_nor_picture(run, tmp_
     assert all(line.count("|") in (0, 3, 6) for line in page.splitlines())
     assert (tmp_path / "out" / "shares.png").is_file()
     assert HOSTILE in {row["id"] for row in rows_of(tmp_path / "out" / "verdicts.jsonl")}
-
-
-@pytest.mark.parametrize("text", ["[]", "{", '{"a": 1}'])
-def test_a_list_of_ids_that_is_none_is_refused(tmp_path, text):
-    (tmp_path / "answerable_ids.json").write_text(text)
-    with pytest.raises(ValueError, match="answerable_ids.json: no list of answerable ids"):
-        read_answerable_ids(tmp_path)
-
-
-def test_a_list_of_ids_is_read_as_pairs(tmp_path):
-    (tmp_path / "answerable_ids.json").write_text('{"q": ["a", "b"], "r": []}')
-    assert read_answerable_ids(tmp_path) == {("q", "a"), ("q", "b")}

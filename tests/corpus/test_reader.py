@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rag_r1.corpus import reader
-from rag_r1.corpus.reader import START, Corpus, CorpusError, Passage
+from rag_r1.corpus.reader import START, Corpus, Passage
+from rag_r1.io.errors import DataError
 
 ROWS = [
     {"id": "1", "contents": '"Ulm"\nA city.'},
@@ -135,7 +136,7 @@ def test_what_is_no_corpus_is_refused_with_a_remedy(tmp_path):
         ("x.txt", "must end in one of"),
         ("none.jsonl", "no such file"),
     ):
-        with pytest.raises(CorpusError, match=message):
+        with pytest.raises(DataError, match=message):
             Corpus([tmp_path / name])
 
 
@@ -144,7 +145,7 @@ def test_a_broken_file_is_an_error_that_names_it(tmp_path, name):
     path = tmp_path / "i" / name
     path.parent.mkdir()
     path.write_bytes(gzip.compress(lines(ROWS * 500))[:-30] if name.endswith("gz") else b"PAR1 no")
-    with pytest.raises(CorpusError, match=name):
+    with pytest.raises(DataError, match=name):
         passages(Corpus([path.parent if name.endswith("arrow") else path]))
 
 

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rag_r1.corpus.reader import Corpus, CorpusError
+from rag_r1.corpus.reader import Corpus
 from rag_r1.corpus.repair import repair
+from rag_r1.io.errors import DataError
 from tests.corpus.row_files import rows_of, written
 
 
@@ -75,7 +76,7 @@ def test_bad_rows_are_refused_or_left_out_and_the_old_file_stays(tmp_path, name)
     (tmp_path / "out.jsonl").write_text("old")
     files = {"corpus": [passage("1")], "supply": [passage("9", "Rome")]}
     files[name].insert(0, [])
-    with pytest.raises(CorpusError, match=rf"{name}.jsonl, line 1.*--skip-bad-rows"):
+    with pytest.raises(DataError, match=rf"{name}.jsonl, line 1.*--skip-bad-rows"):
         repaired(tmp_path, **files, titles=["Rome"])
     assert (tmp_path / "out.jsonl").read_text() == "old"
     done = repaired(tmp_path, **files, titles=["Rome"], skip_bad_rows=True)

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rag_r1.corpus.reader import CorpusError
 from rag_r1.corpus.redirects import read_redirects
 from rag_r1.corpus.title_index import LEVELS, STRONG, WEAK, TitleIndex, key_of, level_of
 from rag_r1.data.files.bad_rows import BadRows
+from rag_r1.io.errors import DataError
 
 
 @pytest.mark.parametrize(
@@ -107,5 +107,5 @@ def test_redirects_are_read_from_every_format(tmp_path, name):
 
 def test_a_file_of_redirects_that_cannot_be_read_is_named(tmp_path):
     for name in ("r.csv", "none.tsv"):
-        with pytest.raises(CorpusError, match=name):
+        with pytest.raises(DataError, match=name):
             list(read_redirects(tmp_path / name, BadRows(), progress=False))

@@ -82,6 +82,8 @@ def test_the_same_sources_and_seed_give_the_same_bytes(tmp_path, files):
         assert run(tmp_path / name, "--train", f"hotpotqa={files['hotpotqa']}@3", "--seed", seed) == 0
         written.append((tmp_path / name / "train.parquet").read_bytes())
     assert written[0] == written[1] != written[2]
+    assert main([f"@{tmp_path / 'other' / 'settings.yaml'}", "--out", str(tmp_path / "again")]) == 0
+    assert (tmp_path / "again" / "train.parquet").read_bytes() == written[2]
 
 
 def test_overlap_ends_the_build_and_the_report_names_the_rows(tmp_path, files, flags, capsys):
@@ -90,7 +92,7 @@ def test_overlap_ends_the_build_and_the_report_names_the_rows(tmp_path, files, f
     output = capsys.readouterr().err
     assert f"1 questions of train are also in the validation set ({out}/repeated_questions.jsonl" in output
     assert "--overlap drop" in output and "--overlap keep" in output
-    assert sorted(path.name for path in out.iterdir()) == ["repeated_questions.jsonl"]
+    assert sorted(path.name for path in out.iterdir()) == ["repeated_questions.jsonl", "settings.yaml"]
     shared = {"source": "nq", "row": 2, "question": "N1?"}
     train = {"split": "train", "file": files["nq"], "id": "train_1", "golden_answers": ["x"]}
     test = {"split": "test", "file": files["dev"], "id": "test_1", "golden_answers": ["y"]}
@@ -151,7 +153,7 @@ def test_a_wrong_file_is_told_with_the_row_and_the_reason_and_nothing_is_written
     assert run(tmp_path / "out", "--train", f"nq={path}") == 1
     output = capsys.readouterr().err
     assert str(path) in output and re.search(message, output)
-    assert list((tmp_path / "out").iterdir()) == []
+    assert not (tmp_path / "out").exists()
 
 
 def test_bad_rows_are_counted_over_all_sources_and_left_out_if_wanted(tmp_path, files, capsys):
@@ -219,7 +221,8 @@ def test_what_a_killed_build_has_left_does_not_disturb_the_next_one(tmp_path, fi
     (out / ".questions.sqlite").write_bytes(b"half a database")
     (out / "train.parquet.part").write_bytes(b"half a file")
     assert run(out, "--train", f"nq={files['nq']}") == 0
-    assert sorted(path.name for path in out.iterdir()) == ["data_summary.json", "train.parquet"]
+    names = sorted(path.name for path in out.iterdir())
+    assert names == ["data_summary.json", "settings.yaml", "train.parquet"]
     assert len(read_split(out, "train")) == 6
 
 

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from data_process.difficulty import PUBLISHED, read_difficulties, select
 from rag_r1.data.difficulty_class import difficulty_class
-from rag_r1.data.errors import DataError
 from rag_r1.data.files.qa_parquet import question_key
 from rag_r1.data.files.questions import Question
+from rag_r1.io.errors import DataError
 
 from .conftest import write_lines
 

@@ -8,7 +8,7 @@ import pytest
 
 from data_process.mixture import MixEntry, read_entries
 from data_process.sources import SOURCES
-from rag_r1.data.errors import DataError
+from rag_r1.io.errors import DataError
 
 
 def entries(tmp_path: Path, text: str) -> list[MixEntry]:

@@ -19,7 +19,7 @@ from data_process.near_duplicates import (
     near_duplicates,
     require_library,
 )
-from rag_r1.data.errors import DataError
+from rag_r1.io.errors import DataError
 
 LONG = "Which river flows through the town in which the composer of the opera Fidelio was born?"
 rensa = pytest.mark.skipif(

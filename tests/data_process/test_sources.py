@@ -17,9 +17,9 @@ from data_process.source_rows import read_source
 from data_process.sources import SOURCES
 from data_process.sources.multi_question import COMBINATIONS, combinations, join
 from data_process.sources.source_kind import HubSplit
-from rag_r1.data.errors import DataError
 from rag_r1.data.files.questions import Question
 from rag_r1.data.rows import SOURCE_METADATA, QuestionRow, RowWriter, read_rows, row_fault
+from rag_r1.io.errors import DataError
 from rag_r1.rewards.terms.choice import is_choice
 
 from .conftest import DATA, needs_data

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from data_process import split_kilt_to_100
 from data_process.split_kilt_to_100 import main, split, split_page
-from rag_r1.data.errors import DataError
+from rag_r1.io.errors import DataError
 
 
 def page(title, *paragraphs):

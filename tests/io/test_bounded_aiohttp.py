@@ -12,7 +12,8 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from rag_r1.io.bounded_aiohttp import BodyTooLargeError, bounded_session, read_body
+from rag_r1.io.bounded_aiohttp import bounded_session, read_body
+from rag_r1.io.errors import TooLargeError
 
 ROOT = Path(__file__).parents[2]
 PACKED = gzip.compress(b" " * (1 << 16))
@@ -49,7 +50,7 @@ def test_a_body_of_the_limit_is_read_whole(size):
 
 def test_a_body_of_one_byte_more_is_refused_and_its_connection_closed():
     async def use(response: aiohttp.ClientResponse) -> bool:
-        with pytest.raises(BodyTooLargeError, match="more than 1048576 bytes"):
+        with pytest.raises(TooLargeError, match="more than 1048576 bytes"):
             await read_body(response, 1 << 20)
         return response.closed
 

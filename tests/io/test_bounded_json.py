@@ -12,14 +12,15 @@ from aiohttp.test_utils import TestServer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rag_r1.agent.records import RecordError, read_records
+from rag_r1.agent.records import read_records
 from rag_r1.data import annotations
 from rag_r1.data.files.bad_rows import BadRows
 from rag_r1.inference.client import Endpoint, EndpointOptions, EngineFailure
 from rag_r1.inference.rate_limit import CancelToken
-from rag_r1.io.bounded_json import JsonLimitError, read_json, read_json_file
+from rag_r1.io.bounded_json import read_json, read_json_file
+from rag_r1.io.errors import DataError, TooLargeError
 from rag_r1.retriever.training.encoder_settings import read_settings
-from rag_r1.rollouts.provenance import Provenance, ProvenanceError
+from rag_r1.rollouts.provenance import Provenance
 from rag_r1.rollouts.provenance_facts import manifest_facts
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.json_lines import JsonLinesFile
@@ -50,7 +51,7 @@ def test_honest_values_are_read_as_json_reads_them(value):
     ],
 )
 def test_too_many_values_and_levels_are_refused(data, told):
-    with pytest.raises(JsonLimitError, match=told):
+    with pytest.raises(TooLargeError, match=told):
         read_json(data, 1000)
 
 
@@ -71,9 +72,9 @@ def spoilt(path: Path) -> Path:
 
 
 FILES = {
-    "provenance.json": (lambda folder: Provenance.read(folder), ProvenanceError),
-    "manifest.json": (lambda folder: manifest_facts(folder), ProvenanceError),
-    "config.json": (lambda folder: read_json_file(folder / "config.json"), JsonLimitError),
+    "provenance.json": (lambda folder: Provenance.read(folder), RunError),
+    "manifest.json": (lambda folder: manifest_facts(folder), RunError),
+    "config.json": (lambda folder: read_json_file(folder / "config.json"), TooLargeError),
     "retriever.json": (lambda folder: read_settings(folder), RunError),
     "journal/tape.jsonl": (
         lambda folder: JsonLinesFile(folder / "journal/tape.jsonl", lambda value, place: None),
@@ -81,7 +82,7 @@ FILES = {
     ),
     "trajectories/val/step_1-1.jsonl": (
         lambda folder: list(read_records(folder / "trajectories")),
-        RecordError,
+        DataError,
     ),
 }
 
@@ -116,7 +117,7 @@ def test_what_is_no_small_file_is_not_read_whole(tmp_path, kind):
     else:
         with path.open("wb") as file:
             file.truncate(1 << 40)  # a hole
-    with pytest.raises((OSError, JsonLimitError), match="no ordinary file|more than 16,777,216 bytes"):
+    with pytest.raises((OSError, TooLargeError), match="no ordinary file|more than 16,777,216 bytes"):
         read_json_file(path)
 
 

@@ -12,8 +12,8 @@ from omegaconf import OmegaConf
 from verl.utils.dataset.rl_dataset import collate_fn, get_dataset_class
 
 from rag_r1.data.rows import QuestionRow, write_rows
+from rag_r1.io.errors import DataError
 from rag_r1.plugin.probe_rows import COLUMN
-from rag_r1.probes.passages import PassagesError
 from tests.plugin.scripted_loop import config, play, score, tokens
 
 SEARCH, ANSWER = "<search> a </search>", "<answer> x </answer>"
@@ -127,10 +127,10 @@ def test_random_is_played_with_every_row_of_the_validation(tmp_path: Path):
 
 def test_a_broken_file_of_passages_ends_a_start_with_its_name(tmp_path: Path, tokenizer):
     unfinished = passages(tmp_path, done=False)
-    with pytest.raises(PassagesError, match=re.escape(unfinished)):
+    with pytest.raises(DataError, match=re.escape(unfinished)):
         data_set(tmp_path, [row("a")], ["gold"], probe_passages=unfinished)
     cfg = config(probes=["random"], probe_passages=unfinished)
-    with pytest.raises(PassagesError, match=re.escape(unfinished)):
+    with pytest.raises(DataError, match=re.escape(unfinished)):
         play(tokenizer, [ANSWER], cfg)
     cfg = config(probes=["empty"], probe_passages=unfinished)
     play(tokenizer, [ANSWER], cfg)  # no probe needs it

@@ -11,11 +11,11 @@ import pytest
 
 from rag_r1.config.agent_setup import RowLimits
 from rag_r1.config.schema import RagR1Config
-from rag_r1.data.errors import DataError
 from rag_r1.data.rows import QuestionRow
 from rag_r1.data.sft_rows import Piece, SftRow, protocol_of_rows
 from rag_r1.evaluation.baselines import baseline
 from rag_r1.evaluation.eval_arguments import EvalArguments
+from rag_r1.io.errors import DataError
 from rag_r1.protocols import Document
 from rag_r1.rollouts.engine_factory import TokenUnit, agent_setup
 from rag_r1.rollouts.one_shot import prepare_one_shot

@@ -15,12 +15,8 @@ from rag_r1.agent import Budget, FailurePolicy
 from rag_r1.protocols import load_protocol
 from rag_r1.rollouts import provenance_facts
 from rag_r1.rollouts.provenance import Provenance, find_differences, make_provenance, protocol_part
-from rag_r1.rollouts.provenance_facts import (
-    MAX_ANSWER_BYTES,
-    ProvenanceError,
-    describe_server,
-    without_secrets,
-)
+from rag_r1.rollouts.provenance_facts import MAX_ANSWER_BYTES, describe_server, without_secrets
+from rag_r1.runs.errors import RunError
 from rag_r1.tools.retrieval.client import RetrieverConfig
 from rag_r1.tools.retrieval.local_server import build_index, retrieval_process
 from tests.evaluation.finished_runs import card
@@ -91,15 +87,18 @@ def test_a_card_is_read_as_it_was_written(tmp_path):
     assert [file.name for file in (tmp_path / "run").iterdir()] == ["provenance.json"]
     path.rename(path.with_name("card.json"))  # as earlier versions have written it
     assert Provenance.read(tmp_path / "run") == first
+    path.write_text('{"settings": {"seed": 9}}')  # of a run that goes on, whose card is not written yet
+    assert Provenance.read(tmp_path / "run") == first
     second = made(seed=9)
     second.write(tmp_path / "run")
     assert Provenance.read(tmp_path / "run") == second
+    assert json.loads(path.read_text())["settings"] == {"seed": 9}
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": 2}', "\x00"])
 def test_a_file_that_is_no_card_is_refused_by_name(tmp_path, text):
     (tmp_path / "provenance.json").write_text(text)
-    with pytest.raises(ProvenanceError, match=r"provenance\.json: "):
+    with pytest.raises(RunError, match=r"provenance\.json: "):
         Provenance.read(tmp_path)
 
 
@@ -151,9 +150,7 @@ def test_a_server_that_does_not_describe_itself_leaves_the_card_without(answers,
 
 
 def test_no_server_is_an_error_that_shows_no_credentials():
-    with pytest.raises(
-        ProvenanceError, match=r"no retrieval server answers at http://127\.0\.0\.1:9 "
-    ) as caught:
+    with pytest.raises(RunError, match=r"no retrieval server answers at http://127\.0\.0\.1:9 ") as caught:
         describe_server("http://user:hush@127.0.0.1:9")
     assert "hush" not in str(caught.value)
 
@@ -189,7 +186,7 @@ def test_what_identifies_an_index_is_the_same_after_a_reload_and_not_for_another
 def test_an_index_of_another_corpus_than_the_servers_is_refused(tmp_path):
     (tmp_path / "manifest.json").write_text('{"backend": "bm25", "corpus": {"sha256": "other"}, "files": {}}')
     with server({"/ready": (200, json.dumps(READY))}) as served:
-        with pytest.raises(ProvenanceError, match="serves the corpus ccc.* is of other"):
+        with pytest.raises(RunError, match="serves the corpus ccc.* is of other"):
             made(retriever=RetrieverConfig(url=served.url), index=tmp_path)
     provenance = made(index=tmp_path)
     assert provenance.corpus_sha256 == "other" and set(provenance.index) == {"backend", "corpus", "sha256"}
@@ -199,7 +196,7 @@ def test_an_index_of_another_corpus_than_the_servers_is_refused(tmp_path):
 def test_a_folder_that_is_no_index_is_refused(tmp_path, text):
     if text is not None:
         (tmp_path / "manifest.json").write_text(text)
-    with pytest.raises(ProvenanceError, match="give the folder of a finished index"):
+    with pytest.raises(RunError, match="give the folder of a finished index"):
         made(index=tmp_path)
 
 
@@ -233,7 +230,7 @@ def test_files_of_questions_have_hashes_and_counts(tmp_path):
     assert len({part.sha256 for part in provenance.data.values()}) == 3
     (tmp_path / "bad.parquet").write_text("no parquet")
     for name, problem in (("bad.parquet", "is no parquet file"), ("nowhere.jsonl", "cannot read")):
-        with pytest.raises(ProvenanceError, match=problem):
+        with pytest.raises(RunError, match=problem):
             made(data=[tmp_path / name])
 
 

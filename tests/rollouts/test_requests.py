@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rag_r1.data.files.row_files import DataError
 from rag_r1.data.rows import QuestionRow, write_rows
+from rag_r1.io.errors import DataError
 from rag_r1.protocols import load_protocol
 from rag_r1.rollouts.requests import make_request, questions_hash, read_questions, seeded_fraction
 

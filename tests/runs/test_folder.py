@@ -58,8 +58,10 @@ def test_records_and_answers_are_there_again(tmp_path: Path):
 @given(values=st.lists(st.dictionaries(TEXTS, TEXTS, max_size=2), max_size=5), data=st.data())
 def test_a_file_that_was_cut_anywhere_gives_its_whole_lines_and_goes_on(values, data, tmp_path_factory):
     path = tmp_path_factory.mktemp("cut") / "lines"
-    lines = JsonLinesFile(path, lambda value, place: None)
-    places = [lines.append(value) for value in values]
+    places: list[tuple[int, int]] = []
+    lines = JsonLinesFile(path, lambda value, place: places.append(place))
+    for value in values:
+        lines.append(value)
     assert [lines.at(place) for place in places] == values
     lines.close()
     content = path.read_bytes()
@@ -82,20 +84,58 @@ def test_a_line_of_something_else_is_named(tmp_path: Path):
         folder_at(tmp_path)
 
 
+SETTINGS = {"temperature": 1.0, "budget": {"max_turns": 4, "final_turn": True}, "tools": {}}
+CHANGED = {"temperature": 0.7, "budget": {"max_turns": 5, "final_turn": True}, "tools": {}, "seed": 1}
+
+
+def journal_of_an_earlier_version(out: Path, content: dict) -> Path:
+    (out / "journal").mkdir(parents=True)
+    (out / "journal" / "settings.json").write_text(json.dumps(content))
+    return out
+
+
 def test_other_settings_are_refused_and_every_key_is_named(tmp_path: Path):
-    settings = {"temperature": 1.0, "budget": {"max_turns": 4, "final_turn": True}, "tools": {}}
-    RunFolder(tmp_path, settings).close()
-    before = tmp_path / "journal" / "settings.json"
-    assert json.loads(before.read_text()) == {"settings": settings}
-    before.write_text(json.dumps({"settings": settings, "notes": {"endpoint": "of an earlier version"}}))
-    RunFolder(tmp_path, settings).close()
-    changed = {"temperature": 0.7, "budget": {"max_turns": 5, "final_turn": True}, "tools": {}, "seed": 1}
+    RunFolder(tmp_path, SETTINGS).close()
+    assert json.loads((tmp_path / "provenance.json").read_text()) == {"settings": SETTINGS}
+    RunFolder(tmp_path, SETTINGS).close()
     with pytest.raises(RunError) as error:
-        RunFolder(tmp_path, changed)
+        RunFolder(tmp_path, CHANGED)
     assert "temperature was 1.0 and is now 0.7; budget.max_turns was 4 and is now 5; seed was None" in str(
         error.value
     )
     assert "final_turn" not in str(error.value)
+
+
+def test_a_run_of_an_earlier_version_goes_on_and_has_its_settings_beside_its_card(tmp_path: Path):
+    before = {"settings": SETTINGS, "notes": {"endpoint": "of an earlier version"}}
+    journal_of_an_earlier_version(tmp_path, before)
+    (tmp_path / "provenance.json").write_text('{"format": 1}')
+    with pytest.raises(RunError, match=r"budget\.max_turns was 4 and is now 5"):
+        RunFolder(tmp_path, CHANGED)
+    RunFolder(tmp_path, SETTINGS).close()
+    assert json.loads((tmp_path / "provenance.json").read_text()) == {"format": 1, "settings": SETTINGS}
+
+
+@pytest.mark.parametrize("text", ["{", "[1]", '{"settings": 1}'])
+@pytest.mark.parametrize("name", ["provenance.json", "journal/settings.json"])
+def test_settings_that_cannot_be_read_are_refused(tmp_path: Path, name: str, text: str):
+    (tmp_path / "journal").mkdir()
+    (tmp_path / name).write_text(text)
+    with pytest.raises(RunError, match="choose another --out"):
+        RunFolder(tmp_path, SETTINGS)
+
+
+def test_a_secret_is_compared_but_not_kept(tmp_path: Path):
+    settings = {"tools": {"web": {"api_key": "hush", "url": "https://me:hush@host/x?index=a"}}}
+    other = {"tools": {"web": {"api_key": "hush", "url": "https://me:hush@host/x?index=b"}}}
+    RunFolder(tmp_path / "new", settings).close()
+    RunFolder(tmp_path / "new", settings).close()
+    assert "hush" not in (tmp_path / "new" / "provenance.json").read_text()
+    old = journal_of_an_earlier_version(tmp_path / "old", {"settings": settings})
+    RunFolder(old, settings).close()
+    for out in (tmp_path / "new", old):
+        with pytest.raises(RunError, match="secrets_sha256 was"):
+            RunFolder(out, other)
 
 
 def test_a_second_process_is_refused_while_the_first_holds_the_folder(tmp_path: Path):

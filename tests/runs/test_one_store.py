@@ -1,4 +1,4 @@
-"""What is kept in folders has one home: only rag_r1/io and rag_r1/runs rename, lock, and compare settings."""
+"""What is kept in folders has one home: only rag_r1/io and rag_r1/runs rename, lock, append and compare."""
 
 from __future__ import annotations
 
@@ -16,8 +16,18 @@ MODULES = [
     for path in sorted((ROOT / top).rglob("*.py"))
     if not path.relative_to(ROOT).as_posix().startswith(STORE)
 ]
-#: Merges a checkpoint's shards by another program, into a folder that it names when that has ended.
-ALLOWED = {("rag_r1/inference/checkpoints.py", what) for what in ("a text that is not atomic", "a rename")}
+ALLOWED = {
+    # Merges a checkpoint's shards by another program, into a folder that it names when that has ended.
+    ("rag_r1/inference/checkpoints.py", "a text that is not atomic"),
+    ("rag_r1/inference/checkpoints.py", "a rename"),
+    # Trajectories of a training, of which several processes append to one file a step.
+    ("rag_r1/agent/records.py", "a file that grows"),
+    # Gzip members, cut back to the last one that was recorded.
+    ("data_process/split_kilt_to_100.py", "a file that grows"),
+}
+#: Files by which work that was killed goes on.
+NAMES = {"provenance.json", "begun.json", "done.json", "exchanges.ndjson"}
+MARKERS = {"fingerprint", "made_from", "hash"}
 LOCKS = {"lock_descriptor", "flock", "lockf", "FileLock", "SoftFileLock"}
 
 
@@ -39,6 +49,12 @@ def own_ways(source: str) -> Iterator[str]:
             case ast.Compare(left=left, ops=[ast.Eq() | ast.NotEq()], comparators=[right]):
                 if is_settings(left) or is_settings(right):
                     yield "a comparison of settings"
+                if is_marker(left) or is_marker(right):
+                    yield "a marker"
+            case ast.Name("open_to_append" | "append_whole") | ast.Constant("ab" | "a+b"):
+                yield "a file that grows"
+            case ast.Constant(value=str(name)) if name in NAMES:
+                yield "a name of a run's files"
             case ast.JoinedStr() if " and is now " in ast.unparse(node):
                 yield "a comparison of settings"
 
@@ -55,14 +71,25 @@ def is_settings(node: ast.expr) -> bool:
     return False
 
 
-def test_nothing_but_the_store_renames_locks_or_compares_settings():
+def is_marker(node: ast.expr) -> bool:
+    """What a state was made from: `state["fingerprint"]`, `state.get("made_from")`."""
+    match node:
+        case (
+            ast.Subscript(slice=ast.Constant(name))
+            | ast.Call(func=ast.Attribute(attr="get"), args=[ast.Constant(name), *_])
+        ):
+            return name in MARKERS
+    return False
+
+
+def test_nothing_but_the_store_renames_locks_marks_appends_or_compares_settings():
     ways = {
         (path.relative_to(ROOT).as_posix(), way)
         for path in MODULES
         for way in own_ways(path.read_text(encoding="utf-8"))
     }
     assert ways - ALLOWED == set(), (
-        "use rag_r1/io/atomic_files.py, rag_r1/runs/lock.py, rag_r1/runs/settings.py"
+        "use rag_r1/io/atomic_files.py, and of rag_r1/runs lock.py, settings.py, state_file.py, json_lines.py"
     )
     assert ALLOWED <= ways, "what is not needed any more is not allowed any more"
 
@@ -77,6 +104,11 @@ def test_nothing_but_the_store_renames_locks_or_compares_settings():
         ("fcntl.flock(file, 2)", "a lock"),
         ("from filelock import lock_descriptor", "a lock"),
         ('if before["settings"] != settings: pass', "a comparison of settings"),
+        ('if state["fingerprint"] == fingerprint: pass', "a marker"),
+        ('if state.get("made_from") != made_from: pass', "a marker"),
+        ('part.open("ab")', "a file that grows"),
+        ("file = open_to_append(path)", "a file that grows"),
+        ('write_json(out / "done.json", {})', "a name of a run's files"),
         ('told = f"{key} was {was!r} and is now {now!r}"', "a comparison of settings"),
     ],
 )

@@ -13,10 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rag_r1.demo.policy import policy_path
+from rag_r1.io.errors import DataError
 from rag_r1.rollouts.engine_factory import TokenUnit
 from rag_r1.runs.errors import RunError
 from rag_r1.sandbox import chat_renderer, chat_template
-from rag_r1.sandbox.chat_template import ChatLimitError, ChatTemplate
+from rag_r1.sandbox.chat_template import ChatTemplate
 from rag_r1.sandbox.worker_pool import JobLimits
 from rag_r1.serving.agent import _prompt_ids
 from rag_r1.tools import schemas
@@ -109,7 +110,7 @@ def test_arguments_that_are_more_than_values_are_left_to_transformers():
 def test_a_models_folder_with_such_a_template_is_refused_when_it_is_loaded(tmp_path, template, why):
     shutil.copytree(policy_path("rag_r1_mq"), tmp_path / "model")
     (tmp_path / "model" / "chat_template.jinja").write_text(template)
-    with pytest.raises(RunError, match=f"cannot be loaded: ChatLimitError: the chat template .*{why}"):
+    with pytest.raises(RunError, match=f"cannot be loaded: DataError: the chat template .*{why}"):
         TokenUnit.of(str(tmp_path / "model"))
 
 
@@ -129,7 +130,7 @@ def test_a_template_that_hangs_at_some_question_holds_up_nobody_else(monkeypatch
         await asyncio.sleep(0.05)
         for number in range(3):
             await _prompt_ids(Setup(), f"{number}")
-        with pytest.raises(ChatLimitError):
+        with pytest.raises(DataError):
             await evil
 
     asyncio.run(main())
@@ -144,7 +145,7 @@ def test_a_template_that_was_ended_three_times_is_not_begun_again(monkeypatch):
         chat_template._workers, "call", lambda job, *more: begun.append(job) or call(job, *more)
     )
     for _ in range(6):
-        with pytest.raises(ChatLimitError):
+        with pytest.raises(DataError):
             template.text(CHAT)
     assert len(begun) == chat_template.MOST_ENDED == 3
 

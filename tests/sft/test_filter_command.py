@@ -17,6 +17,7 @@ from rag_r1.demo.policy import policy_path
 from rag_r1.demo.world import make_questions, make_world, to_row
 from rag_r1.inference.chat import turn_seed
 from rag_r1.protocols import load_protocol
+from rag_r1.rollouts.provenance import Provenance
 from rag_r1.rollouts.requests import make_request, seeded_fraction
 from rag_r1.sft import filter_command as command
 from tests.evaluation.killed_runs import kill_at
@@ -134,6 +135,10 @@ def test_if_nothing_is_kept_that_is_an_error_with_a_hint(tmp_path: Path, tokeniz
         assert run(policy, tmp_path / "questions.parquet", tmp_path / "out", "--replays", "1") == 1
     assert "no question of 3 is kept" in capsys.readouterr().err
     assert json.loads((tmp_path / "out" / "summary.json").read_text())["never_right"] == 3
+    card = Provenance.read(tmp_path / "out")
+    assert (card.model.name, card.sampling["replays"]) == ("m", 1) and card.data[
+        "questions.parquet"
+    ].rows == 3
 
 
 @pytest.mark.slow

@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rag_r1.agent.records import RecordError
-from rag_r1.data.files.row_files import DataError
 from rag_r1.data.sft_rows import SftTokens
+from rag_r1.io.errors import DataError
 from rag_r1.protocols import load_protocol
 from rag_r1.sft.llama_factory import read_samples, sample_of
 from rag_r1.sft.segment import KINDS, UnusableSampleError, samples_of, trace_of
@@ -87,7 +86,7 @@ def test_tags_in_a_published_observation_are_neutralised():
     ],
 )  # fmt: skip
 def test_rows_that_are_no_samples_say_why(sample, message):
-    with pytest.raises(RecordError, match=message):
+    with pytest.raises(DataError, match=message):
         read(sample)
 
 
@@ -115,7 +114,7 @@ def test_an_array_and_lines_are_read_and_a_broken_line_keeps_its_place(tmp_path)
     assert list(read_samples(array)) == [(1, FIRST), (2, SECOND)]
     (first, broken, second) = read_samples(lines)
     assert (first, second) == ((1, FIRST), (4, SECOND)) and broken[0] == 3
-    with pytest.raises(RecordError, match="not JSON"):
+    with pytest.raises(DataError, match="not JSON"):
         read(broken[1])
     array.write_text("[1,")
     with pytest.raises(DataError, match="a.json"):
@@ -141,6 +140,6 @@ JSON = st.recursive(
 def test_whatever_a_row_is_it_is_a_sample_or_says_why_not(sample):
     try:
         row, _ = read(sample)
-    except (RecordError, UnusableSampleError):
+    except (DataError, UnusableSampleError):
         return
     assert len(row.targets) == 1 and TOKENS(row).targets

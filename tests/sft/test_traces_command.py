@@ -17,6 +17,7 @@ from rag_r1.agent.records import read_records, trajectory_of
 from rag_r1.data.rows import write_rows
 from rag_r1.demo.world import to_row
 from rag_r1.protocols import load_protocol
+from rag_r1.rollouts.provenance import Provenance
 from rag_r1.sft import traces_command
 from tests.evaluation.killed_runs import kill_at, lines, signal_at
 from tests.evaluation.scripted_runs import untimed
@@ -210,6 +211,8 @@ def test_other_settings_and_wrong_arguments_are_refused_by_name(tmp_path: Path, 
         assert run_here(teacher, tmp_path, "out", "--samples", "2", "rag_r1.agent.max_turns=5") == 0
         assert len(list(read_records(tmp_path / "out"))) == 8
         assert "right at least once" in capsys.readouterr().out
+        card = Provenance.read(tmp_path / "out")
+        assert (card.model.name, card.budget["max_turns"], card.sampling["samples"]) == ("rules", 5, 2)
         log = len(teacher.log)
         for more, message in (
             (["--samples", "3", "rag_r1.agent.max_turns=5"], "samples was 2 and is now 3"),

@@ -19,11 +19,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rag_r1.data.errors import DataError
 from rag_r1.data.files.duplicates import IN_TEST, RepeatedRow, fold_repeats, golds_key, question_key
 from rag_r1.data.files.questions import Question, QuestionFile
 from rag_r1.data.rows import QuestionRow, write_rows
 from rag_r1.io.atomic_files import write_json, write_json_lines
+from rag_r1.io.errors import DataError
 from rag_r1.protocols import Protocol
 
 REPEATED = "repeated_questions.jsonl"

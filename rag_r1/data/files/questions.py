@@ -15,9 +15,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from rag_r1.data.errors import DataError
 from rag_r1.data.files.bad_rows import BadRows
 from rag_r1.data.files.row_files import ACCEPTED, open_rows, short_text
+from rag_r1.io.errors import DataError
 
 _ANSWER_KEYS = ("golden_answers", "answers", "answer")
 _ID_KEYS = ("id", "_id", "idx")

@@ -22,10 +22,10 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from rag_r1.data.errors import DataError
 from rag_r1.data.files.json_array import elements
 from rag_r1.io.bounded_json import read_json_line
-from rag_r1.sandbox.parquet import BATCH_ROWS, ParquetLimitError, check_parquet
+from rag_r1.io.errors import DataError
+from rag_r1.sandbox.parquet import BATCH_ROWS, check_parquet
 
 ACCEPTED = (
     ".json (an array or one object per line), .jsonl, .csv and .tsv (with a header), each also with .gz "
@@ -205,10 +205,7 @@ def _parquet_rows(path: Path, columns: Collection[str]) -> tuple[list[str], Rows
         except (pyarrow.ArrowException, UnicodeDecodeError) as error:
             raise DataError(f"{path} cannot be read to its end: {error}") from error
 
-    try:
-        check_parquet(path, list(columns))
-    except ParquetLimitError as error:
-        raise DataError(str(error)) from error
+    check_parquet(path, list(columns))
     try:
         file = pq.ParquetFile(path)
         names = file.schema_arrow.names

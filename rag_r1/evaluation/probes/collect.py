@@ -16,22 +16,22 @@ from __future__ import annotations
 import hashlib
 import heapq
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import httpx
 
-from rag_r1.corpus.reader import Corpus, CorpusError, CorpusPosition
+from rag_r1.corpus.reader import Corpus, CorpusPosition
 from rag_r1.data.evidence import GoldEvidence, title_key, title_of
 from rag_r1.data.files.bad_rows import BadRows
-from rag_r1.io.atomic_files import write_json_lines
 from rag_r1.io.bounded_http import bounded_http_client
-from rag_r1.io.bounded_json import json_file_bytes
+from rag_r1.io.errors import DataError
 from rag_r1.probes.passages import Drawn, Passages, PassagesFile, pool_of
 from rag_r1.protocols import Document
 from rag_r1.runs.errors import RunError
+from rag_r1.runs.state_file import StateFile
 from rag_r1.tools.retrieval.client import token_header
 
 #: Most passages kept of one page.
@@ -48,7 +48,6 @@ _AT_ONCE = 64
 class _ScanState(PassagesFile):
     """The file, with what a scan needs to go on."""
 
-    fingerprint: str
     place: tuple[int, int, int]
     bad: tuple[int, list[str]]
 
@@ -97,8 +96,9 @@ class _PassageScan:
             "bad": [self.bad.count, self.bad.first],
         }
 
-    def restore(self, state: _ScanState) -> None:
-        """The inverse."""
+    def restore(self, content: Mapping[str, Any]) -> None:
+        """The inverse. Raises ValueError."""
+        state = _ScanState.model_validate(content, strict=False)
         passages = state.passages()
         self.by_id, self.by_title, self.drawn = passages.by_id, passages.by_title, list(state.drawn)
         heapq.heapify(self.drawn)
@@ -119,7 +119,7 @@ def find_passages(
     """The gold passages of these questions and `random` passages, from one reading of the corpus, and the bad
     rows that were left out. Both are in the file `out`, too; a file of the same scan is continued.
 
-    Raises CorpusError for a corpus that cannot be read, and for bad rows that are not to be left out: the
+    Raises DataError for a corpus that cannot be read, and for bad rows that are not to be left out: the
     file then stays unfinished (`done` is false), so that nothing but this command reads it.
     """
     evidence = list(evidence)
@@ -128,7 +128,8 @@ def find_passages(
     scan = _PassageScan(ids, titles, random, seed)
     target = [_VERSION, corpus.fingerprint(), sorted(ids), sorted(titles), random, seed, PAGE]
     fingerprint = hashlib.sha256(json.dumps(target).encode()).hexdigest()
-    _load(out, fingerprint, scan)
+    file = StateFile(out, {"fingerprint": fingerprint}, 256 << 20)
+    file.read(scan.restore)
     rows = () if scan.done else corpus.rows(scan.place, progress=progress)
     for read, (row, place) in enumerate(rows, 1):
         scan.place = place
@@ -137,13 +138,13 @@ def find_passages(
         else:
             scan.note(Document(row.id or "", row.contents))
         if read % save_every == 0:
-            _save(out, fingerprint, scan)
+            file.write(scan.state(), private=True)
     is_refused = bool(scan.bad.count) and not skip_bad_rows
     if not scan.done:
         scan.done = not is_refused
-        _save(out, fingerprint, scan)
+        file.write(scan.state(), private=True)
     if is_refused:
-        raise CorpusError(f"the corpus has {scan.bad.refusal()}")
+        raise DataError(f"the corpus has {scan.bad.refusal()}")
     return Passages(scan.by_id, scan.by_title, pool_of(scan.drawn)), scan.bad
 
 
@@ -183,18 +184,3 @@ def _served(data: Any, names: Sequence[str]) -> dict[str, Document]:
 
 def _pair(document: Document) -> tuple[str, str]:
     return document.id, document.contents
-
-
-def _save(path: Path, fingerprint: str, scan: _PassageScan) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_json_lines(path, [{"fingerprint": fingerprint, **scan.state()}], private=True)
-
-
-def _load(path: Path, fingerprint: str, scan: _PassageScan) -> None:
-    """Go on with an earlier, equal scan, if there was one."""
-    try:
-        state = _ScanState.model_validate_json(json_file_bytes(path, 256 << 20))
-    except (OSError, ValueError):
-        return
-    if state.fingerprint == fingerprint:
-        scan.restore(state)

@@ -14,11 +14,11 @@ from pathlib import Path
 from pydantic import model_validator
 
 from rag_r1.corpus.questions import read_questions
-from rag_r1.corpus.reader import Corpus, CorpusError
+from rag_r1.corpus.reader import Corpus
 from rag_r1.data.evidence import GoldEvidence
 from rag_r1.data.files.bad_rows import HELP, BadRows
-from rag_r1.data.files.row_files import DataError
 from rag_r1.evaluation.probes.collect import POOL, SAVE_EVERY, find_passages
+from rag_r1.io.errors import DataError
 from rag_r1.io.terminal_text import terminal_text
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, Positive, argument, read_arguments
@@ -60,7 +60,7 @@ class PassagesArguments(Arguments):
         return self
 
 
-@command_main(DataError, CorpusError, OSError)
+@command_main(DataError, OSError)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit status."""
     args = read_arguments(
@@ -76,7 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def gather(args: PassagesArguments, *, save_every: int = SAVE_EVERY) -> tuple[list[str], BadRows]:
     """Write the passages; returns lines with their numbers, and the rows that were left out.
 
-    Raises DataError and CorpusError, with the remedy, if a file cannot be read, or has bad rows that are not
+    Raises DataError and DataError, with the remedy, if a file cannot be read, or has bad rows that are not
     to be left out.
     """
     read = read_questions(args.questions)

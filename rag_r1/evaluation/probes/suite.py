@@ -27,7 +27,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rag_r1.corpus.reader import Corpus, CorpusError
+from rag_r1.corpus.reader import Corpus
 from rag_r1.data.evidence import GoldEvidence
 from rag_r1.data.rows import QuestionRow
 from rag_r1.evaluation.baselines import Condition
@@ -40,6 +40,7 @@ from rag_r1.evaluation.probes.plots import draw_search_card
 from rag_r1.evaluation.report.report import WRONG_RUN
 from rag_r1.evaluation.report.run_table import read_run
 from rag_r1.io.atomic_files import write_json, write_text
+from rag_r1.io.errors import DataError
 from rag_r1.probes import probes
 from rag_r1.probes.passages import Passages
 from rag_r1.probes.probes import Probe, ProbeAgent
@@ -93,7 +94,7 @@ def gather_passages(args: EvalArguments, ready: RunSetup) -> Passages:
     try:
         corpus, options = Corpus(args.corpus), {"seed": args.seed, "skip_bad_rows": args.skip_bad_rows}
         passages, bad = find_passages(corpus, gold, args.out / PASSAGES, random=POOL, **options)
-    except CorpusError as error:
+    except DataError as error:
         raise RunError(str(error)) from error
     for line in bad.left_out():
         print(line, file=sys.stderr)

@@ -26,9 +26,10 @@ from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, Positive, argument, read_arguments
 from rag_r1.options.suggestions import did_you_mean
 from rag_r1.rewards.normalise import NormaliserName
-from rag_r1.rollouts.provenance import FILE, Provenance, find_differences
+from rag_r1.rollouts.provenance import Provenance, find_differences
 from rag_r1.rollouts.provenance_facts import short_names
 from rag_r1.runs.errors import RunError
+from rag_r1.runs.folder import PROVENANCE
 
 #: `--differs card`: runs without a card are compared as well.
 NO_CARD = "card"
@@ -91,8 +92,8 @@ def intended_differences(
     without = [str(run) for run, card in zip(runs, cards, strict=True) if card is None]
     if without and NO_CARD not in names:
         raise RunError(
-            f"{', '.join(without)}: no {FILE}, so it is not known what the result depends on; play the run "
-            f"again, or compare without it: --differs {NO_CARD}"
+            f"{', '.join(without)}: no {PROVENANCE}, so it is not known what the result depends on; play the "
+            f"run again, or compare without it: --differs {NO_CARD}"
         )
     differences = find_differences(known)
     intended = tuple(f"{name}." for name in names)

@@ -21,23 +21,21 @@ import numpy as np
 from pydantic import Field
 from pydantic_settings import CliPositionalArg
 
-from rag_r1.agent.records import RecordError
-from rag_r1.data.errors import DataError
 from rag_r1.data.files.bad_rows import HELP
 from rag_r1.evaluation.report.bootstrap import Bootstrap, Estimate
 from rag_r1.evaluation.report.measures import by_source, measures_of
 from rag_r1.evaluation.report.published_results import in_paper_order
 from rag_r1.evaluation.report.run_table import RunTable, read_run
 from rag_r1.io.atomic_files import write_json, write_text
+from rag_r1.io.errors import DataError
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, Positive, argument, read_arguments
 from rag_r1.rollouts.provenance import Provenance
-from rag_r1.rollouts.provenance_facts import ProvenanceError
 from rag_r1.runs.errors import RunError
 
 REPORT_JSON, REPORT_MD = "report.json", "report.md"
 #: Faults of the files of a run; the message says what to do.
-WRONG_RUN = (RunError, DataError, RecordError, ProvenanceError, OSError)
+WRONG_RUN = (RunError, DataError, OSError)
 
 
 def make_report(

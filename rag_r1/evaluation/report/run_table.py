@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from rag_r1.agent.records import RecordError, read_records, trajectory_of
+from rag_r1.agent.records import read_records, trajectory_of
 from rag_r1.data.annotations import Annotations, read_answerable, read_supporting
 from rag_r1.data.evidence import GoldEvidence
 from rag_r1.data.files.bad_rows import BadRows
@@ -41,7 +41,7 @@ Key = tuple[str, str, str]
 
 _SAMPLE = re.compile(r"(.+)#(\d+)", re.DOTALL)
 #: What a line that is no trajectory, or holds wrong types, can raise.
-_UNUSABLE = (RecordError, TypeError, ValueError, KeyError, AttributeError, OverflowError)
+_UNUSABLE = (TypeError, ValueError, KeyError, AttributeError, OverflowError)
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ def read_run(
 
     `mask`: the kinds of failure that the run masks, None if that is not known. `answerable`, `supporting`:
     side files. `step`: of a training's validation, only the records of this step. Raises RunError,
-    DataError, or RecordError for a path that does not exist.
+    DataError, or DataError for a path that does not exist.
     """
     bad = BadRows()
     listed = read_answerable(answerable, bad) if answerable else None

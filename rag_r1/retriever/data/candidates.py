@@ -22,7 +22,7 @@ from rag_r1.retriever.data.rounds import PlayedTrajectory, SearchRound
 from rag_r1.retriever.data.trajectories import TrajectoryReader
 from rag_r1.retriever.records import CandidatesRound, PassageRecord, RoundsRecord
 from rag_r1.rollouts.concurrency import JobPool
-from rag_r1.rollouts.provenance_facts import ProvenanceError, describe_server, index_identity
+from rag_r1.rollouts.provenance_facts import describe_server, index_identity
 from rag_r1.rollouts.session import RunSetup, search_settings
 from rag_r1.runs.errors import RunError
 from rag_r1.tools import RetrieverConfig, close_tools, shared_tools
@@ -35,10 +35,7 @@ def retriever_settings(ready: RunSetup) -> dict[str, Any]:
     keys, served = search_settings(ready.retriever), None
     if (keys.get("tool") or DEFAULT_TOOL) == DEFAULT_TOOL:
         options = {key: value for key, value in ready.retriever.items() if key != "tool"}
-        try:
-            served = index_identity(describe_server(RetrieverConfig.from_config(options).base)["ready"])
-        except ProvenanceError as error:
-            raise RunError(str(error)) from error
+        served = index_identity(describe_server(RetrieverConfig.from_config(options).base)["ready"])
     return {**keys, "served": served}
 
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from rag_r1.config.agent_setup import AgentSetup
 from rag_r1.rollouts import provenance_facts
 from rag_r1.rollouts.provenance import Provenance, protocol_part
-from rag_r1.rollouts.provenance_facts import ProvenanceError
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.settings import json_roundtrip, refuse_changes
 
@@ -22,7 +21,7 @@ def check_run(run: Path, model: str, setup: AgentSetup) -> None:
     try:
         card = Provenance.read(run)
         facts = provenance_facts.model_facts(Path(model) if Path(model).is_dir() else model)
-    except (ProvenanceError, OSError) as error:
+    except (RunError, OSError) as error:
         raise RunError(f"--trajectories {run}: {error}") from error
     if card is None:
         raise RunError(

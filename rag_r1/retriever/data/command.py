@@ -82,14 +82,18 @@ async def make_data(args: DataArguments) -> int:
         with ExitStack() as opened:
             run = DataRun(args, ready, search, opened)
             trajectories = await trajectories_of(run)
-            if trajectories is None or not await find_candidates(run, candidates, trajectories):
+            if trajectories is None:
+                return 3
+            cost = await find_candidates(run, candidates, trajectories)
+            if cost is None:
                 return 3
             if args.estimate:
                 return 0
-            if args.utility != "relevance" and not await score_correctness(run, candidates, trajectories):
+            inputs = candidates, trajectories, cost
+            if args.utility != "relevance" and not await score_correctness(run, *inputs):
                 return 3
         # Here the model's server has ended: the judge may need its memory.
-        if args.utility != "correctness" and not await score_relevance(run, candidates, trajectories):
+        if args.utility != "correctness" and not await score_relevance(run, *inputs):
             return 3
     _select(run)
     return 0

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from rag_r1.runs.folder import RunFolder
-from rag_r1.runs.json_lines import JsonLinesFile
+from rag_r1.runs.json_lines import JsonLinesFile, Place
 
 Key = tuple[str, int]
 
@@ -26,8 +26,8 @@ class ResultJournal:
     use or was begun with other settings."""
 
     def __init__(self, out: Path, settings: Mapping[str, Any]):
-        self._places: dict[Key, tuple[str, tuple[int, int]]] = {}
-        self._failed: dict[Key, tuple[str, int, tuple[int, int]]] = {}
+        self._places: dict[Key, tuple[str, Place]] = {}
+        self._failed: dict[Key, tuple[str, int, Place]] = {}
         with ExitStack() as opened:
             self.folder = opened.enter_context(RunFolder(out, settings))
             self._lines = JsonLinesFile(self.folder.journal / "results.ndjson", self._note)
@@ -51,14 +51,13 @@ class ResultJournal:
 
     def put(self, key: Key, fingerprint: str, value: Any) -> None:
         """Append a result. Raises RunError on a full disk."""
-        line = {"key": list(key), "input": fingerprint, "value": value}
-        self._note(line, self._lines.append(line))
+        self._lines.append({"key": list(key), "input": fingerprint, "value": value})
 
     def failed(self, key: Key, fingerprint: str, attempts: int, parts: Sequence[Any] = ()) -> None:
         """Append that so many attempts, all starts together, have given no result. `parts`: of those the
         work has, what they gave; None for one that failed."""
         line = {"key": list(key), "input": fingerprint, "attempts": attempts, "parts": list(parts)}
-        self._note(line, self._lines.append(line))
+        self._lines.append(line)
 
     def attempts(self, key: Key, fingerprint: str) -> int:
         """Attempts that have failed until now, for this input."""
@@ -70,7 +69,7 @@ class ResultJournal:
         known, _, place = self._failed.get(key, ("", 0, (0, 0)))
         return self._lines.at(place).get("parts", []) if known == fingerprint else []
 
-    def _note(self, line: Mapping[str, Any], place: tuple[int, int]) -> None:
+    def _note(self, line: Mapping[str, Any], place: Place) -> None:
         name, number = line["key"]
         key, fingerprint = (str(name), int(number)), str(line["input"])
         if "value" in line:

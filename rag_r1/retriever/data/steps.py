@@ -1,13 +1,14 @@
 """The steps of `rag-r1 retriever data`, each resumable.
 
-A step that has an end is marked when nothing of it is left to do: the trajectories by
-`steps/trajectories.json`, the continuations by `steps/correctness.json`, with the settings and the input that
-this was found for. A marked step needs no model, so a start that has only to select again, or to ask the
-judge, does not load one.
+A step that has an end is noted as done when nothing of it is left to do: the trajectories in
+`steps/trajectories.json`, the continuations in `steps/correctness.json`, with the settings and the input that
+this was found for (rag_r1/runs/state_file.py). It then needs no model, so a start that has only to select
+again, or to ask the judge, does not load one.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import islice
@@ -20,25 +21,38 @@ from rag_r1.evaluation.condition_run import run_condition
 from rag_r1.evaluation.judge import judge_endpoint
 from rag_r1.evaluation.report.summary import stop_message
 from rag_r1.evaluation.target import serve_model
-from rag_r1.io.atomic_files import write_json
-from rag_r1.io.bounded_json import read_json_file
 from rag_r1.io.terminal_text import terminal_text
 from rag_r1.protocols import Document
 from rag_r1.retriever.data.arguments import DataArguments
 from rag_r1.retriever.data.candidates import CandidateStore
 from rag_r1.retriever.data.check_run import check_run
 from rag_r1.retriever.data.correctness import POOL, CorrectnessScorer
-from rag_r1.retriever.data.cost_estimate import estimate_cost
+from rag_r1.retriever.data.cost_estimate import CostEstimate, estimate_cost
 from rag_r1.retriever.data.judge import RelevanceJudge
 from rag_r1.retriever.data.relevance import RelevanceScorer, rule_records
 from rag_r1.retriever.data.trajectories import REASONS, TrajectoryReader
 from rag_r1.retriever.records import CANDIDATES, CORRECTNESS, PASSAGES, RELEVANCE, SUB_ANSWERS, write_records
 from rag_r1.rollouts.session import RunSetup, open_session, settings_of, usage_line
 from rag_r1.runs.errors import RunError
-from rag_r1.runs.settings import changed_settings, json_roundtrip
+from rag_r1.runs.state_file import StateFile
 
 #: In `steps/`: that nothing is left to play.
 PLAYED, SCORED = "trajectories.json", "correctness.json"
+
+
+@dataclass(frozen=True)
+class StepCounts:
+    """The `searches` that a step has scored, how many of the others the same command tries `again`, and the
+    `usage` of its requests."""
+
+    searches: int
+    again: int
+    usage: dict[str, int]
+
+    @classmethod
+    def of(cls, noted: Mapping[str, Any]) -> StepCounts:
+        """Of the note of a step that is done."""
+        return cls(noted["searches"], noted["again"], noted["usage"])
 
 
 @dataclass
@@ -74,27 +88,21 @@ class DataRun:
             files = {name: [fact.st_size, fact.st_mtime_ns] for name, fact in facts}
         return settings_of(self.args, self.ready, command, files=files, served=self.search["served"], **more)
 
-    def mark(self, name: str, settings: dict[str, Any], **results: Any) -> None:
-        """Note that with these settings nothing is left to do, and the results."""
-        write_json(self.step(name), {"settings": json_roundtrip(settings), **results}, private=True)
+    def note(self, name: str, settings: dict[str, Any]) -> StateFile:
+        """The file that notes that with these settings nothing is left to do in a step."""
+        return StateFile(self.step(name), {"settings": settings})
 
-    def marked(self, name: str, settings: dict[str, Any]) -> dict[str, Any] | None:
-        """The note with these settings, or None. Failures are left as they are for as many --tries."""
-        try:
-            noted = read_json_file(self.step(name))
-            same = not changed_settings(noted["settings"], json_roundtrip(settings))
-            return noted if same and self.args.tries <= (noted["tries"] or self.args.tries) else None
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            return None
+    def is_done(self, noted: Mapping[str, Any] | None) -> bool:
+        """Is there a note, and were failures tried as often as --tries says?"""
+        return noted is not None and self.args.tries <= (noted["tries"] or self.args.tries)
 
-    def print_missing(self, score: str, scored: int, again: int, reason: str) -> None:
-        """Print how many searches are scored, how many of the others the same command tries `again`, and
+    def print_missing(self, score: str, counts: StepCounts, searches: int, reason: str) -> None:
+        """Print how many of the searches are scored, how many of the others the same command tries again, and
         the `reason` why the rest has no score."""
-        searches = self.summary["candidates"]["searches"]
-        print(f"{score}: {scored:,} of {searches:,} searches scored")
-        if again:
-            print(f"  the same command tries {again:,} of the others again")
-        if rest := searches - scored - again:
+        print(f"{score}: {counts.searches:,} of {searches:,} searches scored")
+        if counts.again:
+            print(f"  the same command tries {counts.again:,} of the others again")
+        if rest := searches - counts.searches - counts.again:
             print(f"  not tried again: {rest:,}, {reason}")
 
 
@@ -109,7 +117,7 @@ async def trajectories_of(run: DataRun) -> TrajectoryReader | None:
             f"trajectories: {len(rows):,} questions; at most {candidates:,} candidates, if each turn makes "
             "one search"
         )
-        if run.marked(PLAYED, settings) is None:
+        if not run.is_done(run.note(PLAYED, settings).read(dict)):
             greedy = {"samples": 1, "temperature": 0.0, "judge_url": None, "judge_model": None}
             agent = agent_condition(run.ready.setup)
             if await run_condition(run.serve().model_copy(update=greedy), run.ready, agent, folder):
@@ -119,7 +127,8 @@ async def trajectories_of(run: DataRun) -> TrajectoryReader | None:
     if args.trajectories is not None:
         check_run(folder, args.model, run.ready.setup)
     elif not any(outcome.is_open(args.tries) for outcome in trajectories.failed):
-        run.mark(PLAYED, settings, tries=args.tries if trajectories.failed else None)
+        tries = args.tries if trajectories.failed else None
+        run.note(PLAYED, settings).write({"tries": tries}, private=True)
     left_out = dict(sorted(trajectories.left_out.items()))
     run.summary["trajectories"] = {
         "used": len(trajectories),
@@ -135,15 +144,17 @@ async def trajectories_of(run: DataRun) -> TrajectoryReader | None:
     return trajectories
 
 
-async def find_candidates(run: DataRun, candidates: CandidateStore, trajectories: TrajectoryReader) -> bool:
-    """Find and write the candidates, and print what their scores will cost; whether there are any."""
+async def find_candidates(
+    run: DataRun, candidates: CandidateStore, trajectories: TrajectoryReader
+) -> CostEstimate | None:
+    """Find and write the candidates, and print what their scores will cost; None if there are none."""
     args = run.args
     failed = await candidates.find(trajectories, args.in_flight)
     if failed:
         problem = terminal_text(candidates.problem)
         print(f"searches that failed: {failed:,} ({problem}); the same command asks them again")
     if failed == trajectories.rounds:
-        return False
+        return None
     write_records(run.out(CANDIDATES), candidates.records(trajectories))
     write_records(run.out(PASSAGES), candidates.passages(trajectories))
     cost = estimate_cost(
@@ -158,34 +169,41 @@ async def find_candidates(run: DataRun, candidates: CandidateStore, trajectories
     run.summary["continuations"] = cost.continuations
     for line in cost.lines(args, args.price_in, args.price_out):
         print(line)
-    return True
+    return cost
 
 
-async def score_correctness(run: DataRun, candidates: CandidateStore, trajectories: TrajectoryReader) -> bool:
+async def score_correctness(
+    run: DataRun, candidates: CandidateStore, trajectories: TrajectoryReader, cost: CostEstimate
+) -> bool:
     """Play and write the continuations; whether all were played."""
     args = run.args
     options = args.model_dump(include={"samples", "temperature", "beside"})
     settings = run.settings("continuations", **options)
     noted = {**settings, "model": args.model, "candidates": candidates.fingerprint(trajectories)}
-    result = run.marked(SCORED, noted)
-    if result is None or not run.out(CORRECTNESS).is_file():
-        run.step(SCORED).unlink(missing_ok=True)  # it is about a file that is written anew
-        result = await _play_continuations(run, candidates, trajectories, settings)
-        if result is None:
+    note = run.note(SCORED, noted)
+    counts = note.read(lambda content: StepCounts.of(content) if run.is_done(content) else None)
+    if counts is None or not run.out(CORRECTNESS).is_file():
+        note.remove()  # it is about a file that is written anew
+        counts = await _play_continuations(run, candidates, trajectories, settings, cost.continuations)
+        if counts is None:
             return False
-        if not result["again"]:
-            tries = args.tries if result["searches"] < run.summary["candidates"]["searches"] else None
-            run.mark(SCORED, noted, tries=tries, **result)
-    run.summary["correctness"] = {name: result[name] for name in ("searches", "usage")}
+        if not counts.again:
+            tries = args.tries if counts.searches < cost.rounds else None
+            note.write({"tries": tries, **vars(counts)}, private=True)
+    run.summary["correctness"] = {"searches": counts.searches, "usage": counts.usage}
     reason = "of which a continuation has failed --tries times"
-    run.print_missing("correctness", result["searches"], result["again"], reason)
+    run.print_missing("correctness", counts, cost.rounds, reason)
     return True
 
 
 async def _play_continuations(
-    run: DataRun, candidates: CandidateStore, trajectories: TrajectoryReader, settings: dict[str, Any]
-) -> dict[str, Any] | None:
-    """Play what is missing and write the scores; their counts, or None if the run was stopped."""
+    run: DataRun,
+    candidates: CandidateStore,
+    trajectories: TrajectoryReader,
+    settings: dict[str, Any],
+    total: int,
+) -> StepCounts | None:
+    """Play what is missing of `total` and write the scores; None if the run was stopped."""
     args = run.args
     if args.max_cost is not None and args.trajectories is None:
         budget = args.max_cost - trajectories.usage.cost(args.price_in, args.price_out)
@@ -199,20 +217,20 @@ async def _play_continuations(
         texts = candidates.passages(trajectories) if args.beside else ()
         pool = [Document(passage.id, passage.contents) for passage in islice(texts, POOL)]
         scorer = CorrectnessScorer(session, candidates, args, pool)
-        is_complete = await scorer.play(trajectories, run.summary["continuations"])
+        is_complete = await scorer.play(trajectories, total)
         print(usage_line(session))
         if not is_complete:
             print(stop_message(str(session.stop.reason), "continuations are missing"))
             return None
         searches = write_records(run.out(CORRECTNESS), scorer.records(trajectories))
-        again = scorer.open_rounds(trajectories)
-        return {"searches": searches, "again": again, "usage": vars(session.spending.usage)}
+        return StepCounts(searches, scorer.open_rounds(trajectories), vars(session.spending.usage))
 
 
-async def score_relevance(run: DataRun, candidates: CandidateStore, trajectories: TrajectoryReader) -> bool:
+async def score_relevance(
+    run: DataRun, candidates: CandidateStore, trajectories: TrajectoryReader, cost: CostEstimate
+) -> bool:
     """Score and write the relevance of all candidates; whether the judge has scored all."""
     args = run.args
-    searches = run.summary["candidates"]["searches"]
     if args.judge_url is None:
         print("relevance: no --judge-url, so a passage is relevant if an accepted answer stands in it")
         counts = f"{trajectories.with_steps:,} of {len(trajectories):,}"
@@ -221,7 +239,7 @@ async def score_relevance(run: DataRun, candidates: CandidateStore, trajectories
         figures = {"judge": None, "questions_with_steps": trajectories.with_steps}
         reason = "whose answer (yes, no, or no word) could stand in any passage: give --judge-url"
         run.summary["relevance"] = {"searches": scored, **figures}
-        run.print_missing("relevance", scored, 0, reason)
+        run.print_missing("relevance", StepCounts(scored, 0, {}), cost.rounds, reason)
         return True
     connection = args.model_dump(include={"retries", "timeout_s", "backoff_s", "trust_env"})
     with RelevanceScorer(args, candidates, run.step("relevance")) as relevance:
@@ -238,5 +256,6 @@ async def score_relevance(run: DataRun, candidates: CandidateStore, trajectories
         for outcome, count in sorted(judge.counts.items()):
             print(f"  requests to the judge that were {outcome}: {count:,}")
     run.summary["relevance"] = {"searches": scored, **figures}
-    run.print_missing("relevance", scored, searches - scored, "")
+    counts = StepCounts(scored, cost.rounds - scored, vars(tape.usage))
+    run.print_missing("relevance", counts, cost.rounds, "")
     return True

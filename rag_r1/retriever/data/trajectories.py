@@ -17,15 +17,15 @@ from pathlib import Path
 from typing import Any
 
 from rag_r1.agent import Trajectory, Turn, UnknownTokenError
-from rag_r1.agent.records import RecordError, trajectory_of
+from rag_r1.agent.records import trajectory_of
 from rag_r1.config.agent_setup import AgentSetup
 from rag_r1.data.rows import step_answers_of
 from rag_r1.evaluation.condition_run import TRAJECTORIES
 from rag_r1.io.bounded_json import limited_lines, read_json_line
 from rag_r1.retriever.data.rounds import PlayedTrajectory, SearchRound, searches_of
 from rag_r1.runs.errors import RunError
-from rag_r1.runs.folder import EpisodeOutcome
-from rag_r1.runs.response_cache import Usage
+from rag_r1.runs.folder import JOURNAL, EpisodeOutcome
+from rag_r1.runs.response_cache import EXCHANGES, Usage
 
 #: Why trajectories are left out.
 REASONS = {
@@ -35,7 +35,7 @@ REASONS = {
     "call_failed": "a call of it failed, which cannot be played back",
 }
 #: What is raised for a line that is no record.
-_WRONG = (RecordError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
+_WRONG = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 
 
 class TrajectoryReader:
@@ -49,7 +49,7 @@ class TrajectoryReader:
     def __init__(self, run: Path, setup: AgentSetup, steps: Mapping[str, Sequence[str]] | None = None):
         self.path = run / TRAJECTORIES / "records.jsonl"
         self._setup, self._steps = setup, steps or {}
-        self._tape = _CachedResponses(run / "journal" / "exchanges.ndjson")
+        self._tape = _CachedResponses(run / JOURNAL / EXCHANGES)
         #: Of the run, as its endpoint counted.
         self.usage = self._tape.usage
         self.left_out: Counter[str] = Counter()

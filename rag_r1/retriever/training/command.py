@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 
 from rag_r1.config.recipes import RecipeError
-from rag_r1.corpus.reader import CorpusError
+from rag_r1.io.errors import DataError
 from rag_r1.options.argument_values import ArgumentsError
 from rag_r1.options.command_exit import CommandError, command_main
 from rag_r1.retriever.training.options import read_options
@@ -30,7 +30,7 @@ gets the same settings, and serve that with rag_r1.retriever.agentic_input=true:
 """
 
 
-@command_main(RunError, CorpusError, OSError)
+@command_main(RunError, DataError, OSError)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit status."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)

@@ -77,7 +77,7 @@ def load(
     `ranked`: the loss reads the order of a row's passages by LR, so each row must have one.
 
     Raises RunError, with file and line, for a row that cannot be used, and for passages that the corpus
-    does not have; CorpusError if the corpus cannot be read.
+    does not have; DataError if the corpus cannot be read.
     """
     training_rows = list(_rows(rows, settings, negatives, ranked))
     if not training_rows:

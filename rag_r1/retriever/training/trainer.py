@@ -48,7 +48,7 @@ _STATE = "trainer_state.json"
 
 
 def train(options: TrainOptions) -> Path:
-    """Train, or go on; returns the folder of the model. Raises RunError, and CorpusError."""
+    """Train, or go on; returns the folder of the model. Raises RunError, and DataError."""
     args = training_arguments(options)
     is_main = args.process_index == 0
     from_index = settings_of_index(options.index) if options.index else {}

@@ -24,10 +24,11 @@ from starlette.responses import Response
 
 from rag_r1.agent import Tool, Trajectory
 from rag_r1.agent.interfaces import call_tool
+from rag_r1.io.errors import TooLargeError
 from rag_r1.protocols import Document, Failure
 from rag_r1.protocols.retriever_query import CallContext, Context
 from rag_r1.serving.middleware import RequestError, WholeBodyMiddleware
-from rag_r1.tools.mcp.limits import McpLimitError, check_message
+from rag_r1.tools.mcp.limits import check_message
 
 #: Sources of an answer, at most.
 _MOST_SOURCES = 20
@@ -147,7 +148,7 @@ def _check_body(body: bytes) -> None:
     """Refuse what the package mcp would make too many objects of, on the event loop."""
     try:
         if len(body) > _MOST_BYTES:
-            raise McpLimitError(f"a message has more than {_MOST_BYTES >> 20} MiB")
+            raise TooLargeError(f"a message has more than {_MOST_BYTES >> 20} MiB")
         check_message(body)
-    except McpLimitError as error:
+    except TooLargeError as error:
         raise RequestError(413, "too_large", str(error)) from None

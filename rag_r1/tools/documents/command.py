@@ -9,6 +9,7 @@ from pathlib import Path
 from rag_r1.io.terminal_text import terminal_text
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, argument, read_arguments
+from rag_r1.options.settings_file import recorded_settings
 from rag_r1.runs.errors import RunError
 from rag_r1.tools.documents.corpus import index_folder
 from rag_r1.tools.documents.parsers import READERS
@@ -39,7 +40,8 @@ class DocumentsArguments(Arguments):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit status."""
     args = read_arguments(DocumentsArguments, arguments, prog="rag-r1 documents", description=_DESCRIPTION)
-    corpus = index_folder(args.folder, args.out, not args.no_progress, skip_bad_files=args.skip_bad_files)
+    with recorded_settings("rag-r1 documents", args):
+        corpus = index_folder(args.folder, args.out, not args.no_progress, skip_bad_files=args.skip_bad_files)
     with corpus.open("rb") as lines:
         print(f"{sum(1 for _ in lines):,} passages: {terminal_text(str(corpus), 4000)}")
     return 0

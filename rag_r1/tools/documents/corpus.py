@@ -31,21 +31,15 @@ from typing import Any
 
 from tqdm import tqdm
 
-from rag_r1.io.atomic_files import atomic_file, write_text
+from rag_r1.io.atomic_files import atomic_file
+from rag_r1.io.errors import DataError
 from rag_r1.io.terminal_text import terminal_text
 from rag_r1.protocols.actions import well_formed
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.lock import hold_lock
-from rag_r1.tools.documents.parsers import (
-    READERS,
-    DocumentText,
-    FileReadError,
-    ReadLimitError,
-    Section,
-    read_ahead,
-    read_document,
-    workers,
-)
+from rag_r1.runs.state_file import StateFile
+from rag_r1.sandbox.worker_pool import LimitError
+from rag_r1.tools.documents.parsers import READERS, DocumentText, Section, read_ahead, read_document, workers
 
 logger = logging.getLogger(__name__)
 
@@ -81,14 +75,14 @@ def index_folder(folder: Path, out: Path, progress: bool = True, *, skip_bad_fil
         "pypdf": find_spec("pypdf") is not None,
         "files": _fingerprint(folder, files),
     }
-    corpus, note = out / CORPUS, out / MADE_FROM
+    corpus, note = out / CORPUS, StateFile(out / MADE_FROM, made_from)
     with hold_lock(out, None, name=".lock"):
-        if corpus.is_file() and _read_note(note) == made_from:
+        if corpus.is_file() and note.read(dict) is not None:
             return corpus
-        note.unlink(missing_ok=True)
+        note.remove()
         with atomic_file(corpus) as part:
             _write(folder, files, part, progress, skip_bad_files)
-        write_text(note, json.dumps(made_from))
+        note.write()
     return corpus
 
 
@@ -113,7 +107,7 @@ def document_files(folder: Path) -> list[Path]:
 
 def passages_of(name: str, path: Path, document: DocumentText | None = None) -> Iterator[dict[str, Any]]:
     """The passages of a file that is called `name`, whose text may have been read already. Raises
-    FileReadError, or OSError."""
+    DataError, or OSError."""
     document = document or read_document(path)
     title = document.title or path.stem
     numbers: dict[int | None, int] = {}
@@ -182,9 +176,9 @@ def _rows(folder: Path, files: list[Path], progress: bool, bad: list[str]) -> It
                 name = _name(reading.path.relative_to(folder))
                 try:
                     rows = list(passages_of(name, reading.path, reading.document()))
-                except (FileReadError, OSError) as error:
+                except (DataError, OSError) as error:
                     bad.append(terminal_text(f"{name}: {error}", _SHOWN))
-                    stopped += isinstance(error, ReadLimitError)
+                    stopped += isinstance(error.__cause__, LimitError)
                     if stopped == _NAMED:
                         listed = "".join(f"\n  {line}" for line in bad[-_NAMED:])
                         raise RunError(
@@ -209,10 +203,3 @@ def _fingerprint(folder: Path, files: list[Path]) -> str:
 def _name(path: Path) -> str:
     """A relative path as text; bytes that are not UTF-8 are written as escapes."""
     return os.fsencode(path.as_posix()).decode("utf-8", "backslashreplace")
-
-
-def _read_note(note: Path) -> Any:
-    try:
-        return json.loads(note.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return None

@@ -7,7 +7,7 @@ scripts, styles and comments are left out, nothing is fetched, and no markup sur
 HTML and PDF are read by a worker with limits of processor time and memory (rag_r1/sandbox/documents.py), for
 a small file can take for ever to parse. Plain text and Markdown cannot, and are read here.
 
-A file that cannot be read raises `FileReadError`, which says why and what to do. PDFs need pypdf
+A file that cannot be read raises `DataError`, which says why and what to do. PDFs need pypdf
 (`pip install 'rag-r1[documents]'`). Scanned pages have no text: run OCR over them first.
 """
 
@@ -21,11 +21,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from rag_r1.io.errors import DataError
 from rag_r1.sandbox.documents import (
     MAX_CHARS,
     MAX_SECTIONS,
     DocumentText,
-    FileReadError,
     Section,
     decode_text,
     html_text,
@@ -39,8 +39,7 @@ __all__ = [
     "READERS",
     "PendingDocument",
     "Section",
-    "ReadLimitError",
-    "FileReadError",
+    "DataError",
     "html_text",
     "read_ahead",
     "read_document",
@@ -69,12 +68,8 @@ _TOGETHER, _SMALL_BYTES, _AHEAD = 32, 64 << 10, 4
 workers = WorkerPool()
 
 
-class ReadLimitError(FileReadError):
-    """A file at which the reader exceeded its limits."""
-
-
 def read_document(path: Path) -> DocumentText:
-    """The text of a file. Raises FileReadError, and OSError if it cannot be opened."""
+    """The text of a file. Raises DataError, and OSError if it cannot be opened."""
     return PendingDocument(path).document()
 
 
@@ -153,13 +148,13 @@ class PendingDocument:
         self.path, self.ending, self._batch = path, path.suffix.lower(), batch
 
     def document(self) -> DocumentText:
-        """The text. Raises FileReadError, and OSError if the file cannot be opened."""
+        """The text. Raises DataError, and OSError if the file cannot be opened."""
         if self.ending in _PARSED:
             return self._parsed()
         if self.ending not in READERS:
-            raise FileReadError(f"its name must end in one of {', '.join(READERS)}")
+            raise DataError(f"its name must end in one of {', '.join(READERS)}")
         if self._size() > 4 * (MAX_CHARS + 1):  # more than UTF-8 or UTF-16 need
-            raise FileReadError(f"its text has more than {MAX_CHARS:,} characters: split it")
+            raise DataError(f"its text has more than {MAX_CHARS:,} characters: split it")
         document = within_limits(DocumentText("", [Section(decode_text(self.path.read_bytes()))]))
         return document if self.ending == ".txt" else _markdown(document.sections[0].text)
 
@@ -170,13 +165,13 @@ class PendingDocument:
     def _size(self) -> int:
         size = self.path.stat().st_size
         if size > MAX_FILE_BYTES:
-            raise FileReadError(f"it has more than {MAX_FILE_BYTES >> 20} MiB: split it")
+            raise DataError(f"it has more than {MAX_FILE_BYTES >> 20} MiB: split it")
         return size
 
     def _parsed(self) -> DocumentText:
         kind, value = (self._batch and self._batch.found(self)) or self._read_alone()
         if kind:
-            raise OSError(value) if kind == "OSError" else FileReadError(value)
+            raise OSError(value) if kind == "OSError" else DataError(value)
         title, sections = value
         return DocumentText(title, [Section(*one) for one in sections])
 
@@ -185,7 +180,7 @@ class PendingDocument:
             job = [self.named(), self.ending]
             return "", workers.call("rag_r1.sandbox.documents:read", job, _limits(self._size()))
         except LimitError as error:
-            raise ReadLimitError(f"{error}: split it or save it in another format") from None
+            raise DataError(f"{error}: split it or save it in another format") from error
         except JobError as error:
             return error.kind, str(error)
 
@@ -198,7 +193,7 @@ def _limits(size: int) -> JobLimits:
 def _markdown(text: str) -> DocumentText:
     """Sections begin at headings, except those inside a fenced block of code."""
     if sum(map(text.count, _LINE_ENDS)) > MAX_LINES:
-        raise FileReadError(f"it has more than {MAX_LINES:,} lines: split it")
+        raise DataError(f"it has more than {MAX_LINES:,} lines: split it")
     sections: list[tuple[str, list[str]]] = [("", [])]
     fence = None
     for line in text.splitlines():
@@ -208,7 +203,7 @@ def _markdown(text: str) -> DocumentText:
         heading = None if fence else _HEADING.fullmatch(line)
         if heading:
             if len(sections) == MAX_SECTIONS:
-                raise FileReadError(f"it has more than {MAX_SECTIONS:,} sections: split it")
+                raise DataError(f"it has more than {MAX_SECTIONS:,} sections: split it")
             sections.append((one_line(_without_closing_marks(heading[1])), []))
         else:
             sections[-1][1].append(line)

@@ -22,9 +22,10 @@ from mcp.client import Client
 from mcp.shared.exceptions import MCPError
 from mcp_types import CONNECTION_CLOSED, REQUEST_TIMEOUT
 
+from rag_r1.io.errors import DataError
 from rag_r1.io.terminal_text import terminal_text
 from rag_r1.system.child_processes import bind_to_parent
-from rag_r1.tools.argument_validator import ArgumentValidator, InvalidSchemaError
+from rag_r1.tools.argument_validator import ArgumentValidator
 from rag_r1.tools.mcp.server_output import limit_logs
 from rag_r1.tools.mcp.streams import BoundedTransport, CloseReason, http_streams, stdio_streams
 from rag_r1.tools.mcp.tool import McpFailure, McpOptions, environment_of, token_of
@@ -174,7 +175,7 @@ class McpConnection:
             if name not in self._checks:
                 self._checks[name] = ArgumentValidator(self._schemas[name], foreign=True)
             return await self._checks[name].checked(arguments)
-        except InvalidSchemaError as error:
+        except DataError as error:
             raise McpFailure(f"the server's schema of {name!r} is no JSON schema: {error}") from None
 
     def wait_closed(self, tell: Callable[[McpConnection], object]) -> None:

@@ -3,7 +3,7 @@
 A message of a few megabytes can hold a million values, for each of which the package makes several objects on
 the event loop. So a message's length, values and nesting are counted first, and so are messages and bytes in
 all: a server may send so much unasked, notifications of progress and of logs for instance, between two
-requests of ours. What is beyond these limits raises `McpLimitError`; streams.py says what follows from
+requests of ours. What is beyond these limits raises `TooLargeError`; streams.py says what follows from
 it.
 """
 
@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import codecs
 
-from rag_r1.io.bounded_json import JsonLimitError, check_json
+from rag_r1.io.bounded_json import check_json
+from rag_r1.io.errors import TooLargeError
 
 #: Longest message, in bytes.
 MAX_MESSAGE_BYTES = 8 << 20
@@ -23,19 +24,15 @@ MAX_MESSAGES, MAX_BYTES = 10_000, 64 << 20
 _MAX_FIELD_BYTES = 4096
 
 
-class McpLimitError(Exception):
-    """A server has sent more than is read; the message says what."""
-
-
 def check_message(data: bytes) -> None:
-    """Raises McpLimitError for a JSON text of too many bytes, values or levels. Takes time linear in the
+    """Raises TooLargeError for a JSON text of too many bytes, values or levels. Takes time linear in the
     bytes."""
     if len(data) > MAX_MESSAGE_BYTES:
-        raise McpLimitError(f"a message has more than {MAX_MESSAGE_BYTES >> 20} MiB")
+        raise TooLargeError(f"a message has more than {MAX_MESSAGE_BYTES >> 20} MiB")
     try:
         check_json(data, MAX_VALUES, MAX_DEPTH)
-    except JsonLimitError as error:
-        raise McpLimitError(f"a message{str(error).removeprefix('it')}") from None
+    except TooLargeError as error:
+        raise TooLargeError(f"a message{str(error).removeprefix('it')}") from None
 
 
 class TrafficAllowance:
@@ -49,17 +46,17 @@ class TrafficAllowance:
         self._messages, self._bytes = MAX_MESSAGES, MAX_BYTES
 
     def spend(self, size: int, messages: int = 0) -> None:
-        """Raises McpLimitError."""
+        """Raises TooLargeError."""
         self._messages -= messages
         self._bytes -= size
         if self._messages < 0 or self._bytes < 0:
-            raise McpLimitError(
+            raise TooLargeError(
                 f"more than {MAX_MESSAGES:,} messages or {MAX_BYTES >> 20} MiB for one request"
             )
 
 
 class LineSplitter:
-    """Cuts what arrives into lines. Raises McpLimitError for one that is too long."""
+    """Cuts what arrives into lines. Raises TooLargeError for one that is too long."""
 
     def __init__(self) -> None:
         self._parts: list[bytes] = []
@@ -74,7 +71,7 @@ class LineSplitter:
         self._parts.append(rest)
         self._size += len(rest)
         if self._size > MAX_MESSAGE_BYTES:
-            raise McpLimitError(f"a message has more than {MAX_MESSAGE_BYTES >> 20} MiB")
+            raise TooLargeError(f"a message has more than {MAX_MESSAGE_BYTES >> 20} MiB")
         return complete
 
 
@@ -87,15 +84,15 @@ class EventSplitter:
         self._size = 0
 
     def line(self, line: bytes) -> None:
-        """The next line; an empty one ends the event. Raises McpLimitError."""
+        """The next line; an empty one ends the event. Raises TooLargeError."""
         line = line.removeprefix(codecs.BOM_UTF8)
         if line.startswith(b"data:"):
             self._data.append(line[5:])
             self._size += len(line)
             if self._size > MAX_MESSAGE_BYTES:
-                raise McpLimitError(f"a message has more than {MAX_MESSAGE_BYTES >> 20} MiB")
+                raise TooLargeError(f"a message has more than {MAX_MESSAGE_BYTES >> 20} MiB")
         elif len(line) > _MAX_FIELD_BYTES:
-            raise McpLimitError(f"an event has a line of more than {_MAX_FIELD_BYTES} bytes that is no data")
+            raise TooLargeError(f"an event has a line of more than {_MAX_FIELD_BYTES} bytes that is no data")
         elif not line:
             self._allowance.spend(0, 1)
             check_message(b"\n".join(self._data))

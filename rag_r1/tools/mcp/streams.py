@@ -24,11 +24,11 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCRequest, JSONRPCResponse, jsonrpc_message_adapter
 
+from rag_r1.io.errors import TooLargeError
 from rag_r1.tools.mcp.limits import (
     MAX_MESSAGE_BYTES,
     EventSplitter,
     LineSplitter,
-    McpLimitError,
     TrafficAllowance,
     check_message,
 )
@@ -94,7 +94,7 @@ async def _read(process: Process, arrived: Any, allowance: TrafficAllowance, rea
                             allowance.spend(0, 1)
                             check_message(line)
                             await arrived.send(_message(line))
-                except McpLimitError as error:
+                except TooLargeError as error:
                     reason.why = f"it was ended, since the server sent too much: {error}"
         with anyio.CancelScope(shield=True):
             while True:
@@ -217,9 +217,9 @@ class _BoundedBody(httpx2.AsyncByteStream):
                 body.append(chunk)
                 size += len(chunk)
                 if size > MAX_MESSAGE_BYTES:
-                    raise McpLimitError(f"a message has more than {MAX_MESSAGE_BYTES >> 20} MiB")
+                    raise TooLargeError(f"a message has more than {MAX_MESSAGE_BYTES >> 20} MiB")
             check_message(b"".join(body))
-        except McpLimitError as error:
+        except TooLargeError as error:
             raise httpx2.StreamError(f"the server sent too much: {error}") from None
         yield b"".join(body)
 
@@ -246,6 +246,6 @@ class _BoundedEvents(_BoundedBody):
             last = lines.feed(b"\n")
             event.line(last[0])
             event.line(b"")
-        except McpLimitError as error:
+        except TooLargeError as error:
             raise httpx2.SSEError(f"the server sent too much: {error}") from None
         yield last[0] + b"\n"

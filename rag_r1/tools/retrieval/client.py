@@ -28,8 +28,9 @@ from typing import Any
 
 import aiohttp
 
-from rag_r1.io.bounded_aiohttp import BodyTooLargeError, bounded_session, read_body
+from rag_r1.io.bounded_aiohttp import bounded_session, read_body
 from rag_r1.io.bounded_json import read_json
+from rag_r1.io.errors import TooLargeError
 from rag_r1.io.retry import RetryPolicy, is_transient, retry_after
 from rag_r1.options.declare import options_from
 from rag_r1.protocols import Document, Failure
@@ -248,7 +249,7 @@ class RetrievalClient(SearchTool):
         async with self._connected().get(address, allow_redirects=False) as response:
             try:
                 return response.status, await read_body(response, MAX_READY_BYTES)
-            except BodyTooLargeError:
+            except TooLargeError:
                 return response.status, b""  # it describes no server
 
     async def _ask(self, queries: list[str]) -> list[list[Document] | str]:

@@ -12,9 +12,10 @@ from rag_r1.agent import TokenizerCodec
 from rag_r1.config.agent_setup import for_tokenizer, tool_schemas
 from rag_r1.config.schema import RagR1Config
 from rag_r1.io.bounded_json import read_json_file
+from rag_r1.io.errors import DataError
 from rag_r1.options.problems import Problem, error, first_line, is_unset, plain, problem_of_fault
 from rag_r1.protocols import ChatTemplateError, Protocol
-from rag_r1.sandbox.chat_template import ChatLimitError, refuse_endless_files, refuse_endless_template
+from rag_r1.sandbox.chat_template import refuse_endless_files, refuse_endless_template
 
 
 def check_model(
@@ -49,7 +50,7 @@ def check_model(
         return None, [error(key, text, f"set {section}.custom_chat_template")]
     try:
         refuse_endless_template(tokenizer)
-    except ChatLimitError as fault:
+    except DataError as fault:
         return None, [error(key, str(fault), f"set {section}.custom_chat_template, or use another model")]
     return tokenizer, []
 

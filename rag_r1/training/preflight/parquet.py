@@ -19,8 +19,9 @@ import pyarrow.parquet as pq
 from tqdm import tqdm
 
 from rag_r1.data.rows import COLUMNS_READ, REQUIRED_COLUMNS, QuestionRow, read_rows, row_fault, usable_prompt
+from rag_r1.io.errors import DataError
 from rag_r1.options.problems import Problem, error, warning
-from rag_r1.sandbox.parquet import ParquetLimitError, check_parquet
+from rag_r1.sandbox.parquet import check_parquet
 
 #: Most prompts of a file that are tokenised.
 TOKENISED = 4000
@@ -71,7 +72,7 @@ def column_problems(path: str) -> list[Problem]:
         return [error(path, "there is no such file", remedy)]
     try:
         check_parquet(path, COLUMNS_READ)
-    except ParquetLimitError as fault:
+    except DataError as fault:
         text, _, remedy = str(fault).removeprefix(f"{path}: ").rpartition(": ")
         return [error(path, text, remedy)]
     try:

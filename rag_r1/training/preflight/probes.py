@@ -14,8 +14,9 @@ from omegaconf import DictConfig, OmegaConf
 from rag_r1.config.schema import SHOW_PASSAGES, RagR1Config
 from rag_r1.data.evidence import GoldEvidence
 from rag_r1.data.rows import QuestionRow, read_rows
+from rag_r1.io.errors import DataError
 from rag_r1.options.problems import Problem, error
-from rag_r1.probes.passages import HOW_TO_MAKE, Passages, PassagesError, read_passages
+from rag_r1.probes.passages import HOW_TO_MAKE, Passages, read_passages
 from rag_r1.probes.probes import NEED_GOLD, NEED_PASSAGES, applies, enough_random, topk_of
 from rag_r1.training.preflight.data import files_of
 
@@ -54,8 +55,9 @@ def _passages(settings: RagR1Config) -> tuple[Passages | None, list[Problem]]:
         return (None if any(probe in SHOW_PASSAGES for probe in settings.probes) else Passages()), []
     try:
         return read_passages(settings.probe_passages), []
-    except PassagesError as problem:
-        return None, [error(_FILE, problem.what, problem.remedy)]
+    except DataError as fault:
+        text, _, remedy = str(fault).rpartition(": ")
+        return None, [error(_FILE, text, remedy)]
 
 
 def _check_rows(config: DictConfig, settings: RagR1Config, passages: Passages | None) -> Iterator[Problem]:

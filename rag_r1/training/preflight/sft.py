@@ -12,8 +12,8 @@ from pathlib import Path
 from omegaconf import DictConfig, ListConfig
 from tqdm import tqdm
 
-from rag_r1.data.errors import DataError
 from rag_r1.data.sft_rows import SftRow, SftTokens, protocol_of_rows, read_sft_rows
+from rag_r1.io.errors import DataError
 from rag_r1.options.problems import PreflightReport, Problem, error, is_unset, plain, warning
 from rag_r1.training.preflight.cluster import gpu_count
 from rag_r1.training.preflight.model import check_model, check_tags
@@ -84,7 +84,7 @@ def _check_lengths(
     bar = tqdm(longest, desc=f"data.{key}", unit="row", mininterval=5, disable=len(longest) < COUNTED)
     try:
         most = max((len(tokens(row).ids) for row in bar), default=0)
-    except (DataError, ValueError) as fault:
+    except ValueError as fault:
         yield error(f"data.{key}", str(fault), "make the data with this model's tokenizer")
         return
     if rows:

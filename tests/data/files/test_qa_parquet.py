@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rag_r1.data.errors import DataError
 from rag_r1.data.files.qa_parquet import make_rows, make_splits, question_key, write_splits
 from rag_r1.data.files.questions import Question, QuestionFile
 from rag_r1.data.rows import QuestionRow
+from rag_r1.io.errors import DataError
 from rag_r1.protocols import load_protocol
 from rag_r1.rewards import as_golds
 

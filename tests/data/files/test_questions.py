@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rag_r1.data.errors import DataError
 from rag_r1.data.files.bad_rows import NAMED
 from rag_r1.data.files.questions import Question, collect, parse_row, read_file
+from rag_r1.io.errors import DataError
 
 ROWS = [
     {"question": "Who?", "golden_answers": "Ada"},  # RAG-R1

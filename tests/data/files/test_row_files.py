@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rag_r1.data.errors import DataError
 from rag_r1.data.files.questions import Question, read_file
 from rag_r1.data.files.row_files import open_rows
+from rag_r1.io.errors import DataError
 
 QUESTIONS = [
     Question("Who?", ("Ada", "A. L., Countess"), "7"),

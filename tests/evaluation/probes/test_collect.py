@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rag_r1.corpus.reader import Corpus, CorpusError
+from rag_r1.corpus.reader import Corpus
 from rag_r1.data.evidence import GoldEvidence
 from rag_r1.evaluation.probes.collect import PAGE, find_passages, served_passages
-from rag_r1.probes.passages import Passages, PassagesError, read_passages
+from rag_r1.io.errors import DataError
+from rag_r1.probes.passages import Passages, read_passages
 from rag_r1.protocols import Document
 from rag_r1.runs.errors import RunError
 from tests.fakes.json_server import Asked, JsonStub
@@ -74,7 +75,7 @@ def test_a_scan_that_was_killed_goes_on_and_finds_the_same(corpus, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         find_passages(Killed([corpus]), wanted, state, random=9, save_every=20, progress=False)
     assert json.loads(state.read_text())["place"][2] == 40
-    with pytest.raises(PassagesError, match="interrupted"):
+    with pytest.raises(DataError, match="interrupted"):
         read_passages(state)
     assert collected(corpus, state, *wanted, random=9) == whole
     assert collected(corpus, state, *wanted, random=9) == whole, "a finished scan is read from its file"
@@ -92,14 +93,14 @@ def test_bad_rows_are_refused_and_the_file_is_unfinished_until_they_are_left_out
     path, out = tmp_path / "bad.jsonl", tmp_path / "out.json"
     path.write_text('{"id": "1", "contents": "a"}\n{\n')
     options = {"random": 5, "progress": False}
-    with pytest.raises(CorpusError, match="1 bad row: .*bad.jsonl, line 2: .*--skip-bad-rows"):
+    with pytest.raises(DataError, match="1 bad row: .*bad.jsonl, line 2: .*--skip-bad-rows"):
         find_passages(Corpus([path]), [], out, **options)
-    with pytest.raises(PassagesError, match="refused"):
+    with pytest.raises(DataError, match="refused"):
         read_passages(out)
     passages, bad = find_passages(Corpus([path]), [], out, skip_bad_rows=True, **options)
     assert bad.count == 1 and "bad.jsonl, line 2" in bad.first[0], "counted once"
     assert passages.pool == [Document("1", "a")] == read_passages(out).pool
-    with pytest.raises(CorpusError, match="1 bad row"):
+    with pytest.raises(DataError, match="1 bad row"):
         find_passages(Corpus([path]), [], out, **options)
     assert read_passages(out) == passages, "what was finished stays so"
 

@@ -16,7 +16,8 @@ from rag_r1.corpus.reader import Corpus
 from rag_r1.data.evidence import GoldEvidence
 from rag_r1.data.rows import QuestionRow, write_rows
 from rag_r1.evaluation.probes.collect import find_passages
-from rag_r1.probes.passages import PassagesError, read_passages
+from rag_r1.io.errors import DataError
+from rag_r1.probes.passages import read_passages
 
 ROOT = Path(__file__).parents[3]
 CORPUS = [{"id": str(i), "contents": f'"Page {i // 2}"\ntext {i}'} for i in range(40)]
@@ -81,7 +82,7 @@ def test_the_random_passages_depend_on_the_seed_and_a_second_run_changes_nothing
 def test_a_bad_row_of_the_corpus_is_refused_unless_it_is_left_out(run, tmp_path):
     status, _, error = run(bad="{\n")
     assert status == 1 and "corpus.jsonl, line 1: not JSON" in error and "--skip-bad-rows" in error
-    with pytest.raises(PassagesError):
+    with pytest.raises(DataError):
         read_passages(tmp_path / "passages.json")
     status, printed, error = run("--skip-bad-rows")
     assert status == 0 and "random passages: 40" in printed

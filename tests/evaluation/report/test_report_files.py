@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from rag_r1.data.errors import DataError
 from rag_r1.evaluation.report.report import main
 from rag_r1.evaluation.report.run_table import read_run
+from rag_r1.io.errors import DataError
 from rag_r1.protocols import Document
 from rag_r1.runs.errors import RunError
 from tests.evaluation.finished_runs import card, record, write_run

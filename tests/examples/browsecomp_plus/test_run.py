@@ -23,7 +23,7 @@ from examples.browsecomp_plus.run import (
     write_runs,
 )
 from rag_r1.agent import Trajectory, Turn
-from rag_r1.agent.records import RecordError
+from rag_r1.io.errors import DataError
 from rag_r1.protocols import Document
 from rag_r1.runs.errors import RunError
 from rag_r1.tools.retrieval.local_server import build_index, retrieval_process
@@ -114,7 +114,7 @@ def test_the_benchmarks_id_is_found_in_a_records(record_id):
 
 def test_each_question_may_occur_once(tmp_path):
     twice = [run.to_dict() for run in (RUNS[0], RUNS[0])]
-    with pytest.raises(RecordError, match="second record"):
+    with pytest.raises(DataError, match="second record"):
         write_runs(twice, tmp_path)
 
 

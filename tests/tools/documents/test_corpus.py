@@ -3,15 +3,17 @@
 import importlib.util
 import json
 import os
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rag_r1.io.errors import DataError
 from rag_r1.runs.errors import RunError
 from rag_r1.tools.documents.command import main
 from rag_r1.tools.documents.corpus import index_folder, split_words
-from rag_r1.tools.documents.parsers import FileReadError, html_text, read_document
+from rag_r1.tools.documents.parsers import html_text, read_document
 from retrieval_server.folder.corpus import CorpusReader
 from tests.tools.made_documents import folder_of_documents, pdf
 
@@ -70,7 +72,7 @@ def test_passages_of_a_pdf_keep_their_page(tmp_path):
 )
 def test_a_pdf_without_text_is_named_with_the_reason_and_by_nothing_else(tmp_path, data, fault, caplog):
     (tmp_path / "x.pdf").write_bytes(data)
-    with pytest.raises(FileReadError, match=fault):
+    with pytest.raises(DataError, match=fault):
         read_document(tmp_path / "x.pdf")
     assert not caplog.records
 
@@ -128,6 +130,8 @@ def test_the_command_says_how_many_passages_it_wrote_or_what_is_wrong(tmp_path, 
     folder, out = str(folder_of_documents(tmp_path / "docs")), str(tmp_path / "out")
     assert main(["--folder", folder, "--out", out, "--no-progress"]) == 0
     assert capsys.readouterr().out == f"4 passages: {tmp_path / 'out' / 'corpus.jsonl'}\n"
+    assert main([f"@{out}/settings.yaml", "--out", f"{out}2"]) == 0
+    assert Path(f"{out}2/corpus.jsonl").read_bytes() == Path(f"{out}/corpus.jsonl").read_bytes()
     assert main(["--folder", out, "--out", out, "--no-progress"]) == 1
     assert "no file in it ends in one of .txt" in capsys.readouterr().err
 
@@ -140,7 +144,7 @@ MARKUP += "p h1 title script svg text &amp; <p> </p> <script> </script>".split()
 def test_any_markup_gives_text_or_is_named_as_unreadable(markup):
     try:
         document = html_text(f"<script>alert(1)</script><p>before</p>{markup}")
-    except FileReadError as error:
+    except DataError as error:
         assert "repair it" in str(error)
     else:
         report = "".join(section.heading + section.text for section in document.sections)
@@ -160,7 +164,7 @@ def test_a_heading_is_one_short_line_before_closing_marks_however_long_its_line(
 def test_a_page_with_an_encoding_of_no_page_is_named_like_other_bad_files(tmp_path, named):
     page = f'<meta charset="{named}"><p>{"a" * 100}.</p>'
     (tmp_path / "a.html").write_bytes(page.encode() + "é".encode())
-    with pytest.raises(FileReadError, match=f"not {named} text: convert it"):
+    with pytest.raises(DataError, match=f"not {named} text: convert it"):
         read_document(tmp_path / "a.html")
 
 

@@ -1,8 +1,10 @@
-"""The file of a judge's replies: shared by processes, and whole after whatever was done to it."""
+"""A cache that processes share, as the reward's judge has: whole after whatever was done to its file."""
 
 from __future__ import annotations
 
 import hashlib
+import inspect
+import json
 import logging
 import os
 import subprocess
@@ -14,28 +16,54 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rag_r1.rewards.judge_cache import ReplyCache
+from rag_r1.runs.response_cache import ResponseCache, Usage
 
 HERE = Path(__file__).resolve().parent
 
 
-def key(number: int) -> str:
-    return hashlib.sha256(str(number).encode()).hexdigest()
+class ReplyCache:
+    """Replies by number, in the file `judge.jsonl` of a folder."""
+
+    def __init__(self, folder: Path | None):
+        self.cache = ResponseCache.shared(None if folder is None else folder / "judge.jsonl")
+
+    def get(self, number: int) -> str | None:
+        line = self.cache.get("", 0, str(number).encode())
+        return None if line is None else line["answer"]["text"]
+
+    def put(self, number: int, reply: str) -> None:
+        self.cache.put("", 0, str(number).encode(), {"text": reply}, Usage(requests=1))
+
+    def close(self) -> None:
+        self.cache.close()
+
+
+def of_an_earlier_version(number: int, reply: str) -> str:
+    return json.dumps({"request": hashlib.sha256(str(number).encode()).hexdigest(), "reply": reply}) + "\n"
 
 
 def test_without_a_path_replies_are_known_as_long_as_the_object():
     cache = ReplyCache(None)
-    cache.put(key(1), "correct")
-    assert cache.get(key(1)) == "correct" and cache.get(key(2)) is None
-    assert ReplyCache(None).get(key(1)) is None
+    cache.put(1, "correct")
+    assert cache.get(1) == "correct" and cache.get(2) is None
+    assert ReplyCache(None).get(1) is None
 
 
 def test_what_another_has_appended_meanwhile_is_known(tmp_path):
-    first, second = ReplyCache(str(tmp_path)), ReplyCache(str(tmp_path / "judge.jsonl"))
-    first.put(key(1), "2")
-    assert second.get(key(1)) == "2"
-    second.put(key(2), "0")
-    assert first.get(key(2)) == "0"
+    first, second = ReplyCache(tmp_path), ReplyCache(tmp_path)
+    first.put(1, "2")
+    assert second.get(1) == "2"
+    second.put(2, "0")
+    assert first.get(2) == "0"
+
+
+def test_replies_of_an_earlier_version_are_known_and_those_of_now_are_appended(tmp_path):
+    file = tmp_path / "judge.jsonl"
+    file.write_text(of_an_earlier_version(1, "correct") + of_an_earlier_version(2, "0"))
+    first = ReplyCache(tmp_path)
+    first.put(2, "1")
+    for cache in (first, ReplyCache(tmp_path)):
+        assert [cache.get(number) for number in range(4)] == [None, "correct", "1", None]
 
 
 @contextmanager
@@ -59,24 +87,20 @@ def running(program: str, *each: tuple[object, ...]) -> Iterator[list[subprocess
 
 
 #: As in this module, whose own imports would take each process longer than its work.
-CACHE_AND_KEY = """
-import hashlib
+CACHE = f"""
 import sys
+from pathlib import Path
 
-from rag_r1.rewards.judge_cache import ReplyCache
+from rag_r1.runs.response_cache import ResponseCache, Usage
 
-
-def key(number):
-    return hashlib.sha256(str(number).encode()).hexdigest()
-
-
+{inspect.getsource(ReplyCache)}
 """
-APPEND = f"""{CACHE_AND_KEY}
-cache, first = ReplyCache(sys.argv[1]), int(sys.argv[2])
+APPEND = f"""{CACHE}
+cache, first = ReplyCache(Path(sys.argv[1])), int(sys.argv[2])
 print("ready", flush=True)
 input()
 for number in range(first, first + 200):
-    cache.put(key(number), str(number % 3))
+    cache.put(number, str(number % 3))
 """
 
 
@@ -87,8 +111,8 @@ def test_processes_that_append_at_the_same_time_lose_nothing(tmp_path):
             worker.stdin.write("go\n")
             worker.stdin.flush()
         assert [worker.wait(timeout=120) for worker in workers] == [0] * 4
-    cache = ReplyCache(str(tmp_path))
-    assert [cache.get(key(number)) for number in range(800)] == [str(number % 3) for number in range(800)]
+    cache = ReplyCache(tmp_path)
+    assert [cache.get(number) for number in range(800)] == [str(number % 3) for number in range(800)]
     # An empty line may stand between two: who sees the line of another half written begins a new one.
     assert sum(line != b"" for line in (tmp_path / "judge.jsonl").read_bytes().split(b"\n")) == 800
 
@@ -96,18 +120,26 @@ def test_processes_that_append_at_the_same_time_lose_nothing(tmp_path):
 def test_a_line_that_was_cut_off_is_skipped_and_costs_no_other(tmp_path, caplog):
     file = tmp_path / "judge.jsonl"
     for number in range(2):
-        ReplyCache(str(file)).put(key(number), "correct")
+        ReplyCache(file.parent).put(number, "correct")
     file.write_bytes(file.read_bytes()[:-10])
-    cache = ReplyCache(str(file))
-    assert cache.get(key(0)) == "correct" and cache.get(key(1)) is None
-    cache.put(key(2), "incorrect")
+    cache = ReplyCache(file.parent)
+    assert cache.get(0) == "correct" and cache.get(1) is None
+    cache.put(2, "incorrect")
     with caplog.at_level(logging.WARNING):
-        again = ReplyCache(str(file))
-    assert [again.get(key(number)) for number in range(3)] == ["correct", None, "incorrect"]
+        again = ReplyCache(file.parent)
+    assert [again.get(number) for number in range(3)] == ["correct", None, "incorrect"]
     assert "1 lines that cannot be read" in caplog.text and str(file) in caplog.text
 
 
-JUNK = [b"[[", b'{"request": 1}\n', b"5\n", b"\n\n", b"[]\n", b"\xff"]
+JUNK = [
+    b"[[",
+    b'{"request": 1}\n',
+    b'{"ask": "", "turn": 0, "sha256": "", "answer": [], "usage": {}}\n',
+    b"5\n",
+    b"\n\n",
+    b"[]\n",
+    b"\xff",
+]
 
 
 @given(
@@ -117,30 +149,30 @@ JUNK = [b"[[", b'{"request": 1}\n', b"5\n", b"\n\n", b"[]\n", b"\xff"]
 def test_the_last_reply_is_known_in_whatever_garbage_it_stands(tmp_path_factory, replies, junk):
     file = tmp_path_factory.mktemp("cache") / "judge.jsonl"
     expected: dict[int, str] = {}
-    writers = [ReplyCache(str(file)), ReplyCache(str(file))]
+    writers = [ReplyCache(file.parent), ReplyCache(file.parent)]
     for turn, (number, reply, other) in enumerate(replies):
         if turn < len(junk):
             with file.open("ab") as appended:
                 appended.write(junk[turn])
-        writers[other].put(key(number), reply)
+        writers[other].put(number, reply)
         expected[number] = reply
-    reader = ReplyCache(str(file))
-    assert {number: reader.get(key(number)) for number in expected} == expected
+    reader = ReplyCache(file.parent)
+    assert {number: reader.get(number) for number in expected} == expected
     for cache in (*writers, reader):
         cache.close()
 
 
-WRITE_TWO = f"""{CACHE_AND_KEY}
+WRITE_TWO = f"""{CACHE}
 import logging.handlers
 import resource
 
 told = logging.handlers.BufferingHandler(10)
 logging.getLogger("rag_r1").addHandler(told)
 resource.setrlimit(resource.RLIMIT_FSIZE, (50, resource.RLIM_INFINITY))  # room for half a line
-cache = ReplyCache(sys.argv[1])
+cache = ReplyCache(Path(sys.argv[1]))
 for number in range(2):
-    cache.put(key(number), "correct")
-assert cache.get(key(0)) == cache.get(key(1)) == "correct"
+    cache.put(number, "correct")
+assert cache.get(0) == cache.get(1) == "correct"
 for record in told.buffer:
     print(record.getMessage())
 """
@@ -151,8 +183,8 @@ def test_a_full_disk_costs_the_file_only_and_is_told_once(tmp_path):
         output, _ = worker.communicate(timeout=120)
         assert worker.returncode == 0
     [line] = output.splitlines()
-    assert line.endswith("further verdicts are kept for this run only") and str(tmp_path) in line
-    cache = ReplyCache(str(tmp_path))
-    assert cache.get(key(0)) is None
-    cache.put(key(1), "incorrect")
-    assert ReplyCache(str(tmp_path)).get(key(1)) == "incorrect"
+    assert line.endswith("further lines are kept for this run only") and str(tmp_path) in line
+    cache = ReplyCache(tmp_path)
+    assert cache.get(0) is None
+    cache.put(1, "incorrect")
+    assert ReplyCache(tmp_path).get(1) == "incorrect"
