@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,11 +20,15 @@ MODULES = [
 #: Merges a checkpoint's shards by another program, into a folder that it names when that has ended.
 ALLOWED = {("rag_r1/inference/checkpoints.py", what) for what in ("a text that is not atomic", "a rename")}
 LOCKS = {"lock_descriptor", "flock", "lockf", "FileLock", "SoftFileLock"}
+#: Only modules with one of these are parsed.
+TRACES = re.compile(
+    rf"{'|'.join(LOCKS)}|fcntl|filelock|\.rename|\.replace\(|\.write_|settings|overrides|and is now"
+)
 
 
 def own_ways(source: str) -> Iterator[str]:
     """What a module does by itself that the store does."""
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(ast.parse(source)) if TRACES.search(source) else ():
         match node:
             case ast.Call(func=ast.Attribute(value=ast.Name("os"), attr="replace" | "rename" | "renames")):
                 yield "a rename"
