@@ -49,13 +49,14 @@ def pytest_configure():
         signal.signal(signal.SIGTERM, lambda *_: pytest.exit("told to end by SIGTERM", 143))
 
 
-@pytest.fixture(autouse=True)
-def _sigterm_still_ends_the_test_run():
-    """A command under test may set its own handler; it must not outlive the test."""
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol():
+    """A command under test may set its own handler for SIGTERM; it must not outlive the test."""
     before = signal.getsignal(signal.SIGTERM)
-    yield
+    result = yield
     if signal.getsignal(signal.SIGTERM) is not before:
         signal.signal(signal.SIGTERM, before)
+    return result
 
 
 @pytest.fixture

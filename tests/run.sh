@@ -46,6 +46,8 @@ style() {
 # The tests need no network: models and data come with the project or from ../shared/data ($RAG_R1_DATA).
 # Idle OpenMP threads sleep, so that they leave the cores to the other process.
 export HF_HUB_OFFLINE=1 RAY_USAGE_STATS_ENABLED=0 OMP_WAIT_POLICY=passive
+# Each module is compiled once, not by every process that a test starts.
+unset PYTHONDONTWRITEBYTECODE
 
 results=$(mktemp -d "${TMPDIR:-/tmp}/rag-r1-tests.XXXXXX") || exit 1
 children=()

@@ -2,14 +2,15 @@
 
     python tests/shares.py RESULTS NAME front|back [pytest options]
 
-A share is a folder of tests; one with many files is divided evenly. The processes go through the same list,
-one from the front and the other from the back. Each takes a share by making a folder named after it in
-RESULTS/taken, which only one of them can do; so they end within about one share of each other, wherever they
-meet.
+A share is a folder of tests, or what HEAVY names of it; one with many files is divided evenly. The processes
+go through the same list, one from the front and the other from the back. Each takes a share by making a
+folder named after it in RESULTS/taken, which only one of them can do; so they end within about one share of
+each other, wherever they meet.
 
-The list begins with the folders whose imports cost most, veRL before all: the process at the back does not
-pay for what it does not come to. A process runs all of its shares itself, by one call of pytest each, so that
-what one imports is there for the next. Each leaves RESULTS/NAME-SHARE.xml and .status for tests/tally.py.
+The list begins with the tests whose imports cost most, veRL before all, then torch and transformers: the
+process at the back does not pay for what it does not come to. A process runs all of its shares itself, by one
+call of pytest each, so that what one imports is there for the next. Each leaves RESULTS/NAME-SHARE.xml and
+.status for tests/tally.py.
 
 Why not pytest-xdist, with `--dist loadfile`: each of its workers collects all files, whatever it then runs.
 Collecting the 6,600 unit tests takes 26 s of CPU, most of it for imports (veRL, torch, transformers);
@@ -26,26 +27,36 @@ from pathlib import Path
 
 import pytest
 
-#: Folders that import veRL, then those that import torch; all others follow.
-HEAVY = [
-    *"plugin recipes e2e chaos".split(),
-    *"training retriever sft iterate examples retrieval_server demo benchmarks agent protocols".split(),
-]
+#: Beginnings of paths: tests that import veRL, then those that import torch or transformers.
+HEAVY = """
+    plugin recipes e2e chaos
+    training/doctor training/preflight retriever sft examples demo benchmarks
+    retrieval_server/encode retrieval_server/indexing retrieval_server/search retrieval_server/cluster
+    retrieval_server/engine retrieval_server/test_determinism.py retrieval_server/folder/test_manifest.py
+    retrieval_server/server/test_app.py retrieval_server/server/test_reload.py
+    agent/tokens agent/test_chat_turns_episode.py agent/test_episode_properties.py
+    agent/test_hostile_faults.py protocols/test_chat_turns.py protocols/test_neutraliser.py
+    rollouts/test_chat_turns.py rollouts/test_checks.py evaluation/test_run_defaults.py
+    system/test_renamed_modules.py iterate/test_miniature.py training/test_recipe_table.py serving
+""".split()
 FILES_AT_MOST = 12
 
 
 def shares(tests: Path) -> dict[str, list[str]]:
     """The files of each share by its name, in the order of the list; each test file is in one of them."""
-    folders = defaultdict(list)
+    folders: dict[str, list[str]] = defaultdict(list)
+    places: dict[str, int] = {}
     for path in sorted(tests.rglob("test_*.py")):
-        inner = path.relative_to(tests).parts
-        folders[inner[0] if len(inner) > 1 else "tests"].append(str(path))
-
-    def weight(folder: str) -> tuple[int, str]:
-        return (HEAVY.index(folder) if folder in HEAVY else len(HEAVY), folder)
+        inner = path.relative_to(tests)
+        name = inner.parts[0] if len(inner.parts) > 1 else "tests"
+        place = next((i for i, begin in enumerate(HEAVY) if inner.is_relative_to(begin)), len(HEAVY))
+        if place < len(HEAVY) and HEAVY[place] != name:
+            name += "-heavy"
+        folders[name].append(str(path))
+        places[name] = min(place, places.get(name, place))
 
     by_name = {}
-    for folder in sorted(folders, key=weight):
+    for folder in sorted(folders, key=lambda name: (places[name], name)):
         files = folders[folder]
         parts = ceil(len(files) / FILES_AT_MOST)
         for part in range(parts):

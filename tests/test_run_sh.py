@@ -112,7 +112,10 @@ def test_every_file_of_tests_is_in_one_share():
 
 
 def test_shares_are_even_and_those_with_the_dearest_imports_come_first(tmp_path):
-    for folder, number in {"tools": 1, "chaos": 2, "plugin": 13, "evaluation/deep": 25, ".": 1}.items():
+    for folder, number in {
+        **{"tools": 1, "chaos": 2, "plugin": 13, "evaluation/deep": 25, ".": 1},
+        **{"retrieval_server/encode": 1, "retrieval_server/search": 1, "retrieval_server/web": 1},
+    }.items():
         (tmp_path / folder).mkdir(parents=True, exist_ok=True)
         for file in range(number):
             (tmp_path / folder / f"test_{file:02}.py").touch()
@@ -121,9 +124,11 @@ def test_shares_are_even_and_those_with_the_dearest_imports_come_first(tmp_path)
         ("plugin-1", 6),
         ("plugin-2", 7),
         ("chaos-1", 2),
+        ("retrieval_server-heavy-1", 2),
         ("evaluation-1", 8),
         ("evaluation-2", 8),
         ("evaluation-3", 9),
+        ("retrieval_server-1", 1),
         ("tests-1", 1),
         ("tools-1", 1),
     ]

@@ -60,8 +60,9 @@ def test_every_folder_with_modules_is_a_package_that_says_what_it_holds():
 
 def test_every_module_begins_with_a_sentence():
     def begins_well(path: Path) -> bool:
-        text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
-        paragraph = " ".join(text.split("\n\n")[0].split())
+        # By a pattern: parsing all modules takes half a second.
+        begin = re.match(r'(?:#.*\n|\s)*"""(.+?)(?:\n\n|""")', path.read_text(encoding="utf-8"), re.DOTALL)
+        paragraph = begin[1].strip() if begin else ""
         return bool(re.match(r"[A-Z`]|veRL|uvicorn", paragraph)) and paragraph[-1] in ".:`?"
 
     assert [str(path.relative_to(ROOT)) for path in MODULES if not begins_well(path)] == []

@@ -17,6 +17,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -172,9 +173,16 @@ def _content(path: Path) -> dict[str, Any]:
     such a file, when it is composed, is the better one. Raises RunError for a file on which Hydra's reader
     would end the process or fill memory."""
     try:
-        read = read_yaml(path)
+        state = path.stat()
+        read = _read(path.resolve(), state.st_mtime_ns, state.st_size)
     except YamlLimitError as error:
         raise RunError(f"{path}: {error}") from None
     except (OSError, YamlError):
         return {}
     return read if isinstance(read, dict) else {}
+
+
+@lru_cache(maxsize=256)
+def _read(path: Path, *state: int) -> Any:
+    """A YAML file in a state, read once: recipes are built on each other. Nobody changes what is returned."""
+    return read_yaml(path)

@@ -37,6 +37,8 @@ LOG = "server.log"
 UNKNOWN = "http://127.0.0.1:PORT"
 #: Seconds for an index to be loaded; one of many gigabytes takes minutes.
 _LOADING_S = 3600.0
+#: Before a reload is ordered again.
+_AGAIN_S = 1.0
 #: Keys that `/ready` and a manifest have in common.
 _COMPARED = ("passages", "corpus_sha256", "encoder", "separator", "max_length", "query_prefix")
 
@@ -95,7 +97,7 @@ class LoopServer(ExitStack):
             # A reload that an earlier start has ordered may still be under way.
             if answer.status_code != 409 or time.monotonic() > deadline:
                 break
-            time.sleep(1)
+            time.sleep(_AGAIN_S)
         if answer.status_code == 401:
             raise RunError(f"{self.url} requires a token: set the variable {TOKEN_VARIABLE}")
         if answer.status_code != 200:

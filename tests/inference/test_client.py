@@ -128,7 +128,7 @@ async def test_after_the_last_attempt_it_is_a_failure_of_the_engine(fault):
 
 
 async def test_an_answer_that_does_not_come_is_asked_for_again():
-    async with endpoint_of(lambda: None, lambda: says(), timeout_s=0.5) as (endpoint, server):
+    async with endpoint_of(lambda: None, lambda: says(), timeout_s=0.3) as (endpoint, server):
         reply, _ = await ask(endpoint)
         assert reply.text == "Rome" and len(server.bodies) == 2
     async with endpoint_of(lambda: None, timeout_s=0.2, retries=0) as (endpoint, _):
@@ -256,11 +256,11 @@ async def test_an_answer_that_drips_has_the_time_of_one_answer():
     app = web.Application()
     app.router.add_post("/v1/completions", drip)
     async with TestServer(app) as server:
-        options = EndpointOptions(str(server.make_url("/")), retries=1, timeout_s=0.3, backoff_s=0.0)
+        options = EndpointOptions(str(server.make_url("/")), retries=1, timeout_s=0.15, backoff_s=0.0)
         endpoint = Endpoint(options, CancelToken())
         for on_text in (None, lambda: lambda piece: None):
             exchanges = EpisodeClient("a", endpoint, ResponseCache(), on_text)
-            with pytest.raises(EngineFailure, match="no answer within 0.3 s"):
+            with pytest.raises(EngineFailure, match="no answer within 0.15 s"):
                 await exchanges.ask("/completions", {"max_tokens": 5}, read_chat, 5)
         await endpoint.close()
 

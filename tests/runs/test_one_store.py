@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -29,11 +30,15 @@ ALLOWED = {
 NAMES = {"provenance.json", "begun.json", "done.json", "exchanges.ndjson"}
 MARKERS = {"fingerprint", "made_from", "hash"}
 LOCKS = {"lock_descriptor", "flock", "lockf", "FileLock", "SoftFileLock"}
+#: Only modules with one of these are parsed.
+TRACES = re.compile(
+    rf"{'|'.join(LOCKS)}|fcntl|filelock|\.rename|\.replace\(|\.write_|settings|overrides|and is now"
+)
 
 
 def own_ways(source: str) -> Iterator[str]:
     """What a module does by itself that the store does."""
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(ast.parse(source)) if TRACES.search(source) else ():
         match node:
             case ast.Call(func=ast.Attribute(value=ast.Name("os"), attr="replace" | "rename" | "renames")):
                 yield "a rename"

@@ -14,12 +14,18 @@ from rag_r1.data.rows import QuestionRow, read_rows, write_rows
 from rag_r1.data.sft_rows import COLUMNS, read_sft_rows
 from rag_r1.io.errors import DataError
 from rag_r1.rollouts.requests import _is_data_set
+from rag_r1.sandbox import parquet_trial
 from rag_r1.sandbox.parquet import check_parquet
 from rag_r1.training.preflight.parquet import column_problems
 
-#: A text of 600 KiB that every row has: parquet stores it once.
-HUGE, ROWS = "x" * (600 << 10), 1024
+#: A text of 520 KiB that every row has: parquet stores it once.
+HUGE, ROWS = "x" * (520 << 10), 1024
 NAMED = r"row group 0, column '{}': .*: leave these rows or columns out"
+
+
+def read(path: Path) -> list:
+    with open_rows(path, ("question", "answer"), ()) as (_, rows):
+        return list(rows)
 
 
 def repeated(text: str) -> pa.Array:
@@ -34,15 +40,19 @@ def written(path: Path, **columns: pa.Array) -> Path:
     return path
 
 
-def test_a_text_that_all_rows_refer_to_is_refused_with_its_row_group_and_column(tmp_path):
-    path = written(tmp_path / "a.parquet", question=repeated(HUGE), answer=repeated("a"))
-    with pytest.raises(DataError, match=r"a\.parquet: " + NAMED.format("question")):
-        with open_rows(path, ("question", "answer"), ()) as (_, rows):
-            list(rows)
+def test_a_text_that_all_rows_refer_to_is_refused_with_its_row_group_and_column(tmp_path, monkeypatch):
+    monkeypatch.setattr(pa, "set_cpu_count", lambda count: None)
+    monkeypatch.setattr(parquet_trial, "MAX_BATCH_BYTES", 1 << 20)
+    path = written(tmp_path / "a.parquet", question=repeated("x" * 1100), answer=repeated("a"))
+    with pytest.raises(DataError, match="row group 0, column 'question': 1,024 rows .* than 1 MiB"):
+        parquet_trial.try_out(str(path), ["question", "answer"], ROWS)
 
 
 @pytest.mark.slow
-def test_so_it_is_in_a_data_set_and_its_preflight(tmp_path):
+def test_so_it_is_in_rows_and_a_data_set_and_its_preflight(tmp_path):
+    path = written(tmp_path / "b.parquet", question=repeated(HUGE), answer=repeated("a"))
+    with pytest.raises(DataError, match=r"b\.parquet: " + NAMED.format("question")):
+        read(path)
     info = pa.StructArray.from_arrays([repeated("id"), repeated(HUGE)], ["id", "question"])
     model = pa.StructArray.from_arrays([repeated("rule")], ["style"])
     path = written(tmp_path / "a.parquet", extra_info=info, reward_model=model)
@@ -64,12 +74,17 @@ def test_so_it_is_in_sft_rows_and_in_a_corpus(tmp_path):
         list(Corpus([path]).rows())
 
 
+def many_nulls() -> pa.Array:
+    return pa.ListArray.from_arrays(pa.array([0, 5_000_000], pa.int32()), pa.nulls(5_000_000, pa.string()))
+
+
 def test_a_list_of_millions_of_nulls_is_refused(tmp_path):
-    many = pa.ListArray.from_arrays(pa.array([0, 5_000_000], pa.int32()), pa.nulls(5_000_000, pa.string()))
-    path = written(tmp_path / "a.parquet", question=pa.array(["q"]), answer=many)
+    path = written(tmp_path / "a.parquet", question=pa.array(["q"]), answer=many_nulls())
     with pytest.raises(DataError, match=r"column 'answer': 1 rows have more than 2,000,000 values"):
         check_parquet(path, ["question", "answer"])
     check_parquet(path, ["question"])  # a column that is not read does no harm
+    with pytest.raises(DataError, match=r"a\.parquet: " + NAMED.format("answer")):
+        read(path)
 
 
 def test_very_many_columns_are_refused(tmp_path):
@@ -82,8 +97,7 @@ def test_what_is_no_parquet_is_left_to_its_reader(tmp_path):
     (tmp_path / "a.parquet").write_bytes(b"PAR1 no PAR1")
     check_parquet(tmp_path / "a.parquet", ["question"])
     with pytest.raises(DataError, match="not a parquet file"):
-        with open_rows(tmp_path / "a.parquet", ("question",), ()):
-            pass
+        read(tmp_path / "a.parquet")
 
 
 def test_an_honest_file_is_read_and_a_file_in_its_place_is_checked_again(tmp_path):
@@ -91,6 +105,6 @@ def test_an_honest_file_is_read_and_a_file_in_its_place_is_checked_again(tmp_pat
     row = QuestionRow("Who?", ("Ada",), ({"role": "user", "content": "Who?"},), "1", "train", "s", "p", 0)
     write_rows(path, [row])
     assert [QuestionRow.from_row(raw) for raw in read_rows(path)] == [row]
-    written(path, extra_info=repeated(HUGE))
+    written(path, extra_info=many_nulls())
     with pytest.raises(DataError):
         list(read_rows(path))

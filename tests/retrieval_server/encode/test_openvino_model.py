@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
@@ -29,7 +30,7 @@ TEXTS = ["ulm", "the river carries barges with timber", "trier is a town in the 
 OPTIONS = EncoderOptions()
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def openvino():
     try:
         return openvino_model._import_openvino()
@@ -37,9 +38,22 @@ def openvino():
         pytest.skip("left out: needs the extra `openvino`")
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def folder(make_bert):
     return make_bert("own-model", "mean")
+
+
+@pytest.fixture(scope="module")
+def cache(openvino, folder, tmp_path_factory):
+    """A cache with the conversion of ``folder`` to 8 bits."""
+    path = tmp_path_factory.mktemp("cache")
+    create(folder, "int8", path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def in_8_bits(folder, cache):
+    return create(folder, "int8", cache)
 
 
 def create(folder, dtype, cache):
@@ -82,17 +96,17 @@ def test_a_signal_is_handled_after_encoders_were_given_up(openvino, folder, tmp_
     assert run_python(ENCODES_AND_IS_TOLD_TO_END, folder, tmp_path / "cache") == "told\n"
 
 
-def test_8_bits_give_nearly_the_same_vectors_of_length_1(openvino, folder, tmp_path):
-    converted, torchs = create(folder, "int8", tmp_path), Encoder.create(str(folder), OPTIONS, "cpu")
-    results, exact = converted.encode_queries(TEXTS), torchs.encode_queries(TEXTS)
+def test_8_bits_give_nearly_the_same_vectors_of_length_1(folder, in_8_bits):
+    exact = Encoder.create(str(folder), OPTIONS, "cpu").encode_queries(TEXTS)
+    results = in_8_bits.encode_queries(TEXTS)
     cosines = (results * exact).sum(axis=1)
     assert (cosines > 0.98).all() and np.abs(results - exact).max() > 1e-5
     np.testing.assert_allclose(np.linalg.norm(results, axis=1), 1, atol=1e-6)
-    assert converted.section.passage_dtype == "int8"
+    assert in_8_bits.section.passage_dtype == "int8"
 
 
-def test_a_vector_in_8_bits_does_not_depend_on_neighbours_or_padding(openvino, folder, tmp_path):
-    encoder = create(folder, "int8", tmp_path)
+def test_a_vector_in_8_bits_does_not_depend_on_neighbours_or_padding(in_8_bits):
+    encoder = in_8_bits
     alone = np.concatenate([encoder.encode_queries([text]) for text in TEXTS])
     same_length = encoder.encode_queries([TEXTS[0], "kassel", TEXTS[0], *TEXTS])
     padded = encoder.encode_passages(TEXTS)  # to the longest of them
@@ -103,8 +117,8 @@ def test_a_vector_in_8_bits_does_not_depend_on_neighbours_or_padding(openvino, f
         np.testing.assert_array_equal(same_length[3:], alone)
 
 
-def test_the_guarantee_is_that_of_openvino(openvino, folder, tmp_path, monkeypatch):
-    encoder = create(folder, "int8", tmp_path)
+def test_the_guarantee_is_that_of_openvino(folder, cache, monkeypatch):
+    encoder = create(folder, "int8", cache)
     forward, sizes = openvino_model.OpenVinoTransformer.forward, []
 
     def other_digits_in_a_batch(self, **features):
@@ -146,18 +160,17 @@ def test_another_model_or_type_is_another_conversion_but_bfloat16_shares_that_of
     assert len(conversions(tmp_path)) == 3
 
 
-def test_several_threads_get_the_vectors_of_their_own_texts(openvino, folder, tmp_path):
-    encoder = create(folder, "int8", tmp_path)
+def test_several_threads_get_the_vectors_of_their_own_texts(in_8_bits):
     texts = [[text] for text in TEXTS]
-    alone = [encoder.encode_queries(text) for text in texts]
+    alone = [in_8_bits.encode_queries(text) for text in texts]
     with ThreadPoolExecutor(len(TEXTS)) as threads:
-        results = list(threads.map(encoder.encode_queries, texts * 40))
+        results = list(threads.map(in_8_bits.encode_queries, texts * 40))
     for vectors, expected in zip(results, alone * 40, strict=True):
         np.testing.assert_allclose(vectors, expected, atol=1e-5)
 
 
-def test_a_conversion_that_openvino_does_not_load_is_named(openvino, folder, tmp_path):
-    create(folder, "int8", tmp_path)
+def test_a_conversion_that_openvino_does_not_load_is_named(folder, cache, tmp_path):
+    shutil.copytree(cache, tmp_path, dirs_exist_ok=True)
     (kept,) = conversions(tmp_path)
     place = tmp_path / kept
     (place / "model.xml").write_text("no graph")
@@ -194,8 +207,7 @@ def test_a_conversion_that_computes_something_else_is_refused_and_not_kept(
     assert conversions(tmp_path) == []
 
 
-def test_an_index_says_what_passages_and_queries_were_encoded_in(openvino, folder, corpus, tmp_path):
-    cache = tmp_path / "cache"
+def test_an_index_says_what_passages_and_queries_were_encoded_in(folder, cache, corpus, tmp_path):
     in_8_bits = dense_options(corpus, folder, tmp_path / "int8", dtype="int8", encoder_cache=cache)
     assert "openvino" in build_index(in_8_bits).built_with
     in_32_bits = dense_options(corpus, folder, tmp_path / "float32")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from pathlib import Path
 
@@ -78,6 +79,13 @@ def built(encoded: VectorFiles, folder: Path, name: str) -> DenseSection:
     )
 
 
+@pytest.fixture(scope="module")
+def compressed(encoded, tmp_path_factory) -> dict[str, tuple[Path, DenseSection]]:
+    """A folder and section of each preset that compresses; nobody changes the files."""
+    folders = {name: tmp_path_factory.mktemp(name) for name in COMPRESSED}
+    return {name: (folder, built(encoded, folder, name)) for name, folder in folders.items()}
+
+
 @given(passages=st.integers(1, 10**9))
 def test_cells_are_a_power_of_two_within_the_limit_and_with_enough_to_train_on(passages):
     many = cells_for(passages)
@@ -103,12 +111,12 @@ def test_small_takes_a_wikipedia_of_29_million_passages_into_half_of_8_gb():
 
 
 @pytest.mark.parametrize("name", COMPRESSED)
-def test_the_needs_that_are_announced_are_those_of_the_files(encoded, tmp_path, name):
-    built(encoded, tmp_path, name)
+def test_the_needs_that_are_announced_are_those_of_the_files(compressed, name):
+    folder, _ = compressed[name]
     needs = estimate_bytes(PRESETS[name], COUNT, DIMENSION)
-    index = (tmp_path / FAISS_INDEX).stat().st_size
+    index = (folder / FAISS_INDEX).stat().st_size
     assert needs.memory == pytest.approx(index, abs=2000), "FAISS's headers apart"
-    assert needs.disk >= index + (tmp_path / ROWS).stat().st_size
+    assert needs.disk >= index + (folder / ROWS).stat().st_size
 
 
 def test_a_disk_that_is_too_small_is_refused_before_the_build_with_both_sizes(tmp_path, capsys):
@@ -206,20 +214,20 @@ def test_what_is_left_of_another_build_is_removed(tmp_path):
 
 @pytest.mark.parametrize("name", COMPRESSED)
 @pytest.mark.parametrize("mapped", [None, False])
-def test_a_compressed_index_finds_each_passage_by_its_own_vector(encoded, tmp_path, name, mapped):
-    section = built(encoded, tmp_path, name)
+def test_a_compressed_index_finds_a_passage_by_its_own_vector(encoded, compressed, name, mapped):
+    folder, section = compressed[name]
     options = OpenOptions(mmap=mapped)
-    backend = DenseBackend(tmp_path / FAISS_INDEX, section, COUNT, None, options)
-    assert [hits[0].row for hits in backend.find(encoded[:], 3)] == list(range(COUNT))
+    backend = DenseBackend(folder / FAISS_INDEX, section, COUNT, None, options)
+    assert [hits[0].row for hits in backend.find(encoded[:][::5], 3)] == list(range(0, COUNT, 5))
     if mapped is None:
         backend._page_in.wait()
     assert backend.paged_in == (1.0 if mapped is None else None), "mapped by default, and read ahead"
     backend.close()
 
 
-def test_parts_of_an_index_that_do_not_fit_are_refused(encoded, tmp_path):
-    section = built(encoded, tmp_path, "small")
-    path = tmp_path / FAISS_INDEX
+def test_parts_of_an_index_that_do_not_fit_are_refused(compressed, tmp_path):
+    folder, section = compressed["small"]
+    path = shutil.copytree(folder, tmp_path, dirs_exist_ok=True) / FAISS_INDEX
     other_rows = section.model_copy(update={"rescoring": RescoringSection(rows="float16", candidates=9)})
     with pytest.raises(UserError, match=f"vectors.rows: {COUNT} rows .* in float16"):
         DenseBackend(path, other_rows, COUNT, None)
@@ -230,9 +238,9 @@ def test_parts_of_an_index_that_do_not_fit_are_refused(encoded, tmp_path):
         DenseBackend(path, section, COUNT, None)
 
 
-def test_candidates_and_gpus_are_refused_where_they_have_no_use(encoded, tmp_path):
-    section = built(encoded, tmp_path, "small")
-    path = tmp_path / FAISS_INDEX
+def test_candidates_and_gpus_are_refused_where_they_have_no_use(compressed):
+    folder, section = compressed["small"]
+    path = folder / FAISS_INDEX
     with pytest.raises(UserError, match="--gpu on.*compressed"):
         DenseBackend(path, section, COUNT, None, OpenOptions(gpu="on"))
     plain = section.model_copy(update={"rescoring": None, "preset": None})
@@ -269,9 +277,9 @@ def test_processes_that_map_an_index_share_its_pages(tmp_path):
 
 
 @pytest.mark.parametrize("name", COMPRESSED)
-def test_shards_together_find_at_least_what_the_whole_index_finds(encoded, tmp_path, name):
+def test_shards_together_find_at_least_what_the_whole_index_finds(compressed, tmp_path, name):
     """With few candidates the whole misses some; two shards look at twice as many."""
-    section = built(encoded, tmp_path, name)
+    index, section = compressed[name]
     layout = RowLayout(DIMENSION, section.rescoring.rows)
     few = OpenOptions(candidates=20)
     queries = some_vectors(40) + np.float32(0.1)
@@ -286,8 +294,8 @@ def test_shards_together_find_at_least_what_the_whole_index_finds(encoded, tmp_p
     for number, rows in enumerate((range(0, 300), range(300, COUNT))):
         folder = tmp_path / str(number)
         folder.mkdir()
-        _split_compressed(tmp_path, rows, folder, layout)
+        _split_compressed(index, rows, folder, layout)
         halves.append(scores(folder, len(rows)))
     together = -np.sort(-np.concatenate(halves, axis=1), axis=1)[:, :10]
-    whole = scores(tmp_path, COUNT)
+    whole = scores(index, COUNT)
     assert (together >= whole).all() and (together > whole).any()

@@ -181,22 +181,22 @@ class _Endless:
     [
         (b": " + b"x" * 65_000 + b"\n", 0.0, "more than 1,048,576 bytes"),
         (b'data: {"choices": []}\n\n' * 100, 0.0, "longer than an answer"),
-        (b":", 0.05, "takes more than 1 s"),
-        (b": waiting\n\n", 0.05, "takes more than 1 s"),
+        (b":", 0.05, "takes more than 0.4 s"),
+        (b": waiting\n\n", 0.05, "takes more than 0.4 s"),
     ],
 )
 def test_an_answer_without_end_is_ended_here(monkeypatch, sent, pause_s, reason):
     monkeypatch.setattr(client, "_MOST_BYTES", 1 << 20)
     monkeypatch.setattr(client, "_MOST_LINES", 10_000)
-    monkeypatch.setattr(client, "_ANSWER_S", 1.0)
+    monkeypatch.setattr(client, "_ANSWER_S", 0.4)
     with _Endless(sent, pause_s) as url, pytest.raises(ChatError, match=reason):
         list(stream_answer(url, [{"role": "user", "content": "x"}]))
 
 
 @pytest.mark.timeout(60)
 def test_a_head_without_end_is_ended_here(monkeypatch):
-    monkeypatch.setattr(client, "_PIECE_S", 0.5)
-    with _Endless(b"y", 0.05, b"X: ") as url, pytest.raises(ChatError, match="no answer within 1 s"):
+    monkeypatch.setattr(client, "_PIECE_S", 0.25)
+    with _Endless(b"y", 0.05, b"X: ") as url, pytest.raises(ChatError, match="no answer within 0.5 s"):
         list(stream_answer(url, [{"role": "user", "content": "x"}]))
 
 
