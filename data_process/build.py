@@ -31,6 +31,7 @@ from data_process.set_files import entry_counts, repeated_lines, similar_lines, 
 from data_process.source_rows import read_source
 from data_process.sources import SOURCES
 from rag_r1.data.files.bad_rows import BadRows
+from rag_r1.data.files.first_rows import check_first_rows
 from rag_r1.data.files.qa_parquet import REPEATED, refuse_leftovers
 from rag_r1.data.files.questions import Question
 from rag_r1.io.atomic_files import write_json
@@ -38,7 +39,11 @@ from rag_r1.io.errors import DataError
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import argument, read_arguments
 from rag_r1.options.declare import Constraint
+from rag_r1.options.out_folder import check_out
 from rag_r1.options.settings_file import recorded_settings
+from rag_r1.protocols import Protocol
+from rag_r1.runs.errors import RunError
+from rag_r1.runs.start_checks import CHECK_ONLY, StartChecks
 
 NEARLY = "near_duplicates.jsonl"
 Similarity = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False), Constraint("a number from 0 to 1")]
@@ -72,32 +77,56 @@ class BuildArguments(SetArguments):
     near_duplicates: Similarity = argument(
         "least similarity of the pairs that are reported; 0: no search", "SIMILARITY", default=0.8
     )
+    check_only: bool = argument(CHECK_ONLY, default=False)
 
 
-@command_main(sqlite3.Error, DataError, OSError)
+@command_main(RunError, DataError, OSError)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit status."""
     args = read_arguments(BuildArguments, arguments, prog="rag-r1 data", description=__doc__, epilog=EPILOG)
+    protocol, entries = check_start(args)
+    if args.check_only:
+        on_hub = sum(entry.file is None for entry in entries)
+        note = f"; the Hub was not asked for {on_hub} of them" if on_hub else ""
+        print(f"all checks passed: {len(entries)} sources would be written into {args.out}{note}")
+        return 0
     try:
         with recorded_settings("rag-r1 data", args):
-            summary = build(args)
+            summary = build(args, protocol, entries)
     except sqlite3.Error as error:
         if error.sqlite_errorcode == sqlite3.SQLITE_FULL:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(args.out / _POOL)) from error
-        raise
+        raise DataError(f"{args.out / _POOL}: {error}: check that disk, or choose another --out") from error
     _print(args.out, summary)
     return 0
 
 
-def build(args: BuildArguments) -> dict[str, Any]:
-    """Build the set; returns the summary, which is also written. Raises DataError, before any parquet file
-    is written, if something is wrong with the sources or the splits overlap."""
-    if args.near_duplicates:
-        require_library()
-    protocol = read_protocol(args.protocol, args.prompt)
-    entries = read_entries({"train": args.train, "test": args.validation}, args.mix)
+def check_start(args: BuildArguments) -> tuple[Protocol, list[MixEntry]]:
+    """The protocol and the sources, of whose files the first rows are read. Raises StartError with all that
+    is wrong."""
+    with StartChecks() as checks:
+        if args.near_duplicates:
+            checks.run(require_library)
+        protocol = checks.run(read_protocol, args.protocol, args.prompt)
+        if args.prompt is not None:  # beside a wrong protocol
+            checks.run(read_protocol, "rag_r1_mq", args.prompt)
+        flags = {"train": args.train, "test": args.validation}
+        entries = read_entries(flags, args.mix, checks)
+        for entry in entries:
+            if entry.file is not None:
+                checks.run(check_first_rows, entry.place, read_source(entry))
+        checks.run(check_out, args.out, "rag-r1 data")
+        named = {entry.split for entry in entries} | {split for split, values in flags.items() if values}
+        checks.run(refuse_leftovers, named, args.out)
+    assert protocol is not None
+    return protocol, entries
+
+
+def build(args: BuildArguments, protocol: Protocol, entries: list[MixEntry]) -> dict[str, Any]:
+    """Build the set of what `check_start` returns; returns the summary, which is also written. Raises
+    DataError, before any parquet file is written, if something is wrong with the sources or the splits
+    overlap."""
     splits = list(dict.fromkeys(entry.split for entry in entries))
-    refuse_leftovers(splits, args.out)
     args.out.mkdir(parents=True, exist_ok=True)
     with QuestionPool(args.out / _POOL, entries, args.seed) as pool:
         read, bad = _read(pool, entries)
@@ -139,8 +168,9 @@ def _read(pool: QuestionPool, entries: list[MixEntry]) -> tuple[list[int], list[
             else:
                 yield question
 
-    for number in range(len(entries)):
-        pool.add(number, questions(number))
+    with StartChecks() as checks:  # so that a source that cannot be read does not hide another
+        for number in range(len(entries)):
+            checks.run(pool.add, number, questions(number))
     return read, bad
 
 

@@ -14,7 +14,7 @@ from rag_r1.data.files.questions import QuestionFile, read_file, read_hub
 from rag_r1.io.errors import DataError
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, argument, read_arguments, with_defaults
-from rag_r1.protocols import Protocol, ProtocolError, load_protocol, protocol_names
+from rag_r1.protocols import Protocol, ProtocolError, load_with_prompt, protocol_names
 
 ScriptArguments = TypeVar("ScriptArguments", bound="QuestionArguments")
 
@@ -128,9 +128,6 @@ def _sources(args: HubArguments) -> tuple[QuestionFile | None, QuestionFile | No
 def read_protocol(name: str, prompt_file: str | None) -> Protocol:
     """The protocol, with the prompt of a file if one is given. Raises DataError."""
     try:
-        prompt = Path(prompt_file).read_text(encoding="utf-8") if prompt_file else None
-        return load_protocol(name, prompt)
-    except UnicodeDecodeError as error:
-        raise DataError(f"--prompt {prompt_file}: not UTF-8 text: {error}") from error
+        return load_with_prompt(name, prompt_file)
     except ProtocolError as error:
         raise DataError(str(error)) from error

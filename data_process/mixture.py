@@ -22,12 +22,14 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from data_process.sources import SOURCES, SourceKind
 from data_process.sources.source_kind import HubSplit
 from rag_r1.io.bounded_yaml import YamlError, read_yaml
 from rag_r1.io.errors import DataError
 from rag_r1.options.declare import OptionsError, PositiveCount, Text, options, options_from
+from rag_r1.runs.start_checks import StartChecks
 
 #: The splits of a set, as their files are named, and the flags with which they are given.
 FLAGS = {"train": "train", "test": "validation"}
@@ -76,33 +78,36 @@ class MixEntryOptions:
     join: PositiveCount = 1
 
 
-def read_entries(flags: dict[str, Sequence[str]], mix: Path | None) -> list[MixEntry]:
-    """The entries of the YAML file and of the flags (`flags`: split -> values), those of test first. Raises
-    DataError naming the entry and what is wrong with it."""
-    entries = _from_yaml(mix) if mix else []
-    for split, values in flags.items():
-        for value in values:
-            label = f"--{FLAGS[split]} {value}"
-            if not (match := _FLAG.fullmatch(value)):
-                raise DataError(
-                    f"{label}: give SOURCE[:NAME][=FILE][@N], for example hotpotqa=train.json@500"
-                )
-            file, take = match["file"], match["take"]
-            hub_split = file.removeprefix(_HUB) if file and file.startswith(_HUB) else None
-            parsed = MixEntryOptions(
-                match["source"],
-                match["name"],
-                None if hub_split else file,
-                hub_split,
-                int(take) if take else None,
-            )
-            entries.append(_entry(label, split, parsed))
-    if not entries:
-        raise DataError("nothing to read: give --train SOURCE=FILE, --validation SOURCE=FILE, or --mix FILE")
-    return sorted(entries, key=lambda entry: list(FLAGS).index(entry.split), reverse=True)
+def read_entries(flags: dict[str, Sequence[str]], mix: Path | None, checks: StartChecks) -> list[MixEntry]:
+    """The entries of the YAML file and of the flags (`flags`: split -> values), those of test first. `checks`
+    gets what is wrong with the others, each with its place."""
+    listed = (checks.run(_listed, mix) or []) if mix else []
+    entries = [checks.run(_of_mapping, *item) for item in listed]
+    entries += [checks.run(_of_flag, split, value) for split, values in flags.items() for value in values]
+    if not entries and not mix:
+        checks.run(_refuse_nothing)
+    known = [entry for entry in entries if entry is not None]
+    return sorted(known, key=lambda entry: list(FLAGS).index(entry.split), reverse=True)
 
 
-def _from_yaml(path: Path) -> list[MixEntry]:
+def _refuse_nothing() -> None:
+    raise DataError("nothing to read: give --train SOURCE=FILE, --validation SOURCE=FILE, or --mix FILE")
+
+
+def _of_flag(split: str, value: str) -> MixEntry:
+    label = f"--{FLAGS[split]} {value}"
+    if not (match := _FLAG.fullmatch(value)):
+        raise DataError(f"{label}: give SOURCE[:NAME][=FILE][@N], for example hotpotqa=train.json@500")
+    file, take = match["file"], match["take"]
+    hub_split = file.removeprefix(_HUB) if file and file.startswith(_HUB) else None
+    parsed = MixEntryOptions(
+        match["source"], match["name"], None if hub_split else file, hub_split, int(take) if take else None
+    )
+    return _entry(label, split, parsed)
+
+
+def _listed(path: Path) -> list[tuple[str, str, Any]]:
+    """The entries of the YAML file: the place of each, its split, and its keys."""
     try:
         content = read_yaml(path)
     except (OSError, YamlError) as error:
@@ -110,19 +115,24 @@ def _from_yaml(path: Path) -> list[MixEntry]:
     splits = {flag: split for split, flag in FLAGS.items()}
     if not isinstance(content, dict) or not set(content) <= set(splits):
         raise DataError(f"--mix {path}: needs the keys {' and '.join(splits)}, and no others")
-    entries = []
-    for flag, listed in content.items():
-        if not isinstance(listed, list):
+    listed = []
+    for flag, entries in content.items():
+        if not isinstance(entries, list):
             raise DataError(f"--mix {path}: {flag} must be a list of entries")
-        for number, values in enumerate(listed, 1):
-            label = f"--mix {path}, {flag}, entry {number}"
-            if not isinstance(values, dict):
-                raise DataError(f"{label}: must be keys and values, for example {{source: nq, take: 500}}")
-            try:
-                entries.append(_entry(label, splits[flag], options_from(MixEntryOptions, values)))
-            except OptionsError as error:
-                raise DataError(f"{label}: {error}") from error
-    return entries
+        places = (f"--mix {path}, {flag}, entry {number}" for number in range(1, len(entries) + 1))
+        listed += [(place, splits[flag], entry) for place, entry in zip(places, entries, strict=True)]
+    if not listed:
+        raise DataError(f"nothing to read: --mix {path} has no entries")
+    return listed
+
+
+def _of_mapping(label: str, split: str, values: Any) -> MixEntry:
+    if not isinstance(values, dict):
+        raise DataError(f"{label}: must be keys and values, for example {{source: nq, take: 500}}")
+    try:
+        return _entry(label, split, options_from(MixEntryOptions, values))
+    except OptionsError as error:
+        raise DataError(f"{label}: {error}") from error
 
 
 def _entry(label: str, split: str, values: MixEntryOptions) -> MixEntry:

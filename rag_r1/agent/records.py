@@ -221,6 +221,8 @@ def records_by_step(folder: str | Path) -> dict[int, list[dict[str, Any]]]:
 
 def trajectory_of(record: dict[str, Any]) -> Trajectory:
     """The trajectory in a record, without the fields of the run. Raises DataError if it is invalid."""
+    if missing := [name for name in ("id", "question", "protocol") if name not in record]:
+        raise DataError(f"the record {record.get('id')!r} is no trajectory: it has no {', '.join(missing)}")
     try:
         return Trajectory.from_dict({key: value for key, value in record.items() if key in _FIELDS})
     except (TypeError, AttributeError) as error:

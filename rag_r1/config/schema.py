@@ -20,6 +20,7 @@ from pydantic import AfterValidator, BeforeValidator, Strict
 from rag_r1.agent import Budget, FailurePolicy
 from rag_r1.agent.budget import EpisodeLimits
 from rag_r1.agent.failures import FOR_TRAINING
+from rag_r1.io.atomic_files import reason_of
 from rag_r1.options.declare import (
     Constraint,
     Count,
@@ -272,7 +273,7 @@ def _protocol(block: _RagR1Block) -> Protocol:
         try:
             prompt = Path(block.prompt).read_text(encoding="utf-8")
         except (OSError, ValueError) as error:
-            raise ValueError(f"rag_r1.prompt: cannot read {block.prompt!r}: {error}") from error
+            raise ValueError(f"rag_r1.prompt: cannot read {block.prompt!r}: {reason_of(error)}") from error
     try:
         return load_protocol(block.protocol, prompt)
     except ProtocolError as error:

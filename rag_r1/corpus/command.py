@@ -8,34 +8,35 @@ command continues after a kill, and repeats nothing if only --supply is added.
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from shlex import quote
-from typing import Any, Literal
+from typing import Any
 
 from rag_r1.corpus import report
 from rag_r1.corpus.answer_matcher import AnswerMatcher
-from rag_r1.corpus.questions import CorpusQuestion, CorpusQuestions, read_questions
+from rag_r1.corpus.arguments import CheckArguments
+from rag_r1.corpus.inputs import CorpusInputs, read_inputs
+from rag_r1.corpus.questions import CorpusQuestion, CorpusQuestions
 from rag_r1.corpus.reader import Corpus
 from rag_r1.corpus.redirects import read_redirects
 from rag_r1.corpus.repair import REPAIRED, RepairResult, repair
-from rag_r1.corpus.retrieval_check import RetrievalResult, retrieve
+from rag_r1.corpus.retrieval_check import RetrievalResult, retrieve, try_server
 from rag_r1.corpus.scan import SAVE_EVERY, ScanResult, ScanTargets, scan_corpus
 from rag_r1.corpus.supplements import write_supply
 from rag_r1.corpus.title_index import TitleIndex
 from rag_r1.corpus.verdict import CorpusFindings, foreign_sources
-from rag_r1.data.files.bad_rows import HELP, BadRows
+from rag_r1.data.files.bad_rows import BadRows
 from rag_r1.io.errors import DataError
 from rag_r1.io.terminal_text import terminal_text
 from rag_r1.options.command_exit import command_main
-from rag_r1.options.command_line import Arguments, Positive, argument, read_arguments
-from rag_r1.options.server_address import Address
+from rag_r1.options.command_line import read_arguments
+from rag_r1.options.out_folder import check_out
 from rag_r1.options.settings_file import recorded_settings
 from rag_r1.runs.errors import RunError
-from rag_r1.tools.retrieval.client import RetrieverConfig
-from rag_r1.tools.retrieval.wire import WIRES
+from rag_r1.runs.start_checks import StartChecks, try_servers
 
 _DESCRIPTION = """\
 Check a corpus: which of these questions can be answered from it, and what is missing in it.
@@ -58,41 +59,6 @@ _PROBED = 1000
 _Results = dict[tuple[str, str], RetrievalResult]
 
 
-class CheckArguments(Arguments):
-    """The arguments of `rag-r1 corpus check`."""
-
-    questions: list[Path] = argument(
-        "questions: veRL parquet, or a data set's own file (JSON, JSON lines, CSV, TSV, parquet)",
-        ("FILE", ...),
-        old="data",
-    )
-    corpus: list[Path] = argument(
-        "the corpus: .jsonl, .tsv (each plain or .gz), .parquet, a folder of these, or an index folder",
-        ("PATH", ...),
-    )
-    out: Path = argument("folder for the report, and for the results of a run that is killed", "DIR")
-    retriever_url: Address | None = argument("retrieval server of this corpus", "URL", default=None)
-    bm25_url: Address | None = argument("retrieval server of its BM25 index", "URL", default=None)
-    topk: Positive = argument("passages in which a server's answer is looked for", default=20)
-    wire: Literal[tuple(WIRES)] = argument("wire format of the servers", default="retrieve")
-    ids: Literal["auto", "trust", "ignore"] = argument(
-        "supporting ids of the data; auto: ignore those of a source of which none is in the corpus",
-        default="auto",
-    )
-    redirects: Path | None = argument(
-        'redirects of the corpus\'s Wikipedia: .tsv of from<TAB>to, or .jsonl of {"from", "to"}',
-        "FILE",
-        default=None,
-    )
-    supply: list[Path] = argument(
-        f"passages for a repaired corpus, DIR/{REPAIRED}; formats as for --corpus, ids may be absent",
-        ("FILE", ...),
-        default=[],
-    )
-    skip_bad_rows: bool = argument(HELP, default=False)
-    no_progress: bool = argument("show no progress bars", default=False)
-
-
 @dataclass
 class CheckResult:
     """A finished check."""
@@ -107,16 +73,38 @@ class CheckResult:
     bad: BadRows
 
 
-def check_corpus(args: CheckArguments, *, save_every: int = SAVE_EVERY) -> CheckResult:
-    """Check a corpus and write the report into `args.out`.
+def check_start(args: CheckArguments) -> CorpusInputs:
+    """What is read, after all checks of files, folder and servers. A server is tried if it has not answered
+    an earlier run. Raises StartError with all problems."""
+    with StartChecks() as checks:
+        checks.run(check_out, args.out, "rag-r1 corpus check")
+        inputs = read_inputs(
+            checks, args.questions, args.corpus, args.supply, skip_bad_rows=args.skip_bad_rows
+        )
+        if args.redirects:
+            checks.run(next, read_redirects(args.redirects, BadRows(), progress=False), None)
+    assert inputs is not None
+    attempts = [
+        try_server(config, flag)
+        for flag, config, store in args.servers()
+        if args.check_only or not store.exists()
+    ]
+    asyncio.run(try_servers(*attempts))
+    return inputs
+
+
+def check_corpus(
+    args: CheckArguments, inputs: CorpusInputs | None = None, *, save_every: int = SAVE_EVERY
+) -> CheckResult:
+    """Check a corpus and write the report into `args.out`. `inputs`: of `check_start`, which is otherwise
+    done first.
 
     Raises DataError, with the remedy, if a file cannot be read, or has rows that cannot be used and are not
     to be left out; RunError if a server answers nothing. Then nothing is written but the results until then,
     for the next run.
     """
-    corpus, supply = Corpus(args.corpus), Corpus(args.supply, ids=False)
-    read = read_questions(args.questions)
-    _refuse(read.bad, args)
+    inputs = inputs or check_start(args)
+    read, corpus = inputs.read, inputs.corpus
     titles, bad_redirects = _titles(args, read)
     answers = AnswerMatcher(
         gold for question in read.questions for _, golds in question.parts for gold in golds
@@ -130,7 +118,7 @@ def check_corpus(args: CheckArguments, *, save_every: int = SAVE_EVERY) -> Check
     notes = _notes(read.questions, evidence, retrieved, args)
     summary = {**report.summarise(judged, evidence), "notes": notes}
     missing = report.missing_evidence(judged)
-    repaired = _repair(args, corpus, supply, missing) if args.supply else None
+    repaired = _repair(args, corpus, inputs.supply, missing) if args.supply else None
     report.write_report(args.out, judged, summary)
     offered = write_supply(args.questions, _named(missing, "title"), args.out / SUPPLY)
     bad = sum([bad_redirects, scan.bad, repaired.bad if repaired else BadRows()], read.bad)
@@ -176,13 +164,11 @@ def _refuse(bad: BadRows, args: CheckArguments) -> None:
 def _ask(args: CheckArguments, read: CorpusQuestions, answers: AnswerMatcher) -> dict[str, _Results]:
     """The results of each server with an address: "retriever" and "bm25"."""
     retrieved = {}
-    for name, url in (("retriever", args.retriever_url), ("bm25", args.bm25_url)):
-        if url:
-            config = RetrieverConfig(url=url, topk=args.topk, wire=args.wire, cache_size=0)
-            store, doing = args.out / f"{name}.jsonl", f"asking the {name}"
-            retrieved[name] = retrieve(
-                read.questions, answers, config, store, doing=doing, progress=not args.no_progress
-            )
+    for _, config, store in args.servers():
+        doing, progress = f"asking the {store.stem}", not args.no_progress
+        retrieved[store.stem] = retrieve(
+            read.questions, answers, config, store, doing=doing, progress=progress
+        )
     return retrieved
 
 
@@ -276,8 +262,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     args = read_arguments(
         CheckArguments, arguments[1:], prog="rag-r1 corpus check", description=_DESCRIPTION, epilog=_EPILOG
     )
+    inputs = check_start(args)
+    if args.check_only:
+        print(f"all checks passed: a report on {inputs} would be written into {args.out}")
+        return 0
     with recorded_settings("rag-r1 corpus check", args):
-        done = check_corpus(args)
+        done = check_corpus(args, inputs)
     print("\n".join(summary_lines(done, args)))
     for line in done.bad.left_out():
         print(terminal_text(line, 1000), file=sys.stderr)

@@ -81,13 +81,15 @@ def read_questions(paths: Sequence[Path]) -> CorpusQuestions:
 def _rows(path: Path) -> Iterator[tuple[int, Any, Callable[[Any, Path, int], CorpusQuestion]]]:
     """The rows, or why they cannot be read, with their numbers and the function that parses them."""
     if not path.is_file():
-        raise DataError(f"{path}: there is no such file. Give the questions with --questions FILE")
+        why = "is a folder: give a file" if path.is_dir() else "there is no such file: correct the path"
+        raise DataError(f"{path}: {why}")
     if has_verl_columns(path):
         yield from ((number, row, _of_verl) for number, row in enumerate(read_rows(path), 1))
         return
     with open_rows(path, _READ, (*_GOLDS, *COLUMNS)) as (columns, rows):
         if columns is not None and "question" not in columns:
-            raise DataError(f"{path} has no column `question`. Rename the column of questions")
+            there = f"its columns are {', '.join(columns)}"
+            raise DataError(f"{path} has no column `question`: {there}. Rename the column of questions")
         yield from ((number, row, _of_data_set) for number, row in rows)
 
 

@@ -130,7 +130,7 @@ def _files(path: Path) -> list[Path]:
     if not _known(path):
         raise DataError(f"{path}: the name must end in one of {', '.join(SUFFIXES)}, or be an index folder")
     if not path.is_file():
-        raise DataError(f"{path}: there is no such file. Give the corpus with --corpus FILE")
+        raise DataError(f"{path}: there is no such file: correct the path")
     return [path]
 
 

@@ -10,7 +10,7 @@ import asyncio
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from tqdm import tqdm
 
 from rag_r1.corpus.answer_matcher import AnswerMatcher
 from rag_r1.corpus.questions import CorpusQuestion
+from rag_r1.options.server_address import search_fault
 from rag_r1.protocols import Failure
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.json_lines import JsonLinesFile, Place
@@ -80,6 +81,17 @@ def retrieve(
             "Start it: rag-r1 index serve --index DIR; or correct the address"
         )
     return results
+
+
+async def try_server(config: RetrieverConfig, flag: str) -> None:
+    """One search, before all others. Raises RunError if it fails; `flag`: of the server's address."""
+    client = RetrievalClient(replace(config, retries=0))
+    try:
+        [found] = await client.search(["Who wrote Hamlet?"])
+    finally:
+        await client.close()
+    if isinstance(found, Failure):
+        raise RunError(search_fault(config.url, found.detail, flag))
 
 
 async def _ask_all(

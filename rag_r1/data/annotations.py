@@ -19,6 +19,7 @@ from typing import Any, Generic, TypeVar
 from rag_r1.data.evidence import GoldEvidence
 from rag_r1.data.files.bad_rows import BadRows
 from rag_r1.data.rows import QuestionRow
+from rag_r1.io.atomic_files import reason_of
 from rag_r1.io.bounded_json import json_file_bytes, read_json_line
 from rag_r1.io.errors import DataError
 
@@ -111,7 +112,8 @@ def _rows(path: Path, bad: BadRows) -> Iterator[tuple[int, str | None, Any]]:
     try:
         text = json_file_bytes(path, _MAX_BYTES, _MAX_VALUES).decode("utf-8-sig")
     except (OSError, ValueError) as error:
-        raise DataError(f"cannot read {path}: {error}; correct the path, or make it again") from error
+        why = reason_of(error)
+        raise DataError(f"cannot read {path}: {why}; correct the path, or make it again") from error
     if (lists := _lists_by_source(text)) is None:
         for number, line in enumerate(text.split("\n"), 1):
             if line.strip():

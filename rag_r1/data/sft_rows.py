@@ -202,7 +202,7 @@ def read_sft_rows(path: str | Path) -> Iterator[SftRow]:
                 raise DataError(f"{path}: has no column {', '.join(missing)}: {remedy}")
             for batch in file.iter_batches(batch_size=256, columns=list(COLUMNS)):
                 yield from map(SftRow.from_row, batch.to_pylist())
-    except FileNotFoundError as error:
+    except (FileNotFoundError, NotADirectoryError) as error:
         raise DataError(f"{path}: there is no such file: {remedy}, or correct the path") from error
     except pa.ArrowException as error:
         raise DataError(f"{path}: is no parquet file ({error}): {remedy}") from error

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+from rag_r1.inference.checkpoints import is_hub_name
 from rag_r1.sandbox.chat_template import refuse_endless_files, refuse_endless_template
 
 
@@ -11,6 +13,8 @@ def load_tokenizer(name: str) -> Any:
     """The tokenizer. Raises ValueError if it is made by code of its own, which is not run: what transformers
     would make of its files without that code may be other tokens, or if its files or its chat template exceed
     limits of time or memory. Raises whatever transformers raises."""
+    if not Path(name).exists() and (name.startswith(("/", ".", "~")) or name.count("/") > 1):
+        raise FileNotFoundError(f"{name}: there is no such folder")  # and no such name on the Hub
     refuse_endless_files(name)
     from transformers import AutoTokenizer
 
@@ -23,3 +27,18 @@ def load_tokenizer(name: str) -> Any:
         )
     refuse_endless_template(tokenizer)
     return tokenizer
+
+
+def why_not_loaded(name: str, error: Exception) -> str:
+    """Why `load_tokenizer` has failed, for a message that ends with what to give instead."""
+    first = next(iter(str(error).splitlines()), "")
+    if Path(name).is_dir() and not any(Path(name).glob("*[tv]o[kc]*")):  # tokenizer.json, vocab.json, ...
+        return "the folder holds no tokenizer"
+    if Path(name).exists():
+        return f"{type(error).__name__}: {first}"
+    if not is_hub_name(name):
+        return "there is no such folder"
+    return (
+        f"it is no folder here, and the Hub does not give it ({first}): check the name and the network, or "
+        f"download it where there is one (`hf download {name} --local-dir DIR`)"
+    )

@@ -28,6 +28,7 @@ _REMEDIES = {
     errno.EROFS: _RIGHTS,
     errno.EACCES: _RIGHTS,
     errno.EPERM: _RIGHTS,
+    errno.ENAMETOOLONG: "give a shorter name",
 }
 
 
@@ -77,6 +78,11 @@ def error_text(error: BaseException) -> str:
     assert isinstance(error, OSError)
     problem = f"cannot use {error.filename}" if error.filename is not None else "cannot write"
     return f"{problem}: {os.strerror(error.errno)}; {_REMEDIES[error.errno]}, and run the same command again"
+
+
+def reason_of(error: BaseException) -> str:
+    """An error in a message that names the file itself: the system's words without number and name."""
+    return getattr(error, "strerror", None) or " ".join(str(error).split())
 
 
 def write_lines(

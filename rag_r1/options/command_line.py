@@ -46,6 +46,7 @@ from rag_r1.options.argument_values import (
 )
 from rag_r1.options.declare import Constraint
 from rag_r1.options.settings_file import split_files
+from rag_r1.options.suggestions import did_you_mean
 
 Given = TypeVar("Given", bound="Arguments")
 
@@ -152,6 +153,10 @@ class CommandParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """End the process with status 2."""
+        if (unknown := message.removeprefix("unrecognized arguments: ")) != message:
+            flag = unknown.split()[0].partition("=")[0]
+            hint = did_you_mean(flag, self._option_string_actions)
+            message += f"; {hint}" if hint else ""
         self.exit(2, f"{self.prog}: error: {message}\nsee {self.prog} --help\n")
 
 

@@ -82,5 +82,12 @@ def server_fault(what: str, url: str, error: str, start: str, flag: str) -> str:
     )
 
 
+def search_fault(url: str, error: str, flag: str) -> str:
+    """The sentence for a search that fails at a retrieval server, as `server_fault`."""
+    if not is_refused(error):
+        return f"the search does not work: {error}. Correct the server, or {flag}"
+    return server_fault("retrieval server", url, error, "rag-r1 index serve --index DIR --port {port}", flag)
+
+
 #: The type of an option, or of an argument of a command, that is an address.
 Address = Annotated[Text, AfterValidator(server_address), Constraint(AN_ADDRESS, is_shown=False)]

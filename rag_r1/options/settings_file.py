@@ -28,7 +28,7 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from rag_r1.io.atomic_files import write_text
+from rag_r1.io.atomic_files import reason_of, write_text
 from rag_r1.io.bounded_yaml import YamlError, read_yaml
 from rag_r1.io.secrets import holds_secret
 from rag_r1.options.argument_values import (
@@ -74,7 +74,7 @@ def read_settings(path: Path, cls: Any) -> dict[str, Any]:
     try:
         values = read_yaml(path)
     except (OSError, YamlError) as error:
-        raise ArgumentsError(f"{path} cannot be read: {' '.join(str(error).split())}") from error
+        raise ArgumentsError(f"{path} cannot be read: {reason_of(error)}") from error
     if not isinstance(values, dict):
         raise ArgumentsError(f"{path}: must be a mapping of settings")
     fields = field_names(cls)
@@ -134,6 +134,16 @@ def recorded_settings(
             if is_new:
                 folder.rmdir()
         raise
+
+
+def owner_of(folder: Path) -> str | None:
+    """The command whose run has this folder, such as `rag-r1 eval`; None if no run has settings there."""
+    try:
+        with (folder / SETTINGS).open(encoding="utf-8", errors="replace") as file:
+            head = file.readline(1000)
+    except OSError:
+        return None
+    return head.removeprefix("# ").partition("@")[0].rstrip(" '") if head.startswith(_HEAD) else None
 
 
 def settings_text(args: Any, command: str) -> str:

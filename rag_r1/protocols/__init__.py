@@ -19,7 +19,7 @@ from rag_r1.protocols.actions import (
 )
 from rag_r1.protocols.blocks import Block, CallFormat, Tag, Tags
 from rag_r1.protocols.chat_turns import ChatTemplateError, ChatTurns
-from rag_r1.protocols.loader import ProtocolError, load_protocol, protocol_names
+from rag_r1.protocols.loader import ProtocolError, load_protocol, load_with_prompt, protocol_names
 from rag_r1.protocols.neutraliser import control_tokens
 from rag_r1.protocols.protocol import Protocol
 
@@ -49,5 +49,6 @@ __all__ = [
     "control_tokens",
     "text_result",
     "load_protocol",
+    "load_with_prompt",
     "protocol_names",
 ]

@@ -44,6 +44,11 @@ def protocol_names() -> list[str]:
     return sorted(path.stem for path in _HERE.glob("*.yaml"))
 
 
+#: What a prompt must have, and the error if it has not.
+_QUESTION = "{question}"
+_NO_QUESTION = f"the prompt has no {_QUESTION}: the place where the question goes"
+
+
 def load_protocol(name_or_path: str, prompt: str | None = None) -> Protocol:
     """A shipped protocol by name, or one of your own by the path of its YAML file.
 
@@ -57,12 +62,28 @@ def load_protocol(name_or_path: str, prompt: str | None = None) -> Protocol:
     protocol = _shipped(path) if path.parent == _HERE else _from_file(path)
     if prompt is None:
         return protocol
-    if "{question}" not in prompt:
-        raise ProtocolError("the prompt has no {question}: the place where the question goes")
+    if _QUESTION not in prompt:
+        raise ProtocolError(_NO_QUESTION)
     opening = protocol.opening.strip()
     if opening and prompt.rstrip().endswith(opening):
         prompt = prompt.rstrip().removesuffix(opening).rstrip()
     return replace(protocol, user_prompt=prompt, system_prompt=None)
+
+
+def load_with_prompt(name_or_path: str, prompt_file: str | Path | None) -> Protocol:
+    """As `load_protocol`, with the prompt in a text file, if there is one: the value of a flag --prompt."""
+    protocol = load_protocol(name_or_path)
+    if prompt_file is None:
+        return protocol
+    try:
+        prompt = Path(prompt_file).read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ProtocolError(f"--prompt {prompt_file}: not UTF-8 text ({error.reason})") from error
+    except OSError as error:
+        raise ProtocolError(f"--prompt {prompt_file} cannot be read: {error.strerror}") from error
+    if _QUESTION not in prompt:
+        raise ProtocolError(f"--prompt {prompt_file}: {_NO_QUESTION}")
+    return load_protocol(name_or_path, prompt)
 
 
 def _from_file(path: Path) -> Protocol:

@@ -27,6 +27,7 @@ from rag_r1.rollouts.agent_arguments import (
     AgentSelection,
     EpisodeTokens,
 )
+from rag_r1.runs.start_checks import CHECK_ONLY
 
 Above0 = Annotated[float, Field(gt=0, allow_inf_nan=False), Constraint("a number above 0")]
 From0 = Annotated[float, Field(ge=0, allow_inf_nan=False), Constraint("a number of at least 0")]
@@ -42,9 +43,7 @@ class _QuestionArguments(Arguments):
         "FILE",
     )
     out: Path = argument("folder of the run; run again, the command goes on where it was interrupted", "DIR")
-    check_only: bool = argument(
-        "check arguments, files and servers, report all problems, and stop", default=False
-    )
+    check_only: bool = argument(CHECK_ONLY, default=False)
 
 
 class RolloutArguments(AgentSelection, EpisodeTokens, _QuestionArguments):

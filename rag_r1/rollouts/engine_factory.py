@@ -25,7 +25,7 @@ from rag_r1.inference.client import Endpoint, EngineFailure
 from rag_r1.inference.completions import CompletionEngine, returns_token_ids
 from rag_r1.inference.episode_client import EpisodeClient
 from rag_r1.inference.streaming import OnText
-from rag_r1.inference.tokenizer import load_tokenizer
+from rag_r1.inference.tokenizer import load_tokenizer, why_not_loaded
 from rag_r1.protocols import ChatTemplateError
 from rag_r1.rollouts.requests import EpisodeRequest
 from rag_r1.runs.errors import RunError
@@ -56,10 +56,10 @@ class TokenUnit:
                 f"{pip_command('retrieval')}; or ask with --engine chat, which needs no tokenizer"
             ) from error
         except Exception as error:  # of many kinds, of the package itself and of its HTTP clients
-            first = next(iter(str(error).splitlines()), "")
+            why = why_not_loaded(tokenizer, error)
             raise RunError(
-                f"--tokenizer {tokenizer} cannot be loaded: {type(error).__name__}: {first}; give a folder "
-                "with a tokenizer, as in a checkpoint, or ask with --engine chat, which needs none"
+                f"--tokenizer {tokenizer} cannot be loaded: {why}; give a folder with a tokenizer, as in "
+                "a checkpoint, or ask with --engine chat, which needs none"
             ) from error
 
     async def answers(

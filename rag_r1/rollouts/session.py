@@ -29,12 +29,13 @@ from rag_r1.options.import_path import add_working_directory
 from rag_r1.options.settings_file import recorded_settings
 from rag_r1.rewards import RewardError, RewardSum
 from rag_r1.rollouts.arguments import RolloutArguments, block_of, keys_of
-from rag_r1.rollouts.checks import try_search, try_servers
+from rag_r1.rollouts.checks import try_search
 from rag_r1.rollouts.engine_factory import IDS, TokenUnit, agent_setup, engine_maker
 from rag_r1.rollouts.requests import QuestionSet, questions_hash, read_questions
 from rag_r1.rollouts.runner import CorrectnessRule, EpisodeRunner
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.folder import RunFolder
+from rag_r1.runs.start_checks import try_servers
 from rag_r1.tools import close_tools
 
 #: Keys of rag_r1.retriever that do not change what a search finds.

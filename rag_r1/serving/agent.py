@@ -13,18 +13,22 @@ import asyncio
 import json
 import logging
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from typing import Any
 
 from rag_r1.agent import Observer, Trajectory
 from rag_r1.config.agent_setup import AgentSetup
+from rag_r1.config.schema import RagR1Config
 from rag_r1.evaluation.eval_arguments import EvalArguments
+from rag_r1.evaluation.target import resolve_model
 from rag_r1.evaluation.validation_limits import validation_limits
 from rag_r1.inference.client import Endpoint
 from rag_r1.inference.rate_limit import CancelToken
 from rag_r1.inference.streaming import OnText
+from rag_r1.io.atomic_files import error_text
 from rag_r1.options.import_path import add_working_directory
-from rag_r1.rollouts.checks import all_problems, try_search, try_servers
+from rag_r1.rollouts.checks import all_problems, run_in_thread, try_configured_search, try_search
 from rag_r1.rollouts.engine_factory import IDS, TokenUnit, engine_maker
 from rag_r1.rollouts.requests import EpisodeRequest
 from rag_r1.rollouts.session import (
@@ -36,6 +40,7 @@ from rag_r1.rollouts.session import (
 )
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.response_cache import ResponseCache
+from rag_r1.runs.start_checks import try_servers
 from rag_r1.tools import close_tools, shared_tools
 
 logger = logging.getLogger(__name__)
@@ -117,6 +122,31 @@ class ChatAgent:
     def _connected(self) -> Endpoint:
         assert self.args.base_url is not None
         return Endpoint(endpoint_options(self.args, self.args.base_url), CancelToken())
+
+
+def check_agent(args: EvalArguments, more: Sequence[Callable[[], Any]] = ()) -> RagR1Config:
+    """The configuration of an agent, after all checks of its arguments and files, before anything is started
+    for it. `more`: further checks of the command. Raises StartError with all problems, or RunError with the
+    only one."""
+    add_working_directory()
+    limits = validation_limits(args.protocol)
+    try:
+        with all_problems(args, limits, more):
+            config, *_ = prepare_agent(args, limits, validation=True)
+            for check in more:
+                check()
+    except (ValueError, OSError) as error:
+        raise RunError(error_text(error)) from error
+    return config
+
+
+def try_agent_servers(args: EvalArguments, config: RagR1Config, *, search: bool = True) -> None:
+    """One request each to the servers of an agent that are there already: the search, if it has one, and the
+    model at --base-url. Raises StartError, or RunError."""
+    attempts: list[Awaitable[Any]] = [try_configured_search(args, config)] if search else []
+    if args.base_url is not None:
+        attempts.append(asyncio.to_thread(resolve_model, args))
+    run_in_thread(try_servers(*attempts))
 
 
 @asynccontextmanager

@@ -21,6 +21,7 @@ from rag_r1.rollouts.agent_arguments import (
     shared_arguments,
 )
 from rag_r1.rollouts.arguments import Above0
+from rag_r1.runs.start_checks import CHECK_ONLY
 
 From0 = Annotated[int, Field(ge=0), Constraint("a whole number of at least 0")]
 Port = Annotated[int, Field(ge=0, le=65535), Constraint("a port, 0 to 65535")]
@@ -114,6 +115,7 @@ class ServeArguments(ChatAgentArguments):
     drain_s: Annotated[int, Field(ge=1), Constraint("a number of seconds of at least 1")] = argument(
         "seconds for chats to finish after SIGTERM or Ctrl-C", default=120, rare=SERVER
     )
+    check_only: bool = argument(CHECK_ONLY, default=False)
 
     @model_validator(mode="after")
     def _somebody_answers(self) -> ServeArguments:

@@ -17,6 +17,7 @@ import os
 import socket
 import sys
 from collections.abc import Sequence
+from functools import partial
 
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import read_arguments
@@ -52,10 +53,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     require_parts(args)
     # Here, because these need what belongs to extras, and `--help` does not.
     from rag_r1.serving.http_server import RunningServer, serve
-    from rag_r1.serving.launch import launch_agent
+    from rag_r1.serving.launch import check_launch, launch_agent
 
     set_up_logs(logging.INFO)
     token = take_token()
+    check_launch(args, [partial(check_port, args.host, args.port)])
+    if args.check_only:
+        print(f"all checks passed: {args.name} would be served on {args.host}, port {args.port}")
+        return 0
     if token is None and not _is_loopback(args.host):
         print(_NO_TOKEN.format(host=args.host, variable=TOKEN_VARIABLE), file=sys.stderr, flush=True)
 
@@ -95,7 +100,13 @@ def bind_socket(host: str, port: int, flag: str = "--port") -> socket.socket:
     try:
         return socket.create_server((host, port), family=family)
     except OSError as error:
-        raise RunError(f"cannot listen on {host}, port {port}: {error}; choose another {flag}") from error
+        why = os.strerror(error.errno) if error.errno else error
+        raise RunError(f"cannot listen on {host}, port {port}: {why}; choose another {flag}") from error
+
+
+def check_port(host: str, port: int, flag: str = "--port") -> None:
+    """Raises RunError as `bind_socket`."""
+    bind_socket(host, port, flag).close()
 
 
 def set_up_logs(level: int) -> None:

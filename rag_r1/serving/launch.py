@@ -11,18 +11,24 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from rag_r1.evaluation.eval_arguments import EvalArguments
 from rag_r1.evaluation.target import resolve_model, serve_model
 from rag_r1.options.import_path import import_object
+from rag_r1.options.out_folder import check_out
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.lock import hold_lock
+from rag_r1.runs.start_checks import StartChecks
+from rag_r1.serving.agent import check_agent, try_agent_servers
 from rag_r1.serving.arguments import ChatAgentArguments, to_eval_arguments
 from rag_r1.serving.page import PageInfo, model_name
+from rag_r1.tools.documents.corpus import document_files, index_folder
 from rag_r1.tools.retrieval.local_server import build_index, retrieval_process
 
 #: What is written anew at each start, below --out. No other module has these names: --out may be a folder
@@ -38,6 +44,25 @@ class LaunchedAgent:
 
     evaluation: EvalArguments
     about: PageInfo
+
+
+def check_launch(args: ChatAgentArguments, more: Sequence[Callable[[], Any]] = ()) -> None:
+    """All that is wrong with the arguments, before anything is started: see `check_agent`. The demo
+    brings its own model and search, so there `more` and the folder are checked. Raises StartError, or
+    RunError."""
+    more = [partial(check_out, args.out), *more]
+    if args.demo:
+        with StartChecks() as checks:
+            for check in more:
+                checks.run(check)
+        return
+    if args.documents is not None:
+        more.append(partial(document_files, args.documents))
+    evaluation = to_eval_arguments(args)
+    if args.base_url is None:
+        more.append(partial(resolve_model, evaluation))
+    config = check_agent(evaluation, more)
+    try_agent_servers(evaluation, config, search=args.documents is None)
 
 
 @contextmanager
@@ -62,8 +87,6 @@ def _agent_of(args: ChatAgentArguments, stack: ExitStack) -> tuple[EvalArguments
     if args.documents is None:
         url = evaluation.retriever_url
         return evaluation, PageInfo(what="the passages of its retrieval server", index=url)
-    from rag_r1.tools.documents.corpus import index_folder
-
     say(f"reading the documents in {args.documents}")
     shutil.rmtree(args.out / _INDEX, ignore_errors=True)
     try:

@@ -23,7 +23,7 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 from rag_r1.agent import Trajectory
 from rag_r1.serving.agent import ChatAgent, open_agent
 from rag_r1.serving.arguments import ChatAgentArguments, check_agent
-from rag_r1.serving.launch import launch_agent
+from rag_r1.serving.launch import check_launch, launch_agent
 
 
 class SearchAgent:
@@ -44,6 +44,7 @@ class SearchAgent:
 
     def __enter__(self) -> SearchAgent:
         """Start what is needed and try it out. Raises RunError, naming the server that does not answer."""
+        check_launch(self.args)
         with ExitStack() as stack:
             launched = stack.enter_context(launch_agent(self.args))
             self._portal = stack.enter_context(start_blocking_portal())

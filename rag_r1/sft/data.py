@@ -11,29 +11,34 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 from tqdm import tqdm
 
-from rag_r1.agent.records import read_records
+from rag_r1.agent.records import read_records, trajectory_of
 from rag_r1.data.files.bad_rows import HELP
+from rag_r1.data.files.first_rows import check_first_rows
 from rag_r1.data.sft_rows import SftRow, SftTokens
-from rag_r1.inference.tokenizer import load_tokenizer
+from rag_r1.inference.tokenizer import load_tokenizer, why_not_loaded
 from rag_r1.io.atomic_files import write_json, write_json_lines
 from rag_r1.io.errors import DataError
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, Positive, argument, read_arguments
 from rag_r1.options.declare import Constraint
+from rag_r1.options.out_folder import check_out
 from rag_r1.options.settings_file import recorded_settings
-from rag_r1.protocols import Protocol, ProtocolError, load_protocol, protocol_names
+from rag_r1.protocols import Protocol, load_protocol, load_with_prompt, protocol_names
 from rag_r1.runs.errors import RunError
+from rag_r1.runs.start_checks import CHECK_ONLY, StartChecks
 from rag_r1.sft.copy_check import RUN, SHORTEST
 from rag_r1.sft.files import Format, write_samples
-from rag_r1.sft.llama_factory import read_samples
+from rag_r1.sft.llama_factory import read_samples, sample_of
 from rag_r1.sft.samples import SampleRules, SampleSelection, split_rows
-from rag_r1.sft.segment import REASONS, WHOLE, kinds_of
+from rag_r1.sft.segment import REASONS, WHOLE, UnusableSampleError, kinds_of
 
 Share = Annotated[float, Field(ge=0, le=1), Constraint("a number from 0 to 1")]
 
@@ -82,6 +87,7 @@ class SftDataArguments(Arguments):
     max_target: Positive = argument("most tokens of a target", "TOKENS", default=2048)
     seed: int = argument("seed of the draws", default=0)
     skip_bad_rows: bool = argument(HELP, default=False)
+    check_only: bool = argument(CHECK_ONLY, default=False)
 
     @model_validator(mode="after")
     def _something_to_read(self) -> SftDataArguments:
@@ -96,14 +102,40 @@ class SftDataArguments(Arguments):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns 1, with nothing written, if the data cannot be made."""
     args = read_arguments(SftDataArguments, arguments, prog="rag-r1 sft-data", description=_DESCRIPTION)
+    tokens = check_start(args)
+    if args.check_only:
+        sources = ", ".join(map(str, [*args.traces, *args.published]))
+        print(f"all checks passed: samples of {sources} would be written into {args.out}")
+        return 0
     with recorded_settings("rag-r1 sft-data", args):
-        make(args)
+        make(args, tokens)
     return 0
 
 
-def make(args: SftDataArguments) -> dict[str, Any]:
-    """Read, select and write; returns the summary. Raises RunError, DataError or DataError."""
-    tokens = SftTokens(_tokenizer(args.model), _protocol(args))
+def check_start(args: SftDataArguments) -> SftTokens:
+    """What makes the tokens, after all checks. Raises StartError with all that is wrong."""
+    with StartChecks() as checks:
+        checks.run(check_out, args.out, "rag-r1 sft-data")
+        tokenizer = checks.run(_tokenizer, args.model)
+        protocol = checks.run(_protocol, args.protocol, args.prompt)
+        if args.prompt is not None:  # beside a wrong protocol
+            checks.run(_protocol, "rag_r1_mq", args.prompt)
+        for path in args.traces:
+            records = read_records(path, skip_broken=lambda *unused: None)
+            checks.run(check_first_rows, path, enumerate(records, 1), trajectory_of)
+        for path in args.published:
+            checks.run(check_first_rows, path, read_samples(path), partial(_check_sample, protocol=protocol))
+    return SftTokens(tokenizer, protocol)
+
+
+def _check_sample(row: Any, protocol: Protocol | None) -> None:
+    """Raises DataError if a row is no published sample."""
+    with suppress(UnusableSampleError):  # in this protocol; these are counted
+        sample_of(row, protocol or load_protocol("rag_r1_mq"), "")
+
+
+def make(args: SftDataArguments, tokens: SftTokens) -> dict[str, Any]:
+    """Read, select and write; returns the summary. Raises RunError or DataError."""
     metric = None if args.metric == "any" else args.metric
     rules = SampleRules(args.layout, metric, args.thought_only, args.max_context, args.max_target, args.seed)
     selection = SampleSelection(tokens, rules)
@@ -135,29 +167,22 @@ def _tokenizer(model: str) -> Any:
     try:
         tokenizer = load_tokenizer(model)
     except Exception as error:  # the Hub, the cache and the tokenizer's own code may raise anything
-        first = str(error).strip().splitlines()[:1]
         raise RunError(
-            f"--model {model}: its tokenizer cannot be loaded ({type(error).__name__}: {' '.join(first)}). "
-            "Give a folder that has a model and its tokenizer, or a name on the Hub"
+            f"--model {model}: its tokenizer cannot be loaded: {why_not_loaded(model, error)}; give a folder "
+            "that has a model and its tokenizer, or a name on the Hub"
         ) from error
     if not tokenizer.chat_template:
         raise RunError(f"--model {model}: its tokenizer has no chat template; use an instruct model")
     return tokenizer
 
 
-def _protocol(args: SftDataArguments) -> Protocol:
-    try:
-        prompt = Path(args.prompt).read_text(encoding="utf-8") if args.prompt else None
-        protocol = load_protocol(args.protocol, prompt)
-    except UnicodeDecodeError as error:
-        raise RunError(f"--prompt {args.prompt}: not UTF-8 text: {error}") from error
-    except ProtocolError as error:
-        raise RunError(f"--protocol {args.protocol}: {error}") from error
+def _protocol(name: str, prompt: str | None) -> Protocol:
+    protocol = load_with_prompt(name, prompt)
     if protocol.rewrites_context:
-        raise RunError(f"--protocol {args.protocol}: traces whose context is rewritten cannot be cut")
+        raise RunError(f"--protocol {name}: traces whose context is rewritten cannot be cut")
     if protocol.turns == "chat":
         raise RunError(
-            f"--protocol {args.protocol}: traces whose turns are those of a chat template cannot be cut; "
+            f"--protocol {name}: traces whose turns are those of a chat template cannot be cut; "
             "use a protocol without `turns: chat`, such as agentic_rag_en"
         )
     return protocol

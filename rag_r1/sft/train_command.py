@@ -25,6 +25,7 @@ from rag_r1.io.atomic_files import move_into_place
 from rag_r1.options.command_exit import CommandError, command_main
 from rag_r1.options.command_line import Arguments, Overrides, argument, hydra_quoted, read_arguments
 from rag_r1.options.import_path import add_working_directory
+from rag_r1.options.out_folder import check_out
 from rag_r1.options.settings_file import recorded_settings
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.processes import run_child
@@ -66,7 +67,7 @@ class SftArguments(Arguments):
     overrides: Overrides = argument("any key of veRL's sft_trainer_engine", "key=value", default=[])
 
 
-@command_main(RecipeError, RunError)
+@command_main(RecipeError, RunError, OSError)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns 1 if the preflight found an error, else the exit status of the training."""
     args = read_arguments(SftArguments, arguments, prog="rag-r1 sft", description=_DESCRIPTION)
@@ -79,17 +80,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if config.trainer.device == "cpu":
         os.environ["VERL_PLATFORM"] = "cpu"  # on a machine with GPUs veRL would choose cuda
     command = launch_words(config.trainer.device, int(config.trainer.n_gpus_per_node), recipe, overrides)
-    if not _passes_preflight(config, faults, command):
+    folder = Path(config.trainer.default_local_dir).expanduser()
+    if not _passes_preflight(config, faults, command, folder):
         return 1
     if args.check_only:
+        print(f"all checks passed: {args.recipe} would be trained into {folder}")
         return 0
-    folder = Path(config.trainer.default_local_dir).expanduser()
     with recorded_settings("rag-r1 sft", args, folder, other="trainer.default_local_dir=OTHER"):
         run(command, folder, config)
     return 0
 
 
-def _passes_preflight(config: Any, faults: list[tuple[str, str, str]], command: Sequence[str]) -> bool:
+def _passes_preflight(
+    config: Any, faults: list[tuple[str, str, str]], command: Sequence[str], folder: Path
+) -> bool:
     """Run the preflight and print what it finds; whether the training can start."""
     from rag_r1.options.problems import error
     from rag_r1.training.preflight import preflight_sft
@@ -98,6 +102,11 @@ def _passes_preflight(config: Any, faults: list[tuple[str, str, str]], command: 
     report.problems[:0] = [error(*fault) for fault in faults]
     if int(config.trainer.nnodes) > 1:
         report.problems.append(error(*_too_many_nodes(int(config.trainer.nnodes), command)))
+    try:
+        check_out(folder, "rag-r1 sft", "the folder")
+    except ValueError as fault:
+        what, _, remedy = str(fault).rpartition(": ")
+        report.problems.append(error("trainer.default_local_dir", what, remedy))
     for note in report.notes:
         print(f"checked: {note}")
     for problem in report.problems:

@@ -15,11 +15,13 @@ from pathlib import Path
 from pydantic_settings import CliPositionalArg
 
 from rag_r1.config.recipes import KINDS, RECIPES, Recipe, find_file, kind_of, shipped_names, text_of
-from rag_r1.io.atomic_files import error_text, write_text
+from rag_r1.io.atomic_files import write_text
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, CheckedOverrides, argument, read_arguments
+from rag_r1.options.out_folder import check_out
 from rag_r1.options.subcommands import run
 from rag_r1.runs.errors import RunError
+from rag_r1.runs.start_checks import StartChecks
 from rag_r1.system.installation import version
 
 _MODULE = "rag_r1.training.recipes_command"
@@ -35,7 +37,7 @@ _ABOUT = "The recipes that come with this project. Without a command: list them.
 _SENTENCE = re.compile(r"(?<=[.!?])\s")
 
 
-@command_main(RunError)
+@command_main(RunError, OSError)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a subcommand, by default `list`. Returns its exit status; 2 for one that does not exist."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
@@ -149,25 +151,36 @@ def copy_recipe(arguments: Sequence[str]) -> int:
     """Copy a recipe. Raises RunError if there is none, or if the copy would replace a file."""
     description = "Copy a recipe into a file of your own, which can be changed and used from any folder."
     args = read_arguments(CopyArguments, arguments, prog="rag-r1 recipes copy", description=description)
-    source = find_file(args.name, ".yaml")
-    if source.suffix != ".yaml":
-        raise RunError(f"{args.name} is no recipe; its file is {source}")
-    target = args.to / source.name if args.to.is_dir() else args.to
-    target = target if target.suffix == ".yaml" else Path(f"{target}.yaml")
-    if target.exists():
-        raise RunError(f"{target} exists already: give another name")
+    with StartChecks() as checks:
+        source = checks.run(_recipe_file, args.name)
+        target = checks.run(_new_file, args.to, args.name)
+    assert source is not None and target is not None
     header, _, rest = text_of(source).partition("\n")
     origin = f"# Copied from the recipe {_named(source)} of rag-r1 {version()}."
     lines = [header, origin, rest] if header.startswith("# @package") else [origin, header, rest]
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        write_text(target, "\n".join(lines))
-    except OSError as error:
-        raise RunError(error_text(error)) from error
+    target.parent.mkdir(parents=True, exist_ok=True)
+    write_text(target, "\n".join(lines))
     print(target)
     if kind := kind_of(source):
         print(f"use it with: {KINDS[kind]} --recipe {target}", file=sys.stderr)
     return 0
+
+
+def _recipe_file(name: str) -> Path:
+    path = find_file(name, ".yaml")
+    if path.suffix != ".yaml":
+        raise RunError(f"{name} is no recipe; its file is {path}")
+    return path
+
+
+def _new_file(to: Path, name: str) -> Path:
+    """The file of the copy, which is not there yet."""
+    target = to / Path(name).name if to.is_dir() else to
+    target = target if target.suffix == ".yaml" else Path(f"{target}.yaml")
+    if target.exists():
+        raise RunError(f"{target} exists already: give another name")
+    check_out(target.parent, flag="the folder")
+    return target
 
 
 def _named(path: Path) -> str:

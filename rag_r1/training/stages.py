@@ -19,14 +19,17 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
+from rag_r1.config.recipes import Recipe
 from rag_r1.inference.checkpoints import TRACKER, newest_checkpoint
 from rag_r1.io.atomic_files import write_text
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, Overrides, argument, hydra_quoted, read_arguments
+from rag_r1.options.out_folder import check_out
 from rag_r1.options.settings_file import recorded_settings
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.lock import hold_lock
 from rag_r1.runs.processes import run_child
+from rag_r1.runs.start_checks import StartChecks
 
 _DESCRIPTION = """\
 Train in stages: each stage starts from the model that the previous one exported. Run again, the same command
@@ -78,13 +81,18 @@ def run_stages(recipes: Sequence[str], out: Path, overrides: Sequence[str], trai
 
 
 def check_overrides(overrides: Sequence[str], stages: int) -> None:
-    """Raises RunError for an override of a stage that does not exist, or one that is not key=value."""
-    for override in overrides:
-        match = _ONE_STAGE.fullmatch(override)
-        if match and not 1 <= int(match[1]) <= stages:
-            raise RunError(f"{override}: there is no stage {match[1]}, only 1 to {stages}")
-        if "=" not in override:
-            raise RunError(f"{override} is not key=value (or stage1:key=value)")
+    """Raises StartError for overrides of a stage that does not exist, and such that are not key=value."""
+    with StartChecks() as checks:
+        for override in overrides:
+            checks.run(_check_override, override, stages)
+
+
+def _check_override(override: str, stages: int) -> None:
+    match = _ONE_STAGE.fullmatch(override)
+    if match and not 1 <= int(match[1]) <= stages:
+        raise RunError(f"{override}: there is no stage {match[1]}, only 1 to {stages}")
+    if "=" not in override:
+        raise RunError(f"{override} is not key=value (or stage1:key=value)")
 
 
 def stage_overrides(overrides: Sequence[str], number: int, folder: Path, model: Path | None) -> list[str]:
@@ -132,10 +140,36 @@ def exported_model(checkpoints: Path) -> Path:
     return folder
 
 
-def run_training(recipe: str, overrides: Sequence[str], check_only: bool = False) -> int:
+def check_stages(
+    recipes: Sequence[str], out: Path, overrides: Sequence[str], check: Train, *, every: bool = False
+) -> None:
+    """Run `check(recipe, overrides)` for each stage that is not finished, or for `every` one, so that a later
+    stage's problems are known before the first is trained. Raises RunError naming the stages with problems. A
+    later stage is checked with the initial model of the first one. One stage alone checks itself."""
+    numbers = range(1, len(recipes) + 1)
+    left = [n for n in numbers if every or not (out / f"stage{n}" / "finished").exists()]
+    if len(left) < 2 and not every:
+        return
+    first = stage_overrides(overrides, 1, out / "stage1", None)
+    start = [override for override in first if override.startswith(f"{MODEL_KEY}=")][-1:]
+    wrong = []
+    for n in left:
+        print(f"stage {n}: {recipes[n - 1]}", flush=True)
+        if check(recipes[n - 1], [*start, *stage_overrides(overrides, n, out / f"stage{n}", None)]):
+            wrong.append(str(n))
+    if wrong:
+        raise RunError(f"nothing was started: correct the problems above, of stage {', '.join(wrong)}")
+
+
+def run_training(recipe: str, overrides: Sequence[str], *flags: str) -> int:
     """Run `rag-r1 train` in a process that ends with this one."""
     command = [sys.executable, "-m", "rag_r1.cli", "train", "--leave-model", "--recipe", recipe]
-    return run_child([*command, *(["--check-only"] if check_only else []), *overrides])
+    return run_child([*command, *flags, *overrides])
+
+
+def run_check(recipe: str, overrides: Sequence[str]) -> int:
+    """Run the checks of `rag-r1 train`, as `run_training`."""
+    return run_training(recipe, overrides, "--check-only")
 
 
 def lock_folder(folder: Path) -> AbstractContextManager[None]:
@@ -153,21 +187,23 @@ class StagesArguments(Arguments):
 
     recipe: list[str] = argument("recipe of a stage; repeat the flag in the order of the stages", "RECIPE")
     out: Path = argument("folder of the stages", "OUT")
-    check_only: bool = argument("check every stage and stop", default=False)
+    check_only: bool = argument("check every stage, report all problems, and stop", default=False)
     overrides: Overrides = argument("any key of veRL or of `rag_r1:`", "key=value", default=[])
 
 
-@command_main(RunError)
+@command_main(RunError, OSError)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns 0 when all stages are finished, 1 with the reason if not."""
     args = read_arguments(StagesArguments, arguments, prog="rag-r1 stages", description=_DESCRIPTION)
-    check_overrides(args.overrides, len(args.recipe))
-    if args.check_only:  # later stages are checked with the first stage's initial model
-        folders = [args.out.resolve() / f"stage{i}" for i in range(1, len(args.recipe) + 1)]
-        return max(
-            run_training(recipe, stage_overrides(args.overrides, i, folder, None), check_only=True)
-            for i, (recipe, folder) in enumerate(zip(args.recipe, folders, strict=True), 1)
-        )
+    with StartChecks() as checks:
+        checks.run(check_out, args.out, "rag-r1 stages")
+        for recipe in args.recipe:
+            checks.run(Recipe.find, recipe)
+        checks.run(check_overrides, args.overrides, len(args.recipe))
+    check_stages(args.recipe, args.out.resolve(), args.overrides, run_check, every=args.check_only)
+    if args.check_only:
+        print(f"all checks passed: {len(args.recipe)} stages would be trained into {args.out}")
+        return 0
     with recorded_settings("rag-r1 stages", args):
         run_stages(args.recipe, args.out, args.overrides, run_training)
     return 0

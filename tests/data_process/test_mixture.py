@@ -8,17 +8,23 @@ import pytest
 
 from data_process.mixture import MixEntry, read_entries
 from data_process.sources import SOURCES
-from rag_r1.io.errors import DataError
+from rag_r1.runs.start_checks import StartChecks, StartError
 
 
 def entries(tmp_path: Path, text: str) -> list[MixEntry]:
     (tmp_path / "mix.yaml").write_text(text, encoding="utf-8")
-    return read_entries({}, tmp_path / "mix.yaml")
+    return read({}, tmp_path / "mix.yaml")
+
+
+def read(flags: dict[str, list[str]], mix: Path | None) -> list[MixEntry]:
+    with StartChecks() as checks:
+        listed = read_entries(flags, mix, checks)
+    return listed
 
 
 def test_a_flag_names_source_name_file_and_number():
     train = ["nq", "questions:mine=a b/my.jsonl@500", "hotpotqa=x=y.json"]
-    assert read_entries({"train": train, "test": ["nq=hub:dev@7"]}, None) == [
+    assert read({"train": train, "test": ["nq=hub:dev@7"]}, None) == [
         MixEntry("test", SOURCES["nq"], "nq", hub_split="dev", take=7),
         MixEntry("train", SOURCES["nq"], "nq"),
         MixEntry("train", SOURCES["questions"], "mine", Path("a b/my.jsonl"), take=500),
@@ -54,8 +60,8 @@ validation:
     ],
 )
 def test_a_wrong_flag_is_named(flag, message):
-    with pytest.raises(DataError, match=message):
-        read_entries({"train": [flag]}, None)
+    with pytest.raises(StartError, match=message):
+        read({"train": [flag]}, None)
 
 
 WHOLE = "a whole number of at least 1"
@@ -83,7 +89,7 @@ WHOLE = "a whole number of at least 1"
     ],
 )
 def test_a_wrong_yaml_file_is_named_with_the_entry(tmp_path, text, message):
-    with pytest.raises(DataError, match=message):
+    with pytest.raises(StartError, match=message):
         entries(tmp_path, text)
 
 

@@ -12,8 +12,8 @@ from rag_r1.evaluation import command as evaluation
 from rag_r1.inference.checkpoints import is_hub_name, local_model
 from rag_r1.options.server_address import server_fault
 from rag_r1.retriever.data import command as retriever_data
-from rag_r1.rollouts.checks import try_servers
 from rag_r1.runs.errors import RunError
+from rag_r1.runs.start_checks import try_servers
 from rag_r1.sft import filter_command, traces_command
 from tests.fakes.scripted_vllm import Policy
 
@@ -59,8 +59,12 @@ def test_two_dead_servers_are_named_with_the_commands_that_start_them(name, tmp_
         main([*server, *common, "--retriever-url", DEAD, "--check-only", "rag_r1.retriever.retries=0"]) == 1
     )
     message = capsys.readouterr().err
-    assert DEAD in message and "--retriever-url" in message or "--base-url" in message
-    assert "rag-r1 index serve" in message or "vllm serve" in message
+    assert f"retrieval server answers at {DEAD}" in message and "rag-r1 index serve" in message
+    has_list = name in (
+        "eval",
+        "retriever data",
+    )  # whose check of the model's server asks for its list of models
+    assert ("vllm serve" in message) == has_list
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from rag_r1.runs.errors import RunError
-from rag_r1.training.stages import main, repair_tracker, run_stages, stage_overrides
+from rag_r1.training.stages import check_stages, main, repair_tracker, run_stages, stage_overrides
 
 RECIPES = ["recipes/one", "recipes/two"]
 MODEL_KEY = "actor_rollout_ref.model.path="
@@ -191,3 +191,23 @@ def test_a_training_that_outlives_a_killed_command_keeps_its_folder(tmp_path):
 def test_the_command_names_what_is_wrong(tmp_path, capsys):
     assert main(["--recipe", "r", "--out", str(tmp_path), "stage2:a=1"]) == 1
     assert "there is no stage 2" in capsys.readouterr().err
+
+
+def test_every_stage_that_is_left_is_checked_before_the_first_is_trained(tmp_path):
+    calls = []
+
+    def check(recipe, overrides):
+        calls.append((recipe, value(overrides, MODEL_KEY)))
+        return int(recipe != "one")
+
+    overrides = [f"stage1:{MODEL_KEY}base", f"stage3:{MODEL_KEY}other"]
+    with pytest.raises(RunError, match="nothing was started: .* of stage 2, 3"):
+        check_stages(["one", "two", "three"], tmp_path, overrides, check)
+    assert calls == [("one", "base"), ("two", "base"), ("three", "other")]
+    (tmp_path / "stage1").mkdir()
+    (tmp_path / "stage1" / "finished").touch()
+    calls.clear()
+    check_stages(["one", "one"], tmp_path, overrides[:1], check)  # the one that is left checks itself
+    assert calls == []
+    check_stages(["one", "one"], tmp_path, overrides[:1], check, every=True)
+    assert calls == [("one", "base")] * 2

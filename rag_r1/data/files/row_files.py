@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from rag_r1.data.files.json_array import elements
+from rag_r1.io.atomic_files import reason_of
 from rag_r1.io.bounded_json import read_json_line
 from rag_r1.io.errors import DataError
 from rag_r1.sandbox.parquet import BATCH_ROWS, check_parquet
@@ -73,7 +74,7 @@ def open_rows(
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise DataError(f"{path} is a broken gzip file ({error}): fetch it again") from error
     except (OSError, RecursionError) as error:
-        raise DataError(f"cannot read {path}: {error}") from error
+        raise DataError(f"cannot read {path}: {reason_of(error)}: give another file") from error
 
 
 def short_text(value: Any) -> str:

@@ -13,8 +13,7 @@ from pathlib import Path
 
 from pydantic import model_validator
 
-from rag_r1.corpus.questions import read_questions
-from rag_r1.corpus.reader import Corpus
+from rag_r1.corpus.inputs import CorpusInputs, read_inputs
 from rag_r1.data.evidence import GoldEvidence
 from rag_r1.data.files.bad_rows import HELP, BadRows
 from rag_r1.evaluation.probes.collect import POOL, SAVE_EVERY, find_passages
@@ -22,6 +21,9 @@ from rag_r1.io.errors import DataError
 from rag_r1.io.terminal_text import terminal_text
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, Positive, argument, read_arguments
+from rag_r1.options.out_folder import check_out_file
+from rag_r1.runs.errors import RunError
+from rag_r1.runs.start_checks import CHECK_ONLY, StartChecks
 
 _DESCRIPTION = """\
 Find the passages that the probes `random` and `gold` show in the validations of a training.
@@ -50,6 +52,7 @@ class PassagesArguments(Arguments):
     seed: int = argument("seed of the random passages", default=0)
     skip_bad_rows: bool = argument(HELP, default=False)
     no_progress: bool = argument("show no progress bar", default=False)
+    check_only: bool = argument(CHECK_ONLY, default=False)
 
     @model_validator(mode="after")
     def _out_is_a_file_of_its_own(self) -> PassagesArguments:
@@ -60,34 +63,49 @@ class PassagesArguments(Arguments):
         return self
 
 
-@command_main(DataError, OSError)
+@command_main(RunError, DataError, OSError)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit status."""
     args = read_arguments(
         PassagesArguments, arguments, prog="rag-r1 probe-passages", description=_DESCRIPTION, epilog=_EPILOG
     )
-    lines, bad = gather(args)
+    inputs = check_start(args)
+    if args.check_only:
+        print(f"all checks passed: the passages of {inputs} would be written to {args.out}")
+        return 0
+    lines, bad = gather(args, inputs)
     print("\n".join(lines))
     for line in bad.left_out():
         print(terminal_text(line, 1000), file=sys.stderr)
     return 0
 
 
-def gather(args: PassagesArguments, *, save_every: int = SAVE_EVERY) -> tuple[list[str], BadRows]:
-    """Write the passages; returns lines with their numbers, and the rows that were left out.
+def check_start(args: PassagesArguments) -> CorpusInputs:
+    """What is read, after all checks. Raises StartError with all problems."""
+    with StartChecks() as checks:
+        checks.run(check_out_file, args.out)
+        inputs = read_inputs(checks, args.questions, args.corpus, skip_bad_rows=args.skip_bad_rows)
+    assert inputs is not None
+    return inputs
 
-    Raises DataError and DataError, with the remedy, if a file cannot be read, or has bad rows that are not
-    to be left out.
+
+def gather(
+    args: PassagesArguments, inputs: CorpusInputs | None = None, *, save_every: int = SAVE_EVERY
+) -> tuple[list[str], BadRows]:
+    """Write the passages; returns lines with their numbers, and the rows that were left out. `inputs`: of
+    `check_start`, which is otherwise done first.
+
+    Raises RunError and DataError, with the remedy, if a file cannot be read, or has bad rows that are not to
+    be left out.
     """
-    read = read_questions(args.questions)
-    if read.bad.count and not args.skip_bad_rows:
-        raise DataError(f"nothing was written, because of {read.bad.refusal()}")
+    inputs = inputs or check_start(args)
+    read = inputs.read
     gold = [
         GoldEvidence.of({"supporting_ids": question.ids, "supporting_titles": question.titles})
         for question in read.questions
     ]
     passages, bad = find_passages(
-        Corpus(args.corpus),
+        inputs.corpus,
         gold,
         args.out,
         random=args.random,

@@ -11,25 +11,27 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from pydantic import Field, model_validator
 from pydantic_settings import CliPositionalArg
 
 from rag_r1.data.files.bad_rows import HELP, BadRows
 from rag_r1.evaluation.report.bootstrap import Bootstrap
-from rag_r1.evaluation.report.comparison import compare_tables, shared_questions
+from rag_r1.evaluation.report.comparison import SharedQuestions, compare_tables, shared_questions
 from rag_r1.evaluation.report.report import WRONG_RUN
-from rag_r1.evaluation.report.run_table import read_run
+from rag_r1.evaluation.report.run_table import RunTable, read_run
 from rag_r1.io.atomic_files import write_json, write_text
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, Positive, argument, read_arguments
+from rag_r1.options.out_folder import check_out
 from rag_r1.options.suggestions import did_you_mean
 from rag_r1.rewards.normalise import NormaliserName
 from rag_r1.rollouts.provenance import Provenance, find_differences
 from rag_r1.rollouts.provenance_facts import short_names
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.folder import PROVENANCE
+from rag_r1.runs.start_checks import CHECK_ONLY, StartChecks
 
 #: `--differs card`: runs without a card are compared as well.
 NO_CARD = "card"
@@ -54,12 +56,58 @@ def compare(
     `differs`: keys of the cards that may differ. Raises one of the report's WRONG_RUN: RunError if the runs
     cannot be compared.
     """
-    cards = [Provenance.read(run) for run in runs]
-    differing = intended_differences(runs, cards, differs)
-    tables = [
-        read_run(run, mask=card.mask if card else None, skip_bad_rows=skip_bad_rows)
-        for run, card in zip(runs, cards, strict=True)
-    ]
+    return compare_runs(read_runs(runs, differs, skip_bad_rows), normaliser, bootstrap)
+
+
+class ComparableRuns(NamedTuple):
+    """Runs that can be compared: their names, cards and tables, the questions that they share, and the
+    intended differences of their cards."""
+
+    names: list[str]
+    cards: list[Provenance | None]
+    tables: list[RunTable]
+    questions: SharedQuestions
+    differing: dict[str, list[Any]]
+
+
+def compare_runs(
+    runs: ComparableRuns, normaliser: NormaliserName, bootstrap: Bootstrap | None
+) -> dict[str, Any]:
+    """As `compare`, of runs that have been read."""
+    facts = next((card.flat() for card in runs.cards if card is not None), {})
+    return {
+        **compare_tables(runs.names, runs.tables, runs.questions, normaliser, bootstrap),
+        "differing": runs.differing,
+        "unknown": [key for key, value in facts.items() if value is None and key not in runs.differing],
+    }
+
+
+def read_runs(runs: Sequence[Path], differs: Sequence[str], skip_bad_rows: bool) -> ComparableRuns:
+    """Read the runs. Raises StartError with all that keeps them from being compared."""
+    with StartChecks() as checks:
+        if missing := [str(run) for run in runs if not run.exists()]:
+            checks.run(_refuse_missing, missing)
+        were = len(checks.problems)
+        there = [run for run in runs if run.exists()]
+        cards = [checks.run(Provenance.read, run) for run in there]
+        differing = None
+        if len(checks.problems) == were:  # all cards are known
+            differing = checks.run(intended_differences, there, cards, differs)
+        tables = [
+            checks.run(read_run, run, mask=card.mask if card else None, skip_bad_rows=skip_bad_rows)
+            for run, card in zip(there, cards, strict=True)
+        ]
+    known = [table for table in tables if table is not None]
+    assert differing is not None
+    return ComparableRuns(run_names(runs), cards, known, _shared(known, skip_bad_rows), differing)
+
+
+def _refuse_missing(runs: Sequence[str]) -> None:
+    raise RunError(f"there is no run in {', '.join(runs)}: give the folders of finished runs")
+
+
+def _shared(tables: Sequence[RunTable], skip_bad_rows: bool) -> SharedQuestions:
+    """The questions that all runs have. Raises RunError if there are none, or if one id has two meanings."""
     questions = shared_questions(tables)
     if questions.mismatched and not skip_bad_rows:
         bad = BadRows()
@@ -71,12 +119,7 @@ def compare(
             "no question has an answer in all of these runs: compare runs on the same data (their questions' "
             "ids must be equal)"
         )
-    facts = next((card.flat() for card in cards if card is not None), {})
-    return {
-        **compare_tables(run_names(runs), tables, questions, normaliser, bootstrap),
-        "differing": differing,
-        "unknown": [key for key, value in facts.items() if value is None and key not in differing],
-    }
+    return questions
 
 
 def intended_differences(
@@ -84,8 +127,6 @@ def intended_differences(
 ) -> dict[str, list[Any]]:
     """The keys in which the cards differ, with the values of all runs, None without a card. Raises RunError
     if not all are intended, or if a name in `differs` is no key."""
-    if missing := [str(run) for run in runs if not run.exists()]:
-        raise RunError(f"there is no run in {', '.join(missing)}: give the folders of finished runs")
     names = [name.strip() for text in differs for name in text.split(",") if name.strip()]
     known = [card for card in cards if card is not None]
     _check_keys(known, names)
@@ -143,6 +184,7 @@ class CompareArguments(Arguments):
     resamples: Positive = argument("replicates of the bootstrap", "N", default=2000)
     seed: Annotated[int, Field(ge=0)] = argument("seed of bootstrap and permutations", "N", default=0)
     skip_bad_rows: bool = argument(HELP, default=False)
+    check_only: bool = argument(CHECK_ONLY, default=False)
 
     @model_validator(mode="after")
     def _several_runs(self) -> CompareArguments:
@@ -157,8 +199,15 @@ def main(arguments: Sequence[str] | None = None, prog: str = "rag-r1 eval compar
     args = read_arguments(
         CompareArguments, arguments, prog=prog, description=__doc__.split("\n\n")[0], epilog=_EPILOG
     )
-    bootstrap = Bootstrap(resamples=args.resamples, seed=args.seed)
-    comparison = compare(args.runs, args.differs, args.normaliser, bootstrap, args.skip_bad_rows)
+    with StartChecks() as checks:
+        if args.out is not None:
+            checks.run(check_out, args.out)
+        runs = checks.run(read_runs, args.runs, args.differs, args.skip_bad_rows)
+    assert runs is not None
+    if args.check_only:
+        print(f"all checks passed: {len(runs.names)} runs share {runs.questions.count:,} questions")
+        return 0
+    comparison = compare_runs(runs, args.normaliser, Bootstrap(resamples=args.resamples, seed=args.seed))
     print(write_comparison(comparison, args.out))
     return 0
 

@@ -21,7 +21,8 @@ import numpy as np
 from pydantic import Field
 from pydantic_settings import CliPositionalArg
 
-from rag_r1.data.files.bad_rows import HELP
+from rag_r1.data.annotations import read_answerable, read_supporting
+from rag_r1.data.files.bad_rows import HELP, BadRows
 from rag_r1.evaluation.report.bootstrap import Bootstrap, Estimate
 from rag_r1.evaluation.report.measures import by_source, measures_of
 from rag_r1.evaluation.report.published_results import in_paper_order
@@ -30,8 +31,10 @@ from rag_r1.io.atomic_files import write_json, write_text
 from rag_r1.io.errors import DataError
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, Positive, argument, read_arguments
+from rag_r1.options.out_folder import check_out
 from rag_r1.rollouts.provenance import Provenance
 from rag_r1.runs.errors import RunError
+from rag_r1.runs.start_checks import CHECK_ONLY, StartChecks
 
 REPORT_JSON, REPORT_MD = "report.json", "report.md"
 #: Faults of the files of a run; the message says what to do.
@@ -46,13 +49,17 @@ def make_report(
 
     Raises one of WRONG_RUN, and then writes nothing.
     """
+    card = Provenance.read(run)
+    table = read_run(run, mask=card.mask if card else None, **files)
+    return write_report(table, card, out or run, bootstrap or Bootstrap())
+
+
+def write_report(table: RunTable, card: Provenance | None, out: Path, bootstrap: Bootstrap) -> dict[str, Any]:
+    """As `make_report`, for a run that has been read."""
     from rag_r1.evaluation.report.plots import draw_report
     from rag_r1.evaluation.report.report_markdown import markdown
 
-    card = Provenance.read(run)
-    table = read_run(run, mask=card.mask if card else None, **files)
-    report = report_of(table, card, bootstrap or Bootstrap())
-    out = out or run
+    report = report_of(table, card, bootstrap)
     out.mkdir(parents=True, exist_ok=True)
     pictures = draw_report(report, table, out)
     write_json(out / REPORT_JSON, report)
@@ -150,22 +157,37 @@ class ReportArguments(Arguments):
     resamples: Positive = argument("replicates of the bootstrap", "N", default=2000)
     seed: Annotated[int, Field(ge=0)] = argument("seed of the bootstrap", "N", default=0)
     skip_bad_rows: bool = argument(HELP, default=False)
+    check_only: bool = argument(CHECK_ONLY, default=False)
 
 
 @command_main(*WRONG_RUN)
 def main(arguments: Sequence[str] | None = None, prog: str = "rag-r1 eval report") -> int:
     """Make a report and print it; returns the exit status."""
     args = read_arguments(ReportArguments, arguments, prog=prog, description=__doc__.split("\n\n")[0])
-    make_report(
-        args.run,
-        args.out,
-        Bootstrap(resamples=args.resamples, seed=args.seed),
-        answerable=args.answerable,
-        supporting=args.supporting,
-        step=args.step,
-        skip_bad_rows=args.skip_bad_rows,
-    )
-    print(((args.out or args.run) / REPORT_MD).read_text(encoding="utf-8"))
+    out = args.out or args.run
+    files = {name: getattr(args, name) for name in ("answerable", "supporting")}
+    with StartChecks() as checks:
+        card = checks.run(Provenance.read, args.run)
+        table = checks.run(
+            read_run,
+            args.run,
+            mask=card.mask if card else None,
+            step=args.step,
+            skip_bad_rows=args.skip_bad_rows,
+            **files,
+        )
+        if table is None and any(files.values()):  # so that none of the three hides another
+            checks.run(read_run, args.run, step=args.step, skip_bad_rows=args.skip_bad_rows)
+            for read, path in zip((read_answerable, read_supporting), files.values(), strict=True):
+                if path is not None:
+                    checks.run(read, path, BadRows())
+        checks.run(check_out, out, flag="--out" if args.out else "without --out, RUN")
+    assert table is not None
+    if args.check_only:
+        print(f"all checks passed: the report of {len(table.keys):,} episodes would be written into {out}")
+        return 0
+    write_report(table, card, out, Bootstrap(resamples=args.resamples, seed=args.seed))
+    print((out / REPORT_MD).read_text(encoding="utf-8"))
     return 0
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shlex
 import signal
 import sys
 from collections.abc import AsyncIterator, Sequence
@@ -27,6 +28,7 @@ from rag_r1.options.declare import Constraint, options_from
 from rag_r1.options.server_address import Address
 from rag_r1.rollouts.agent_arguments import AgentSelection, shared_arguments
 from rag_r1.runs.errors import RunError
+from rag_r1.runs.start_checks import CHECK_ONLY
 from rag_r1.system.installation import pip_command
 from rag_r1.tools.mcp.tool import McpFailure, McpOptions, has_mcp, prefixed_entries
 
@@ -73,6 +75,7 @@ class McpArguments(AgentSelection, _ModelArguments):
         "most questions at a time; as many more wait", "N", default=8, old="concurrency"
     )
     http: _PORT | None = argument("port for streamable HTTP instead of stdio", "PORT", default=None)
+    check_only: bool = argument(CHECK_ONLY, default=False)
 
     @model_validator(mode="after")
     def _model_is_named(self) -> McpArguments:
@@ -90,6 +93,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     args = read_arguments(McpArguments, arguments, prog="rag-r1 mcp", description=_DESCRIPTION)
     if not has_mcp():
         raise CommandError(f"rag-r1 mcp needs the package mcp, 2.0 or later: {pip_command('mcp')}")
+    check_start(args)
+    if args.check_only:
+        tools = "search" if args.base_url is None else "search and ask"
+        where = "stdio" if args.http is None else f"http://127.0.0.1:{args.http}/mcp"
+        print(f"all checks passed: {tools} would be offered over {where}")
+        return 0
     if args.http is None:  # an exception would wait for the thread that reads stdin
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
     try:
@@ -97,6 +106,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         pass
     return 0
+
+
+def check_start(args: McpArguments) -> None:
+    """Raises StartError, or RunError, with all that is wrong with the arguments, then with the servers. A
+    search that does not answer yet is a warning, if there is no model, whose start needs it, and no
+    `--check-only`: each call says what is wrong then."""
+    from rag_r1.serving.agent import check_agent, try_agent_servers
+    from rag_r1.serving.command import check_port
+
+    more = [partial(check_port, "127.0.0.1", args.http, "--http")] if args.http is not None else []
+    evaluation = _as_evaluated(args)
+    config = check_agent(evaluation, more)
+    try:
+        try_agent_servers(evaluation, config)
+    except RunError as error:
+        if args.base_url is not None or args.check_only:
+            raise
+        print(f"warning: {error}", file=sys.stderr)
 
 
 async def serve(args: McpArguments) -> None:
@@ -113,23 +140,19 @@ async def serve(args: McpArguments) -> None:
 async def open_server(args: McpArguments) -> AsyncIterator[Any]:
     """The MCP server of these arguments; its connections are closed with the block. Raises as `serve`."""
     from rag_r1.config.schema import RagR1Config
+    from rag_r1.evaluation.target import resolve_model
     from rag_r1.evaluation.validation_limits import validation_limits
     from rag_r1.rollouts.arguments import block_of
-    from rag_r1.rollouts.checks import try_search
     from rag_r1.serving.agent import open_agent
     from rag_r1.serving.mcp.server import make_server
     from rag_r1.tools import close_tools, shared_searcher, shared_tools
 
     as_eval = _as_evaluated(args)
+    as_eval = as_eval if args.base_url is None else resolve_model(as_eval)
     config = RagR1Config.from_config(block_of(as_eval, validation_limits(args.protocol)))
     searcher = shared_searcher(config.validation_retriever)
     async with AsyncExitStack() as stack:
         stack.push_async_callback(close_tools, shared_tools(config.validation_retriever, config.tools))
-        if args.base_url is None:  # the agent's own start tries the search
-            try:
-                await try_search(searcher, args.retriever_url)
-            except RunError as error:  # the server may come later: each call says what is wrong then
-                print(f"warning: {error}", file=sys.stderr)
         player = await stack.enter_async_context(open_agent(as_eval)) if args.base_url is not None else None
         yield make_server(searcher, player.play if player else None, concurrency=args.in_flight)
 
@@ -150,9 +173,8 @@ async def _serve_http(server: Any, port: int) -> None:
 def _as_evaluated(args: McpArguments) -> Any:
     """The arguments of `rag-r1 eval` with which the agent is made; no questions are read."""
     from rag_r1.evaluation.eval_arguments import EvalArguments
-    from rag_r1.evaluation.target import resolve_model
 
-    evaluation = EvalArguments(
+    return EvalArguments(
         questions=[],
         out=Path("unused"),
         model=args.model or "unused",
@@ -160,7 +182,6 @@ def _as_evaluated(args: McpArguments) -> Any:
         retries=2,
         **shared_arguments(args),
     )
-    return evaluation if args.base_url is None else resolve_model(evaluation)
 
 
 def _print_tools(server: Sequence[str]) -> int:
@@ -183,7 +204,17 @@ def _print_tools(server: Sequence[str]) -> int:
     if not has_mcp():
         raise CommandError(f"rag-r1 mcp needs the package mcp, 2.0 or later: {pip_command('mcp')}")
     options |= {"url": server[0]} if is_address else {"command": list(server)}
-    tools = asyncio.run(_tools_of(options_from(McpOptions, options, "rag_r1.tools.NAME")))
+    try:
+        tools = asyncio.run(_tools_of(options_from(McpOptions, options, "rag_r1.tools.NAME")))
+    except McpFailure as error:
+        why = str(error).removeprefix("the server cannot be reached: ")
+        if why == str(error):
+            raise
+        if is_address:
+            why = f"no MCP server answers at {server[0]} ({why}): start it, or correct the address"
+        else:
+            why = f"`{shlex.join(server)}` starts no MCP server ({why}): correct the command"
+        raise CommandError(why) from error
     # Copies: YAML would write what several entries share only once, and an entry is to stand by itself.
     entries = {name: {"tool": "mcp", **deepcopy(options), **entry} for name, entry in tools.items()}
     print(_as_yaml({"rag_r1": {"tools": entries}}))

@@ -88,8 +88,9 @@ def _local_server(args: ChatArguments) -> Iterator[RunningServer]:
     require_parts(args)
     # Here, because these need what belongs to extras, and neither `--help` nor `--url` does.
     from rag_r1.serving.http_server import serve
-    from rag_r1.serving.launch import launch_agent
+    from rag_r1.serving.launch import check_launch, launch_agent
 
+    check_launch(args)
     servers: list[RunningServer] = []
     failures: list[BaseException] = []
     ready = threading.Event()

@@ -5,13 +5,16 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from rag_r1.io.terminal_text import terminal_text
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, argument, read_arguments
+from rag_r1.options.out_folder import check_out
 from rag_r1.options.settings_file import recorded_settings
 from rag_r1.runs.errors import RunError
-from rag_r1.tools.documents.corpus import index_folder
+from rag_r1.runs.start_checks import CHECK_ONLY, StartChecks
+from rag_r1.tools.documents.corpus import count_passages, document_files, index_folder
 from rag_r1.tools.documents.parsers import READERS
 
 _DESCRIPTION = f"""\
@@ -34,14 +37,22 @@ class DocumentsArguments(Arguments):
         "leave out files that cannot be read; otherwise they are named and nothing is written", default=False
     )
     no_progress: bool = argument("show no progress bar", default=False)
+    check_only: bool = argument(CHECK_ONLY, default=False)
 
 
 @command_main(RunError, OSError)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit status."""
     args = read_arguments(DocumentsArguments, arguments, prog="rag-r1 documents", description=_DESCRIPTION)
+    with StartChecks() as checks:
+        checks.run(document_files, args.folder)
+        checks.run(check_out, args.out, "rag-r1 documents")
+    how: dict[str, Any] = {"progress": not args.no_progress, "skip_bad_files": args.skip_bad_files}
+    if args.check_only:
+        print(f"all checks passed: {count_passages(args.folder, **how):,} passages for {args.out}")
+        return 0
     with recorded_settings("rag-r1 documents", args):
-        corpus = index_folder(args.folder, args.out, not args.no_progress, skip_bad_files=args.skip_bad_files)
+        corpus = index_folder(args.folder, args.out, **how)
     with corpus.open("rb") as lines:
         print(f"{sum(1 for _ in lines):,} passages: {terminal_text(str(corpus), 4000)}")
     return 0

@@ -86,11 +86,20 @@ def index_folder(folder: Path, out: Path, progress: bool = True, *, skip_bad_fil
     return corpus
 
 
+def count_passages(folder: Path, progress: bool = True, *, skip_bad_files: bool = False) -> int:
+    """The passages that `index_folder` would write. Raises RunError as it does."""
+    files, bad = document_files(folder), list[str]()
+    passages = sum(map(len, _rows(folder, files, progress, bad)))
+    _refuse(folder, files, bad, passages, skip_bad_files)
+    return passages
+
+
 def document_files(folder: Path) -> list[Path]:
     """The files that can be read, sorted by name. Hidden ones are left out, and so are links that lead out of
     the folder. Raises RunError if there are none."""
     if not folder.is_dir():
-        raise RunError(f"{folder}: there is no such folder")
+        why = "is a file" if folder.exists() else "does not exist"
+        raise RunError(f"{folder} {why}: give the folder with the documents")
     inside = folder.resolve()
     paths = [
         path
@@ -151,6 +160,13 @@ def _write(folder: Path, files: list[Path], part: Path, progress: bool, skip_bad
             passages += len(rows)
             for row in rows:
                 stream.write(well_formed(json.dumps(row, ensure_ascii=False)) + "\n")
+    _refuse(folder, files, bad, passages, skip_bad_files)
+    for line in bad:
+        logger.warning("left out: %s", line)
+
+
+def _refuse(folder: Path, files: list[Path], bad: list[str], passages: int, skip_bad_files: bool) -> None:
+    """Raises RunError if files cannot be read and are not to be left out, or if there is no text."""
     if bad and not skip_bad_files:
         more = f"\n  and {len(bad) - _NAMED} more" if len(bad) > _NAMED else ""
         listed = "".join(f"\n  {line}" for line in bad[:_NAMED])
@@ -160,8 +176,6 @@ def _write(folder: Path, files: list[Path], part: Path, progress: bool, skip_bad
         )
     if not passages:
         raise RunError(f"{folder}: its {len(files)} files hold no text")
-    for line in bad:
-        logger.warning("left out: %s", line)
 
 
 def _rows(folder: Path, files: list[Path], progress: bool, bad: list[str]) -> Iterator[list[dict[str, Any]]]:

@@ -11,9 +11,10 @@ from omegaconf import DictConfig, OmegaConf
 from rag_r1.agent import TokenizerCodec
 from rag_r1.config.agent_setup import for_tokenizer, tool_schemas
 from rag_r1.config.schema import RagR1Config
+from rag_r1.inference.tokenizer import why_not_loaded
 from rag_r1.io.bounded_json import read_json_file
 from rag_r1.io.errors import DataError
-from rag_r1.options.problems import Problem, error, first_line, is_unset, plain, problem_of_fault
+from rag_r1.options.problems import Problem, error, is_unset, plain, problem_of_fault
 from rag_r1.protocols import ChatTemplateError, Protocol
 from rag_r1.sandbox.chat_template import refuse_endless_files, refuse_endless_template
 
@@ -33,14 +34,14 @@ def check_model(
         return None, [error(key, text, "correct the path")]
     from verl.utils.tokenizer import hf_tokenizer
 
+    source = node.get("tokenizer_path") or node.path
     try:
-        source = node.get("tokenizer_path") or node.path
         folder = Path(source).expanduser()
         refuse_endless_files(folder)
         trusted = bool(node.get("trust_remote_code"))
         tokenizer = hf_tokenizer(str(folder) if looks_local else source, trust_remote_code=trusted)
     except Exception as fault:  # the Hub, the cache and the tokenizer's own code may raise anything
-        text = f"cannot load the tokenizer of {node.path} ({type(fault).__name__}: {first_line(fault)})"
+        text = f"cannot load the tokenizer of {node.path}: {why_not_loaded(source, fault)}"
         remedy = "give a folder that has a model and its tokenizer, or a name on the Hub"
         return None, [error(key, text, remedy)]
     if node.get("custom_chat_template"):

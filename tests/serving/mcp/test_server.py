@@ -429,7 +429,7 @@ def test_a_servers_words_cannot_control_the_terminal_and_are_still_what_they_wer
 
 def test_what_is_missing_is_said(capsys):
     assert mcp_command.main(["--tools", "no-such-command"]) == 1
-    assert "cannot be reached: FileNotFoundError" in capsys.readouterr().err
+    assert "`no-such-command` starts no MCP server (FileNotFoundError" in capsys.readouterr().err
     assert mcp_command.main(["--tools", sys.executable, "-S", str(SMALL), "no-list"]) == 1
     assert "error: the server does not list its tools: no such method" in capsys.readouterr().err
     url = "http://127.0.0.1:1/mcp"
@@ -444,7 +444,7 @@ def test_what_is_missing_is_said(capsys):
         ([url, "--token-env=X"], "--token-env comes before the address"),
         ([url, url], "nothing may follow the address"),
         (["--token-env=X", "a", "command"], "needs the address of an MCP server, after --token-env NAME"),
-        (["--token-env=X", url], "cannot be reached: ConnectError"),
+        (["--token-env=X", url], f"no MCP server answers at {url} (ConnectError"),
     ):
         assert mcp_command.main(["--tools", *words]) == 1
         assert message in capsys.readouterr().err

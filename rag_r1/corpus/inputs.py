@@ -1,0 +1,71 @@
+"""Reads and checks what the commands of a corpus read, before an hour is spent on the corpus itself.
+
+Questions are read whole. Of each file of a corpus the first row is read: a missing column, a wrong separator
+or a broken file shows there. All that is wrong is in one error (rag_r1/runs/start_checks.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from rag_r1.corpus.questions import CorpusQuestions, read_questions
+from rag_r1.corpus.reader import START, Corpus, CorpusPosition
+from rag_r1.io.errors import DataError
+from rag_r1.runs.start_checks import StartChecks
+
+_ROW = "a passage has an `id`, and `contents` or `title` and `text`"
+
+
+@dataclass(frozen=True)
+class CorpusInputs:
+    """The questions, the corpus, and the passages for a repaired one."""
+
+    read: CorpusQuestions
+    corpus: Corpus
+    supply: Corpus
+
+    def __str__(self) -> str:
+        return f"{len(self.read.questions):,} questions and a corpus of {len(self.corpus.files):,} files"
+
+
+def read_inputs(
+    checks: StartChecks,
+    questions: Sequence[Path],
+    corpus: Sequence[Path],
+    supply: Sequence[Path] = (),
+    *,
+    skip_bad_rows: bool = False,
+) -> CorpusInputs | None:
+    """What these files hold; None if something is wrong, which is then among the problems of `checks`."""
+
+    def read_all(paths: Sequence[Path]) -> CorpusQuestions:
+        read = read_questions(paths)
+        if read.bad.count and not skip_bad_rows:
+            raise DataError(f"nothing was written, because of {read.bad.refusal()}")
+        return read
+
+    def open_all(paths: Sequence[Path], ids: bool = True) -> Corpus:
+        opened = Corpus(paths, ids=ids)
+        _check_first_rows(opened, skip_bad_rows)
+        return opened
+
+    read = checks.run_on_all(read_all, questions)
+    passages = checks.run_on_all(open_all, corpus)
+    supplied = checks.run_on_all(partial(open_all, ids=False), supply)
+    return CorpusInputs(read, passages, supplied) if read and passages and supplied else None
+
+
+def _check_first_rows(corpus: Corpus, skip_bad_rows: bool) -> None:
+    """Raises DataError for a first row that is no passage, and for a corpus without a row."""
+    has_rows = not corpus.files
+    for number in range(len(corpus.files)):
+        row, place = next(corpus.rows(CorpusPosition(number), progress=False), (None, START))
+        if isinstance(row, ValueError) and not skip_bad_rows:
+            remedy = "correct the file, or leave such rows out with --skip-bad-rows"
+            raise DataError(f"{corpus.location(place)}: {row}; {_ROW}: {remedy}")
+        has_rows = has_rows or row is not None
+    if not has_rows:
+        raise DataError(f"{', '.join(map(str, corpus.files))}: no passage in it; {_ROW}")

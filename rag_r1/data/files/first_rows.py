@@ -1,0 +1,34 @@
+"""Looks at the first rows of a file before it is read whole: a wrong file, or wrong columns, show there.
+
+Single rows that cannot be used are left to the reading, which counts and names them all (bad_rows.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from itertools import islice
+from typing import Any
+
+from rag_r1.io.errors import DataError
+
+#: Of a file that is wrong as a whole, so many say the same.
+_LOOKED_AT = 20
+
+
+def check_first_rows(
+    place: object, rows: Iterable[tuple[int, Any]], parse: Callable[[Any], object] = lambda row: None
+) -> None:
+    """Raises DataError if a file has no rows, or if none of the first can be used. `rows`: numbered; one that
+    is a ValueError cannot be used, nor one for which `parse` raises one."""
+    first = None
+    for number, row in islice(rows, _LOOKED_AT):
+        try:
+            if isinstance(row, ValueError):
+                raise row
+            parse(row)
+            return
+        except ValueError as error:
+            first = first or f"row {number}: {error}"
+    if first is None:
+        raise DataError(f"{place} has no rows: give another file")
+    raise DataError(f"{place}: no usable row among its first ones ({first}): correct it, or give another")

@@ -1,0 +1,33 @@
+"""Checks the folder of a command's `--out` before its work, so that no work is lost for want of a place.
+
+Nothing is made or written here: the folder, or else the nearest folder above it, is only looked at.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from rag_r1.options.settings_file import owner_of
+
+
+def check_out(folder: Path, command: str | None = None, flag: str = "--out") -> None:
+    """Raises ValueError unless the folder can be made and written to and, with `command`, is not that of a
+    run of another command."""
+    place = next(path for path in (folder, *folder.absolute().parents) if os.path.lexists(path))
+    if not place.is_dir():
+        is_folder = "is a file" if place == folder else f"cannot be made, because {place} is a file"
+        raise ValueError(f"{flag} {folder} {is_folder}: give a folder")
+    if not os.access(place, os.W_OK | os.X_OK):
+        raise ValueError(
+            f"{flag} {folder}: {place} cannot be written to: check its rights, or choose another folder"
+        )
+    if command is not None and (owner := owner_of(folder)) not in (None, command):
+        raise ValueError(f"{flag} {folder} is the folder of a run of `{owner}`: choose another folder")
+
+
+def check_out_file(file: Path, flag: str = "--out") -> None:
+    """Raises ValueError unless the file can be written."""
+    if file.is_dir():
+        raise ValueError(f"{flag} {file} is a folder: give the name of a file")
+    check_out(file.parent, flag=flag)

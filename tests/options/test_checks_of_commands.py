@@ -1,0 +1,228 @@
+"""Each command reports all that is wrong before its work, names file, key or row, and with --check-only ends
+there. The commands that play episodes have the same in tests/rollouts/test_checks.py."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import socket
+from pathlib import Path
+
+import pytest
+
+from rag_r1.cli import main
+from tests.chaos.test_full_disk import files_of_at_most
+from tests.evaluation.finished_runs import card, record, write_run
+from tests.evaluation.made_traces import ANSWER, SEARCH, as_record, played, tokenizer, write_records
+from tests.fakes.retriever import Retriever
+
+DEAD, ALSO_DEAD = "http://127.0.0.1:9", "http://127.0.0.1:7"
+_AGENT = "--protocol none --prompt none.txt --tokenizer ./none_t rag_r1.agent.max_trns=3"
+_OF_AGENT = ["'none'", "none.txt", "./none_t", "rag_r1.agent.max_trns"]
+#: The words of each command, and the problems that are planted in them. `{port}` is in use.
+PLANTED = {
+    "corpus check": (
+        "--questions none.jsonl bad.jsonl --corpus none.tsv bad.jsonl --redirects none.txt --out file",
+        ["none.jsonl", "bad.jsonl, row 1", "none.tsv", "bad.jsonl, line 1", "none.txt", "--out file"],
+    ),
+    "probe-passages": (
+        "--questions none.jsonl bad.jsonl --corpus none.tsv bad.jsonl --out file/p.json",
+        ["none.jsonl", "bad.jsonl, row 1", "none.tsv", "bad.jsonl, line 1", "--out file"],
+    ),
+    "data": (
+        "--protocol none --prompt none.txt --train nq=none.json --train trivia --validation nq=bad.jsonl "
+        "--mix mix.yaml --near-duplicates 0 --out file",
+        ["'none'", "none.txt", "none.json", "--train trivia", "bad.jsonl: row 1", "entry 2", "--out file"],
+    ),
+    "sft-data": (
+        "--traces none --traces bad.jsonl --published none.json --model ./none_m --protocol none "
+        "--prompt none.txt --out file",
+        ["none: there", "row 1", "none.json", "--model ./none_m", "'none'", "none.txt", "--out file"],
+    ),
+    "sft": (
+        "--recipe rag_r1/sft/qwen_7b --data none model.pth=1 optim.lrr=1 model.path=./none_m "
+        "trainer.default_local_dir=file",
+        ["model.pth", "optim.lrr", "./none_m", "none/train.parquet", "trainer.default_local_dir"],
+    ),
+    "stages": (
+        "--recipe none --recipe grop --out file stage3:a=1 b",
+        ["'none'", "'grop'", "stage3:a=1", "b is not key=value", "--out file"],
+    ),
+    "serve": (
+        f"--model m --base-url {DEAD}/v1 --port {{port}} --out file {_AGENT}",
+        ["port {port}", "--out file", *_OF_AGENT],
+    ),
+    "mcp": (f"--http {{port}} {_AGENT}", ["port {port}", *_OF_AGENT]),
+    "chat": (f"--model m --base-url {DEAD}/v1 --out file {_AGENT}", ["--out file", *_OF_AGENT]),
+    "eval report": (
+        "broken --answerable none.txt --supporting none.jsonl --out file",
+        ["provenance.json: started", "line 1", "none.txt", "none.jsonl", "--out file"],
+    ),
+    "eval compare": (
+        "none broken broken_too --out file",
+        ["no run in none", "provenance.json: started", "broken: ", "broken_too: ", "--out file"],
+    ),
+    # What else can be wrong with a document or a recipe is known only when it is read, which is the work.
+    "documents": ("--folder none --out file", ["none does not exist", "--out file"]),
+    "recipes copy": ("none file/copy", ["'none'", "file is a file"]),
+}
+SLOW = {"sft": pytest.mark.slow}  # composes veRL's configuration
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch) -> Path:
+    """The working directory, with files of each kind that are right, and some that are wrong."""
+    monkeypatch.chdir(tmp_path)
+    written = {
+        "questions.jsonl": {"question": "Who?", "golden_answers": ["she"]},
+        "corpus.jsonl": {"id": "1", "contents": '"Paris"\nParis lies on the Seine.'},
+        "bad.jsonl": {"query": "Who?"},
+        "broken/records.jsonl": ["no record"],
+        "broken/provenance.json": {"format": 1},
+        "broken_too/records.jsonl": ["no record"],
+    }
+    for name, value in written.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(json.dumps(value) + "\n")
+    (tmp_path / "mix.yaml").write_text("train: [{source: nq, file: bad.jsonl}, {source: nq, n: 5}]")
+    (tmp_path / "binary").write_bytes(bytes(range(128, 256)) * 30)
+    (tmp_path / "file").touch()
+    return tmp_path
+
+
+@pytest.fixture
+def port():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield str(listener.getsockname()[1])
+
+
+@pytest.mark.parametrize("command", [pytest.param(name, marks=SLOW.get(name, ())) for name in PLANTED])
+def test_all_planted_problems_are_reported_in_one_run(command, place, port, capsys):
+    words, problems = PLANTED[command]
+    before = sorted(place.rglob("*"))
+    assert main([*command.split(), *shlex.split(words.format(port=port))]) == 1
+    message = capsys.readouterr().err
+    assert [problem for problem in problems if problem.format(port=port) not in message] == []
+    assert sorted(place.rglob("*")) == before
+
+
+@pytest.fixture
+def right(place) -> Path:
+    """The same with runs, traces and a model."""
+    for name in ("run", "other"):
+        write_run(place / name, [record("a")], card())
+    trajectory, _ = played([SEARCH, ANSWER])
+    write_records(place / "traces" / "records.jsonl", [as_record(trajectory, "Danube")])
+    tokenizer().save_pretrained(place / "model")
+    (place / "notes").mkdir()
+    (place / "notes" / "a.txt").write_text("Paris lies on the Seine.")
+    return place
+
+
+@pytest.mark.parametrize(
+    ("words", "summary"),
+    [
+        ("corpus check --questions questions.jsonl --corpus corpus.jsonl --out new", "1 questions"),
+        ("corpus check --questions questions.jsonl --corpus corpus.jsonl --out n --bm25-url {url}", " n"),
+        ("probe-passages --questions questions.jsonl --corpus corpus.jsonl --out new.json", "new.json"),
+        ("data --train questions=questions.jsonl --validation nq --out new --near-duplicates 0", "2 sources"),
+        ("documents --folder notes --out new --no-progress", "1 passages"),
+        ("sft-data --traces traces --model model --out new", "traces"),
+        ("eval report run --out new", "1 episodes"),
+        ("eval compare run other --out new", "2 runs share 1 questions"),
+        ("mcp --retriever-url {url}", "search would be offered over stdio"),
+    ],
+)
+def test_check_only_ends_after_the_checks_with_one_line_and_writes_nothing(words, summary, right, capsys):
+    before = sorted(right.rglob("*"))
+    with Retriever({"1": "Paris"}) as stub:
+        assert main([*shlex.split(words.format(url=stub.url)), "--check-only"]) == 0
+        assert len(stub.queries) == ("{url}" in words)
+    [line] = capsys.readouterr().out.splitlines()
+    assert line.startswith("all checks passed: ") and summary in line
+    assert sorted(right.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "corpus check --questions questions.jsonl --corpus corpus.jsonl --out new "
+        f"--retriever-url {DEAD} --bm25-url {ALSO_DEAD}",
+        f"serve --model m --base-url {DEAD}/v1 --retriever-url {ALSO_DEAD} --out new --port 0",
+        f"chat --model m --base-url {DEAD}/v1 --retriever-url {ALSO_DEAD} --out new",
+        f"mcp --model m --base-url {DEAD}/v1 --retriever-url {ALSO_DEAD}",
+    ],
+)
+def test_each_dead_server_is_one_sentence_with_its_address_and_the_command_that_starts_one(
+    words, place, capsys
+):
+    assert main(shlex.split(words)) == 1
+    first, *faults = capsys.readouterr().err.splitlines()
+    assert first == "error: 2 problems:" and len(faults) == 2
+    for address in (DEAD, ALSO_DEAD):
+        [fault] = [fault for fault in faults if address in fault]
+        assert "start one with `" in fault and ", or correct --" in fault
+    assert not (place / "new").exists()
+
+
+def test_a_search_that_may_come_later_is_a_warning_to_mcp_clients_and_an_error_of_check_only(capsys):
+    from rag_r1.serving.mcp.command import McpArguments, check_start
+
+    args = McpArguments(retriever_url=DEAD)
+    check_start(args)
+    assert f"warning: no retrieval server answers at {DEAD}" in capsys.readouterr().err
+    assert main(["mcp", *args.to_argv(), "--check-only"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        ("probe-passages --questions questions.jsonl --corpus binary --out p.json", "binary: the name must"),
+        ("probe-passages --questions questions.jsonl --corpus corpus.jsonl --out run", "must end in .json"),
+        ("data --trian nq --out new", "did you mean --train?"),
+        ("data @mix.yaml --out new", "mix.yaml: train"),
+        ("data @binary.yaml", "binary.yaml cannot be read: No such file"),
+        ("data --train questions=notes --near-duplicates 0 --out new", "cannot read notes: Is a directory"),
+        ("documents --folder file --out new", "file is a file: give the folder"),
+        ("sft-data --traces traces --model notes --out new", "--model notes"),
+        ("sft-data --traces traces --model none/none --out new", "`hf download none/none --local-dir DIR`"),
+        ("sft-data --traces traces --model model --out checked", "is the folder of a run of `rag-r1 corpus"),
+        ("eval report binary", "RUN binary is a file"),
+    ],
+)
+def test_a_wrong_input_is_named_with_the_remedy(words, named, right, capsys, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    (right / "checked").mkdir()
+    (right / "checked" / "settings.yaml").write_text("# rag-r1 corpus check @checked/settings.yaml --out X\n")
+    try:
+        status = main(shlex.split(words))
+    except SystemExit as end:
+        status = end.code
+    message = capsys.readouterr().err
+    assert status in (1, 2) and named in message and "Traceback" not in message
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "documents --folder notes --out new --no-progress",
+        "sft-data --traces traces --model model --out new --max-context 9999",
+        "recipes copy rag_r1/grpo new.yaml",
+    ],
+)
+def test_a_full_disk_is_named_with_the_file_and_the_remedy(words, right, capsys):
+    with files_of_at_most(0):
+        assert main(shlex.split(words)) == 1
+    message = capsys.readouterr().err
+    assert "new" in message and "make room on that disk" in message
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="left out: root may write and read everything")
+def test_a_folder_and_a_file_without_rights_are_named(place, capsys):
+    (place / "closed").mkdir(0o500)
+    (place / "bad.jsonl").chmod(0)
+    words = "corpus check --questions questions.jsonl --corpus bad.jsonl --out closed/new"
+    assert main(words.split()) == 1
+    message = capsys.readouterr().err
+    assert "closed cannot be written to" in message and "bad.jsonl: Permission denied" in message
