@@ -33,6 +33,7 @@ LOCKS = {"lock_descriptor", "flock", "lockf", "FileLock", "SoftFileLock"}
 #: Only modules with one of these are parsed.
 TRACES = re.compile(
     rf"{'|'.join(LOCKS)}|fcntl|filelock|\.rename|\.replace\(|\.write_|settings|overrides|and is now"
+    rf"|open_to_append|append_whole|[\"'](ab|a\+b|{'|'.join(map(re.escape, sorted(NAMES | MARKERS)))})[\"']"
 )
 
 
