@@ -13,9 +13,9 @@ line for each trajectory to `<rag_r1.trajectory_dir>/advantages/step_<step>-<pro
 
 A disk that is full loses these lines, not the run; `search/recording_s` is the time that they take.
 
-veRL finds a trainer by its name (`register_trainer`). Its base class compares that name with "sync" in six places, so the parent's name is put back into the
-configuration first; the keys of the mode stay under veRL's own name
-(`trainer.v1.separate_async.parameter_sync_step`).
+veRL finds a trainer by its name (`register_trainer`). Its base class compares that name with "sync" in six
+places, so the parent's name is put back into the configuration first; the keys of the mode stay under veRL's
+own name (`trainer.v1.separate_async.parameter_sync_step`).
 """
 
 from __future__ import annotations
