@@ -16,6 +16,7 @@ import runpy
 import subprocess
 import sys
 import tomllib
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import chdir, contextmanager
 from functools import cache
@@ -31,6 +32,7 @@ from rag_r1 import cli
 from rag_r1.config.recipes import Recipe
 from rag_r1.options import command_line
 from rag_r1.serving.mcp import command as mcp_command
+from rag_r1.training.stages import stage_overrides
 from tests.docs.fences import ROOT, lines_of, words_of
 from tests.recipes.composed_recipes import compose_quickly
 
@@ -148,6 +150,9 @@ def check_rag_r1(words: list[str], folder: Path) -> None:
         recipe = getattr(values, "recipe", None)
         if command in ("train", "sft"):
             compose_quickly(recipe, overrides)
+        elif command == "stages":
+            for number, name in enumerate(recipe, 1):
+                compose_quickly(name, stage_overrides(overrides, number, folder, None))
         else:
             assert [word for word in overrides if not is_key(word)] == []
         if recipe and command in ("iterate", "retriever"):
@@ -191,7 +196,8 @@ def check_python(words: list[str]) -> None:
 
 def check_options(argv: list[str], main: Callable[[], Any]) -> None:
     with patch.object(sys, "argv", argv), patch.object(sys, "path", [str(ROOT), *sys.path]):
-        accepted(main)
+        with warnings.catch_warnings(action="ignore", category=RuntimeWarning):  # it is imported already
+            accepted(main)
 
 
 def is_module(name: str) -> bool:
