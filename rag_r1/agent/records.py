@@ -27,7 +27,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rag_r1.agent import KINDS, Event, Trajectory
+from rag_r1.agent import KINDS, Trajectory
 from rag_r1.io.appended_files import append_whole, json_line, open_to_append
 from rag_r1.io.bounded_json import read_json_line
 from rag_r1.io.errors import DataError
@@ -87,21 +87,6 @@ class TrajectoryDump:
         written = self._thread.submit(partial(self.write, record, **context))
         # A trajectory that is cancelled has been played all the same: its record is written.
         return await asyncio.shield(asyncio.wrap_future(written))
-
-
-class EventLog:
-    """An observer of episodes (agent/events.py) that appends each event to a file, as a JSON line. One log
-    may serve all episodes of a process; each event names its trajectory."""
-
-    def __init__(self, path: str | Path):
-        self.path = Path(path)
-
-    def __call__(self, event: Event) -> None:
-        """Write the event; if the disk is full it is lost, and the episode goes on."""
-        try:
-            append_records(self.path, event.to_dict())
-        except OSError as error:
-            logger.error("cannot write event to %s: %s", self.path, error)
 
 
 def append_records(path: Path, *values: dict[str, Any]) -> None:

@@ -26,13 +26,12 @@ from pathlib import Path
 from typing import Any
 
 from rag_r1.io.atomic_files import write_json
-from rag_r1.io.bounded_json import read_json_file
 from rag_r1.io.secrets import without_secrets
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.json_lines import JsonLinesFile, Place
 from rag_r1.runs.lock import hold_out
 from rag_r1.runs.response_cache import ResponseCache
-from rag_r1.runs.settings import flat, json_roundtrip, refuse_changes
+from rag_r1.runs.settings import flat, json_roundtrip, read_object, refuse_changes
 
 PROVENANCE = "provenance.json"
 JOURNAL = "journal"
@@ -148,13 +147,7 @@ def write_provenance(out: Path, parts: Mapping[str, Any]) -> Path:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """A JSON object; {} if there is no such file. Raises RunError."""
-    if not path.exists():
-        return {}
-    try:
-        return dict(read_json_file(path))
-    except (OSError, ValueError, RecursionError, TypeError) as error:
-        raise RunError(f"{path} cannot be read ({error!r}): choose another --out") from error
+    return read_object(path, "choose another --out")
 
 
 def _without_secrets(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -4,9 +4,24 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+from rag_r1.io.bounded_json import read_json_file
 from rag_r1.runs.errors import RunError
+
+
+def read_object(path: Path, remedy: str) -> dict[str, Any]:
+    """The JSON object in a file; {} if there is no such file. Raises RunError, with the remedy."""
+    if not path.exists():
+        return {}
+    try:
+        content = read_json_file(path)
+        if not isinstance(content, dict):
+            raise ValueError("not a JSON object")
+        return content
+    except (OSError, ValueError, RecursionError) as error:
+        raise RunError(f"{path} cannot be read ({error}): {remedy}") from error
 
 
 def json_roundtrip(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -32,11 +32,10 @@ from pathlib import Path
 from typing import Any
 
 from rag_r1.io.atomic_files import write_json
-from rag_r1.io.bounded_json import read_json_file
 from rag_r1.io.file_hash import sha256_of_file
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.lock import hold_out
-from rag_r1.runs.settings import refuse_changes
+from rag_r1.runs.settings import read_object, refuse_changes
 
 BEGUN, DONE = "begun.json", "done.json"
 
@@ -117,7 +116,7 @@ class PipelineFolder:
         return json.loads(json.dumps({"settings": dict(step.settings), "inputs": inputs}))
 
     def _state_of(self, step: Step, plan: Mapping[str, Any]) -> str:
-        start = _read(self.out / step.name / BEGUN)
+        start = _read(self.out / step.name, BEGUN)
         if not start:
             return "new"
         before, now = (
@@ -139,7 +138,7 @@ class PipelineFolder:
         return "done"
 
     def _done(self, name: str) -> dict[str, Any]:
-        return _read(self.out / name / DONE)
+        return _read(self.out / name, DONE)
 
 
 def fingerprint(folder: Path, names: Sequence[str]) -> str:
@@ -169,14 +168,6 @@ def _hash(plan: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(plan, sort_keys=True).encode()).hexdigest()
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read(folder: Path, name: str) -> dict[str, Any]:
     """A marker; {} if there is none. Raises RunError if it cannot be read."""
-    if not path.exists():
-        return {}
-    try:
-        content = read_json_file(path)
-        if not isinstance(content, dict):
-            raise ValueError("not a JSON object")
-        return content
-    except (OSError, ValueError, RecursionError) as error:
-        raise RunError(f"{path} cannot be read ({error}): remove the folder {path.parent}") from error
+    return read_object(folder / name, f"remove the folder {folder}")
