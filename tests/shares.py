@@ -37,7 +37,8 @@ HEAVY = """
     agent/tokens agent/test_chat_turns_episode.py agent/test_episode_properties.py
     agent/test_hostile_faults.py protocols/test_chat_turns.py protocols/test_neutraliser.py
     rollouts/test_chat_turns.py rollouts/test_checks.py evaluation/test_run_defaults.py
-    system/test_renamed_modules.py iterate/test_miniature.py training/test_recipe_table.py serving
+    system/test_renamed_modules.py iterate/test_miniature.py training/test_recipe_table.py
+    options/test_checks_of_commands.py serving
 """.split()
 FILES_AT_MOST = 12
 
