@@ -20,6 +20,7 @@ from rag_r1.iterate.commands import StepCommands
 from rag_r1.iterate.plan import LoopPlan
 from rag_r1.iterate.server import facts_of
 from rag_r1.options.argument_values import ArgumentsError
+from rag_r1.options.command_line import is_override
 from rag_r1.rollouts.arguments import RolloutArguments, block_of
 from rag_r1.runs.errors import RunError
 
@@ -79,7 +80,7 @@ def _reserved_keys(plan: LoopPlan) -> Iterator[str]:
     for section, overrides in (("agent.overrides", plan.agent.overrides), ("agent.keys", plan.agent.keys)):
         for override in overrides:
             key, equals, _ = override.partition("=")
-            if not equals:
+            if not (equals or (section == "agent.overrides" and is_override(override))):
                 yield f"{section}: {override} is not key=value"
             elif key.lstrip("+~") in _RESERVED_KEYS:
                 yield f"{section}: {key} is set by the loop: leave it out"

@@ -48,7 +48,7 @@ example:
 
 With --check-only it checks the recipe, and prints the steps and their commands; without, it takes them. The
 recipe is a YAML with the sections agent, data, retriever, index, server and evaluation, as in
-`rag-r1 recipes show agentic_r/iterate`. Words key=value change one: agent.model=models/other.
+`rag-r1 recipes show agentic_r/iterate`. Words change a key, agent.model=models/other, or delete it, ~agent.keys.
 """
 
 
@@ -63,7 +63,9 @@ class IterateArguments(Arguments):
     check_only: bool = argument(
         "check the recipe, print the steps and their commands, and end", default=False, old="dry_run"
     )
-    overrides: CheckedOverrides = argument("new value for a key of the recipe", "key=value", default=[])
+    overrides: CheckedOverrides = argument(
+        "new value for a key of the recipe; ~key deletes it", "key=value", default=[]
+    )
 
 
 @command_main(RunError, resumable=True)
