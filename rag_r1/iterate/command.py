@@ -48,7 +48,8 @@ example:
 
 With --check-only it checks the recipe, and prints the steps and their commands; without, it takes them. The
 recipe is a YAML with the sections agent, data, retriever, index, server and evaluation, as in
-`rag-r1 recipes show agentic_r/iterate`. Words change a key, agent.model=models/other, or delete it, ~agent.keys.
+`rag-r1 recipes show agentic_r/iterate`. Words key=value change one, agent.model=models/other; ~key
+deletes one.
 """
 
 

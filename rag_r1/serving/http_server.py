@@ -81,8 +81,8 @@ class RunningServer(uvicorn.Server):
 
 @contextmanager
 def _signals_ignored() -> Iterator[None]:
-    """Around uvicorn's serving, which handles signals itself: it stops orderly at one, and then raises it once
-    more, for the handlers from before. Without effect outside the main thread."""
+    """Around uvicorn's serving, which handles signals itself: it stops orderly at one, and then raises it
+    once more, for the handlers from before. Without effect outside the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
