@@ -1,18 +1,21 @@
 """The exceptions of the package.
 
 A command prints the message of a ``UserError``, which ends with the remedy, without a traceback
-and exits with status 2. The others end a request, or one row of a corpus, and are caught in the package. Any
-other exception is a bug.
+and exits with status 2. What can be checked before the work is checked by ``check_all``, so that one error
+lists all that a user has to repair. The others end a request, or one row of a corpus, and are caught in the
+package. Any other exception is a bug.
 """
 
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 _ROOM = "make room on that disk, or choose another folder"
 _RIGHTS = "check the rights of the folder, or choose another one"
@@ -37,6 +40,37 @@ class UserError(Exception):
     A corpus, index, encoder, recording or setting cannot be used, a folder cannot be written, or a package is
     missing.
     """
+
+
+class UserErrors(UserError):
+    """Several errors, each of which a user can repair: `messages`."""
+
+    def __init__(self, messages: Sequence[str]):
+        super().__init__(listed(messages))
+        self.messages = list(messages)
+
+
+def listed(messages: Sequence[str]) -> str:
+    """One message, or all of them with their number."""
+    if len(messages) == 1:
+        return messages[0]
+    return "\n".join([f"{len(messages)} problems:", *(f"  - {message}" for message in messages)])
+
+
+def check_all(*checks: Callable[[], Any]) -> list[Any]:
+    """The results of these checks, all of which are made. Raises the UserError of one, or UserErrors."""
+    results, failures = [], []
+    for check in checks:
+        try:
+            results.append(check())
+        except UserError as error:
+            failures.append(error)
+    if len(failures) == 1:
+        raise failures[0]
+    if failures:
+        each = [error.messages if isinstance(error, UserErrors) else [str(error)] for error in failures]
+        raise UserErrors(list(dict.fromkeys(itertools.chain(*each))))
+    return results
 
 
 class BadRowError(ValueError):
@@ -102,3 +136,12 @@ def disk_errors(folder: Path) -> Iterator[None]:
 def _is_full(folder: Path) -> bool:
     existing = next((path for path in (folder, *folder.absolute().parents) if path.exists()), Path("/"))
     return shutil.disk_usage(existing).free < _NO_ROOM
+
+
+def size_text(number: float) -> str:
+    """Bytes for people."""
+    for unit in ("B", "kB", "MB"):
+        if number < 1000:
+            return f"{number:.0f} {unit}"
+        number /= 1000
+    return f"{number:.1f} GB"

@@ -21,7 +21,7 @@ import faiss
 import numpy as np
 
 from retrieval_server.encode.encoder import Encoder
-from retrieval_server.errors import UserError
+from retrieval_server.errors import UserError, size_text
 from retrieval_server.folder.passages import PassageStore
 from retrieval_server.folder.row_layout import RowLayout
 from retrieval_server.indexing.faiss_build import make_index, sample_size
@@ -133,15 +133,6 @@ def print_estimate(
             f"--preset {preset.name}: {folder} has {size_text(free)} free, and the build needs "
             f"{size_text(needs.disk)}. Free some, choose another --out, or take a smaller preset."
         )
-
-
-def size_text(number: float) -> str:
-    """Bytes for people."""
-    for unit in ("B", "kB", "MB"):
-        if number < 1000:
-            return f"{number:.0f} {unit}"
-        number /= 1000
-    return f"{number:.1f} GB"
 
 
 def duration_text(seconds: float) -> str:
