@@ -145,6 +145,8 @@ class BuildCommand(Options):
             for name in _NEEDED[self.step]:
                 if values[name] is None:
                     yield f"{'a build' if self.step == 'all' else self.step} needs --{name}"
+            if self.backend == "dense" and self.step == "all" and self.dense.encoder is None:
+                yield "--backend dense needs --encoder NAME_OR_PATH (--encoder minilm needs no download)"
         if self.step != "all" and self.backend not in (None, "dense", "hybrid"):
             yield f"{self.step} is a step of a dense index; {self.backend} is built in one go"
         if self.step in ("all", "import") and (self.parts or self.part):
