@@ -117,8 +117,9 @@ class ClientDisconnectedError(Exception):
 
 
 @contextmanager
-def disk_errors(folder: Path) -> Iterator[None]:
-    """Raises UserError, which names the file or else the folder, for what the block cannot write there."""
+def disk_errors(folder: Path, needed: Callable[[], int] | None = None) -> Iterator[None]:
+    """Raises UserError, which names the file or else the folder, for what the block cannot write there; and
+    of a full disk the bytes that are ``needed``, and those that it has."""
     try:
         yield
     except (OSError, RuntimeError) as error:
@@ -127,15 +128,22 @@ def disk_errors(folder: Path) -> Iterator[None]:
             number = errno.ENOSPC
         if number not in _REMEDIES:
             raise
-        named = getattr(error, "filename", None) or folder
+        named, remedy = getattr(error, "filename", None) or folder, _REMEDIES[number]
+        room = ""
+        if needed is not None and number == errno.ENOSPC:
+            room = f" (about {size_text(needed())} are needed, {size_text(_free_bytes(folder))} are free)"
         raise UserError(
-            f"cannot use {named}: {os.strerror(number)}; {_REMEDIES[number]}, and run the same command again"
+            f"cannot use {named}: {os.strerror(number)}{room}; {remedy}, and run the same command again"
         ) from error
 
 
 def _is_full(folder: Path) -> bool:
+    return _free_bytes(folder) < _NO_ROOM
+
+
+def _free_bytes(folder: Path) -> int:
     existing = next((path for path in (folder, *folder.absolute().parents) if path.exists()), Path("/"))
-    return shutil.disk_usage(existing).free < _NO_ROOM
+    return shutil.disk_usage(existing).free
 
 
 def size_text(number: float) -> str:

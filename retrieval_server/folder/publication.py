@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from tqdm import tqdm
 
-from retrieval_server.errors import UserError
+from retrieval_server.errors import UserError, disk_errors
 from retrieval_server.folder.locks import exclusive_lock
 from retrieval_server.folder.manifest import MANIFEST
 
@@ -30,21 +31,35 @@ def refuse_target(out: Path, *, overwrite: bool) -> None:
 
 
 @contextmanager
-def work_folder(out: Path, keep: Sequence[str] = ()) -> Iterator[Path]:
+def work_folder(
+    out: Path, keep: Sequence[str] = (), needed: Callable[[Path], int] | None = None
+) -> Iterator[Path]:
     """``OUT.building``, locked: a second build of the same target at the same time is refused.
 
-    What a killed build left there is removed, except for the files named in ``keep``.
+    What a killed build left there is removed, except for the files named in ``keep``, and so is all of it if
+    the block fails before it has written one of these. ``needed(work)`` is the number of bytes that the
+    whole build takes, which the UserError of a full disk names.
     """
-    out.parent.mkdir(parents=True, exist_ok=True)
     work = out.with_name(out.name + ".building")
-    work.mkdir(exist_ok=True)
-    with exclusive_lock(work, f"{work}: another build of this index is running."):
+    busy = f"{work}: another build of this index is running. Wait for it, or end it."
+    with disk_errors(out, partial(needed, work) if needed else None):
+        out.parent.mkdir(parents=True, exist_ok=True)
+        work.mkdir(exist_ok=True)
+    with exclusive_lock(work, busy):
         for left in work.iterdir():
             if left.is_dir():
                 shutil.rmtree(left)
             elif left.name not in keep:
                 left.unlink()
-        yield work
+        if resumed := [name for name in keep if (work / name).exists()]:
+            print(f"{work}: going on with what an interrupted build has left ({', '.join(resumed)})")
+        try:
+            with disk_errors(out, partial(needed, work) if needed else None):
+                yield work
+        except BaseException:
+            if not any((work / name).exists() for name in keep if not name.endswith(".json")):
+                shutil.rmtree(work, ignore_errors=True)
+            raise
 
 
 def link_or_copy(source: Path, target: Path, *, progress: bool = False) -> None:

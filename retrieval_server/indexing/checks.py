@@ -51,7 +51,12 @@ def dense_checks(options: BuildOptions) -> Iterator[Check]:
     yield partial(require_packages, "A dense index", "retrieval", DENSE)
     yield partial(check_encoder, options.encoder, options.encoder_options)
     if are_installed(DENSE):
-        yield partial(_check_factory, options)
+        from retrieval_server.indexing.faiss_build import make_index
+        from retrieval_server.indexing.faiss_recall import read_queries
+
+        yield partial(make_index, options.factory, _SOME_DIMENSION)
+        if options.recall_queries is not None:
+            yield partial(read_queries, options.recall_queries)
 
 
 def check_encoder(name: str | None, options: EncoderOptions) -> None:
@@ -62,15 +67,6 @@ def check_encoder(name: str | None, options: EncoderOptions) -> None:
     if not is_hub_name(name):
         kept_name, folder = resolve_model(name)
         choose_pooling(name, options, read_folder_settings(folder), find_family(kept_name))
-
-
-def _check_factory(options: BuildOptions) -> None:
-    from retrieval_server.indexing.faiss_build import make_index
-    from retrieval_server.indexing.faiss_recall import read_queries
-
-    make_index(options.factory, _SOME_DIMENSION)
-    if options.recall_queries is not None:
-        read_queries(options.recall_queries)
 
 
 def import_checks(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import shutil
 import socket
 
@@ -60,6 +61,79 @@ def test_serve_reports_all_problems_at_once(bm25_index, dense_index, tiny_bge, t
         f"port {taken} of 127.0.0.1",
     ]
     assert missing(message, named) == [] and "9 problems" in message
+
+
+CORPORA = ("absent.jsonl", "notes.txt", "rows.jsonl", "cut.jsonl.gz")
+#: Of each command: its words, where PATH/ is a folder with the files below, and what must be named. An encode
+#: has no more than its parts, its part and its encoder, a merge its parts and its folder, and a split its
+#: index, its folder and its number.
+PLANTED = {
+    "build": ("--backend bm25 --out PATH/taken --corpus CORPORA", ["PATH/taken", *CORPORA]),
+    "build dense": (
+        "--backend dense --out PATH/taken --corpus PATH/absent.jsonl PATH/rows.jsonl --factory Flatt "
+        "--encoder PATH/no-model --recall-queries PATH/no-queries",
+        ["PATH/taken", "absent.jsonl", "rows.jsonl, line 2", "no-model", "--factory Flatt", "no-queries"],
+    ),
+    "build hybrid": (
+        "--backend hybrid --out PATH/taken --of PATH/a --of PATH/b --of PATH/c --of PATH/rows.jsonl",
+        ["PATH/taken", "PATH/a", "PATH/b", "PATH/c", "rows.jsonl"],
+    ),
+    "build passages": ("--parts PATH/prepared --corpus CORPORA", ["corpus.json exists", *CORPORA]),
+    "build encode": (
+        "--parts PATH/none --part 3/2 --encoder PATH/no-model",
+        ["PATH/none", "--part 3/2", "no-model"],
+    ),
+    "build merge": ("--parts PATH/none --out PATH/taken", ["PATH/none", "PATH/taken"]),
+    "import": (
+        "--embeddings PATH/no.npy PATH/notes.txt --out PATH/taken --corpus PATH/absent.jsonl "
+        "--encoder PATH/no-model",
+        ["no.npy", "--embeddings PATH/notes.txt", "PATH/taken", "absent.jsonl", "no-model"],
+    ),
+    "split": ("--index PATH/none --out PATH/taken --shards 0", ["PATH/none", "PATH/taken", "--shards 0"]),
+}
+
+
+@pytest.mark.parametrize("name", PLANTED)
+@pytest.mark.parametrize("check_only", [(), ("--check-only",)], ids=["work", "check-only"])
+def test_planted_problems_are_reported_in_one_run_and_nothing_is_written(name, check_only, tmp_path, capsys):
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "prepared").mkdir()
+    (tmp_path / "prepared" / "corpus.json").touch()
+    (tmp_path / "notes.txt").touch()
+    (tmp_path / "rows.jsonl").write_text('{"id": "1", "contents": "Ulm"}\n{"id": "2"}\n')
+    (tmp_path / "cut.jsonl.gz").write_bytes(gzip.compress(b'{"id": "1", "contents": "Ulm"}\n')[:-9])
+    before = sorted(tmp_path.rglob("*"))
+    words, named = PLANTED[name]
+    words = words.replace("CORPORA", " ".join(f"PATH/{corpus}" for corpus in CORPORA))
+    command, *step = name.split()
+    step = [] if step in (["dense"], ["hybrid"]) else step
+    words = words.replace("PATH", str(tmp_path)).split()
+    message = refused(capsys, command, *step, *words, *check_only)
+    assert missing(message, [word.replace("PATH", str(tmp_path)) for word in named]) == []
+    assert f"{len(named)} problems" in message and sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize("command", ["build", "serve"])
+def test_all_wrong_flags_are_reported_in_one_run(command, capsys):
+    words = {
+        "build": "--backend bm26 --batch-size x --k1 -1 --b 2 --stemmer german --out o --ovrewrite",
+        "serve": "--port 99999 --topk x --max-batch 0 --serve there --deadline -1 --indx i",
+    }[command].split()
+    with pytest.raises(SystemExit) as ended:
+        commands.main([command, *words])
+    message = capsys.readouterr().err
+    flags = [word for word in words if word.startswith("--") and word not in ("--out",)]
+    assert ended.value.code == 2 and missing(message, [*flags, "did you mean --"]) == []
+
+
+def test_check_only_of_a_build_writes_nothing(corpus, bm25_index, tmp_path, capsys):
+    out = tmp_path / "index"
+    build = ["build", "--backend", "bm25", "--corpus", str(corpus), "--out", str(out)]
+    split = ["split", "--index", str(bm25_index), "--shards", "2", "--out", str(out)]
+    for words in (build, split):
+        assert commands.main([*words, "--check-only"]) == 0
+        (line,) = capsys.readouterr().out.splitlines()
+        assert line.startswith("all checks passed") and str(out) in line and not list(tmp_path.iterdir())
 
 
 def test_check_only_of_serve_names_what_would_be_served_and_leaves_nothing(bm25_index, tmp_path, capsys):
