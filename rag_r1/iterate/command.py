@@ -31,9 +31,11 @@ from rag_r1.iterate.steps import Loop, LoopStep
 from rag_r1.iterate.table import MARKDOWN, rows_of, write_table
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, CheckedOverrides, Positive, argument, read_arguments
+from rag_r1.options.out_folder import check_out
 from rag_r1.options.settings_file import recorded_settings
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.processes import mark_children, run_and_wait, stop_leftovers
+from rag_r1.runs.start_checks import StartChecks
 from rag_r1.runs.steps import PipelineFolder
 
 STATE, LOG, SERVED = "state.json", "log.txt", "served.json"
@@ -75,8 +77,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     args = read_arguments(IterateArguments, arguments, prog="rag-r1 iterate", description=_DESCRIPTION)
     try:
         plan = read_plan(find_file(args.recipe, ".yaml"), args.overrides)
-        if problems := find_problems(plan):
-            raise PlanError([f"{args.recipe}: {problem}" for problem in problems])
+        checks = StartChecks()
+        checks.run(check_out, args.out, "rag-r1 iterate")
+        problems = [f"{args.recipe}: {problem}" for problem in find_problems(plan)]
+        if problems := [*checks.problems, *problems]:
+            raise PlanError(problems)
         out = args.out.resolve()
         steps = Loop(plan, out, args.rounds).steps()
     except (PlanError, RecipeError) as error:
@@ -86,7 +91,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"{len(problems)} error(s): nothing was started", file=sys.stderr)
         return 1
     if args.check_only:
+        if plan.server.url is not None:
+            LoopServer(plan.server, out).check()
         _print_steps(steps, PipelineFolder(out), plan.server.url or UNKNOWN)
+        print(f"all checks passed: {len(steps)} steps would be taken in {out}")
         return 0
     with (
         recorded_settings("rag-r1 iterate", args),

@@ -59,6 +59,24 @@ def test_what_the_commands_would_refuse_is_told_together(loop, capsys):
     assert [line[: len(start)] for line, start in zip(messages, expected, strict=True)] == expected
 
 
+@pytest.mark.slow  # composes the recipe
+def test_wrong_keys_of_the_training_and_the_folder_are_told_with_the_rest(loop, capsys):
+    loop.plan["agent"]["overrides"] = ["trainer.total_steps=1", "~critic.nothing", "data.seed={round}"]
+    loop.plan["index"]["first"] = "no-index"
+    loop.out.touch()
+    assert loop.run() == 1
+    lines = capsys.readouterr().err.splitlines()
+    named = ["out is a file", "no-index", "agent.overrides: trainer.total_steps", "critic.nothing"]
+    assert len(lines) == 5 and [name for name in named if name not in "".join(lines)] == []
+
+
+def test_check_only_asks_the_server(loop, capsys):
+    loop.plan["server"]["url"] = "http://127.0.0.1:9"
+    assert loop.run("--check-only") == 1
+    message = capsys.readouterr().err
+    assert "http://127.0.0.1:9" in message and "server.url" in message
+
+
 def test_files_that_are_not_there_are_told_together(loop, capsys):
     for name in ("train.jsonl", "test.jsonl", "corpus.jsonl", "first/manifest.json"):
         (loop.folder / name).unlink()
@@ -118,6 +136,7 @@ def test_words_on_the_command_line_change_a_key_of_the_recipe(loop, capsys):
             read_plan(loop.recipe, [wrong])
 
 
+@pytest.mark.slow  # composes the recipe
 def test_a_deletion_reaches_the_training_and_deletes_a_key_of_the_recipe(loop, capsys):
     loop.plan["agent"] |= {"overrides": ["~critic.ppo_epochs"], "keys": ["rag_r1.agent.max_turns=3"]}
     assert loop.run("--check-only", "--rounds", "1", "~agent.keys", "~data.options") == 0
