@@ -75,21 +75,22 @@ class IterateArguments(Arguments):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns 0 when all steps are done, 1 with the reason if not, 130 after Ctrl-C."""
     args = read_arguments(IterateArguments, arguments, prog="rag-r1 iterate", description=_DESCRIPTION)
+    checks = StartChecks()
+    checks.run(check_out, args.out, "rag-r1 iterate")
+    problems, out = checks.problems, args.out.resolve()
     try:
         plan = read_plan(find_file(args.recipe, ".yaml"), args.overrides)
-        checks = StartChecks()
-        checks.run(check_out, args.out, "rag-r1 iterate")
-        problems = [f"{args.recipe}: {problem}" for problem in find_problems(plan)]
-        if problems := [*checks.problems, *problems]:
-            raise PlanError(problems)
-        out = args.out.resolve()
-        steps = Loop(plan, out, args.rounds).steps()
-    except (PlanError, RecipeError) as error:
-        problems = error.problems if isinstance(error, PlanError) else [str(error)]
+        problems += [f"{args.recipe}: {problem}" for problem in find_problems(plan)]
+    except PlanError as error:
+        problems += error.problems
+    except RecipeError as error:
+        problems.append(str(error))
+    if problems:
         for problem in problems:
             print_error(problem)
         print(f"{len(problems)} error(s): nothing was started", file=sys.stderr)
         return 1
+    steps = Loop(plan, out, args.rounds).steps()
     if args.check_only:
         if plan.server.url is not None:
             LoopServer(plan.server, out).check()

@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from tqdm import tqdm
 
-from retrieval_server.errors import BadRowError, UserError
+from retrieval_server.errors import BadRowError, UserError, check_all
 from retrieval_server.folder.bad_rows import NAMED, BadRows
 from retrieval_server.folder.corpus_rows import parse_jsonl_row, parse_tsv_row, passage_of
 from retrieval_server.folder.manifest import CorpusSection
@@ -121,12 +121,15 @@ class CorpusReader:
 
 def check_first_rows(corpus: Path, *, skip_bad_rows: bool = False, most: int = 1000) -> None:
     """Raise UserError if a file of the corpus cannot be read, or if one of its first rows is malformed."""
+    check_all(*(partial(_check_file, path, skip_bad_rows, most) for path in corpus_files(corpus)))
+
+
+def _check_file(path: Path, skip_bad_rows: bool, most: int) -> None:
     bad = BadRows()
-    for path in corpus_files(corpus):
-        with tqdm(disable=True) as bar:
-            for number, row in enumerate(islice(_rows(path, bar), most), start=1):
-                if isinstance(row, BadRowError):
-                    bad.add(_place(path, number), row)
+    with tqdm(disable=True) as bar:
+        for number, row in enumerate(islice(_rows(path, bar), most), start=1):
+            if isinstance(row, BadRowError):
+                bad.add(_place(path, number), row)
     if bad.count and not skip_bad_rows:
         raise UserError(bad.refusal())
 

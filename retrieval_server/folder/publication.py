@@ -28,6 +28,16 @@ def refuse_target(out: Path, *, overwrite: bool) -> None:
         raise UserError(f"{out} exists. Choose another --out, or replace it with --overwrite.")
     if out.exists() and not (out / MANIFEST).is_file():
         raise UserError(f"{out} is not an index, so --overwrite does not touch it. Choose another --out.")
+    refuse_place(out)
+
+
+def refuse_place(out: Path) -> None:
+    """Raise UserError if no folder can be made there."""
+    place = next(path for path in out.absolute().parents if path.exists())
+    if not place.is_dir():
+        raise UserError(f"{out} cannot be made: {place} is a file. Choose another --out.")
+    if not os.access(place, os.W_OK | os.X_OK):
+        raise UserError(f"{out} cannot be made: {place} cannot be written to. Choose another --out.")
 
 
 @contextmanager
@@ -42,17 +52,20 @@ def work_folder(
     """
     work = out.with_name(out.name + ".building")
     busy = f"{work}: another build of this index is running. Wait for it, or end it."
-    with disk_errors(out, partial(needed, work) if needed else None):
-        out.parent.mkdir(parents=True, exist_ok=True)
-        work.mkdir(exist_ok=True)
+    refuse_place(out)
+    try:
+        with disk_errors(out, partial(needed, work) if needed else None):
+            work.mkdir(parents=True, exist_ok=True)
+    except OSError as error:  # of a file system on which no folder can be made
+        raise UserError(f"{work} cannot be made ({error.strerror}). Choose another --out.") from error
     with exclusive_lock(work, busy):
         for left in work.iterdir():
             if left.is_dir():
                 shutil.rmtree(left)
             elif left.name not in keep:
                 left.unlink()
-        if resumed := [name for name in keep if (work / name).exists()]:
-            print(f"{work}: going on with what an interrupted build has left ({', '.join(resumed)})")
+        if left_there := [name for name in keep if (work / name).exists()]:
+            print(f"{work}: an interrupted build has left {', '.join(left_there)}; what fits is used")
         try:
             with disk_errors(out, partial(needed, work) if needed else None):
                 yield work

@@ -80,9 +80,10 @@ def build_index(options: BuildOptions) -> Manifest:
         sections: dict[str, BM25Section | DenseSection] = {}
         if encoder is not None:
             from retrieval_server.encode.vector_files import VectorFiles, encode_rows
-            from retrieval_server.indexing.dense_build import keep_partial_index, make_dense
+            from retrieval_server.indexing.dense_build import check_cells, keep_partial_index, make_dense
             from retrieval_server.indexing.presets import row_type
 
+            check_cells(options, encoder.section.dimension, len(store))
             kind = row_type(options)
             name = VECTORS if kind == "float32" else ROWS
             keep_if_unchanged(work, name, origin_of_rows(corpus, encoder.section, kind))

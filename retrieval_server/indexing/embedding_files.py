@@ -96,6 +96,8 @@ class Embeddings:
                 if array.ndim != 2 or array.dtype.kind != "f":
                     raise ValueError(f"an array {array.shape} of {array.dtype}, not (passages, dimension)")
             elif suffix == ".fbin":
+                if size < _FBIN_HEADER:
+                    raise ValueError(f"{size} bytes are less than the header of such a file")
                 rows, width = np.fromfile(path, "<i4", 2).tolist()
                 if rows < 0 or width < 1 or size != _FBIN_HEADER + 4 * rows * width:
                     raise ValueError(f"{rows} rows of {width} dimensions do not take {size} bytes")
@@ -106,7 +108,7 @@ class Embeddings:
                     raise ValueError(f"{size} bytes are no whole vectors of {self.dimension} dimensions")
                 array = np.memmap(path, bare.newbyteorder("<"), "r", 0, (size // row, self.dimension))
         except (OSError, ValueError) as error:
-            raise UserError(f"--embeddings {path}: {error}.") from None
+            raise UserError(f"--embeddings {path}: {error}. Fetch it, or write it, again.") from None
         if array.shape[1] != self.dimension:
             raise UserError(
                 f"--embeddings {path}: {array.shape[1]} dimensions; the encoder's have {self.dimension}. "

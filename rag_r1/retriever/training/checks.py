@@ -13,7 +13,7 @@ from rag_r1.corpus.reader import Corpus
 from rag_r1.options.out_folder import check_out
 from rag_r1.protocols.retriever_query import Mode
 from rag_r1.retriever.records import TrainingRow, read_records
-from rag_r1.retriever.training.encoder import check_model
+from rag_r1.retriever.training.encoder import check_model, model_folder
 from rag_r1.retriever.training.encoder_settings import settings_of_index
 from rag_r1.retriever.training.options import TrainOptions
 from rag_r1.runs.errors import RunError
@@ -28,6 +28,7 @@ def check_start(options: TrainOptions) -> int:
         for path in options.corpus:
             checks.run(Corpus, [path])
         index = checks.run(settings_of_index, options.index) if options.index else {}
+        checks.run(model_folder, options.model)
         if index is not None:  # else it may name the pooling
             checks.run(check_model, options.model, options.pooling or index.get("pooling"))
         if not checks.problems:

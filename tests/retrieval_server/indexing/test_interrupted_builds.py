@@ -108,7 +108,7 @@ def test_a_corpus_that_has_changed_is_encoded_again_and_said_so(options, interru
     encoded = interrupted(options())
     corpus.write_text(corpus.read_text() + '{"id": "new", "contents": "Cham"}\n')
     build_index(options())
-    assert "going on with" in capsys.readouterr().out and "of another corpus" in caplog.text
+    assert "an interrupted build has left" in capsys.readouterr().out and "of another corpus" in caplog.text
     assert len(encoded) == 21
 
 

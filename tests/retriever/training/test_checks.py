@@ -8,7 +8,7 @@ from rag_r1.retriever.training.command import main
 from tests.retriever.small_training import files, row, write_lines
 
 
-def test_six_planted_problems_are_reported_in_one_run(tmp_path, capsys):
+def test_seven_planted_problems_are_reported_in_one_run(tmp_path, capsys):
     (tmp_path / "out").touch()
     (tmp_path / "corpus.txt").touch()
     bad = write_lines(tmp_path / "bad.jsonl", row(0), {"dataset": "animals"})
@@ -16,11 +16,19 @@ def test_six_planted_problems_are_reported_in_one_run(tmp_path, capsys):
     words = ["--rows", str(tmp_path / "none.jsonl"), str(bad), str(few), "--negatives", "2"]
     words += ["--corpus", str(tmp_path / "absent.jsonl"), str(tmp_path / "corpus.txt")]
     words += ["--model", str(tmp_path / "no-model"), "--index", str(tmp_path / "no-index")]
-    named = ["none.jsonl", "bad.jsonl, line 2", "absent.jsonl", "corpus.txt", "no-index", "is a file"]
+    named = [
+        "none.jsonl",
+        "bad.jsonl, line 2",
+        "absent.jsonl",
+        "corpus.txt",
+        "no-index",
+        "is a file",
+        "no-model",
+    ]
     for check in ([], ["--check-only"]):
         assert main([*words, "--out", str(tmp_path / "out"), *check]) == 1
         message = capsys.readouterr().err
-        assert [name for name in named if name not in message] == [] and "6 problems" in message
+        assert [name for name in named if name not in message] == [] and "7 problems" in message
 
 
 def test_check_only_names_what_would_be_trained_and_writes_nothing(tmp_path, capsys):
