@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, Positive, argument, read_arguments
 from rag_r1.options.declare import Constraint
-from rag_r1.options.out_folder import check_out
+from rag_r1.options.out_folder import check_out_file
 from rag_r1.retriever.records import (
     CorrectnessRecord,
     RelevanceRecord,
@@ -96,9 +96,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         SelectArguments, arguments, prog="rag-r1 retriever select", description=_DESCRIPTION
     )
     with StartChecks() as checks:
-        checks.run(check_out, args.out.parent, flag="the folder of --out")
-        if args.out.is_dir():
-            checks.run(_refuse_folder, args.out)
+        checks.run(check_out_file, args.out)
         for kind, path in _SCORES.items():
             if (file := getattr(args, path)) is not None:
                 checks.run(_count, kind, file)
@@ -115,10 +113,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _count(kind: type[Any], path: Path) -> int:
     return sum(1 for _ in read_records(kind, path))
-
-
-def _refuse_folder(out: Path) -> None:
-    raise RunError(f"--out {out} is a folder: give the name of a file in it")
 
 
 def write_rows(files: ScoreFiles, rule: SelectionRule, out: Path) -> RowSelection:
