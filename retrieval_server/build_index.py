@@ -36,7 +36,8 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
@@ -51,8 +52,9 @@ if __package__ in (None, ""):
 
 from retrieval_server.build_options import BuildCommand, parse_args
 from retrieval_server.encode.cpu_settings import set_mkl_reproducible
-from retrieval_server.errors import UserError, disk_errors
-from retrieval_server.extras import DENSE, MODEL, require_packages
+from retrieval_server.encode.model_folder import is_hub_name, resolve_model
+from retrieval_server.errors import UserError, check_all, disk_errors
+from retrieval_server.extras import INDEX, MODEL, require_packages
 
 
 def main(argv: Sequence[str] | None = None, prog: str = "rag-r1 index build") -> int:
@@ -65,6 +67,13 @@ def run(command: BuildCommand) -> int:
     set_mkl_reproducible()  # a resumed build ends with the same bytes as one that was never stopped
     steps = {"all": _build, "passages": _passages, "encode": _encode, "merge": _merge, "import": _import}
     try:
+        check_all(*_checks(command))
+        name = command.dense.encoder
+        if name and is_hub_name(name) and command.step != "merge":
+            resolve_model(name)
+        if command.check_only:
+            print(f"all checks passed: would write {command.out or command.parts}")
+            return 0
         # A merge writes --out, the steps before it --parts.
         with disk_errors(command.out or command.parts or Path()):
             if command.backend == "hybrid":
@@ -75,6 +84,32 @@ def run(command: BuildCommand) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     return 0
+
+
+def _checks(command: BuildCommand) -> Iterator[Callable[[], object]]:
+    """What can be told before the work."""
+    from retrieval_server.indexing import checks, parts
+
+    if command.backend == "hybrid":
+        assert command.out is not None
+        yield from checks.hybrid_checks(command.hybrid.of, command.out, command.overwrite)
+    elif command.step == "all":
+        yield from checks.build_checks(command.build_options())
+    elif command.step == "import":
+        imported = command.imported
+        yield from checks.import_checks(command.build_options(), imported.faiss, imported.embeddings or ())
+    elif command.step == "passages":
+        yield partial(parts.refuse_prepared, command.parts)
+        yield from checks.corpus_checks(command.corpus or (), command.skip_bad_rows)
+    else:
+        yield partial(parts.open_corpus, command.parts)
+        if command.step == "encode":
+            yield partial(parts.EncodingPart.parse, command.part)
+            yield partial(require_packages, "Encoding", "retrieval", MODEL)
+            yield partial(checks.check_encoder, command.dense.encoder, command.encoding)
+        else:
+            yield partial(checks.refuse_target, command.out, overwrite=command.overwrite)
+            yield partial(require_packages, "A dense index", "retrieval", INDEX)
 
 
 def _hybrid(command: BuildCommand) -> None:
@@ -102,7 +137,6 @@ def _merge(command: BuildCommand) -> None:
 
 
 def _import(command: BuildCommand) -> None:
-    require_packages("An import", "retrieval", DENSE)
     from retrieval_server.indexing.index_import import import_index
 
     options, imported = command.build_options(), command.imported
@@ -125,13 +159,11 @@ def _passages(command: BuildCommand) -> None:
 
 
 def _encode(command: BuildCommand) -> None:
-    from retrieval_server.indexing.parts import EncodingPart, encode_part, open_corpus
+    from retrieval_server.indexing.parts import EncodingPart, encode_part
 
     dense, parts = command.dense, command.parts
     assert parts is not None and command.part is not None and dense.encoder is not None
-    require_packages("Encoding", "retrieval", MODEL)
     part = EncodingPart.parse(command.part)
-    open_corpus(parts)  # first: loading the encoder takes a while
 
     from retrieval_server.encode.encoder import Encoder
     from retrieval_server.indexing.presets import row_type

@@ -1,17 +1,15 @@
 """The options of `rag-r1 index build`.
 
-Validators refuse options that contradict each other, or that are missing for a step. ``command_line.py``
-makes the flags, the help and the error messages from this declaration.
+Options that contradict each other, or that are missing for a step, are refused. ``command_line.py`` makes the
+flags, the help and the error messages from this declaration.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Literal
-
-from pydantic import model_validator
 
 from retrieval_server.command_line import AtLeastOne, Flag, Group, Options, parse
 from retrieval_server.encode.options import EncoderOptions
@@ -114,6 +112,7 @@ class BuildCommand(Options):
         bool, Flag("leave rows that cannot be used out, and count them (default: such a row is an error)")
     ] = False
     overwrite: Annotated[bool, Flag("replace an index that exists; encode: start the part over")] = False
+    check_only: Annotated[bool, Flag("check files and folders, report all problems, and stop")] = False
     dense: DenseOptions = DenseOptions()
     encoding: EncoderOptions = EncoderOptions()
     imported: ImportOptions = ImportOptions()
@@ -134,54 +133,45 @@ class BuildCommand(Options):
             **dict(self.dense),
         )
 
-    @model_validator(mode="after")
-    def _backend_and_step_fit(self) -> BuildCommand:
+    def contradictions(self) -> Iterator[str]:
+        """See `Options`."""
         if self.backend == "hybrid":
             if self.step != "all" or self.corpus or not self.hybrid.of or not self.out:
-                raise ValueError("--backend hybrid needs --of DIR --of DIR and --out, and no corpus")
-            return self
-        if self.hybrid.of:
-            raise ValueError("--of belongs to --backend hybrid")
-        values = {**dict(self), "encoder": self.dense.encoder}
-        for name in _NEEDED[self.step]:
-            if values[name] is None:
-                raise ValueError(f"{'a build' if self.step == 'all' else self.step} needs --{name}")
-        if self.step != "all" and self.backend not in (None, "dense"):
-            raise ValueError(f"{self.step} is a step of a dense index; {self.backend} is built in one go")
-        return self
-
-    @model_validator(mode="after")
-    def _parts_have_a_step(self) -> BuildCommand:
+                yield "--backend hybrid needs --of DIR --of DIR and --out, and no corpus"
+        elif self.hybrid.of:
+            yield "--of belongs to --backend hybrid"
+        else:
+            values = {**dict(self), "encoder": self.dense.encoder}
+            for name in _NEEDED[self.step]:
+                if values[name] is None:
+                    yield f"{'a build' if self.step == 'all' else self.step} needs --{name}"
+            if self.backend == "dense" and self.step == "all" and self.dense.encoder is None:
+                yield "--backend dense needs --encoder NAME_OR_PATH (--encoder minilm needs no download)"
+        if self.step != "all" and self.backend not in (None, "dense", "hybrid"):
+            yield f"{self.step} is a step of a dense index; {self.backend} is built in one go"
         if self.step in ("all", "import") and (self.parts or self.part):
-            raise ValueError("--parts and --part belong to: rag-r1 index build passages|encode|merge ...")
-        return self
+            yield "--parts and --part belong to: rag-r1 index build passages|encode|merge ..."
+        yield from self._import_contradictions()
+        if self.dense.preset and self.dense.factory != "Flat":
+            yield "--preset and --factory both say how FAISS searches; give one of them"
+        if self.dense.preset and self.backend not in (None, "dense"):
+            yield f"--preset is for --backend dense, not {self.backend}"
 
-    @model_validator(mode="after")
-    def _import_options_fit(self) -> BuildCommand:
+    def _import_contradictions(self) -> Iterator[str]:
         imported = self.imported
         if self.step != "import":
             if imported.faiss or imported.embeddings or imported.trust:
-                raise ValueError("--faiss, --embeddings and --trust belong to: rag-r1 index import ...")
-            return self
+                yield "--faiss, --embeddings and --trust belong to: rag-r1 index import ..."
+            return
         if (imported.faiss is None) == (imported.embeddings is None):
-            raise ValueError("import needs either --faiss FILE or --embeddings FILE ...")
+            yield "import needs either --faiss FILE or --embeddings FILE ..."
         if self.skip_bad_rows:
-            raise ValueError("--skip-bad-rows: a row left out would shift later vectors; repair the corpus")
+            yield "--skip-bad-rows: a row left out would shift later vectors; repair the corpus"
         dense = self.dense
         settled = dense.factory != "Flat" or dense.preset or dense.recall_queries or dense.train_sample
         if imported.faiss and settled:
-            raise ValueError(
-                "--factory, --preset, --recall-queries, --train-sample: the index of --faiss is built already"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _preset_fits(self) -> BuildCommand:
-        if self.dense.preset and self.dense.factory != "Flat":
-            raise ValueError("--preset and --factory both say how FAISS searches; give one of them")
-        if self.dense.preset and self.backend not in (None, "dense"):
-            raise ValueError(f"--preset is for --backend dense, not {self.backend}")
-        return self
+            built = "the index of --faiss is built already"
+            yield f"--factory, --preset, --recall-queries, --train-sample: {built}"
 
 
 def parse_args(

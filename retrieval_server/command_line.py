@@ -7,11 +7,12 @@
 gives the flag ``--max-batch``, its line in ``--help`` with the default, the refusal of 0, and the field that
 the engine reads. The type of a field decides how its flag is read: ``Literal`` makes choices, ``bool`` a flag
 without a value, ``tuple`` a flag that takes several values. A field that is a model adds the flags of that
-model under the title of its ``group``. A field without ``Flag`` has no flag. Conditions
-between options are validators of the model that holds them.
+model under the title of its ``group``. A field without ``Flag`` has no flag. Conditions between options are
+the ``contradictions`` of the model that holds them.
 
 ``parse`` reads ``sys.argv`` and nothing else: no environment variable, no file. What does not fit ends the
-process with status 2 and one sentence that names the flag.
+process with status 2 and a sentence for each fault, which names the flag. So argparse only splits the words;
+the model reads and checks the values, all of them.
 
 Why not a library: pydantic-settings (2.16) splits the values of a repeated flag at commas, so that a path or
 a ``--web-param`` with a comma in it becomes two, reads the word ``null`` as None, and gives the flags of a
@@ -26,13 +27,17 @@ import textwrap
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from difflib import get_close_matches
 from types import MappingProxyType
-from typing import Annotated, Any, ClassVar, Literal, NoReturn, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Literal, NoReturn, Self, TypeVar, Union, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic.fields import FieldInfo
 
+from retrieval_server.errors import listed
+
+#: What a value must be that pydantic cannot read.
+_KINDS = {"int_parsing": "a whole number", "float_parsing": "a number"}
 #: A number that makes no sense below 1.
 AtLeastOne = Annotated[int, Field(ge=1)]
 
@@ -73,6 +78,16 @@ class Options(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
     group: ClassVar[Group | None] = None
 
+    def contradictions(self) -> Iterator[str]:
+        """What does not fit together, one line each, which names the flags and the remedy."""
+        return iter(())
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if faults := list(self.contradictions()):
+            raise ValueError("\n".join(faults))
+        return self
+
 
 Model = TypeVar("Model", bound=Options)
 
@@ -88,6 +103,8 @@ class _Option:
 
     @property
     def names(self) -> tuple[str, ...]:
+        if self.flag.positional:
+            return (self.path[-1],)
         return self.flag.names or ("--" + self.path[-1].replace("_", "-"),)
 
     @property
@@ -106,9 +123,24 @@ class _Option:
             (annotation,) = (kind for kind in get_args(annotation) if kind is not type(None))
         return get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
 
+    @property
+    def choices(self) -> Sequence[str] | None:
+        """The allowed values, if they are a list."""
+        return get_args(self.type) if get_origin(self.type) is Literal else self.flag.choices
+
+    def read(self, given: Any) -> Any:
+        """The value of the field from its words. Raises ValueError."""
+        read, choices = self.flag.read, self.choices
+        for word in (given if isinstance(given, list) else [given]) if choices else ():
+            if word not in choices:
+                raise ValueError(f"must be {' or '.join(choices)}, not {word!r}")
+        if read is None:
+            return given
+        return list(map(read, given)) if isinstance(given, list) else read(given)
+
 
 class _Parser(argparse.ArgumentParser):
-    """A parser whose errors are one line, and where to read more."""
+    """A parser whose errors are short, and say where to read more."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: error: {message}\nsee {self.prog} --help\n")
@@ -135,18 +167,27 @@ def parse(
             below = textwrap.fill(option.group.description, 90) if option.group.description else None
             groups[option.group] = parser.add_argument_group(option.group.title, below)
         _add(groups[option.group], option)
-    args = vars(parser.parse_args(argv))
+    known, unknown = parser.parse_known_args(argv)
+    faults = [_unrecognized(unknown, options)] if unknown else []
     values = _empty(model) | dict(settled)
     for option in options:
-        if (value := args[option.dest]) is not None:
+        if (given := getattr(known, option.dest)) is not None:
             at = values
             for step in option.path[:-1]:
                 at = at[step]
-            at[option.path[-1]] = value
+            try:
+                at[option.path[-1]] = option.read(given)
+            except ValueError as error:
+                faults.append(
+                    f"{option.names[0]} {error}" if option.choices else f"{option.names[0]}: {error}"
+                )
     try:
-        return model.model_validate(values)
+        parsed = model.model_validate(values)
     except ValidationError as error:
-        parser.error(_sentence(error, options))
+        faults += _sentences(error, options)
+    if faults:
+        parser.error(listed(faults))
+    return parsed
 
 
 def _options(
@@ -183,27 +224,14 @@ def _add(parser: Any, option: _Option) -> None:
     else:
         if get_origin(kind) is tuple and get_args(kind)[-1] is Ellipsis:
             settings |= {"nargs": "+"} if flag.in_a_row else {"action": "append"}
-            kind = get_args(kind)[0]
-        settings["type"] = _reading(flag.read) if flag.read else kind if kind in (int, float, Path) else str
-        settings["choices"] = list(get_args(kind)) if get_origin(kind) is Literal else flag.choices
-        if not settings["choices"]:
-            settings["metavar"] = flag.metavar or option.path[-1].upper()
+        choices = option.choices and f"{{{','.join(option.choices)}}}"
+        settings["metavar"] = choices or flag.metavar or option.path[-1].upper()
     # None is "not given", for every flag: the model knows the defaults.
     if flag.positional:
         parser.add_argument(option.dest, nargs="?", **settings)
     else:
         required = {"required": True} if option.field.is_required() else {"default": None}
         parser.add_argument(*option.names, dest=option.dest, **required, **settings)
-
-
-def _reading(read: Callable[[str], Any]) -> Callable[[str], Any]:
-    def read_or_say_why(text: str) -> Any:
-        try:
-            return read(text)
-        except ValueError as error:
-            raise argparse.ArgumentTypeError(str(error)) from None
-
-    return read_or_say_why
 
 
 def _help(flag: Flag, default: Any) -> str:
@@ -213,15 +241,25 @@ def _help(flag: Flag, default: Any) -> str:
     return (flag.help + (f" (default {text})" if text else "")).replace("%", "%%")
 
 
-def _sentence(error: ValidationError, options: Sequence[_Option]) -> str:
-    """The first fault: a validator's own sentence, or the flag and its limit."""
-    fault = error.errors()[0]
-    if fault["type"] == "value_error":
-        return str(fault["ctx"]["error"])
-    option = next(option for option in options if option.path == fault["loc"][: len(option.path)])
-    limits = fault.get("ctx", {})
-    unit = " seconds" if option.flag.metavar == "SECONDS" else ""
-    for key, words in (("ge", "at least"), ("gt", "above"), ("le", "at most"), ("lt", "below")):
-        if key in limits:
-            return f"{option.names[0]} must be {words} {limits[key]:g}{unit}"
-    return f"{option.names[0]}: {fault['msg']}"
+def _unrecognized(words: Sequence[str], options: Sequence[_Option]) -> str:
+    names = [name for option in options for name in option.names]
+    flags = [word.partition("=")[0] for word in words if word.startswith("-")]
+    near = [name for flag in flags for name in get_close_matches(flag, names, n=1)]
+    hint = f"; did you mean {', '.join(near)}?" if near else ""
+    return f"unrecognized arguments: {' '.join(words)}{hint}"
+
+
+def _sentences(error: ValidationError, options: Sequence[_Option]) -> Iterator[str]:
+    """The faults: validators' own sentences, or the flag and its limit."""
+    for fault in error.errors():
+        if fault["type"] == "value_error":
+            yield from str(fault["ctx"]["error"]).split("\n")
+            continue
+        option = next(option for option in options if option.path == fault["loc"][: len(option.path)])
+        limits = fault.get("ctx", {})
+        unit = " seconds" if option.flag.metavar == "SECONDS" else ""
+        words = (("ge", "at least"), ("gt", "above"), ("le", "at most"), ("lt", "below"))
+        must = next((f"{text} {limits[key]:g}{unit}" for key, text in words if key in limits), None)
+        if fault["type"] in _KINDS:
+            must = f"{_KINDS[fault['type']]}, not {fault['input']!r}"
+        yield f"{option.names[0]} must be {must}" if must else f"{option.names[0]}: {fault['msg']}"

@@ -1,18 +1,21 @@
 """The exceptions of the package.
 
 A command prints the message of a ``UserError``, which ends with the remedy, without a traceback
-and exits with status 2. The others end a request, or one row of a corpus, and are caught in the package. Any
-other exception is a bug.
+and exits with status 2. What can be checked before the work is checked by ``check_all``, so that one error
+lists all that a user has to repair. The others end a request, or one row of a corpus, and are caught in the
+package. Any other exception is a bug.
 """
 
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 _ROOM = "make room on that disk, or choose another folder"
 _RIGHTS = "check the rights of the folder, or choose another one"
@@ -37,6 +40,37 @@ class UserError(Exception):
     A corpus, index, encoder, recording or setting cannot be used, a folder cannot be written, or a package is
     missing.
     """
+
+
+class UserErrors(UserError):
+    """Several errors, each of which a user can repair: `messages`."""
+
+    def __init__(self, messages: Sequence[str]):
+        super().__init__(listed(messages))
+        self.messages = list(messages)
+
+
+def listed(messages: Sequence[str]) -> str:
+    """One message, or all of them with their number."""
+    if len(messages) == 1:
+        return messages[0]
+    return "\n".join([f"{len(messages)} problems:", *(f"  - {message}" for message in messages)])
+
+
+def check_all(*checks: Callable[[], Any]) -> list[Any]:
+    """The results of these checks, all of which are made. Raises the UserError of one, or UserErrors."""
+    results, failures = [], []
+    for check in checks:
+        try:
+            results.append(check())
+        except UserError as error:
+            failures.append(error)
+    if len(failures) == 1:
+        raise failures[0]
+    if failures:
+        each = [error.messages if isinstance(error, UserErrors) else [str(error)] for error in failures]
+        raise UserErrors(list(dict.fromkeys(itertools.chain(*each))))
+    return results
 
 
 class BadRowError(ValueError):
@@ -83,8 +117,9 @@ class ClientDisconnectedError(Exception):
 
 
 @contextmanager
-def disk_errors(folder: Path) -> Iterator[None]:
-    """Raises UserError, which names the file or else the folder, for what the block cannot write there."""
+def disk_errors(folder: Path, needed: Callable[[], int] | None = None) -> Iterator[None]:
+    """Raises UserError, which names the file or else the folder, for what the block cannot write there; and
+    of a full disk the bytes that are ``needed``, and those that it has."""
     try:
         yield
     except (OSError, RuntimeError) as error:
@@ -93,12 +128,28 @@ def disk_errors(folder: Path) -> Iterator[None]:
             number = errno.ENOSPC
         if number not in _REMEDIES:
             raise
-        named = getattr(error, "filename", None) or folder
+        named, remedy = getattr(error, "filename", None) or folder, _REMEDIES[number]
+        room = ""
+        if needed is not None and number == errno.ENOSPC:
+            room = f" (about {size_text(needed())} are needed, {size_text(_free_bytes(folder))} are free)"
         raise UserError(
-            f"cannot use {named}: {os.strerror(number)}; {_REMEDIES[number]}, and run the same command again"
+            f"cannot use {named}: {os.strerror(number)}{room}; {remedy}, and run the same command again"
         ) from error
 
 
 def _is_full(folder: Path) -> bool:
+    return _free_bytes(folder) < _NO_ROOM
+
+
+def _free_bytes(folder: Path) -> int:
     existing = next((path for path in (folder, *folder.absolute().parents) if path.exists()), Path("/"))
-    return shutil.disk_usage(existing).free < _NO_ROOM
+    return shutil.disk_usage(existing).free
+
+
+def size_text(number: float) -> str:
+    """Bytes for people."""
+    for unit in ("B", "kB", "MB"):
+        if number < 1000:
+            return f"{number:.0f} {unit}"
+        number /= 1000
+    return f"{number:.1f} GB"

@@ -26,6 +26,11 @@ def require_packages(subject: str, extra: str, modules: tuple[str, ...]) -> None
         raise UserError(missing_message(subject, extra, missing))
 
 
+def are_installed(modules: tuple[str, ...]) -> bool:
+    """Whether all these top-level modules are."""
+    return all(map(_is_installed, modules))
+
+
 def missing_message(subject: str, extra: str, missing: list[str]) -> str:
     """The sentence for modules that are not installed."""
     *first, last = missing

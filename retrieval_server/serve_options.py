@@ -1,17 +1,17 @@
 """The options of `rag-r1 index serve`.
 
-Validators refuse options that contradict each other. ``command_line.py`` makes the flags, the help and the
-error messages from this declaration.
+Options that contradict each other are refused. ``command_line.py`` makes the flags, the help and the error
+messages from this declaration.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from retrieval_server.cluster.ray_options import RayOptions
 from retrieval_server.command_line import AtLeastOne, Flag, Group, Options, parse
@@ -77,11 +77,10 @@ class LogOptions(Options):
             return self.log_level
         return "info" if self.log_format == "json" or self.log_queries else "warning"
 
-    @model_validator(mode="after")
-    def _queries_have_lines(self) -> LogOptions:
+    def contradictions(self) -> Iterator[str]:
+        """See `Options`."""
         if self.log_queries and self.level in ("warning", "error"):
-            raise ValueError(f"--log-queries: with --log-level {self.level} requests have no lines; use info")
-        return self
+            yield f"--log-queries: with --log-level {self.level} requests have no lines; use info"
 
 
 class ServeCommand(Options):
@@ -121,6 +120,9 @@ class ServeCommand(Options):
         bool | None,
         Flag("compare the hashes of all index files with the manifest (default: up to 1 GiB of files)"),
     ] = None
+    check_only: Annotated[
+        bool, Flag("check the indexes, the encoder, the port and the rest, report all problems, and stop")
+    ] = False
     opening: OpenOptions = OpenOptions()
     rerank: RerankOptions = RerankOptions()
     limits: RequestLimits = RequestLimits()
@@ -149,40 +151,27 @@ class ServeCommand(Options):
         """The index folders by name, the default one first."""
         return dict(sorted(self.index, key=lambda item: item[0] != DEFAULT_INDEX))
 
-    @model_validator(mode="after")
-    def _has_sources_of_different_names(self) -> ServeCommand:
+    def contradictions(self) -> Iterator[str]:
+        """See `Options`."""
         names = [name for name, _ in self.index]
         if self.web.web is None and not names:
-            raise ValueError("give an index, --index DIR, or a web search engine, --web ENGINE")
+            yield "give an index, --index DIR, or a web search engine, --web ENGINE"
         if self.web.web is not None and WEB in names:
-            raise ValueError(f"--index {WEB}=DIR: with --web this name is the web engine's; choose another")
-        for name in names:
-            if names.count(name) > 1:
-                raise ValueError(f"--index: two indexes are named {name!r}; give each another name, NAME=DIR")
-        return self
-
-    @model_validator(mode="after")
-    def _web_options_have_an_engine(self) -> ServeCommand:
+            yield f"--index {WEB}=DIR: with --web this name is the web engine's; choose another"
+        for name in dict.fromkeys(name for name in names if names.count(name) > 1):
+            yield f"--index: two indexes are named {name!r}; give each another name, NAME=DIR"
         if self.web.web is None:
             for name in ("record", "replay", "web_param", "web_url"):
                 if getattr(self.web, name):
-                    raise ValueError(f"--{name.replace('_', '-')} belongs to --web ENGINE")
-        return self
-
-    @model_validator(mode="after")
-    def _numbers_fit(self) -> ServeCommand:
+                    yield f"--{name.replace('_', '-')} belongs to --web ENGINE"
         limits, depth = self.limits, self.rerank.rerank_depth
         if self.rerank.rerank and 0 < depth < self.topk:
-            raise ValueError(
-                f"--topk {self.topk} is above --rerank-depth {depth}: lower it, or raise the depth"
-            )
+            yield f"--topk {self.topk} is above --rerank-depth {depth}: lower it, or raise the depth"
         queue, queries = self.engine.max_queue, limits.max_queries
         if queue < queries:
-            raise ValueError(f"--max-queue {queue} is below --max-queries {queries}: lower --max-queries too")
+            yield f"--max-queue {queue} is below --max-queries {queries}: lower --max-queries too"
         if self.topk > limits.max_topk:
-            most = limits.max_topk
-            raise ValueError(f"--topk {self.topk} is above --max-topk {most}: lower it, or raise --max-topk")
-        return self
+            yield f"--topk {self.topk} is above --max-topk {limits.max_topk}: lower it, or raise --max-topk"
 
 
 def parse_args(

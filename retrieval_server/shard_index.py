@@ -28,14 +28,20 @@ class ShardCommand(Options):
     index: Annotated[Path, Flag("the whole index", metavar="DIR")]
     shards: Annotated[int, Flag("number of shards", metavar="N")]
     out: Annotated[Path, Flag("folder to make, of N indexes", metavar="DIR")]
+    check_only: Annotated[bool, Flag("check the index and the folder, report all problems, and stop")] = False
 
 
 def main(argv: Sequence[str] | None = None, prog: str = "rag-r1 index split") -> int:
     command = parse(ShardCommand, __doc__, argv, prog)
     from retrieval_server.folder.shard_set import read_shards
-    from retrieval_server.indexing.split_index import split_index
+    from retrieval_server.indexing.split_index import check_split, split_index
 
     try:
+        if command.check_only:
+            manifest = check_split(command.index, command.out, command.shards)
+            what = f"{command.shards} shards of {manifest.count} passages into {command.out}"
+            print(f"all checks passed: would write {what}")
+            return 0
         with disk_errors(command.out):
             split_index(command.index, command.out, command.shards)
         for path, manifest in read_shards(command.out):

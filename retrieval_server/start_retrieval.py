@@ -23,10 +23,8 @@ from __future__ import annotations
 import ipaddress
 import os
 import signal
-import socket
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,9 +34,8 @@ if __package__ in (None, ""):
     sys.path[:] = [str(_here.parent)] + [p for p in sys.path if Path(p).resolve() != _here]
 
 from retrieval_server.errors import UserError
-from retrieval_server.extras import MODEL, SERVER, require_packages
+from retrieval_server.serve_checks import ServedSources, check_sources
 from retrieval_server.serve_options import ServeCommand, parse_args
-from retrieval_server.server.http.listener import listen
 from retrieval_server.server.log_format import set_up_logs
 from retrieval_server.web.options import WEB
 
@@ -46,12 +43,9 @@ if TYPE_CHECKING:
     import uvicorn
     from fastapi import FastAPI
 
-    from retrieval_server.cluster.ray_serve import RayServe
-    from retrieval_server.folder.manifest import Manifest
     from retrieval_server.search.reranker import Reranker
     from retrieval_server.server.reload import IndexLocation
     from retrieval_server.source import StagedSource
-    from retrieval_server.web.source import WebSource
 
 TOKEN_VARIABLE = "RETRIEVAL_TOKEN"
 #: Seconds that an unused connection stays open. Longer than clients keep one, so that they close it: a server
@@ -62,16 +56,6 @@ WARNING: --host {host} without RETRIEVAL_TOKEN: anybody who can reach this addre
 WARNING: reload them. Set the environment variable to a secret, or listen on 127.0.0.1."""
 
 
-@dataclass
-class ServedSources:
-    """Everything that is served, checked as far as possible without loading it."""
-
-    shards: dict[str, list[tuple[Path, Manifest]]]
-    web: WebSource | None
-    ray: RayServe | None
-    reranker: Reranker | None
-
-
 def main(argv: Sequence[str] | None = None, prog: str = "rag-r1 index serve") -> int:
     command = parse_args(__doc__, argv, prog)
     set_up_logs(command.logs.log_format, command.logs.level)
@@ -80,13 +64,18 @@ def main(argv: Sequence[str] | None = None, prog: str = "rag-r1 index serve") ->
         print(_NO_TOKEN.format(host=command.host), file=sys.stderr, flush=True)
     _set_up_process()
     try:  # what can be known now is reported now, before an index is loaded
-        require_packages("A server", "bm25", SERVER)
         sources = check_sources(command)
-        listener = listen(command.host, command.port)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    return serve(command, sources, token or None, listener)
+    with sources.listener:
+        if not command.check_only:
+            return serve(command, sources, token or None)
+        served = "; ".join(_descriptions(command, sources))
+        print(f"all checks passed: would serve {served} at {_address(command, sources)}")
+    if sources.ray is not None:
+        sources.ray.close()
+    return 0
 
 
 def _is_loopback(host: str) -> bool:
@@ -112,34 +101,7 @@ def _set_up_process() -> None:
     set_mkl_reproducible()
 
 
-def check_sources(command: ServeCommand) -> ServedSources:
-    """Read all manifests, open the recording, connect to Ray. Raises UserError."""
-    if command.rerank.rerank:
-        require_packages("--rerank", "retrieval", MODEL)
-    from retrieval_server.cluster.ray_serve import RayServe
-    from retrieval_server.folder.manifest import check_files
-    from retrieval_server.folder.shard_set import read_shards
-    from retrieval_server.search.index_source import need_libraries
-    from retrieval_server.search.reranker import Reranker
-    from retrieval_server.web.source import open_web
-
-    shards = {name: read_shards(folder) for name, folder in command.folders.items()}
-    for name, folder in command.folders.items():
-        for path, manifest in shards[name]:
-            check_files(path, manifest, verify=False)
-            if command.serve == "here":
-                need_libraries(manifest, command.opening)
-        if len(shards[name]) > 1 and command.serve != "ray":
-            raise UserError(f"{folder}: an index in shards; they are served with --serve ray.")
-    if command.pages is not None and not command.pages.is_file():
-        raise UserError(f"--pages {command.pages}: no such file.")
-    web = open_web(command.web) if command.web.web else None
-    ray = RayServe(command.ray, list(command.folders.values())) if command.serve == "ray" else None
-    rerank = command.rerank.rerank
-    return ServedSources(shards, web, ray, Reranker(rerank, command.opening.device) if rerank else None)
-
-
-def serve(command: ServeCommand, sources: ServedSources, token: str | None, listener: socket.socket) -> int:
+def serve(command: ServeCommand, sources: ServedSources, token: str | None) -> int:
     """Serve until a signal stops the server, or an index does not load. Returns the exit status."""
     import uvicorn
 
@@ -151,7 +113,7 @@ def serve(command: ServeCommand, sources: ServedSources, token: str | None, list
 
     def ready() -> None:
         _report_guarantees(app, sources.reranker)
-        print(f"serving on http://{command.host}:{port}", flush=True)
+        print(f"serving on {_address(command, sources)}", flush=True)
 
     app = make_app(command, sources, token, on_ready=ready, on_load_failure=fail)
     config = _configure(command, app)
@@ -164,9 +126,9 @@ def serve(command: ServeCommand, sources: ServedSources, token: str | None, list
     # the signal once more. This handler receives that one, so that an ordered stop ends with status 0.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop_gracefully)
-    port = listener.getsockname()[1]
-    _report_loading(command, sources)
-    server.run(sockets=[listener])
+    for description in _descriptions(command, sources):
+        print(f"loading {description}", flush=True)
+    server.run(sockets=[sources.listener])
     for number in (signal.SIGTERM, signal.SIGINT):  # a second signal does not change the status either
         signal.signal(number, signal.SIG_IGN)
     if sources.ray is not None:
@@ -188,12 +150,13 @@ def make_app(
     """The app; it loads the indexes when it is started."""
     from retrieval_server.server.app import create_app
     from retrieval_server.server.http.origin_check import HostNames, server_names
-    from retrieval_server.server.indexes import Loader
+    from retrieval_server.server.indexes import Loader, LoadProgress
     from retrieval_server.server.reload import IndexLocation, Reloader
 
     encoder = command.opening.encoder
     places = {name: IndexLocation(folder, encoder) for name, folder in command.folders.items()}
-    reloader = Reloader(places, _opener(command, sources), command.reload_root)
+    progress = LoadProgress()
+    reloader = Reloader(places, _opener(command, sources, progress), command.reload_root)
     loaders: dict[str, Loader] = {name: reloader.loader(place) for name, place in places.items()}
     if (web := sources.web) is not None:
         loaders[WEB] = lambda: web
@@ -208,12 +171,15 @@ def make_app(
         token=token,
         hosts=HostNames(server_names(command.host), command.allowed_host),
         log_queries=command.logs.log_queries,
+        progress=progress,
         on_ready=on_ready,
         on_load_failure=on_load_failure,
     )
 
 
-def _opener(command: ServeCommand, sources: ServedSources) -> Callable[[IndexLocation], StagedSource]:
+def _opener(
+    command: ServeCommand, sources: ServedSources, on_step: Callable[[str], None]
+) -> Callable[[IndexLocation], StagedSource]:
     """What opens an index, at start and for each reload."""
     from retrieval_server.search.index_source import IndexSource
     from retrieval_server.search.reranker import RerankedSource
@@ -224,14 +190,17 @@ def _opener(command: ServeCommand, sources: ServedSources) -> Callable[[IndexLoc
         options = command.opening.model_copy(update={"encoder": place.encoder})
         source: StagedSource
         if ray is not None:
+            on_step(f"{place.path.name}: its replicas on Ray")
             deadline_s = command.engine.deadline_s
             source = ray.open(place.path, options, verify=command.verify, deadline_s=deadline_s)
         else:
-            source = IndexSource.open(place.path, verify=command.verify, options=options)
-        if reranker is None:
-            return source
-        reranker.load()  # now: a model that does not load ends the start
-        return RerankedSource(source, reranker, depth) if depth else source
+            source = IndexSource.open(place.path, verify=command.verify, options=options, on_step=on_step)
+        if reranker is not None:
+            on_step(f"the cross-encoder {reranker.name}")
+            reranker.load()  # now: a model that does not load ends the start
+            source = RerankedSource(source, reranker, depth) if depth else source
+        on_step(f"{place.path.name}: a first query")
+        return source
 
     return open_index
 
@@ -255,15 +224,20 @@ def _configure(command: ServeCommand, app: FastAPI) -> uvicorn.Config:
     )
 
 
-def _report_loading(command: ServeCommand, sources: ServedSources) -> None:
+def _address(command: ServeCommand, sources: ServedSources) -> str:
+    return f"http://{command.host}:{sources.listener.getsockname()[1]}"
+
+
+def _descriptions(command: ServeCommand, sources: ServedSources) -> Iterator[str]:
+    """What is served, one text for each name."""
     for name, folder in command.folders.items():
         first = sources.shards[name][0][1]
         details = f"{sum(manifest.count for _, manifest in sources.shards[name])} passages, {first.backend}"
         if first.dense is not None:  # the folder chooses the model: named before it is loaded
             details += f", encoder {command.opening.encoder or first.dense.encoder.name}"
-        print(f"loading {name}={folder}: {details}", flush=True)
+        yield f"{name}={folder}: {details}"
     if sources.web is not None:
-        print(f"loading {WEB}={command.web.web}: {sources.web.note}", flush=True)
+        yield f"{WEB}={command.web.web}: {sources.web.note}"
 
 
 def _report_guarantees(app: FastAPI, reranker: Reranker | None) -> None:

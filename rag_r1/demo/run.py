@@ -33,14 +33,18 @@ from rag_r1.inference.checkpoints import newest_checkpoint
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, CheckedOverrides, argument, read_arguments
 from rag_r1.options.import_path import add_working_directory
+from rag_r1.options.out_folder import check_out
 from rag_r1.options.settings_file import recorded_settings
 from rag_r1.protocols import Protocol
+from rag_r1.rollouts.arguments import Above0
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.processes import stop_session
+from rag_r1.runs.start_checks import CHECK_ONLY, StartChecks
 from rag_r1.system.child_processes import last_lines, start
 from rag_r1.system.concurrent_trainings import warn_of_other_trainings
 from rag_r1.system.installation import require
 from rag_r1.tools.retrieval.local_server import build_index, retrieval_process
+from rag_r1.training.command import check_composition
 from rag_r1.training.next_steps import after_demo
 
 #: Where runs are written, a folder for each recipe; below the working directory.
@@ -181,7 +185,8 @@ class DemoArguments(Arguments):
     out: Path | None = argument(
         "folder for everything the run writes (default: outputs/demo/RECIPE)", default=None
     )
-    timeout: float = argument("time limit of the training", "SECONDS", default=3600)
+    timeout: Above0 = argument("time limit of the training", "SECONDS", default=3600)
+    check_only: bool = argument(CHECK_ONLY, default=False)
     overrides: CheckedOverrides = argument("Hydra overrides of the recipe", "key=value", default=[])
 
 
@@ -197,6 +202,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     require("verl", "vllm", "bm25s")
     add_working_directory()
     out = (args.out or OUTPUTS / args.recipe).resolve()
+    with StartChecks() as checks:
+        checks.run(check_out, out, "rag-r1 demo")
+        checks.run(check_composition, Recipe.find(f"demo/{args.recipe}"), args.overrides)
+    if args.check_only:
+        print(f"all checks passed: demo/{args.recipe} would be trained into {out}")
+        return 0
     with recorded_settings("rag-r1 demo", args, out):
         results = run_demo(args.recipe, out, args.seed, [*KEEP_POLICY, *args.overrides], args.timeout)
     picture = out / "report.png"  # is not drawn without matplotlib

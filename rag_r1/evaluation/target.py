@@ -94,7 +94,12 @@ def vllm_version(url: str, key_variable: str) -> str | None:
 def check_judge(args: JudgeArguments) -> None:
     """Raises RunError if there is to be a judge and no server answers at its address."""
     if args.judge_url is not None:
-        _get(f"{base_address(args.judge_url)}/models", args.judge_api_key_env, "judge", "--judge-url")
+        check_endpoint(args.judge_url, args.judge_api_key_env, "judge", "--judge-url")
+
+
+def check_endpoint(url: str, key_variable: str, what: str, flag: str) -> None:
+    """Raises RunError, which names what it is and its flag, if no server answers at an address."""
+    _get(f"{base_address(url)}/models", key_variable, what, flag)
 
 
 def _get(address: str, key_variable: str, what: str = "model server", flag: str = "--base-url") -> Any:

@@ -20,8 +20,11 @@ from rag_r1.iterate.commands import StepCommands
 from rag_r1.iterate.plan import LoopPlan
 from rag_r1.iterate.server import facts_of
 from rag_r1.options.argument_values import ArgumentsError
+from rag_r1.options.command_line import is_override
 from rag_r1.rollouts.arguments import RolloutArguments, block_of
 from rag_r1.runs.errors import RunError
+from rag_r1.runs.start_checks import StartError
+from rag_r1.training.command import check_composition
 
 #: The retrieval server's address is not known yet.
 _PLACEHOLDER_URL = "http://127.0.0.1:8000"
@@ -77,14 +80,19 @@ def _reserved_keys(plan: LoopPlan) -> Iterator[str]:
             elif option == "base_url" and plan.agent.recipe is not None:
                 yield f"{name}.options.base_url: the agent is trained, so its model is served by the loop"
     for section, overrides in (("agent.overrides", plan.agent.overrides), ("agent.keys", plan.agent.keys)):
-        for override in overrides:
-            key, equals, _ = override.partition("=")
-            if not equals:
-                yield f"{section}: {override} is not key=value"
-            elif key.lstrip("+~") in _RESERVED_KEYS:
-                yield f"{section}: {key} is set by the loop: leave it out"
-            elif section == "agent.keys" and not key.startswith("rag_r1."):
-                yield f"{section}: {key} is no key of rag_r1; those of trainings belong to agent.overrides"
+        yield from (problem for override in overrides if (problem := _refusal(section, override)))
+
+
+def _refusal(section: str, override: str) -> str | None:
+    """Why an override cannot be one of this section, or None."""
+    key, equals, _ = override.partition("=")
+    if not (equals or (section == "agent.overrides" and is_override(override))):
+        return f"{section}: {override} is not key=value"
+    if key.lstrip("+~") in _RESERVED_KEYS:
+        return f"{section}: {key} is set by the loop: leave it out"
+    if section == "agent.keys" and not key.startswith("rag_r1."):
+        return f"{section}: {key} is no key of rag_r1; those of trainings belong to agent.overrides"
+    return None
 
 
 def _recipe(plan: LoopPlan) -> Iterator[str]:
@@ -92,9 +100,20 @@ def _recipe(plan: LoopPlan) -> Iterator[str]:
     if plan.agent.recipe is None:
         return
     try:
-        Recipe.find(plan.agent.recipe)
+        recipe = Recipe.find(plan.agent.recipe)
     except RecipeError as error:
         yield f"agent.recipe: {error}"
+        return
+    overrides = [word for word in plan.agent.overrides if _refusal("agent.overrides", word) is None]
+    if overrides := [override.replace("{round}", "1") for override in overrides]:
+        try:
+            check_composition(recipe, overrides)
+        except StartError as error:
+            yield from (f"agent.overrides: {problem}" for problem in error.problems)
+        except ModuleNotFoundError:  # veRL is on the machine of the trainings only
+            return
+        except RunError as error:
+            yield f"agent.recipe: {error}"
 
 
 def _refused_options(plan: LoopPlan) -> Iterator[str]:

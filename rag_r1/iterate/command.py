@@ -31,9 +31,11 @@ from rag_r1.iterate.steps import Loop, LoopStep
 from rag_r1.iterate.table import MARKDOWN, rows_of, write_table
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, CheckedOverrides, Positive, argument, read_arguments
+from rag_r1.options.out_folder import check_out
 from rag_r1.options.settings_file import recorded_settings
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.processes import mark_children, run_and_wait, stop_leftovers
+from rag_r1.runs.start_checks import StartChecks
 from rag_r1.runs.steps import PipelineFolder
 
 STATE, LOG, SERVED = "state.json", "log.txt", "served.json"
@@ -48,7 +50,8 @@ example:
 
 With --check-only it checks the recipe, and prints the steps and their commands; without, it takes them. The
 recipe is a YAML with the sections agent, data, retriever, index, server and evaluation, as in
-`rag-r1 recipes show agentic_r/iterate`. Words key=value change one: agent.model=models/other.
+`rag-r1 recipes show agentic_r/iterate`. Words key=value change one, agent.model=models/other; ~key
+deletes one.
 """
 
 
@@ -63,27 +66,36 @@ class IterateArguments(Arguments):
     check_only: bool = argument(
         "check the recipe, print the steps and their commands, and end", default=False, old="dry_run"
     )
-    overrides: CheckedOverrides = argument("new value for a key of the recipe", "key=value", default=[])
+    overrides: CheckedOverrides = argument(
+        "new value for a key of the recipe; ~key deletes it", "key=value", default=[]
+    )
 
 
 @command_main(RunError, resumable=True)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns 0 when all steps are done, 1 with the reason if not, 130 after Ctrl-C."""
     args = read_arguments(IterateArguments, arguments, prog="rag-r1 iterate", description=_DESCRIPTION)
+    checks = StartChecks()
+    checks.run(check_out, args.out, "rag-r1 iterate")
+    problems, out = checks.problems, args.out.resolve()
     try:
         plan = read_plan(find_file(args.recipe, ".yaml"), args.overrides)
-        if problems := find_problems(plan):
-            raise PlanError([f"{args.recipe}: {problem}" for problem in problems])
-        out = args.out.resolve()
-        steps = Loop(plan, out, args.rounds).steps()
-    except (PlanError, RecipeError) as error:
-        problems = error.problems if isinstance(error, PlanError) else [str(error)]
+        problems += [f"{args.recipe}: {problem}" for problem in find_problems(plan)]
+    except PlanError as error:
+        problems += error.problems
+    except RecipeError as error:
+        problems.append(str(error))
+    if problems:
         for problem in problems:
             print_error(problem)
         print(f"{len(problems)} error(s): nothing was started", file=sys.stderr)
         return 1
+    steps = Loop(plan, out, args.rounds).steps()
     if args.check_only:
+        if plan.server.url is not None:
+            LoopServer(plan.server, out).check()
         _print_steps(steps, PipelineFolder(out), plan.server.url or UNKNOWN)
+        print(f"all checks passed: {len(steps)} steps would be taken in {out}")
         return 0
     with (
         recorded_settings("rag-r1 iterate", args),

@@ -8,8 +8,8 @@
     evaluation:  {questions: [data/test.parquet]}
 
 Each `options` holds flags of the command of that step, with underscores: `judge_url` is `--judge-url`. The
-classes below say what each key is. `key=value` words on the command line change a key of the file:
-`agent.model=models/other`, `data.options.candidates=10`.
+classes below say what each key is. Words on the command line change a key of the file, or delete it:
+`agent.model=models/other`, `data.options.candidates=10`, `~agent.keys`.
 """
 
 from __future__ import annotations
@@ -216,9 +216,10 @@ def _contradictions(sections: Mapping[str, Any]) -> list[str]:
 
 
 def _override(plan: dict[str, Any], override: str) -> str | None:
-    """Put `section.key=value` into what was read; what is wrong with it, or None."""
-    key, _, text = override.partition("=")
-    *parents, last = key.split(".")
+    """Put `section.key=value` into what was read, or delete the key of `~section.key`; what is wrong with it,
+    or None."""
+    key, equals, text = override.partition("=")
+    *parents, last = key.lstrip("~").split(".")
     if not parents:
         return f"{override}: write section.key=value, such as agent.model=models/other"
     section = plan
@@ -228,6 +229,12 @@ def _override(plan: dict[str, Any], override: str) -> str | None:
         section = section[name]
         if not isinstance(section, dict):
             return f"{override}: {name} is not a section; use section.key=value"
+    if key.startswith("~"):
+        if equals or last not in section:
+            reason = "a deletion has no value" if equals else f"there is no key {key[1:]} to delete"
+            return f"{override}: {reason}; write ~section.key for a key of the recipe"
+        del section[last]
+        return None
     try:
         section[last] = load_yaml(text)
     except YamlError as error:

@@ -24,6 +24,7 @@ import httpx
 from rag_r1.io.bounded_http import bounded_http_client
 from rag_r1.io.bounded_json import read_json_file
 from rag_r1.iterate.plan import ServerSpec
+from rag_r1.options.server_address import search_fault
 from rag_r1.rollouts.provenance_facts import describe_server
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.markdown import one_line_text
@@ -51,6 +52,10 @@ class LoopServer(ExitStack):
         self.server, self.out = server, out
         self.url = (server.url or "").rstrip("/")
         self._serves: Path | None = None
+
+    def check(self) -> None:
+        """Raises RunError unless a server answers at its address."""
+        self._request("GET", ready_address(self.url)[0])
 
     def serve(self, index: Path) -> str:
         """See to it that the index in this folder is served; returns the address. Raises RunError."""
@@ -134,8 +139,7 @@ class LoopServer(ExitStack):
                 return client.request(method, address, json=body)
         except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
             raise RunError(
-                f"no retrieval server answers at {self.url} ({type(error).__name__}): start it, or correct "
-                "server.url"
+                search_fault(self.url, str(error) or type(error).__name__, "server.url")
             ) from error
 
 

@@ -59,15 +59,20 @@ _FILES = (
 Positive = Annotated[int, Field(ge=1), Constraint("a whole number of at least 1")]
 
 
-def _key_and_value(override: str) -> str:
-    if "=" not in override:
-        raise ValueError(f"{override!r} is not key=value")
-    return override
+def is_override(word: str) -> bool:
+    """Is it `key=value`, or `~key`, which deletes a key?"""
+    return "=" in word or (word.startswith("~") and len(word) > 1)
+
+
+def _checked_override(word: str) -> str:
+    if not is_override(word):
+        raise ValueError(f"{word!r} is not key=value or ~key")
+    return word
 
 
 #: Hydra's overrides, which may stand between the flags.
 Overrides = CliPositionalArg[list[str]]
-CheckedOverrides = CliPositionalArg[list[Annotated[str, AfterValidator(_key_and_value)]]]
+CheckedOverrides = CliPositionalArg[list[Annotated[str, AfterValidator(_checked_override)]]]
 
 
 def hydra_quoted(path: Path | str) -> str:

@@ -6,7 +6,8 @@ import asyncio
 import signal
 import socket
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import uvicorn
 
@@ -43,11 +44,8 @@ async def serve(
         app = create_app(chats, place.about, names=_server_names(host), allowed=allowed, token=token)
         config = uvicorn_config(app, stop_s=drain_s + _LAST_MESSAGE_S)
         server = RunningServer(config, f"http://{_in_url(host)}:{port}", ready, chats, drain_s)
-        if threading.current_thread() is threading.main_thread():
-            # uvicorn stops orderly at a signal, and then raises it once more: that one is ignored.
-            for number in (signal.SIGTERM, signal.SIGINT):
-                signal.signal(number, signal.SIG_IGN)
-        await server.serve(sockets=[listener])
+        with _signals_ignored():
+            await server.serve(sockets=[listener])
 
 
 class RunningServer(uvicorn.Server):
@@ -79,6 +77,22 @@ class RunningServer(uvicorn.Server):
             await super().shutdown(sockets)
         finally:
             end.cancel()
+
+
+@contextmanager
+def _signals_ignored() -> Iterator[None]:
+    """Around uvicorn's serving, which handles signals itself: it stops orderly at one, and then raises it
+    once more, for the handlers from before. Without effect outside the main thread."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    before = [(number, signal.signal(number, signal.SIG_IGN)) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, handler in before:
+            signal.signal(number, handler)
 
 
 def _server_names(host: str) -> set[str]:

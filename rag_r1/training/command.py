@@ -24,6 +24,7 @@ from rag_r1.options.command_line import Arguments, Overrides, argument, hydra_qu
 from rag_r1.options.import_path import add_working_directory
 from rag_r1.options.settings_file import recorded_settings
 from rag_r1.runs.errors import RunError
+from rag_r1.runs.start_checks import StartError
 
 #: The environment of Ray's processes, in which veRL's trainer runs.
 _RAY_VARIABLES = "ray_kwargs.ray_init.runtime_env.env_vars"
@@ -137,6 +138,14 @@ def compose_valid(recipe: Recipe, overrides: Sequence[str]):
             faults.append((wrong, str(error.__cause__)))
         else:
             return config, [_override_fault(config, *fault) for fault in faults]
+
+
+def check_composition(recipe: Recipe, overrides: Sequence[str]) -> None:
+    """Raises StartError with all wrong overrides of a recipe, or RunError if it does not compose without
+    them."""
+    _, faults = compose_valid(recipe, overrides)
+    if faults:
+        raise StartError([f"{key}: {wrong}: {remedy}" for key, wrong, remedy in faults])
 
 
 def _is_at_fault(override: str, error: BaseException | None) -> bool:

@@ -23,7 +23,14 @@ from rag_r1.config.recipes import Recipe
 from rag_r1.inference.checkpoints import TRACKER, newest_checkpoint
 from rag_r1.io.atomic_files import write_text
 from rag_r1.options.command_exit import command_main
-from rag_r1.options.command_line import Arguments, Overrides, argument, hydra_quoted, read_arguments
+from rag_r1.options.command_line import (
+    Arguments,
+    Overrides,
+    argument,
+    hydra_quoted,
+    is_override,
+    read_arguments,
+)
 from rag_r1.options.out_folder import check_out
 from rag_r1.options.settings_file import recorded_settings
 from rag_r1.runs.errors import RunError
@@ -91,8 +98,8 @@ def _check_override(override: str, stages: int) -> None:
     match = _ONE_STAGE.fullmatch(override)
     if match and not 1 <= int(match[1]) <= stages:
         raise RunError(f"{override}: there is no stage {match[1]}, only 1 to {stages}")
-    if "=" not in override:
-        raise RunError(f"{override} is not key=value (or stage1:key=value)")
+    if not is_override(match[2] if match else override):
+        raise RunError(f"{override} is not key=value or ~key (or stage1:key=value)")
 
 
 def stage_overrides(overrides: Sequence[str], number: int, folder: Path, model: Path | None) -> list[str]:

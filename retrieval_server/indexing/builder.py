@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Sequence
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from retrieval_server.errors import UserError
 from retrieval_server.extras import DENSE, INDEX, WORDS, require_packages
-from retrieval_server.folder.corpus import CorpusReader, write_passages
+from retrieval_server.folder.corpus import CorpusReader, corpus_files, write_passages
 from retrieval_server.folder.manifest import (
     BM25_FOLDER,
     FORMAT_VERSION,
@@ -34,6 +35,7 @@ from retrieval_server.folder.manifest import (
 )
 from retrieval_server.folder.passages import PassageStore
 from retrieval_server.folder.publication import link_or_copy, publish, refuse_target, work_folder
+from retrieval_server.folder.row_layout import RowLayout
 from retrieval_server.indexing.options import BuildOptions
 from retrieval_server.indexing.work_files import (
     KEPT,
@@ -71,16 +73,17 @@ def build_index(options: BuildOptions) -> Manifest:
         java()
     if options.backend == "dense":
         encoder = open_encoder(options)
-    with work_folder(out, keep=KEPT) as work:
+    with work_folder(out, KEPT, partial(estimate_disk, options, encoder and encoder.section)) as work:
         reader = CorpusReader(options.corpus, skip_bad_rows=options.skip_bad_rows, progress=options.progress)
         corpus, _ = write_passages(reader, work / PASSAGES)
         store = PassageStore(work / PASSAGES)
         sections: dict[str, BM25Section | DenseSection] = {}
         if encoder is not None:
             from retrieval_server.encode.vector_files import VectorFiles, encode_rows
-            from retrieval_server.indexing.dense_build import keep_partial_index, make_dense
+            from retrieval_server.indexing.dense_build import check_cells, keep_partial_index, make_dense
             from retrieval_server.indexing.presets import row_type
 
+            check_cells(options, encoder.section.dimension, len(store))
             kind = row_type(options)
             name = VECTORS if kind == "float32" else ROWS
             keep_if_unchanged(work, name, origin_of_rows(corpus, encoder.section, kind))
@@ -138,7 +141,7 @@ def merge_parts(options: BuildOptions, parts: Path) -> Manifest:
     loaded = None
     if needs_recall(options, encoder.dimension):  # now: that it is missing shows before the index is built
         loaded = Encoder.open(encoder, options.encoder, options.device, options.dtype, options.openvino)
-    with work_folder(options.out, keep=KEPT) as work:
+    with work_folder(options.out, KEPT, partial(estimate_disk, options, encoder)) as work:
         link_or_copy(parts / PASSAGES, work / PASSAGES)
         vectors, store = VectorFiles(files, encoder.dimension, kind), PassageStore(work / PASSAGES)
         keep_if_unchanged(work, ROWS, origin_of_rows(record.corpus, encoder, row_type(options), kind))
@@ -225,24 +228,47 @@ def open_encoder(options: BuildOptions):
     return encoder
 
 
+def estimate_disk(options: BuildOptions, encoder: EncoderSection | None, work: Path) -> int:
+    """About how many bytes the build takes on the disk: the text and the index, as far as they are known."""
+    files = corpus_files(options.corpus) if options.corpus else []
+    text = sum(path.stat().st_size for path in files)
+    try:
+        store = PassageStore(work / PASSAGES)
+        text = (work / PASSAGES).stat().st_size
+    except UserError:  # it is not written yet
+        store = None
+    if encoder is None or store is None:
+        return 2 * text  # BM25 of HotpotQA's passages: 0.85 of the text
+    from retrieval_server.indexing.presets import row_type
+
+    return text + 2 * len(store) * RowLayout(encoder.dimension, row_type(options)).row_bytes
+
+
 def print_resources(
     options: BuildOptions, store: PassageStore, dimension: int, encoder: Encoder | None, *, encodes: bool
 ) -> None:
-    """Print what the preset needs for these passages, if there is one.
+    """Print what the preset needs for these passages, if there is one, and check that there is room.
 
     ``encoder``: the one that is loaded, if any; ``encodes``: whether the passages must still be encoded. What
     this build does not use of an interrupted one must be removed already. Raises UserError if the disk has
     less than what is needed.
     """
     from retrieval_server.indexing.presets import chosen_preset
-    from retrieval_server.indexing.resource_estimate import estimate_times, print_estimate
+    from retrieval_server.indexing.resource_estimate import (
+        estimate_times,
+        print_estimate,
+        refuse_full_disk,
+    )
 
+    work = options.out.with_name(options.out.name + ".building")
+    files = [work / name for name in KEPT if name != PROGRESS]
+    stored = sum(path.stat().st_size for path in files if path.exists())
     if (preset := chosen_preset(options)) is not None:
         needs = estimate_times(preset, store, dimension, encoder, options.batch_size, encodes=encodes)
-        work = options.out.with_name(options.out.name + ".building")
-        files = [work / name for name in KEPT if name != PROGRESS]
-        stored = sum(path.stat().st_size for path in files if path.exists())
         print_estimate(preset, len(store), dimension, needs, options.out.parent, stored)
+    else:  # the vectors of the encoder, and an index of which only the size of Flat is known
+        copies = encodes + (options.factory == "Flat")
+        refuse_full_disk(options.out.parent, copies * 4 * dimension * len(store), stored)
 
 
 def origin_of_rows(

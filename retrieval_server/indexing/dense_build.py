@@ -39,7 +39,7 @@ from retrieval_server.indexing.faiss_recall import (
 from retrieval_server.indexing.options import BuildOptions
 from retrieval_server.indexing.presets import chosen_preset
 from retrieval_server.indexing.work_files import PARTIAL_INDEX, keep_if_unchanged
-from retrieval_server.search.vectors.faiss_search import SearchParameters, is_exact
+from retrieval_server.search.vectors.faiss_search import SearchParameters, cell_count, is_exact
 from retrieval_server.search.vectors.stored_rows import StoredRows
 
 _BLOCK = 65_536  # vectors stored at once
@@ -53,6 +53,16 @@ def check_options(options: BuildOptions, dimension: int) -> None:
         if is_exact(index):
             raise UserError("--recall-queries: the index is exact: nothing to measure. Drop it.")
         read_queries(options.recall_queries)
+
+
+def check_cells(options: BuildOptions, dimension: int, passages: int) -> None:
+    """Raise UserError for more cells than passages, which FAISS would refuse after all are encoded."""
+    cells = cell_count(_empty(options, dimension))
+    if not options.preset and cells > passages:
+        raise UserError(
+            f"--factory {options.factory}: {cells} cells cannot be learned from {passages} passages. Give a "
+            "factory string with fewer, or Flat."
+        )
 
 
 def needs_recall(options: BuildOptions, dimension: int) -> bool:

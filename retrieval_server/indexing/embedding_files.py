@@ -24,6 +24,15 @@ _SUFFIXES = (".npy", ".fbin", *_BARE)
 _FBIN_HEADER = 8  # bytes
 
 
+def check_name(path: Path) -> None:
+    """Raise UserError if there is no such file, or its name does not tell its form."""
+    if path.suffix.lower() not in _SUFFIXES:
+        ends = ", ".join(_SUFFIXES)
+        raise UserError(f"--embeddings {path}: the name must end in one of {ends}; that tells the form.")
+    if not path.is_file():
+        raise UserError(f"--embeddings {path}: no such file. Give the vectors of the passages.")
+
+
 class Embeddings:
     """The rows of embedding files, mapped; ``embeddings[a:b]`` is a float32 array (b - a, dimension).
 
@@ -33,6 +42,8 @@ class Embeddings:
 
     def __init__(self, files: Sequence[Path], dimension: int):
         self.dimension = dimension
+        for path in files:
+            check_name(path)
         self._files = list(files)
         self._arrays: list[np.ndarray] = []
         self._bits: int | None = None
@@ -85,19 +96,19 @@ class Embeddings:
                 if array.ndim != 2 or array.dtype.kind != "f":
                     raise ValueError(f"an array {array.shape} of {array.dtype}, not (passages, dimension)")
             elif suffix == ".fbin":
+                if size < _FBIN_HEADER:
+                    raise ValueError(f"{size} bytes are less than the header of such a file")
                 rows, width = np.fromfile(path, "<i4", 2).tolist()
                 if rows < 0 or width < 1 or size != _FBIN_HEADER + 4 * rows * width:
                     raise ValueError(f"{rows} rows of {width} dimensions do not take {size} bytes")
                 array = np.memmap(path, "<f4", "r", _FBIN_HEADER, (rows, width))
-            elif suffix in _BARE:
+            else:
                 row = bare.itemsize * self.dimension
                 if size == 0 or size % (2 * self.dimension):
                     raise ValueError(f"{size} bytes are no whole vectors of {self.dimension} dimensions")
                 array = np.memmap(path, bare.newbyteorder("<"), "r", 0, (size // row, self.dimension))
-            else:
-                raise ValueError(f"the name must end in one of {', '.join(_SUFFIXES)}; that tells the form")
         except (OSError, ValueError) as error:
-            raise UserError(f"--embeddings {path}: {error}.") from None
+            raise UserError(f"--embeddings {path}: {error}. Fetch it, or write it, again.") from None
         if array.shape[1] != self.dimension:
             raise UserError(
                 f"--embeddings {path}: {array.shape[1]} dimensions; the encoder's have {self.dimension}. "

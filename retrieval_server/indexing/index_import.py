@@ -65,7 +65,7 @@ def import_index(
     refuse_target(options.out, overwrite=options.overwrite)
     settled = options
     if faiss_file is not None:
-        _check_kind(faiss_file)  # first: loading the encoder takes a while
+        check_kind(faiss_file)  # first: loading the encoder takes a while
         # These are for the file, not for --factory.
         settled = options.model_copy(update={"nprobe": None, "ef_search": None})
     encoder = open_encoder(settled)
@@ -105,7 +105,8 @@ class _NumberedCorpus(CorpusReader):
             yield place, passage
 
 
-def _check_kind(path: Path) -> None:
+def check_kind(path: Path) -> None:
+    """Raise UserError for a FAISS file that cannot be imported, by its header."""
     header = read_header(path)
     if header.metric != INNER_PRODUCT:
         raise UserError(f"--faiss {path}: made for another metric than inner product. Import its embeddings.")

@@ -103,14 +103,19 @@ class EncodingPart:
 
 def prepare_corpus(reader: CorpusReader, folder: Path) -> CorpusRecord:
     """The first step. Raises UserError for a bad corpus, or if the folder has one already."""
-    if (folder / CORPUS).exists():
-        raise UserError(f"{folder / CORPUS} exists: the folder has its corpus. Choose another --parts.")
+    refuse_prepared(folder)
     folder.mkdir(parents=True, exist_ok=True)
     with exclusive_lock(folder, f"{folder}: another process is writing the corpus of this folder."):
         corpus, count = write_passages(reader, folder / PASSAGES)
         record = CorpusRecord(corpus=corpus, count=count)
         _write(folder / CORPUS, record)
     return record
+
+
+def refuse_prepared(folder: Path) -> None:
+    """Raise UserError if the folder has its corpus already."""
+    if (folder / CORPUS).exists():
+        raise UserError(f"{folder / CORPUS} exists: the folder has its corpus. Choose another --parts.")
 
 
 def open_corpus(folder: Path) -> tuple[CorpusRecord, PassageStore]:

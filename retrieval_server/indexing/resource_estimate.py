@@ -21,7 +21,7 @@ import faiss
 import numpy as np
 
 from retrieval_server.encode.encoder import Encoder
-from retrieval_server.errors import UserError
+from retrieval_server.errors import UserError, size_text
 from retrieval_server.folder.passages import PassageStore
 from retrieval_server.folder.row_layout import RowLayout
 from retrieval_server.indexing.faiss_build import make_index, sample_size
@@ -128,20 +128,18 @@ def print_estimate(
     if needs.index_s:
         lines.append(f"  time to index         about {duration_text(needs.index_s)}")
     print("\n".join(lines), flush=True)
-    if free < needs.disk:
+    refuse_full_disk(folder, needs.disk, stored, f"--preset {preset.name}: ")
+
+
+def refuse_full_disk(folder: Path, needed: int, stored: int = 0, subject: str = "") -> None:
+    """Raise UserError, which begins with ``subject``, if the disk of ``folder`` has less than ``needed``
+    bytes free, or ``stored``."""
+    free = shutil.disk_usage(folder).free + stored
+    if free < needed:
         raise UserError(
-            f"--preset {preset.name}: {folder} has {size_text(free)} free, and the build needs "
-            f"{size_text(needs.disk)}. Free some, choose another --out, or take a smaller preset."
+            f"{subject}{folder} has {size_text(free)} free, and the build needs {size_text(needed)}. Free "
+            "some, choose another --out, or take a smaller index with --preset."
         )
-
-
-def size_text(number: float) -> str:
-    """Bytes for people."""
-    for unit in ("B", "kB", "MB"):
-        if number < 1000:
-            return f"{number:.0f} {unit}"
-        number /= 1000
-    return f"{number:.1f} GB"
 
 
 def duration_text(seconds: float) -> str:

@@ -16,19 +16,20 @@ A shard's manifest says which rows of which index it holds; ``folder/shard_set.p
 from __future__ import annotations
 
 import re
-import shutil
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 from tqdm import tqdm
 
-from retrieval_server.errors import UserError
+from retrieval_server.errors import UserError, check_all
 from retrieval_server.extras import INDEX, require_packages
 from retrieval_server.folder.manifest import (
     BM25_FOLDER,
     FAISS_INDEX,
     PASSAGES,
     ROWS,
+    Manifest,
     ShardSection,
     check_files,
     describe_files,
@@ -36,6 +37,7 @@ from retrieval_server.folder.manifest import (
     write_manifest,
 )
 from retrieval_server.folder.passages import PassageStore, PassageWriter
+from retrieval_server.folder.publication import publish, refuse_place, work_folder
 from retrieval_server.folder.row_layout import RowLayout
 from retrieval_server.folder.shard_set import shard_folder
 from retrieval_server.search.vectors.faiss_files import open_index
@@ -46,23 +48,51 @@ _VECTORS_AT_ONCE = 65536
 
 def split_index(folder: Path, out: Path, shards: int, *, progress: bool = True) -> None:
     """Split the index in ``folder`` into ``shards`` index folders in ``out``. Raises UserError."""
-    manifest = read_manifest(folder)
+    manifest = check_split(folder, out, shards)
     check_files(folder, manifest)
+    with work_folder(out) as work:
+        _write_shards(folder, manifest, work, shards, progress)
+        publish(work, out)
+
+
+def check_split(folder: Path, out: Path, shards: int) -> Manifest:
+    """The manifest of the index. Raises UserError, or UserErrors, if it cannot be split so."""
+    manifest, *_ = check_all(
+        partial(_splittable, folder), partial(_refuse_out, out), partial(_check_number, shards)
+    )
+    if shards > manifest.count:
+        raise UserError(f"--shards {shards}: choose from 1 to {manifest.count}, the number of passages.")
+    return manifest
+
+
+def _refuse_out(out: Path) -> None:
+    if out.exists():
+        raise UserError(f"{out} exists. Choose another --out, or remove it.")
+    refuse_place(out)
+
+
+def _check_number(shards: int) -> None:
+    if shards < 1:
+        raise UserError(f"--shards {shards}: choose from 1 to the number of passages.")
+
+
+def _splittable(folder: Path) -> Manifest:
+    manifest = read_manifest(folder)
+    check_files(folder, manifest, verify=False)
     if manifest.shard is not None:
         raise UserError(f"{folder} is a shard itself; split the whole index.")
     if manifest.backend not in ("dense", "bm25"):
         raise UserError(f"{folder}: a {manifest.backend} index; dense and bm25 indexes can be split.")
     if manifest.backend == "dense":
         require_packages("A dense index", "retrieval", INDEX)
-    if out.exists():
-        raise UserError(f"{out} exists. Choose another --out, or remove it.")
-    if not 1 <= shards <= manifest.count:
-        raise UserError(f"--shards {shards}: choose from 1 to {manifest.count}, the number of passages.")
     dense = manifest.dense
     if dense is not None and dense.rescoring is None and not _EXACT.fullmatch(dense.factory):
         raise UserError(f"{folder}: a {dense.factory} index; only Flat, IVF...,Flat, presets can be split.")
-    work = out.with_name(out.name + ".building")
-    shutil.rmtree(work, ignore_errors=True)
+    return manifest
+
+
+def _write_shards(folder: Path, manifest: Manifest, work: Path, shards: int, progress: bool) -> None:
+    dense = manifest.dense
     borders = [manifest.count * number // shards for number in range(shards + 1)]
     store = PassageStore(folder / PASSAGES)
     for number in tqdm(range(shards), desc="splitting", unit="shard", disable=not progress):
@@ -93,7 +123,6 @@ def split_index(folder: Path, out: Path, shards: int, *, progress: bool = True) 
             "shard": section,
         }
         write_manifest(target, manifest.model_copy(update=update))
-    work.rename(out)
 
 
 def _split_faiss(path: Path, rows: range, out: Path) -> None:

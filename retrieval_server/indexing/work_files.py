@@ -6,13 +6,16 @@ file only if it would make the same, and removes it otherwise.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Mapping
 from pathlib import Path
+from typing import Any
 
 from retrieval_server.folder.atomic import write_json
 from retrieval_server.folder.manifest import ROWS
 from retrieval_server.json_limits import read_json_file
 
+log = logging.getLogger(__name__)
 PROGRESS = "progress.json"
 #: Encoded vectors of an index that does not keep them.
 VECTORS = "vectors.f32"
@@ -38,12 +41,16 @@ def keep_if_unchanged(work: Path, name: str, origin: Mapping[str, object]) -> No
     except (OSError, ValueError, RecursionError):
         recorded = {}
     # What is not set counts as what is not there: a setting that is new does not discard older builds' work.
-    if _without_none(recorded.get(name)) != _without_none(origin):
-        (work / name).unlink(missing_ok=True)
+    before, now = _without_none(recorded.get(name)), _without_none(origin)
+    if before != now and (work / name).exists():
+        known = before if isinstance(before, dict) else {}
+        other = ", ".join(key for key in now if known.get(key) != now[key])
+        log.warning("%s: of another %s than before: it is removed, and made again", work / name, other)
+        (work / name).unlink()
     write_json(path, {**recorded, name: origin})
 
 
-def _without_none(value: object) -> object:
+def _without_none(value: Any) -> Any:
     """A record without its entries of null, at any depth."""
     if not isinstance(value, Mapping):
         return value

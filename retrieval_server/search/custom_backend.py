@@ -21,6 +21,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from retrieval_server.errors import UserError
@@ -28,8 +29,8 @@ from retrieval_server.folder.manifest import Manifest
 from retrieval_server.search.backends import Backend
 
 
-def open_custom_backend(path: str, folder: Path, manifest: Manifest) -> Backend:
-    """What ``module:function`` opens. Raises UserError that says what is wrong with it."""
+def import_factory(path: str) -> Callable[[Path, Manifest], object]:
+    """The function ``module:function``. Raises UserError that says what is wrong with it."""
     module_name, _, name = path.partition(":")
     if not module_name or not name:
         raise UserError(f"--backend {path}: write it as package.module:function.")
@@ -37,13 +38,25 @@ def open_custom_backend(path: str, folder: Path, manifest: Manifest) -> Backend:
     if here not in sys.path:  # behind all others, so that a file here takes no module's place
         sys.path.append(here)
     try:
-        factory = getattr(importlib.import_module(module_name), name)
+        return getattr(importlib.import_module(module_name), name)
+    except Exception as error:
+        raise _raises(path, error) from error
+
+
+def open_custom_backend(path: str, folder: Path, manifest: Manifest) -> Backend:
+    """What ``module:function`` opens. Raises UserError that says what is wrong with it."""
+    factory = import_factory(path)
+    try:
         backend = factory(folder, manifest)
     except Exception as error:
-        raise UserError(f"--backend {path} raises {type(error).__name__}: {error}") from error
+        raise _raises(path, error) from error
     if not isinstance(backend, Backend):
         raise UserError(
             f"--backend {path} gives {type(backend).__name__}; it must give a "
             "retrieval_server.search.backends.Backend."
         )
     return backend
+
+
+def _raises(path: str, error: Exception) -> UserError:
+    return UserError(f"--backend {path} raises {type(error).__name__}: {error}. Correct the function.")

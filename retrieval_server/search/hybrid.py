@@ -74,16 +74,23 @@ def open_members(
 ) -> HybridBackend:
     """Open the indexes that a hybrid folder names. Raises UserError if one no longer fits."""
     assert manifest.hybrid is not None
+    members = read_members(folder, manifest, verify)
+    return HybridBackend([open_member(*member) for member in members], manifest.hybrid)
+
+
+def read_members(folder: Path, manifest: Manifest, verify: bool | None) -> list[tuple[Path, Manifest]]:
+    """The indexes that a hybrid folder names, and their manifests; none for another index. Raises UserError
+    if one no longer fits."""
     members = []
-    for name in manifest.hybrid.of:
+    for name in manifest.hybrid.of if manifest.hybrid else ():
         member = folder / name
         part = read_manifest(member)
         remedy = f"{folder} is a hybrid of it: build both of the same corpus again."
         require_equal(f"{member}: corpus sha256", manifest.corpus.sha256, part.corpus.sha256, remedy)
         require_equal(f"{member}: is itself a hybrid", False, part.backend == "hybrid", remedy)
         check_files(member, part, verify)
-        members.append(open_member(member, part))
-    return HybridBackend(members, manifest.hybrid)
+        members.append((member, part))
+    return members
 
 
 def describe_members(

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from retrieval_server.errors import REBUILD
+from retrieval_server.errors import REBUILD, size_text
 from retrieval_server.extras import DENSE, INDEX, WORDS, require_packages
 from retrieval_server.folder.manifest import (
     BM25_FOLDER,
@@ -56,19 +56,23 @@ class IndexSource(StagedSource):
         verify: bool | None = None,
         options: OpenOptions | None = None,
         encodes: bool = True,
+        on_step: Callable[[str], None] = lambda step: None,
     ) -> IndexSource:
         """Load an index folder and check that its parts fit each other and the encoder.
 
         ``encoder`` and ``device`` are short for the options of those names. With ``encodes`` false no encoder
-        is loaded: ``find`` must be given vectors that another process has made.
+        is loaded: ``find`` must be given vectors that another process has made. ``on_step`` is called before
+        each step, with what is then loaded.
         Raises UserError, with the two values that differ and the remedy.
         """
         options = options or OpenOptions(encoder=encoder, device=device)
         manifest = read_manifest(folder)
+        on_step(f"{folder.name}: the files, {size_text(sum(file.bytes for file in manifest.files.values()))}")
         check_files(folder, manifest, verify)
+        on_step(f"{folder.name}: {manifest.count} passages")
         passages = PassageStore(folder / PASSAGES)
         require_equal(f"{folder / PASSAGES}: passages", manifest.count, len(passages), REBUILD)
-        backend = open_backend(folder, manifest, options, encodes, verify)
+        backend = open_backend(folder, manifest, options, encodes, verify, on_step)
         by_encoder = encodes and manifest.dense is not None and options.backend is None
         return cls(manifest, passages, backend, options.dtype if by_encoder else None)
 
@@ -131,7 +135,12 @@ def need_libraries(manifest: Manifest, options: OpenOptions, encodes: bool = Tru
 
 
 def open_backend(
-    folder: Path, manifest: Manifest, options: OpenOptions, encodes: bool = True, verify: bool | None = None
+    folder: Path,
+    manifest: Manifest,
+    options: OpenOptions,
+    encodes: bool = True,
+    verify: bool | None = None,
+    on_step: Callable[[str], None] = lambda step: None,
 ) -> Backend:
     """The search index of the folder. Imports are here so that BM25 does not need torch, nor dense bm25s."""
     need_libraries(manifest, options, encodes)
@@ -143,9 +152,11 @@ def open_backend(
         from retrieval_server.search.hybrid import open_members
 
         def open_member(member: Path, manifest: Manifest) -> Backend:
-            return open_backend(member, manifest, options, encodes)
+            return open_backend(member, manifest, options, encodes, on_step=on_step)
 
         return open_members(folder, manifest, verify, open_member)
+    if manifest.backend != "dense":
+        on_step(f"{folder.name}: the {manifest.backend} index")
     if manifest.backend == "lucene":
         from retrieval_server.search.lucene import LuceneBackend
 
@@ -156,13 +167,16 @@ def open_backend(
 
         assert manifest.bm25 is not None
         return BM25Backend(folder / BM25_FOLDER, manifest.bm25, manifest.count)
+    assert manifest.dense is not None
+    if encodes:  # before the imports: that of torch takes seconds
+        on_step(f"{folder.name}: encoder {options.encoder or manifest.dense.encoder.name}")
     from retrieval_server.encode.encoder import Encoder
     from retrieval_server.search.dense import DenseBackend
 
-    assert manifest.dense is not None
     loaded = None
     if encodes:
         loaded = Encoder.open(
             manifest.dense.encoder, options.encoder, options.device, options.dtype, options.openvino
         )
+    on_step(f"{folder.name}: {FAISS_INDEX}, {size_text((folder / FAISS_INDEX).stat().st_size)}")
     return DenseBackend(folder / FAISS_INDEX, manifest.dense, manifest.count, loaded, options)

@@ -51,7 +51,7 @@ class Reranker:
     def _load(self) -> None:
         if self._model is not None:
             return
-        _, folder = resolve_model(self.name)
+        _, folder = resolve_model(self.name, "--rerank")
 
         with import_library("sentence_transformers"):
             from sentence_transformers import CrossEncoder

@@ -1,6 +1,13 @@
-"""Error responses: ``{"error": word, "reason": sentence}``, without internal details."""
+"""Error responses: ``{"error": word, "reason": sentence}``, without internal details.
+
+The sentence names the key or the path, and what to send instead; pydantic's faults are put into JSON's words.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from difflib import get_close_matches
+from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -9,6 +16,21 @@ from starlette.exceptions import HTTPException
 
 from retrieval_server.errors import ClientDisconnectedError, RequestError
 from retrieval_server.server.wire import Error
+
+#: Faults of a body that are named.
+_NAMED = 3
+_EMPTY = 'the body is empty: send a JSON object, such as {"queries": ["Who wrote Emma?"]}'
+#: What a value must be, by the type of pydantic's error.
+_MUST = {
+    "string_type": "a string",
+    "list_type": "a list",
+    "bool_type": "true or false",
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "greater_than_equal": "at least {ge}",
+    "model_attributes_type": "a JSON object",
+    "dict_type": "a JSON object",
+}
 
 
 def error_response(
@@ -28,23 +50,64 @@ def add_error_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def bad_input(_: Request, error: RequestValidationError) -> JSONResponse:
-        first = error.errors()[0]
-        keys = [part for part in first["loc"] if part != "body"]
-        key_path = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in keys).lstrip(".")
-        if first["type"] == "json_invalid":
-            return error_response(422, "bad_input", f"the body is not JSON: {first['ctx']['error']}")
-        return error_response(422, "bad_input", f"{key_path or 'body'}: {first['msg']}")
+        faults = error.errors()
+        if faults[0]["type"] == "json_invalid":
+            where = f"{faults[0]['ctx']['error']} at character {faults[0]['loc'][-1]}"
+            return error_response(422, "bad_input", f"the body is not JSON: {where}; correct it")
+        named = list(dict.fromkeys(map(_sentence, faults)))
+        more = f"; and {len(named) - _NAMED} more" if len(named) > _NAMED else ""
+        return error_response(422, "bad_input", "; ".join(named[:_NAMED]) + more)
 
     @app.exception_handler(HTTPException)
-    async def http_error(_: Request, error: HTTPException) -> JSONResponse:
+    async def http_error(request: Request, error: HTTPException) -> JSONResponse:
         if error.status_code == 413:
             return error_response(413, "too_large", error.detail)
         if error.status_code == 400:  # FastAPI's answer to a body that it cannot parse at all
-            return error_response(422, "bad_input", "the body is not JSON in UTF-8")
+            return error_response(422, "bad_input", "the body is not uncompressed JSON in UTF-8")
         word = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "http_error")
-        return error_response(error.status_code, word, error.detail, dict(error.headers or {}))
+        headers, reason = dict(error.headers or {}), error.detail
+        if error.status_code == 404:
+            reason = _no_such_path(request)
+        elif error.status_code == 405:
+            reason = f"{request.method} is not for this path: use {headers.get('Allow', 'another method')}"
+        return error_response(error.status_code, word, reason, headers)
 
     @app.exception_handler(Exception)
     async def unexpected(_: Request, error: Exception) -> JSONResponse:
         reason = f"the search failed ({type(error).__name__}); see the server's log"
         return error_response(500, "internal", reason)
+
+
+def _sentence(fault: Mapping[str, Any]) -> str:
+    """A fault of a body: the key, what its value must be, and what it is."""
+    keys = [part for part in fault["loc"] if part != "body"]
+    key = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in keys).lstrip(".")[:100]
+    kind, limits, value = fault["type"], fault.get("ctx", {}), fault.get("input")
+    if kind == "missing":
+        return f"{key} is missing: give it" if key else _EMPTY
+    if kind == "extra_forbidden":
+        return f"{key}: there is no such key; /docs shows those of this path"
+    if kind in ("too_long", "string_too_long"):
+        unit, remedy = (
+            ("items", "send less at a time") if kind == "too_long" else ("characters", "shorten it")
+        )
+        return f"{key}: {len(value or ())} {unit}; at most {limits['max_length']}: {remedy}"
+    if kind not in _MUST:
+        return f"{key or 'body'}: {fault['msg'].removeprefix('Value error, ')}"
+    return f"{key or 'the body'} must be {_MUST[kind].format(**limits)}, not {_json_kind(value)}"
+
+
+def _json_kind(value: object) -> str:
+    """A number, or the name of another value's kind: texts may be long, and private."""
+    if isinstance(value, bool) or value is None:
+        return {True: "true", False: "false", None: "null"}[value]
+    names = {str: "a string", list: "a list", dict: "an object"}
+    return names.get(type(value)) or f"{value!r:.20}"
+
+
+def _no_such_path(request: Request) -> str:
+    paths = list(request.app.openapi()["paths"])
+    near = get_close_matches(request.url.path[:100], paths, n=1)
+    if request.url.path == "/rerank":
+        return "this server has no cross-encoder; it is started with --rerank NAME"
+    return f"no such path; {f'did you mean {near[0]}? ' if near else ''}this server has {', '.join(paths)}"

@@ -25,6 +25,16 @@ log = logging.getLogger(__name__)
 Loader = Callable[[], Source]
 
 
+class LoadProgress:
+    """What is being loaded: printed, a line for each step, and told by /ready. Called in any thread."""
+
+    step = ""
+
+    def __call__(self, step: str) -> None:
+        self.step = step
+        print(f"loading {step}", flush=True)
+
+
 @dataclass(frozen=True)
 class LoadedIndex:
     """A loaded index and its version: 1 at start, one more with each reload."""
@@ -93,7 +103,12 @@ class Indexes:
     """All indexes of a server. The first of ``loaders`` is the one of requests that name none."""
 
     def __init__(
-        self, loaders: Mapping[str, Loader], options: EngineOptions, metrics: Metrics, refusals: RequestErrors
+        self,
+        loaders: Mapping[str, Loader],
+        options: EngineOptions,
+        metrics: Metrics,
+        refusals: RequestErrors,
+        progress: LoadProgress,
     ):
         self.by_name = {name: ServedIndex(name, options, metrics.of(name)) for name in loaders}
         self.default = next(iter(loaders))
@@ -101,6 +116,7 @@ class Indexes:
         self.failure: BaseException | None = None
         #: Name of the index whose loading failed.
         self.failed_name: str | None = None
+        self.progress = progress
         self._loaders = dict(loaders)
         self._refusals = refusals
 
@@ -128,6 +144,7 @@ class Indexes:
             reason = "the index could not be loaded; see the server's log"
             raise refused(503, "not_ready", reason, index=index.name)
         if index.serving is None:
-            reason = "the index is still loading"
+            step = self.progress.step
+            reason = f"the index is still loading{step and f', now {step}'}; try again"
             raise refused(503, "not_ready", reason, index=index.name, retry_after=1)
         return index, index.serving

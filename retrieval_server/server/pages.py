@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import itertools
 from array import array
 from pathlib import Path
 
@@ -27,8 +28,7 @@ class PageStore:
     """
 
     def __init__(self, path: Path, *, progress: bool = True):
-        if not path.is_file():
-            raise UserError(f"{path}: no such file. Give the pages with --pages FILE.jsonl.")
+        check_pages(path, most=0)
         self._path = path
         hashes, offsets = array("Q"), array("Q")
         size = path.stat().st_size
@@ -74,22 +74,32 @@ class ServedPages:
     """The pages of a server, once they are read; ``path`` is None where it has none."""
 
     def __init__(self, path: Path | None, refusals: RequestErrors):
-        self._path, self._refusals = path, refusals
+        self.path, self._refusals = path, refusals
         self._store: PageStore | None = None
 
     async def load(self) -> None:
         """Raises UserError."""
-        if self._path is not None:
-            self._store = await asyncio.to_thread(PageStore, self._path)
+        if self.path is not None:
+            self._store = await asyncio.to_thread(PageStore, self.path)
 
     def require(self) -> PageStore:
         """The pages. Raises RequestError where there are none, or not yet."""
-        if self._path is None:
+        if self.path is None:
             reason = "this server has no pages; it is started with --pages FILE"
             raise self._refusals.refused(404, "no_pages", reason)
         if self._store is None:
             raise self._refusals.refused(503, "not_ready", "the pages are still being read", retry_after=1)
         return self._store
+
+
+def check_pages(path: Path, most: int = 1000) -> None:
+    """Raise UserError if there is no such file, or one of its first lines is no page."""
+    if not path.is_file():
+        raise UserError(f"--pages {path}: no such file. Give a JSONL file with 'url' and 'contents'.")
+    with path.open("rb") as stream:
+        for number, line in enumerate(itertools.islice(stream, most), start=1):
+            if line.strip():
+                _parse(line, f"{path}, line {number}")
 
 
 def _hash(url: str) -> int:

@@ -122,7 +122,7 @@ class ReloadService:
         except (UserError, OSError) as error:
             unread = isinstance(error, OSError)
             fault = f"a file of it cannot be read ({error.strerror})." if unread else str(error)
-            reason = f"{fault} The old index keeps serving."
+            reason = f"{fault.rstrip('.')}. The old index keeps serving."
             raise refused(422, "reload_failed", reason, index=index.name) from None
 
     async def _replace(self, reloader: Reloader, index: ServedIndex, place: IndexLocation) -> LoadedIndex:

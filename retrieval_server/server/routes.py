@@ -176,7 +176,7 @@ async def _answer_queries(
 
 def _one_name(in_path: str, in_body: str | None) -> str:
     if in_body not in (None, in_path):
-        raise RequestError(422, "bad_input", "index: the path and the body name two different ones")
+        raise RequestError(422, "bad_input", "index: the path and the body name two different ones; name one")
     return in_path
 
 

@@ -130,14 +130,15 @@ class SearchService:
         limits = self.limits
         reason = None
         if len(queries) > limits.max_queries:
-            reason = f"{len(queries)} queries; at most {limits.max_queries} in one request"
+            most = limits.max_queries
+            reason = f"{len(queries)} queries; at most {most} in one request: send several requests"
         elif topk is not None and topk > limits.max_topk:
-            reason = f"topk is {topk}; at most {limits.max_topk}"
+            reason = f"topk is {topk}; at most {limits.max_topk}, the server's --max-topk"
         else:
             for position, query in enumerate(queries):
                 if len(query) > limits.max_query_chars:
                     most = limits.max_query_chars
-                    reason = f"queries[{position}] has {len(query)} characters; at most {most}"
+                    reason = f"queries[{position}] has {len(query)} characters; at most {most}: shorten it"
                     break
         if reason is not None:
             raise self._refusals.refused(413, "too_large", reason, index=index)

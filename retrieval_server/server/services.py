@@ -8,7 +8,7 @@ from pathlib import Path
 
 from retrieval_server.engine.metrics import Metrics
 from retrieval_server.engine.options import EngineOptions
-from retrieval_server.server.indexes import Indexes, Loader
+from retrieval_server.server.indexes import Indexes, Loader, LoadProgress
 from retrieval_server.server.limits import RequestLimits
 from retrieval_server.server.pages import ServedPages
 from retrieval_server.server.reload import Reloader, ReloadService
@@ -39,15 +39,17 @@ class Services:
         pages: Path | None = None,
         reloader: Reloader | None = None,
         log_queries: bool = False,
+        progress: LoadProgress | None = None,
     ) -> Services:
         """Nothing is loaded yet. The first of ``loaders`` is the index of requests that name none.
 
         ``topk`` is for requests that name none, ``pages`` the file of ``/access``; without ``reloader`` every
-        ``/reload`` is refused. ``log_queries`` puts the queries' text into the log.
+        ``/reload`` is refused. ``log_queries`` puts the queries' text into the log. The loaders
+        call ``progress`` before each step.
         """
         metrics = Metrics()
         refusals = RequestErrors(metrics)
-        indexes = Indexes(loaders, options, metrics, refusals)
+        indexes = Indexes(loaders, options, metrics, refusals, progress or LoadProgress())
         search = SearchService(
             indexes,
             refusals,
@@ -69,6 +71,8 @@ class Services:
     async def load(self) -> None:
         """Load everything and warm it. If that fails every search is refused from then on; raises why."""
         try:
+            if self.pages.path is not None:
+                self.indexes.progress(f"the pages {self.pages.path}")
             await self.pages.load()
             await self.indexes.load()
         except BaseException as error:

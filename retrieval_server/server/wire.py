@@ -15,6 +15,8 @@ If a server has several indexes, ``index`` names one, or the path does: ``/index
 
 from __future__ import annotations
 
+from difflib import get_close_matches
+from itertools import islice
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictBool, StrictInt, model_validator
@@ -26,6 +28,7 @@ DEFAULT_INDEX = "default"  # the name of an index that was given without one
 MAX_URLS = 64  # pages in one answer: a page can be long
 MAX_IDS = 64  # documents in one answer
 MAX_ID_CHARS = 1024
+_LOOKED_AT = 20  # other keys of a body, and characters of one
 MAX_PATH = 1024  # characters of a folder's path in an order to reload
 _PASSAGE = {"id": "kafka-1", "contents": '"The Trial"\nThe Trial is a novel by Franz Kafka.'}
 _PAGE = {"url": "https://en.wikipedia.org/wiki/Ulm", "contents": "Ulm is a city."}
@@ -54,7 +57,22 @@ TopK = Annotated[StrictInt, Field(ge=1)]
 IndexName = Annotated[str | None, Field(description="One of the server's indexes; its default if absent.")]
 
 
-class RetrieveRequest(BaseModel):
+class _SearchRequest(BaseModel):
+    """A body with queries. Other keys are ignored, as clients of several projects send some of their own; but
+    one that is nearly a key of this body is a slip that would change the answer."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_slips(cls, body: Any) -> Any:
+        others = body.keys() - cls.model_fields.keys() if isinstance(body, dict) else ()
+        for key in (key for key in islice(others, _LOOKED_AT) if len(key) < _LOOKED_AT):
+            if near := get_close_matches(key, cls.model_fields.keys() - body.keys(), n=1, cutoff=0.75):
+                text = "{key}: there is no such key; did you mean {near}?"
+                raise PydanticCustomError("key", text, {"key": key, "near": near[0]})
+        return body
+
+
+class RetrieveRequest(_SearchRequest):
     """Body of ``POST /retrieve``."""
 
     model_config = example({"queries": _QUESTIONS, "topk": 2, "return_scores": True})
@@ -71,7 +89,7 @@ class RetrieveRequest(BaseModel):
         if (self.queries is None) == (self.query is None):
             raise PydanticCustomError("queries", "give either queries (a list) or query (one string)")
         if self.topk is not None and self.top_k is not None and self.topk != self.top_k:
-            raise PydanticCustomError("topk", "topk and top_k are two names of one thing and differ")
+            raise PydanticCustomError("topk", "topk and top_k are one thing and differ: give one")
         return self
 
     def query_list(self) -> list[str]:
@@ -111,7 +129,7 @@ class RetrieveResponse(BaseModel):
     results: list[FlatDocument] | None = Field(None, description="The same documents, not nested, scored.")
 
 
-class QueriesRequest(BaseModel):
+class QueriesRequest(_SearchRequest):
     """Body of ``POST /queries``."""
 
     model_config = example({"queries": _QUESTIONS, "k": 2})
@@ -270,6 +288,4 @@ class Error(BaseModel):
     """Every answer that is not 200."""
 
     error: str = Field(description="A fixed word to branch on.", examples=["bad_input"])
-    reason: str = Field(
-        description="A sentence for people.", examples=["queries[1]: Input should be a valid string"]
-    )
+    reason: str = Field(description="A sentence for people.", examples=["queries[1] must be a string, not 3"])

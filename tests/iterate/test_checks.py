@@ -9,6 +9,7 @@ import shutil
 import pytest
 
 from rag_r1.iterate.plan import PlanError, read_plan
+from rag_r1.training.stages import check_overrides
 
 
 def problems(loop, capsys) -> list[str]:
@@ -58,6 +59,24 @@ def test_what_the_commands_would_refuse_is_told_together(loop, capsys):
     assert [line[: len(start)] for line, start in zip(messages, expected, strict=True)] == expected
 
 
+@pytest.mark.slow  # composes the recipe
+def test_wrong_keys_of_the_training_and_the_folder_are_told_with_the_rest(loop, capsys):
+    loop.plan["agent"]["overrides"] = ["trainer.total_steps=1", "~critic.nothing", "data.seed={round}"]
+    loop.plan["index"]["first"] = "no-index"
+    loop.out.touch()
+    assert loop.run() == 1
+    lines = capsys.readouterr().err.splitlines()
+    named = ["out is a file", "no-index", "agent.overrides: trainer.total_steps", "critic.nothing"]
+    assert len(lines) == 5 and [name for name in named if name not in "".join(lines)] == []
+
+
+def test_check_only_asks_the_server(loop, capsys):
+    loop.plan["server"]["url"] = "http://127.0.0.1:9"
+    assert loop.run("--check-only") == 1
+    message = capsys.readouterr().err
+    assert "http://127.0.0.1:9" in message and "server.url" in message
+
+
 def test_files_that_are_not_there_are_told_together(loop, capsys):
     for name in ("train.jsonl", "test.jsonl", "corpus.jsonl", "first/manifest.json"):
         (loop.folder / name).unlink()
@@ -73,7 +92,9 @@ def test_files_that_are_not_there_are_told_together(loop, capsys):
     ("section", "key", "value", "message"),
     [
         ("agent", "overrides", ["rag_r1.retriever.url=x"], "agent.overrides: rag_r1.retriever.url is set by"),
+        ("agent", "overrides", ["~trainer.resume_mode"], "agent.overrides: ~trainer.resume_mode is set by"),
         ("agent", "overrides", ["trainer"], "agent.overrides: trainer is not key=value"),
+        ("agent", "keys", ["~rag_r1.agent"], "agent.keys: ~rag_r1.agent is not key=value"),
         ("agent", "keys", ["trainer.total_epochs=1"], "agent.keys: trainer.total_epochs is no key of rag_r1"),
         ("evaluation", "options", {"base_url": "x"}, "evaluation.options.base_url: the agent is trained"),
         ("index", "options", {"encoder": "x"}, "index.options.encoder: the loop sets it"),
@@ -112,6 +133,20 @@ def test_words_on_the_command_line_change_a_key_of_the_recipe(loop, capsys):
     assert (plan.agent.start, plan.data.options["candidates"], plan.server.url) == ("previous", 7, None)
     for wrong in ("model=x", "agent.model.name=x", "agent.model=[", "agent.modle=x"):
         with pytest.raises(PlanError, match=wrong.partition("=")[0].partition(".")[0]):
+            read_plan(loop.recipe, [wrong])
+
+
+@pytest.mark.slow  # composes the recipe
+def test_a_deletion_reaches_the_training_and_deletes_a_key_of_the_recipe(loop, capsys):
+    loop.plan["agent"] |= {"overrides": ["~critic.ppo_epochs"], "keys": ["rag_r1.agent.max_turns=3"]}
+    assert loop.run("--check-only", "--rounds", "1", "~agent.keys", "~data.options") == 0
+    commands = [shlex.split(line) for line in capsys.readouterr().out.splitlines() if line[:2] == "  "]
+    training = next(words for words in commands if "stages" in words)
+    assert "~critic.ppo_epochs" in training and "rag_r1.agent.max_turns=3" not in training
+    assert not any("--candidates" in words for words in commands)
+    check_overrides(["~critic.ppo_epochs", "stage1:~critic.ppo_epochs"], 1)
+    for wrong in ("~agent.modle", "~agent.keys=1"):
+        with pytest.raises(PlanError, match=wrong):
             read_plan(loop.recipe, [wrong])
 
 

@@ -109,9 +109,9 @@ def test_a_limit_is_kept_to_exactly(size):
         (["--size", 0], "--size must be at least 1"),
         (["--wait", 0], "--wait must be above 0 seconds"),
         (["--wait", "nan"], "--wait must be above 0 seconds"),
-        (["--size", "x"], "argument --size: invalid int value: 'x'"),
-        (["--even", 3], "argument --even: 3 is odd"),
-        (["c"], "argument kind: invalid choice: 'c'"),
+        (["--size", "x"], "--size must be a whole number, not 'x'"),
+        (["--even", 3], "--even: 3 is odd"),
+        (["c"], "kind must be a or b, not 'c'"),
         (["b"], "b needs --flag"),
     ],
 )

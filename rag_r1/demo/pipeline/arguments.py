@@ -8,10 +8,11 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from rag_r1.demo.policy import PROTOCOLS
-from rag_r1.options.command_line import Arguments, Positive, argument
+from rag_r1.options.command_line import Arguments, Positive, argument, is_override
 from rag_r1.options.declare import Constraint
 from rag_r1.options.server_address import Address
 from rag_r1.rollouts.arguments import Above0, Share
+from rag_r1.runs.start_checks import CHECK_ONLY
 
 #: The steps in their order; each is the name of its folder.
 STEP_NAMES = (
@@ -81,6 +82,7 @@ class PipelineArguments(Arguments):
     )
     until: Literal[STEP_NAMES] = argument("last step to run", default=STEP_NAMES[-1])
     timeout: Above0 = argument("time limit of a reinforcement learning", "SECONDS", default=7200.0)
+    check_only: bool = argument(CHECK_ONLY, default=False)
 
     @property
     def base_folder(self) -> Path | None:
@@ -89,12 +91,17 @@ class PipelineArguments(Arguments):
 
     @model_validator(mode="after")
     def _checked(self) -> PipelineArguments:
+        faults = []
         if (self.teacher_url is None) != (self.teacher_model is None):
-            raise ValueError("--teacher-url and --teacher-model belong together")
+            faults.append("--teacher-url and --teacher-model belong together")
         for flag, overrides in (("--sft-set", self.sft_set), ("--grpo-set", self.grpo_set)):
-            for override in overrides:
-                if "=" not in override:
-                    raise ValueError(f"{flag} {override!r} is not key=value")
+            wrong = (override for override in overrides if not is_override(override))
+            faults += [f"{flag} {override!r} is not key=value or ~key" for override in wrong]
         if self.base_folder and not (self.base_folder / "config.json").is_file():
-            raise ValueError(f"--base {self.base}: no policy in {self.base_folder} (config.json is missing)")
+            faults.append(
+                f"--base {self.base}: no policy in {self.base_folder} (config.json is missing): give the "
+                "folder of one, or leave it out"
+            )
+        if faults:
+            raise ValueError("; ".join(faults))
         return self

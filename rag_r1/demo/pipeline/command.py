@@ -5,12 +5,16 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
+from rag_r1.config.recipes import Recipe
 from rag_r1.demo.pipeline.arguments import STEP_NAMES, PipelineArguments
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import read_arguments
+from rag_r1.options.out_folder import check_out
 from rag_r1.options.settings_file import recorded_settings
 from rag_r1.runs.processes import mark_children, stop_leftovers
+from rag_r1.runs.start_checks import StartChecks
 from rag_r1.runs.steps import PipelineFolder
+from rag_r1.system.installation import require
 
 _DESCRIPTION = """\
 RAG-R1's steps in miniature, on this machine: an invented world, a tiny model that has never seen a search, a
@@ -26,9 +30,28 @@ example:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns 0 when all steps are done, 1 with the reason if not, 130 after Ctrl-C."""
     args = read_arguments(PipelineArguments, arguments, prog="rag-r1 pipeline", description=_DESCRIPTION)
+    require("verl", "vllm", "bm25s")
+    check_start(args)
+    if args.check_only:
+        print(f"all checks passed: the steps to {args.until} would be taken in {args.out}")
+        return 0
     with recorded_settings("rag-r1 pipeline", args):
         run(args)
     return 0
+
+
+def check_start(args: PipelineArguments) -> None:
+    """The folder and the keys of all trainings, then a real teacher. Raises StartError, and RunError."""
+    from rag_r1.demo.pipeline.limits import grpo_overrides
+    from rag_r1.evaluation.target import check_endpoint
+    from rag_r1.training.command import check_composition
+
+    with StartChecks() as checks:
+        checks.run(check_out, args.out, "rag-r1 pipeline")
+        checks.run(check_composition, Recipe.find("rag_r1/sft/demo"), args.sft_set)
+        checks.run(check_composition, Recipe.find("demo/grpo"), grpo_overrides(args))
+    if args.teacher_url is not None:
+        check_endpoint(args.teacher_url, args.api_key_env, "teacher", "--teacher-url")
 
 
 def run(args: PipelineArguments) -> None:

@@ -4,17 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, Positive, argument, read_arguments
 from rag_r1.options.declare import Constraint
-from rag_r1.retriever.records import write_records
+from rag_r1.options.out_folder import check_out_file
+from rag_r1.retriever.records import (
+    CorrectnessRecord,
+    RelevanceRecord,
+    RoundsRecord,
+    read_records,
+    write_records,
+)
 from rag_r1.retriever.selection.rules import USEFUL, RowSelection, RuleMode, SelectionRule, Use
 from rag_r1.retriever.selection.scores import ScoreFiles
 from rag_r1.runs.errors import RunError
+from rag_r1.runs.start_checks import CHECK_ONLY, StartChecks
 
 _DESCRIPTION = """\
 Select training rows from recorded scores: those of `rag-r1 retriever data`, or of the published pipeline,
@@ -25,6 +33,8 @@ example:
       --correctness data/round1/correctness.jsonl --selection faithful --out data/round1/faithful.jsonl
 """
 
+#: The records of each file, and the argument that names it.
+_SCORES = {RoundsRecord: "candidates", RelevanceRecord: "relevance", CorrectnessRecord: "correctness"}
 Points = Annotated[int, Field(ge=0, le=100), Constraint("a whole number from 0 to 100")]
 
 
@@ -61,16 +71,21 @@ class SelectArguments(SelectionArguments):
     out: Path = argument("file for the rows, FILE.jsonl", "FILE")
     dataset: str | None = argument("data set of records that name none", "NAME", default=None)
     seed: int = argument("seed of the draw of negatives", default=0)
+    check_only: bool = argument(CHECK_ONLY, default=False)
 
     @model_validator(mode="after")
     def _scores_are_given(self) -> SelectArguments:
-        for name in ("relevance", "correctness"):
-            if self.utility in ("both", name) and getattr(self, name) is None:
-                raise ValueError(f"--utility {self.utility} needs --{name}")
+        faults = [
+            f"--utility {self.utility} needs --{name}"
+            for name in ("relevance", "correctness")
+            if self.utility in ("both", name) and getattr(self, name) is None
+        ]
         if self.candidates is None and self.correctness is None:
-            raise ValueError("--candidates is needed: relevance alone does not name the queries")
+            faults.append("--candidates is needed: relevance alone does not name the queries")
         if self.out in (self.candidates, self.relevance, self.correctness):
-            raise ValueError(f"--out {self.out} is also a file that is read")
+            faults.append(f"--out {self.out} is also a file that is read: give another")
+        if faults:
+            raise ValueError("; ".join(faults))
         return self
 
 
@@ -80,12 +95,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     args = read_arguments(
         SelectArguments, arguments, prog="rag-r1 retriever select", description=_DESCRIPTION
     )
+    with StartChecks() as checks:
+        checks.run(check_out_file, args.out)
+        for kind, path in _SCORES.items():
+            if (file := getattr(args, path)) is not None:
+                checks.run(_count, kind, file)
+    if args.check_only:
+        print(f"all checks passed: rows would be selected into {args.out}")
+        return 0
     files = ScoreFiles(args.candidates, args.relevance, args.correctness, args.dataset or "")
     args.out.parent.mkdir(parents=True, exist_ok=True)
     selection = write_rows(files, args.rule(args.seed), args.out)
     for line in (*selection.lines(), f"training rows: {args.out}"):
         print(line)
     return 0
+
+
+def _count(kind: type[Any], path: Path) -> int:
+    return sum(1 for _ in read_records(kind, path))
 
 
 def write_rows(files: ScoreFiles, rule: SelectionRule, out: Path) -> RowSelection:

@@ -40,6 +40,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
     except (RecipeError, ArgumentsError) as error:
         raise CommandError(error, status=2) from error
+    from rag_r1.retriever.training.checks import check_start
+
+    rows = check_start(options)
+    if options.check_only:
+        print(f"all checks passed: {options.model} would be trained on {rows:,} rows into {options.out}")
+        return 0
     from rag_r1.retriever.training.trainer import train
 
     folder = train(options)

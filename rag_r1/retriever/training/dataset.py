@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,8 @@ from sentence_transformers.sentence_transformer.data_collator import SentenceTra
 
 from rag_r1.corpus.reader import Corpus, Passage
 from rag_r1.protocols.retriever_query import CallContext
-from rag_r1.retriever.records import TrainingRow, read_records
+from rag_r1.retriever.records import TrainingRow
+from rag_r1.retriever.training.checks import usable_rows
 from rag_r1.retriever.training.encoder_settings import EncoderSettings
 from rag_r1.retriever.training.loss import BatchTable
 from rag_r1.runs.errors import RunError
@@ -79,7 +80,7 @@ def load(
     Raises RunError, with file and line, for a row that cannot be used, and for passages that the corpus
     does not have; DataError if the corpus cannot be read.
     """
-    training_rows = list(_rows(rows, settings, negatives, ranked))
+    training_rows = list(usable_rows(rows, settings.mode, negatives, ranked))
     if not training_rows:
         message = f"no training rows in {', '.join(map(str, rows))}"
         raise RunError(f"{message}: make them with rag-r1 retriever data")
@@ -127,31 +128,6 @@ def query_text(row: TrainingRow, settings: EncoderSettings) -> str:
     """What a retriever is sent for the row's query, without the encoder's prefix."""
     context = CallContext(row.question, row.history_queries, row.reasoning or "")
     return settings.format.query(context, row.query_text, settings.mode)
-
-
-def _rows(
-    paths: Sequence[Path], settings: EncoderSettings, negatives: int, ranked: bool
-) -> Iterator[TrainingRow]:
-    for path in paths:
-        for number, row in enumerate(read_records(TrainingRow, path), 1):
-            place = f"{path}, row {number} (query {row.query_id}, round {row.round_index})"
-            if len(row.passage_ids) <= negatives:
-                has = len(row.passage_ids) - 1
-                message = f"{place} has {has} negatives, not {negatives}"
-                raise RunError(f"{message}: give --negatives {has}, or less")
-            if ranked and len({score.local_utility for score in row.scores[: negatives + 1]}) == 1:
-                # The loss would pull the positive down to its negatives.
-                message = f"{place} has one LR (`local_utility`) for all passages, and so no order of them"
-                raise RunError(
-                    f"{message}: leave --rank-weight out, or make the rows with --utility both or relevance"
-                )
-            if settings.mode == "reasoning" and row.reasoning is None:
-                message = f"{place} has no `reasoning`, which --mode reasoning needs"
-                raise RunError(
-                    f"{message}: make the rows with this version of rag-r1 retriever data, select them with "
-                    "--candidates, or give another mode"
-                )
-            yield row
 
 
 def _texts(names: Iterable[str], corpus: Corpus, progress: bool) -> dict[str, str]:

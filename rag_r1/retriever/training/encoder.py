@@ -27,13 +27,8 @@ def open_model(
 ) -> tuple[Any, EncoderSettings]:
     """A SentenceTransformer for training, and its settings, which it has. `name`: `minilm`, a folder or a
     name on the Hugging Face Hub. Raises RunError."""
-    folder = model_folder(name)
-    saved = read_settings(folder) if folder is not None else None
-    pooling = options.get("pooling") or from_index.get("pooling") or (saved.pooling if saved else None)
+    folder, saved, pooling = check_model(name, options.get("pooling") or from_index.get("pooling"))
     is_bare = folder is not None and not (folder / "modules.json").is_file()
-    if is_bare and pooling is None:
-        message = f"{folder} is a bare transformers folder, so its pooling is unknown"
-        raise RunError(f"{message}: give --pooling (see the model card)")
     try:
         model = _load(str(folder or name), pooling if is_bare else None, device)
     except Exception as error:  # whatever a damaged folder, or a network, makes of three libraries
@@ -41,6 +36,18 @@ def open_model(
     settings = choose_settings(options, from_index, saved.model_dump() if saved else {}, _settings_of(model))
     _apply(model, settings)
     return model, settings
+
+
+def check_model(name: str, pooling: str | None) -> tuple[Path | None, EncoderSettings | None, str | None]:
+    """The folder of a model, as `model_folder`, its saved settings, and its pooling unless the model itself
+    names it. Raises RunError if nothing does."""
+    folder = model_folder(name)
+    saved = read_settings(folder) if folder is not None else None
+    pooling = pooling or (saved.pooling if saved else None)
+    if folder is not None and pooling is None and not (folder / "modules.json").is_file():
+        message = f"{folder} is a bare transformers folder, so its pooling is unknown"
+        raise RunError(f"{message}: give --pooling (see the model card)")
+    return folder, saved, pooling
 
 
 def model_folder(name: str) -> Path | None:

@@ -23,6 +23,7 @@ from rag_r1.options.command_line import Arguments, Positive, argument, read_argu
 from rag_r1.options.declare import Constraint
 from rag_r1.options.settings_file import read_settings, split_files
 from rag_r1.protocols.retriever_query import Mode
+from rag_r1.runs.start_checks import CHECK_ONLY
 
 Above0 = Annotated[float, Field(gt=0, allow_inf_nan=False), Constraint("a number above 0")]
 From0 = Annotated[float, Field(ge=0, allow_inf_nan=False), Constraint("a number of at least 0")]
@@ -114,6 +115,7 @@ class TrainOptions(Arguments):
         "run in the loggers (default: the folder's name)", "NAME", default=None
     )
     no_progress: bool = argument("show no progress bar", default=False)
+    check_only: bool = argument(CHECK_ONLY, default=False)
 
     @model_validator(mode="after")
     def _rank_loss_needs_an_order(self) -> TrainOptions:
@@ -132,7 +134,7 @@ class TrainOptions(Arguments):
         """The options on which the trained model depends; those that only decide where and in which pieces
         the same sums are computed may change when a training goes on."""
         others = {"rows", "corpus", "out", "recipe", "index", "save_steps", "logging_steps", "logger"}
-        others |= {"project_name", "experiment_name", "no_progress", *self.encoder}
+        others |= {"project_name", "experiment_name", "no_progress", "check_only", *self.encoder}
         others |= {"mini_batch", "gradient_checkpointing", "device"}
         return {name: value for name, value in self.model_dump().items() if name not in others}
 

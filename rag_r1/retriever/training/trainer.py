@@ -25,6 +25,7 @@ from typing import Any
 from transformers import PrinterCallback, ProgressCallback, TrainerCallback
 
 from rag_r1.options.settings_file import recorded_settings
+from rag_r1.retriever.training.checks import check_batch
 from rag_r1.retriever.training.dataset import PassageCollator, TrainingData, load
 from rag_r1.retriever.training.encoder import (
     add_lora,
@@ -55,9 +56,7 @@ def train(options: TrainOptions) -> Path:
     model, settings = open_model(options.model, options.encoder, from_index, args.device.type)
     reading = {"ranked": options.rank_weight > 0, "progress": is_main and not options.no_progress}
     data = load(options.rows, options.corpus, settings, negatives=options.negatives, **reading)
-    if len(data.queries) < options.batch_size:
-        message = f"{len(data.queries)} rows are fewer than a batch of {options.batch_size}"
-        raise RunError(f"{message}: give --batch-size {len(data.queries)} or less, or more rows")
+    check_batch(len(data.queries), options)
     about = {
         "encoder": settings.model_dump(exclude={"trained"}),
         "training": options.result_settings,

@@ -103,7 +103,7 @@ class BodyLimitMiddleware:
         received = 0
         declared = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")
         if len(declared) > 18 or (declared.isdigit() and int(declared) > self._max):
-            reason = f"the body is larger than {self._max} bytes"
+            reason = f"the body is larger than {self._max} bytes: send less at a time"
             return await error_response(413, "too_large", reason)(scope, receive, send)
 
         async def counted() -> Message:
@@ -111,7 +111,7 @@ class BodyLimitMiddleware:
             message = await receive()
             received += len(message.get("body", b""))
             if received > self._max:
-                raise HTTPException(413, f"the body is larger than {self._max} bytes")
+                raise HTTPException(413, f"the body is larger than {self._max} bytes: send less at a time")
             return message
 
         await self._app(scope, counted, send)

@@ -36,7 +36,7 @@ def test_a_build_without_room_tells_the_folder_and_the_remedy_and_can_be_given_a
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 2 and "Traceback" not in done.stderr
     assert f"error: cannot use {out}" in done.stderr and "make room on that disk" in done.stderr
-    assert not out.exists()
+    assert list(tmp_path.iterdir()) == [corpus]
     assert main(arguments) == 0 and (out / "manifest.json").is_file()
 
 
@@ -48,5 +48,8 @@ def test_errors_without_a_number_are_the_disks_only_if_it_is_full(tmp_path, monk
     with pytest.raises(UserError, match="index: No space left on device; make room"):
         with disk_errors(tmp_path / "index"):
             raise OSError("123 requested and 0 written")
+    with pytest.raises(UserError, match=r"index: .*\(about 3.2 GB are needed, \d.* are free\); make room"):
+        with disk_errors(tmp_path / "index", lambda: 3_210_000_000):
+            raise OSError(errno.ENOSPC, "full")
     with pytest.raises(FileNotFoundError), disk_errors(tmp_path / "index"):
         raise FileNotFoundError(errno.ENOENT, "missing", "corpus.jsonl")

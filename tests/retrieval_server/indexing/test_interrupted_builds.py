@@ -3,7 +3,9 @@ asked of the disk, and a merge that fails before its work and not after."""
 
 from __future__ import annotations
 
+import shutil
 from collections import namedtuple
+from pathlib import Path
 
 import pytest
 
@@ -17,6 +19,12 @@ from retrieval_server.indexing.work_files import PARTIAL_INDEX, VECTORS
 from ..builders import dense_options, parts_of
 
 FLAT = 20 * 32 * 4  # bytes of the corpus's vectors
+
+
+@pytest.fixture
+def corpus(corpus, tmp_path):
+    """A copy of the corpus, which a test may change."""
+    return Path(shutil.copy(corpus, tmp_path / "towns.jsonl"))
 
 
 @pytest.fixture
@@ -94,6 +102,21 @@ def test_vectors_of_a_build_of_another_kind_do_not_count_as_room(options, tmp_pa
     with pytest.raises(UserError, match="has 0 B free"):
         build_index(options())
     assert not vectors.exists(), "removed, so that the system counts them itself"
+
+
+def test_a_corpus_that_has_changed_is_encoded_again_and_said_so(options, interrupted, corpus, caplog, capsys):
+    encoded = interrupted(options())
+    corpus.write_text(corpus.read_text() + '{"id": "new", "contents": "Cham"}\n')
+    build_index(options())
+    assert "an interrupted build has left" in capsys.readouterr().out and "of another corpus" in caplog.text
+    assert len(encoded) == 21
+
+
+def test_without_room_for_the_vectors_an_index_without_a_preset_is_not_begun(options, tmp_path, free):
+    free(2 * FLAT - 1)
+    with pytest.raises(UserError, match="needs 5 kB"):
+        build_index(options(preset=None))
+    assert not (tmp_path / "i.building").exists()
 
 
 def test_a_half_built_index_of_other_options_does_not_count_as_room(options, tmp_path, free):

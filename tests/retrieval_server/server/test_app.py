@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
 
 import pytest
+from fastapi.testclient import TestClient
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from retrieval_server.engine.options import EngineOptions
 from retrieval_server.search.index_source import IndexSource
+from retrieval_server.server.app import create_app
+from retrieval_server.server.indexes import LoadProgress
 from retrieval_server.server.limits import RequestLimits
 
 from ..builders import PASSAGES
@@ -23,6 +28,27 @@ def test_bare_documents_unless_scores_are_asked_for(client):
     assert body == {"result": [[PASSAGES[0]]]}
     unscored = {"queries": QUERIES[:1], "topk": 1, "return_scores": False}
     assert client.post("/retrieve", json=unscored).json() == body
+
+
+def test_ready_says_what_is_being_loaded_and_each_step_is_a_line(bm25_index, capsys):
+    progress, answered = LoadProgress(), threading.Event()
+
+    def on_step(step):
+        progress(step)
+        answered.wait(30)
+
+    app = create_app(lambda: IndexSource.open(bm25_index, on_step=on_step), progress=progress)
+    with TestClient(app) as client:
+        while not progress.step:
+            time.sleep(0.01)
+        assert f"now {bm25_index.name}: the files" in client.get("/ready").json()["reason"]
+        answered.set()
+        while client.get("/ready").status_code != 200:
+            time.sleep(0.01)
+    steps = [f"{bm25_index.name}: {step}" for step in ("the files", "20 passages", "the bm25 index")]
+    printed = capsys.readouterr().out.splitlines()
+    for step, line in zip(steps, printed, strict=True):
+        assert line.startswith(f"loading {step}")
 
 
 def test_search_r1_and_rag_r1_payload_with_scores(client):

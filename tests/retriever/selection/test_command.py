@@ -57,6 +57,26 @@ def test_rows_are_selected_from_published_scores(tmp_path, capsys):
     assert "left out: 1 rounds, no candidate leads to a right answer" in output
 
 
+@pytest.mark.parametrize("check_only", [(), ("--check-only",)])
+def test_all_problems_of_the_four_files_are_reported_in_one_run(tmp_path, capsys, check_only):
+    """There are no more than four: three files are read and one is written."""
+    (tmp_path / "train.jsonl").mkdir()
+    write_lines(tmp_path / "correctness.jsonl", correctness("q1", "p3"), {"id": "q2"})
+    write_lines(tmp_path / "relevance.jsonl", {"id": "q1"})
+    assert main([*words(tmp_path, "candidates", "correctness", "relevance"), *check_only]) == 1
+    message = capsys.readouterr().err
+    named = ["candidates.jsonl cannot be read", "correctness.jsonl, line 2", "relevance.jsonl, line 1"]
+    named += ["train.jsonl is a folder"]
+    assert [name for name in named if name not in message] == [] and "4 problems" in message
+
+
+def test_check_only_writes_no_rows(tmp_path, capsys):
+    write_lines(tmp_path / "correctness.jsonl", correctness("q1", "p3"))
+    options = words(tmp_path, "correctness", utility="correctness")
+    assert main([*options, "--check-only"]) == 0
+    assert capsys.readouterr().out.startswith("all checks passed") and not (tmp_path / "train.jsonl").exists()
+
+
 def test_with_candidates_their_order_holds_and_relevance_alone_names_its_query(tmp_path):
     write_lines(tmp_path / "candidates.jsonl", candidates("q2", NAMES[::-1]), candidates("q1"))
     scores = {"p4": 80, "p9": 80}

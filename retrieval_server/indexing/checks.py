@@ -1,0 +1,91 @@
+"""The checks before an index is built: functions for ``check_all``, each raising UserError.
+
+They say what this machine can tell before the work: whether folders may be written, files and packages are
+there, and the encoder's settings fit. Of a corpus the first rows of each file are parsed; the build itself
+reads all of it before it encodes any of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+
+from retrieval_server.encode.encoder_settings import choose_pooling, find_family
+from retrieval_server.encode.model_folder import is_hub_name, read_folder_settings, resolve_model
+from retrieval_server.encode.options import EncoderOptions
+from retrieval_server.errors import UserError
+from retrieval_server.extras import DENSE, WORDS, are_installed, require_packages
+from retrieval_server.folder.corpus import check_first_rows
+from retrieval_server.folder.manifest import read_manifest
+from retrieval_server.folder.publication import refuse_target
+from retrieval_server.indexing.options import BuildOptions
+
+#: Has many divisors, so that whatever FAISS refuses at this dimension is no factory string.
+_SOME_DIMENSION = 6720
+Check = Callable[[], object]
+
+
+def build_checks(options: BuildOptions) -> Iterator[Check]:
+    """Those of a build from corpus to index."""
+    yield partial(refuse_target, options.out, overwrite=options.overwrite)
+    yield from corpus_checks(options.corpus, options.skip_bad_rows)
+    if options.backend == "dense":
+        yield from dense_checks(options)
+    else:
+        yield partial(require_packages, f"--backend {options.backend}", options.backend, WORDS)
+    if options.backend == "lucene":
+        from retrieval_server.search.lucene import java
+
+        yield java
+
+
+def corpus_checks(corpus: Path | Sequence[Path], skip_bad_rows: bool = False) -> Iterator[Check]:
+    """That each file of a corpus can be read."""
+    for path in [corpus] if isinstance(corpus, Path) else corpus:
+        yield partial(check_first_rows, path, skip_bad_rows=skip_bad_rows)
+
+
+def dense_checks(options: BuildOptions) -> Iterator[Check]:
+    """Those of the encoder and of FAISS."""
+    yield partial(require_packages, "A dense index", "retrieval", DENSE)
+    yield partial(check_encoder, options.encoder, options.encoder_options)
+    if are_installed(DENSE):
+        from retrieval_server.indexing.faiss_build import make_index
+        from retrieval_server.indexing.faiss_recall import read_queries
+
+        yield partial(make_index, options.factory, _SOME_DIMENSION)
+        if options.recall_queries is not None:
+            yield partial(read_queries, options.recall_queries)
+
+
+def check_encoder(name: str | None, options: EncoderOptions) -> None:
+    """Raise UserError if the encoder is not on this machine, or its pooling is not settled; a name on the Hub
+    is not looked up."""
+    if name is None:
+        raise UserError("--backend dense needs --encoder NAME_OR_PATH (--encoder minilm needs no download).")
+    if not is_hub_name(name):
+        kept_name, folder = resolve_model(name)
+        choose_pooling(name, options, read_folder_settings(folder), find_family(kept_name))
+
+
+def import_checks(
+    options: BuildOptions, faiss_file: Path | None, embeddings: Sequence[Path]
+) -> Iterator[Check]:
+    """Those of an index or of vectors from elsewhere."""
+    yield partial(refuse_target, options.out, overwrite=options.overwrite)
+    yield from corpus_checks(options.corpus)
+    yield from dense_checks(options)
+    if are_installed(DENSE):
+        from retrieval_server.indexing.embedding_files import check_name
+        from retrieval_server.indexing.index_import import check_kind
+
+        yield from (partial(check_name, path) for path in embeddings)
+        if faiss_file is not None:
+            yield partial(check_kind, faiss_file)
+
+
+def hybrid_checks(folders: Sequence[Path], out: Path, overwrite: bool) -> Iterator[Check]:
+    """That each index is one; whether they fit each other: ``describe_members``."""
+    yield partial(refuse_target, out, overwrite=overwrite)
+    yield from (partial(read_manifest, folder) for folder in folders)

@@ -1,0 +1,145 @@
+"""The checks of `rag-r1 index serve`, and what they leave open for it.
+
+First what this machine alone can tell, all of it at once: every manifest with the sizes of the index's files,
+the encoder, the cross-encoder, the pages, the recording, and the port, which is open from then on. Then what
+is needed from elsewhere: models of the Hugging Face Hub, the Ray cluster. Nothing is loaded here.
+"""
+
+from __future__ import annotations
+
+import socket
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from retrieval_server.encode.model_folder import check_model, is_hub_name, resolve_model
+from retrieval_server.errors import UserError, check_all
+from retrieval_server.extras import MODEL, SERVER, require_packages
+from retrieval_server.folder.manifest import VERIFY_UP_TO, Manifest, check_files
+from retrieval_server.folder.shard_set import read_shards
+from retrieval_server.serve_options import ServeCommand
+from retrieval_server.server.http.listener import listen
+
+if TYPE_CHECKING:
+    from retrieval_server.cluster.ray_serve import RayServe
+    from retrieval_server.search.reranker import Reranker
+    from retrieval_server.web.source import WebSource
+
+
+@dataclass
+class ServedSources:
+    """Everything that is served, checked as far as possible without loading it; and the port."""
+
+    shards: dict[str, list[tuple[Path, Manifest]]]
+    web: WebSource | None
+    ray: RayServe | None
+    reranker: Reranker | None
+    listener: socket.socket
+
+
+def check_sources(command: ServeCommand) -> ServedSources:
+    """Read all manifests, open the recording and the port, connect to Ray. Raises UserError, or UserErrors
+    with all that is wrong on this machine."""
+    require_packages("A server", "bm25", SERVER)
+    folders, rerank = command.folders, command.rerank.rerank
+    with ExitStack() as opened:
+        *shards, web, listener, _, _ = check_all(
+            *(partial(_check_index, command, folder) for folder in folders.values()),
+            partial(_open_web, command),
+            lambda: opened.enter_context(listen(command.host, command.port)),
+            partial(_check_rerank, rerank),
+            partial(_check_files, command),
+        )
+        by_name = dict(zip(folders, shards, strict=True))
+        _fetch_models(command, by_name)
+        ray = None
+        # In a check a cluster is tried; a Ray of the server's own would be started for nothing.
+        if command.serve == "ray" and not (command.check_only and command.ray.ray_address == "local"):
+            from retrieval_server.cluster.ray_serve import RayServe
+
+            ray = RayServe(command.ray, list(folders.values()))
+        opened.pop_all()
+    reranker = None
+    if rerank:
+        from retrieval_server.search.reranker import Reranker
+
+        reranker = Reranker(rerank, command.opening.device)
+    return ServedSources(by_name, web, ray, reranker, listener)
+
+
+def _check_index(command: ServeCommand, folder: Path) -> list[tuple[Path, Manifest]]:
+    """The shards of an index, or itself. Raises UserError."""
+    from retrieval_server.search.hybrid import read_members
+    from retrieval_server.search.index_source import need_libraries
+
+    shards = read_shards(folder)
+    here = command.serve == "here"
+    if len(shards) > 1 and here:
+        raise UserError(f"{folder}: an index in shards; they are served with --serve ray.")
+    checks = [partial(check_files, path, manifest, verify=False) for path, manifest in shards]
+    whole = shards[0][1]
+    if here:
+        checks.append(partial(need_libraries, whole, command.opening))
+        checks.append(partial(read_members, folder, whole, verify=False))
+        if (name := _encoder_of(command, whole)) and not is_hub_name(name):
+            assert whole.dense is not None
+            place = command.opening.encoder
+            checks.append(partial(check_model, whole.dense.encoder, place, VERIFY_UP_TO))
+    check_all(*checks)
+    return shards
+
+
+def _encoder_of(command: ServeCommand, manifest: Manifest) -> str | None:
+    """The encoder that this process will load for an index."""
+    if manifest.dense is None or command.opening.backend or command.serve != "here":
+        return None
+    return command.opening.encoder or manifest.dense.encoder.name
+
+
+def _open_web(command: ServeCommand) -> WebSource | None:
+    if not command.web.web:
+        return None
+    from retrieval_server.web.source import open_web
+
+    record = command.web.record
+    is_new = record is not None and not record.exists()
+    web = open_web(command.web)
+    if command.check_only and is_new and record is not None:
+        record.unlink()
+    return web
+
+
+def _check_rerank(name: str | None) -> None:
+    if name:
+        require_packages("--rerank", "retrieval", MODEL)
+        if not is_hub_name(name):
+            resolve_model(name, "--rerank")
+
+
+def _check_files(command: ServeCommand) -> None:
+    from retrieval_server.server.pages import check_pages
+
+    checks = []
+    if command.pages is not None:
+        checks.append(partial(check_pages, command.pages))
+    if (backend := command.opening.backend) is not None:
+        from retrieval_server.search.custom_backend import import_factory
+
+        checks.append(partial(import_factory, backend))
+    if (root := command.reload_root) is not None:
+        checks.append(partial(_check_folder, root))
+    check_all(*checks)
+
+
+def _check_folder(root: Path) -> None:
+    if not root.is_dir():
+        raise UserError(f"--reload-root {root}: no such folder. Give the one that holds the indexes.")
+
+
+def _fetch_models(command: ServeCommand, shards: dict[str, list[tuple[Path, Manifest]]]) -> None:
+    """Models of the Hub, now: without them the server cannot start."""
+    encoders = [_encoder_of(command, manifest) for ((_, manifest), *_) in shards.values()]
+    models = dict.fromkeys(name for name in (*encoders, command.rerank.rerank) if name and is_hub_name(name))
+    check_all(*(partial(resolve_model, name) for name in models))

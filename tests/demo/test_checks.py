@@ -1,0 +1,39 @@
+"""`rag-r1 demo` and `rag-r1 pipeline` report all that is wrong before they start anything."""
+
+from __future__ import annotations
+
+import pytest
+
+from rag_r1.demo import run
+from rag_r1.demo.pipeline import command
+
+pytestmark = pytest.mark.slow  # recipes are composed
+KEYS = ("trainer.total_steps=1", "rag_r1.agent.max_turn=3", "~trainer.nothing", "data.sead=1")
+COMMANDS = {
+    "demo": (run.main, [*KEYS]),
+    "pipeline": (command.main, [*(word for key in KEYS for word in ("--grpo-set", key))]),
+}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_five_planted_problems_are_reported_in_one_run(name, tmp_path, capsys):
+    main, words = COMMANDS[name]
+    (tmp_path / "out").touch()
+    assert main(["--out", str(tmp_path / "out"), *words]) == 1
+    message = capsys.readouterr().err
+    named = [f"{tmp_path}/out is a file", *(key.strip("~").partition("=")[0] for key in KEYS)]
+    assert [name for name in named if name not in message] == [] and "5 problems" in message
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_check_only_says_what_would_run_and_writes_nothing(name, tmp_path, capsys):
+    out = tmp_path / "out"
+    assert COMMANDS[name][0](["--out", str(out), "--check-only"]) == 0
+    assert capsys.readouterr().out.startswith("all checks passed") and not out.exists()
+
+
+def test_a_dead_teacher_is_found_before_half_an_hour_of_pretraining(tmp_path, capsys):
+    teacher = ["--teacher-url", "http://127.0.0.1:9/v1", "--teacher-model", "m"]
+    assert command.main(["--out", str(tmp_path / "out"), *teacher]) == 1
+    message = capsys.readouterr().err
+    assert "no teacher answers at http://127.0.0.1:9" in message and "--teacher-url" in message

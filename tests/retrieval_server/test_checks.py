@@ -1,0 +1,161 @@
+"""What is wrong on this machine is reported all at once, before any work, by every command."""
+
+from __future__ import annotations
+
+import gzip
+import shutil
+import socket
+
+import pytest
+
+from retrieval_server import commands
+from retrieval_server.errors import UserError, UserErrors, check_all
+from retrieval_server.folder.manifest import MANIFEST
+
+from .builders import edit_json
+
+
+@pytest.fixture
+def taken():
+    """A port on which somebody listens."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield str(listener.getsockname()[1])
+
+
+def refused(capsys, *words: object) -> str:
+    """What a command says that does not start, and so prints nothing else."""
+    assert commands.main(list(map(str, words))) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    return printed.err
+
+
+def missing(message: str, named: list[object]) -> list[object]:
+    """What a message does not name."""
+    return [name for name in named if str(name) not in message]
+
+
+def test_serve_reports_all_problems_at_once(bm25_index, dense_index, tiny_bge, taken, tmp_path, capsys):
+    unfinished, changed, other = tmp_path / "unfinished", tmp_path / "changed", tmp_path / "other-model"
+    unfinished.mkdir()
+    shutil.copytree(bm25_index, changed)
+    (changed / "passages.arrow").unlink()
+    shutil.copytree(tiny_bge, other)
+    edit_json(other / "config.json", lambda config: config.update(hidden_dropout_prob=0.5))
+    (tmp_path / "pages.jsonl").write_text('{"url": "u", "contents": "c"}\n{"url": "u"}\n')
+    indexes = {"a": tmp_path / "absent", "b": unfinished, "c": changed, "d": dense_index}
+    message = refused(
+        capsys,
+        "serve",
+        *(word for name, folder in indexes.items() for word in ("--index", f"{name}={folder}")),
+        *("--encoder", other, "--rerank", tmp_path / "no-model", "--pages", tmp_path / "pages.jsonl"),
+        *("--web", "serper", "--replay", tmp_path / "no-recording", "--port", taken),
+        *("--reload-root", tmp_path / "no-root"),
+    )
+    named = [tmp_path / "absent", MANIFEST, changed / "passages.arrow", f"{other}: encoder sha256"]
+    named += [
+        "--rerank",
+        "pages.jsonl, line 2",
+        "no-recording",
+        "--reload-root",
+        f"port {taken} of 127.0.0.1",
+    ]
+    assert missing(message, named) == [] and "9 problems" in message
+
+
+CORPORA = ("absent.jsonl", "notes.txt", "rows.jsonl", "cut.jsonl.gz")
+#: Of each command: its words, where PATH/ is a folder with the files below, and what must be named. An encode
+#: has no more than its parts, its part and its encoder, a merge its parts and its folder, and a split its
+#: index, its folder and its number.
+PLANTED = {
+    "build": ("--backend bm25 --out PATH/taken --corpus CORPORA", ["PATH/taken", *CORPORA]),
+    "build dense": (
+        "--backend dense --out PATH/taken --corpus PATH/absent.jsonl PATH/rows.jsonl --factory Flatt "
+        "--encoder PATH/no-model --recall-queries PATH/no-queries",
+        ["PATH/taken", "absent.jsonl", "rows.jsonl, line 2", "no-model", "--factory Flatt", "no-queries"],
+    ),
+    "build hybrid": (
+        "--backend hybrid --out PATH/taken --of PATH/a --of PATH/b --of PATH/c --of PATH/rows.jsonl",
+        ["PATH/taken", "PATH/a", "PATH/b", "PATH/c", "rows.jsonl"],
+    ),
+    "build passages": ("--parts PATH/prepared --corpus CORPORA", ["corpus.json exists", *CORPORA]),
+    "build encode": (
+        "--parts PATH/none --part 3/2 --encoder PATH/no-model",
+        ["PATH/none", "--part 3/2", "no-model"],
+    ),
+    "build merge": ("--parts PATH/none --out PATH/taken", ["PATH/none", "PATH/taken"]),
+    "import": (
+        "--embeddings PATH/no.npy PATH/notes.txt --out PATH/taken --corpus PATH/absent.jsonl "
+        "--encoder PATH/no-model",
+        ["no.npy", "--embeddings PATH/notes.txt", "PATH/taken", "absent.jsonl", "no-model"],
+    ),
+    "split": ("--index PATH/none --out PATH/taken --shards 0", ["PATH/none", "PATH/taken", "--shards 0"]),
+}
+
+
+@pytest.mark.parametrize("name", PLANTED)
+@pytest.mark.parametrize("check_only", [(), ("--check-only",)], ids=["work", "check-only"])
+def test_planted_problems_are_reported_in_one_run_and_nothing_is_written(name, check_only, tmp_path, capsys):
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "prepared").mkdir()
+    (tmp_path / "prepared" / "corpus.json").touch()
+    (tmp_path / "notes.txt").touch()
+    (tmp_path / "rows.jsonl").write_text('{"id": "1", "contents": "Ulm"}\n{"id": "2"}\n')
+    (tmp_path / "cut.jsonl.gz").write_bytes(gzip.compress(b'{"id": "1", "contents": "Ulm"}\n')[:-9])
+    before = sorted(tmp_path.rglob("*"))
+    words, named = PLANTED[name]
+    words = words.replace("CORPORA", " ".join(f"PATH/{corpus}" for corpus in CORPORA))
+    command, *step = name.split()
+    step = [] if step in (["dense"], ["hybrid"]) else step
+    words = words.replace("PATH", str(tmp_path)).split()
+    message = refused(capsys, command, *step, *words, *check_only)
+    assert missing(message, [word.replace("PATH", str(tmp_path)) for word in named]) == []
+    assert f"{len(named)} problems" in message and sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize("command", ["build", "serve"])
+def test_all_wrong_flags_are_reported_in_one_run(command, capsys):
+    words = {
+        "build": "--backend bm26 --batch-size x --k1 -1 --b 2 --stemmer german --out o --ovrewrite",
+        "serve": "--port 99999 --topk x --max-batch 0 --serve there --deadline -1 --indx i",
+    }[command].split()
+    with pytest.raises(SystemExit) as ended:
+        commands.main([command, *words])
+    message = capsys.readouterr().err
+    flags = [word for word in words if word.startswith("--") and word not in ("--out",)]
+    assert ended.value.code == 2 and missing(message, [*flags, "did you mean --"]) == []
+
+
+def test_check_only_of_a_build_writes_nothing(corpus, bm25_index, tmp_path, capsys):
+    out = tmp_path / "index"
+    build = ["build", "--backend", "bm25", "--corpus", str(corpus), "--out", str(out)]
+    split = ["split", "--index", str(bm25_index), "--shards", "2", "--out", str(out)]
+    for words in (build, split):
+        assert commands.main([*words, "--check-only"]) == 0
+        (line,) = capsys.readouterr().out.splitlines()
+        assert line.startswith("all checks passed") and str(out) in line and not list(tmp_path.iterdir())
+
+
+def test_check_only_of_serve_names_what_would_be_served_and_leaves_nothing(bm25_index, tmp_path, capsys):
+    record = tmp_path / "run.jsonl"
+    words = ["--index", str(bm25_index), "--port", "0", "--web", "searxng", "--record", str(record)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SEARXNG_URL", "http://127.0.0.1:9")
+        assert commands.main(["serve", "--check-only", *words]) == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith("all checks passed") and str(bm25_index) in line and not record.exists()
+
+
+def test_all_checks_are_made_and_errors_that_are_no_users_pass():
+    def fails(text: str):
+        raise UserError(text)
+
+    def fails_twice():
+        check_all(lambda: fails("one"), lambda: fails("two"))
+
+    assert check_all(lambda: 1, lambda: 2) == [1, 2]
+    with pytest.raises(UserErrors) as error:
+        check_all(fails_twice, lambda: 1, lambda: fails("two"), lambda: fails("three"))
+    assert error.value.messages == ["one", "two", "three"]
+    with pytest.raises(ZeroDivisionError):
+        check_all(lambda: fails("one"), lambda: 1 / 0)

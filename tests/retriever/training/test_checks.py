@@ -1,0 +1,37 @@
+"""What is wrong with a retriever's training is reported at once, before a model is loaded."""
+
+from __future__ import annotations
+
+import json
+
+from rag_r1.retriever.training.command import main
+from tests.retriever.small_training import files, row, write_lines
+
+
+def test_seven_planted_problems_are_reported_in_one_run(tmp_path, capsys):
+    (tmp_path / "out").touch()
+    (tmp_path / "corpus.txt").touch()
+    bad = write_lines(tmp_path / "bad.jsonl", row(0), {"dataset": "animals"})
+    few = write_lines(tmp_path / "few.jsonl", row(0))
+    words = ["--rows", str(tmp_path / "none.jsonl"), str(bad), str(few), "--negatives", "2"]
+    words += ["--corpus", str(tmp_path / "absent.jsonl"), str(tmp_path / "corpus.txt")]
+    words += ["--model", str(tmp_path / "no-model"), "--index", str(tmp_path / "no-index")]
+    named = ["none.jsonl", "bad.jsonl, line 2", "absent.jsonl", "corpus.txt", "no-index", "is a file"]
+    named.append("no-model")
+    for check in ([], ["--check-only"]):
+        assert main([*words, "--out", str(tmp_path / "out"), *check]) == 1
+        message = capsys.readouterr().err
+        assert [name for name in named if name not in message] == [] and "7 problems" in message
+
+
+def test_check_only_names_what_would_be_trained_and_writes_nothing(tmp_path, capsys):
+    rows, corpus = files(tmp_path)
+    model, out = tmp_path / "model", tmp_path / "out"
+    model.mkdir()
+    (model / "modules.json").write_text(json.dumps([]))
+    words = ["--rows", str(rows), "--corpus", str(corpus), "--negatives", "2", "--model", str(model)]
+    words += ["--out", str(out), "--check-only"]
+    assert main([*words, "--batch-size", "12"]) == 0
+    assert capsys.readouterr().out.startswith("all checks passed") and not out.exists()
+    assert main([*words, "--batch-size", "13"]) == 1
+    assert "--batch-size 12" in capsys.readouterr().err
