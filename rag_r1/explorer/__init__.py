@@ -1,0 +1,1 @@
+"""`rag-r1 view`: trajectories of runs in a browser."""
