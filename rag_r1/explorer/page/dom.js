@@ -6,7 +6,6 @@ const SVG = "http://www.w3.org/2000/svg";
 // Control characters, zero-width ones without a use in writing, and those that turn the direction of text.
 const INVISIBLE = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff]/g;
 const SURROGATE = /[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]/g;
-const LONGEST = 20000;   // characters that are shown of a text before a button is pressed
 
 export function element(tag, className = "", text = "") {
   const made = document.createElement(tag);
@@ -37,13 +36,13 @@ export function data(tag, className, text) {
   return made;
 }
 
-// A long text, of which the rest is shown by a button. `paint(element, text)` writes it.
-export function longText(className, text, paint = (box, part) => { box.textContent = part; }) {
+// A text of which a button shows what is beyond the first `most` characters. `paint(element, text)` writes it.
+export function longText(className, text, most, paint = (box, part) => { box.textContent = part; }) {
   const whole = visible(text);
   const box = element("div", className);
   box.dir = "auto";
-  paint(box, whole.length > LONGEST ? whole.slice(0, LONGEST) : whole);
-  if (whole.length <= LONGEST) return box;
+  paint(box, whole.slice(0, most));
+  if (whole.length <= most) return box;
   const outer = element("div");
   const more = button(`Show all ${count(whole.length)} characters`, () => {
     paint(box, whole);
@@ -70,7 +69,7 @@ export function link(text, hash, className = "") {
 export function fact(list, name, value) {
   const box = list.appendChild(element("div"));
   box.append(element("dt", "", name));
-  box.append(value instanceof Node ? wrap("dd", value) : data("dd", "", value));
+  box.append(wrap("dd", longText("", value, 300)));
 }
 
 export function wrap(tag, ...children) {

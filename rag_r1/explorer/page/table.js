@@ -5,7 +5,7 @@ import { Rows, get, getPage } from "./api.js";
 import { amount, button, count, counted, data, element, link, percent, verdict, words } from "./dom.js";
 import { Filters } from "./filters.js";
 import { histogram } from "./histogram.js";
-import { failure, notice } from "./notices.js";
+import { failure, notice, skeleton } from "./notices.js";
 import { saveBlob } from "./share.js";
 import { RANGES, changed, current, filters, go, tableQuery, withoutFilters } from "./state.js";
 
@@ -80,6 +80,7 @@ export class TableView {
     this.coming?.stop();
     this.coming = rows;
     this.root.ariaBusy = "true";
+    if (!this.rows) this.instead.replaceChildren(skeleton());
     try {
       const [first, last] = this.#inSight(top);
       await rows.fetch(first, last);

@@ -20,11 +20,7 @@ export function turnList(record, golds, gold) {
   turns.forEach((turn, number) => {
     if (number && turn.row !== turns[number - 1].row) list.append(rewritten(turn, number, removedIn));
     const credit = record.turn_scores?.[number];
-    const box = list.appendChild(turnBox(turn, number, credit));
-    if (removedIn.has(number)) {
-      box.classList.add("removed");
-      box.firstChild.append(element("span", "badge", `taken out of the context in turn ${removedIn.get(number) + 1}`));
-    }
+    const box = list.appendChild(turnBox(turn, number, credit, removedIn.get(number)));
     box.append(generated(turn, golds));
     if (turn.calls?.length || turn.observed_tokens) box.append(observed(turn, number, golds, golden, seen));
     for (const failure of record.failures ?? []) if (failure.turn === number) box.append(failureNote(failure));
@@ -38,8 +34,8 @@ export function failureNote({ kind, detail }) {
   return note;
 }
 
-function turnBox(turn, number, credit) {
-  const box = element("li", "turn");
+function turnBox(turn, number, credit, removedBy) {
+  const box = element("li", `turn${removedBy === undefined ? "" : " removed"}`);
   box.id = `turn-${number + 1}`;
   box.tabIndex = -1;
   const head = box.appendChild(element("div", "turn-head"));
@@ -47,6 +43,7 @@ function turnBox(turn, number, credit) {
   head.append(element("span", "does", ACTIONS[turn.action] ?? words(turn.action)));
   if (turn.status && turn.status !== "ok") head.append(element("span", "badge warn", words(turn.status)));
   if (turn.simulated) head.append(element("span", "badge warn", `wrote ${counted(turn.simulated, "observation")} itself`));
+  if (removedBy !== undefined) head.append(element("span", "badge", `taken out of the context in turn ${removedBy + 1}`));
   const seconds = [["generated", turn.generate_s], ["tools", turn.tool_s]].filter(([, value]) => value > 0);
   head.append(element("span", "time", seconds.map(([name, value]) => `${name} ${amount(value)} s`).join(", ")));
   if (Number.isFinite(credit)) {
@@ -71,7 +68,7 @@ function strip(kind, tokens) {
 function generated(turn, golds) {
   const box = strip("generated", turn.generated_tokens);
   if (Array.isArray(turn.tokens) && turn.tokens.length) box.append(heat(turn.tokens));
-  else if (turn.text) box.append(longText("text", turn.text, (part, text) => tagged(part, text, golds)));
+  else if (turn.text) box.append(longText("text", turn.text, 8000, (part, text) => tagged(part, text, golds)));
   else box.append(element("p", "soft", "Nothing was generated."));
   if (Number.isFinite(turn.state)) box.append(element("p", "soft", `State of the memory: ${amount(turn.state)} nats`));
   return box;
@@ -172,7 +169,7 @@ function passage(one, rank, isGold, golds, longest) {
   const start = summary.appendChild(element("span", "start"));
   start.dir = "auto";
   marked(start, rest.slice(0, 240).split("\n", 1)[0], golds);
-  box.append(longText("text", rest || contents, (part, text) => marked(part, text, golds)));
+  box.append(longText("text", rest || contents, 3000, (part, text) => marked(part, text, golds)));
   box.append(data("p", "id", `id ${one.id}`));
   return box;
 }
