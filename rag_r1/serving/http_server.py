@@ -10,11 +10,12 @@ from collections.abc import Callable, Sequence
 
 import uvicorn
 
+from rag_r1.http_server.idle_timeout import uvicorn_config
+from rag_r1.http_server.listening import server_names, server_url
 from rag_r1.serving.admission import AdmissionQueue
 from rag_r1.serving.agent import open_agent
 from rag_r1.serving.app import create_app
 from rag_r1.serving.arguments import ChatAgentArguments
-from rag_r1.serving.idle_timeout import uvicorn_config
 from rag_r1.serving.launch import LaunchedAgent
 from rag_r1.serving.metrics import ChatMetrics
 from rag_r1.serving.sessions import ChatSessions
@@ -40,9 +41,9 @@ async def serve(
         seats = AdmissionQueue(args.in_flight, args.queue)
         metrics = ChatMetrics(seats)
         chats = ChatSessions(player, seats, metrics, args.name, args.earlier, place.about.golds)
-        app = create_app(chats, place.about, names=_server_names(host), allowed=allowed, token=token)
+        app = create_app(chats, place.about, names=server_names(host), allowed=allowed, token=token)
         config = uvicorn_config(app, stop_s=drain_s + _LAST_MESSAGE_S)
-        server = RunningServer(config, f"http://{_in_url(host)}:{port}", ready, chats, drain_s)
+        server = RunningServer(config, server_url(host, port), ready, chats, drain_s)
         if threading.current_thread() is threading.main_thread():
             # uvicorn stops orderly at a signal, and then raises it once more: that one is ignored.
             for number in (signal.SIGTERM, signal.SIGINT):
@@ -79,12 +80,3 @@ class RunningServer(uvicorn.Server):
             await super().shutdown(sockets)
         finally:
             end.cancel()
-
-
-def _server_names(host: str) -> set[str]:
-    name = socket.gethostname()
-    return {host, name, name.partition(".")[0]}
-
-
-def _in_url(host: str) -> str:
-    return f"[{host}]" if ":" in host else host

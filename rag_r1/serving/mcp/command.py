@@ -160,8 +160,8 @@ async def open_server(args: McpArguments) -> AsyncIterator[Any]:
 async def _serve_http(server: Any, port: int) -> None:
     import uvicorn
 
-    from rag_r1.serving.command import bind_socket
-    from rag_r1.serving.idle_timeout import uvicorn_config
+    from rag_r1.http_server.idle_timeout import uvicorn_config
+    from rag_r1.http_server.listening import bind_socket
     from rag_r1.serving.mcp.server import http_app
 
     app = http_app(server, os.environ.get(TOKEN_VARIABLE, "").strip() or None)

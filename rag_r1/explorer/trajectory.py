@@ -1,0 +1,89 @@
+"""What the API answers about one trajectory: its record, siblings, history, advantage and cause."""
+
+from __future__ import annotations
+
+import math
+import zlib
+from pathlib import Path
+from typing import Any
+
+import duckdb
+
+from rag_r1.evaluation.failure_causes import CAUSES, gold_places
+from rag_r1.explorer.lines import line_at
+from rag_r1.explorer.queries import rows
+from rag_r1.explorer.rows import COLUMNS, json_row
+from rag_r1.io.bounded_json import read_json_line
+
+#: Siblings, and rows of the history, that are listed.
+_MOST = 500
+#: The constant that veRL adds to the deviation of a group (core_algos.py, compute_grpo_outcome_advantage).
+_EPSILON = 1e-6
+
+
+class NotFoundError(LookupError):
+    """There is no such trajectory, or its record has gone; the message says which."""
+
+
+def trajectory(connection: duckdb.DuckDBPyConnection, tid: int) -> dict[str, Any]:
+    """A trajectory with its record, read from its file. Raises NotFoundError."""
+    names = ", ".join(f't."{name}"' for name in COLUMNS)
+    found = connection.execute(
+        f"""SELECT {names}, f.path, t.base, t."offset", t.length
+            FROM trajectories t JOIN files f USING (file_id) WHERE t.tid = ?""",
+        [tid],
+    ).fetchall()
+    if not found:
+        raise NotFoundError(f"there is no trajectory {tid}: its file may have been read anew")
+    *values, path, base, offset, length = found[0]
+    row = json_row(dict(zip(COLUMNS, values, strict=True)))
+    try:
+        record = read_json_line(line_at(Path(path), (base, offset), length))
+        if str(record.get("id", "")).encode("utf-8", "replace").decode() != row["id"]:
+            raise ValueError("it has another record at this place")
+        places = gold_places(record)
+    except (OSError, zlib.error, ValueError, AttributeError, TypeError, RecursionError) as error:
+        raise NotFoundError(f"{path} has changed since it was read ({error}); try again") from error
+    siblings = rows(connection, f'WHERE "group" = ? ORDER BY id, tid LIMIT {_MOST}', [row["group"]])
+    history = rows(
+        connection,
+        f"WHERE run = ? AND question_key = ? ORDER BY step, kind, id, tid LIMIT {_MOST}",
+        [row["run"], row["question_key"]],
+    )
+    group = _group_of([sibling["score"] for sibling in siblings if sibling["score"] is not None])
+    return {
+        "row": row,
+        "record": record,
+        "gold_passages": places,
+        "siblings": siblings,
+        "group": group,
+        "history": history,
+        "advantage": _advantage(row, group),
+        "cause": _cause(row, record, places),
+    }
+
+
+def _group_of(scores: list[float]) -> dict[str, Any]:
+    """Number, mean and sample deviation of a group's scores."""
+    if not scores:
+        return {"n": 0, "mean": None, "std": None}
+    mean = math.fsum(scores) / len(scores)
+    squares = math.fsum((score - mean) ** 2 for score in scores)
+    return {"n": len(scores), "mean": mean, "std": math.sqrt(squares / max(len(scores) - 1, 1))}
+
+
+def _advantage(row: dict[str, Any], group: dict[str, Any]) -> dict[str, Any] | None:
+    """The advantage by GRPO's formula: what the training used, if its estimator is GRPO."""
+    if row["kind"] != "training" or row["score"] is None or group["n"] < 2:
+        return None
+    value = (row["score"] - group["mean"]) / (group["std"] + _EPSILON)
+    return {"value": value, "score": row["score"], **group}
+
+
+def _cause(row: dict[str, Any], record: dict[str, Any], places: list) -> dict[str, Any] | None:
+    if row["cause"] is None:
+        return None
+    calls = [call for turn in record["turns"] for call in turn.get("calls") or ()]
+    queries = [str((call.get("arguments") or {}).get("query", "")) for call in calls]
+    evidence = {"queries": queries[:50], "gold_passages": places[:50]}
+    return {"name": row["cause"], "sentence": CAUSES[row["cause"]], "evidence": evidence}
