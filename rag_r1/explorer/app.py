@@ -29,8 +29,9 @@ from starlette.exceptions import HTTPException
 
 from rag_r1.explorer import queries
 from rag_r1.explorer.charts import charts
+from rag_r1.explorer.export import export_page
 from rag_r1.explorer.filters import MOST_ROWS, FilterError, column, selection_of, whole
-from rag_r1.explorer.page_files import page_files
+from rag_r1.explorer.page import PAGE_FILES
 from rag_r1.explorer.store import Store
 from rag_r1.explorer.trajectory import NotFoundError, trajectory
 from rag_r1.explorer.watcher import Watcher
@@ -95,10 +96,9 @@ def create_app(
     app = FastAPI(title="RAG-R1 explorer", docs_url=None, redoc_url=None, openapi_url=None, lifespan=lifespan)
     _add_api(app, store, watcher)
     _add_error_handlers(app, store)
-    pages = page_files()
-    for address, (content, media_type) in pages.items():
-        app.get(address, include_in_schema=False)(_file(content, media_type))
-    app.add_middleware(RequestGuard, names=names, allowed=allowed, token=token, open_paths=pages)
+    for address, (path, media_type) in PAGE_FILES.items():
+        app.get(address, include_in_schema=False)(_file(path.read_bytes(), media_type))
+    app.add_middleware(RequestGuard, names=names, allowed=allowed, token=token, open_paths=PAGE_FILES)
     return app
 
 
@@ -121,6 +121,16 @@ def _add_api(app: FastAPI, store: Store, watcher: Watcher) -> None:
     async def one(request: Request, name: str) -> Response:
         tid = whole("trajectory", name.removeprefix("t"), 0, _MOST_OFFSET)
         return JSONResponse(await _unless_gone(request, store, lambda base: trajectory(base, tid)))
+
+    @app.get("/api/export", response_model=None)
+    async def export(request: Request) -> Response:
+        items = request.query_params.multi_items()
+        if unknown := [name for name, _ in items if name != "tid"]:
+            raise FilterError(f"there is no parameter {unknown[0][:50]!r}: use tid")
+        tids = list(dict.fromkeys(whole("tid", value, 0, _MOST_OFFSET) for _, value in items))
+        page = await _unless_gone(request, store, lambda base: export_page(base, store.title, tids))
+        headers = {"content-disposition": 'attachment; filename="trajectories.html"'}
+        return Response(page, media_type="text/html; charset=utf-8", headers=headers)
 
     route("overview", "", lambda base, _: queries.overview(base, store))
     route("trajectories", "sort order offset limit", _trajectories, filters=True)

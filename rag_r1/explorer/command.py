@@ -2,6 +2,7 @@
 
     rag-r1 view outputs/rag-r1/grpo
     rag-r1 view evals/before evals/after --port 8200
+    rag-r1 view outputs/rag-r1/grpo --export page.html --select 'right=false&step_min=100'
 
 Runs may be finished or under way: records that are appended are shown within two seconds. What was read is
 kept in a cache (cache.py), so that a second start is fast.
@@ -11,12 +12,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated
+from urllib.parse import parse_qsl
 
 from pydantic import Field
 from pydantic_settings import CliPositionalArg
 
+from rag_r1.io.atomic_files import write_text
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, argument, read_arguments
 from rag_r1.options.declare import Constraint
@@ -31,6 +35,7 @@ filter, ...), a folder with several, or a file of records; finished or under way
 examples:
   rag-r1 view outputs/rag-r1/grpo                       then open http://127.0.0.1:8090
   rag-r1 view evals/before evals/after
+  rag-r1 view evals/after --export failures.html --select 'cause=retrieved_and_misread'
 """
 _EPILOG = """\
 environment: VIEW_TOKEN, if set, is required of browsers as 'Authorization: Bearer'. XDG_CACHE_HOME (default
@@ -51,6 +56,16 @@ class ViewArguments(Arguments):
         "address to listen on; 127.0.0.1: this machine only; 0.0.0.0: the whole network", default="127.0.0.1"
     )
     port: Port = argument("port to listen on; 0: a free one", default=8090)
+    export: Path | None = argument(
+        "write a static page of the selected trajectories (500 at most) to this file, and end",
+        "FILE",
+        default=None,
+    )
+    select: str = argument(
+        "the trajectories of --export, by filters as in the page's address: 'right=false&cause=cut'",
+        "FILTERS",
+        default="",
+    )
     allowed_host: list[str] = argument(
         "further name under which browsers reach this server, such as that of a proxy; may be repeated",
         "NAME",
@@ -67,7 +82,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if missing := [str(path) for path in args.paths if not path.exists()]:
         raise RunError(f"{', '.join(missing)}: there is no such file or folder")
     require("duckdb", "uvicorn", "fastapi")
-    return _serve(args)
+    return _serve(args) if args.export is None else _export(args, args.export)
+
+
+def _export(args: ViewArguments, out: Path) -> int:
+    from rag_r1.explorer.export import export_page, selected
+    from rag_r1.explorer.filters import FilterError, selection_of
+    from rag_r1.explorer.store import Store
+
+    try:
+        selection = selection_of(parse_qsl(args.select, keep_blank_values=True))
+        with closing(Store(args.paths)) as store:
+            store.refresh()
+            with store.cache.connection() as connection:
+                tids = selected(connection, selection)
+                write_text(out, export_page(connection, store.title, tids), private=True)
+    except FilterError as error:
+        raise RunError(f"--select: {error}") from error
+    print(f"{len(tids)} trajectories: {out}")
+    return 0
 
 
 def _serve(args: ViewArguments) -> int:
@@ -91,14 +124,11 @@ def _serve(args: ViewArguments) -> int:
         print(NO_TOKEN.format(host=args.host, variable=TOKEN_VARIABLE), file=sys.stderr, flush=True)
     with bind_socket(args.host, args.port) as listener:
         host, port = listener.getsockname()[:2]
-        store = Store(args.paths)
-        try:
+        with closing(Store(args.paths)) as store:
             app = create_app(store, names=server_names(host), allowed=args.allowed_host, token=token)
             print(f"trajectories at {server_url(host, port)}", flush=True)
             server = uvicorn.Server(uvicorn_config(app, stop_s=_STOP_S, lifespan="on"))
             server.run(sockets=[listener])
-        finally:
-            store.close()
     return 0
 
 

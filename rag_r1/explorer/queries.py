@@ -70,8 +70,13 @@ def overview(connection: Connection, store: Store) -> dict[str, Any]:
     }  # fmt: skip
     kinds = {"VARCHAR": "text", "BOOLEAN": "bool", "VARCHAR[]": "list", "MAP(VARCHAR, DOUBLE)": "map"}
     columns = [{"name": name, "type": kinds.get(kind, "number")} for name, kind in COLUMNS.items()]
-    title = store.sources.common.name
-    return {"version": store.version, "title": title, "runs": runs, "facets": facets, "columns": columns}
+    return {
+        "version": store.version,
+        "title": store.title,
+        "runs": runs,
+        "facets": facets,
+        "columns": columns,
+    }
 
 
 def trajectories(

@@ -90,6 +90,11 @@ class Store:
         with self.cache.connection() as connection:
             return connection.execute(sql, list(parameters)).fetchall()
 
+    @property
+    def title(self) -> str:
+        """The name of the folder that has all paths."""
+        return self.sources.common.name
+
     def files(self) -> list[FileState]:
         """The files that were read."""
         return list(self._files.values())
