@@ -17,6 +17,7 @@ A query runs in a thread; if its client goes away, it is interrupted. Errors are
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
@@ -28,6 +29,7 @@ from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 
 from rag_r1.explorer import queries
+from rag_r1.explorer.cache import BROKEN
 from rag_r1.explorer.charts import charts
 from rag_r1.explorer.export import export_page
 from rag_r1.explorer.filters import MOST_ROWS, FilterError, column, selection_of, whole
@@ -43,6 +45,21 @@ _WORDS = {404: "not_found", 405: "method_not_allowed"}
 #: Most rows that may be left out before a part of them.
 _MOST_OFFSET = 10**9
 Work = Callable[[duckdb.DuckDBPyConnection, "Parameters"], Any]
+
+
+class _JsonResponse(JSONResponse):
+    """JSON in ASCII: a record may have lone surrogates, which UTF-8 cannot say."""
+
+    def render(self, content: Any) -> bytes:
+        return json.dumps(content, allow_nan=False, separators=(",", ":")).encode()
+
+
+class _BrokenCacheError(Exception):
+    """The cache's file is broken. `generation`: of the cache."""
+
+    def __init__(self, generation: int):
+        super().__init__(generation)
+        self.generation = generation
 
 
 class Parameters:
@@ -108,7 +125,7 @@ def _add_api(app: FastAPI, store: Store, watcher: Watcher) -> None:
 
         async def answer(request: Request) -> Response:
             parameters = Parameters(request.query_params.multi_items(), names, filters)
-            return JSONResponse(await _unless_gone(request, store, lambda base: work(base, parameters)))
+            return _JsonResponse(await _unless_gone(request, store, lambda base: work(base, parameters)))
 
         app.get(f"/api/{path}", response_model=None)(answer)
 
@@ -120,7 +137,7 @@ def _add_api(app: FastAPI, store: Store, watcher: Watcher) -> None:
     @app.get("/api/trajectory/{name}", response_model=None)
     async def one(request: Request, name: str) -> Response:
         tid = whole("trajectory", name.removeprefix("t"), 0, _MOST_OFFSET)
-        return JSONResponse(await _unless_gone(request, store, lambda base: trajectory(base, tid)))
+        return _JsonResponse(await _unless_gone(request, store, lambda base: trajectory(base, tid)))
 
     @app.get("/api/export", response_model=None)
     async def export(request: Request) -> Response:
@@ -167,6 +184,7 @@ async def _unless_gone(
     request: Request, store: Store, work: Callable[[duckdb.DuckDBPyConnection], Any]
 ) -> Any:
     """The result of a query in a thread, which is interrupted if the client goes away."""
+    generation = store.cache.generation
     connection = store.cache.connection()
 
     async def disconnected() -> None:
@@ -180,6 +198,8 @@ async def _unless_gone(
         if not working.done():
             connection.interrupt()
         return await working
+    except BROKEN as error:
+        raise _BrokenCacheError(generation) from error
     finally:
         gone.cancel()
         if not working.done():
@@ -216,10 +236,10 @@ def _add_error_handlers(app: FastAPI, store: Store) -> None:
     async def interrupted(_: Request, error: duckdb.InterruptException) -> Response:
         return Response(status_code=499)  # nobody reads it
 
-    @app.exception_handler(duckdb.Error)
-    async def broken(_: Request, error: duckdb.Error) -> JSONResponse:
-        logger.warning("the cache of the explorer is broken and is read anew: %s", error)
-        await asyncio.to_thread(store.rebuild)
+    @app.exception_handler(_BrokenCacheError)
+    async def broken(_: Request, error: _BrokenCacheError) -> JSONResponse:
+        logger.warning("the cache of the explorer is broken and is read anew: %s", error.__cause__)
+        await asyncio.to_thread(store.rebuild, error.generation)
         return answer(503, "rebuilding", "the cache was broken and is read anew", {"Retry-After": "2"})
 
     @app.exception_handler(Exception)

@@ -40,6 +40,10 @@ FILE_COLUMNS = {
 }  # fmt: skip
 
 
+#: Errors of a file that is broken, as against those of a query.
+BROKEN = (duckdb.IOException, duckdb.InternalException, duckdb.FatalException, duckdb.SerializationException)
+
+
 class _BusyError(Exception):
     pass
 
@@ -49,6 +53,7 @@ class Cache:
 
     def __init__(self, paths: Sequence[Path]):
         self._opened = ExitStack()
+        self.generation = 0
         try:
             self.file = self._place(_key(paths))
             try:
@@ -69,6 +74,7 @@ class Cache:
 
     def rebuild(self) -> None:
         """Throw everything away; connections that are open fail from then on."""
+        self.generation += 1
         self._database.close()
         self._discard()
         self._database = _open(self.file)
@@ -87,6 +93,7 @@ class Cache:
         folder = cache_folder()
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            folder.chmod(0o700)
             self._opened.enter_context(hold_lock(folder, _BusyError(), name=f"{key}.lock"))
             return folder / f"{key}.duckdb"
         except (_BusyError, OSError):
@@ -125,13 +132,8 @@ def _open(file: Path) -> duckdb.DuckDBPyConnection:
     )
     try:
         name = str(file).replace("'", "''")
-        mask = os.umask(0o077)
-        try:
-            database.execute(
-                f"ATTACH '{name}' AS cache (ROW_GROUP_SIZE {_ROW_GROUP}, STORAGE_VERSION 'latest')"
-            )
-        finally:
-            os.umask(mask)
+        options = f"ROW_GROUP_SIZE {_ROW_GROUP}, STORAGE_VERSION 'latest'"
+        database.execute(f"ATTACH '{name}' AS cache ({options})")
         database.execute("SET enable_external_access = false")
         database.execute("SET lock_configuration = true")
         database.execute("USE cache")

@@ -23,7 +23,7 @@ _MOST_FACETS = 200
 #: Characters of question and answer in a row of a list.
 _SHORT = 300
 _BINS = 30
-_NUMBERS = ("BIGINT", "INTEGER", "DOUBLE")
+_NUMBERS = ("BIGINT", "DOUBLE")
 ROW = ", ".join(f'"{name}"' for name in COLUMNS)
 
 

@@ -23,7 +23,7 @@ COLUMNS = {
     "tid": "BIGINT", "id": "VARCHAR", "run": "VARCHAR", "kind": "VARCHAR", "step": "BIGINT",
     "split": "VARCHAR", "source": "VARCHAR", "question": "VARCHAR", "answer": "VARCHAR",
     "golds": "VARCHAR[]", "right": "BOOLEAN", "score": "DOUBLE", "status": "VARCHAR", "masked": "BOOLEAN",
-    "turns": "INTEGER", "searches": "INTEGER", "repeated": "INTEGER", "tool_failures": "INTEGER",
+    "turns": "BIGINT", "searches": "BIGINT", "repeated": "BIGINT", "tool_failures": "BIGINT",
     "prompt_tokens": "BIGINT", "generated_tokens": "BIGINT", "observed_tokens": "BIGINT",
     "seconds": "DOUBLE", "question_key": "VARCHAR", "group": "VARCHAR", "cause": "VARCHAR",
     "checkpoint": "VARCHAR", "reward_terms": "MAP(VARCHAR, DOUBLE)",

@@ -61,7 +61,8 @@ class Sources:
 
     def _name(self, folder: Path) -> str:
         if folder.is_relative_to(self.common) and folder != self.common:
-            return folder.relative_to(self.common).as_posix()
+            name = folder.relative_to(self.common).as_posix()
+            return f"./{name}" if name == self.common.name else name
         return folder.name
 
     def _below(self, path: Path) -> Iterator[Path]:
@@ -75,6 +76,8 @@ class Sources:
             for name in names:
                 file = Path(root, name)
                 is_journal = file.parts[-2:] == JOURNAL
+                if not str(file).isprintable():
+                    continue  # such as bytes that are no text
                 if is_journal or (name.endswith(_ENDINGS) and self._is_record_file(file)):
                     yield file
 

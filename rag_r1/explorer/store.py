@@ -32,7 +32,7 @@ from rag_r1.io.bounded_json import read_json_line
 _BATCH_ROWS, _BATCH_BYTES = 2048, 48 << 20
 _GROWING_S = 60.0
 _ARROW = {
-    "BIGINT": pa.int64(), "INTEGER": pa.int32(), "DOUBLE": pa.float64(), "BOOLEAN": pa.bool_(),
+    "BIGINT": pa.int64(), "DOUBLE": pa.float64(), "BOOLEAN": pa.bool_(),
     "VARCHAR": pa.string(), "VARCHAR[]": pa.list_(pa.string()),
     "MAP(VARCHAR, DOUBLE)": pa.map_(pa.string(), pa.float64()),
 }  # fmt: skip
@@ -104,11 +104,12 @@ class Store:
         newest = max((state.mtime_ns for state in self.files() if state.run == run), default=0)
         return time.time() - newest / 1e9 < _GROWING_S
 
-    def rebuild(self) -> None:
-        """Throw the cache away and read everything anew with the next `refresh`."""
+    def rebuild(self, generation: int) -> None:
+        """Throw the cache of this generation away; the next `refresh` reads everything anew."""
         with self._lock:
-            self.cache.rebuild()
-            self._load()
+            if self.cache.generation == generation:
+                self.cache.rebuild()
+                self._load()
 
     def refresh(self, stop: threading.Event | None = None) -> bool:
         """Read what has changed; returns whether anything has. `stop`: when it is set, ends after a batch."""

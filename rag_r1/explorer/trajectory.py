@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import zlib
 from pathlib import Path
@@ -44,6 +45,7 @@ def trajectory(connection: duckdb.DuckDBPyConnection, tid: int) -> dict[str, Any
         places = gold_places(record)
     except (OSError, zlib.error, ValueError, AttributeError, TypeError, RecursionError) as error:
         raise NotFoundError(f"{path} has changed since it was read ({error}); try again") from error
+    record = _without_nan(record)
     siblings = rows(connection, f'WHERE "group" = ? ORDER BY id, tid LIMIT {_MOST}', [row["group"]])
     history = rows(
         connection,
@@ -61,6 +63,15 @@ def trajectory(connection: duckdb.DuckDBPyConnection, tid: int) -> dict[str, Any
         "advantage": _advantage(row, group),
         "cause": _cause(row, record, places),
     }
+
+
+def _without_nan(record: Any) -> Any:
+    """The record with null for NaN and infinities, which JSON does not have and Python writes."""
+    try:
+        json.dumps(record, allow_nan=False)
+        return record
+    except ValueError:
+        return json.loads(json.dumps(record), parse_constant=lambda name: None)
 
 
 def _group_of(scores: list[float]) -> dict[str, Any]:

@@ -6,8 +6,7 @@ import logging
 import threading
 import time
 
-import duckdb
-
+from rag_r1.explorer.cache import BROKEN
 from rag_r1.explorer.store import Store
 
 logger = logging.getLogger(__name__)
@@ -28,14 +27,16 @@ class Watcher(threading.Thread):
         """The thread's work."""
         while not self._stopped.is_set():
             begun, has_read = time.monotonic(), False
+            generation = self._store.cache.generation
             try:
                 has_read = self._store.refresh(self._stopped)
                 self.problem = None
-            except duckdb.Error as error:
+            except BROKEN as error:
                 logger.warning("the cache of the explorer is broken and is read anew: %s", error)
-                self._store.rebuild()
-            except OSError as error:
-                self.problem = str(error)
+                self._store.rebuild(generation)
+            except Exception as error:  # the thread goes on: what is there can be looked at
+                logger.error("the records cannot be read", exc_info=error)
+                self.problem = f"the records cannot be read: {error}"
             took = 0.0 if has_read else time.monotonic() - begun
             self._stopped.wait(min(max(_PAUSE_S, 10 * took), _MOST_PAUSE_S))
 
