@@ -113,6 +113,7 @@ def _serve(args: ViewArguments) -> int:
     from rag_r1.http_server.listening import (
         NO_TOKEN,
         bind_socket,
+        ignore_signals,
         is_loopback,
         server_names,
         server_url,
@@ -128,6 +129,7 @@ def _serve(args: ViewArguments) -> int:
             app = create_app(store, names=server_names(host), allowed=args.allowed_host, token=token)
             print(f"trajectories at {server_url(host, port)}", flush=True)
             server = uvicorn.Server(uvicorn_config(app, stop_s=_STOP_S, lifespan="on"))
+            ignore_signals()
             server.run(sockets=[listener])
     return 0
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import signal
 import socket
+import threading
 
 from rag_r1.runs.errors import RunError
 
@@ -46,6 +48,14 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+def ignore_signals() -> None:
+    """For a server that uvicorn runs from here on: it stops orderly at a signal, and then raises it once
+    more, which is ignored."""
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_IGN)
 
 
 def server_names(host: str) -> set[str]:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 import socket
-import threading
 from collections.abc import Callable, Sequence
 
 import uvicorn
 
 from rag_r1.http_server.idle_timeout import uvicorn_config
-from rag_r1.http_server.listening import server_names, server_url
+from rag_r1.http_server.listening import ignore_signals, server_names, server_url
 from rag_r1.serving.admission import AdmissionQueue
 from rag_r1.serving.agent import open_agent
 from rag_r1.serving.app import create_app
@@ -44,10 +42,7 @@ async def serve(
         app = create_app(chats, place.about, names=server_names(host), allowed=allowed, token=token)
         config = uvicorn_config(app, stop_s=drain_s + _LAST_MESSAGE_S)
         server = RunningServer(config, server_url(host, port), ready, chats, drain_s)
-        if threading.current_thread() is threading.main_thread():
-            # uvicorn stops orderly at a signal, and then raises it once more: that one is ignored.
-            for number in (signal.SIGTERM, signal.SIGINT):
-                signal.signal(number, signal.SIG_IGN)
+        ignore_signals()
         await server.serve(sockets=[listener])
 
 
