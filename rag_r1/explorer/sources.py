@@ -22,7 +22,7 @@ KINDS = ("training", "validation", "evaluation", "traces", "filter", "retriever"
 JOURNAL = ("journal", "records.ndjson")
 _ENDINGS = (".jsonl", ".jsonl.gz")
 #: Folders without records, by name, and the most levels below a path.
-_NOT_ENTERED = frozenset({"checkpoints", "hydra", "index", "huggingface", "node_modules", "__pycache__"})
+NOT_ENTERED = frozenset({"checkpoints", "hydra", "index", "huggingface", "node_modules", "__pycache__"})
 _MOST_LEVELS = 12
 _COMMANDS = {"eval": "evaluation", "traces": "traces", "filter": "filter", "serve": "chat", "chat": "chat"}
 
@@ -71,7 +71,7 @@ class Sources:
             return
         for root, folders, names in os.walk(path):
             level = len(Path(root).relative_to(path).parts)
-            hidden = _NOT_ENTERED if level < _MOST_LEVELS else frozenset(folders)
+            hidden = NOT_ENTERED if level < _MOST_LEVELS else frozenset(folders)
             folders[:] = [name for name in folders if name not in hidden and not name.startswith(".")]
             for name in names:
                 file = Path(root, name)
