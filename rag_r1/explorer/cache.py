@@ -5,8 +5,9 @@ time. One process at a time has it; a second `view` of the same paths has a priv
 and so has one that cannot write there. A file that is broken, or of another version, is thrown away:
 everything in it can be read again.
 
-DuckDB itself may open nothing else (`enable_external_access`), nor install or load extensions. The row groups
-are small, because a row has the whole text of a trajectory and threads share the work by row groups.
+DuckDB itself may open nothing else (`enable_external_access`), nor install or load extensions. The searched
+text of a trajectory stands in a table of its own, in parts (rows.py), since DuckDB unpacks 2,048 rows at a
+time for each thread; row groups are small, because threads share the work by row groups.
 """
 
 from __future__ import annotations
@@ -25,14 +26,11 @@ from rag_r1.explorer.rows import COLUMNS
 from rag_r1.runs.lock import hold_lock
 
 #: Raised with every change of the rules by which rows are made.
-_FORMAT = 1
+_FORMAT = 2
 _MEMORY = "256MB"
 _ROW_GROUP = 2048
-#: Places of lines (lines.py) and the searched text, beside the columns.
-_HIDDEN = {
-    "file_id": "INTEGER", "base": "BIGINT", "offset": "BIGINT", "length": "BIGINT",
-    "text": "VARCHAR USING COMPRESSION zstd",
-}  # fmt: skip
+#: The places of records (lines.py), beside the columns.
+PLACES = ("file_id", "base", "offset", "length")
 FILE_COLUMNS = {
     "file_id": "INTEGER PRIMARY KEY", "path": "VARCHAR", "run": "VARCHAR", "folder": "VARCHAR",
     "kind": "VARCHAR", "inode": "BIGINT", "size": "BIGINT", "mtime_ns": "BIGINT", "head": "BLOB",
@@ -145,16 +143,20 @@ def _open(file: Path) -> duckdb.DuckDBPyConnection:
 
 
 def _check_or_make(database: duckdb.DuckDBPyConnection) -> None:
-    columns = {**COLUMNS, **_HIDDEN}
-    wanted = f"{_FORMAT} {duckdb.__version__} {columns} {FILE_COLUMNS}"
-    tables = {name for (name,) in database.execute("SELECT table_name FROM duckdb_tables()").fetchall()}
-    if not tables:
-        for table, fields in (("files", FILE_COLUMNS), ("trajectories", columns)):
+    tables = {
+        "files": FILE_COLUMNS,
+        "trajectories": {**COLUMNS, **dict.fromkeys(PLACES, "BIGINT")},
+        "texts": {"tid": "BIGINT", "part": "VARCHAR USING COMPRESSION zstd"},
+    }
+    wanted = f"{_FORMAT} {duckdb.__version__} {tables}"
+    found = {name for (name,) in database.execute("SELECT table_name FROM duckdb_tables()").fetchall()}
+    if not found:
+        for table, fields in tables.items():
             declared = ", ".join(f'"{name}" {kind}' for name, kind in fields.items())
             database.execute(f"CREATE TABLE {table} ({declared})")
         database.execute("CREATE TABLE format AS SELECT ? AS text", [wanted])
         return
-    found = database.execute("SELECT text FROM format").fetchall()
-    if tables != {"files", "trajectories", "format"} or found != [(wanted,)]:
+    is_ours = found == {*tables, "format"}
+    if not is_ours or database.execute("SELECT text FROM format").fetchall() != [(wanted,)]:
         raise duckdb.InvalidInputException("a cache of another version")
-    database.execute("SELECT sum(hash(columns(* EXCLUDE text))) FROM trajectories").fetchall()  # readable?
+    database.execute("SELECT sum(hash(columns(*))) FROM trajectories").fetchall()  # readable?

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from rag_r1.explorer.rows import COLUMNS
+from rag_r1.explorer.rows import COLUMNS, LONGEST_TEXT
 
 #: Filters for equal texts; `none` finds rows without a cause.
 CHOICES = ("run", "kind", "split", "source", "status", "cause", "id", "question_key", "group")
@@ -28,8 +28,8 @@ NAMES = frozenset(
     {*CHOICES, "right", "masked", "text", *(f"{name}_{end}" for name in RANGES for end in ("min", "max"))}
 )
 MOST_ROWS = 500
-#: Longest text that is searched for, and most values of a filter.
-_LONGEST_TEXT, _MOST_VALUES = 1000, 200
+#: Most values of a filter.
+_MOST_VALUES = 200
 
 
 class FilterError(ValueError):
@@ -42,11 +42,10 @@ class Selection:
 
     where: str = "true"
     values: tuple[Any, ...] = ()
-    has_text: bool = False
 
     def also(self, where: str, *values: Any) -> Selection:
         """The selection with another condition."""
-        return Selection(f"{self.where} AND {where}", (*self.values, *values), self.has_text)
+        return Selection(f"{self.where} AND {where}", (*self.values, *values))
 
 
 def selection_of(items: Iterable[tuple[str, str]]) -> Selection:
@@ -76,10 +75,10 @@ def _with_filter(selection: Selection, name: str, values: list[str]) -> Selectio
         return selection.also("list_contains(?, masked)", [_choice(name, value, _BOOL) for value in values])
     if name == "text":
         texts = [_well_formed(value).lower() for value in values]
-        if any(len(text) > _LONGEST_TEXT for text in texts):
-            raise FilterError(f"text: at most {_LONGEST_TEXT} characters")
-        found = selection.also(f"({' OR '.join('contains(text, ?)' for _ in texts)})", *texts)
-        return Selection(found.where, found.values, has_text=True)
+        if any(len(text) > LONGEST_TEXT for text in texts):
+            raise FilterError(f"text: at most {LONGEST_TEXT} characters")
+        parts = " OR ".join("contains(part, ?)" for _ in texts)
+        return selection.also(f"tid IN (SELECT tid FROM texts WHERE {parts})", *texts)
     column, _, end = name.rpartition("_")
     if len(values) > 1:
         raise FilterError(f"{name}: only once")

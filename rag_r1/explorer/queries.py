@@ -83,18 +83,17 @@ def trajectories(
     connection: Connection, selection: Selection, sort: str, descending: bool, offset: int, limit: int
 ) -> dict[str, Any]:
     """A part of the rows of a selection, sorted by a column, and counts of all of them."""
-    order = f'ORDER BY "{sort}" {"DESC" if descending else "ASC"} NULLS LAST, tid'
-    total, right, wrong = connection.execute(
-        f"""SELECT count(*), count(*) FILTER ("right"), count(*) FILTER (NOT "right")
-            FROM trajectories WHERE {selection.where}""",
-        list(selection.values),
-    ).fetchall()[0]
-    # The rows themselves are looked up by their number, so that sorting does not move them.
-    chosen = connection.execute(
-        f"SELECT tid FROM trajectories WHERE {selection.where} {order} LIMIT ? OFFSET ?",
+    order = f'"{sort}" {"DESC" if descending else "ASC"} NULLS LAST, tid'
+    # One look at the rows, since a search for text is slow; and of the chosen ones only, all columns.
+    total, right, wrong, chosen = connection.execute(
+        f"""WITH found AS MATERIALIZED (
+                SELECT tid, "right", "{sort}" FROM trajectories WHERE {selection.where}),
+            chosen AS (SELECT tid FROM found ORDER BY {order} LIMIT ? OFFSET ?)
+            SELECT count(*), count(*) FILTER ("right"), count(*) FILTER (NOT "right"),
+            (SELECT list(tid) FROM chosen) FROM found""",
         [*selection.values, limit, offset],
-    ).fetchall()
-    found = rows(connection, f"WHERE list_contains(?, tid) {order}", [[tid for (tid,) in chosen]])
+    ).fetchall()[0]
+    found = rows(connection, f"WHERE list_contains(?, tid) ORDER BY {order}", [chosen or []])
     return {"total": total, "right": right, "wrong": wrong, "unjudged": total - right - wrong, "rows": found}
 
 
@@ -163,7 +162,7 @@ def compare(
     names, values = [], []
     for run, step in (a, b):
         where, parameters = _compared(connection, run, step)
-        names.append(f"SELECT DISTINCT ON (question_key) * EXCLUDE text FROM trajectories WHERE {where} "
+        names.append(f"SELECT DISTINCT ON (question_key) * FROM trajectories WHERE {where} "
                      "ORDER BY question_key, id, tid")  # fmt: skip
         values += parameters
     joined = f"""SELECT a.tid AS a_tid, b.tid AS b_tid, a."right" IS TRUE AS a_right,

@@ -28,13 +28,15 @@ COLUMNS = {
     "seconds": "DOUBLE", "question_key": "VARCHAR", "group": "VARCHAR", "cause": "VARCHAR",
     "checkpoint": "VARCHAR", "reward_terms": "MAP(VARCHAR, DOUBLE)",
 }  # fmt: skip
+#: Longest text that is searched for, and characters of a part of the searched text without the overlap.
+LONGEST_TEXT, PART = 500, 8000
 #: The largest whole number that the table takes.
 _LARGEST = 1 << 53
 
 
 def row_of(record: Any, run: str, kind: str | None) -> dict[str, Any]:
-    """The row of a record, and its searched `text`; without `tid`. `kind`: that of the run, None: by the
-    record. Raises RecordError for what is no trajectory record."""
+    """The row of a record, and the `parts` of its searched text; without `tid`. `kind`: that of the run, None:
+    by the record. Raises RecordError for what is no trajectory record."""
     try:
         return _row(record, run, kind)
     except (TypeError, AttributeError, KeyError, ValueError, OverflowError) as error:
@@ -85,8 +87,13 @@ def _row(record: Any, run: str, kind: str | None) -> dict[str, Any]:
         "cause": cause_of(record),
         "checkpoint": _text(record.get("checkpoint")) or None,
         "reward_terms": {well_formed(name): value for name, value in rewards.items() if value is not None},
-        "text": well_formed("\n".join(text).lower()),
+        "parts": text_parts(well_formed("\n".join(text).lower())),
     }
+
+
+def text_parts(text: str) -> list[str]:
+    """A text in parts of PART characters, which overlap by the longest text that can be searched for."""
+    return [text[at : at + PART + LONGEST_TEXT] for at in range(0, max(len(text), 1), PART)]
 
 
 def _text(value: Any) -> str:

@@ -21,7 +21,7 @@ from typing import Any
 import pyarrow as pa
 
 from rag_r1.agent.records import RecordError
-from rag_r1.explorer.cache import FILE_COLUMNS, Cache
+from rag_r1.explorer.cache import FILE_COLUMNS, PLACES, Cache
 from rag_r1.explorer.file_state import FileState, head_of, is_other
 from rag_r1.explorer.lines import whole_lines
 from rag_r1.explorer.rows import COLUMNS, row_of
@@ -29,19 +29,17 @@ from rag_r1.explorer.sources import RecordFile, Sources
 from rag_r1.io.bounded_json import read_json_line
 
 #: Rows, and bytes of lines, that are written at once.
-_BATCH_ROWS, _BATCH_BYTES = 2048, 48 << 20
+_BATCH_ROWS, _BATCH_BYTES = 2048, 16 << 20
 _GROWING_S = 60.0
 _ARROW = {
     "BIGINT": pa.int64(), "DOUBLE": pa.float64(), "BOOLEAN": pa.bool_(),
     "VARCHAR": pa.string(), "VARCHAR[]": pa.list_(pa.string()),
     "MAP(VARCHAR, DOUBLE)": pa.map_(pa.string(), pa.float64()),
 }  # fmt: skip
-_PLACES = ("file_id", "base", "offset", "length")
 _SCHEMA = pa.schema(
     [
         *((name, _ARROW[kind]) for name, kind in COLUMNS.items()),
-        *((name, pa.int64()) for name in _PLACES),
-        ("text", pa.string()),
+        *((name, pa.int64()) for name in PLACES),
     ]
 )
 
@@ -55,6 +53,9 @@ _REMOVE_REPEATED = """
             FROM trajectories
             WHERE id <> '' AND id IN (SELECT id FROM trajectories WHERE tid >= ?))
         WHERE place > 1)"""
+
+
+_REMOVE_TEXTS = "DELETE FROM texts WHERE tid NOT IN (SELECT tid FROM trajectories)"
 
 
 @dataclass
@@ -149,6 +150,7 @@ class Store:
             with self.cache.connection() as connection:
                 connection.begin()
                 connection.execute("DELETE FROM trajectories WHERE file_id IN (SELECT unnest(?))", [ids])
+                connection.execute(_REMOVE_TEXTS)
                 connection.execute("DELETE FROM files WHERE file_id IN (SELECT unnest(?))", [ids])
                 connection.commit()
             for state in outdated:
@@ -219,16 +221,22 @@ class Store:
             yield rows, [replace(state) for state in states.values()]
 
     def _write(self, rows: list[dict[str, Any]], states: Sequence[FileState]) -> None:
-        batch = pa.Table.from_pylist(rows, schema=_SCHEMA) if rows else None
+        texts = [(row["tid"], part) for row in rows for part in row.pop("parts")]
         names = ", ".join(f'"{name}"' for name in FILE_COLUMNS)
         marks = ", ".join("?" for _ in FILE_COLUMNS)
         with self.cache.connection() as connection:
             connection.begin()
-            if batch is not None:
-                connection.register("batch", batch)
-                connection.execute("INSERT INTO trajectories BY NAME SELECT * FROM batch")
-                connection.unregister("batch")
-                connection.execute(_REMOVE_REPEATED, [rows[0]["tid"]])
+            if rows:
+                tids, parts = map(pa.array, zip(*texts, strict=True))
+                for table, batch in (
+                    ("trajectories", pa.Table.from_pylist(rows, schema=_SCHEMA)),
+                    ("texts", pa.table({"tid": tids, "part": parts})),
+                ):
+                    connection.register("batch", batch)
+                    connection.execute(f"INSERT INTO {table} BY NAME SELECT * FROM batch")
+                    connection.unregister("batch")
+                if connection.execute(_REMOVE_REPEATED, [rows[0]["tid"]]).fetchall() != [(0,)]:
+                    connection.execute(_REMOVE_TEXTS)
             for state in states:
                 values = [getattr(state, name) for name in FILE_COLUMNS]
                 connection.execute(f"INSERT OR REPLACE INTO files ({names}) VALUES ({marks})", values)

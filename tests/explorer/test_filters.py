@@ -93,7 +93,7 @@ def holds(row: dict[str, Any], name: str, values: list[str]) -> bool:
     if name in ("right", "masked"):
         return {True: "true", False: "false", None: "none"}[row[name]] in values
     if name == "text":
-        return any(value.lower() in row["text"] for value in values)
+        return any(value.lower() in row["parts"][0] for value in values)
     value, limit = row[RANGES[name.rpartition("_")[0]]], float(values[0])
     return value is not None and (value >= limit if name.endswith("_min") else value <= limit)
 
@@ -212,3 +212,13 @@ def test_the_example_of_this_module_has_every_kind_of_value(tmp_path: Path):
     assert {row["right"] for row in ROWS} == {True, False, None}
     assert {row["masked"] for row in ROWS} == {True, False} and len({row["cause"] for row in ROWS}) > 3
     assert all(math.isfinite(row["seconds"]) for row in ROWS)
+
+
+def test_a_text_is_found_wherever_the_parts_of_a_long_one_are_cut(read, tmp_path):
+    words = " ".join(f"word{i:05d}" for i in range(4000))
+    write(tmp_path / "long.jsonl", [record("long", question=words, turns=[]), record("short")])
+    with read(tmp_path).cache.connection() as connection:
+        for begin in range(0, len(words) - 500, 1999):
+            selection = selection_of([("text", words[begin : begin + 500])])
+            found = queries.trajectories(connection, selection, "tid", False, 0, 10)
+            assert [row["id"] for row in found["rows"]] == ["long"]

@@ -229,7 +229,7 @@ def test_a_cache_whose_pages_are_broken_is_read_anew(tmp_path, cache_home):
         for _ in range(3):
             try:
                 store.refresh()
-                found = store.query("SELECT count(*), min(length(text)) > 500 FROM trajectories")
+                found = store.query("SELECT count(*), min(length(part)) > 500 FROM texts")
                 break
             except BROKEN:
                 store.rebuild(store.cache.generation)
