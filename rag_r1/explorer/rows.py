@@ -35,8 +35,8 @@ _LARGEST = 1 << 53
 
 
 def row_of(record: Any, run: str, kind: str | None) -> dict[str, Any]:
-    """The row of a record, and the `parts` of its searched text; without `tid`. `kind`: that of the run, None:
-    by the record. Raises RecordError for what is no trajectory record."""
+    """The row of a record, and the `parts` of its searched text; without `tid`. `kind`: that of the run; if
+    it is None, the record tells. Raises RecordError for what is no trajectory record."""
     try:
         return _row(record, run, kind)
     except (TypeError, AttributeError, KeyError, ValueError, OverflowError) as error:
