@@ -27,8 +27,8 @@ from rag_r1.runs.lock import hold_lock
 
 #: Raised with every change of the rules by which rows are made.
 _FORMAT = 2
-_MEMORY = "256MB"
-_ROW_GROUP = 2048
+_MEMORY, _CHECKPOINT = "256MB", "64MB"
+_ROW_GROUP = 4096
 #: The places of records (lines.py), beside the columns.
 PLACES = ("file_id", "base", "offset", "length")
 FILE_COLUMNS = {
@@ -124,6 +124,7 @@ def _open(file: Path) -> duckdb.DuckDBPyConnection:
             "autoinstall_known_extensions": "false",
             "autoload_known_extensions": "false",
             "memory_limit": _MEMORY,
+            "checkpoint_threshold": _CHECKPOINT,
             "threads": str(max(1, min(4, os.cpu_count() or 1))),
             "temp_directory": str(file.with_name(f"{file.name}.tmp")),
         },
