@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from rag_r1.evaluation.eval_arguments import EvalArguments
-from rag_r1.explorer.run_facts import RunFacts, runs_below
-from rag_r1.explorer.runs_command import age, main
+from rag_r1.explorer.runs.command import age, main
+from rag_r1.explorer.runs.facts import RunFacts, runs_below
 from rag_r1.options.settings_file import recorded_settings
 from rag_r1.runs.folder import RunFolder
 from tests.explorer.made_records import record, training, write

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pydantic_settings import CliPositionalArg
 
-from rag_r1.explorer.run_facts import RunFacts, runs_below
+from rag_r1.explorer.runs.facts import RunFacts, runs_below
 from rag_r1.io.terminal_text import terminal_text
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, argument, read_arguments
