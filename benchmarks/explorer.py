@@ -23,6 +23,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -75,11 +76,11 @@ def write_training(run: Path, records: int) -> dict[str, float]:
     """Write the records of a training; returns their number and megabytes."""
     draw = random.Random(0)
     words = ["".join(draw.choices(_SYLLABLES, k=draw.randint(1, 4))) for _ in range(_VOCABULARY)]
-    weights = [1 / (rank + 3) for rank in range(_VOCABULARY)]
+    weights = list(accumulate(1 / (rank + 3) for rank in range(_VOCABULARY)))
     common = ["the", "of", "in", "and", "was", "a"]
     passages = []
     for number in range(_PASSAGES):
-        text = draw.choices(words, weights, k=_WORDS)
+        text = draw.choices(words, cum_weights=weights, k=_WORDS)
         text[::4] = draw.choices(common, k=len(text[::4]))
         title = f"{words[number % _VOCABULARY].title()} {words[-1 - number % 977].title()}"
         passages.append(Document(str(number), f'"{title}"\n{" ".join(text).capitalize()}.', draw.random()))
