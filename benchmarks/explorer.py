@@ -3,11 +3,12 @@
     python benchmarks/explorer.py --work /tmp/explorer                # 100,000 trajectories, 1.8 GB
     python benchmarks/explorer.py --work /tmp/explorer --records 2000
 
-Writes the records of an invented training of GRPO (groups of five, several searches with five passages each,
-about 18 kB a record), and starts the command as a user does, twice: without a cache, and with one. Measured
-over HTTP, by the clock: reading, the first page, filters by columns, free text, a query that is given up, and
-how soon an appended record is seen; and the largest memory of the process. Prints JSON; removes what it wrote
-unless --keep.
+Writes the records of an invented training of GRPO (groups of five, several searches with five passages each
+of the thirty that the search finds for a question, about 18 kB a record), and starts the command as a user
+does, twice: without a cache, and with one. Measured over HTTP, by the clock and in processor time of the
+server: reading, the first page, filters by columns, free text, a query that is given up, and how soon an
+appended record is seen; and the largest memory of the process. Prints JSON; removes what it wrote unless
+--keep.
 """
 
 from __future__ import annotations
@@ -38,6 +39,8 @@ from rag_r1.protocols import Document  # noqa: E402
 
 _GROUP, _STEP = 5, 500
 _PASSAGES, _WORDS, _VOCABULARY = 20_000, 120, 30_000
+#: Passages that are found for a question, no other question has them.
+_FOUND = 30
 _SYLLABLES = "ba be bo da del en fa gar hal in ka lo mar mi na or pe qua ra ser ti tor ul va wen za".split()
 #: What the page asks for when it opens.
 _FIRST_PAGE = ("overview", "trajectories?limit=100", "histogram?column=score", "histogram?column=step")
@@ -87,8 +90,10 @@ def write_training(run: Path, records: int) -> dict[str, float]:
     dump = TrajectoryDump(str(run / "trajectories"))
     for number in range(records):
         step, question = number // _STEP + 1, number // _GROUP
-        record = _trajectory(draw, number, question, passages)
-        gold = passages[question % _PASSAGES].title.strip('"')
+        if number % _GROUP == 0:
+            found = [_turned(draw.choice(passages), question, place) for place in range(_FOUND)]
+        record = _trajectory(draw, number, question, found)
+        gold = found[0].title.strip('"')
         dump.write(
             record, step=step, split="train", data_source=("nq", "hotpotqa")[question % 2], golds=[gold]
         )
@@ -96,13 +101,21 @@ def write_training(run: Path, records: int) -> dict[str, float]:
     return {"records": records, "megabytes": round(size / 1e6, 1)}
 
 
+def _turned(passage: Document, question: int, place: int) -> Document:
+    """Another passage of the same words."""
+    words = passage.text.split()
+    cut = (question * 7 + place) % len(words)
+    text = f"{passage.title}\n{' '.join([*words[cut:], f'({question}.{place})', *words[:cut]])}"
+    return Document(f"{passage.id}-{question}-{place}", text, passage.score)
+
+
 def _trajectory(draw: random.Random, number: int, question: int, passages: list[Document]) -> Trajectory:
-    gold = passages[question % _PASSAGES].title.strip('"')
+    gold = passages[0].title.strip('"')
     turns, found = [], draw.random() < 0.6
     for place in range(draw.randint(2, 5)):
         shown = draw.choices(passages, k=5)
         if found and place == 1:
-            shown[2] = passages[question % _PASSAGES]
+            shown[2] = passages[0]
         query = f"{gold} {draw.choice(passages).title}"
         thought = draw.choice(passages).text[:400]
         text = f"<think> {thought} </think>\n<search> {query} </search>"
@@ -133,23 +146,23 @@ def measure(work: Path, run: Path, written: dict[str, float], rounds: int) -> di
     with view(work, run) as (client, process, begun):
         _wait(lambda: _get(client, "trajectories?limit=0")["total"] == written["records"], 1800)
         build_s, build_memory = time.perf_counter() - begun, _peak_mb(process)
+        build_processor_s = _processor_s(process)
     with view(work, run) as (client, process, begun):
         for path in _FIRST_PAGE:
             _get(client, path)
-        started_s = time.perf_counter() - begun
+        started_s, started_processor_s = time.perf_counter() - begun, _processor_s(process)
         result = {
             **written,
             "cache_megabytes": round(sum(f.stat().st_size for f in work.rglob("*.duckdb")) / 1e6, 1),
             "build_s": round(build_s, 1),
+            "build_processor_s": round(build_processor_s, 1),
             "build_megabytes_per_s": round(written["megabytes"] / build_s, 1),
             "build_peak_memory_mb": build_memory,
             "first_page_with_start_s": round(started_s, 2),
+            "first_page_with_start_processor_s": round(started_processor_s, 2),
             "first_page_s": _seconds(rounds, lambda: [_get(client, path) for path in _FIRST_PAGE]),
             "filters_s": {path: _seconds(rounds, lambda p=path: _get(client, p)) for path in FILTERS},
-            "text_s": {
-                text: _seconds(rounds, lambda t=text: _get(client, f"trajectories?{urlencode({'text': t})}"))
-                for text in TEXTS
-            },
+            "text_s": {text: _text(client, process, text, rounds) for text in TEXTS},
             "trajectory_s": _seconds(rounds, lambda: _get(client, "trajectory/5000")),
             "answer_after_giving_up_s": round(_give_up(client), 2),
             "appended_seen_s": [round(_append(client, run, i), 2) for i in range(rounds)],
@@ -191,6 +204,13 @@ def _seconds(rounds: int, work: Any) -> dict[str, float]:
     return {"median": round(statistics.median(times), 3), "most": round(max(times), 3)}
 
 
+def _text(client: httpx.Client, process: subprocess.Popen, text: str, rounds: int) -> dict[str, float]:
+    before = _processor_s(process)
+    path = f"trajectories?{urlencode({'text': text})}"
+    times = _seconds(rounds, lambda: _get(client, path))
+    return {**times, "processor": round((_processor_s(process) - before) / rounds, 2)}
+
+
 def _give_up(client: httpx.Client) -> float:
     """Seconds of a filter right after searches for text that were given up."""
     for number in range(4):
@@ -221,6 +241,12 @@ def _wait(holds: Any, seconds: float) -> None:
         if time.perf_counter() > end:
             raise TimeoutError("it took too long")
         time.sleep(0.05)
+
+
+def _processor_s(process: subprocess.Popen) -> float:
+    """Seconds of processor time of a process so far."""
+    fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _peak_mb(process: subprocess.Popen) -> int:

@@ -5,9 +5,9 @@ time. One process at a time has it; a second `view` of the same paths has a priv
 and so has one that cannot write there. A file that is broken, or of another version, is thrown away:
 everything in it can be read again.
 
-DuckDB itself may open nothing else (`enable_external_access`), nor install or load extensions. The searched
-text of a trajectory stands in a table of its own, in parts (rows.py), since DuckDB unpacks 2,048 rows at a
-time for each thread; row groups are small, because threads share the work by row groups.
+DuckDB itself may open nothing else (`enable_external_access`), nor install or load extensions. Searched texts
+stand in tables of their own, in parts (texts.py), since DuckDB unpacks 2,048 rows at a time for each thread;
+row groups are small, because threads share the work by row groups.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ from pathlib import Path
 import duckdb
 
 from rag_r1.explorer.rows import COLUMNS
+from rag_r1.explorer.texts import TABLES
 from rag_r1.runs.lock import hold_lock
 
 #: Raised with every change of the rules by which rows are made.
-_FORMAT = 2
+_FORMAT = 3
 _MEMORY, _CHECKPOINT = "256MB", "64MB"
 _ROW_GROUP = 4096
 #: The places of records (lines.py), beside the columns.
@@ -147,7 +148,7 @@ def _check_or_make(database: duckdb.DuckDBPyConnection) -> None:
     tables = {
         "files": FILE_COLUMNS,
         "trajectories": {**COLUMNS, **dict.fromkeys(PLACES, "BIGINT")},
-        "texts": {"tid": "BIGINT", "part": "VARCHAR USING COMPRESSION zstd"},
+        **TABLES,
     }
     wanted = f"{_FORMAT} {duckdb.__version__} {tables}"
     found = {name for (name,) in database.execute("SELECT table_name FROM duckdb_tables()").fetchall()}

@@ -12,7 +12,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from rag_r1.explorer.rows import COLUMNS, LONGEST_TEXT
+from rag_r1.explorer.rows import COLUMNS
+from rag_r1.explorer.texts import LONGEST_TEXT, text_condition
 
 #: Filters for equal texts; `none` finds rows without a cause.
 CHOICES = ("run", "kind", "split", "source", "status", "cause", "id", "question_key", "group")
@@ -77,8 +78,7 @@ def _with_filter(selection: Selection, name: str, values: list[str]) -> Selectio
         texts = [_well_formed(value).lower() for value in values]
         if any(len(text) > LONGEST_TEXT for text in texts):
             raise FilterError(f"text: at most {LONGEST_TEXT} characters")
-        parts = " OR ".join("contains(part, ?)" for _ in texts)
-        return selection.also(f"tid IN (SELECT tid FROM texts WHERE {parts})", *texts)
+        return selection.also(text_condition(len(texts)), *texts, *texts)
     column, _, end = name.rpartition("_")
     if len(values) > 1:
         raise FilterError(f"{name}: only once")

@@ -28,14 +28,12 @@ COLUMNS = {
     "seconds": "DOUBLE", "question_key": "VARCHAR", "group": "VARCHAR", "cause": "VARCHAR",
     "checkpoint": "VARCHAR", "reward_terms": "MAP(VARCHAR, DOUBLE)",
 }  # fmt: skip
-#: Longest text that is searched for, and characters of a part of the searched text without the overlap.
-LONGEST_TEXT, PART = 500, 8000
 #: The largest whole number that the table takes.
 _LARGEST = 1 << 53
 
 
 def row_of(record: Any, run: str, kind: str | None) -> dict[str, Any]:
-    """The row of a record, and the `parts` of its searched text; without `tid`. `kind`: that of the run; if
+    """The row of a record without `tid`, and its searched `texts` and `passages`. `kind`: that of the run; if
     it is None, the record tells. Raises RecordError for what is no trajectory record."""
     try:
         return _row(record, run, kind)
@@ -56,10 +54,9 @@ def _row(record: Any, run: str, kind: str | None) -> dict[str, Any]:
             ("validation" if not split.startswith("train") else "training") if step is not None else "other"
         )
     golds = as_golds(record.get("golds"))
-    text = [question, _text(answer), *(_text(turn.get("text")) for turn in turns)]
-    for call in calls:
-        text += [str(value) for value in (call.get("arguments") or {}).values()]
-        text += [str(document.get("contents", "")) for document in call.get("documents") or ()]
+    texts = [question, _text(answer), *(_text(turn.get("text")) for turn in turns)]
+    texts += [str(value) for call in calls for value in (call.get("arguments") or {}).values()]
+    documents = (document for call in calls for document in call.get("documents") or ())
     return {
         "id": _text(record.get("id")),
         "run": run,
@@ -87,13 +84,9 @@ def _row(record: Any, run: str, kind: str | None) -> dict[str, Any]:
         "cause": cause_of(record),
         "checkpoint": _text(record.get("checkpoint")) or None,
         "reward_terms": {well_formed(name): value for name, value in rewards.items() if value is not None},
-        "parts": text_parts(well_formed("\n".join(text).lower())),
+        "texts": texts,
+        "passages": [str(document.get("contents", "")) for document in documents],
     }
-
-
-def text_parts(text: str) -> list[str]:
-    """A text in parts of PART characters, which overlap by the longest text that can be searched for."""
-    return [text[at : at + PART + LONGEST_TEXT] for at in range(0, max(len(text), 1), PART)]
 
 
 def _text(value: Any) -> str:

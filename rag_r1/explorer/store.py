@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pyarrow as pa
 
 from rag_r1.agent.records import RecordError
@@ -26,6 +27,7 @@ from rag_r1.explorer.file_state import FileState, head_of, is_other
 from rag_r1.explorer.lines import whole_lines
 from rag_r1.explorer.rows import COLUMNS, row_of
 from rag_r1.explorer.sources import RecordFile, Sources
+from rag_r1.explorer.texts import REMOVE_ORPHANS, TextTables
 from rag_r1.io.bounded_json import read_json_line
 
 #: Rows, and bytes of lines, that are written at once.
@@ -53,9 +55,6 @@ _REMOVE_REPEATED = """
             FROM trajectories
             WHERE id <> '' AND id IN (SELECT id FROM trajectories WHERE tid >= ?))
         WHERE place > 1)"""
-
-
-_REMOVE_TEXTS = "DELETE FROM texts WHERE tid NOT IN (SELECT tid FROM trajectories)"
 
 
 @dataclass
@@ -126,6 +125,9 @@ class Store:
             )
             try:
                 self._read(pending, stop)
+            except BaseException:
+                self._load()  # what was not written is read again
+                raise
             finally:
                 self.reading = Reading()
             return True
@@ -135,6 +137,7 @@ class Store:
         rows = self.query(f"SELECT {columns} FROM files")
         self._files = {row[1]: FileState(*row[:-1], faults=list(row[-1])) for row in rows}
         self._next_file = 1 + max((state.file_id for state in self._files.values()), default=0)
+        self._texts = TextTables()
         self._next_tid = 1 + self.query("SELECT coalesce(max(tid), 0) FROM trajectories")[0][0]
         self._bump()
 
@@ -150,7 +153,7 @@ class Store:
             with self.cache.connection() as connection:
                 connection.begin()
                 connection.execute("DELETE FROM trajectories WHERE file_id IN (SELECT unnest(?))", [ids])
-                connection.execute(_REMOVE_TEXTS)
+                _remove_orphans(connection)
                 connection.execute("DELETE FROM files WHERE file_id IN (SELECT unnest(?))", [ids])
                 connection.commit()
             for state in outdated:
@@ -221,27 +224,29 @@ class Store:
             yield rows, [replace(state) for state in states.values()]
 
     def _write(self, rows: list[dict[str, Any]], states: Sequence[FileState]) -> None:
-        texts = [(row["tid"], part) for row in rows for part in row.pop("parts")]
+        texts = self._texts.of(rows)
         names = ", ".join(f'"{name}"' for name in FILE_COLUMNS)
         marks = ", ".join("?" for _ in FILE_COLUMNS)
         with self.cache.connection() as connection:
             connection.begin()
             if rows:
-                tids, parts = map(pa.array, zip(*texts, strict=True))
-                for table, batch in (
-                    ("trajectories", pa.Table.from_pylist(rows, schema=_SCHEMA)),
-                    ("texts", pa.table({"tid": tids, "part": parts})),
-                ):
+                trajectories = pa.Table.from_pylist(rows, schema=_SCHEMA)
+                for table, batch in {"trajectories": trajectories, **texts}.items():
                     connection.register("batch", batch)
                     connection.execute(f"INSERT INTO {table} BY NAME SELECT * FROM batch")
                     connection.unregister("batch")
                 if connection.execute(_REMOVE_REPEATED, [rows[0]["tid"]]).fetchall() != [(0,)]:
-                    connection.execute(_REMOVE_TEXTS)
+                    _remove_orphans(connection)
             for state in states:
                 values = [getattr(state, name) for name in FILE_COLUMNS]
                 connection.execute(f"INSERT OR REPLACE INTO files ({names}) VALUES ({marks})", values)
             connection.commit()
         self._bump()
+
+
+def _remove_orphans(connection: duckdb.DuckDBPyConnection) -> None:
+    for statement in REMOVE_ORPHANS:
+        connection.execute(statement)
 
 
 def _row_of_line(data: bytes | None, state: FileState) -> dict[str, Any] | None:

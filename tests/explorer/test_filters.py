@@ -13,11 +13,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rag_r1.explorer import queries
+from rag_r1.explorer import queries, texts
 from rag_r1.explorer.filters import CHOICES, NAMES, RANGES, FilterError, Selection, selection_of
 from rag_r1.explorer.rows import COLUMNS, row_of
 from rag_r1.explorer.store import Store
-from tests.explorer.made_records import GOLD, answered, failed_search, record, searched, training, write
+from tests.explorer.made_records import (
+    GOLD,
+    answered,
+    failed_search,
+    lines,
+    record,
+    searched,
+    training,
+    write,
+)
 
 PASSAGES = ["Straße nach Köln", 'He said "no" \\ twice', "İstanbul, ÀÉ 北京", "100% of_it"]
 
@@ -93,7 +102,8 @@ def holds(row: dict[str, Any], name: str, values: list[str]) -> bool:
     if name in ("right", "masked"):
         return {True: "true", False: "false", None: "none"}[row[name]] in values
     if name == "text":
-        return any(value.lower() in row["parts"][0] for value in values)
+        texts = ["\n".join(row["texts"]).lower(), *(text.lower() for text in row["passages"])]
+        return any(value.lower() in text for value in values for text in texts)
     value, limit = row[RANGES[name.rpartition("_")[0]]], float(values[0])
     return value is not None and (value >= limit if name.endswith("_min") else value <= limit)
 
@@ -216,9 +226,41 @@ def test_the_example_of_this_module_has_every_kind_of_value(tmp_path: Path):
 
 def test_a_text_is_found_wherever_the_parts_of_a_long_one_are_cut(read, tmp_path):
     words = " ".join(f"word{i:05d}" for i in range(4000))
-    write(tmp_path / "long.jsonl", [record("long", question=words, turns=[]), record("short")])
+    long = [record("question", question=words), record("passage", turns=[searched("x", ["a", words])])]
+    write(tmp_path / "long.jsonl", [*long, record("short")])
     with read(tmp_path).cache.connection() as connection:
         for begin in range(0, len(words) - 500, 1999):
             selection = selection_of([("text", words[begin : begin + 500])])
             found = queries.trajectories(connection, selection, "tid", False, 0, 10)
-            assert [row["id"] for row in found["rows"]] == ["long"]
+            assert [row["id"] for row in found["rows"]] == ["question", "passage"]
+
+
+def test_a_passage_is_kept_once_and_found_in_every_trajectory_that_was_shown_it(read, tmp_path, monkeypatch):
+    monkeypatch.setattr(texts, "_KNOWN", 3)
+    path = write(tmp_path / "a.jsonl", [record("a"), record("b"), record("c", turns=[])])
+    store = read(tmp_path)
+    assert store.query("SELECT count(*) FROM passages") == [(1,)]
+    many = [record(f"d{i}", turns=[searched("x", [f"passage {i}"])]) for i in range(9)]
+    write(path, [*many, record("e"), *many], append=True)
+    store.refresh()
+    for text, found in (("painter mara", ["a", "b", "e"]), ("passage 7", ["d7"])):
+        with store.cache.connection() as connection:
+            answer = queries.trajectories(connection, selection_of([("text", text)]), "id", False, 0, 9)
+        assert [row["id"] for row in answer["rows"]] == found
+
+
+def test_the_texts_of_records_that_have_gone_are_not_found(read, tmp_path):
+    path = write(tmp_path / "a.jsonl", [record("a"), record("b", turns=[searched("x", ["another passage"])])])
+    store = read(tmp_path)
+    path.write_bytes(lines([record("c", turns=[])]))
+    store.refresh()
+    assert store.query("SELECT count(*) FROM texts, trajectories WHERE texts.tid = trajectories.tid") == [
+        (1,)
+    ]
+    assert store.query("SELECT count(*) FROM texts") == [(1,)]
+    with store.cache.connection() as connection:
+        for text in ("another passage", "painter"):
+            assert (
+                queries.trajectories(connection, selection_of([("text", text)]), "id", False, 0, 9)["total"]
+                == 0
+            )
