@@ -163,7 +163,9 @@ def measure(work: Path, run: Path, written: dict[str, float], rounds: int) -> di
             "first_page_s": _seconds(rounds, lambda: [_get(client, path) for path in _FIRST_PAGE]),
             "filters_s": {path: _seconds(rounds, lambda p=path: _get(client, p)) for path in FILTERS},
             "text_s": {text: _text(client, process, text, rounds) for text in TEXTS},
-            "trajectory_s": _seconds(rounds, lambda: _get(client, "trajectory/5000")),
+            "trajectory_s": _seconds(
+                rounds, lambda: _get(client, f"trajectory/{int(written['records']) // 2}")
+            ),
             "answer_after_giving_up_s": round(_give_up(client), 2),
             "appended_seen_s": [round(_append(client, run, i), 2) for i in range(rounds)],
             "peak_memory_mb": _peak_mb(process),

@@ -23,6 +23,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from rag_r1.agent.trajectory import query_key
@@ -50,6 +51,9 @@ _STOP_WORDS = frozenset(
     "or she that their they this to was were what when where which who whom whose why will with".split()
 )
 _PARTS = re.compile(r",\s*(?:and\s+)?|\s+and\s+|;\s*")
+
+#: Characters of a passage that is remembered.
+_REMEMBERED = 2000
 
 Record = Mapping[str, Any]
 #: Turn, call and document, each counted from 0.
@@ -151,10 +155,16 @@ class _Golds:
         if not self.answers or not isinstance(text, str):
             return set()
         if text.isascii():  # most passages have none of the words, and are done with here
-            lowered = joined(text).lower()
+            lowered = _lowered(text) if len(text) <= _REMEMBERED else joined(text).lower()
             if not any(word in lowered for word in self.words):
                 return set()
         return self.matcher.matches_in(text)
+
+
+@lru_cache(maxsize=4096)
+def _lowered(text: str) -> str:
+    """Remembered, since the trajectories of a question are shown the same passages."""
+    return joined(text).lower()
 
 
 def _evidence(record: Record) -> GoldEvidence | None:
