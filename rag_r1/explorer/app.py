@@ -35,9 +35,10 @@ from rag_r1.explorer.export import export_page
 from rag_r1.explorer.filters import MOST_ROWS, FilterError, column, selection_of, whole
 from rag_r1.explorer.page import PAGE_FILES
 from rag_r1.explorer.store import Store
-from rag_r1.explorer.trajectory import NotFoundError, trajectory
+from rag_r1.explorer.trajectory import trajectory
 from rag_r1.explorer.watcher import Watcher
-from rag_r1.http_server.request_guard import RequestGuard, error_body
+from rag_r1.http_server.request_guard import RequestError, RequestGuard, error_body
+from rag_r1.io.errors import DataError
 
 logger = logging.getLogger(__name__)
 
@@ -52,14 +53,6 @@ class _JsonResponse(JSONResponse):
 
     def render(self, content: Any) -> bytes:
         return json.dumps(content, allow_nan=False, separators=(",", ":")).encode()
-
-
-class _BrokenCacheError(Exception):
-    """The cache's file is broken. `generation`: of the cache."""
-
-    def __init__(self, generation: int):
-        super().__init__(generation)
-        self.generation = generation
 
 
 class Parameters:
@@ -112,7 +105,7 @@ def create_app(
 
     app = FastAPI(title="RAG-R1 explorer", docs_url=None, redoc_url=None, openapi_url=None, lifespan=lifespan)
     _add_api(app, store, watcher)
-    _add_error_handlers(app, store)
+    _add_error_handlers(app)
     for address, (path, media_type) in PAGE_FILES.items():
         app.get(address, include_in_schema=False)(_file(path.read_bytes(), media_type))
     app.add_middleware(RequestGuard, names=names, allowed=allowed, token=token, open_paths=PAGE_FILES)
@@ -199,7 +192,10 @@ async def _unless_gone(
             connection.interrupt()
         return await working
     except BROKEN as error:
-        raise _BrokenCacheError(generation) from error
+        logger.warning("the cache of the explorer is broken and is read anew: %s", error)
+        await asyncio.to_thread(store.rebuild, generation)
+        reason = "the cache was broken and is read anew"
+        raise RequestError(503, "rebuilding", reason, {"Retry-After": "2"}) from error
     finally:
         gone.cancel()
         if not working.done():
@@ -215,7 +211,7 @@ def _file(content: bytes, media_type: str) -> Callable[[], Any]:
     return serve
 
 
-def _add_error_handlers(app: FastAPI, store: Store) -> None:
+def _add_error_handlers(app: FastAPI) -> None:
     def answer(status: int, code: str, reason: str, headers: dict[str, str] | None = None) -> JSONResponse:
         return JSONResponse(error_body(code, reason), status, headers)
 
@@ -223,24 +219,18 @@ def _add_error_handlers(app: FastAPI, store: Store) -> None:
     async def bad_input(_: Request, error: FilterError) -> JSONResponse:
         return answer(422, "bad_input", str(error))
 
-    @app.exception_handler(NotFoundError)
-    async def not_found(_: Request, error: NotFoundError) -> JSONResponse:
+    @app.exception_handler(DataError)
+    async def not_found(_: Request, error: DataError) -> JSONResponse:
         return answer(404, "not_found", str(error))
 
     @app.exception_handler(HTTPException)
     async def http_error(_: Request, error: HTTPException) -> JSONResponse:
-        code = _WORDS.get(error.status_code, "bad_input")
+        code = getattr(error, "code", None) or _WORDS.get(error.status_code, "bad_input")
         return answer(error.status_code, code, str(error.detail), dict(error.headers or {}))
 
     @app.exception_handler(duckdb.InterruptException)
     async def interrupted(_: Request, error: duckdb.InterruptException) -> Response:
         return Response(status_code=499)  # nobody reads it
-
-    @app.exception_handler(_BrokenCacheError)
-    async def broken(_: Request, error: _BrokenCacheError) -> JSONResponse:
-        logger.warning("the cache of the explorer is broken and is read anew: %s", error.__cause__)
-        await asyncio.to_thread(store.rebuild, error.generation)
-        return answer(503, "rebuilding", "the cache was broken and is read anew", {"Retry-After": "2"})
 
     @app.exception_handler(Exception)
     async def unexpected(_: Request, error: Exception) -> JSONResponse:

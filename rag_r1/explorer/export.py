@@ -16,7 +16,7 @@ MOST = 500
 
 
 def export_page(connection: duckdb.DuckDBPyConnection, title: str, tids: Sequence[int]) -> str:
-    """The page of these trajectories. Raises FilterError for none or too many, and NotFoundError."""
+    """The page of these trajectories. Raises FilterError for none or too many, and DataError."""
     if not 1 <= len(tids) <= MOST:
         raise FilterError(f"select 1 to {MOST} trajectories, not {len(tids)}")
     made = datetime.now().astimezone().isoformat(" ", "minutes")

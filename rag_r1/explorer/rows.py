@@ -2,7 +2,7 @@
 
 `COLUMNS` declares what the table, the filters and the API know of a trajectory; their meaning stands in
 docs/guides/explorer.md. A record comes from a file that anybody may have written, so every value is checked
-for its type; a record that is no trajectory raises RecordError.
+for its type; a record that is no trajectory raises DataError.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from rag_r1.agent.records import RecordError
 from rag_r1.agent.trajectory import query_key
 from rag_r1.data.rows import as_golds
 from rag_r1.evaluation.failure_causes import cause_of, verdict
+from rag_r1.io.errors import DataError
 from rag_r1.protocols.actions import SEARCH, well_formed
 
 #: The columns of a row and their types in DuckDB, in the order of the table.
@@ -34,11 +34,11 @@ _LARGEST = 1 << 53
 
 def row_of(record: Any, run: str, kind: str | None) -> dict[str, Any]:
     """The row of a record without `tid`, and its searched `texts` and `passages`. `kind`: that of the run; if
-    it is None, the record tells. Raises RecordError for what is no trajectory record."""
+    it is None, the record tells. Raises DataError for what is no trajectory record."""
     try:
         return _row(record, run, kind)
     except (TypeError, AttributeError, KeyError, ValueError, OverflowError) as error:
-        raise RecordError(f"no trajectory record ({error})") from error
+        raise DataError(f"no trajectory record ({error})") from error
 
 
 def _row(record: Any, run: str, kind: str | None) -> dict[str, Any]:
@@ -80,9 +80,9 @@ def _row(record: Any, run: str, kind: str | None) -> dict[str, Any]:
         "observed_tokens": _whole(record.get("observed_tokens")),
         "seconds": _number(record.get("seconds")),
         "question_key": _digest(key),
-        "group": _digest(f"{run}\0{kind}\0{split}\0{step}\0{key}"),
+        "group": _digest(f"{run}\0{kind}\0{split}\0{step}\0{record.get('group') or key}"),
         "cause": cause_of(record),
-        "checkpoint": _text(record.get("checkpoint")) or None,
+        "checkpoint": _text(record.get("model")) or None,
         "reward_terms": {well_formed(name): value for name, value in rewards.items() if value is not None},
         "texts": texts,
         "passages": [str(document.get("contents", "")) for document in documents],

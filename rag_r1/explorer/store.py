@@ -21,7 +21,6 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from rag_r1.agent.records import RecordError
 from rag_r1.explorer.cache import FILE_COLUMNS, PLACES, Cache
 from rag_r1.explorer.file_state import FileState, head_of, is_other
 from rag_r1.explorer.lines import whole_lines
@@ -258,6 +257,6 @@ def _row_of_line(data: bytes | None, state: FileState) -> dict[str, Any] | None:
         if data is None:
             raise ValueError("longer than a record can be")
         return row_of(read_json_line(data), state.run, state.kind)
-    except (RecordError, ValueError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         state.add_fault(f"{Path(state.path).name}, line {state.lines}: {error}"[:300])
         return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import zlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,20 +15,22 @@ from rag_r1.evaluation.failure_causes import CAUSES, gold_places
 from rag_r1.explorer.lines import line_at
 from rag_r1.explorer.queries import rows
 from rag_r1.explorer.rows import COLUMNS, json_row
-from rag_r1.io.bounded_json import read_json_line
+from rag_r1.io.bounded_json import limited_lines, read_json_line
+from rag_r1.io.errors import DataError
 
 #: Siblings, and rows of the history, that are listed.
 _MOST = 500
 #: The constant that veRL adds to the deviation of a group (core_algos.py, compute_grpo_outcome_advantage).
 _EPSILON = 1e-6
-
-
-class NotFoundError(LookupError):
-    """There is no such trajectory, or its record has gone; the message says which."""
+#: Names in the answer, and those that a training has recorded.
+_RECORDED = {
+    "value": "advantage", "min": "advantage_min", "max": "advantage_max", "score": "score",
+    "n": "group_size", "mean": "group_mean", "std": "group_std",
+}  # fmt: skip
 
 
 def trajectory(connection: duckdb.DuckDBPyConnection, tid: int) -> dict[str, Any]:
-    """A trajectory with its record, read from its file. Raises NotFoundError."""
+    """A trajectory with its record, read from its file. Raises DataError if it is not there."""
     names = ", ".join(f't."{name}"' for name in COLUMNS)
     found = connection.execute(
         f"""SELECT {names}, f.path, t.base, t."offset", t.length
@@ -35,7 +38,7 @@ def trajectory(connection: duckdb.DuckDBPyConnection, tid: int) -> dict[str, Any
         [tid],
     ).fetchall()
     if not found:
-        raise NotFoundError(f"there is no trajectory {tid}: its file may have been read anew")
+        raise DataError(f"there is no trajectory {tid}: its file may have been read anew")
     *values, path, base, offset, length = found[0]
     row = json_row(dict(zip(COLUMNS, values, strict=True)))
     try:
@@ -44,7 +47,7 @@ def trajectory(connection: duckdb.DuckDBPyConnection, tid: int) -> dict[str, Any
             raise ValueError("it has another record at this place")
         places = gold_places(record)
     except (OSError, zlib.error, ValueError, AttributeError, TypeError, RecursionError) as error:
-        raise NotFoundError(f"{path} has changed since it was read ({error}); try again") from error
+        raise DataError(f"{path} has changed since it was read ({error}); try again") from error
     record = _without_nan(record)
     siblings = rows(connection, f'WHERE "group" = ? ORDER BY id, tid LIMIT {_MOST}', [row["group"]])
     history = rows(
@@ -60,7 +63,7 @@ def trajectory(connection: duckdb.DuckDBPyConnection, tid: int) -> dict[str, Any
         "siblings": siblings,
         "group": group,
         "history": history,
-        "advantage": _advantage(row, group),
+        "advantage": _advantage(row, group, _recorded(Path(path), row, record)),
         "cause": _cause(row, record, places),
     }
 
@@ -83,12 +86,41 @@ def _group_of(scores: list[float]) -> dict[str, Any]:
     return {"n": len(scores), "mean": mean, "std": math.sqrt(squares / max(len(scores) - 1, 1))}
 
 
-def _advantage(row: dict[str, Any], group: dict[str, Any]) -> dict[str, Any] | None:
-    """The advantage by GRPO's formula: what the training used, if its estimator is GRPO."""
-    if row["kind"] != "training" or row["score"] is None or group["n"] < 2:
+def _advantage(row: Mapping[str, Any], group: Mapping[str, Any], recorded: Any) -> dict[str, Any] | None:
+    """The advantage of a training's trajectory: as the trainer has recorded it, else by GRPO's formula."""
+    if row["kind"] != "training" or row["score"] is None:
+        return None
+    if recorded is not None:
+        return {**recorded, "recorded": True}
+    if group["n"] < 2:
         return None
     value = (row["score"] - group["mean"]) / (group["std"] + _EPSILON)
-    return {"value": value, "score": row["score"], **group}
+    return {"value": value, "score": row["score"], **group, "recorded": False}
+
+
+def _recorded(path: Path, row: Mapping[str, Any], record: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What the trainer wrote beside the records (rag_r1/plugin/recording_trainer.py), if it has."""
+    group, sample = record.get("group"), row["id"].rpartition("#")[2]
+    if not group or row["step"] is None or not sample.isdecimal():
+        return None
+    for file in path.parent.parent.glob(f"advantages/step_{row['step']:06d}-*.ndjson"):
+        try:
+            with file.open("rb") as lines:
+                for line in limited_lines(lines, 1 << 16):
+                    one = read_json_line(line)
+                    if (one["group"], one["sample"]) == (group, int(sample)):
+                        names = {
+                            "n": "group_size",
+                            "mean": "group_mean",
+                            "std": "group_std",
+                            "score": "score",
+                        }
+                        values = {name: one[key] for name, key in names.items()}
+                        ends = {end: one[f"advantage_{end}"] for end in ("min", "max")}
+                        return {"value": one["advantage"], **values, **ends}
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
+            continue
+    return None
 
 
 def _cause(row: dict[str, Any], record: dict[str, Any], places: list) -> dict[str, Any] | None:

@@ -19,10 +19,11 @@ from rag_r1.explorer import queries
 from rag_r1.explorer.app import create_app
 from rag_r1.explorer.page import PAGE_FILES
 from rag_r1.explorer.store import Store
-from rag_r1.explorer.trajectory import NotFoundError, trajectory
+from rag_r1.explorer.trajectory import trajectory
 from rag_r1.http_server.idle_timeout import uvicorn_config
 from rag_r1.http_server.listening import bind_socket
 from rag_r1.http_server.request_guard import HEADERS
+from rag_r1.io.errors import DataError
 from tests.explorer.made_records import GOLD, answered, record, searched, training, write
 
 TOKEN = "s3cret"
@@ -122,6 +123,27 @@ def test_a_trajectory_has_its_record_siblings_history_and_advantage(client):
         (1, "validation")
     ]
     assert one["cause"] is None
+
+
+def test_the_advantage_that_the_trainer_has_recorded_is_shown(tmp_path):
+    names = ("advantage", "advantage_min", "advantage_max", "score", "group_size", "group_mean", "group_std")
+    line = {
+        "step": 1,
+        "group": "u",
+        "sample": 1,
+        **dict(zip(names, (0.5, -1.0, 1.0, 0.9, 8, 0.4, 0.2), strict=True)),
+    }
+    advantages = tmp_path / "trajectories" / "advantages" / "step_000001-7.ndjson"
+    records = [training(f"q#{i}", 1, group="u", model="a/model") for i in range(2)]
+    write(tmp_path / "trajectories" / "train" / "step_000001-7.jsonl", records)
+    with closing(Store([tmp_path])) as store, store.cache.connection() as connection:
+        store.refresh()
+        assert trajectory(connection, 2)["advantage"]["recorded"] is False
+        write(advantages, [{"step": 1}, {**line, "sample": 0}, line])
+        one = trajectory(connection, 2)
+    assert one["row"]["checkpoint"] == "a/model" and len(one["siblings"]) == 2
+    values = {"value": 0.5, "min": -1.0, "max": 1.0, "score": 0.9, "n": 8, "mean": 0.4, "std": 0.2}
+    assert one["advantage"] == {**values, "recorded": True}
 
 
 def test_a_wrong_answer_has_its_cause_with_evidence(client):
@@ -280,7 +302,7 @@ def test_a_record_that_has_gone_since_is_not_found(tmp_path):
     with closing(Store([tmp_path])) as store, store.cache.connection() as connection:
         store.refresh()
         path.write_bytes(b"{}\n")
-        with pytest.raises(NotFoundError):
+        with pytest.raises(DataError):
             trajectory(connection, 2)
 
 
