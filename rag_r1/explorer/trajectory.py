@@ -108,17 +108,10 @@ def _recorded(path: Path, row: Mapping[str, Any], record: Mapping[str, Any]) -> 
             with file.open("rb") as lines:
                 for line in limited_lines(lines, 1 << 16):
                     one = read_json_line(line)
-                    if (one["group"], one["sample"]) == (group, int(sample)):
-                        names = {
-                            "n": "group_size",
-                            "mean": "group_mean",
-                            "std": "group_std",
-                            "score": "score",
-                        }
-                        values = {name: one[key] for name, key in names.items()}
-                        ends = {end: one[f"advantage_{end}"] for end in ("min", "max")}
-                        return {"value": one["advantage"], **values, **ends}
-        except (OSError, ValueError, KeyError, TypeError, RecursionError):
+                    is_line = isinstance(one, dict) and one.get("group") == group
+                    if is_line and one.get("sample") == int(sample):
+                        return _without_nan({name: one.get(key) for name, key in _RECORDED.items()})
+        except (OSError, ValueError, RecursionError):
             continue
     return None
 
