@@ -14,9 +14,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from rag_r1.explorer.lines import START, whole_lines
 from rag_r1.io.bounded_json import read_json_file
+from rag_r1.runs.folder import PROVENANCE
 
 KINDS = ("training", "validation", "evaluation", "traces", "filter", "retriever", "chat", "other")
 JOURNAL = ("journal", "records.ndjson")
@@ -95,13 +97,20 @@ class Sources:
         return self._are_records[path]
 
 
+def run_settings(folder: Path) -> dict[str, Any]:
+    """The settings of a run that plays episodes (rag_r1/runs/folder.py); {} for other folders."""
+    for path in (folder / PROVENANCE, folder / "journal" / "settings.json"):
+        try:
+            return dict(read_json_file(path)["settings"])
+        except (OSError, ValueError, RecursionError, KeyError, TypeError):
+            continue
+    return {}
+
+
 def kind_of(folder: Path) -> str | None:
     """The kind of a run that has a journal, by the command in its settings; None for other folders."""
-    try:
-        command = str(read_json_file(folder / "journal" / "settings.json")["settings"]["command"])
-    except (OSError, ValueError, RecursionError, KeyError, TypeError):
-        return None
-    return _COMMANDS.get(command, "retriever")
+    command = run_settings(folder).get("command")
+    return None if command is None else _COMMANDS.get(str(command), "retriever")
 
 
 def _run_of(path: Path) -> Path:

@@ -136,7 +136,7 @@ def test_settings_of_strangers_name_no_command(tmp_path, text):
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"figures": 3}', "[" * 100_000, '{"settings": []}'])
 def test_files_that_say_nothing_are_passed_over(tmp_path, text):
     begun(tmp_path / "one", RECORDS).close()
-    for name in ("report.json", "metrics.jsonl", "journal/settings.json"):
+    for name in ("report.json", "metrics.jsonl", "provenance.json"):
         (tmp_path / "one" / name).write_text(text)
     assert only(tmp_path).n == 2
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rag_r1.explorer.sources import NOT_ENTERED
+from rag_r1.explorer.sources import NOT_ENTERED, run_settings
 from rag_r1.io.bounded_json import limited_lines, read_json_file, read_json_line
 from rag_r1.io.bounded_yaml import YamlError, read_yaml
 from rag_r1.options.settings_file import SETTINGS
@@ -115,10 +115,8 @@ def _settings_of(folder: Path) -> tuple[str | None, Path | None]:
         if command := _COMMAND.match(first):
             begun = _BEGIN.match(second)
             return command[1], Path(begun[1]) if begun else None
-    try:
-        return str(read_json_file(folder / "journal" / "settings.json")["settings"]["command"]), None
-    except _WRONG_FILE:
-        return None, None
+    command = run_settings(folder).get("command")
+    return (None if command is None else str(command)), None
 
 
 def _continuing(folder: Path, begun_in: Path | None) -> str | None:
@@ -155,7 +153,7 @@ def _of_rollouts(folder: Path) -> tuple[int | None, int | None, float | None, in
         step, judged = lines, right + wrong
     total = None
     try:
-        settings = read_json_file(folder / "journal" / "settings.json")["settings"]
+        settings = run_settings(folder)
         samples = settings.get("samples", 1)
         total = None if "replays" in settings else int(settings["questions"]) * int(samples)
     except _WRONG_FILE:
