@@ -64,7 +64,8 @@ class TextTables:
             texts += [(row["tid"], part) for part in text_parts(row["texts"])]
             keys = {_key(passage): passage for passage in row["passages"]}
             shown += [(row["tid"], key) for key in keys]
-            new = keys.keys() - self._known - self._older
+            # Not by `-`, which would go through all that is known.
+            new = [key for key in keys if key not in self._known and key not in self._older]
             passages += [(key, part) for key in new for part in text_parts([keys[key]])]
             self._known |= keys.keys()
             if len(self._known) > _KNOWN:
