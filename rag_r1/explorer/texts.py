@@ -67,7 +67,7 @@ class TextTables:
             # Not by `-`, which would go through all that is known.
             new = [key for key in keys if key not in self._known and key not in self._older]
             passages += [(key, part) for key in new for part in text_parts([keys[key]])]
-            self._known |= keys.keys()
+            self._known.update(keys)
             if len(self._known) > _KNOWN:
                 self._known, self._older = set(), self._known
         return {
