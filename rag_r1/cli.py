@@ -78,6 +78,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "mcp": ("rag_r1.serving.mcp.command", "offer the search and a trained agent to MCP clients"),
     "serve": ("rag_r1.serving.command", "chat with a search agent: an OpenAI-compatible server with a page"),
     "chat": ("rag_r1.serving.terminal.command", "the same chat in the terminal"),
+    "view": ("rag_r1.explorer.command", "show the trajectories of runs in a browser, also while they grow"),
+    "runs": ("rag_r1.explorer.runs.command", "list the runs below a folder, and how to go on with them"),
 }
 """Command -> the module with its `main`, and what it does."""
 _ABOUT = "RAG-R1 trains a language model to search, as an extension of veRL. --version: what is installed."

@@ -178,10 +178,10 @@ def test_a_name_of_no_module_is_found():
 #: rag_r1/system/child_processes.py and rag_r1/options/command_exit.py.
 SUPERVISORS = {
     "rag_r1/system/child_processes.py": "the one place",
+    "rag_r1/http_server/listening.py": "uvicorn stops orderly, and raises the signal again",
     "rag_r1/runs/processes.py": "ends what an earlier start has left: no children of this process",
     "rag_r1/sandbox/worker.py": "the worker itself: limits, and Ctrl-C is its parent's",
     "rag_r1/sandbox/worker_pool.py": "workers that are spoken to over pipes, and killed within a job",
-    "rag_r1/serving/http_server.py": "uvicorn stops orderly, and raises the signal again",
     "rag_r1/serving/mcp/command.py": "an exception would wait for the thread that reads stdin",
     "rag_r1/tools/mcp/streams.py": "asynchronous, and a server is first asked by closing its stdin",
     "retrieval_server/start_retrieval.py": "a program of its own, which stops orderly",

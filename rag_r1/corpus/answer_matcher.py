@@ -39,10 +39,14 @@ _THOUSANDS = re.compile(r",(?<=\d,)(?=\d{3}(?!\d))")
 _INITIALS = re.compile(r"\.(?<=\b[^\W\d_]\.)\s*(?=[^\W\d_]\b)")
 
 
+def joined(text: str) -> str:
+    """The text with thousands and initials as they stand in a token: "1000", "US"."""
+    return _INITIALS.sub("", _THOUSANDS.sub("", text))
+
+
 def answer_tokens(text: str) -> list[str]:
     """The tokens of a text; empty if it has no letter or digit, or only articles."""
-    text = text if text.isascii() else unicode_normalised(text).casefold()
-    text = _INITIALS.sub("", _THOUSANDS.sub("", text))
+    text = joined(text if text.isascii() else unicode_normalised(text).casefold())
     tokens = text.translate(_ASCII_TOKENS).split() if text.isascii() else _TOKEN.findall(text)
     return [token for token in tokens if token not in _ARTICLES]
 

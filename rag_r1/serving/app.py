@@ -25,15 +25,17 @@ from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope, Send
 
 from rag_r1.agent import Trajectory
+from rag_r1.http_server.request_guard import BACK_S, STOPPING, RequestError, RequestGuard, error_body
 from rag_r1.serving.admission import ServerFullError
 from rag_r1.serving.conversation import read_conversation
 from rag_r1.serving.metrics import CONTENT_TYPE
-from rag_r1.serving.middleware import RequestError, RequestGuard
 from rag_r1.serving.page import PAGE_FILES, PageInfo
 from rag_r1.serving.sessions import FAILURES, ChatParameters, ChatSession, ChatSessions, reasoning_text
-from rag_r1.serving.wire import BACK_S, STOPPING, ChatRequest, Message, TextRequest, completion, error_body
+from rag_r1.serving.wire import ChatRequest, Message, TextRequest, completion
 
 _PAGE = Path(__file__).with_name("page")
+#: Answered without the token: the page, which holds no data, and the probe.
+OPEN_PATHS = frozenset({*PAGE_FILES, "/health"})
 _WORDS = {404: "not_found", 405: "method_not_allowed"}
 
 
@@ -55,7 +57,8 @@ def create_app(
     def count(reason: str) -> None:
         chats.metrics.refused.labels(reason).inc()
 
-    app.add_middleware(RequestGuard, names=names, allowed=allowed, token=token, on_refusal=count)
+    guard = {"names": names, "allowed": allowed, "token": token, "on_refusal": count}
+    app.add_middleware(RequestGuard, **guard, open_paths=OPEN_PATHS)
     return app
 
 

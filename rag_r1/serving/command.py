@@ -11,14 +11,12 @@ retrieval server are ended. The status is 0 after such a stop.
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import logging
-import os
-import socket
 import sys
 from collections.abc import Sequence
 from functools import partial
 
+from rag_r1.http_server.listening import NO_TOKEN, bind_socket, check_port, is_loopback, take_token_of
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import read_arguments
 from rag_r1.runs.errors import RunError
@@ -41,7 +39,6 @@ the retrieval server, and the variable of --api-key-env to the model's server.
 """
 #: The environment variable with the token that clients must send.
 TOKEN_VARIABLE = "CHAT_TOKEN"
-_NO_TOKEN = "warning: {host} can be reached by others, and no token is required: set {variable}"
 
 
 @command_main(RunError, OSError)
@@ -61,8 +58,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if args.check_only:
         print(f"all checks passed: {args.name} would be served on {args.host}, port {args.port}")
         return 0
-    if token is None and not _is_loopback(args.host):
-        print(_NO_TOKEN.format(host=args.host, variable=TOKEN_VARIABLE), file=sys.stderr, flush=True)
+    if token is None and not is_loopback(args.host):
+        print(NO_TOKEN.format(host=args.host, variable=TOKEN_VARIABLE), file=sys.stderr, flush=True)
 
     def ready(running: RunningServer) -> None:
         print(f"chat at {running.url}", flush=True)
@@ -81,45 +78,14 @@ def require_parts(args: ChatAgentArguments) -> None:
 
 
 def take_token() -> str | None:
-    """The token of the environment, which is taken out of it: it is not for the servers that are started
-    here. Raises RunError, without the token, if no header can hold it: HTTP libraries show what they refuse.
-    """
-    token = os.environ.pop(TOKEN_VARIABLE, "").strip()
-    if not (token.isascii() and token.isprintable()) or " " in token:
-        raise RunError(
-            f"${TOKEN_VARIABLE} has characters that a token cannot have: "
-            "use ASCII letters, digits and signs, as `openssl rand -hex 32` prints them"
-        )
-    return token or None
-
-
-def bind_socket(host: str, port: int, flag: str = "--port") -> socket.socket:
-    """A listening socket, before anything is loaded. Raises RunError, which names the flag, if the port is
-    taken."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        return socket.create_server((host, port), family=family)
-    except OSError as error:
-        why = os.strerror(error.errno) if error.errno else error
-        raise RunError(f"cannot listen on {host}, port {port}: {why}; choose another {flag}") from error
-
-
-def check_port(host: str, port: int, flag: str = "--port") -> None:
-    """Raises RunError as `bind_socket`."""
-    bind_socket(host, port, flag).close()
+    """The token of the environment, which is taken out of it: see `take_token_of`."""
+    return take_token_of(TOKEN_VARIABLE)
 
 
 def set_up_logs(level: int) -> None:
     """Our own lines from `level` on, those of libraries from warnings on, to standard error."""
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("rag_r1.serving").setLevel(level)
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 if __name__ == "__main__":

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 import socket
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 
 import uvicorn
 
+from rag_r1.http_server.idle_timeout import uvicorn_config
+from rag_r1.http_server.listening import server_names, server_url, signals_ignored
 from rag_r1.serving.admission import AdmissionQueue
 from rag_r1.serving.agent import open_agent
 from rag_r1.serving.app import create_app
 from rag_r1.serving.arguments import ChatAgentArguments
-from rag_r1.serving.idle_timeout import uvicorn_config
 from rag_r1.serving.launch import LaunchedAgent
 from rag_r1.serving.metrics import ChatMetrics
 from rag_r1.serving.sessions import ChatSessions
@@ -41,10 +39,10 @@ async def serve(
         seats = AdmissionQueue(args.in_flight, args.queue)
         metrics = ChatMetrics(seats)
         chats = ChatSessions(player, seats, metrics, args.name, args.earlier, place.about.golds)
-        app = create_app(chats, place.about, names=_server_names(host), allowed=allowed, token=token)
+        app = create_app(chats, place.about, names=server_names(host), allowed=allowed, token=token)
         config = uvicorn_config(app, stop_s=drain_s + _LAST_MESSAGE_S)
-        server = RunningServer(config, f"http://{_in_url(host)}:{port}", ready, chats, drain_s)
-        with _signals_ignored():
+        server = RunningServer(config, server_url(host, port), ready, chats, drain_s)
+        with signals_ignored():
             await server.serve(sockets=[listener])
 
 
@@ -77,28 +75,3 @@ class RunningServer(uvicorn.Server):
             await super().shutdown(sockets)
         finally:
             end.cancel()
-
-
-@contextmanager
-def _signals_ignored() -> Iterator[None]:
-    """Around uvicorn's serving, which handles signals itself: it stops orderly at one, and then raises it
-    once more, for the handlers from before. Without effect outside the main thread."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    numbers = (signal.SIGTERM, signal.SIGINT)
-    before = [(number, signal.signal(number, signal.SIG_IGN)) for number in numbers]
-    try:
-        yield
-    finally:
-        for number, handler in before:
-            signal.signal(number, handler)
-
-
-def _server_names(host: str) -> set[str]:
-    name = socket.gethostname()
-    return {host, name, name.partition(".")[0]}
-
-
-def _in_url(host: str) -> str:
-    return f"[{host}]" if ":" in host else host

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from rag_r1.agent import Trajectory
+from rag_r1.http_server.request_guard import STOPPING, error_body
 from rag_r1.runs.markdown import one_line_text
 from rag_r1.serving.admission import AdmissionQueue, AdmissionTicket
 from rag_r1.serving.agent import ChatAgent
@@ -24,10 +25,8 @@ from rag_r1.serving.stream_events import EventStreamer, StreamEvent, citations
 from rag_r1.serving.wire import (
     DONE,
     STILL_HERE,
-    STOPPING,
     ChunkBuilder,
     episode_ending,
-    error_body,
     finish_reason,
     sse,
 )

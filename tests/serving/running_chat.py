@@ -15,8 +15,8 @@ from typing import Any
 import httpx
 
 from rag_r1.demo.policy import policy_path
+from rag_r1.http_server.listening import bind_socket
 from rag_r1.serving.arguments import ServeArguments, to_eval_arguments
-from rag_r1.serving.command import bind_socket
 from rag_r1.serving.http_server import RunningServer, serve
 from rag_r1.serving.launch import LaunchedAgent
 from rag_r1.serving.page import PageInfo

@@ -93,6 +93,7 @@ def test_nothing_of_a_training_or_a_server_can_be_imported(bare: Environment, tm
         ("chat --model m --base-url http://127.0.0.1:1/v1", "uvicorn", "bm25"),
         ("retriever train --rows a --corpus b --out out --model m", "transformers", "retriever"),
         ("mcp --retriever-url http://127.0.0.1:1", "mcp", "mcp"),
+        ("view .", "duckdb", "view"),
     ],
 )
 def test_a_missing_extra_is_named_with_its_pip_line(bare, tmp_path, command, module, extra):

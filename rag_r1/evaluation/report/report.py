@@ -100,7 +100,7 @@ def report_of(table: RunTable, card: Provenance | None, bootstrap: Bootstrap) ->
 
 
 def counts(table: RunTable, card: Provenance | None) -> dict[str, Any]:
-    """Questions, episodes, failures and end statuses, of each source and of all."""
+    """Questions, episodes, failures, end statuses and causes of wrong answers, of each source and of all."""
     sources = in_paper_order(key[0] for key in table.keys)
     groups = {name: [i for i, key in enumerate(table.keys) if key[0] == name] for name in sources}
     questions, _ = table.question_places()
@@ -138,6 +138,7 @@ def _counts(table: RunTable, places: Sequence[int]) -> dict[str, Any]:
         "failed_by_kind": _tally(kind for i in failed for kind in table.failures[i]),
         # A spent budget is not one: it shows in the statuses.
         "scored_with_failure": _tally(k for i in scored for k in table.failures[i] if k != "budget"),
+        "causes": _tally(cause for i in places if table.causes and (cause := table.causes[i]) is not None),
         "statuses": _tally(table.statuses[i] for i in places),
     }
 

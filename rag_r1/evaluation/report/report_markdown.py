@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rag_r1.evaluation.failure_causes import CAUSES
 from rag_r1.evaluation.report.published_results import labels
 from rag_r1.rollouts.provenance import Provenance
 from rag_r1.runs.markdown import Page, cell, integer, with_interval
@@ -27,6 +28,7 @@ _MANY_FAILED = 0.02
 def markdown(report: Report, pictures: Sequence[Path] = ()) -> str:
     """The whole page."""
     page = Page("Evaluation").text(*_opening(report)).pictures(pictures)
+    _causes(page, report)
     for section in _TITLES:
         _section(page, report, section)
     _statuses(page, report)
@@ -67,6 +69,22 @@ def _opening(report: Report) -> list[str]:
         again = f"{integer(counts['played_again'])} records are of episodes that were played again."
         paragraphs.append(again)
     return paragraphs
+
+
+def _causes(page: Page, report: Report) -> None:
+    """Why answers are wrong, the commonest cause first."""
+    sources, whole = report["counts"]["sources"], report["counts"]["all"]
+    named = sorted(whole.get("causes", {}).items(), key=lambda item: -item[1])
+    if not named:
+        return
+    columns = [*sources.values(), whole]
+    rows = [
+        [f"{name}: {CAUSES[name]}", *(integer(counts["causes"].get(name, 0)) for counts in columns)]
+        for name, _ in named
+    ]
+    rows.append(["wrong answers", *(integer(sum(counts["causes"].values())) for counts in columns)])
+    head = ["", *map(cell, labels(sources).values()), "all questions"]
+    page.heading("Why answers are wrong").table(head, rows)
 
 
 def _section(page: Page, report: Report, section: str) -> None:

@@ -33,6 +33,7 @@ from rag_r1.data.annotations import Annotations, read_answerable, read_supportin
 from rag_r1.data.evidence import GoldEvidence
 from rag_r1.data.files.bad_rows import BadRows
 from rag_r1.data.rows import as_golds
+from rag_r1.evaluation.failure_causes import cause_of
 from rag_r1.evaluation.report.episode_metrics import TERM, episode_metrics, masked_kinds
 from rag_r1.runs.errors import RunError
 
@@ -49,6 +50,7 @@ class RunTable:
     """See the top of the module; all lists and arrays have one entry for each episode.
 
     `questions`: texts and gold answers; `failures`: the kinds of failure that happened, shown or masked;
+    `causes`: of wrong answers, None for others (rag_r1/evaluation/failure_causes.py);
     `left_out`: records of episodes that were played again.
     """
 
@@ -58,6 +60,7 @@ class RunTable:
     failures: list[tuple[str, ...]]
     failed: np.ndarray
     columns: dict[str, np.ndarray]
+    causes: list[str | None] = field(default_factory=list)
     bad: BadRows = field(default_factory=BadRows)
     left_out: int = 0
 
@@ -86,6 +89,7 @@ class _EpisodeRow:
     failed: bool
     answer: str | None
     numbers: dict[str, float | None]
+    cause: str | None = field(default=None, repr=False)
 
     @property
     def fingerprint(self) -> str:
@@ -164,6 +168,7 @@ def _reader(
             failed=failed,
             answer=trajectory.answer,
             numbers=numbers,
+            cause=cause_of(record),
         )
 
     return read
@@ -224,6 +229,7 @@ def _table(episodes: list[_EpisodeRow], bad: BadRows, left_out: int) -> RunTable
         failures=[episode.failures for episode in episodes],
         failed=np.array([episode.failed for episode in episodes]),
         columns=columns,
+        causes=[episode.cause for episode in episodes],
         bad=bad,
         left_out=left_out,
     )

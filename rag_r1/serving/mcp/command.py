@@ -112,8 +112,8 @@ def check_start(args: McpArguments) -> None:
     """Raises StartError, or RunError, with all that is wrong with the arguments, then with the servers. A
     search that does not answer yet is a warning, if there is no model, whose start needs it, and no
     `--check-only`: each call says what is wrong then."""
+    from rag_r1.http_server.listening import check_port
     from rag_r1.serving.agent import check_agent, try_agent_servers
-    from rag_r1.serving.command import check_port
 
     more = [partial(check_port, "127.0.0.1", args.http, "--http")] if args.http is not None else []
     evaluation = _as_evaluated(args)
@@ -160,8 +160,8 @@ async def open_server(args: McpArguments) -> AsyncIterator[Any]:
 async def _serve_http(server: Any, port: int) -> None:
     import uvicorn
 
-    from rag_r1.serving.command import bind_socket
-    from rag_r1.serving.idle_timeout import uvicorn_config
+    from rag_r1.http_server.idle_timeout import uvicorn_config
+    from rag_r1.http_server.listening import bind_socket
     from rag_r1.serving.mcp.server import http_app
 
     app = http_app(server, os.environ.get(TOKEN_VARIABLE, "").strip() or None)

@@ -24,10 +24,10 @@ from starlette.responses import Response
 
 from rag_r1.agent import Tool, Trajectory
 from rag_r1.agent.interfaces import call_tool
+from rag_r1.http_server.request_guard import RequestError, WholeBodyMiddleware
 from rag_r1.io.errors import TooLargeError
 from rag_r1.protocols import Document, Failure
 from rag_r1.protocols.retriever_query import CallContext, Context
-from rag_r1.serving.middleware import RequestError, WholeBodyMiddleware
 from rag_r1.tools.mcp.limits import check_message
 
 #: Sources of an answer, at most.
@@ -127,8 +127,8 @@ def _answered(record: Trajectory) -> Answered:
 def http_app(server: MCPServer, token: str | None) -> Any:
     """The server as an ASGI app with MCP's streamable HTTP at `/mcp`, for an address on this machine:
     requests with another Host or Origin are refused. With a token, requests must have it as their bearer
-    token. A body must arrive whole, within the limits of the chat server's (rag_r1/serving/middleware.py),
-    and have no more bytes, values or levels than a question needs."""
+    token. A body must arrive whole, within the limits of rag_r1/http_server/request_guard.py, and have no
+    more bytes, values or levels than a question needs."""
     app = WholeBodyMiddleware(server.streamable_http_app(host="127.0.0.1"), _check_body)
     if token is None:
         return app

@@ -12,7 +12,7 @@ _SCRIPT = "text/javascript; charset=utf-8"
 #: The files of this folder by their address, each with its content type. They are served without a token.
 PAGE_FILES = {
     "/": ("chat.html", "text/html; charset=utf-8"),
-    "/chat.css": ("chat.css", "text/css; charset=utf-8"),
+    **{f"/{name}.css": (f"{name}.css", "text/css; charset=utf-8") for name in ("colours", "chat")},
     "/icon.svg": ("icon.svg", "image/svg+xml"),
     **{f"/{name}.js": (f"{name}.js", _SCRIPT) for name in ("chat", "turn", "stream", "share")},
 }

@@ -19,12 +19,13 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from pydantic import model_validator
 
+from rag_r1.http_server.listening import bind_socket
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import argument, read_arguments
 from rag_r1.options.server_address import Address
 from rag_r1.runs.errors import RunError
 from rag_r1.serving.arguments import ChatAgentArguments, check_agent, refuse_unused
-from rag_r1.serving.command import bind_socket, require_parts, set_up_logs, take_token
+from rag_r1.serving.command import require_parts, set_up_logs, take_token
 from rag_r1.serving.terminal.client import ChatError, stream_answer
 
 if TYPE_CHECKING:

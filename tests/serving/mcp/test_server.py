@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from rag_r1.http_server.idle_timeout import IdleTimeoutProtocol
+from rag_r1.http_server.listening import bind_socket
 from rag_r1.serving import middleware
-from rag_r1.serving.command import bind_socket
-from rag_r1.serving.idle_timeout import IdleTimeoutProtocol
 from rag_r1.serving.mcp import command as mcp_command
 from rag_r1.tools import make_tool
 from rag_r1.tools.mcp.tool import has_mcp

@@ -6,8 +6,8 @@ ways: `Host` must be a name of this server, since a page's own name may be made 
 JSON, which a form cannot. Numeric addresses are always accepted as `Host`, since a page's name is never one.
 (The retrieval server, which shares no code with this package, has the same rules.)
 
-The answers' Content-Security-Policy lets the chat page load its own script and style and nothing else: no
-inline script, no other origin, no frame around it.
+The answers' Content-Security-Policy lets a page load its own script and style and nothing else: no inline
+script, no other origin, no frame around it. Every error is JSON in OpenAI's form.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ import asyncio
 import hmac
 import ipaddress
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from functools import partial
+from typing import Any
 from urllib.parse import urlsplit
 
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from rag_r1.serving.page import PAGE_FILES
-from rag_r1.serving.wire import BACK_S, STOPPING, error_body
-
 #: A larger body, in bytes, is refused; a conversation of 200 long answers is smaller.
 MAX_BODY_BYTES = 2 << 20
 #: Seconds within which a body must arrive.
 BODY_TIMEOUT_S = 30.0
-#: Answered without the token: the page, which holds no data, and the probe.
-OPEN_PATHS = frozenset({*PAGE_FILES, "/health"})
+#: Seconds after which a client may come back to a server that stops: another may have its place by then.
+BACK_S = 5
+#: The error of a request that a stop ends: its status, its word and its sentence.
+STOPPING = (503, "stopping", f"the server stops, and the chat with it: ask again in {BACK_S} s")
 HEADERS = {
     "content-security-policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
@@ -52,10 +52,15 @@ _READING = frozenset({"GET", "HEAD", "OPTIONS"})
 Refusal = tuple[int, str, str]
 
 
+def error_body(code: str, message: str) -> dict[str, Any]:
+    """An error in OpenAI's form."""
+    return {"error": {"message": message, "type": code, "code": code, "param": None}}
+
+
 class RequestGuard:
     """One ASGI layer around the app; see the top of the module. `names`: those beside
-    localhost and addresses; `allowed`: those under which a proxy shows it; `token`: required of all but
-    OPEN_PATHS; `on_refusal`: called with each reason."""
+    localhost and addresses; `allowed`: those under which a proxy shows it; `token`: required of all but the
+    `open_paths`, such as a page without data; `on_refusal`: called with each reason."""
 
     def __init__(
         self,
@@ -63,9 +68,11 @@ class RequestGuard:
         names: Iterable[str],
         allowed: Iterable[str],
         token: str | None,
-        on_refusal: Callable[[str], None],
+        on_refusal: Callable[[str], None] = lambda reason: None,
+        open_paths: Collection[str] = (),
     ):
         self._app, self._token, self._on_refusal = app, token, on_refusal
+        self._open_paths = frozenset(open_paths)
         self._allowed = {name.lower().rstrip(".") for name in allowed}
         self._hosts = {name.lower().rstrip(".") for name in names} | {"localhost"} | self._allowed
 
@@ -96,7 +103,7 @@ class RequestGuard:
             types = _values(scope, b"content-type")
             if len(types) != 1 or not _JSON.fullmatch(types[0].partition(";")[0].strip()):
                 return 415, "unsupported_media_type", "send JSON, with 'Content-Type: application/json'"
-        if self._token and scope["path"] not in OPEN_PATHS and not self._is_known(scope):
+        if self._token and scope["path"] not in self._open_paths and not self._is_known(scope):
             return 401, "unauthorized", "send the server's token: 'Authorization: Bearer TOKEN'"
         return None
 

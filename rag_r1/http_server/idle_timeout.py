@@ -3,7 +3,7 @@
 uvicorn waits for a request's headers as long as the client likes. So each connection is looked at every
 `CHECK_S` seconds, and closed if no request of it is being answered and none has been since the last look:
 headers have between one and two of these intervals to arrive. A chat under way may last: its connection is
-busy. uvicorn itself limits the size of headers; size and time of a body are limited in middleware.py.
+busy. uvicorn itself limits the size of headers; size and time of a body are limited in request_guard.py.
 """
 
 from __future__ import annotations

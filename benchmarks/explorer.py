@@ -1,0 +1,261 @@
+"""How `rag-r1 view` does on a training with many trajectories.
+
+    python benchmarks/explorer.py --work /tmp/explorer                # 100,000 trajectories, 1.8 GB
+    python benchmarks/explorer.py --work /tmp/explorer --records 2000
+
+Writes the records of an invented training of GRPO (groups of five, several searches with five passages each
+of the thirty that the search finds for a question, about 18 kB a record), and starts the command as a user
+does, twice: without a cache, and with one. Measured over HTTP, by the clock and in processor time of the
+server: reading, the first page, filters by columns, free text, a query that is given up, and how soon an
+appended record is seen; and the largest memory of the process. Prints JSON; removes what it wrote unless
+--keep.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import httpx
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from rag_r1.agent import Trajectory, Turn  # noqa: E402
+from rag_r1.agent.records import TrajectoryDump  # noqa: E402
+from rag_r1.protocols import Document  # noqa: E402
+
+_GROUP, _STEP = 5, 500
+_PASSAGES, _WORDS, _VOCABULARY = 20_000, 120, 30_000
+#: Passages that are found for a question, no other question has them.
+_FOUND = 30
+_SYLLABLES = "ba be bo da del en fa gar hal in ka lo mar mi na or pe qua ra ser ti tor ul va wen za".split()
+#: What the page asks for when it opens.
+_FIRST_PAGE = ("overview", "trajectories?limit=100", "histogram?column=score", "histogram?column=step")
+FILTERS = (
+    "trajectories?right=false&cause=retrieved_and_misread&limit=100",
+    "trajectories?step_min=50&step_max=60&sort=score&order=desc&limit=100",
+    "trajectories?searches_min=3&status=answered&sort=generated_tokens&order=desc&limit=100",
+    "histogram?column=generated_tokens&right=true&source=hotpotqa",
+    "causes?step_min=20",
+    "charts?run=grpo",
+)
+#: Texts that stand nowhere, in few and in most trajectories.
+TEXTS = ("no such words anywhere", "marker of one record", "the")
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--records", type=int, default=100_000)
+    parser.add_argument("--work", type=Path, required=True, help="folder for the run and the cache")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--keep", action="store_true", help="leave the files")
+    args = parser.parse_args()
+    run = args.work / "grpo"
+    try:
+        written = write_training(run, args.records)
+        print(json.dumps(measure(args.work, run, written, args.rounds), indent=2))
+    finally:
+        if not args.keep:
+            shutil.rmtree(args.work, ignore_errors=True)
+
+
+def write_training(run: Path, records: int) -> dict[str, float]:
+    """Write the records of a training; returns their number and megabytes."""
+    draw = random.Random(0)
+    words = ["".join(draw.choices(_SYLLABLES, k=draw.randint(1, 4))) for _ in range(_VOCABULARY)]
+    weights = list(accumulate(1 / (rank + 3) for rank in range(_VOCABULARY)))
+    common = ["the", "of", "in", "and", "was", "a"]
+    passages = []
+    for number in range(_PASSAGES):
+        text = draw.choices(words, cum_weights=weights, k=_WORDS)
+        text[::4] = draw.choices(common, k=len(text[::4]))
+        title = f"{words[number % _VOCABULARY].title()} {words[-1 - number % 977].title()}"
+        passages.append(Document(str(number), f'"{title}"\n{" ".join(text).capitalize()}.', draw.random()))
+    dump = TrajectoryDump(str(run / "trajectories"))
+    for number in range(records):
+        step, question = number // _STEP + 1, number // _GROUP
+        if number % _GROUP == 0:
+            found = [_turned(draw.choice(passages), question, place) for place in range(_FOUND)]
+        record = _trajectory(draw, number, question, found)
+        gold = found[0].title.strip('"')
+        dump.write(
+            record, step=step, split="train", data_source=("nq", "hotpotqa")[question % 2], golds=[gold]
+        )
+    size = sum(file.stat().st_size for file in run.rglob("*.jsonl"))
+    return {"records": records, "megabytes": round(size / 1e6, 1)}
+
+
+def _turned(passage: Document, question: int, place: int) -> Document:
+    """Another passage of the same words."""
+    words = passage.text.split()
+    cut = (question * 7 + place) % len(words)
+    text = f"{passage.title}\n{' '.join([*words[cut:], f'({question}.{place})', *words[:cut]])}"
+    return Document(f"{passage.id}-{question}-{place}", text, passage.score)
+
+
+def _trajectory(draw: random.Random, number: int, question: int, passages: list[Document]) -> Trajectory:
+    gold = passages[0].title.strip('"')
+    turns, found = [], draw.random() < 0.6
+    for place in range(draw.randint(2, 5)):
+        shown = draw.choices(passages, k=5)
+        if found and place == 1:
+            shown[2] = passages[0]
+        query = f"{gold} {draw.choice(passages).title}"
+        thought = draw.choice(passages).text[:400]
+        text = f"<think> {thought} </think>\n<search> {query} </search>"
+        turns.append(Turn.searched(text, [query], [shown], generated_tokens=90, observed_tokens=900))
+    answer = gold if found and draw.random() < 0.6 else draw.choice(passages).title.strip('"')
+    thought = "marker of one record" if number == 777 else draw.choice(passages).text[:300]
+    turns.append(
+        Turn(f"<think> {thought} </think>\n<answer> {answer} </answer>", "answer", generated_tokens=60)
+    )
+    em = float(answer == gold)
+    return Trajectory(
+        f"train-{question}#{number % _GROUP}",
+        f"Which page is about {gold}?",
+        "rag_r1_mq",
+        turns,
+        answer,
+        "answered",
+        prompt_tokens=300,
+        generated_tokens=sum(turn.generated_tokens for turn in turns) + draw.randint(0, 300),
+        observed_tokens=sum(turn.observed_tokens for turn in turns),
+        seconds=draw.random() * 30,
+        rewards={"score": round(em * 0.9 + draw.random() / 10, 3), "em": em},
+    )
+
+
+def measure(work: Path, run: Path, written: dict[str, float], rounds: int) -> dict[str, Any]:
+    """The figures of a view without a cache, and of one with it."""
+    with view(work, run) as (client, process, begun):
+        _wait(lambda: _get(client, "trajectories?limit=0")["total"] == written["records"], 1800)
+        build_s, build_memory = time.perf_counter() - begun, _peak_mb(process)
+        build_processor_s = _processor_s(process)
+    with view(work, run) as (client, process, begun):
+        for path in _FIRST_PAGE:
+            _get(client, path)
+        started_s, started_processor_s = time.perf_counter() - begun, _processor_s(process)
+        result = {
+            **written,
+            "cache_megabytes": round(sum(f.stat().st_size for f in work.rglob("*.duckdb")) / 1e6, 1),
+            "build_s": round(build_s, 1),
+            "build_processor_s": round(build_processor_s, 1),
+            "build_megabytes_per_s": round(written["megabytes"] / build_s, 1),
+            "build_peak_memory_mb": build_memory,
+            "first_page_with_start_s": round(started_s, 2),
+            "first_page_with_start_processor_s": round(started_processor_s, 2),
+            "first_page_s": _seconds(rounds, lambda: [_get(client, path) for path in _FIRST_PAGE]),
+            "filters_s": {path: _seconds(rounds, lambda p=path: _get(client, p)) for path in FILTERS},
+            "text_s": {text: _text(client, process, text, rounds) for text in TEXTS},
+            "trajectory_s": _seconds(
+                rounds, lambda: _get(client, f"trajectory/{int(written['records']) // 2}")
+            ),
+            "answer_after_giving_up_s": round(_give_up(client), 2),
+            "appended_seen_s": [round(_append(client, run, i), 2) for i in range(rounds)],
+            "peak_memory_mb": _peak_mb(process),
+        }
+    return result
+
+
+@contextmanager
+def view(work: Path, run: Path) -> Iterator[tuple[httpx.Client, subprocess.Popen, float]]:
+    """The command in a process of its own, a client of it, and when it was started."""
+    environment = {**os.environ, "XDG_CACHE_HOME": str(work / "cache")}
+    words = [sys.executable, "-m", "rag_r1.cli", "view", str(run), "--port", "0"]
+    begun = time.perf_counter()
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=environment) as process:
+        try:
+            assert process.stdout is not None
+            url = process.stdout.readline().split()[-1]
+            with httpx.Client(base_url=url, timeout=600, trust_env=False) as client:
+                yield client, process, begun
+        finally:
+            process.terminate()
+            process.wait(60)
+
+
+def _get(client: httpx.Client, path: str) -> Any:
+    response = client.get(f"/api/{path}")
+    response.raise_for_status()
+    return response.json()
+
+
+def _seconds(rounds: int, work: Any) -> dict[str, float]:
+    """Median and largest of several rounds."""
+    times = []
+    for _ in range(rounds):
+        begun = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - begun)
+    return {"median": round(statistics.median(times), 3), "most": round(max(times), 3)}
+
+
+def _text(client: httpx.Client, process: subprocess.Popen, text: str, rounds: int) -> dict[str, float]:
+    before = _processor_s(process)
+    path = f"trajectories?{urlencode({'text': text})}"
+    times = _seconds(rounds, lambda: _get(client, path))
+    return {**times, "processor": round((_processor_s(process) - before) / rounds, 2)}
+
+
+def _give_up(client: httpx.Client) -> float:
+    """Seconds of a filter right after searches for text that were given up."""
+    for number in range(4):
+        try:
+            client.get(f"/api/trajectories?text=given+up+{number}", timeout=0.05)
+        except httpx.ReadTimeout:
+            continue
+    begun = time.perf_counter()
+    _get(client, FILTERS[0])
+    return time.perf_counter() - begun
+
+
+def _append(client: httpx.Client, run: Path, number: int) -> float:
+    """Seconds until a record that is appended to the last file is in the answers."""
+    name = f"appended-{number}"
+    file = max((run / "trajectories" / "train").glob("*.jsonl"))
+    line = json.loads(file.read_bytes().splitlines()[0])
+    with file.open("ab") as records:
+        records.write((json.dumps({**line, "id": name}) + "\n").encode())
+    begun = time.perf_counter()
+    _wait(lambda: _get(client, f"trajectories?id={name}&limit=1")["total"] == 1, 60)
+    return time.perf_counter() - begun
+
+
+def _wait(holds: Any, seconds: float) -> None:
+    end = time.perf_counter() + seconds
+    while not holds():
+        if time.perf_counter() > end:
+            raise TimeoutError("it took too long")
+        time.sleep(0.05)
+
+
+def _processor_s(process: subprocess.Popen) -> float:
+    """Seconds of processor time of a process so far."""
+    fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _peak_mb(process: subprocess.Popen) -> int:
+    """The largest memory of a process, in megabytes."""
+    status = Path(f"/proc/{process.pid}/status").read_text()
+    return int(status.partition("VmHWM:")[2].split()[0]) // 1024
+
+
+if __name__ == "__main__":
+    main()

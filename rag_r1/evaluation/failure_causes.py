@@ -1,0 +1,188 @@
+"""Says why an answer is wrong, by rules on the trajectory record alone.
+
+A trajectory that was judged wrong has exactly one cause, the first that applies:
+
+    tool_failed             a search failed, and no other search returned a passage
+    cut                     no answer, because the tokens ran out or the last turn was cut off
+    no_answer               no answer for another reason, such as the turn limit
+    not_searched            answered without a search
+    asked_for_wrong_thing   no gold was retrieved, and no query has a content word of the question, or all
+                            queries are the same
+    gold_never_retrieved    no gold was retrieved
+    retrieved_and_misread   a gold was retrieved, and the answer is another
+    not_traceable           searched, but passages cannot show the gold: it is yes or no, or empty
+
+A gold was retrieved if all gold passages that the record names were shown, or if a gold answer stands in a
+shown passage, word for word; of an answer with several parts ("A and B") every part may stand in another one.
+The rules say what happened, not what the policy thought: a passage that names the gold in another
+connection counts as well.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from rag_r1.agent.trajectory import query_key
+from rag_r1.corpus.answer_matcher import YES_NO, AnswerMatcher, answer_tokens, joined
+from rag_r1.data.evidence import GoldEvidence
+from rag_r1.data.rows import as_golds
+from rag_r1.protocols import SEARCH, Document
+from rag_r1.rewards.answer_metrics import exact_match
+
+#: The causes in the order of the rules, each with its sentence for people.
+CAUSES = {
+    "tool_failed": "A search failed, and no other search returned a passage.",
+    "cut": "The tokens ran out, or the last turn was cut off, before there was an answer.",
+    "no_answer": "The episode ended without an answer.",
+    "not_searched": "The policy answered without a search.",
+    "asked_for_wrong_thing": "The queries have no word of the question, or repeat the same query.",
+    "gold_never_retrieved": "No shown passage contains a gold answer.",
+    "retrieved_and_misread": "A gold answer stood in a shown passage, and the answer is another.",
+    "not_traceable": "The gold answer is yes or no, so passages do not show whether it was retrieved.",
+}
+#: Statuses of episodes that have no answer of the policy, so nothing to judge.
+_FAILED = frozenset({"engine_failure", "bad_row", "error"})
+_STOP_WORDS = frozenset(
+    "and are as at be been by did do does for from had has have he her his how in is it its many much of on "
+    "or she that their they this to was were what when where which who whom whose why will with".split()
+)
+_PARTS = re.compile(r",\s*(?:and\s+)?|\s+and\s+|;\s*")
+
+#: Characters of a passage that is remembered.
+_REMEMBERED = 2000
+
+Record = Mapping[str, Any]
+#: Turn, call and document, each counted from 0.
+Place = tuple[int, int, int]
+
+
+def verdict(record: Record) -> bool | None:
+    """Was the answer right? The record's own `right`; else by EM, of its rewards or of its golds. None: not
+    judged, such as a masked trajectory."""
+    if "right" in record:
+        return record["right"] if isinstance(record["right"], bool) else None
+    rewards = record.get("rewards")
+    rewards = rewards if isinstance(rewards, Mapping) else {}
+    if rewards.get("score", 0.0) is None or record.get("status") in _FAILED:
+        return None
+    if isinstance(em := rewards.get("em"), int | float):
+        return em >= 1.0
+    golds, answer = as_golds(record.get("golds")), record.get("answer")
+    return bool(exact_match(answer if isinstance(answer, str) else None, golds)) if golds else None
+
+
+def cause_of(record: Record) -> str | None:
+    """The cause of a wrong answer, one of CAUSES; None if the answer was not judged wrong. Raises TypeError,
+    AttributeError or KeyError for a record that is no trajectory."""
+    if verdict(record) is not False:
+        return None
+    turns = record.get("turns") or []
+    searches = [call for turn in turns for call in turn.get("calls") or () if call.get("tool") == SEARCH]
+    has_passages = any(call.get("documents") for call in searches)
+    if not has_passages and any(call.get("status") == "failed" for call in searches):
+        return "tool_failed"
+    if record.get("answer") is None:
+        was_cut = record.get("status") == "token_limit" or (turns and turns[-1].get("status") == "truncated")
+        return "cut" if was_cut else "no_answer"
+    if not searches:
+        return "not_searched"
+    retrieved = _was_retrieved(record)
+    if retrieved is None:
+        return "not_traceable"
+    if retrieved:
+        return "retrieved_and_misread"
+    return "asked_for_wrong_thing" if _is_beside_question(record, searches) else "gold_never_retrieved"
+
+
+def gold_places(record: Record) -> list[Place]:
+    """Where passages were shown that contain a gold answer, or a part of one, or are gold passages."""
+    golds, evidence = _Golds.of(record), _evidence(record)
+    return [
+        place
+        for place, document in _documents(record)
+        if golds.within(document.get("contents")) or (evidence and evidence.holds(_document(document)))
+    ]
+
+
+def _was_retrieved(record: Record) -> bool | None:
+    """Was a gold retrieved? None if passages cannot tell."""
+    evidence = _evidence(record)
+    if evidence and evidence.recall([_document(shown) for _, shown in _documents(record)]) == 1.0:
+        return True
+    golds = _Golds.of(record)
+    seen: set[int] = set()
+    for _, document in _documents(record):
+        seen |= golds.within(document.get("contents"))
+        if any(parts <= seen for parts in golds.answers):
+            return True
+    return False if evidence or golds.answers else None
+
+
+def _is_beside_question(record: Record, searches: Sequence[Record]) -> bool:
+    queries = [str((call.get("arguments") or {}).get("query", "")) for call in searches]
+    if len(queries) > 1 and len(set(map(query_key, queries))) == 1:
+        return True
+    wanted = set(answer_tokens(str(record.get("question", "")))) - _STOP_WORDS
+    return bool(wanted) and not any(wanted & set(answer_tokens(query)) for query in queries)
+
+
+@dataclass(frozen=True)
+class _Golds:
+    """The gold answers that can be looked for. `answers`: of each, the numbers of its parts in the matcher;
+    `words`: one word of each part, for a fast look at a text."""
+
+    matcher: AnswerMatcher
+    answers: list[frozenset[int]]
+    words: frozenset[str]
+
+    @classmethod
+    def of(cls, record: Record) -> _Golds:
+        matcher, answers, words = AnswerMatcher(), [], set()
+        for gold in as_golds(record.get("golds")):
+            for parts in {(gold,), tuple(filter(None, _PARTS.split(gold)))}:
+                keys = [matcher.add(part) for part in parts]
+                if keys and all(key is not None and key not in YES_NO for key in keys):
+                    answers.append(frozenset(matcher.keys[key] for key in keys))
+                    words |= {max(key.split(), key=len) for key in keys}
+        return cls(matcher, answers, frozenset(words))
+
+    def within(self, text: object) -> set[int]:
+        """The numbers of the parts in a text."""
+        if not self.answers or not isinstance(text, str):
+            return set()
+        if text.isascii():  # most passages have none of the words, and are done with here
+            lowered = _lowered(text) if len(text) <= _REMEMBERED else joined(text).lower()
+            if not any(word in lowered for word in self.words):
+                return set()
+        return self.matcher.matches_in(text)
+
+
+@lru_cache(maxsize=4096)
+def _lowered(text: str) -> str:
+    """Remembered, since the trajectories of a question are shown the same passages."""
+    return joined(text).lower()
+
+
+def _evidence(record: Record) -> GoldEvidence | None:
+    """The gold passages that the record names."""
+    metadata = record.get("metadata")
+    evidence = GoldEvidence.of(record)
+    if not evidence and isinstance(metadata, Mapping):
+        evidence = GoldEvidence.of(metadata)
+    return evidence or None
+
+
+def _documents(record: Record) -> Iterator[tuple[Place, Record]]:
+    """The passages of searches, with their places."""
+    for turn_number, turn in enumerate(record.get("turns") or ()):
+        for call_number, call in enumerate(turn.get("calls") or ()):
+            for number, document in enumerate(call.get("documents") or ()):
+                yield (turn_number, call_number, number), document
+
+
+def _document(document: Record) -> Document:
+    return Document(str(document.get("id", "")), str(document.get("contents", "")))

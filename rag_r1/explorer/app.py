@@ -1,0 +1,238 @@
+"""The HTTP app of the explorer: its JSON API under `/api`, for GET only, and the page.
+
+    /api/overview                  runs, values of filters, columns
+    /api/version                   changes when anything was read; how far the reading is
+    /api/trajectories?FILTERS      rows and their number          (sort, order, offset, limit)
+    /api/histogram?FILTERS         the values of a `column`
+    /api/causes?FILTERS            causes of wrong answers
+    /api/trajectory/TID            one trajectory with its record
+    /api/compare?a=RUN&b=RUN       two runs on their common questions (a_step, b_step, offset, limit)
+    /api/charts?run=RUN            curves over the steps
+    /api/export?tid=N&tid=N        a static page of these trajectories
+
+A query runs in a thread; if its client goes away, it is interrupted. Errors are JSON: 422 for a parameter,
+404 for what is not there, 503 while a broken cache is read anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import duckdb
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse, Response
+from starlette.exceptions import HTTPException
+
+from rag_r1.explorer import queries
+from rag_r1.explorer.cache import BROKEN
+from rag_r1.explorer.charts import charts
+from rag_r1.explorer.export import export_page
+from rag_r1.explorer.filters import MOST_ROWS, FilterError, column, selection_of, whole
+from rag_r1.explorer.page import PAGE_FILES
+from rag_r1.explorer.store import Store
+from rag_r1.explorer.trajectory import trajectory
+from rag_r1.explorer.watcher import Watcher
+from rag_r1.http_server.request_guard import RequestError, RequestGuard, error_body
+from rag_r1.io.errors import DataError
+
+logger = logging.getLogger(__name__)
+
+_WORDS = {404: "not_found", 405: "method_not_allowed"}
+#: Most rows that may be left out before a part of them.
+_MOST_OFFSET = 10**9
+Work = Callable[[duckdb.DuckDBPyConnection, "Parameters"], Any]
+
+
+class _JsonResponse(JSONResponse):
+    """JSON in ASCII: a record may have lone surrogates, which UTF-8 cannot say."""
+
+    def render(self, content: Any) -> bytes:
+        return json.dumps(content, allow_nan=False, separators=(",", ":")).encode()
+
+
+class Parameters:
+    """The parameters of a request. Each must be known and, unless it is a filter, come once."""
+
+    def __init__(self, items: Iterable[tuple[str, str]], own: Iterable[str], filters: bool):
+        self.filters: list[tuple[str, str]] = []
+        self._own: dict[str, str] = {}
+        known = set(own)
+        for name, value in items:
+            if name not in known:
+                if not filters:
+                    raise FilterError(f"there is no parameter {name[:50]!r}: use {', '.join(sorted(known))}")
+                self.filters.append((name, value))
+            elif name in self._own:
+                raise FilterError(f"{name}: only once")
+            else:
+                self._own[name] = value
+
+    def text(self, name: str, default: str | None = None) -> str:
+        """A parameter's text. Raises FilterError if it must be there."""
+        value = self._own.get(name, default)
+        if value is None:
+            raise FilterError(f"{name} is missing")
+        return value
+
+    def whole(self, name: str, default: int | None, most: int) -> int | None:
+        """A whole number from 0 on."""
+        return whole(name, self._own[name], 0, most) if name in self._own else default
+
+
+def create_app(
+    store: Store,
+    *,
+    names: Iterable[str] = (),
+    allowed: Iterable[str] = (),
+    token: str | None = None,
+) -> FastAPI:
+    """The app. `names`, `allowed`, `token`: see RequestGuard. The store is read while the app runs, so it
+    needs the events of the server's start and end (lifespan)."""
+    watcher = Watcher(store)
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        watcher.start()
+        try:
+            yield
+        finally:
+            await asyncio.to_thread(watcher.stop)
+
+    app = FastAPI(title="RAG-R1 explorer", docs_url=None, redoc_url=None, openapi_url=None, lifespan=lifespan)
+    _add_api(app, store, watcher)
+    _add_error_handlers(app)
+    for address, (path, media_type) in PAGE_FILES.items():
+        app.get(address, include_in_schema=False)(_file(path.read_bytes(), media_type))
+    app.add_middleware(RequestGuard, names=names, allowed=allowed, token=token, open_paths=PAGE_FILES)
+    return app
+
+
+def _add_api(app: FastAPI, store: Store, watcher: Watcher) -> None:
+    def route(path: str, own: str, work: Work, filters: bool = False) -> None:
+        names = own.split()
+
+        async def answer(request: Request) -> Response:
+            parameters = Parameters(request.query_params.multi_items(), names, filters)
+            return _JsonResponse(await _unless_gone(request, store, lambda base: work(base, parameters)))
+
+        app.get(f"/api/{path}", response_model=None)(answer)
+
+    @app.get("/api/version")
+    async def version() -> dict[str, Any]:
+        reading = vars(store.reading)
+        return {"version": store.version, "reading": reading, "problem": watcher.problem}
+
+    @app.get("/api/trajectory/{name}", response_model=None)
+    async def one(request: Request, name: str) -> Response:
+        tid = whole("trajectory", name.removeprefix("t"), 0, _MOST_OFFSET)
+        return _JsonResponse(await _unless_gone(request, store, lambda base: trajectory(base, tid)))
+
+    @app.get("/api/export", response_model=None)
+    async def export(request: Request) -> Response:
+        items = request.query_params.multi_items()
+        if unknown := [name for name, _ in items if name != "tid"]:
+            raise FilterError(f"there is no parameter {unknown[0][:50]!r}: use tid")
+        tids = list(dict.fromkeys(whole("tid", value, 0, _MOST_OFFSET) for _, value in items))
+        page = await _unless_gone(request, store, lambda base: export_page(base, store.title, tids))
+        headers = {"content-disposition": 'attachment; filename="trajectories.html"'}
+        return Response(page, media_type="text/html; charset=utf-8", headers=headers)
+
+    route("overview", "", lambda base, _: queries.overview(base, store))
+    route("trajectories", "sort order offset limit", _trajectories, filters=True)
+    route("histogram", "column", _histogram, filters=True)
+    route("causes", "", lambda base, p: queries.causes(base, selection_of(p.filters)), filters=True)
+    route("compare", "a b a_step b_step offset limit", _compare)
+    route("charts", "run", lambda base, p: charts(base, p.text("run")))
+
+
+def _trajectories(base: duckdb.DuckDBPyConnection, parameters: Parameters) -> Any:
+    sort = column("sort", parameters.text("sort", "tid"))
+    order = parameters.text("order", "asc")
+    if order not in ("asc", "desc"):
+        raise FilterError(f"order: must be asc or desc, not {order[:50]!r}")
+    offset, limit = parameters.whole("offset", 0, _MOST_OFFSET), parameters.whole("limit", 100, MOST_ROWS)
+    selection = selection_of(parameters.filters)
+    return queries.trajectories(base, selection, sort, order == "desc", offset or 0, limit or 0)
+
+
+def _histogram(base: duckdb.DuckDBPyConnection, parameters: Parameters) -> Any:
+    name = column("column", parameters.text("column"))
+    return queries.histogram(base, selection_of(parameters.filters), name)
+
+
+def _compare(base: duckdb.DuckDBPyConnection, parameters: Parameters) -> Any:
+    a, b = (
+        (parameters.text(name), parameters.whole(f"{name}_step", None, _MOST_OFFSET)) for name in ("a", "b")
+    )
+    offset, limit = parameters.whole("offset", 0, _MOST_OFFSET), parameters.whole("limit", 200, MOST_ROWS)
+    return queries.compare(base, a, b, offset or 0, limit or 0)
+
+
+async def _unless_gone(
+    request: Request, store: Store, work: Callable[[duckdb.DuckDBPyConnection], Any]
+) -> Any:
+    """The result of a query in a thread, which is interrupted if the client goes away."""
+    generation = store.cache.generation
+    connection = store.cache.connection()
+
+    async def disconnected() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+
+    working = asyncio.create_task(asyncio.to_thread(work, connection))
+    gone = asyncio.create_task(disconnected())
+    try:
+        await asyncio.wait({working, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            connection.interrupt()
+        return await working
+    except BROKEN as error:
+        logger.warning("the cache of the explorer is broken and is read anew: %s", error)
+        await asyncio.to_thread(store.rebuild, generation)
+        reason = "the cache was broken and is read anew"
+        raise RequestError(503, "rebuilding", reason, {"Retry-After": "2"}) from error
+    finally:
+        gone.cancel()
+        if not working.done():
+            connection.interrupt()
+        else:
+            connection.close()
+
+
+def _file(content: bytes, media_type: str) -> Callable[[], Any]:
+    async def serve() -> Response:
+        return Response(content, media_type=media_type)
+
+    return serve
+
+
+def _add_error_handlers(app: FastAPI) -> None:
+    def answer(status: int, code: str, reason: str, headers: dict[str, str] | None = None) -> JSONResponse:
+        return JSONResponse(error_body(code, reason), status, headers)
+
+    @app.exception_handler(FilterError)
+    async def bad_input(_: Request, error: FilterError) -> JSONResponse:
+        return answer(422, "bad_input", str(error))
+
+    @app.exception_handler(DataError)
+    async def not_found(_: Request, error: DataError) -> JSONResponse:
+        return answer(404, "not_found", str(error))
+
+    @app.exception_handler(HTTPException)
+    async def http_error(_: Request, error: HTTPException) -> JSONResponse:
+        code = getattr(error, "code", None) or _WORDS.get(error.status_code, "bad_input")
+        return answer(error.status_code, code, str(error.detail), dict(error.headers or {}))
+
+    @app.exception_handler(duckdb.InterruptException)
+    async def interrupted(_: Request, error: duckdb.InterruptException) -> Response:
+        return Response(status_code=499)  # nobody reads it
+
+    @app.exception_handler(Exception)
+    async def unexpected(_: Request, error: Exception) -> JSONResponse:
+        logger.error("unexpected error", exc_info=error)
+        return answer(500, "error", "an error of the explorer; its log has the details")

@@ -1,0 +1,164 @@
+"""The DuckDB file that keeps what was read, one for each set of paths.
+
+It lies in $XDG_CACHE_HOME/rag-r1/explorer (default ~/.cache), for its owner only, and may be deleted at any
+time. One process at a time has it; a second `view` of the same paths has a private one in a temporary folder,
+and so has one that cannot write there. A file that is broken, or of another version, is thrown away:
+everything in it can be read again.
+
+DuckDB itself may open nothing else (`enable_external_access`), nor install or load extensions. Searched texts
+stand in tables of their own, in parts (texts.py), since DuckDB unpacks 2,048 rows at a time for each thread;
+row groups are small, because threads share the work by row groups.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+import duckdb
+
+from rag_r1.explorer.rows import COLUMNS
+from rag_r1.explorer.texts import TABLES
+from rag_r1.runs.lock import hold_lock
+
+#: Raised with every change of the rules by which rows are made.
+_FORMAT = 3
+_MEMORY, _CHECKPOINT = "256MB", "64MB"
+_ROW_GROUP = 4096
+#: The places of records (lines.py), beside the columns.
+PLACES = ("file_id", "base", "offset", "length")
+FILE_COLUMNS = {
+    "file_id": "INTEGER PRIMARY KEY", "path": "VARCHAR", "run": "VARCHAR", "folder": "VARCHAR",
+    "kind": "VARCHAR", "inode": "BIGINT", "size": "BIGINT", "mtime_ns": "BIGINT", "head": "BLOB",
+    "base": "BIGINT", "offset": "BIGINT", "lines": "BIGINT", "broken": "BIGINT", "faults": "VARCHAR[]",
+}  # fmt: skip
+
+
+#: Errors of a file that is broken, as against those of a query.
+BROKEN = (duckdb.IOException, duckdb.InternalException, duckdb.FatalException, duckdb.SerializationException)
+
+
+class _BusyError(Exception):
+    pass
+
+
+class Cache:
+    """An open cache; a context manager. `connection()` is for one thread."""
+
+    def __init__(self, paths: Sequence[Path]):
+        self._opened = ExitStack()
+        self.generation = 0
+        try:
+            self.file = self._place(_key(paths))
+            try:
+                self._database = _open(self.file)
+            except (duckdb.Error, OSError, UnicodeDecodeError):
+                self._discard()
+                self._database = _open(self.file)
+        except BaseException:
+            self._opened.close()
+            raise
+        self._opened.callback(lambda: self._database.close())
+
+    def connection(self) -> duckdb.DuckDBPyConnection:
+        """A connection of its own to the cache."""
+        connection = self._database.cursor()
+        connection.execute("USE cache")
+        return connection
+
+    def rebuild(self) -> None:
+        """Throw everything away; connections that are open fail from then on."""
+        self.generation += 1
+        self._database.close()
+        self._discard()
+        self._database = _open(self.file)
+
+    def close(self) -> None:
+        """Close the file, and remove it if it is private."""
+        self._opened.close()
+
+    def __enter__(self) -> Cache:
+        return self
+
+    def __exit__(self, *unused: object) -> None:
+        self.close()
+
+    def _place(self, key: str) -> Path:
+        folder = cache_folder()
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            folder.chmod(0o700)
+            self._opened.enter_context(hold_lock(folder, _BusyError(), name=f"{key}.lock"))
+            return folder / f"{key}.duckdb"
+        except (_BusyError, OSError):
+            private = Path(tempfile.mkdtemp(prefix="rag-r1-explorer-"))
+            self._opened.callback(shutil.rmtree, private, ignore_errors=True)
+            return private / f"{key}.duckdb"
+
+    def _discard(self) -> None:
+        for file in (self.file, self.file.with_name(f"{self.file.name}.wal")):
+            file.unlink(missing_ok=True)
+
+
+def cache_folder() -> Path:
+    """Where the caches lie."""
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(base) if os.path.isabs(base) else Path.home() / ".cache") / "rag-r1" / "explorer"
+
+
+def _key(paths: Sequence[Path]) -> str:
+    text = "\0".join(sorted(map(os.fspath, paths)))
+    return hashlib.blake2b(text.encode("utf-8", "surrogateescape"), digest_size=12).hexdigest()
+
+
+def _open(file: Path) -> duckdb.DuckDBPyConnection:
+    """A database to which the file is attached as `cache`. Raises duckdb.Error if it is no cache of this
+    version."""
+    database = duckdb.connect(
+        ":memory:",
+        config={
+            "autoinstall_known_extensions": "false",
+            "autoload_known_extensions": "false",
+            "memory_limit": _MEMORY,
+            "checkpoint_threshold": _CHECKPOINT,
+            "threads": str(max(1, min(4, os.cpu_count() or 1))),
+            "temp_directory": str(file.with_name(f"{file.name}.tmp")),
+        },
+    )
+    try:
+        name = str(file).replace("'", "''")
+        options = f"ROW_GROUP_SIZE {_ROW_GROUP}, STORAGE_VERSION 'latest'"
+        database.execute(f"ATTACH '{name}' AS cache ({options})")
+        database.execute("SET enable_external_access = false")
+        database.execute("SET lock_configuration = true")
+        database.execute("USE cache")
+        _check_or_make(database)
+    except BaseException:
+        database.close()
+        raise
+    return database
+
+
+def _check_or_make(database: duckdb.DuckDBPyConnection) -> None:
+    tables = {
+        "files": FILE_COLUMNS,
+        "trajectories": {**COLUMNS, **dict.fromkeys(PLACES, "BIGINT")},
+        **TABLES,
+    }
+    wanted = f"{_FORMAT} {duckdb.__version__} {tables}"
+    found = {name for (name,) in database.execute("SELECT table_name FROM duckdb_tables()").fetchall()}
+    if not found:
+        for table, fields in tables.items():
+            declared = ", ".join(f'"{name}" {kind}' for name, kind in fields.items())
+            database.execute(f"CREATE TABLE {table} ({declared})")
+        database.execute("CREATE TABLE format AS SELECT ? AS text", [wanted])
+        return
+    is_ours = found == {*tables, "format"}
+    if not is_ours or database.execute("SELECT text FROM format").fetchall() != [(wanted,)]:
+        raise duckdb.InvalidInputException("a cache of another version")
+    database.execute("SELECT sum(hash(columns(*))) FROM trajectories").fetchall()  # readable?

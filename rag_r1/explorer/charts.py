@@ -1,0 +1,108 @@
+"""The curves of a run over its steps, from its records and from veRL's metrics in its folder.
+
+A series has a `name` for people, its `group` (what belongs into one chart) and, by step, the mean `y` of `n`
+trajectories. Of a training both its trajectories and its validations are shown. veRL writes a line of metrics
+for each step into `metrics*.jsonl`; a file of a later start replaces the steps that it repeats.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import duckdb
+
+from rag_r1.io.bounded_json import limited_lines, read_json_line
+
+#: Group -> names and expressions of its means.
+_MEANS = {
+    "reward": {"score": "score"},
+    "em": {"right": '"right"::INTEGER'},
+    "searches": {"searches": "searches", "repeated queries": "repeated"},
+    "turns": {"turns": "turns", "generated tokens": "generated_tokens"},
+    "retrieval": {"tool failures": "tool_failures", "masked": "masked::INTEGER"},
+}
+#: How the metrics of veRL that are shown begin, and their groups.
+_METRICS = {"actor/entropy": "entropy", "timing_s/": "time"}
+_MOST_BYTES = 1 << 20
+
+
+def charts(connection: duckdb.DuckDBPyConnection, run: str) -> dict[str, Any]:
+    """The series of a run; none for one without steps."""
+    series: list[dict[str, Any]] = []
+    means = [(group, name, of) for group, names in _MEANS.items() for name, of in names.items()]
+    columns = ", ".join(f"avg({of}), count({of})" for _, _, of in means)
+    counted = connection.execute(
+        f"""SELECT kind, step, {columns} FROM trajectories WHERE run = ? AND step IS NOT NULL
+            GROUP BY kind, step ORDER BY kind, step""",
+        [run],
+    ).fetchall()
+    for kind in dict.fromkeys(row[0] for row in counted):
+        of_kind = [row for row in counted if row[0] == kind]
+        for i, (group, name, _) in enumerate(means):
+            points = [(row[1], row[2 + 2 * i], row[3 + 2 * i]) for row in of_kind]
+            series.append(_series(f"{kind}: {name}", group, points))
+    for table, group in (("status", "status"), ("cause", "cause")):
+        shares = connection.execute(
+            f"""SELECT kind || ': ' || name, step, n / sum(n) OVER (PARTITION BY kind, step), n FROM (
+                SELECT kind, step, coalesce("{table}", 'none') AS name, count(*) AS n FROM trajectories
+                WHERE run = ? AND step IS NOT NULL GROUP BY ALL) ORDER BY 1, 2""",
+            [run],
+        ).fetchall()
+        series += _by_name(shares, group)
+    terms = connection.execute(
+        """SELECT kind || ': ' || term, step, avg(value), count(value) FROM (
+            SELECT kind, step, unnest(map_keys(reward_terms)) AS term,
+                unnest(map_values(reward_terms)) AS value
+            FROM trajectories WHERE run = ? AND step IS NOT NULL)
+            WHERE term NOT IN ('score', 'em', 'missing_terms') GROUP BY 1, 2 ORDER BY 1, 2""",
+        [run],
+    ).fetchall()
+    series += _by_name(terms, "reward")
+    folders = connection.execute("SELECT DISTINCT folder FROM files WHERE run = ?", [run]).fetchall()
+    for (folder,) in folders:
+        series += _of_metrics(Path(folder))
+    return {"run": run, "series": [one for one in series if one["x"]]}
+
+
+def _by_name(rows: list[tuple], group: str) -> list[dict[str, Any]]:
+    names = dict.fromkeys(row[0] for row in rows)
+    return [_series(name, group, [row[1:] for row in rows if row[0] == name]) for name in names]
+
+
+def _series(name: str, group: str, points: list[tuple]) -> dict[str, Any]:
+    known = [point for point in points if point[1] is not None]
+    x, y, n = ([point[i] for point in known] for i in range(3))
+    return {"name": name, "group": group, "x": x, "y": y, "n": n}
+
+
+def _of_metrics(folder: Path) -> list[dict[str, Any]]:
+    """The series of veRL's metrics. What is no line of metrics is left out."""
+    values: dict[str, dict[int, float]] = {}
+    files = sorted(folder.glob("metrics*.jsonl"), key=lambda path: path.stat().st_mtime_ns)
+    for file in files:
+        try:
+            with file.open("rb") as lines:
+                for line in limited_lines(lines, _MOST_BYTES):
+                    _add_metrics(line, values)
+        except (OSError, ValueError):
+            continue
+    return [
+        _series(name, group, [(step, value, 1) for step, value in sorted(by_step.items())])
+        for name, by_step in sorted(values.items())
+        for begin, group in _METRICS.items()
+        if name.startswith(begin)
+    ]
+
+
+def _add_metrics(line: bytes, values: dict[str, dict[int, float]]) -> None:
+    try:
+        content = read_json_line(line)
+        step, data = int(content["step"]), content["data"].items()
+    except (ValueError, RecursionError, TypeError, KeyError, AttributeError, OverflowError):
+        return
+    for name, value in data:
+        is_number = isinstance(value, int | float) and math.isfinite(value)
+        if is_number and name.startswith(tuple(_METRICS)):
+            values.setdefault(name, {})[step] = float(value)

@@ -1,0 +1,138 @@
+"""`rag-r1 view`: shows the trajectories of runs in a browser.
+
+    rag-r1 view outputs/rag-r1/grpo
+    rag-r1 view evals/before evals/after --port 8200
+    rag-r1 view outputs/rag-r1/grpo --export page.html --select 'right=false&step_min=100'
+
+Runs may be finished or under way: records that are appended are shown within two seconds. What was read is
+kept in a cache (cache.py), so that a second start is fast.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Annotated
+from urllib.parse import parse_qsl
+
+from pydantic import Field
+from pydantic_settings import CliPositionalArg
+
+from rag_r1.io.atomic_files import write_text
+from rag_r1.options.command_exit import command_main
+from rag_r1.options.command_line import Arguments, argument, read_arguments
+from rag_r1.options.declare import Constraint
+from rag_r1.runs.errors import RunError
+from rag_r1.system.installation import require
+
+_DESCRIPTION = """\
+Show the trajectories of runs in a browser: what was searched, found and answered, filters, causes of wrong
+answers, two runs side by side, curves over the steps. PATH is the folder of a run (of train, eval, traces,
+filter, ...), a folder with several, or a file of records; finished or under way.
+
+examples:
+  rag-r1 view outputs/rag-r1/grpo                       then open http://127.0.0.1:8090
+  rag-r1 view evals/before evals/after
+  rag-r1 view evals/after --export failures.html --select 'cause=retrieved_and_misread'
+"""
+_EPILOG = """\
+environment: VIEW_TOKEN, if set, is required of browsers as 'Authorization: Bearer'. XDG_CACHE_HOME (default
+~/.cache) is where rag-r1/explorer keeps what was read; it may be deleted at any time.
+"""
+#: The environment variable with the token that clients must send.
+TOKEN_VARIABLE = "VIEW_TOKEN"
+#: Seconds in which a stop finishes what is being answered.
+_STOP_S = 3
+Port = Annotated[int, Field(ge=0, le=65535), Constraint("a port, 0 to 65535")]
+
+
+class ViewArguments(Arguments):
+    """What to show, and the address to listen on."""
+
+    paths: CliPositionalArg[list[Path]] = argument("run folder, folder of runs, or file of records", "PATH")
+    host: str = argument(
+        "address to listen on; 127.0.0.1: this machine only; 0.0.0.0: the whole network", default="127.0.0.1"
+    )
+    port: Port = argument("port to listen on; 0: a free one", default=8090)
+    export: Path | None = argument(
+        "write a static page of the selected trajectories (500 at most) to this file, and end",
+        "FILE",
+        default=None,
+    )
+    select: str = argument(
+        "the trajectories of --export, by filters as in the page's address: 'right=false&cause=cut'",
+        "FILTERS",
+        default="",
+    )
+    allowed_host: list[str] = argument(
+        "further name under which browsers reach this server, such as that of a proxy; may be repeated",
+        "NAME",
+        default=[],
+    )
+
+
+@command_main(RunError, OSError)
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Returns 0 after an orderly stop, 1 with a message if it could not start."""
+    args = read_arguments(
+        ViewArguments, arguments, prog="rag-r1 view", description=_DESCRIPTION, epilog=_EPILOG
+    )
+    if missing := [str(path) for path in args.paths if not path.exists()]:
+        raise RunError(f"{', '.join(missing)}: there is no such file or folder")
+    require("duckdb", "uvicorn", "fastapi")
+    return _serve(args) if args.export is None else _export(args, args.export)
+
+
+def _export(args: ViewArguments, out: Path) -> int:
+    from rag_r1.explorer.export import export_page, selected
+    from rag_r1.explorer.filters import FilterError, selection_of
+    from rag_r1.explorer.store import Store
+
+    try:
+        selection = selection_of(parse_qsl(args.select, keep_blank_values=True))
+        with closing(Store(args.paths)) as store:
+            store.refresh()
+            with store.cache.connection() as connection:
+                tids = selected(connection, selection)
+                write_text(out, export_page(connection, store.title, tids), private=True)
+    except FilterError as error:
+        raise RunError(f"--select: {error}") from error
+    print(f"{len(tids)} trajectories: {out}")
+    return 0
+
+
+def _serve(args: ViewArguments) -> int:
+    # Here, because these belong to an extra, and `--help` does not need them.
+    import uvicorn
+
+    from rag_r1.explorer.app import create_app
+    from rag_r1.explorer.store import Store
+    from rag_r1.http_server.idle_timeout import uvicorn_config
+    from rag_r1.http_server.listening import (
+        NO_TOKEN,
+        bind_socket,
+        is_loopback,
+        server_names,
+        server_url,
+        signals_ignored,
+        take_token_of,
+    )
+
+    token = take_token_of(TOKEN_VARIABLE)
+    if token is None and not is_loopback(args.host):
+        print(NO_TOKEN.format(host=args.host, variable=TOKEN_VARIABLE), file=sys.stderr, flush=True)
+    with bind_socket(args.host, args.port) as listener:
+        host, port = listener.getsockname()[:2]
+        with closing(Store(args.paths)) as store:
+            app = create_app(store, names=server_names(host), allowed=args.allowed_host, token=token)
+            print(f"trajectories at {server_url(host, port)}", flush=True)
+            server = uvicorn.Server(uvicorn_config(app, stop_s=_STOP_S, lifespan="on"))
+            with signals_ignored():
+                server.run(sockets=[listener])
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,33 @@
+"""Selects the trajectories of a static page and collects what it shows; page/ makes the page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+import duckdb
+
+from rag_r1.explorer.filters import FilterError, Selection
+from rag_r1.explorer.page import static_page
+from rag_r1.explorer.trajectory import trajectory
+
+#: Most trajectories of a page.
+MOST = 500
+
+
+def export_page(connection: duckdb.DuckDBPyConnection, title: str, tids: Sequence[int]) -> str:
+    """The page of these trajectories. Raises FilterError for none or too many, and DataError."""
+    if not 1 <= len(tids) <= MOST:
+        raise FilterError(f"select 1 to {MOST} trajectories, not {len(tids)}")
+    made = datetime.now().astimezone().isoformat(" ", "minutes")
+    details = [trajectory(connection, tid) for tid in tids]
+    return static_page({"title": title, "made": made, "trajectories": details})
+
+
+def selected(connection: duckdb.DuckDBPyConnection, selection: Selection) -> list[int]:
+    """The numbers of the first trajectories of a selection, as many as a page takes."""
+    found = connection.execute(
+        f"SELECT tid FROM trajectories WHERE {selection.where} ORDER BY tid LIMIT {MOST}",
+        list(selection.values),
+    )
+    return [tid for (tid,) in found.fetchall()]

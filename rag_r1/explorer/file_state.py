@@ -1,0 +1,69 @@
+"""What is known of a record file: how far it was read, and whether it is still the same file."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rag_r1.explorer.lines import Place
+from rag_r1.explorer.sources import RecordFile
+from rag_r1.protocols.actions import well_formed
+
+_HEAD_BYTES = 4096
+#: Broken lines of a file that are named.
+_MOST_FAULTS = 20
+
+
+@dataclass
+class FileState:
+    """What is known of a file: how far it was read, and what was broken."""
+
+    file_id: int
+    path: str
+    run: str
+    folder: str
+    kind: str | None
+    inode: int = 0
+    size: int = 0
+    mtime_ns: int = 0
+    head: bytes = b""
+    base: int = 0
+    offset: int = 0
+    lines: int = 0
+    broken: int = 0
+    faults: list[str] = field(default_factory=list)
+
+    @property
+    def place(self) -> Place:
+        """Where reading goes on."""
+        return self.base, self.offset
+
+    def add_fault(self, text: str) -> None:
+        """Count a broken line, and keep what is wrong with it."""
+        self.broken += 1
+        if len(self.faults) < _MOST_FAULTS:
+            self.faults.append(well_formed(text))
+
+
+def head_of(path: Path) -> bytes:
+    """A hash of the first bytes of a file; empty for a file that is shorter."""
+    with path.open("rb") as file:
+        data = file.read(_HEAD_BYTES)
+    return hashlib.blake2b(data, digest_size=16).digest() if len(data) == _HEAD_BYTES else b""
+
+
+def is_other(state: FileState, source: RecordFile | None) -> bool:
+    """Is it not the file that was read, or one of another run or kind?"""
+    if source is None or (source.run, source.kind) != (state.run, state.kind):
+        return True
+    try:
+        now = source.path.stat()
+        if now.st_ino != state.inode or now.st_size < state.size:
+            return True
+        if (now.st_size, now.st_mtime_ns) == (state.size, state.mtime_ns):
+            return False
+        is_edited = now.st_size == state.size
+        return is_edited or bool(state.head and head_of(source.path) != state.head)
+    except OSError:
+        return True

@@ -1,0 +1,176 @@
+// Charts of a run by step, one for each group of series, so that reward and EM never share an axis. The colours are
+// those of rag_r1/runs/pictures.py (Okabe and Ito). Each chart has its figures as a table, too.
+
+import { get } from "./api.js";
+import { amount, count, data, element, words } from "./dom.js";
+import { fill, notice } from "./notices.js";
+import { current, go } from "./state.js";
+
+const COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00"];
+const TITLES = {
+  reward: ["Reward", "mean reward"], em: ["Exact match", "share right"], searches: ["Searches", "searches a question"],
+  turns: ["Turns", "turns a question"], status: ["How episodes end", "share of episodes"],
+  retrieval: ["Retrieval", "share"], entropy: ["Entropy", "nats"], time: ["Time", "seconds"],
+};
+const SHARES = new Set(["em", "status"]);   // drawn from 0 to 1
+const HEIGHT = 220;
+const DASHES = [[], [6, 4], [2, 3]];   // from the seventh series on
+
+export class ChartsView {
+  constructor(page) {
+    this.page = page;
+    this.root = element("div", "sheet charts");
+    this.charts = [];
+    new ResizeObserver(() => this.#resize()).observe(this.root);
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
+      if (this.root.isConnected) this.show(current());
+    });
+  }
+
+  show(state) {
+    document.title = `Charts – ${this.page.title}`;
+    const runs = this.page.overview?.runs ?? [];
+    const chosen = state.get("chart") ?? (runs.find((run) => run.steps && run.steps[0] !== run.steps[1]) ?? runs[0])?.run;
+    this.chosen = chosen;
+    const query = chosen === undefined ? "" : new URLSearchParams({ run: chosen });
+    return fill(this.root, (signal) => get("charts", query, signal), (found) => this.#build(found, runs));
+  }
+
+  leave() { this.#drop(); }
+  grown() { return this.show(current()); }
+
+  #drop() {
+    for (const { plot } of this.charts) plot.destroy();
+    this.charts = [];
+  }
+
+  #build({ series }, runs) {
+    this.#drop();
+    const head = element("header", "sheet-head");
+    head.append(element("h2", "", "By step"));
+    head.append(this.#choice(runs));
+    const groups = Map.groupBy ? Map.groupBy(series, ({ group }) => group) : grouped(series);
+    if (!groups.size) {
+      return [head, notice("Nothing to draw", "This run has no steps; choose a training.")];
+    }
+    const grid = element("div", "chart-grid");
+    for (const [group, members] of groups) grid.append(this.#chart(group, members));
+    requestAnimationFrame(() => this.#resize());
+    return [head, grid];
+  }
+
+  #choice(runs) {
+    const label = element("label", "choose", "Run ");
+    const select = label.appendChild(element("select"));
+    for (const { run } of runs) {
+      const option = select.appendChild(data("option", "", run));
+      option.value = run;
+      option.selected = run === this.chosen;
+    }
+    select.addEventListener("change", () => go({ chart: select.value }));
+    return label;
+  }
+
+  #chart(group, members) {
+    const [title, unit] = TITLES[group] ?? [words(group), ""];
+    const box = element("figure", "chart");
+    box.append(element("h3", "", title));
+    const steps = [...new Set(members.flatMap(({ x }) => x))].sort((one, other) => one - other);
+    const columns = members.map(({ x, y }) => {
+      const at = new Map(x.map((step, place) => [step, y[place]]));
+      return steps.map((step) => at.get(step) ?? null);
+    });
+    const canvas = box.appendChild(element("div", "canvas"));
+    canvas.setAttribute("role", "img");
+    canvas.ariaLabel = `${title} by step: ${members.map(({ name }) => name).join(", ")}`;
+    const legend = box.appendChild(element("ul", "legend"));
+    const values = members.map((member, place) => {
+      const item = legend.appendChild(element("li"));
+      item.append(swatch(place), data("span", "", member.name), " ");
+      return item.appendChild(element("b"));
+    });
+    const style = getComputedStyle(document.documentElement);
+    const colour = (name) => style.getPropertyValue(name).trim();
+    const axis = { stroke: colour("--soft"), grid: { stroke: colour("--line"), width: 1 }, ticks: { stroke: colour("--line"), width: 1 } };
+    const font = "12px system-ui, sans-serif";
+    const show = (index) => values.forEach((value, place) => {
+      const column = columns[place];
+      const at = index ?? column.findLastIndex((one) => one !== null);
+      value.textContent = column[at] === null || column[at] === undefined ? "" : amount(column[at]);
+      value.title = index === null ? `step ${steps[at]}` : "";
+    });
+    const plot = new globalThis.uPlot({
+      width: 300, height: HEIGHT, legend: { show: false }, cursor: { sync: { key: "step" }, y: false, points: { size: 7 } },
+      scales: { x: { time: false }, y: SHARES.has(group) ? { range: [0, 1] } : {} },
+      axes: [
+        { ...axis, font, label: "step", labelFont: font, labelSize: 20, size: 32, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000] },
+        { ...axis, font, label: members[0].unit ?? unit, labelFont: font, labelSize: 20, size: 52, values: asTicks },
+      ],
+      series: [{}, ...members.map(({ name }, place) => ({
+        label: name, stroke: COLOURS[place % COLOURS.length], width: 2, spanGaps: true,
+        dash: DASHES[Math.floor(place / COLOURS.length) % DASHES.length], points: { show: steps.length < 60, size: 5 },
+      }))],
+      hooks: { setCursor: [(one) => show(one.cursor.idx ?? null)] },
+    }, [steps, ...columns], canvas);
+    this.charts.push({ plot, canvas });
+    show(null);
+    box.append(figures(title, steps, members, columns));
+    return box;
+  }
+
+  #resize() {
+    for (const { plot, canvas } of this.charts) {
+      if (canvas.clientWidth > 40) plot.setSize({ width: canvas.clientWidth, height: HEIGHT });
+    }
+  }
+
+  key(name) {
+    if (name !== "[" && name !== "]") return false;
+    const select = this.root.querySelector("select");
+    const next = (select?.selectedIndex ?? 0) + (name === "]" ? 1 : -1);
+    if (select?.options[next]) go({ chart: select.options[next].value });
+    return true;
+  }
+}
+
+// The numbers of an axis, with as many digits as tell them apart.
+function asTicks(_, ticks, axis, space, step) {
+  const digits = Math.max(0, -Math.floor(Math.log10(step) + 1e-9));
+  return ticks.map((tick) => (digits > 6 ? tick.toPrecision(2) : tick.toFixed(digits)));
+}
+
+function swatch(place) {
+  const made = element("span", `swatch s${place % COLOURS.length}`);
+  made.ariaHidden = "true";
+  return made;
+}
+
+function grouped(series) {
+  const groups = new Map();
+  for (const one of series) groups.set(one.group, [...(groups.get(one.group) ?? []), one]);
+  return groups;
+}
+
+function figures(title, steps, members, columns) {
+  const box = element("details", "figures");
+  box.append(element("summary", "", "Figures"));
+  box.addEventListener("toggle", () => {
+    if (!box.open || box.querySelector("table")) return;
+    const scroll = box.appendChild(element("div", "figures-scroll"));
+    scroll.tabIndex = 0;
+    scroll.setAttribute("role", "region");
+    scroll.ariaLabel = `${title}, figures`;
+    const table = scroll.appendChild(element("table"));
+    const head = table.appendChild(element("thead")).appendChild(element("tr"));
+    for (const name of ["step", ...members.map((one) => one.name)]) {
+      const cell = head.appendChild(data("th", "", name));
+      cell.scope = "col";
+    }
+    const body = table.appendChild(element("tbody"));
+    steps.forEach((step, place) => {
+      const line = body.appendChild(element("tr"));
+      line.append(element("th", "", count(step)), ...columns.map((one) => element("td", "", one[place] === null ? "" : amount(one[place]))));
+    });
+  });
+  return box;
+}

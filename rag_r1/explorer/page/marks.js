@@ -1,0 +1,39 @@
+// Marks answers in a text, by splitting its text node: no markup is made from text. Texts are compared without regard
+// to letter case, punctuation and white space, word by word.
+
+import { element } from "./dom.js";
+
+const WORD = /[\p{L}\p{N}\p{M}]+/gu;
+
+const wordsOf = (text) => [...text.matchAll(WORD)].map((match) => ({
+  key: match[0].toLowerCase(), from: match.index, to: match.index + match[0].length,
+}));
+
+// The places [from, to] of any of these phrases in a text, in order and apart from each other.
+export function places(text, phrases) {
+  const wanted = phrases.map((phrase) => wordsOf(String(phrase)).map(({ key }) => key)).filter((keys) => keys.length);
+  const starts = new Set(wanted.map((keys) => keys[0]));
+  const words = wanted.length ? wordsOf(text) : [];
+  const found = [];
+  for (let at = 0; at < words.length; at++) {
+    if (!starts.has(words[at].key)) continue;
+    const length = Math.max(0, ...wanted
+      .filter((keys) => keys.every((key, next) => words[at + next]?.key === key))
+      .map((keys) => keys.length));
+    if (!length) continue;
+    found.push([words[at].from, words[at + length - 1].to]);
+    at += length - 1;
+  }
+  return found;
+}
+
+// Write a text into an element, with these phrases marked.
+export function marked(box, text, phrases) {
+  const parts = [];
+  let end = 0;
+  for (const [from, to] of places(text, phrases)) {
+    parts.push(text.slice(end, from), element("mark", "", text.slice(from, to)));
+    end = to;
+  }
+  box.replaceChildren(...parts, text.slice(end));
+}

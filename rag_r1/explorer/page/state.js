@@ -1,0 +1,53 @@
+// The state of the page is the part of its address behind the #: each view with its filters is a link, and the
+// browser's Back works. Filters have the names of the API's parameters.
+
+// Filters by value: several of one are "or".
+export const VALUES = ["right", "cause", "run", "kind", "split", "source", "status", "masked"];
+// Filters by range, NAME_min and NAME_max, and the column of each.
+export const RANGES = {
+  step: "step", score: "score", searches: "searches", turns: "turns", generated: "generated_tokens",
+};
+const FILTERS = new Set([
+  "text", ...VALUES, ...Object.keys(RANGES).flatMap((name) => [`${name}_min`, `${name}_max`]),
+]);
+
+export const current = () => new URLSearchParams(location.hash.slice(1));
+
+// The address of the state with some changes: a value, several, or null for none.
+export function changed(changes, state = current()) {
+  const next = new URLSearchParams(state);
+  for (const [name, value] of Object.entries(changes)) {
+    next.delete(name);
+    for (const one of Array.isArray(value) ? value : [value]) {
+      if (one !== null && one !== undefined && one !== "") next.append(name, one);
+    }
+  }
+  return `#${next}`;
+}
+
+// Go to a state. With `quietly` it takes the place of this one, for what is typed or moved step by step.
+export function go(changes, quietly = false) {
+  const hash = changed(changes);
+  if (hash === (location.hash || "#")) return;
+  if (!quietly) {
+    location.hash = hash;
+    return;
+  }
+  history.replaceState(null, "", hash);
+  dispatchEvent(new HashChangeEvent("hashchange"));
+}
+
+// The filters of a state, without those in `without`, in an order that does not depend on how they were set.
+export function filters(state, ...without) {
+  const kept = [...state].filter(([name]) => FILTERS.has(name) && !without.includes(name));
+  return new URLSearchParams(kept.sort());
+}
+
+export const withoutFilters = () => Object.fromEntries([...FILTERS].map((name) => [name, null]));
+
+// The query of the table: its filters and its order.
+export function tableQuery(state) {
+  const query = filters(state);
+  for (const name of ["sort", "order"]) if (state.has(name)) query.set(name, state.get(name));
+  return query;
+}

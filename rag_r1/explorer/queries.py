@@ -1,0 +1,222 @@
+"""What the API answers about many trajectories: overview, rows, histograms, causes, comparison.
+
+Each function takes a connection to the cache (cache.py) and returns JSON types. Column names in the SQL come
+from rows.py, never from a request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import duckdb
+
+from rag_r1.evaluation.failure_causes import CAUSES
+from rag_r1.explorer.filters import FilterError, Selection
+from rag_r1.explorer.rows import COLUMNS, json_row
+from rag_r1.explorer.store import Store
+
+Connection = duckdb.DuckDBPyConnection
+#: The columns whose values the page offers as filters, and the most values of one.
+FACETS = ("run", "kind", "split", "source", "status", "cause", "right")
+_MOST_FACETS = 200
+#: Characters of question and answer in a row of a list.
+_SHORT = 300
+_BINS = 30
+_NUMBERS = ("BIGINT", "DOUBLE")
+ROW = ", ".join(f'"{name}"' for name in COLUMNS)
+
+
+def rows(connection: Connection, rest: str, values: Sequence[Any]) -> list[dict[str, Any]]:
+    """The rows of `SELECT ... FROM trajectories` and the rest of the query, with short texts."""
+    found = connection.execute(f"SELECT {ROW} FROM trajectories {rest}", list(values)).fetchall()
+    return [json_row(dict(zip(COLUMNS, row, strict=True)), _SHORT) for row in found]
+
+
+def overview(connection: Connection, store: Store) -> dict[str, Any]:
+    """Runs, values of filters, and columns."""
+    broken: dict[str, int] = {}
+    faults: dict[str, list[str]] = {}
+    for state in store.files():
+        broken[state.run] = broken.get(state.run, 0) + state.broken
+        faults.setdefault(state.run, []).extend(state.faults)
+    folders = {state.run: state.folder for state in store.files()}
+    counted = connection.execute(
+        """SELECT run, mode(kind), count(*), min(step), max(step),
+            count(*) FILTER ("right"), count("right") FROM trajectories GROUP BY run ORDER BY run"""
+    ).fetchall()
+    known = {row[0]: row for row in counted}
+    runs = [
+        {
+            "run": run,
+            "kind": kind,
+            "path": folder,
+            "records": count,
+            "steps": None if first is None else [first, last],
+            "right": right,
+            "judged": judged,
+            "broken": broken[run],
+            "faults": faults[run][:20],
+            "growing": store.is_growing(run),
+        }
+        for run, folder in sorted(folders.items())
+        for _, kind, count, first, last, right, judged in [known.get(run, (run, None, 0, None, None, 0, 0))]
+    ]
+    facets = {
+        name: [list(row) for row in connection.execute(
+            f'SELECT "{name}", count(*) AS n FROM trajectories GROUP BY 1 ORDER BY n DESC, 1 LIMIT 200'
+        ).fetchall()]
+        for name in FACETS
+    }  # fmt: skip
+    kinds = {"VARCHAR": "text", "BOOLEAN": "bool", "VARCHAR[]": "list", "MAP(VARCHAR, DOUBLE)": "map"}
+    columns = [{"name": name, "type": kinds.get(kind, "number")} for name, kind in COLUMNS.items()]
+    return {
+        "version": store.version,
+        "title": store.title,
+        "runs": runs,
+        "facets": facets,
+        "columns": columns,
+    }
+
+
+def trajectories(
+    connection: Connection, selection: Selection, sort: str, descending: bool, offset: int, limit: int
+) -> dict[str, Any]:
+    """A part of the rows of a selection, sorted by a column, and counts of all of them."""
+    order = f'"{sort}" {"DESC" if descending else "ASC"} NULLS LAST, tid'
+    # One look at the rows, since a search for text is slow; and of the chosen ones only, all columns.
+    total, right, wrong, chosen = connection.execute(
+        f"""WITH found AS MATERIALIZED (
+                SELECT tid, "right", "{sort}" FROM trajectories WHERE {selection.where}),
+            chosen AS (SELECT tid FROM found ORDER BY {order} LIMIT ? OFFSET ?)
+            SELECT count(*), count(*) FILTER ("right"), count(*) FILTER (NOT "right"),
+            (SELECT list(tid) FROM chosen) FROM found""",
+        [*selection.values, limit, offset],
+    ).fetchall()[0]
+    found = rows(connection, f"WHERE list_contains(?, tid) ORDER BY {order}", [chosen or []])
+    return {"total": total, "right": right, "wrong": wrong, "unjudged": total - right - wrong, "rows": found}
+
+
+def histogram(connection: Connection, selection: Selection, column: str) -> dict[str, Any]:
+    """How the values of a column are distributed: bins of a number, values of a text."""
+    if COLUMNS[column] not in _NUMBERS:
+        values = connection.execute(
+            f"""SELECT "{column}", count(*) AS n, count(*) FILTER ("right") FROM trajectories
+                WHERE {selection.where} GROUP BY 1 ORDER BY n DESC, 1 LIMIT {_MOST_FACETS}""",
+            list(selection.values),
+        ).fetchall()
+        return {"column": column, "values": [list(value) for value in values]}
+    known = selection.also(f'"{column}" IS NOT NULL')
+    low, high = connection.execute(
+        f'SELECT min("{column}"), max("{column}") FROM trajectories WHERE {known.where}', list(known.values)
+    ).fetchall()[0]
+    if low is None:
+        return {"column": column, "bins": []}
+    is_whole = COLUMNS[column] != "DOUBLE"
+    count = int(min(_BINS, high - low + 1)) if is_whole else _BINS if high > low else 1
+    # Whole numbers stand in the middle of what a bin covers, so that none lies on an edge.
+    begin, width = (low - 0.5, (high - low + 1) / count) if is_whole else (low, (high - low) / count or 1.0)
+    counted = connection.execute(
+        f"""SELECT least(? - 1, floor(("{column}" - ?) / ?))::INTEGER AS bin, count(*),
+                count(*) FILTER ("right") FROM trajectories WHERE {known.where} GROUP BY bin""",
+        [count, begin, width, *known.values],
+    ).fetchall()
+    numbers = {bin: (n, right) for bin, n, right in counted}
+    bins = [
+        {"lo": lo, "hi": hi, "n": n, "right": right}
+        for i in range(count)
+        for n, right in [numbers.get(i, (0, 0))]
+        for lo, hi in [_edges(low, begin, width, i, is_whole)]
+    ]
+    return {"column": column, "bins": bins}
+
+
+def _edges(low: float, begin: float, width: float, i: int, is_whole: bool) -> tuple[float, float]:
+    lo, hi = begin + i * width, begin + (i + 1) * width
+    if not is_whole:
+        return lo, hi
+    return -int(-lo // 1), int(hi // 1) if hi % 1 else int(hi) - 1  # the whole numbers within
+
+
+def causes(connection: Connection, selection: Selection, examples: int = 5) -> dict[str, Any]:
+    """The causes of wrong answers with their numbers, in the order of the rules."""
+    counted = connection.execute(
+        f"""SELECT cause, count(*), list(tid ORDER BY tid)[:{examples:d}] FROM trajectories
+            WHERE {selection.where} AND cause IS NOT NULL GROUP BY cause""",
+        list(selection.values),
+    ).fetchall()
+    numbers = {name: (n, tids) for name, n, tids in counted}
+    listed = [
+        {"name": name, "sentence": sentence, "n": numbers[name][0], "examples": numbers[name][1]}
+        for name, sentence in CAUSES.items()
+        if name in numbers
+    ]
+    return {"causes": listed, "failures": sum(cause["n"] for cause in listed)}
+
+
+def compare(
+    connection: Connection, a: tuple[str, int | None], b: tuple[str, int | None], offset: int, limit: int
+) -> dict[str, Any]:
+    """Two runs, each at a step (None: its last), on the questions of both: of a training its validation, of
+    several samples of a question the first."""
+    names, values = [], []
+    for run, step in (a, b):
+        where, parameters = _compared(connection, run, step)
+        names.append(f"SELECT DISTINCT ON (question_key) * FROM trajectories WHERE {where} "
+                     "ORDER BY question_key, id, tid")  # fmt: skip
+        values += parameters
+    joined = f"""SELECT a.tid AS a_tid, b.tid AS b_tid, a."right" IS TRUE AS a_right,
+        b."right" IS TRUE AS b_right FROM ({names[0]}) a JOIN ({names[1]}) b USING (question_key)"""
+    counts = connection.execute(
+        f"""SELECT count(*), count(*) FILTER (a_right), count(*) FILTER (b_right),
+            count(*) FILTER (b_right AND NOT a_right), count(*) FILTER (a_right AND NOT b_right)
+            FROM ({joined})""",
+        values,
+    ).fetchall()[0]
+    pairs = connection.execute(
+        f"""SELECT a_tid, b_tid FROM ({joined})
+            ORDER BY a_right = b_right, b_right, a_right, a_tid LIMIT ? OFFSET ?""",
+        [*values, limit, offset],
+    ).fetchall()
+    wanted = [tid for pair in pairs for tid in pair]
+    by_tid = {row["tid"]: row for row in rows(connection, "WHERE list_contains(?, tid)", [wanted])}
+    both, a_right, b_right, gained, lost = counts
+    listed = [
+        {
+            "question": row["question"],
+            "golds": row["golds"],
+            "a": row,
+            "b": other,
+            "change": _change(bool(row["right"]), bool(other["right"])),
+        }
+        for first, second in pairs
+        for row, other in [(by_tid[first], by_tid[second])]
+    ]
+    return {
+        "both": both,
+        "a_right": a_right,
+        "b_right": b_right,
+        "gained": gained,
+        "lost": lost,
+        "rows": listed,
+    }
+
+
+def _compared(connection: Connection, run: str, step: int | None) -> tuple[str, list[Any]]:
+    """The condition of the rows of a run that are compared. Raises FilterError if there are none."""
+    kinds = connection.execute(
+        """SELECT kind, max(step) FROM trajectories WHERE run = ? AND (? IS NULL OR step = ?)
+            GROUP BY kind ORDER BY kind = 'training', kind""",
+        [run, step, step],
+    ).fetchall()
+    if not kinds:
+        raise FilterError(f"there are no trajectories of the run {run[:200]!r} at this step")
+    kind, last = kinds[0]
+    chosen = last if step is None else step
+    return "run = ? AND kind = ? AND step IS NOT DISTINCT FROM ?", [run, kind, chosen]
+
+
+def _change(a_right: bool, b_right: bool) -> str:
+    if a_right == b_right:
+        return "same_right" if a_right else "same_wrong"
+    return "gained" if b_right else "lost"

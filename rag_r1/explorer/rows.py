@@ -1,0 +1,118 @@
+"""Makes the row of a trajectory record: the columns of the table, and the text that is searched.
+
+`COLUMNS` declares what the table, the filters and the API know of a trajectory; their meaning stands in
+docs/guides/explorer.md. A record comes from a file that anybody may have written, so every value is checked
+for its type; a record that is no trajectory raises DataError.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from rag_r1.agent.trajectory import query_key
+from rag_r1.data.rows import as_golds
+from rag_r1.evaluation.failure_causes import cause_of, verdict
+from rag_r1.io.errors import DataError
+from rag_r1.protocols.actions import SEARCH, well_formed
+
+#: The columns of a row and their types in DuckDB, in the order of the table.
+COLUMNS = {
+    "tid": "BIGINT", "id": "VARCHAR", "run": "VARCHAR", "kind": "VARCHAR", "step": "BIGINT",
+    "split": "VARCHAR", "source": "VARCHAR", "question": "VARCHAR", "answer": "VARCHAR",
+    "golds": "VARCHAR[]", "right": "BOOLEAN", "score": "DOUBLE", "status": "VARCHAR", "masked": "BOOLEAN",
+    "turns": "BIGINT", "searches": "BIGINT", "repeated": "BIGINT", "tool_failures": "BIGINT",
+    "prompt_tokens": "BIGINT", "generated_tokens": "BIGINT", "observed_tokens": "BIGINT",
+    "seconds": "DOUBLE", "question_key": "VARCHAR", "group": "VARCHAR", "cause": "VARCHAR",
+    "checkpoint": "VARCHAR", "reward_terms": "MAP(VARCHAR, DOUBLE)",
+}  # fmt: skip
+#: The largest whole number that the table takes.
+_LARGEST = 1 << 53
+
+
+def row_of(record: Any, run: str, kind: str | None) -> dict[str, Any]:
+    """The row of a record without `tid`, and its searched `texts` and `passages`. `kind`: that of the run; if
+    it is None, the record tells. Raises DataError for what is no trajectory record."""
+    try:
+        return _row(record, run, kind)
+    except (TypeError, AttributeError, KeyError, ValueError, OverflowError) as error:
+        raise DataError(f"no trajectory record ({error})") from error
+
+
+def _row(record: Any, run: str, kind: str | None) -> dict[str, Any]:
+    if not isinstance(record, dict) or not isinstance(record.get("turns"), list):
+        raise TypeError("it has no list `turns`")
+    turns, question = record["turns"], _text(record.get("question"))
+    calls = [call for turn in turns for call in turn.get("calls") or ()]
+    rewards = {str(k): _number(v) for k, v in (record.get("rewards") or {}).items()}
+    split, key = _text(record.get("split")), query_key(question)
+    step, answer = _whole(record.get("step")), record.get("answer")
+    if kind is None:
+        kind = (
+            ("validation" if not split.startswith("train") else "training") if step is not None else "other"
+        )
+    golds = as_golds(record.get("golds"))
+    texts = [question, _text(answer), *(_text(turn.get("text")) for turn in turns)]
+    texts += [str(value) for call in calls for value in (call.get("arguments") or {}).values()]
+    documents = (document for call in calls for document in call.get("documents") or ())
+    return {
+        "id": _text(record.get("id")),
+        "run": run,
+        "kind": kind,
+        "step": step,
+        "split": split,
+        "source": _text(record.get("data_source")),
+        "question": well_formed(question),
+        "answer": None if answer is None else _text(answer),
+        "golds": [well_formed(gold) for gold in golds],
+        "right": verdict(record),
+        "score": rewards.get("score"),
+        "status": _text(record.get("status")),
+        "masked": "score" in rewards and rewards["score"] is None,
+        "turns": len(turns),
+        "searches": sum(call.get("tool") == SEARCH for call in calls),
+        "repeated": sum(_whole(turn.get("repeated_queries")) or 0 for turn in turns),
+        "tool_failures": sum(turn.get("status") == "tool_failure" for turn in turns),
+        "prompt_tokens": _whole(record.get("prompt_tokens")),
+        "generated_tokens": _whole(record.get("generated_tokens")),
+        "observed_tokens": _whole(record.get("observed_tokens")),
+        "seconds": _number(record.get("seconds")),
+        "question_key": _digest(key),
+        "group": _digest(f"{run}\0{kind}\0{split}\0{step}\0{record.get('group') or key}"),
+        "cause": cause_of(record),
+        "checkpoint": _text(record.get("model")) or None,
+        "reward_terms": {well_formed(name): value for name, value in rewards.items() if value is not None},
+        "texts": texts,
+        "passages": [str(document.get("contents", "")) for document in documents],
+    }
+
+
+def _text(value: Any) -> str:
+    return "" if value is None else well_formed(str(value))
+
+
+def _number(value: Any) -> float | None:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if is_number and math.isfinite(value) else None
+
+
+def _whole(value: Any) -> int | None:
+    number = _number(value)
+    return None if number is None or abs(number) > _LARGEST else int(number)
+
+
+def _digest(text: str) -> str:
+    return hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=8).hexdigest()
+
+
+def json_row(values: Mapping[str, Any], longest: int | None = None) -> dict[str, Any]:
+    """A row of the table as JSON types; `longest`: characters of question and answer."""
+    row = dict(values)
+    row["reward_terms"] = dict(row.get("reward_terms") or {})
+    if longest is not None:
+        for name in ("question", "answer"):
+            if row[name] is not None and len(row[name]) > longest:
+                row[name] = row[name][: longest - 1] + "…"
+    return row

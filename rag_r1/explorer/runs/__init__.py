@@ -1,0 +1,1 @@
+"""`rag-r1 runs`: which runs lie below a folder."""

@@ -1,0 +1,262 @@
+"""Reads records into the cache (cache.py), and only what was appended since.
+
+A file that shrank, was replaced or disappeared is read anew, with all files of its run, since a record may
+have taken the place of one in another file: if a run was killed and resumed, an episode that ran twice counts
+once, as it ran last. Broken lines are counted, and the first ones named. Rows are made in one thread while
+another one writes the rows before them.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+from rag_r1.explorer.cache import FILE_COLUMNS, PLACES, Cache
+from rag_r1.explorer.file_state import FileState, head_of, is_other
+from rag_r1.explorer.lines import whole_lines
+from rag_r1.explorer.rows import COLUMNS, row_of
+from rag_r1.explorer.sources import RecordFile, Sources
+from rag_r1.explorer.texts import REMOVE_ORPHANS, TextTables
+from rag_r1.io.bounded_json import read_json_line
+
+#: Rows, and bytes of lines, that are written at once.
+_BATCH_ROWS, _BATCH_BYTES = 2048, 16 << 20
+_GROWING_S = 60.0
+_ARROW = {
+    "BIGINT": pa.int64(), "DOUBLE": pa.float64(), "BOOLEAN": pa.bool_(),
+    "VARCHAR": pa.string(), "VARCHAR[]": pa.list_(pa.string()),
+    "MAP(VARCHAR, DOUBLE)": pa.map_(pa.string(), pa.float64()),
+}  # fmt: skip
+_SCHEMA = pa.schema(
+    [
+        *((name, _ARROW[kind]) for name, kind in COLUMNS.items()),
+        *((name, pa.int64()) for name in PLACES),
+    ]
+)
+
+
+#: Leaves of each episode, of those read from a `tid` on, the record that was read last.
+_REMOVE_REPEATED = """
+    DELETE FROM trajectories WHERE tid IN (
+        SELECT tid FROM (
+            SELECT tid, row_number() OVER (
+                PARTITION BY run, kind, split, step, id ORDER BY tid DESC) AS place
+            FROM trajectories
+            WHERE id <> '' AND id IN (SELECT id FROM trajectories WHERE tid >= ?))
+        WHERE place > 1)"""
+
+
+@dataclass
+class Reading:
+    """How far the present reading is."""
+
+    files: int = 0
+    bytes_done: int = 0
+    bytes_total: int = 0
+
+
+#: Files with more than was read of them, each with what the system says of it now.
+_Pending = Iterable[tuple[FileState, os.stat_result]]
+
+
+class Store:
+    """The records below some paths. Raises OSError for a path that does not exist."""
+
+    def __init__(self, paths: Sequence[Path]):
+        self.sources = Sources(paths)
+        self.reading = Reading()
+        self.version = 0
+        self._lock = threading.Lock()
+        self.cache = Cache(self.sources.paths)
+        self._load()
+
+    def close(self) -> None:
+        """Close the cache."""
+        self.cache.close()
+
+    def query(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple]:
+        """The rows of a query. Raises duckdb.Error."""
+        with self.cache.connection() as connection:
+            return connection.execute(sql, list(parameters)).fetchall()
+
+    @property
+    def title(self) -> str:
+        """The name of the folder that has all paths."""
+        return self.sources.common.name
+
+    def files(self) -> list[FileState]:
+        """The files that were read."""
+        return list(self._files.values())
+
+    def is_growing(self, run: str) -> bool:
+        """Was a file of the run written to in the last minute?"""
+        newest = max((state.mtime_ns for state in self.files() if state.run == run), default=0)
+        return time.time() - newest / 1e9 < _GROWING_S
+
+    def rebuild(self, generation: int) -> None:
+        """Throw the cache of this generation away; the next `refresh` reads everything anew."""
+        with self._lock:
+            if self.cache.generation == generation:
+                self.cache.rebuild()
+                self._load()
+
+    def refresh(self, stop: threading.Event | None = None) -> bool:
+        """Read what has changed; returns whether anything has. `stop`: when it is set, ends after a batch."""
+        with self._lock:
+            found = {str(source.path): source for source in self.sources.files()}
+            changed = self._drop_outdated(found)
+            pending = [state for source in found.values() if (state := self._to_read(source)) is not None]
+            if not pending:
+                return changed
+            pending.sort(key=lambda pair: (pair[1].st_mtime_ns, pair[0].path))
+            self.reading = Reading(
+                len(pending), 0, sum(s.st_size - min(f.size, s.st_size) for f, s in pending)
+            )
+            try:
+                self._read(pending, stop)
+            except BaseException:
+                self._load()  # what was not written is read again
+                raise
+            finally:
+                self.reading = Reading()
+            return True
+
+    def _load(self) -> None:
+        columns = ", ".join(f'"{name}"' for name in FILE_COLUMNS)
+        rows = self.query(f"SELECT {columns} FROM files")
+        self._files = {row[1]: FileState(*row[:-1], faults=list(row[-1])) for row in rows}
+        self._next_file = 1 + max((state.file_id for state in self._files.values()), default=0)
+        self._texts = TextTables()
+        self._next_tid = 1 + self.query("SELECT coalesce(max(tid), 0) FROM trajectories")[0][0]
+        self._bump()
+
+    def _bump(self) -> None:
+        self.version = max(self.version + 1, time.time_ns() // 1_000_000)
+
+    def _drop_outdated(self, found: dict[str, RecordFile]) -> bool:
+        """Forget the runs of files that are not what they were."""
+        runs = {state.run for path, state in self._files.items() if is_other(state, found.get(path))}
+        outdated = [state for state in self._files.values() if state.run in runs]
+        if outdated:
+            ids = [state.file_id for state in outdated]
+            with self.cache.connection() as connection:
+                connection.begin()
+                connection.execute("DELETE FROM trajectories WHERE file_id IN (SELECT unnest(?))", [ids])
+                _remove_orphans(connection)
+                connection.execute("DELETE FROM files WHERE file_id IN (SELECT unnest(?))", [ids])
+                connection.commit()
+            for state in outdated:
+                del self._files[state.path]
+            self._bump()
+        return bool(outdated)
+
+    def _to_read(self, source: RecordFile) -> tuple[FileState, os.stat_result] | None:
+        """The state of a file that has more than was read of it."""
+        try:
+            now = source.path.stat()
+        except OSError:
+            return None
+        path = str(source.path)
+        if (state := self._files.get(path)) is None:
+            state = FileState(self._next_file, path, source.run, str(source.folder), source.kind)
+            self._next_file += 1
+            self._files[path] = state
+        elif state.size == now.st_size:
+            return None
+        return state, now
+
+    def _read(
+        self, pending: Iterable[tuple[FileState, os.stat_result]], stop: threading.Event | None
+    ) -> None:
+        with ThreadPoolExecutor(1, thread_name_prefix="explorer-writer") as writer:
+            writing: Future[None] | None = None
+            for rows, states in self._batches(pending):
+                if writing is not None:
+                    writing.result()
+                writing = writer.submit(self._write, rows, states)
+                if stop is not None and stop.is_set():
+                    break
+            if writing is not None:
+                writing.result()
+
+    def _batches(self, pending: _Pending) -> Iterator[tuple[list[dict[str, Any]], list[FileState]]]:
+        """Rows with the states of their files after them, as they are to be written."""
+        rows: list[dict[str, Any]] = []
+        states: dict[int, FileState] = {}
+        size = 0
+        for state, now in pending:
+            path, begun = Path(state.path), state.size
+            state.inode, state.mtime_ns = now.st_ino, now.st_mtime_ns
+            try:
+                state.head = state.head or head_of(path)
+                for line in whole_lines(path, state.place):
+                    row = _row_of_line(line.data, state)
+                    state.base, state.offset = line.next
+                    states[state.file_id] = state
+                    if row is not None:
+                        length = len(line.data or b"")
+                        row |= {"tid": self._next_tid, "file_id": state.file_id, "length": length}
+                        row["base"], row["offset"] = line.place
+                        self._next_tid += 1
+                        rows.append(row)
+                        size += length
+                        self.reading.bytes_done += length + 1
+                    if len(rows) >= _BATCH_ROWS or size >= _BATCH_BYTES:
+                        read = replace(state, size=begun)  # not to its end yet
+                        yield rows, [read if other is state else replace(other) for other in states.values()]
+                        rows, states, size = [], {}, 0
+            except (OSError, zlib.error) as error:
+                state.add_fault(f"{path.name}: it cannot be read further ({error})")
+            state.size = now.st_size
+            states[state.file_id] = state
+        if rows or states:
+            yield rows, [replace(state) for state in states.values()]
+
+    def _write(self, rows: list[dict[str, Any]], states: Sequence[FileState]) -> None:
+        texts = self._texts.of(rows)
+        names = ", ".join(f'"{name}"' for name in FILE_COLUMNS)
+        marks = ", ".join("?" for _ in FILE_COLUMNS)
+        with self.cache.connection() as connection:
+            connection.begin()
+            if rows:
+                trajectories = pa.Table.from_pylist(rows, schema=_SCHEMA)
+                for table, batch in {"trajectories": trajectories, **texts}.items():
+                    connection.register("batch", batch)
+                    connection.execute(f"INSERT INTO {table} BY NAME SELECT * FROM batch")
+                    connection.unregister("batch")
+                if connection.execute(_REMOVE_REPEATED, [rows[0]["tid"]]).fetchall() != [(0,)]:
+                    _remove_orphans(connection)
+            for state in states:
+                values = [getattr(state, name) for name in FILE_COLUMNS]
+                connection.execute(f"INSERT OR REPLACE INTO files ({names}) VALUES ({marks})", values)
+            connection.commit()
+        self._bump()
+
+
+def _remove_orphans(connection: duckdb.DuckDBPyConnection) -> None:
+    for statement in REMOVE_ORPHANS:
+        connection.execute(statement)
+
+
+def _row_of_line(data: bytes | None, state: FileState) -> dict[str, Any] | None:
+    """The row of a line; None for an empty or broken one, which is counted."""
+    state.lines += 1
+    if data is not None and not data.strip():
+        return None
+    try:
+        if data is None:
+            raise ValueError("longer than a record can be")
+        return row_of(read_json_line(data), state.run, state.kind)
+    except (ValueError, RecursionError) as error:
+        state.add_fault(f"{Path(state.path).name}, line {state.lines}: {error}"[:300])
+        return None

@@ -1,0 +1,125 @@
+"""What the API answers about one trajectory: its record, siblings, history, advantage and cause."""
+
+from __future__ import annotations
+
+import json
+import math
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import duckdb
+
+from rag_r1.evaluation.failure_causes import CAUSES, gold_places
+from rag_r1.explorer.lines import line_at
+from rag_r1.explorer.queries import rows
+from rag_r1.explorer.rows import COLUMNS, json_row
+from rag_r1.io.bounded_json import limited_lines, read_json_line
+from rag_r1.io.errors import DataError
+
+#: Siblings, and rows of the history, that are listed.
+_MOST = 500
+#: The constant that veRL adds to the deviation of a group (core_algos.py, compute_grpo_outcome_advantage).
+_EPSILON = 1e-6
+#: Names in the answer, and those that a training has recorded.
+_RECORDED = {
+    "value": "advantage", "min": "advantage_min", "max": "advantage_max", "score": "score",
+    "n": "group_size", "mean": "group_mean", "std": "group_std",
+}  # fmt: skip
+
+
+def trajectory(connection: duckdb.DuckDBPyConnection, tid: int) -> dict[str, Any]:
+    """A trajectory with its record, read from its file. Raises DataError if it is not there."""
+    names = ", ".join(f't."{name}"' for name in COLUMNS)
+    found = connection.execute(
+        f"""SELECT {names}, f.path, t.base, t."offset", t.length
+            FROM trajectories t JOIN files f USING (file_id) WHERE t.tid = ?""",
+        [tid],
+    ).fetchall()
+    if not found:
+        raise DataError(f"there is no trajectory {tid}: its file may have been read anew")
+    *values, path, base, offset, length = found[0]
+    row = json_row(dict(zip(COLUMNS, values, strict=True)))
+    try:
+        record = read_json_line(line_at(Path(path), (base, offset), length))
+        if str(record.get("id", "")).encode("utf-8", "replace").decode() != row["id"]:
+            raise ValueError("it has another record at this place")
+        places = gold_places(record)
+    except (OSError, zlib.error, ValueError, AttributeError, TypeError, RecursionError) as error:
+        raise DataError(f"{path} has changed since it was read ({error}); try again") from error
+    record = _without_nan(record)
+    siblings = rows(connection, f'WHERE "group" = ? ORDER BY id, tid LIMIT {_MOST}', [row["group"]])
+    history = rows(
+        connection,
+        f"WHERE run = ? AND question_key = ? ORDER BY step, kind, id, tid LIMIT {_MOST}",
+        [row["run"], row["question_key"]],
+    )
+    group = _group_of([sibling["score"] for sibling in siblings if sibling["score"] is not None])
+    return {
+        "row": row,
+        "record": record,
+        "gold_passages": places,
+        "siblings": siblings,
+        "group": group,
+        "history": history,
+        "advantage": _advantage(row, group, _recorded(Path(path), row, record)),
+        "cause": _cause(row, record, places),
+    }
+
+
+def _without_nan(record: Any) -> Any:
+    """The record with null for NaN and infinities, which JSON does not have and Python writes."""
+    try:
+        json.dumps(record, allow_nan=False)
+        return record
+    except ValueError:
+        return json.loads(json.dumps(record), parse_constant=lambda name: None)
+
+
+def _group_of(scores: list[float]) -> dict[str, Any]:
+    """Number, mean and sample deviation of a group's scores."""
+    if not scores:
+        return {"n": 0, "mean": None, "std": None}
+    mean = math.fsum(scores) / len(scores)
+    squares = math.fsum((score - mean) ** 2 for score in scores)
+    return {"n": len(scores), "mean": mean, "std": math.sqrt(squares / max(len(scores) - 1, 1))}
+
+
+def _advantage(row: Mapping[str, Any], group: Mapping[str, Any], recorded: Any) -> dict[str, Any] | None:
+    """The advantage of a training's trajectory: as the trainer has recorded it, else by GRPO's formula."""
+    if row["kind"] != "training" or row["score"] is None:
+        return None
+    if recorded is not None:
+        return {**recorded, "recorded": True}
+    if group["n"] < 2:
+        return None
+    value = (row["score"] - group["mean"]) / (group["std"] + _EPSILON)
+    return {"value": value, "score": row["score"], **group, "recorded": False}
+
+
+def _recorded(path: Path, row: Mapping[str, Any], record: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What the trainer wrote beside the records (rag_r1/plugin/recording_trainer.py), if it has."""
+    group, sample = record.get("group"), row["id"].rpartition("#")[2]
+    if not group or row["step"] is None or not sample.isdecimal():
+        return None
+    for file in path.parent.parent.glob(f"advantages/step_{row['step']:06d}-*.ndjson"):
+        try:
+            with file.open("rb") as lines:
+                for line in limited_lines(lines, 1 << 16):
+                    one = read_json_line(line)
+                    is_line = isinstance(one, dict) and one.get("group") == group
+                    if is_line and one.get("sample") == int(sample):
+                        return _without_nan({name: one.get(key) for name, key in _RECORDED.items()})
+        except (OSError, ValueError, RecursionError):
+            continue
+    return None
+
+
+def _cause(row: dict[str, Any], record: dict[str, Any], places: list) -> dict[str, Any] | None:
+    if row["cause"] is None:
+        return None
+    calls = [call for turn in record["turns"] for call in turn.get("calls") or ()]
+    queries = [str((call.get("arguments") or {}).get("query", "")) for call in calls]
+    evidence = {"queries": queries[:50], "gold_passages": places[:50]}
+    return {"name": row["cause"], "sentence": CAUSES[row["cause"]], "evidence": evidence}

@@ -1,0 +1,79 @@
+"""The socket a server listens on, its names, and the token that clients must send."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import signal
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rag_r1.runs.errors import RunError
+
+NO_TOKEN = "warning: {host} can be reached by others, and no token is required: set {variable}"
+
+
+def bind_socket(host: str, port: int, flag: str = "--port") -> socket.socket:
+    """A listening socket, before anything is loaded. Raises RunError, which names the flag, if the port is
+    taken."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family)
+    except OSError as error:
+        why = os.strerror(error.errno) if error.errno else error
+        raise RunError(f"cannot listen on {host}, port {port}: {why}; choose another {flag}") from error
+
+
+def check_port(host: str, port: int, flag: str = "--port") -> None:
+    """Raises RunError as `bind_socket`."""
+    bind_socket(host, port, flag).close()
+
+
+def take_token_of(variable: str) -> str | None:
+    """The token in an environment variable, which is taken out of it: it is not for the servers that are
+    started here. Raises RunError, without the token, if no header can hold it: HTTP libraries show what they
+    refuse."""
+    token = os.environ.pop(variable, "").strip()
+    if not (token.isascii() and token.isprintable()) or " " in token:
+        raise RunError(
+            f"${variable} has characters that a token cannot have: "
+            "use ASCII letters, digits and signs, as `openssl rand -hex 32` prints them"
+        )
+    return token or None
+
+
+def is_loopback(host: str) -> bool:
+    """Can the address be reached from this machine only?"""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+@contextmanager
+def signals_ignored() -> Iterator[None]:
+    """Around uvicorn's serving, which handles signals itself: it stops orderly at one, and then raises it
+    once more, for the handlers from before. Without effect outside the main thread."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    before = [(number, signal.signal(number, signal.SIG_IGN)) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, handler in before:
+            signal.signal(number, handler)
+
+
+def server_names(host: str) -> set[str]:
+    """The names under which a server on this address is reached, for RequestGuard."""
+    name = socket.gethostname()
+    return {host, name, name.partition(".")[0]}
+
+
+def server_url(host: str, port: int) -> str:
+    """The address in a browser."""
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

@@ -1,0 +1,65 @@
+"""`rag-r1 view` as a command."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+import httpx
+import pytest
+
+from rag_r1.explorer import command
+from rag_r1.explorer.command import main
+from tests.explorer.made_records import record, write
+
+
+def test_a_page_of_the_selected_trajectories_is_written(tmp_path, capsys):
+    write(tmp_path / "runs" / "a.jsonl", [record("a"), record("b", "x"), record("c", "y")])
+    out = tmp_path / "page.html"
+    assert (
+        main([str(tmp_path / "runs"), "--export", str(out), "--select", "right=false&source=hotpotqa"]) == 0
+    )
+    assert capsys.readouterr().out == f"2 trajectories: {out}\n"
+    assert out.read_text(encoding="utf-8").count('"record":') == 2 and out.stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize("select", ["cause=cut", "nothing=1", "step_min=x"])
+def test_a_selection_that_is_empty_or_wrong_is_one_sentence(tmp_path, capsys, select):
+    write(tmp_path / "a.jsonl", [record("a")])
+    assert main([str(tmp_path), "--export", str(tmp_path / "page.html"), "--select", select]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: --select") and not (tmp_path / "page.html").exists()
+
+
+def test_a_path_that_does_not_exist_is_named(tmp_path, capsys):
+    assert main([str(tmp_path / "nothing")]) == 1
+    assert str(tmp_path / "nothing") in capsys.readouterr().err
+
+
+def test_without_a_token_a_server_for_the_network_warns(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("uvicorn.Server.run", lambda self, sockets: None)
+    write(tmp_path / "a.jsonl", [record()])
+    assert main([str(tmp_path), "--host", "0.0.0.0", "--port", "0"]) == 0
+    assert command.TOKEN_VARIABLE in capsys.readouterr().err
+    monkeypatch.setenv(command.TOKEN_VARIABLE, "s3cret")
+    assert main([str(tmp_path), "--host", "0.0.0.0", "--port", "0"]) == 0
+    assert capsys.readouterr().err == "" and command.TOKEN_VARIABLE not in os.environ
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_the_server_runs_until_a_signal_and_ends_orderly(tmp_path, number):
+    write(tmp_path / "a.jsonl", [record("a")])
+    words = [sys.executable, "-m", "rag_r1.cli", "view", str(tmp_path), "--port", "0"]
+    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=environment) as process:
+        try:
+            assert process.stdout is not None
+            url = process.stdout.readline().split()[-1]
+            assert httpx.get(f"{url}/api/version", trust_env=False).status_code == 200
+            process.send_signal(number)
+            assert process.wait(20) == 0
+        finally:
+            process.kill()
