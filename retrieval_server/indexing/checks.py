@@ -49,8 +49,8 @@ def corpus_checks(corpus: Path | Sequence[Path], skip_bad_rows: bool = False) ->
 def dense_checks(options: BuildOptions) -> Iterator[Check]:
     """Those of the encoder and of FAISS."""
     yield partial(require_packages, "A dense index", "retrieval", DENSE)
-    yield partial(check_encoder, options.encoder, options.encoder_options)
     if are_installed(DENSE):
+        yield partial(check_encoder, options.encoder, options.encoder_options)
         from retrieval_server.indexing.faiss_build import make_index
         from retrieval_server.indexing.faiss_recall import read_queries
 
