@@ -32,7 +32,7 @@ REMOVE_ORPHANS = tuple(
     f"DELETE FROM {table} WHERE tid NOT IN (SELECT tid FROM trajectories)" for table in ("texts", "shown")
 )
 #: Passages whose presence is known, at least.
-_KNOWN = 200_000
+_KNOWN = 100_000
 
 
 def text_condition(count: int) -> str:
