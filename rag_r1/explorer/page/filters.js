@@ -32,6 +32,7 @@ export class Filters {
     this.text.type = "search";
     this.text.placeholder = "Text (press /)";
     this.text.spellcheck = false;
+    this.text.maxLength = 1000;   // the API takes no longer one
     this.text.addEventListener("input", () => {
       clearTimeout(this.waiting);
       this.waiting = setTimeout(() => go({ text: this.text.value }, true), PAUSE_MS);
