@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -33,7 +32,6 @@ from rag_r1.serving.page import PAGE_FILES, PageInfo
 from rag_r1.serving.sessions import FAILURES, ChatParameters, ChatSession, ChatSessions, reasoning_text
 from rag_r1.serving.wire import ChatRequest, Message, TextRequest, completion
 
-_PAGE = Path(__file__).with_name("page")
 #: Answered without the token: the page, which holds no data, and the probe.
 OPEN_PATHS = frozenset({*PAGE_FILES, "/health"})
 _WORDS = {404: "not_found", 405: "method_not_allowed"}
@@ -169,8 +167,8 @@ def _add_page(app: FastAPI, about: PageInfo) -> None:
     async def page_info() -> dict[str, Any]:
         return about.public()
 
-    for address, (name, media_type) in PAGE_FILES.items():
-        app.get(address, include_in_schema=False)(_file((_PAGE / name).read_bytes(), media_type))
+    for address, (path, media_type) in PAGE_FILES.items():
+        app.get(address, include_in_schema=False)(_file(path.read_bytes(), media_type))
 
 
 def _file(content: bytes, media_type: str) -> Callable[[], Any]:

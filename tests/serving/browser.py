@@ -31,6 +31,9 @@ _FLAGS = (
     "--remote-debugging-port=0",
 )
 
+#: Of keys that are no characters.
+_KEY_CODES = {"Enter": 13, "Escape": 27, "Tab": 9, "End": 35, "Home": 36, "ArrowDown": 40}
+
 
 class Tab:
     """A page. `problems` are what the browser reported: exceptions, violations of the page's policy."""
@@ -103,10 +106,20 @@ class Tab:
         """Type into the field for the question, and ask."""
         await self.run("document.getElementById('question').focus()")
         await self.send("Input.insertText", text=text)
-        for kind in ("keyDown", "keyUp"):
-            await self.send(
-                "Input.dispatchKeyEvent", type=kind, key="Enter", code="Enter", windowsVirtualKeyCode=13
-            )
+        await self.press("Enter")
+
+    async def press(self, key: str) -> None:
+        """Press a key: a character, or one of _KEY_CODES."""
+        code = _KEY_CODES.get(key, 0)
+        text = {"text": "\r" if key == "Enter" else key} if len(key) == 1 or key == "Enter" else {}
+        await self.send("Input.dispatchKeyEvent", type="keyDown", key=key, windowsVirtualKeyCode=code, **text)
+        await self.send("Input.dispatchKeyEvent", type="keyUp", key=key, windowsVirtualKeyCode=code)
+
+    async def texts(self, selector: str) -> list[str]:
+        """The texts of all elements of a selector."""
+        return await self.run(
+            f"[...document.querySelectorAll({json.dumps(selector)})].map((one) => one.textContent)"
+        )
 
     async def click(self, selector: str) -> None:
         await self.run(f"document.querySelector({json.dumps(selector)}).click()")

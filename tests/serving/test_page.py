@@ -45,11 +45,6 @@ def in_page(browser: int, url: str, play, problems: bool = False) -> None:
     asyncio.run(main())
 
 
-async def texts(page: Tab, selector: str) -> list[str]:
-    script = f"[...document.querySelectorAll({json.dumps(selector)})].map((one) => one.textContent)"
-    return await page.run(script)
-
-
 async def answered(page: Tab, number: int = 1) -> None:
     await page.until(f"document.querySelectorAll('.answer').length === {number}")
 
@@ -60,27 +55,27 @@ def test_each_search_its_passages_and_those_with_the_answer_are_shown_and_can_be
 
         async def play(page: Tab) -> None:
             await page.until("document.querySelector('#examples button') !== null")
-            assert await texts(page, "#what, #note") == ["searches an invented world", "A remark."]
+            assert await page.texts("#what, #note") == ["searches an invented world", "A remark."]
             await page.click("#examples button")
             await answered(page)
-            assert await texts(page, ".query .said") == [QUESTION]
-            assert await texts(page, ".passage .title") == ["Mara Torval", "Tito Vesmer"]
-            assert await texts(page, ".found .title, .label") == ["Mara Torval", "contains these words"]
-            assert await texts(page, ".found mark") == [GOLD]
-            assert await texts(page, ".answer .text") == [GOLD]
+            assert await page.texts(".query .said") == [QUESTION]
+            assert await page.texts(".passage .title") == ["Mara Torval", "Tito Vesmer"]
+            assert await page.texts(".found .title, .label") == ["Mara Torval", "contains these words"]
+            assert await page.texts(".found mark") == [GOLD]
+            assert await page.texts(".answer .text") == [GOLD]
             policy.latency_s = 30
             await page.type(QUESTION)
             await page.until("!document.getElementById('stop').hidden")
             await page.click("#stop")
             await answered(page, 2)
-            assert (await texts(page, ".answer .text"))[1] == "Stopped."
+            assert (await page.texts(".answer .text"))[1] == "Stopped."
             policy.latency_s = 0
             await page.run(f"{BUTTONS}.find((one) => one.textContent === 'Retry').click()")
             await page.until("document.querySelectorAll('.answer:not(.none)').length === 2")
             prompt = policy.tokenizer.decode(policy.bodies[-1]["prompt"])
             assert f"Question: {QUESTION}\nAnswer: {GOLD}\n" in prompt  # the first, not the stopped one
             await page.click("#new")
-            assert await texts(page, ".turn") == []
+            assert await page.texts(".turn") == []
 
         in_page(browser, chat.url, play)
 
@@ -95,9 +90,9 @@ def test_no_question_query_document_or_answer_runs_a_script(tmp_path, browser):
                 await page.until("document.querySelector('#examples button') !== null")
                 await page.click("#examples button")
                 await answered(page)
-                assert (await texts(page, ".question"))[0] == HOSTILE
-                assert ATTACK.format("title") in await texts(page, ".passage .title")
-                assert ATTACK.format("answer") in (await texts(page, ".answer .text"))[0]
+                assert (await page.texts(".question"))[0] == HOSTILE
+                assert ATTACK.format("title") in await page.texts(".passage .title")
+                assert ATTACK.format("answer") in (await page.texts(".answer .text"))[0]
                 assert (
                     await page.run("document.querySelectorAll('main img, main script, main svg').length") == 0
                 )
@@ -137,7 +132,7 @@ def test_the_page_asks_for_the_token_and_fits_a_phone(tmp_path, browser):
             await page.until("document.getElementById('what').textContent !== ''")
             await page.type(QUESTION)
             await answered(page)
-            assert await texts(page, ".answer .text") == [GOLD]
+            assert await page.texts(".answer .text") == [GOLD]
             assert await page.run("document.documentElement.scrollWidth") <= 360
 
         in_page(browser, chat.url, play, problems=True)  # the first request, without the token
@@ -153,18 +148,18 @@ def test_an_answer_is_shown_as_right_wrong_or_ungrounded_and_parallel_queries_as
 
             async def play(page: Tab) -> None:
                 await page.until("document.getElementById('what').textContent !== ''")
-                assert await texts(page, "#what") == ["grpo · step 18 · index people"]
+                assert await page.texts("#what") == ["grpo · step 18 · index people"]
                 for number, question in enumerate(answers, 1):
                     await page.type(question)
                     await answered(page, number)
                 assert await page.run("document.querySelectorAll('.step.search').length") == 6
-                assert (await texts(page, ".together"))[0] == "2 searches at once"
-                assert (await texts(page, ".folded summary"))[0] == "The same search as before"
-                assert (await texts(page, ".passage .first"))[0].startswith("The painter Mara Torval")
-                known, wrong_one = await texts(page, ".answer .verdict")  # of the third it is not known
+                assert (await page.texts(".together"))[0] == "2 searches at once"
+                assert (await page.texts(".folded summary"))[0] == "The same search as before"
+                assert (await page.texts(".passage .first"))[0].startswith("The painter Mara Torval")
+                known, wrong_one = await page.texts(".answer .verdict")  # of the third it is not known
                 assert known.startswith("Right")
                 assert wrong_one == "Wrong. The right answer is: Tito Vesmer"
-                (ungrounded,) = await texts(page, ".answer.ungrounded .by")
+                (ungrounded,) = await page.texts(".answer.ungrounded .by")
                 assert "no passage contains these words" in ungrounded
                 link = await page.run("import('./share.js').then((it) => it.questionLink('Who & why?'))")
                 assert link == f"{chat.url}/#q=Who%20%26%20why%3F"
@@ -177,6 +172,6 @@ def test_a_link_fills_in_its_question_and_asks_nothing(tmp_path, browser):
 
         async def play(page: Tab) -> None:
             await page.until("document.getElementById('question').value === 'Who & why?'")
-            assert await texts(page, ".turn") == [] and policy.bodies == []
+            assert await page.texts(".turn") == [] and policy.bodies == []
 
         in_page(browser, f"{chat.url}/#q=Who%20%26%20why%3F", play)

@@ -3,7 +3,8 @@
 The page is plain JavaScript modules that the browser loads as they are; there is no build step. A static page
 has no server to load them from: the modules of its view are joined into one script, in an order in which each
 follows those that it imports, without their `import` lines and the word `export`. For this no two of them may
-declare the same name at the top, and an import may rename nothing; tests/explorer/test_page.py sees to both.
+declare the same name at the top, and an import may rename nothing, which the tests check
+(tests/explorer/page/test_files.py).
 """
 
 from __future__ import annotations
@@ -16,22 +17,20 @@ import re
 from pathlib import Path
 from typing import Any
 
+from rag_r1.http_server.page import SCRIPT, SHARED_FILES, STYLE
 from rag_r1.protocols.actions import well_formed
 
-_PAGE = Path(__file__).parent
-_CHAT_PAGE = _PAGE.parents[1] / "serving" / "page"
-_SCRIPT, _STYLE = "text/javascript; charset=utf-8", "text/css; charset=utf-8"
-_MODULES = sorted(path.stem for path in _PAGE.glob("*.js") if path.stem != "static")
+_FOLDER = Path(__file__).parent
+_MODULES = sorted(path.stem for path in _FOLDER.glob("*.js") if path.stem != "static")
 #: The files of the page by their address, each with its content type. They hold no data: no token is needed.
-PAGE_FILES: dict[str, tuple[Path, str]] = {
-    "/": (_PAGE / "index.html", "text/html; charset=utf-8"),
-    "/icon.svg": (_CHAT_PAGE / "icon.svg", "image/svg+xml"),
-    "/colours.css": (_CHAT_PAGE / "colours.css", _STYLE),
-    "/explorer.css": (_PAGE / "explorer.css", _STYLE),
-    "/trajectory.css": (_PAGE / "trajectory.css", _STYLE),
-    "/uplot.js": (_PAGE / "uplot" / "uPlot.iife.min.js", _SCRIPT),
-    "/uplot.css": (_PAGE / "uplot" / "uPlot.min.css", _STYLE),
-    **{f"/{name}.js": (_PAGE / f"{name}.js", _SCRIPT) for name in _MODULES},
+PAGE_FILES = {
+    **SHARED_FILES,
+    "/": (_FOLDER / "index.html", "text/html; charset=utf-8"),
+    "/explorer.css": (_FOLDER / "explorer.css", STYLE),
+    "/trajectory.css": (_FOLDER / "trajectory.css", STYLE),
+    "/uplot.js": (_FOLDER / "uplot" / "uPlot.iife.min.js", SCRIPT),
+    "/uplot.css": (_FOLDER / "uplot" / "uPlot.min.css", STYLE),
+    **{f"/{name}.js": (_FOLDER / f"{name}.js", SCRIPT) for name in _MODULES},
 }
 _IMPORT = re.compile(r'^import\s[^;]*?from\s+"\./(\w+)\.js";\n', re.MULTILINE)
 _EXPORT = re.compile(r"^export (?=(?:async )?(?:function|class|const|let)\b)", re.MULTILINE)
@@ -71,7 +70,8 @@ def _joined(entry: str) -> str:
     def add(name: str) -> None:
         if name in parts:
             return
-        text = (_PAGE / f"{name}.js").read_text("utf-8")
+        path, _ = PAGE_FILES.get(f"/{name}.js", (_FOLDER / f"{name}.js", SCRIPT))
+        text = path.read_text("utf-8")
         for imported in _IMPORT.findall(text):
             add(imported)
         parts[name] = _EXPORT.sub("", _IMPORT.sub("", text))

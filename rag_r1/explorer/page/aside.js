@@ -1,20 +1,26 @@
 // What stands beside a trajectory: its reward term by term, its siblings with the group's mean and its advantage, the
 // same question at other steps, and where it comes from.
 
-import { amount, count, counted, data, element, fact, shape, signed, verdict, words } from "./dom.js";
+import { amount, count, counted, data, element, fact, link, shape, signed, verdict, words } from "./dom.js";
 
-// `hrefOf`: the address of a row's trajectory, or null where it is not part of the page.
-export function aside({ row, record, siblings, history, advantage }, hrefOf) {
+// `links`: `of(row)`, the address of a row's trajectory, or null where it is not part of the page; `beside(rows)`, the
+// address of several beside each other, or null.
+export function aside({ row, record, siblings, group, history, advantage }, links) {
   const box = element("aside", "beside");
   box.ariaLabel = "About this trajectory";
   box.append(...[
     rewardPanel(row, record),
-    siblingPanel(row, siblings, advantage, hrefOf),
-    historyPanel(row, history, hrefOf),
+    siblingPanel(row, siblings ?? [], group ?? {}, advantage, links),
+    historyPanel(row, history ?? [], links),
     factPanel(row, record),
   ].filter(Boolean));
   return box;
 }
+
+// The number of updates before the first and before the last turn.
+const policySteps = (steps) => (Array.isArray(steps) && steps.every(Number.isFinite) ? [...new Set(steps)].join(" – ") : null);
+
+const isTexts = (value) => [value].flat().every((one) => typeof one === "string");
 
 function panel(title) {
   const box = element("section", "panel");
@@ -30,7 +36,7 @@ function rewardPanel(row, record) {
   const rewards = record.rewards ?? {};
   const terms = Object.entries(rewards).filter(([name]) => name !== "score" && name !== "missing_terms");
   if (!terms.length && !Number.isFinite(rewards.score)) return null;
-  const weights = row.reward_weights ?? null;
+  const weights = record.reward_weights ?? null;
   const box = panel("Reward");
   const table = box.appendChild(element("table", "terms"));
   const head = table.appendChild(element("thead")).appendChild(element("tr"));
@@ -57,11 +63,9 @@ function rewardPanel(row, record) {
   return box;
 }
 
-function siblingPanel(row, siblings, advantage, hrefOf) {
-  const rows = siblings?.rows ?? siblings ?? [];
+function siblingPanel(row, rows, { mean, std }, advantage, links) {
   if (rows.length < 2) return null;
-  const { n = rows.length, mean, std } = siblings.rows ? siblings : rows[0].group ?? {};
-  const box = panel(`${n} rollouts of this question`);
+  const box = panel(`${rows.length} rollouts of this question`);
   const parts = [];
   if (Number.isFinite(mean)) parts.push(`mean ${amount(mean)}`);
   if (Number.isFinite(std)) parts.push(`std ${amount(std)}`);
@@ -69,15 +73,24 @@ function siblingPanel(row, siblings, advantage, hrefOf) {
   if (Number.isFinite(advantage?.value)) {
     const line = box.appendChild(element("p", "advantage"));
     line.append("Advantage ", element("b", advantage.value < 0 ? "minus" : "plus", signed(advantage.value)));
-    if (advantage.how) line.append(data("span", "soft", ` ${advantage.how}`));
+    line.append(element("span", "soft", advantage.recorded ? " as the trainer used it" : " (score − mean) / std"));
   }
   const range = Math.max(1e-9, ...rows.map((one) => Math.abs((one.score ?? mean) - mean)));
   const list = box.appendChild(element("ol", "siblings"));
   for (const one of rows) {
     const bar = Number.isFinite(mean) && Number.isFinite(one.score) ? deviation((one.score - mean) / range) : null;
-    list.append(other(one, row, hrefOf, [counted(one.searches ?? 0, "search", "searches")], bar));
+    list.append(other(one, row, links, [counted(one.searches ?? 0, "search", "searches")], bar));
   }
+  box.append(...besideLink(links.beside(rows), "s"));
   return box;
+}
+
+function besideLink(href, key) {
+  if (!href) return [];
+  const open = link("Beside each other", href, "beside-link");
+  open.dataset.key = key;
+  open.title = key;
+  return [open];
 }
 
 // How far a score is from the mean, to the left or right of a line.
@@ -91,9 +104,9 @@ function deviation(share) {
   return picture;
 }
 
-function other(one, row, hrefOf, more, picture) {
+function other(one, row, links, more, picture) {
   const item = element("li");
-  const href = one.tid === row.tid ? null : hrefOf(one);
+  const href = one.tid === row.tid ? null : links.of(one);
   const line = item.appendChild(element(href ? "a" : "span", "other"));
   if (href) line.setAttribute("href", href);
   if (one.tid === row.tid) {
@@ -107,8 +120,7 @@ function other(one, row, hrefOf, more, picture) {
 }
 
 // The same question in the same run: one line for each step, a sign for each rollout.
-function historyPanel(row, history, hrefOf) {
-  const rows = history ?? [];
+function historyPanel(row, rows, links) {
   const steps = [...new Set(rows.map((one) => one.step))];
   if (steps.length < 2) return null;
   const box = panel("This question across steps");
@@ -119,7 +131,7 @@ function historyPanel(row, history, hrefOf) {
     item.append(element("span", "step", step === null ? "no step" : `step ${step}`));
     const signs = item.appendChild(element("span", "signs"));
     for (const one of same) {
-      const href = one.tid === row.tid ? null : hrefOf(one);
+      const href = one.tid === row.tid ? null : links.of(one);
       const sign = signs.appendChild(element(href ? "a" : "span", one.tid === row.tid ? "this" : ""));
       if (href) sign.setAttribute("href", href);
       sign.append(verdict(one.right));
@@ -129,6 +141,8 @@ function historyPanel(row, history, hrefOf) {
     const mean = scores.reduce((sum, one) => sum + one, 0) / scores.length;
     item.append(element("span", "soft", scores.length ? amount(mean) : ""));
   }
+  const first = steps.map((step) => rows.find((one) => one.step === step));
+  box.append(...besideLink(links.beside(first), "h"));
   return box;
 }
 
@@ -137,15 +151,17 @@ function factPanel(row, record) {
   const list = box.appendChild(element("dl", "facts"));
   const values = [
     ["run", row.run], ["kind", row.kind], ["step", row.step], ["split", row.split], ["source", row.source],
-    ["checkpoint", row.checkpoint], ["protocol", record.protocol], ["id", record.id],
+    ["checkpoint", row.checkpoint], ["model", record.model],
+    ["updates of the weights", policySteps(record.policy_steps)], ["protocol", record.protocol], ["id", record.id],
     ["question id", record.question_id], ["sample", record.sample], ["try", record.try],
     ["seconds", Number.isFinite(record.seconds) ? amount(record.seconds) : null],
     ["prompt tokens", count(record.prompt_tokens)], ["retries", record.retries || null],
+    ["prompt", record.prompt_sha256 || null],
     ["masked", row.masked ? "yes: in no loss and no mean" : null],
     ...Object.entries(record.metadata ?? {}).map(([name, value]) => [
-      words(name), typeof value === "string" ? value : JSON.stringify(value),
+      words(name), isTexts(value) ? [value].flat().join(", ") : JSON.stringify(value),
     ]),
   ];
-  for (const [name, value] of values) if (value !== null && value !== undefined) fact(list, name, value);
+  for (const [name, value] of values) if (value !== null && value !== undefined && value !== "") fact(list, name, value);
   return box;
 }

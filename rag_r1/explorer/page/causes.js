@@ -2,9 +2,9 @@
 // have it. The filters of the table hold here, too.
 
 import { get } from "./api.js";
-import { counted, data, element, link, percent, shape, words } from "./dom.js";
+import { counted, data, element, link, percent, runName, shape, words } from "./dom.js";
 import { fill, notice } from "./notices.js";
-import { changed, current, filters } from "./state.js";
+import { changed, current, filters, go } from "./state.js";
 
 const EXAMPLES = 3;
 
@@ -29,11 +29,11 @@ export class CausesView {
     }, ({ found, examples }) => this.#build(found, examples, query));
   }
 
-  grown() { return this.show(current()); }
+  refresh() { return this.show(current()); }
 
   #build({ causes, failures }, examples, query) {
     const head = element("header", "sheet-head");
-    head.append(element("h2", "", "Causes of failure"));
+    head.append(element("h2", "", "Causes of failure"), this.#choice());
     const set = [...query].length;
     const intro = head.appendChild(element("p", "soft"));
     intro.append(`${counted(failures, "wrong trajectory", "wrong trajectories")}${set ? " within the filters of the table" : ""}. `
@@ -43,7 +43,9 @@ export class CausesView {
     }
     const most = Math.max(...causes.map(({ n }) => n));
     const list = element("ol", "cause-list");
-    causes.forEach((cause, place) => {
+    const order = causes.map((_, place) => place).sort((one, other) => causes[other].n - causes[one].n);
+    order.forEach((place) => {
+      const cause = causes[place];
       const item = list.appendChild(element("li", "cause"));
       const title = item.appendChild(element("h3"));
       const open = link("", changed({ view: null, cause: cause.name, right: null }), "item");
@@ -54,6 +56,22 @@ export class CausesView {
       item.append(bar, data("p", "sentence", cause.sentence), this.#examples(cause, examples[place]));
     });
     return [head, list];
+  }
+
+  #choice() {
+    const label = element("label", "choose", "Run ");
+    const select = label.appendChild(element("select"));
+    const chosen = current().getAll("run");
+    const names = (this.page.overview?.runs ?? []).map(({ run }) => run);
+    for (const [text, value] of [["all", ""], ...names.map((run) => [runName(run, 40), run])]) {
+      const option = select.appendChild(element("option", "", text));
+      option.value = value;
+      option.selected = chosen.length === 1 && chosen[0] === value;
+    }
+    if (chosen.length > 1) select.prepend(new Option(`${chosen.length} runs`, "", true, true));
+    select.addEventListener("change", () => go({ run: select.value }));
+    label.hidden = names.length < 2;
+    return label;
   }
 
   #examples(cause, rows) {

@@ -1,18 +1,25 @@
-// Charts of a run by step, one for each group of series, so that reward and EM never share an axis. The colours are
-// those of rag_r1/runs/pictures.py (Okabe and Ito). Each chart has its figures as a table, too.
+// Charts of a run by step. Each measure has a chart of its own, with a line for the training and one for the
+// validation, so that no axis has two scales; only the shares of one whole (how episodes end, causes) and the times of a
+// step stand together. The colours are those of rag_r1/runs/pictures.py (Okabe and Ito). Each chart has its figures as
+// a table, too.
 
 import { get } from "./api.js";
-import { amount, count, data, element, words } from "./dom.js";
+import { amount, count, data, element, runName, visible, words } from "./dom.js";
 import { fill, notice } from "./notices.js";
 import { current, go } from "./state.js";
 
 const COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00"];
-const TITLES = {
-  reward: ["Reward", "mean reward"], em: ["Exact match", "share right"], searches: ["Searches", "searches a question"],
-  turns: ["Turns", "turns a question"], status: ["How episodes end", "share of episodes"],
-  retrieval: ["Retrieval", "share"], entropy: ["Entropy", "nats"], time: ["Time", "seconds"],
+const TOGETHER = {   // group -> title, unit
+  status: ["How episodes end", "share"], cause: ["Causes of failure", "share"], time: ["Time", "seconds"],
+  entropy: ["Entropy", "nats"],
 };
-const SHARES = new Set(["em", "status"]);   // drawn from 0 to 1
+const MEASURES = {   // name of a series -> title, unit
+  score: ["Reward", "mean score"], right: ["Exact match", "share right"], searches: ["Searches", "a question"],
+  turns: ["Turns", "a question"], "generated tokens": ["Generated tokens", "a question"],
+  "repeated queries": ["Repeated queries", "a question"], "tool failures": ["Turns with a failed search", "a question"],
+  masked: ["Masked trajectories", "share"],
+};
+const WITHIN_ONE = new Set(["right", "masked", "status"]);   // drawn from 0 to 1
 const HEIGHT = 220;
 const DASHES = [[], [6, 4], [2, 3]];   // from the seventh series on
 
@@ -37,7 +44,7 @@ export class ChartsView {
   }
 
   leave() { this.#drop(); }
-  grown() { return this.show(current()); }
+  refresh() { return this.show(current()); }
 
   #drop() {
     for (const { plot } of this.charts) plot.destroy();
@@ -49,21 +56,22 @@ export class ChartsView {
     const head = element("header", "sheet-head");
     head.append(element("h2", "", "By step"));
     head.append(this.#choice(runs));
-    const groups = Map.groupBy ? Map.groupBy(series, ({ group }) => group) : grouped(series);
-    if (!groups.size) {
-      return [head, notice("Nothing to draw", "This run has no steps; choose a training.")];
-    }
+    const drawn = chartsOf(series);
+    if (!drawn.length) return [head, notice("Nothing to draw", "This run has no steps; choose a training.")];
+    const flat = drawn.filter(({ lines }) => lines.every(({ y }) => y.every((value) => value === 0)));
     const grid = element("div", "chart-grid");
-    for (const [group, members] of groups) grid.append(this.#chart(group, members));
+    for (const chart of drawn) if (!flat.includes(chart)) grid.append(this.#chart(chart));
     requestAnimationFrame(() => this.#resize());
-    return [head, grid];
+    const zero = element("p", "soft zero", `Always 0: ${flat.map(({ title }) => title.toLowerCase()).join(", ")}.`);
+    return [head, grid, ...(flat.length ? [zero] : [])];
   }
 
   #choice(runs) {
     const label = element("label", "choose", "Run ");
     const select = label.appendChild(element("select"));
     for (const { run } of runs) {
-      const option = select.appendChild(data("option", "", run));
+      const option = select.appendChild(element("option", "", runName(run, 40)));
+      option.title = visible(run);
       option.value = run;
       option.selected = run === this.chosen;
     }
@@ -71,14 +79,14 @@ export class ChartsView {
     return label;
   }
 
-  #chart(group, members) {
-    const [title, unit] = TITLES[group] ?? [words(group), ""];
+  #chart({ title, unit, measure, lines: members }) {
     const box = element("figure", "chart");
     box.append(element("h3", "", title));
     const steps = [...new Set(members.flatMap(({ x }) => x))].sort((one, other) => one - other);
+    const absent = measure === "status" || measure === "cause" ? 0 : null;   // a share without a trajectory is 0
     const columns = members.map(({ x, y }) => {
       const at = new Map(x.map((step, place) => [step, y[place]]));
-      return steps.map((step) => at.get(step) ?? null);
+      return steps.map((step) => at.get(step) ?? absent);
     });
     const canvas = box.appendChild(element("div", "canvas"));
     canvas.setAttribute("role", "img");
@@ -101,10 +109,10 @@ export class ChartsView {
     });
     const plot = new globalThis.uPlot({
       width: 300, height: HEIGHT, legend: { show: false }, cursor: { sync: { key: "step" }, y: false, points: { size: 7 } },
-      scales: { x: { time: false }, y: SHARES.has(group) ? { range: [0, 1] } : {} },
+      scales: { x: { time: false }, y: WITHIN_ONE.has(measure) ? { range: [0, 1] } : {} },
       axes: [
         { ...axis, font, label: "step", labelFont: font, labelSize: 20, size: 32, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000] },
-        { ...axis, font, label: members[0].unit ?? unit, labelFont: font, labelSize: 20, size: 52, values: asTicks },
+        { ...axis, font, label: unit, labelFont: font, labelSize: 20, size: 52, values: asTicks },
       ],
       series: [{}, ...members.map(({ name }, place) => ({
         label: name, stroke: COLOURS[place % COLOURS.length], width: 2, spanGaps: true,
@@ -135,8 +143,8 @@ export class ChartsView {
 
 // The numbers of an axis, with as many digits as tell them apart.
 function asTicks(_, ticks, axis, space, step) {
-  const digits = Math.max(0, -Math.floor(Math.log10(step) + 1e-9));
-  return ticks.map((tick) => (digits > 6 ? tick.toPrecision(2) : tick.toFixed(digits)));
+  const digits = (String(Number(step.toPrecision(3))).split(".")[1] ?? "").length;
+  return ticks.map((tick) => (step < 1e-6 ? tick.toPrecision(2) : tick.toFixed(digits)));
 }
 
 function swatch(place) {
@@ -145,10 +153,21 @@ function swatch(place) {
   return made;
 }
 
-function grouped(series) {
-  const groups = new Map();
-  for (const one of series) groups.set(one.group, [...(groups.get(one.group) ?? []), one]);
-  return groups;
+// The charts of the series, in their order: title, unit, and lines with the names of the legend. A series is named
+// "KIND: MEASURE" (training: score), or only by its measure.
+function chartsOf(series) {
+  const charts = new Map();
+  for (const one of series) {
+    const [, kind, measure] = /^(\w+): (.*)$/s.exec(one.name) ?? [null, "", one.name];
+    if (one.group === "cause" && measure === "none") continue;
+    const isTogether = Object.hasOwn(TOGETHER, one.group);
+    const [title, unit] = TOGETHER[one.group] ?? (Object.hasOwn(MEASURES, measure) ? MEASURES[measure]
+      : [one.group === "reward" ? `Reward term: ${words(measure)}` : words(measure), "mean"]);
+    const named = isTogether && kind ? `${title}, ${kind}` : title;
+    if (!charts.has(named)) charts.set(named, { title: named, unit, measure: isTogether ? one.group : measure, lines: [] });
+    charts.get(named).lines.push({ ...one, name: isTogether || !kind ? words(measure.replace(/^timing_s\//, "")) : kind });
+  }
+  return [...charts.values()];
 }
 
 function figures(title, steps, members, columns) {

@@ -2,16 +2,16 @@
 // opens with both trajectories beside each other.
 
 import { get } from "./api.js";
-import { button, count, counted, data, element, link, percent, verdict } from "./dom.js";
+import { columns, fetchAll } from "./beside.js";
+import { button, count, counted, data, element, link, percent, runName, verdict, visible } from "./dom.js";
 import { fill, notice } from "./notices.js";
 import { changed, current, go } from "./state.js";
-import { trajectory } from "./trajectory.js";
 
 const CHANGES = {
   lost: ["▼", "Lost", "right in A, wrong in B"], gained: ["▲", "Gained", "wrong in A, right in B"],
   same_wrong: ["✗", "Wrong in both", "wrong in A and B"], same_right: ["✓", "Right in both", "right in A and B"],
 };
-const SHOWN = 200;   // rows before "show more"
+const SHOWN = 200;   // rows that are fetched at once
 
 export class CompareView {
   constructor(page) {
@@ -33,22 +33,38 @@ export class CompareView {
     }
     const query = new URLSearchParams({ a, b });
     for (const name of ["a_step", "b_step"]) if (state.has(name)) query.set(name, state.get(name));
-    const limit = { shown: SHOWN };
-    if (this.query === query.toString() && this.found) {
-      this.box.replaceChildren(...this.#build(this.found, state, limit));
+    query.sort();
+    const change = state.get("change");
+    if (this.loaded === `${query}:${change}`) {
+      this.box.replaceChildren(...this.#build(state));
       this.#focusLast();
       return undefined;
     }
-    await fill(this.box, (signal) => get("compare", query, signal), (found) => {
-      [this.query, this.found] = [query.toString(), found];
-      return this.#build(found, current(), limit);
-    });
+    await fill(this.box, async (signal) => {
+      const { rows, ...counts } = await get("compare", new URLSearchParams([...query, ["limit", SHOWN]]), signal);
+      [this.query, this.counts] = [query, numbers(counts)];
+      [this.rows, this.loaded] = [change ? [] : rows, `${query}:${change}`];
+      if (change) await this.#fetchMore(signal);
+    }, () => this.#build(state));
     return undefined;
   }
 
-  grown() {
-    this.found = null;
-    return current().has("pair") ? undefined : this.show(current());
+  // Changed verdicts come first, and each kind of change is a stretch of the rows.
+  async #fetchMore(signal) {
+    const change = current().get("change");
+    const kinds = Object.keys(CHANGES);
+    const before = change ? kinds.slice(0, kinds.indexOf(change)).reduce((sum, kind) => sum + this.counts[kind], 0) : 0;
+    const limit = Math.min(this.#total(change) - this.rows.length, SHOWN);
+    if (limit <= 0) return;
+    const window = [["offset", before + this.rows.length], ["limit", limit]];
+    this.rows.push(...(await get("compare", new URLSearchParams([...this.query, ...window]), signal)).rows);
+  }
+
+  #total(change) { return change ? this.counts[change] : this.counts.both; }
+
+  refresh() {
+    this.loaded = null;
+    return this.show(current());
   }
 
   #sides(state) {
@@ -76,7 +92,8 @@ export class CompareView {
     const select = label.appendChild(element("select"));
     select.id = `run-${side}`;
     for (const { run } of runs) {
-      const option = select.appendChild(data("option", "", run));
+      const option = select.appendChild(element("option", "", runName(run, 40)));
+      option.title = visible(run);
       option.value = run;
       option.selected = run === chosen;
     }
@@ -92,25 +109,24 @@ export class CompareView {
     return box;
   }
 
-  #build(found, state, limit) {
-    if (!found.both) return [notice("No question in common", "Choose two runs that were asked the same questions.")];
+  #build(state) {
+    const { counts } = this;
+    if (!counts.both) return [notice("No question in common", "Choose two runs that were asked the same questions.")];
     const chosen = state.get("change");
-    const numbers = Object.groupBy ? Object.groupBy(found.rows, ({ change }) => change) : {};
     const tiles = element("div", "tiles");
     tiles.setAttribute("role", "group");
     tiles.ariaLabel = "Verdicts";
     for (const [change, [sign, name, title]] of Object.entries(CHANGES)) {
-      const n = (numbers[change] ?? found.rows.filter((row) => row.change === change)).length;
       const tile = tiles.appendChild(button("", () => go({ change: chosen === change ? null : change }), `tile ${change}`));
       tile.ariaPressed = String(chosen === change);
       tile.title = title;
       const mark = element("span", "sign", sign);
       mark.ariaHidden = "true";
-      tile.append(mark, element("b", "", count(n)), element("span", "", name));
+      tile.append(mark, element("b", "", count(counts[change])), element("span", "", name));
     }
     const line = element("p", "summary");
-    line.append(`${counted(found.both, "question")} in both · A ${percent(found.a_right, found.both)} right · B ${percent(found.b_right, found.both)} right`);
-    const rows = found.rows.filter((row) => !chosen || row.change === chosen);
+    line.append(`${counted(counts.both, "question")} in both · A ${percent(counts.a_right, counts.both)} right`
+      + ` · B ${percent(counts.b_right, counts.both)} right`);
     const table = element("table", "pairs");
     const head = table.appendChild(element("thead")).appendChild(element("tr"));
     for (const name of ["Change", "Question", "A", "B", "Gold"]) {
@@ -118,13 +134,14 @@ export class CompareView {
       cell.scope = "col";
     }
     const body = table.appendChild(element("tbody"));
-    body.append(...rows.slice(0, limit.shown).map((row) => this.#line(row)));
-    const rest = rows.length - limit.shown;
-    const more = rest > 0 ? [button(`Show ${count(Math.min(rest, SHOWN))} more of ${count(rows.length)}`, () => {
-      limit.shown += SHOWN;
-      this.box.replaceChildren(...this.#build(found, current(), limit));
-    })] : [];
-    return [line, tiles, table, ...more];
+    body.append(...this.rows.map((row) => this.#line(row)));
+    const total = this.#total(chosen);
+    if (this.rows.length >= total) return [line, tiles, table];
+    const more = button(`Show more (${count(this.rows.length)} of ${count(total)})`, async () => {
+      await this.#fetchMore();
+      this.box.replaceChildren(...this.#build(current()));
+    });
+    return [line, tiles, table, more];
   }
 
   #line({ question, golds, a, b, change }) {
@@ -146,22 +163,9 @@ export class CompareView {
 
   async #showPair(state, pair) {
     this.last = state.get("pair");
-    const load = (signal) => Promise.all(pair.map((tid) => get(`trajectory/${encodeURIComponent(tid)}`, "", signal)));
-    await fill(this.box, load, (both) => {
-      const back = link("← All questions", changed({ pair: null }), "back");
-      const row = element("div", "pair");
-      both.forEach((details, place) => {
-        const side = row.appendChild(element("section", `side ${"ab"[place]}`));
-        const where = [details.row.run, details.row.step === null || details.row.step === undefined ? "" : `step ${details.row.step}`];
-        side.ariaLabel = "AB"[place];
-        const title = side.appendChild(element("h3"));
-        const open = link("", changed({ view: "trajectory", tid: details.row.tid, pair: null, at: null }));
-        open.append(data("span", "", where.filter(Boolean).join(", ")));
-        title.append(`${"AB"[place]}: `, open);
-        side.append(trajectory(details));
-      });
-      return [back, row];
-    });
+    await fill(this.box, (signal) => fetchAll(pair, signal), (both) => [
+      link("← All questions", changed({ pair: null }), "back"), columns(both),
+    ]);
   }
 
   #focusLast() {
@@ -171,8 +175,7 @@ export class CompareView {
   }
 
   #step(by) {
-    const rows = (this.found?.rows ?? []).filter((row) => !current().has("change") || row.change === current().get("change"));
-    const pairs = rows.map(({ a, b }) => `${a.tid}:${b.tid}`);
+    const pairs = (this.rows ?? []).map(({ a, b }) => `${a.tid}:${b.tid}`);
     const next = pairs[pairs.indexOf(current().get("pair")) + by];
     if (next) go({ pair: next });
   }
@@ -184,4 +187,9 @@ export class CompareView {
     else return false;
     return true;
   }
+}
+
+function numbers(counts) {
+  const same_right = counts.a_right - counts.lost;
+  return { ...counts, same_right, same_wrong: counts.both - counts.a_right - counts.gained };
 }

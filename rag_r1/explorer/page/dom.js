@@ -94,6 +94,9 @@ export function amount(number) {
   return size >= 0.01 || size === 0 ? number.toFixed(2) : number.toPrecision(1);
 }
 
+// Seconds, with their unit.
+export const seconds = (number) => (number < 0.01 ? "< 0.01 s" : `${amount(number)} s`);
+
 export const signed = (number) => `${number > 0 ? "+" : number < 0 ? "−" : ""}${amount(Math.abs(number))}`;
 export const percent = (part, all) => (all ? `${((100 * part) / all).toFixed(1)} %` : "–");
 
@@ -106,6 +109,12 @@ export function verdict(right, text = false) {
   shown.ariaHidden = "true";
   made.append(shown, element("span", text ? "" : "hidden", text ? ` ${name}` : name));
   return made;
+}
+
+// The name of a run: of a long path the end, which tells it from others.
+export function runName(run, most = 20) {
+  const name = visible(run);
+  return name.length > most ? `…${name.slice(1 - most)}` : name;
 }
 
 // Names of the data set's and the records' own words, for people.

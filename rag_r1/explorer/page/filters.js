@@ -2,7 +2,7 @@
 // and how many of these are right. Several values of one column are "or"; columns are "and".
 
 import { get } from "./api.js";
-import { button, count, data, element, shape, words } from "./dom.js";
+import { button, count, data, element, runName, shape, visible, words } from "./dom.js";
 import { VALUES, current, filters, go, withoutFilters } from "./state.js";
 
 const TITLES = {
@@ -16,7 +16,7 @@ const PAUSE_MS = 250;    // after the last letter of a text
 export class Filters {
   constructor() {
     this.root = element("details", "filters");
-    this.root.open = matchMedia("(min-width: 60rem)").matches;
+    this.root.open = matchMedia("(min-width: 68.01rem)").matches;
     this.summary = this.root.appendChild(element("summary", "", "Filters"));
     this.body = this.root.appendChild(element("div", "filter-body"));
     this.all = new Set();    // columns of which all values are shown
@@ -32,6 +32,7 @@ export class Filters {
     this.text.type = "search";
     this.text.placeholder = "Text (press /)";
     this.text.spellcheck = false;
+    this.text.maxLength = 1000;   // the API takes no longer one
     this.text.addEventListener("input", () => {
       clearTimeout(this.waiting);
       this.waiting = setTimeout(() => go({ text: this.text.value }, true), PAUSE_MS);
@@ -64,7 +65,9 @@ export class Filters {
     const counted = await Promise.all(VALUES.map(async (column) => {
       const query = filters(state, column);
       query.set("column", column);
-      return [column, (await get("histogram", query, signal)).values ?? []];
+      const { values = [] } = await get("histogram", query, signal);
+      return [column, values.filter(([value]) => value !== null || column === "right")
+        .map(([value, ...numbers]) => [value === null ? "none" : String(value), ...numbers])];
     }));
     if (signal.aborted) return;
     this.values = Object.fromEntries(counted);
@@ -89,14 +92,14 @@ export class Filters {
   #facet(column, state) {
     const chosen = new Set(state.getAll(column));
     const values = [...this.values[column]];
-    for (const one of chosen) if (!values.some(([value]) => String(value) === one)) values.push([one, 0, 0]);
+    for (const one of chosen) if (!values.some(([value]) => value === one)) values.push([one, 0, 0]);
     const box = element("fieldset", "facet");
     box.append(element("legend", "", TITLES[column]));
     const most = Math.max(1, ...values.map(([, n]) => n));
     const many = values.length > FIRST + 2 && !this.all.has(column);
     values.forEach(([value, n, right], place) => {
-      if (many && place >= FIRST && !chosen.has(String(value))) return;
-      box.append(this.#choice(column, String(value), n, right, most, chosen));
+      if (many && place >= FIRST && !chosen.has(value)) return;
+      box.append(this.#choice(column, value, n, right, most, chosen));
     });
     if (many) {
       box.append(button(`Show all ${values.length}`, () => {
@@ -119,7 +122,8 @@ export class Filters {
       go({ [column]: [...chosen] });
     });
     const isName = column === "cause" || column === "status";
-    label.append(data("span", "name", NAMES[column]?.[value] ?? (isName ? words(value) : value)));
+    const shown = column === "run" ? runName(value) : isName ? words(value) : value;
+    label.append(data("span", "name", NAMES[column]?.[value] ?? (shown || "(none)")));
     label.append(element("span", "n", count(n)));
     const bar = shape("svg", { viewBox: "0 0 100 3", preserveAspectRatio: "none", "aria-hidden": "true" });
     bar.append(
@@ -127,7 +131,7 @@ export class Filters {
       shape("rect", { x: 0, y: 0, width: (100 * (right ?? 0)) / most, height: 3, class: "right" }),
     );
     label.append(bar);
-    label.title = `${count(right ?? 0)} of ${count(n)} right`;
+    label.title = `${visible(value)}: ${count(right ?? 0)} of ${count(n)} right`;
     return label;
   }
 }

@@ -3,6 +3,7 @@
 // have grown.
 
 import { get } from "./api.js";
+import { BesideView } from "./beside.js";
 import { CausesView } from "./causes.js";
 import { ChartsView } from "./charts.js";
 import { CompareView } from "./compare.js";
@@ -21,7 +22,7 @@ const VIEWS = [
 const KEYS = [
   ["j k", "next, previous row or turn"], ["Enter", "open"], ["Esc", "back"], ["[ ]", "previous, next trajectory, pair or run"],
   ["/", "search in texts"], ["f", "filters"], ["x", "clear all filters"], ["1 2 3 4", "views"], ["r", "show what is new"],
-  ["p", "open or close all passages"], ["c", "copy the record as JSON"], ["l", "copy the link"], ["e", "export"], ["?", "keys"],
+  ["p", "open or close all passages"], ["s h", "rollouts, steps beside each other"], ["c", "copy the record as JSON"], ["l", "copy the link"], ["e", "export"], ["?", "keys"],
 ];
 
 class Page {
@@ -37,7 +38,7 @@ class Page {
   // ---- views ------------------------------------------------------------------------------------------------------
 
   view(name) {
-    const Made = name === "trajectory" ? ReaderView : VIEWS.find(([one]) => one === name)?.[2] ?? TableView;
+    const Made = { trajectory: ReaderView, beside: BesideView }[name] ?? VIEWS.find(([one]) => one === name)?.[2] ?? TableView;
     return (this.views[Made.name] ??= new Made(this));
   }
 
@@ -54,16 +55,17 @@ class Page {
       this.setNew(0);
     }
     this.#paintNav(name, state);
+    this.seen = this.#records();
     view.show(state);
   }
 
   #paintNav(name, state) {
     const links = VIEWS.map(([view, title], place) => {
       const one = link(title, changed({
-        view: view === "table" ? null : view, tid: null, at: null, pair: null,
+        view: view === "table" ? null : view, tid: null, tids: null, at: null, pair: null,
       }, state));
       one.title = `${title} (${place + 1})`;
-      if (view === name || (view === "table" && name === "trajectory")) one.ariaCurrent = "page";
+      if (view === name || (view === "table" && (name === "trajectory" || name === "beside"))) one.ariaCurrent = "page";
       return one;
     });
     id("views").replaceChildren(...links);
@@ -84,8 +86,17 @@ class Page {
   }
 
   async loadNew() {
-    if (this.shown?.loadNew) await this.shown.loadNew();
+    this.seen = this.#records();
+    await (this.shown?.loadNew?.() ?? this.shown?.refresh?.());
     this.setNew(0);
+  }
+
+  #records() { return (this.overview?.runs ?? []).reduce((sum, run) => sum + run.records, 0); }
+
+  // A view changes only when the reader asks for what is new.
+  async #grown() {
+    if (this.shown?.grown) await this.shown.grown();
+    else if (this.shown?.refresh) this.setNew(this.#records() - this.seen);
   }
 
   // ---- growth -----------------------------------------------------------------------------------------------------
@@ -96,20 +107,24 @@ class Page {
     id("title").textContent = this.title;
     id("title").title = this.overview.runs.map(({ path }) => visible(path)).join("\n");
     const broken = this.overview.runs.reduce((sum, run) => sum + (run.broken ?? 0), 0);
+    id("reading").title = this.overview.runs.flatMap(({ faults }) => faults ?? []).map(visible).join("\n");
     this.broken = broken ? counted(broken, "broken line") : "";
   }
 
   async poll() {
     try {
       if (!document.hidden) {
-        const { version, reading } = await get("version");
-        id("away").hidden = true;
+        const { version, reading, problem } = await get("version");
+        const isBack = !id("away").hidden;
+        id("away").textContent = visible(problem ?? "");
+        id("away").hidden = !problem;
+        if (isBack && this.main.querySelector(".notice[role=alert]")) this.show();
         this.#paintReading(reading);
         if (version !== this.version) {
           const isFirst = this.version === null;
           await this.readOverview();
           this.version = version;
-          if (!isFirst) await this.shown?.grown?.();
+          if (!isFirst) await this.#grown();
         }
       }
     } catch (error) {
@@ -160,7 +175,7 @@ class Page {
     if (place >= 0) id("views").children[place].click();
     else if (key === "?") id("keys").showModal();
     else if (key === "/") {
-      if (current().get("view")) location.hash = changed({ view: null, tid: null, at: null, pair: null });
+      if (current().get("view")) location.hash = changed({ view: null, tid: null, tids: null, at: null, pair: null });
       setTimeout(() => this.view("table").filters.focusText());
     } else if (key === "r" && !id("new").hidden) this.loadNew();
     else if (key === "l" && this.shown !== this.views.ReaderView) ReaderView.prototype.copyLink.call({ page: this });

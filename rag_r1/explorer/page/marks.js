@@ -1,9 +1,12 @@
 // Marks answers in a text, by splitting its text node: no markup is made from text. Texts are compared without regard
-// to letter case, punctuation and white space, word by word.
+// to letter case, punctuation, white space and a leading article, word by word; a character of a writing without spaces
+// is a word.
 
 import { element } from "./dom.js";
 
-const WORD = /[\p{L}\p{N}\p{M}]+/gu;
+const ALONE = "\\p{Script=Han}\\p{Script=Hiragana}\\p{Script=Katakana}\\p{Script=Thai}";
+const WORD = new RegExp(`[${ALONE}]|(?:(?![${ALONE}])[\\p{L}\\p{N}\\p{M}])+`, "gu");
+const ARTICLES = new Set(["a", "an", "the"]);
 
 const wordsOf = (text) => [...text.matchAll(WORD)].map((match) => ({
   key: match[0].toLowerCase(), from: match.index, to: match.index + match[0].length,
@@ -11,7 +14,10 @@ const wordsOf = (text) => [...text.matchAll(WORD)].map((match) => ({
 
 // The places [from, to] of any of these phrases in a text, in order and apart from each other.
 export function places(text, phrases) {
-  const wanted = phrases.map((phrase) => wordsOf(String(phrase)).map(({ key }) => key)).filter((keys) => keys.length);
+  const wanted = phrases.map((phrase) => {
+    const keys = wordsOf(String(phrase)).map(({ key }) => key);
+    return keys.length > 1 && ARTICLES.has(keys[0]) ? keys.slice(1) : keys;
+  }).filter((keys) => keys.length);
   const starts = new Set(wanted.map((keys) => keys[0]));
   const words = wanted.length ? wordsOf(text) : [];
   const found = [];

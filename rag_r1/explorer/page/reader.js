@@ -2,9 +2,10 @@
 // or after it in the table's order.
 
 import { Rows, get, getPage } from "./api.js";
+import { besideHref } from "./beside.js";
 import { button, count, element, link, visible } from "./dom.js";
 import { fill } from "./notices.js";
-import { copyText, saveBlob } from "./share.js";
+import { copyText, saveBlob } from "./clipboard.js";
 import { changed, current, go, tableQuery } from "./state.js";
 import { trajectory } from "./trajectory.js";
 
@@ -23,16 +24,16 @@ export class ReaderView {
     this.tid = tid;
     this.details = null;
     this.#paintHead(state);
+    this.page.main.scrollTop = 0;
+    this.page.main.focus({ preventScroll: true });
     const load = (signal) => get(`trajectory/${encodeURIComponent(tid)}`, "", signal);
-    const hrefOf = (row) => changed({ view: "trajectory", tid: row.tid, at: null });
+    const links = { of: (row) => changed({ tid: row.tid, at: null }), beside: besideHref };
     const isHere = await fill(this.box, load, (details) => {
       this.details = details;
-      return trajectory(details, hrefOf);
+      return trajectory(details, links);
     });
     if (!isHere) return;
     document.title = `${visible(this.details.record.question).slice(0, 80)} – ${this.page.title}`;
-    this.page.main.scrollTop = 0;
-    this.page.main.focus({ preventScroll: true });
     this.#paintHead(state);
     await this.rows.fetch(Math.max(this.#at() - 1, 0), this.#at() + 1).catch(() => {});
     if (this.tid === tid) this.#paintHead(state);
@@ -113,6 +114,11 @@ export class ReaderView {
       e: () => this.export(), j: () => this.#turn(1), k: () => this.#turn(-1), p: () => this.#fold(),
       Escape: () => { location.hash = this.#backTo(); },
     };
+    const beside = this.box.querySelector(`.beside-link[data-key="${CSS.escape(name)}"]`);
+    if (beside) {
+      beside.click();
+      return true;
+    }
     if (!Object.hasOwn(keys, name)) return false;
     keys[name]();
     return true;

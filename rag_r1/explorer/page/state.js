@@ -18,9 +18,8 @@ export function changed(changes, state = current()) {
   const next = new URLSearchParams(state);
   for (const [name, value] of Object.entries(changes)) {
     next.delete(name);
-    for (const one of Array.isArray(value) ? value : [value]) {
-      if (one !== null && one !== undefined && one !== "") next.append(name, one);
-    }
+    if (Array.isArray(value)) for (const one of value) next.append(name, one);   // may be empty texts
+    else if (value !== null && value !== undefined && value !== "") next.append(name, value);
   }
   return `#${next}`;
 }

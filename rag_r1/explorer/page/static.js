@@ -2,7 +2,7 @@
 // static_page (the package's __init__), which joins the modules it needs into one script.
 
 import { count, data, element, link, verdict, visible } from "./dom.js";
-import { copyText } from "./share.js";
+import { copyText } from "./clipboard.js";
 import { trajectory } from "./trajectory.js";
 
 class StaticPage {
@@ -38,8 +38,8 @@ class StaticPage {
       this.box.replaceChildren(element("p", "notice", "No trajectory was exported."));
       return;
     }
-    const hrefOf = ({ tid }) => (this.places.has(tid) ? `#${this.places.get(tid) + 1}` : null);
-    this.box.replaceChildren(trajectory(details, hrefOf));
+    const of = ({ tid }) => (this.places.has(tid) ? `#${this.places.get(tid) + 1}` : null);
+    this.box.replaceChildren(trajectory(details, { of, beside: () => null }));
     this.items.forEach((item, place) => {
       if (place === this.at) item.ariaCurrent = "true";
       else item.removeAttribute("aria-current");

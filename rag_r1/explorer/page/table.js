@@ -2,37 +2,15 @@
 // into sight (Rows). New rows of a run that grows change nothing before the reader asks for them.
 
 import { Rows, get, getPage } from "./api.js";
-import { amount, button, count, counted, data, element, link, percent, verdict, words } from "./dom.js";
+import { COLUMNS, headLine } from "./columns.js";
+import { button, count, counted, data, element, link, percent } from "./dom.js";
 import { Filters } from "./filters.js";
-import { histogram } from "./histogram.js";
 import { failure, notice, skeleton } from "./notices.js";
-import { saveBlob } from "./share.js";
+import { saveBlob } from "./clipboard.js";
 import { RANGES, changed, current, filters, go, tableQuery, withoutFilters } from "./state.js";
 
 const MARGIN = 12;        // rows above and below what is in sight
 const MOST_EXPORTED = 100;
-const COLUMNS = [
-  ["right", "Verdict", (row) => verdict(row.right)],
-  ["question", "Question", null],
-  ["answer", "Answer", answers],
-  ["run", "Run", (row) => data("span", "", row.run)],
-  ["step", "Step", (row) => amount(row.step), "step"],
-  ["score", "Score", (row) => amount(row.score), "score"],
-  ["searches", "Searches", (row) => amount(row.searches), "searches"],
-  ["turns", "Turns", (row) => amount(row.turns), "turns"],
-  ["generated_tokens", "Generated", (row) => amount(row.generated_tokens), "generated"],
-  ["cause", "Cause", (row) => data("span", "", words(row.cause ?? (row.status === "answered" ? "" : row.status)))],
-];
-
-function answers(row) {
-  const box = element("span", "answers");
-  box.append(row.answer === null || row.answer === undefined
-    ? element("span", "soft", "no answer") : data("span", "", row.answer));
-  if (row.right === false && row.golds?.length) {
-    box.append(element("span", "hidden", ", gold: "), data("span", "gold", row.golds[0]));
-  }
-  return box;
-}
 
 export class TableView {
   constructor(page) {
@@ -164,7 +142,7 @@ export class TableView {
     const text = element("p", "total");
     text.append(element("b", "", counted(total, "trajectory", "trajectories")));
     const judged = right + wrong;
-    if (judged) text.append(` · ${percent(right, judged)} right`);
+    if (judged) text.append(` · ${!right ? "none" : right === judged ? "all" : percent(right, judged)} right`);
     if (unjudged) text.append(` · ${count(unjudged)} not judged`);
     const most = Math.min(total, MOST_EXPORTED);
     const save = button(total > most ? `Export first ${most}` : "Export", () => this.exportPage());
@@ -179,22 +157,7 @@ export class TableView {
     const many = (this.page.overview?.runs ?? []).length > 1;
     this.columns = COLUMNS.filter(([name]) => name !== "run" || many)
       .filter(([name]) => name !== "step" || !this.bins.step || this.bins.step.length || state.has("step_min"));
-    const line = element("tr");
-    for (const [name, title, , range] of this.columns) {
-      const cell = line.appendChild(element("th", `c-${name}`));
-      cell.scope = "col";
-      const sorted = state.get("sort") === name ? state.get("order") ?? "asc" : "";
-      if (sorted) cell.ariaSort = sorted === "asc" ? "ascending" : "descending";
-      const sort = button(title, () => {
-        const [by, order] = !sorted ? [name, "asc"] : sorted === "asc" ? [name, "desc"] : [null, null];
-        go({ sort: by, order });
-      }, "sort");
-      sort.title = "Sort";
-      if (sorted) sort.append(element("span", "arrow", sorted === "asc" ? " ↑" : " ↓"));
-      cell.append(sort);
-      if (range && this.bins[range]) cell.append(histogram(range, title, this.bins[range]));
-    }
-    this.head.replaceChildren(line);
+    this.head.replaceChildren(headLine(this.columns, state, this.bins));
     if (focused) this.head.querySelector(`[data-range="${focused}"]`)?.focus();
     this.#paint(true);
   }

@@ -4,7 +4,7 @@
 import { aside } from "./aside.js";
 import { count, counted, data, element, longText, shape, verdict, words } from "./dom.js";
 import { places } from "./marks.js";
-import { failureNote, turnList } from "./turns.js";
+import { failureNote, promptBox, turnList } from "./turns.js";
 
 const ENDS = {
   turn_limit: "it used up its turns", token_limit: "it used up its tokens", no_action: "it neither searched nor answered",
@@ -12,18 +12,18 @@ const ENDS = {
   error: "an error ended it",
 };
 
-// `details`: as /api/trajectory/TID. `hrefOf`: see aside.js; without it nothing stands beside the turns.
-export function trajectory(details, hrefOf = null) {
+// `details`: as /api/trajectory/TID. `links`: see aside.js; without them nothing stands beside the turns.
+export function trajectory(details, links = null) {
   const { row, record } = details;
   const box = element("article", "trajectory");
   const head = box.appendChild(element("header", "asked"));
   const title = head.appendChild(element("h2"));
   title.append(longText("question", record.question, 1500));
   head.append(outcome(details), tokenBar(record));
-  const columns = box.appendChild(element("div", hrefOf ? "columns" : ""));
+  const columns = box.appendChild(element("div", links ? "columns" : ""));
   const played = columns.appendChild(element("div", "played"));
   showPath(played, details, record, details.gold_passages);
-  if (hrefOf) columns.append(aside(details, hrefOf));
+  if (links) columns.append(aside(details, links));
   if (row.right !== undefined) box.dataset.right = String(row.right);
   return box;
 }
@@ -47,6 +47,8 @@ function showPath(played, details, record, gold) {
       });
     });
   }
+  const prompt = promptBox(details.record);
+  if (prompt) played.append(prompt);
   if (!(record.turns ?? []).length) {
     played.append(element("p", "soft", "This trajectory has no turns."));
     for (const failure of record.failures ?? []) played.append(failureNote(failure));
@@ -81,8 +83,8 @@ function outcome({ row, record, cause }) {
   if (cause?.name) badges.append(element("span", "badge", words(cause.name)));
   if (row.masked) badges.append(element("span", "badge warn", "masked"));
   if (cause?.sentence) why.append(data("p", "", cause.sentence));
-  const evidence = cause?.evidence;
-  if (evidence) why.append(data("p", "soft", typeof evidence === "string" ? evidence : JSON.stringify(evidence)));
+  const held = cause?.evidence?.gold_passages?.length;
+  if (held) why.append(element("p", "soft", `${counted(held, "gold passage was", "gold passages were")} shown.`));
   return box;
 }
 

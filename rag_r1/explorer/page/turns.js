@@ -1,7 +1,8 @@
 // The turns of a trajectory: what the policy generated, and beside or below it what it was shown. Generated and
 // observed text are told apart by a label and a colour, wherever they stand.
 
-import { amount, count, counted, data, element, longText, signed, visible, words } from "./dom.js";
+import { amount, count, counted, data, element, longText, seconds, signed, visible, words } from "./dom.js";
+import { heatStrip, tokensOfTurns } from "./logprobs.js";
 import { marked } from "./marks.js";
 
 const TAG = /<\/?[A-Za-z_][\w-]{0,40}>|<\|[\w-]{1,40}\|>/g;
@@ -14,6 +15,7 @@ const ACTIONS = {
 export function turnList(record, golds, gold) {
   const list = element("ol", "turns");
   const turns = record.turns ?? [];
+  const tokens = tokensOfTurns({ ...record, turns });
   const removedIn = new Map(turns.flatMap((turn, number) => (turn.removed ?? []).map((one) => [one, number])));
   const golden = new Set((gold ?? []).map((place) => place.join("/")));
   const seen = { queries: new Set(), longest: longestTexts(turns) };
@@ -21,11 +23,22 @@ export function turnList(record, golds, gold) {
     if (number && turn.row !== turns[number - 1].row) list.append(rewritten(turn, number, removedIn));
     const credit = record.turn_scores?.[number];
     const box = list.appendChild(turnBox(turn, number, credit, removedIn.get(number)));
-    box.append(generated(turn, golds));
+    box.append(generated(turn, golds, tokens[number]));
     if (turn.calls?.length || turn.observed_tokens) box.append(observed(turn, number, golds, golden, seen));
     for (const failure of record.failures ?? []) if (failure.turn === number) box.append(failureNote(failure));
   });
   return list;
+}
+
+// The prompt, folded; a training's records do not have it.
+export function promptBox({ prompt, prompt_tokens: tokens }) {
+  if (!Array.isArray(prompt) || !prompt.length) return null;
+  const box = element("details", "tokens prompt");
+  box.append(element("summary", "", `Prompt · ${counted(tokens ?? 0, "token")}`));
+  for (const message of prompt) {
+    box.append(data("p", "soft", message?.role ?? ""), longText("text", message?.content ?? JSON.stringify(message), 8000));
+  }
+  return box;
 }
 
 export function failureNote({ kind, detail }) {
@@ -44,8 +57,8 @@ function turnBox(turn, number, credit, removedBy) {
   if (turn.status && turn.status !== "ok") head.append(element("span", "badge warn", words(turn.status)));
   if (turn.simulated) head.append(element("span", "badge warn", `wrote ${counted(turn.simulated, "observation")} itself`));
   if (removedBy !== undefined) head.append(element("span", "badge", `taken out of the context in turn ${removedBy + 1}`));
-  const seconds = [["generated", turn.generate_s], ["tools", turn.tool_s]].filter(([, value]) => value > 0);
-  head.append(element("span", "time", seconds.map(([name, value]) => `${name} ${amount(value)} s`).join(", ")));
+  const times = [["generated", turn.generate_s], ["tools", turn.tool_s]].filter(([, value]) => value > 0);
+  head.append(element("span", "time", times.map(([name, value]) => `${name} ${seconds(value)}`).join(", ")));
   if (Number.isFinite(credit)) {
     const shown = head.appendChild(element("span", `credit ${credit > 0 ? "plus" : credit < 0 ? "minus" : ""}`));
     shown.textContent = `credit ${signed(credit)}`;
@@ -65,11 +78,11 @@ function strip(kind, tokens) {
   return box;
 }
 
-function generated(turn, golds) {
+function generated(turn, golds, tokens) {
   const box = strip("generated", turn.generated_tokens);
-  if (Array.isArray(turn.tokens) && turn.tokens.length) box.append(heat(turn.tokens));
-  else if (turn.text) box.append(longText("text", turn.text, 8000, (part, text) => tagged(part, text, golds)));
+  if (turn.text) box.append(longText("text", turn.text, 8000, (part, text) => tagged(part, text, golds)));
   else box.append(element("p", "soft", "Nothing was generated."));
+  if (tokens?.length) box.append(heatStrip(tokens));
   if (Number.isFinite(turn.state)) box.append(element("p", "soft", `State of the memory: ${amount(turn.state)} nats`));
   return box;
 }
@@ -95,35 +108,31 @@ function tagged(box, text, golds) {
   box.replaceChildren(...parts);
 }
 
-// Log-probs of the generated tokens: the less likely a token was, the darker is its ground, in five steps.
-function heat(tokens) {
-  const box = element("p", "text heat");
-  box.dir = "auto";
-  for (const [text, logprob] of tokens) {
-    const level = Number.isFinite(logprob) ? [-0.1, -0.7, -1.6, -3].filter((edge) => logprob < edge).length : 0;
-    const part = box.appendChild(element("span", `p${level}`, visible(text)));
-    if (Number.isFinite(logprob)) part.title = `log-prob ${logprob.toFixed(2)}, p = ${Math.exp(logprob).toFixed(3)}`;
-  }
-  const legend = element("p", "legend soft", "Probability of each token: ");
-  ["> 90 %", "50–90 %", "20–50 %", "5–20 %", "< 5 %"].forEach((name, level) => {
-    legend.append(element("span", `heat p${level}`, name), " ");
-  });
-  const outer = element("div");
-  outer.append(box, legend);
-  return outer;
-}
-
 function observed(turn, number, golds, golden, seen) {
   const box = strip("observed", turn.observed_tokens);
   const calls = turn.calls ?? [];
+  const seenText = observationText(turn);
   if (!calls.length) {
-    box.append(element("p", "soft", "A hint of the environment; the record does not hold its text."));
+    box.append(seenText ? longText("text", seenText, 8000)
+      : element("p", "soft", "A hint of the environment; the record does not hold its text."));
     return box;
   }
   const row = box.appendChild(element("div", "calls"));
   row.dataset.count = Math.min(calls.length, 3);
   calls.forEach((call, place) => row.append(callBox(call, (rank) => golden.has(`${number}/${place}/${rank}`), golds, seen)));
+  if (seenText) {
+    const whole = box.appendChild(element("details", "as-seen"));
+    whole.append(element("summary", "", "As the policy saw it"));
+    whole.append(longText("text", seenText, 8000));
+  }
   return box;
+}
+
+// What stood in the context after the turn: text, and the documents [call, document] between.
+function observationText({ observation, calls }) {
+  if (!Array.isArray(observation)) return "";
+  return observation.map((piece) => (Array.isArray(piece)
+    ? calls?.[piece[0]]?.documents?.[piece[1]]?.contents ?? "" : String(piece))).join("").trim();
 }
 
 function callBox(call, isGold, golds, seen) {
@@ -134,8 +143,8 @@ function callBox(call, isGold, golds, seen) {
   if (call.tool !== "search") line.prepend(data("span", "tool", call.tool), " ");
   const documents = call.documents;
   const how = [documents ? counted(documents.length, "passage") : "nothing shown"];
-  if (call.seconds > 0) how.push(`${amount(call.seconds)} s`);
-  line.append(element("span", "how", how.join(", ")));
+  if (call.seconds > 0) how.push(seconds(call.seconds));
+  line.append(data("span", "how", [...how, ...(call.index ? [`index ${call.index}`] : [])].join(", ")));
   const key = `${call.tool} ${String(query).trim().toLowerCase()}`;
   if (seen.queries.has(key)) line.append(" ", element("span", "badge", "same as before"));
   seen.queries.add(key);

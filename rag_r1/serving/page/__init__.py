@@ -8,13 +8,15 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-_SCRIPT = "text/javascript; charset=utf-8"
-#: The files of this folder by their address, each with its content type. They are served without a token.
+from rag_r1.http_server.page import SCRIPT, SHARED_FILES, STYLE
+
+_FOLDER = Path(__file__).parent
+#: The files of the page by their address, each with its content type. They are served without a token.
 PAGE_FILES = {
-    "/": ("chat.html", "text/html; charset=utf-8"),
-    **{f"/{name}.css": (f"{name}.css", "text/css; charset=utf-8") for name in ("colours", "chat")},
-    "/icon.svg": ("icon.svg", "image/svg+xml"),
-    **{f"/{name}.js": (f"{name}.js", _SCRIPT) for name in ("chat", "turn", "stream", "share")},
+    **SHARED_FILES,
+    "/": (_FOLDER / "chat.html", "text/html; charset=utf-8"),
+    "/chat.css": (_FOLDER / "chat.css", STYLE),
+    **{f"/{name}.js": (_FOLDER / f"{name}.js", SCRIPT) for name in ("chat", "turn", "stream", "share")},
 }
 _STEP = re.compile(r"global_step_(\d+)")
 

@@ -1,21 +1,9 @@
-// Taking something out of the page: to the clipboard, into a file, as a link.
+// Taking something out of the page: into a file, as a link.
 
-// Whether the text is in the clipboard. Browsers keep it from pages that are not on this machine or on https.
-export async function copyText(text) {
-  try {
-    await navigator.clipboard.writeText(text);
-    return true;
-  } catch {
-    return false;
-  }
-}
+import { saveBlob } from "./clipboard.js";
 
 export function saveJson(record) {
-  const link = document.createElement("a");
-  link.href = URL.createObjectURL(new Blob([JSON.stringify(record, null, 2)], { type: "application/json" }));
-  link.download = "rag-r1-answer.json";
-  link.click();
-  setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+  saveBlob(new Blob([JSON.stringify(record, null, 2)], { type: "application/json" }), "rag-r1-answer.json");
 }
 
 // The question stands behind the #, so it is in no log of a server. Answers are greedy: the link gives the same again.

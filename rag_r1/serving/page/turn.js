@@ -3,7 +3,8 @@
 // Questions, documents, queries and answers are data. They enter the page through textContent only, so nothing in
 // them is ever markup; the server's Content-Security-Policy forbids everything else.
 
-import { copyText, saveJson, questionLink } from "./share.js";
+import { copyText } from "./clipboard.js";
+import { saveJson, questionLink } from "./share.js";
 
 // What is matched are the words of the answer. They can occur in a passage that says something else.
 const CITED = "contains these words";
