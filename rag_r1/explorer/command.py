@@ -1,8 +1,8 @@
 """`rag-r1 view`: shows the trajectories of runs in a browser.
 
-    rag-r1 view outputs/rag-r1/grpo
+    rag-r1 view outputs/rag-r1/grpo-mq
     rag-r1 view evals/before evals/after --port 8200
-    rag-r1 view outputs/rag-r1/grpo --export page.html --select 'right=false&step_min=100'
+    rag-r1 view outputs/rag-r1/grpo-mq --export page.html --select 'right=false&step_min=100'
 
 Runs may be finished or under way: records that are appended are shown within two seconds. What was read is
 kept in a cache (cache.py), so that a second start is fast.
@@ -33,7 +33,7 @@ answers, two runs side by side, curves over the steps. PATH is the folder of a r
 filter, ...), a folder with several, or a file of records; finished or under way.
 
 examples:
-  rag-r1 view outputs/rag-r1/grpo                       then open http://127.0.0.1:8090
+  rag-r1 view outputs/rag-r1/grpo-mq                    then open http://127.0.0.1:8090
   rag-r1 view evals/before evals/after
   rag-r1 view evals/after --export failures.html --select 'cause=retrieved_and_misread'
 """
