@@ -40,7 +40,7 @@ CAUSES = {
     "no_answer": "The episode ended without an answer.",
     "not_searched": "The policy answered without a search.",
     "asked_for_wrong_thing": "The queries have no word of the question, or repeat the same query.",
-    "gold_never_retrieved": "No shown passage contains a gold answer.",
+    "gold_never_retrieved": "No shown passage contains a gold answer: it was missed, or not searched for.",
     "retrieved_and_misread": "A gold answer stood in a shown passage, and the answer is another.",
     "not_traceable": "The gold answer is yes or no, so passages do not show whether it was retrieved.",
 }

@@ -20,7 +20,7 @@ from rag_r1.io.errors import DataError
 
 #: Siblings, and rows of the history, that are listed.
 _MOST = 500
-#: The constant that veRL adds to the deviation of a group (core_algos.py, compute_grpo_outcome_advantage).
+#: The constant that veRL adds to the deviation of a group (core_algos.py, `compute_grpo_outcome_advantage`).
 _EPSILON = 1e-6
 #: Names in the answer, and those that a training has recorded.
 _RECORDED = {

@@ -61,6 +61,6 @@ def test_every_index_is_one_that_a_build_takes():
     from retrieval_server.indexing.faiss_build import make_index
 
     for flags in compressed_answers.INDEXES.values():
-        parse_args("", ["--corpus", "c", "--out", "o", "--backend", "dense", *flags])
+        parse_args("", ["--corpus", "c", "--out", "o", "--backend", "dense", "--encoder", "minilm", *flags])
         if "--factory" in flags:
             assert make_index(flags[1], 128).d == 128

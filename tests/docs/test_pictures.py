@@ -1,7 +1,7 @@
 """Every picture of the pages has a command that draws it, the project's colours, and a size that can be read.
 
-What a command draws into a picture is tested beside its code; here is which command it is. The picture of the
-chat is a photograph of the page.
+What a command draws into a picture is tested beside its code; here is which command it is. Those of
+the chat and of the explorer are photographs of the page.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from tests.docs.fences import ROOT
 PICTURES = {
     "docs/images/chat.png": "rag-r1 serve --demo",
     "docs/images/demo.png": "rag-r1 demo",
+    "docs/images/explorer.png": "rag-r1 view outputs/rag-r1/grpo-mq",
     "docs/images/pipeline.png": "rag-r1 pipeline --out outputs/pipeline",
     "docs/images/search_card.png": (
         "rag-r1 eval outputs/demo/grpo --card --corpus outputs/demo/grpo/data/corpus.jsonl"
@@ -29,7 +30,7 @@ PICTURES = {
     "docs/results/agentic_r.png": "python -m examples.agentic_r.run --seeds 0 1 2",
     "docs/results/two_stages.png": "python benchmarks/two_stages.py --seeds 0 1 2",
 }
-DRAWN = sorted(set(PICTURES) - {"docs/images/chat.png"})
+DRAWN = sorted(set(PICTURES) - {"docs/images/chat.png", "docs/images/explorer.png"})
 PAGES = [
     page
     for pattern in ("*.md", "docs/**/*.md", "recipes/**/*.md", "examples/**/*.md", "retrieval_server/*.md")

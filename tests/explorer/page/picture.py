@@ -30,7 +30,7 @@ def main(run: str, out: str) -> None:
 
 async def _draw(port: int, address: str, out: Path) -> None:
     async with tab(port) as page:
-        await page.look(1280, 820, scale=1.5)
+        await page.look(1000, 800, scale=1.5)
         await page.go(address)
         await page.until("document.querySelector('.rows tbody a') !== null")
         await page.click(".rows tbody a")
