@@ -37,14 +37,14 @@ def fill(source: Path, out: Path, passages: int, progress: bool = True) -> None:
         write_manifest,
     )
     from retrieval_server.folder.passages import Passage, PassageStore, PassageWriter
-    from retrieval_server.folder.publication import publish, refuse_target, work_folder
+    from retrieval_server.folder.publication import check_target, work_folder
 
     manifest = read_manifest(source)
     if manifest.dense is None or manifest.dense.factory != "Flat" or not manifest.dense.encoder.normalize:
         raise SystemExit(f"error: {source}: give a dense index with --factory Flat and normalised vectors")
     if passages < manifest.count:
         raise SystemExit(f"error: --passages {passages} is less than the {manifest.count} of {source}")
-    refuse_target(out, overwrite=False)
+    check_target(out, overwrite=False)
     draw, vectors = random.Random(0), np.random.default_rng(0)
     words = ["".join(draw.choices("aeioustrnlmdkp", k=draw.randint(2, 9))) for _ in range(30_000)]
     index = faiss.read_index(str(source / FAISS_INDEX))
@@ -67,7 +67,6 @@ def fill(source: Path, out: Path, passages: int, progress: bool = True) -> None:
         write_manifest(
             work, manifest.model_copy(update={"count": passages, "corpus": corpus, "files": files})
         )
-        publish(work, out)
 
 
 def main(argv: list[str] | None = None) -> int:

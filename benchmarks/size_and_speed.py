@@ -100,7 +100,7 @@ def build(args: argparse.Namespace, work: Work) -> None:
         describe_files,
         write_manifest,
     )
-    from retrieval_server.folder.publication import publish, work_folder
+    from retrieval_server.folder.publication import work_folder
     from retrieval_server.indexing.presets import PRESETS, cells_for
 
     encoder = work.folder / "encoder"
@@ -133,8 +133,7 @@ def build(args: argparse.Namespace, work: Work) -> None:
         built = {"factory": section.factory, "nprobe": section.search.nprobe, "sizes": sizes, "rate": rate}
         built["candidates"] = section.rescoring.candidates
         built["cells asked"] = cells_searched(folder / FAISS_INDEX, vectors, section.search.nprobe)
-        work.keep("index", built)
-        publish(folder, work.index)
+    work.keep("index", built)
 
 
 def cells_searched(path: Path, vectors: np.ndarray, nprobe: int) -> int:

@@ -108,7 +108,7 @@ def _checks(command: BuildCommand) -> Iterator[Callable[[], object]]:
             yield partial(require_packages, "Encoding", "retrieval", MODEL)
             yield partial(checks.check_encoder, command.dense.encoder, command.encoding)
         else:
-            yield partial(checks.refuse_target, command.out, overwrite=command.overwrite)
+            yield partial(checks.check_target, command.out, overwrite=command.overwrite)
             yield partial(require_packages, "A dense index", "retrieval", INDEX)
 
 

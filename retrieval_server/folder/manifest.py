@@ -203,11 +203,19 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
     write_json(folder / MANIFEST, manifest.model_dump(exclude_none=True))
 
 
+def replaced_folder(folder: Path) -> Path:
+    """Where an index is while another takes its place (publication.py)."""
+    return folder.with_name(folder.name + ".replaced")
+
+
 def read_manifest(folder: Path) -> Manifest:
     """The folder's manifest. Raises UserError if it is not a finished index of this format."""
     path = folder / MANIFEST
     rebuild = "Build one with: rag-r1 index build --corpus FILE --out DIR --backend bm25"
     if not folder.is_dir():
+        if (replaced_folder(folder) / MANIFEST).is_file():
+            move = f"mv {replaced_folder(folder)} {folder}"
+            raise UserError(f"{folder}: a build that replaces this index has not ended. If none runs: {move}")
         raise UserError(f"{folder}: no such folder. {rebuild}")
     if not path.is_file():
         raise UserError(f"{folder}: no {MANIFEST}, so this is no finished index. {rebuild}")

@@ -1,15 +1,21 @@
-"""Publishes a finished work folder as an index, in one step.
+"""Builds an index beside its final place, and publishes it there.
 
-All work is done in ``OUT.building`` beside the target; the manifest is written last and the folder renamed
-then, so that ``OUT`` is either a finished index or does not exist.
+All work is done in ``OUT.building``. At the end of the block of ``work_folder``, when the manifest has been
+written, that folder is renamed to ``OUT``: so ``OUT`` is a finished index, or does not exist.
+
+An index that is replaced is first renamed to ``OUT.replaced``, and removed when the new one has its name. If
+the second rename fails, the first one is undone. A process that is killed between the two leaves no ``OUT``:
+the next build puts the old index back (``check_target``), and a server that is to read it names the command
+(``manifest.read_manifest``).
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
@@ -17,75 +23,83 @@ from tqdm import tqdm
 
 from retrieval_server.errors import UserError, disk_errors
 from retrieval_server.folder.locks import exclusive_lock
-from retrieval_server.folder.manifest import MANIFEST
+from retrieval_server.folder.manifest import MANIFEST, replaced_folder
 
+log = logging.getLogger(__name__)
 _COPIED_AT_ONCE = 16 * 2**20  # bytes
 
 
-def refuse_target(out: Path, *, overwrite: bool) -> None:
-    """Raise UserError if ``out`` must not be written: it exists, or it is not an index."""
+def check_target(out: Path, *, overwrite: bool) -> None:
+    """Raise UserError if ``out`` must not be written: it exists without ``overwrite``, is something else than
+    an index, or its parent cannot be written to.
+
+    An index that a killed build left as ``OUT.replaced`` is renamed back first.
+    """
+    _put_back(out)
     if out.exists() and not overwrite:
         raise UserError(f"{out} exists. Choose another --out, or replace it with --overwrite.")
     if out.exists() and not (out / MANIFEST).is_file():
         raise UserError(f"{out} is not an index, so --overwrite does not touch it. Choose another --out.")
-    refuse_place(out)
+    check_parent(out)
 
 
-def refuse_place(out: Path) -> None:
-    """Raise UserError if no folder can be made there."""
-    place = next(path for path in out.absolute().parents if path.exists())
-    if not place.is_dir():
-        raise UserError(f"{out} cannot be made: {place} is a file. Choose another --out.")
-    if not os.access(place, os.W_OK | os.X_OK):
-        raise UserError(f"{out} cannot be made: {place} cannot be written to. Choose another --out.")
+def check_parent(out: Path) -> None:
+    """Raise UserError if the folder ``out`` cannot be made: the nearest parent that exists is a file, or
+    cannot be written to."""
+    parent = next(path for path in out.absolute().parents if path.exists())
+    if not parent.is_dir():
+        raise UserError(f"{out} cannot be made: {parent} is a file. Choose another --out.")
+    if not os.access(parent, os.W_OK | os.X_OK):
+        raise UserError(f"{out} cannot be made: {parent} cannot be written to. Choose another --out.")
 
 
 @contextmanager
 def work_folder(
-    out: Path, keep: Sequence[str] = (), needed: Callable[[Path], int] | None = None
+    out: Path, resumable: Sequence[str] = (), bytes_needed: Callable[[Path], int] | None = None
 ) -> Iterator[Path]:
-    """``OUT.building``, locked: a second build of the same target at the same time is refused.
+    """``OUT.building``, which is published as ``out`` at the end of the block, in place of an index there.
 
-    What a killed build left there is removed, except for the files named in ``keep``, and so is all of it if
-    the block fails before it has written one of these. ``needed(work)`` is the number of bytes that the
-    whole build takes, which the UserError of a full disk names.
+    It is locked: a second build of the same target at the same time is refused. What a killed build left is
+    removed, except for the files named in ``resumable``. If the block fails, ``out`` is as before, and the
+    folder is kept if it has one of these files; those in JSON tell how far the others are, and alone are not
+    worth keeping. ``bytes_needed(work)`` is for the whole build; the UserError of a full disk names it.
     """
     work = out.with_name(out.name + ".building")
     busy = f"{work}: another build of this index is running. Wait for it, or end it."
-    refuse_place(out)
+    check_parent(out)
     try:
-        with disk_errors(out, partial(needed, work) if needed else None):
+        with disk_errors(out, partial(bytes_needed, work) if bytes_needed else None):
             work.mkdir(parents=True, exist_ok=True)
     except OSError as error:  # of a file system on which no folder can be made
         raise UserError(f"{work} cannot be made ({error.strerror}). Choose another --out.") from error
     with exclusive_lock(work, busy):
-        for left in work.iterdir():
-            if left.is_dir():
-                shutil.rmtree(left)
-            elif left.name not in keep:
-                left.unlink()
-        if left_there := [name for name in keep if (work / name).exists()]:
-            print(f"{work}: an interrupted build has left {', '.join(left_there)}; what fits is used")
+        for entry in work.iterdir():
+            if entry.name not in resumable or not entry.is_file():
+                _remove(entry)
+        if resumed := [name for name in resumable if (work / name).exists()]:
+            print(f"{work}: an interrupted build has left {', '.join(resumed)}; what fits is used")
         try:
-            with disk_errors(out, partial(needed, work) if needed else None):
+            with disk_errors(out, partial(bytes_needed, work) if bytes_needed else None):
                 yield work
+                _publish(work, out)
         except BaseException:
-            if not any((work / name).exists() for name in keep if not name.endswith(".json")):
+            if not any((work / name).exists() for name in resumable if not name.endswith(".json")):
                 shutil.rmtree(work, ignore_errors=True)
             raise
 
 
 def link_or_copy(source: Path, target: Path, *, progress: bool = False) -> None:
-    """Hard-link a file that never changes, or copy it block by block where the file system cannot link."""
-    try:
+    """Hard-link a file that never changes, or copy it block by block where the file system cannot link.
+
+    Raises OSError; FileExistsError if there is a ``target``, which may be a link to the source itself.
+    """
+    with suppress(OSError):
         os.link(source, target)
         return
-    except OSError:
-        pass
     size = source.stat().st_size
     with (
         source.open("rb") as read,
-        target.open("wb") as written,
+        target.open("xb") as written,
         tqdm(total=size, desc="copying", unit="B", unit_scale=True, disable=not progress) as bar,
     ):
         while block := read.read(_COPIED_AT_ONCE):
@@ -93,11 +107,45 @@ def link_or_copy(source: Path, target: Path, *, progress: bool = False) -> None:
             bar.update(len(block))
 
 
-def publish(work: Path, out: Path) -> None:
-    """Give the finished folder its name. An old index is moved aside first, so no half index is ever seen."""
-    aside = out.with_name(out.name + ".replaced")
-    if out.exists():
-        shutil.rmtree(aside, ignore_errors=True)
-        out.rename(aside)
-    work.rename(out)
-    shutil.rmtree(aside, ignore_errors=True)
+def _publish(work: Path, out: Path) -> None:
+    """Rename the finished folder to ``out``. Raises OSError; an old index is then where it was."""
+    if not out.exists():
+        work.rename(out)
+        return
+    replaced = replaced_folder(out)
+    if replaced.exists():  # of a build that was killed when the new index had its name
+        _remove(replaced)
+    with exclusive_lock(out, _is_replaced(out)):
+        try:
+            out.rename(replaced)
+            work.rename(out)
+        except BaseException:
+            if not out.exists():
+                replaced.rename(out)
+            raise
+        with suppress(OSError):
+            _remove(replaced)
+
+
+def _put_back(out: Path) -> None:
+    """Rename ``OUT.replaced`` to ``out`` if a build was killed between the renames of ``_publish``. Raises
+    UserError if one is between them now: it holds the lock of the folder that it replaces."""
+    replaced = replaced_folder(out)
+    if out.exists() or not (replaced / MANIFEST).is_file():
+        return
+    with suppress(FileNotFoundError), disk_errors(out), exclusive_lock(replaced, _is_replaced(out)):
+        if not out.exists():
+            replaced.rename(out)
+            log.warning("%s: a build that was to replace this index was killed; it is back in its place", out)
+
+
+def _is_replaced(out: Path) -> str:
+    return f"{out}: another build replaces this index now. Wait for it, and run the same command again."
+
+
+def _remove(path: Path) -> None:
+    """Remove a file, a link, or a folder with all that is in it."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink()

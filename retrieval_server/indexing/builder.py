@@ -34,9 +34,9 @@ from retrieval_server.folder.manifest import (
     write_manifest,
 )
 from retrieval_server.folder.passages import PassageStore
-from retrieval_server.folder.publication import link_or_copy, publish, refuse_target, work_folder
+from retrieval_server.folder.publication import check_target, link_or_copy, work_folder
 from retrieval_server.folder.row_layout import RowLayout
-from retrieval_server.indexing.options import BuildOptions
+from retrieval_server.indexing.options import BuildOptions, require_encoder
 from retrieval_server.indexing.work_files import (
     KEPT,
     PARTIAL_INDEX,
@@ -62,7 +62,7 @@ def build_index(options: BuildOptions) -> Manifest:
     Raises a UserError that names the remedy; ``out`` is then as it was before.
     """
     out = options.out
-    refuse_target(out, overwrite=options.overwrite)
+    check_target(out, overwrite=options.overwrite)
     encoder = None
     # First: what is missing shows before the corpus is read.
     if options.backend in ("bm25", "lucene"):
@@ -132,7 +132,7 @@ def merge_parts(options: BuildOptions, parts: Path) -> Manifest:
     from retrieval_server.indexing.parts import check_parts, open_corpus
     from retrieval_server.indexing.presets import row_type
 
-    refuse_target(options.out, overwrite=options.overwrite)
+    check_target(options.out, overwrite=options.overwrite)
     record, _ = open_corpus(parts)
     encoder, files, kind = check_parts(parts, progress=options.progress)
     check_options(options, encoder.dimension)
@@ -161,7 +161,7 @@ def build_hybrid(
     """
     from retrieval_server.search.hybrid import describe_members
 
-    refuse_target(out, overwrite=overwrite)
+    check_target(out, overwrite=overwrite)
     section, member = describe_members(folders, out, k, depth)
     with work_folder(out) as work:
         link_or_copy(folders[0] / PASSAGES, work / PASSAGES)
@@ -176,7 +176,6 @@ def build_hybrid(
             built_with=_versions("hybrid"),
         )
         write_manifest(work, manifest)
-        publish(work, out)
     return manifest
 
 
@@ -188,7 +187,7 @@ def finish_index(
     sections: dict[str, BM25Section | DenseSection],
     by_openvino: bool = False,
 ) -> Manifest:
-    """Write the manifest of what is in ``work``, and give the folder its final name.
+    """Write the manifest of what is in ``work``, the last file before ``work_folder`` publishes it.
 
     ``by_openvino``: whether OpenVINO encoded the passages here, so that its version is recorded.
     What only a continued build needs is removed first, also where a build of another kind has left it.
@@ -208,21 +207,22 @@ def finish_index(
         **sections,
     )
     write_manifest(work, manifest)
-    publish(work, options.out)
     return manifest
 
 
 def open_encoder(options: BuildOptions):
-    """The encoder of a new index, loaded. Raises UserError for a factory that does not fit,
-    UserError."""
+    """The encoder of a new index, loaded. Raises UserError for one that is not given or cannot be loaded, and
+    for a factory that does not fit it."""
     require_packages("A dense index", "retrieval", DENSE)
     from retrieval_server.encode.encoder import Encoder
     from retrieval_server.indexing.dense_build import check_options
 
-    if options.encoder is None:
-        raise UserError("--backend dense needs --encoder NAME_OR_PATH (--encoder minilm needs no download).")
     encoder = Encoder.create(
-        options.encoder, options.encoder_options, options.device, options.dtype, options.openvino
+        require_encoder(options.encoder),
+        options.encoder_options,
+        options.device,
+        options.dtype,
+        options.openvino,
     )
     check_options(options, encoder.section.dimension)
     return encoder

@@ -3,6 +3,9 @@
 They say what this machine can tell before the work: whether folders may be written, files and packages are
 there, and the encoder's settings fit. Of a corpus the first rows of each file are parsed; the build itself
 reads all of it before it encodes any of it.
+
+The packages of an extra may be missing while these functions are collected. So what needs them is imported
+inside a check, or left out, for the check of the packages itself says what to install.
 """
 
 from __future__ import annotations
@@ -14,40 +17,46 @@ from pathlib import Path
 from retrieval_server.encode.encoder_settings import choose_pooling, find_family
 from retrieval_server.encode.model_folder import is_hub_name, read_folder_settings, resolve_model
 from retrieval_server.encode.options import EncoderOptions
-from retrieval_server.errors import UserError
 from retrieval_server.extras import DENSE, WORDS, are_installed, require_packages
 from retrieval_server.folder.corpus import check_first_rows
 from retrieval_server.folder.manifest import read_manifest
-from retrieval_server.folder.publication import refuse_target
-from retrieval_server.indexing.options import BuildOptions
+from retrieval_server.folder.publication import check_target
+from retrieval_server.indexing.options import BuildOptions, require_encoder
 
-#: Has many divisors, so that whatever FAISS refuses at this dimension is no factory string.
+#: Stands in for the encoder's dimension, which is not known before it is loaded. Every usual number of
+#: sub-vectors divides it, so a factory string that FAISS refuses at this dimension is wrong at any.
 _SOME_DIMENSION = 6720
+#: Raises UserError; what it returns is not used.
 Check = Callable[[], object]
 
 
 def build_checks(options: BuildOptions) -> Iterator[Check]:
-    """Those of a build from corpus to index."""
-    yield partial(refuse_target, options.out, overwrite=options.overwrite)
+    """The checks of a build from a corpus."""
+    yield partial(check_target, options.out, overwrite=options.overwrite)
     yield from corpus_checks(options.corpus, options.skip_bad_rows)
     if options.backend == "dense":
         yield from dense_checks(options)
     else:
         yield partial(require_packages, f"--backend {options.backend}", options.backend, WORDS)
-    if options.backend == "lucene":
-        from retrieval_server.search.lucene import java
-
-        yield java
+    if options.backend == "lucene" and are_installed(WORDS):
+        yield check_lucene
 
 
 def corpus_checks(corpus: Path | Sequence[Path], skip_bad_rows: bool = False) -> Iterator[Check]:
-    """That each file of a corpus can be read."""
+    """One check for each file of a corpus: its first rows can be read."""
     for path in [corpus] if isinstance(corpus, Path) else corpus:
         yield partial(check_first_rows, path, skip_bad_rows=skip_bad_rows)
 
 
+def check_lucene() -> None:
+    """Raise UserError if a part of Lucene or Java is missing; it starts the JVM. Needs bm25s."""
+    from retrieval_server.search.lucene import java
+
+    java()
+
+
 def dense_checks(options: BuildOptions) -> Iterator[Check]:
-    """Those of the encoder and of FAISS."""
+    """The checks of the encoder's and FAISS's options; where their packages are missing, of these alone."""
     yield partial(require_packages, "A dense index", "retrieval", DENSE)
     if are_installed(DENSE):
         yield partial(check_encoder, options.encoder, options.encoder_options)
@@ -62,8 +71,7 @@ def dense_checks(options: BuildOptions) -> Iterator[Check]:
 def check_encoder(name: str | None, options: EncoderOptions) -> None:
     """Raise UserError if the encoder is not on this machine, or its pooling is not settled; a name on the Hub
     is not looked up."""
-    if name is None:
-        raise UserError("--backend dense needs --encoder NAME_OR_PATH (--encoder minilm needs no download).")
+    name = require_encoder(name)
     if not is_hub_name(name):
         kept_name, folder = resolve_model(name)
         choose_pooling(name, options, read_folder_settings(folder), find_family(kept_name))
@@ -72,8 +80,9 @@ def check_encoder(name: str | None, options: EncoderOptions) -> None:
 def import_checks(
     options: BuildOptions, faiss_file: Path | None, embeddings: Sequence[Path]
 ) -> Iterator[Check]:
-    """Those of an index or of vectors from elsewhere."""
-    yield partial(refuse_target, options.out, overwrite=options.overwrite)
+    """The checks of an import: of a FAISS file or of embeddings, whose row i is row i of the corpus. So bad
+    rows of the corpus are never left out."""
+    yield partial(check_target, options.out, overwrite=options.overwrite)
     yield from corpus_checks(options.corpus)
     yield from dense_checks(options)
     if are_installed(DENSE):
@@ -86,6 +95,7 @@ def import_checks(
 
 
 def hybrid_checks(folders: Sequence[Path], out: Path, overwrite: bool) -> Iterator[Check]:
-    """That each index is one; whether they fit each other: ``describe_members``."""
-    yield partial(refuse_target, out, overwrite=overwrite)
+    """The checks of a hybrid: each folder is an index. The build checks that they fit together
+    (``describe_members``)."""
+    yield partial(check_target, out, overwrite=overwrite)
     yield from (partial(read_manifest, folder) for folder in folders)

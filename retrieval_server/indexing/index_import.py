@@ -31,7 +31,7 @@ from retrieval_server.folder.manifest import (
     SearchSection,
 )
 from retrieval_server.folder.passages import Passage, PassageStore
-from retrieval_server.folder.publication import link_or_copy, refuse_target, work_folder
+from retrieval_server.folder.publication import check_target, link_or_copy, work_folder
 from retrieval_server.indexing.builder import finish_index, open_encoder, print_resources
 from retrieval_server.indexing.dense_build import make_dense
 from retrieval_server.indexing.embedding_files import Embeddings
@@ -62,7 +62,7 @@ def import_index(
     ``trust`` accepts ids that are not row numbers, and vectors unlike the encoder's, with a warning. Raises a
     UserError that names the remedy; ``out`` is then as it was before.
     """
-    refuse_target(options.out, overwrite=options.overwrite)
+    check_target(options.out, overwrite=options.overwrite)
     settled = options
     if faiss_file is not None:
         check_kind(faiss_file)  # first: loading the encoder takes a while

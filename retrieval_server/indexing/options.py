@@ -18,6 +18,7 @@ from retrieval_server.encode.options import (
     Runtime,
     choose_runtime,
 )
+from retrieval_server.errors import UserError
 from retrieval_server.folder.manifest import BM25Section
 
 #: Indexes by name; see presets.py.
@@ -126,3 +127,10 @@ class BuildOptions(DenseOptions):
     skip_bad_rows: bool = False
     overwrite: bool = False
     progress: bool = True
+
+
+def require_encoder(name: str | None) -> str:
+    """The option ``--encoder``. Raises UserError if a dense index is to be built without it."""
+    if name is None:
+        raise UserError("--backend dense needs --encoder NAME_OR_PATH (--encoder minilm needs no download).")
+    return name

@@ -37,7 +37,7 @@ from retrieval_server.folder.manifest import (
     write_manifest,
 )
 from retrieval_server.folder.passages import PassageStore, PassageWriter
-from retrieval_server.folder.publication import publish, refuse_place, work_folder
+from retrieval_server.folder.publication import check_parent, work_folder
 from retrieval_server.folder.row_layout import RowLayout
 from retrieval_server.folder.shard_set import shard_folder
 from retrieval_server.search.vectors.faiss_files import open_index
@@ -52,7 +52,6 @@ def split_index(folder: Path, out: Path, shards: int, *, progress: bool = True) 
     check_files(folder, manifest)
     with work_folder(out) as work:
         _write_shards(folder, manifest, work, shards, progress)
-        publish(work, out)
 
 
 def check_split(folder: Path, out: Path, shards: int) -> Manifest:
@@ -68,7 +67,7 @@ def check_split(folder: Path, out: Path, shards: int) -> Manifest:
 def _refuse_out(out: Path) -> None:
     if out.exists():
         raise UserError(f"{out} exists. Choose another --out, or remove it.")
-    refuse_place(out)
+    check_parent(out)
 
 
 def _check_number(shards: int) -> None:

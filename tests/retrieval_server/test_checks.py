@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import shutil
 import socket
+import sys
 
 import pytest
 
@@ -159,3 +160,13 @@ def test_all_checks_are_made_and_errors_that_are_no_users_pass():
     assert error.value.messages == ["one", "two", "three"]
     with pytest.raises(ZeroDivisionError):
         check_all(lambda: fails("one"), lambda: 1 / 0)
+
+
+def test_a_lucene_build_without_bm25s_names_the_command_that_installs_it(
+    corpus, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setitem(sys.modules, "bm25s", None)
+    for name in ("bm25", "lucene"):
+        monkeypatch.delitem(sys.modules, f"retrieval_server.search.{name}", raising=False)
+    message = refused(capsys, "build", "--backend", "lucene", "--corpus", corpus, "--out", tmp_path / "i")
+    assert "bm25s" in message and 'pip install "rag-r1[lucene]"' in message
