@@ -6,10 +6,11 @@
     done      whether the corpus was read to its end
     by_id     the passages that questions name by id, each [id, contents]
     by_title  the passages of the pages that questions name, by `title_key` of the title
-    drawn     a random sample of the corpus, each [number, id, contents], the largest number first
+    drawn     a random sample of the corpus, each [number, id, contents]. `number` is an integer that orders
+              the sample, the largest first: collect.py takes the negative of a hash
 
-and what they need to go on after a kill. A search card and the validations of a training
-(`rag_r1.probe_passages`) choose a question's passages here, so both show the same.
+and what they need to go on after a kill. A search card and the validations of a training (the option
+`rag_r1.probe_passages`) choose a question's passages here, so both show the same.
 
 The file may come from somebody else: it is plain JSON, and its shape is checked before anything is used. Its
 passages are neutralised where they enter a context, like those that a search finds
@@ -35,24 +36,28 @@ from rag_r1.rewards.answer_metrics import cover_exact_match
 
 #: How a file of passages is made.
 HOW_TO_MAKE = "make it with `rag-r1 probe-passages --questions VALIDATION --corpus CORPUS --out FILE`"
+#: What to do about one with too many.
+FEWER_QUESTIONS = f"{HOW_TO_MAKE}, of fewer questions"
+#: Limits of a file, in bytes and in JSON values. A passage has three values; with 100 words, about 600 bytes.
+MAX_BYTES, MAX_VALUES = 256 << 20, 8_000_000
 
-#: Number, id and contents of a passage that was drawn.
+#: Number, id and contents of a random passage.
 Drawn = tuple[int, str, str]
 
 
 @dataclass(frozen=True)
 class Passages:
-    """Passages by id, those of a page by `title_key` of its title, and random ones."""
+    """Passages by id, those of a page by `title_key` of its title, and a random sample of the corpus."""
 
     by_id: dict[str, Document] = field(default_factory=dict)
     by_title: dict[str, list[Document]] = field(default_factory=dict)
-    pool: list[Document] = field(default_factory=list)
+    random: list[Document] = field(default_factory=list)
 
-    def of(self, evidence: GoldEvidence, golds: Sequence[str]) -> tuple[Document, ...]:
-        """A question's gold passages, best first: by id if all ids are found, else by title; empty if one of
-        them is not found.
+    def gold_passages(self, evidence: GoldEvidence, golds: Sequence[str]) -> tuple[Document, ...]:
+        """The gold passages of a question with the answers `golds`: by id, in the order of the ids, if all of
+        them are here; else by title, best first; empty if a page is missing.
 
-        Data sets name pages rather than passages, so of a page those passages come first that contain an
+        Most data sets name pages rather than passages. So of a page those passages come first that contain an
         answer; and the first passage of each page comes before the second of any.
         """
         if evidence.ids and evidence.ids <= self.by_id.keys():
@@ -69,22 +74,22 @@ class Passages:
         """What a row names of its gold passages, with those that `gold` shows: `topk`, and at least one of
         each page; none if one is missing here. `metadata`: of the row (rag_r1/data/rows.py)."""
         named = GoldEvidence.of(metadata)
-        gold = self.of(named, golds)
+        gold = self.gold_passages(named, golds)
         return GoldEvidence.of(metadata, gold[: max(topk, len(named.ids), len(named.titles))])
 
-    def others(self, gold: GoldEvidence) -> Sequence[Document]:
+    def distractors(self, gold: GoldEvidence) -> Sequence[Document]:
         """The random passages that are neither a question's gold ones nor of their pages."""
         by_id, by_title = self._places
         held = {place for name in gold.ids for place in by_id.get(name, ())}
         held |= {place for title in gold.titles for place in by_title.get(title, ())}
-        return [passage for i, passage in enumerate(self.pool) if i not in held] if held else self.pool
+        return [passage for i, passage in enumerate(self.random) if i not in held] if held else self.random
 
     @cached_property
     def _places(self) -> tuple[dict[str, list[int]], dict[str, list[int]]]:
         """Where the random passages with an id, and those of a page, are."""
         by_id: dict[str, list[int]] = {}
         by_title: dict[str, list[int]] = {}
-        for place, passage in enumerate(self.pool):
+        for place, passage in enumerate(self.random):
             by_id.setdefault(passage.id, []).append(place)
             by_title.setdefault(title_key(title_of(passage)), []).append(place)
         return by_id, by_title
@@ -105,12 +110,12 @@ class PassagesFile(BaseModel):
         return Passages(
             {name: Document(name, contents) for name, contents in self.by_id},
             {key: [Document(*passage) for passage in page] for key, page in self.by_title.items()},
-            pool_of(self.drawn),
+            random_passages(self.drawn),
         )
 
 
-def pool_of(drawn: Iterable[Drawn]) -> list[Document]:
-    """The random passages, in an order that depends only on their numbers."""
+def random_passages(drawn: Iterable[Drawn]) -> list[Document]:
+    """The random passages in the order of their numbers, the largest first."""
     return [Document(name, contents) for _, name, contents in sorted(drawn, reverse=True)]
 
 
@@ -118,7 +123,8 @@ def read_passages(path: str | Path) -> Passages:
     """The passages of a file. Raises DataError if it is missing, of another shape, or of a scan that has
     not ended."""
     try:
-        file = PassagesFile.model_validate_json(json_file_bytes(Path(os.path.expanduser(path)), 256 << 20))
+        data = json_file_bytes(Path(os.path.expanduser(path)), MAX_BYTES, MAX_VALUES)
+        file = PassagesFile.model_validate_json(data)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
         location = "".join(f"{key}: " for key in first["loc"][:1])  # not those of the file's own titles
@@ -126,7 +132,9 @@ def read_passages(path: str | Path) -> Passages:
             f"{path} is not a file of passages ({location}{first['msg']}): {HOW_TO_MAKE}"
         ) from error
     except TooLargeError as error:
-        raise DataError(f"{path} is not a file of passages ({error}): {HOW_TO_MAKE}") from error
+        raise DataError(
+            f"{path} is not a file of passages, or has too many ({error}): {FEWER_QUESTIONS}"
+        ) from error
     except (OSError, ValueError) as error:
         raise DataError(f"{path} cannot be read ({error}): {HOW_TO_MAKE}") from error
     if not file.done:

@@ -103,7 +103,7 @@ class ProbeAgent:
     def under(self, probe: Probe, question_id: str, evidence: GoldEvidence) -> AgentSetup:
         """The agent that plays a question with this evidence. Raises ValueError."""
         setup = self.deeper if probe in NEED_GOLD else self.setup
-        pool = self.passages.others(evidence) if probe == "random" else ()
+        pool = self.passages.distractors(evidence) if probe == "random" else ()
         return probe_setup(setup, probe, question_id, self.topk, evidence, pool)
 
 
@@ -129,7 +129,7 @@ def applies(probe: Probe, evidence: GoldEvidence) -> bool:
 def enough_random(passages: Passages, evidence: Iterable[GoldEvidence], topk: int) -> bool:
     """Whether `random` can be played: beside the gold passages of each question there are more than two
     searches show, so that they differ."""
-    return all(len(passages.others(gold)) > 2 * topk for gold in (GoldEvidence(), *evidence))
+    return all(len(passages.distractors(gold)) > 2 * topk for gold in (GoldEvidence(), *evidence))
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ def test_a_file_has_passages_by_id_by_page_and_random_ones_in_the_order_of_their
     passages = read_passages(written(tmp_path, FILE))
     assert passages.by_id == {"1": Document("1", '"Rome"\na city')}
     assert [item.id for item in passages.by_title["tiber"]] == ["2", "3"]
-    assert [item.id for item in passages.pool] == ["6", "4", "5"]
+    assert [item.id for item in passages.random] == ["6", "4", "5"]
 
 
 @pytest.mark.parametrize(
@@ -63,6 +63,11 @@ def test_a_file_that_is_broken_or_of_another_shape_is_refused_by_its_name(tmp_pa
     assert str(refused.value).startswith(str(path))
 
 
+def test_a_file_of_many_passages_is_read(tmp_path):
+    many = [[str(i), "x"] for i in range(168_000)]
+    assert len(read_passages(written(tmp_path, {**FILE, "by_id": many})).by_id) == len(many)
+
+
 @pytest.mark.parametrize("name", ["missing.json", "", "a\0b"])
 def test_a_file_that_cannot_be_read_is_refused_with_the_command_that_makes_it(tmp_path, name):
     with pytest.raises(DataError, match="cannot be read .*: make it with `rag-r1 probe-passages"):
@@ -84,7 +89,11 @@ def test_whatever_stands_under_a_key_the_file_is_read_or_refused(tmp_path_factor
         read = read_passages(path)
     except DataError:
         return
-    expected = [*read.by_id.values(), *(item for page in read.by_title.values() for item in page), *read.pool]
+    expected = [
+        *read.by_id.values(),
+        *(item for page in read.by_title.values() for item in page),
+        *read.random,
+    ]
     assert all(isinstance(item.id, str) and isinstance(item.contents, str) for item in expected)
 
 
@@ -92,34 +101,34 @@ def passage(number: int) -> Document:
     return Document(str(number), f'"Page {number // 3}"\ntext {number}')
 
 
-def stored(*numbers: int, pool: int = 0) -> Passages:
-    """Some passages by id and by page, and the first `pool` as random ones."""
+def stored(*numbers: int, random: int = 0) -> Passages:
+    """Some passages by id and by page, and the first `random` as random ones."""
     pages: dict[str, list[Document]] = {}
     for number in numbers:
         pages.setdefault(f"page {number // 3}", []).append(passage(number))
     return Passages(
-        {str(number): passage(number) for number in numbers}, pages, list(map(passage, range(pool)))
+        {str(number): passage(number) for number in numbers}, pages, list(map(passage, range(random)))
     )
 
 
 def test_the_first_passage_of_each_page_is_one_with_the_answer():
     both = GoldEvidence.of({"supporting_titles": ["page 3", "PAGE_7"]})
     passages = stored(9, 10, 11, 21, 22, 23)
-    assert [item.id for item in passages.of(both, ["text 22"])][:2] == ["9", "22"]
-    assert sorted(item.id for item in passages.of(both, [])) == ["10", "11", "21", "22", "23", "9"]
+    assert [item.id for item in passages.gold_passages(both, ["text 22"])][:2] == ["9", "22"]
+    assert sorted(item.id for item in passages.gold_passages(both, [])) == ["10", "11", "21", "22", "23", "9"]
 
 
 def test_passages_that_are_named_by_id_are_these_and_no_others():
     passages = stored(3, 4, 5, 9)
     named = GoldEvidence.of({"supporting_ids": ["5", "9"], "supporting_titles": ["Page 1"]})
-    assert [item.id for item in passages.of(named, [])] == ["5", "9"]
+    assert [item.id for item in passages.gold_passages(named, [])] == ["5", "9"]
     missing = GoldEvidence.of({"supporting_ids": ["5", "no such"], "supporting_titles": ["Page 1"]})
-    assert [item.id for item in passages.of(missing, [])] == ["3", "4", "5"], "then by title"
+    assert [item.id for item in passages.gold_passages(missing, [])] == ["3", "4", "5"], "then by title"
 
 
 def test_a_question_of_which_one_page_is_missing_has_no_gold_passages():
-    assert stored(9).of(GoldEvidence.of({"supporting_titles": ["Page 3", "Nowhere"]}), []) == ()
-    assert Passages().of(GoldEvidence(), []) == ()
+    assert stored(9).gold_passages(GoldEvidence.of({"supporting_titles": ["Page 3", "Nowhere"]}), []) == ()
+    assert Passages().gold_passages(GoldEvidence(), []) == ()
 
 
 def test_a_question_is_shown_topk_gold_passages_or_one_of_each_page():
@@ -133,8 +142,8 @@ def test_a_question_is_shown_topk_gold_passages_or_one_of_each_page():
     assert lacking.passages == () and lacking.titles == {"page 0", "page 5"}
 
 
-@given(pool=st.integers(0, 30), ids=st.sets(st.integers(0, 40)), pages=st.sets(st.integers(0, 14)))
-def test_the_random_passages_of_a_question_are_all_but_its_gold_ones_and_their_pages(pool, ids, pages):
+@given(random=st.integers(0, 30), ids=st.sets(st.integers(0, 40)), pages=st.sets(st.integers(0, 14)))
+def test_the_random_passages_of_a_question_are_all_but_its_gold_ones_and_their_pages(random, ids, pages):
     gold = GoldEvidence(frozenset(map(str, ids)), frozenset(f"page {page}" for page in pages))
-    passages = stored(pool=pool)
-    assert list(passages.others(gold)) == [item for item in passages.pool if not gold.holds(item)]
+    passages = stored(random=random)
+    assert list(passages.distractors(gold)) == [item for item in passages.random if not gold.holds(item)]

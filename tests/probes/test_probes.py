@@ -174,7 +174,7 @@ def test_the_probes_of_gold_passages_use_the_deeper_search_and_the_real_run_its_
 
 
 def test_random_passages_are_none_of_the_questions_own():
-    agent = ProbeAgent(SETUP, SETUP, TOPK, Passages(pool=[*GOLD, *OTHERS[:3]]))
+    agent = ProbeAgent(SETUP, SETUP, TOPK, Passages(random=[*GOLD, *OTHERS[:3]]))
 
     for evidence, pool in ((EVIDENCE, OTHERS[:3]), (GoldEvidence(), [*GOLD, *OTHERS[:3]])):
         results = asyncio.run(search_with(agent.under("random", "q1", evidence).tools, *map(str, range(40))))
@@ -194,7 +194,7 @@ def test_a_question_is_probed_if_what_the_probe_needs_of_it_is_known():
 
 
 def test_random_needs_more_passages_than_two_searches_show_beside_those_of_each_question():
-    passages = Passages(pool=[*GOLD, *OTHERS[:4]])
+    passages = Passages(random=[*GOLD, *OTHERS[:4]])
     assert enough_random(passages, [], TOPK) and enough_random(passages, [GoldEvidence()], TOPK)
     assert not enough_random(passages, [GoldEvidence(), EVIDENCE], TOPK)
     assert not enough_random(Passages(), [], TOPK)

@@ -27,16 +27,25 @@ from rag_r1.corpus.reader import Corpus, CorpusPosition
 from rag_r1.data.evidence import GoldEvidence, title_key, title_of
 from rag_r1.data.files.bad_rows import BadRows
 from rag_r1.io.bounded_http import bounded_http_client
-from rag_r1.io.errors import DataError
-from rag_r1.probes.passages import Drawn, Passages, PassagesFile, pool_of
+from rag_r1.io.bounded_json import json_file_bytes
+from rag_r1.io.errors import DataError, TooLargeError
+from rag_r1.probes.passages import (
+    FEWER_QUESTIONS,
+    MAX_BYTES,
+    MAX_VALUES,
+    Drawn,
+    Passages,
+    PassagesFile,
+    random_passages,
+)
 from rag_r1.protocols import Document
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.state_file import StateFile
 from rag_r1.tools.retrieval.client import token_header
 
-#: Most passages kept of one page.
+#: Most passages that are kept of one page.
 PAGE = 50
-#: Passages from which `random` draws.
+#: Random passages of the corpus, from which the probe `random` draws.
 POOL = 2000
 SAVE_EVERY = 200_000
 #: Changes whenever the same files would be found to hold something else.
@@ -119,8 +128,9 @@ def find_passages(
     """The gold passages of these questions and `random` passages, from one reading of the corpus, and the bad
     rows that were left out. Both are in the file `out`, too; a file of the same scan is continued.
 
-    Raises DataError for a corpus that cannot be read, and for bad rows that are not to be left out: the
-    file then stays unfinished (`done` is false), so that nothing but this command reads it.
+    Raises DataError for a corpus that cannot be read, for more passages than a file may hold, and for bad
+    rows that are not to be left out: the file then stays unfinished (`done` is false), so that nothing but
+    this command reads it.
     """
     evidence = list(evidence)
     ids = frozenset().union(*(gold.ids for gold in evidence))
@@ -128,7 +138,7 @@ def find_passages(
     scan = _PassageScan(ids, titles, random, seed)
     target = [_VERSION, corpus.fingerprint(), sorted(ids), sorted(titles), random, seed, PAGE]
     fingerprint = hashlib.sha256(json.dumps(target).encode()).hexdigest()
-    file = StateFile(out, {"fingerprint": fingerprint}, 256 << 20)
+    file = StateFile(out, {"fingerprint": fingerprint}, MAX_BYTES, MAX_VALUES)
     file.read(scan.restore)
     rows = () if scan.done else corpus.rows(scan.place, progress=progress)
     for read, (row, place) in enumerate(rows, 1):
@@ -138,14 +148,23 @@ def find_passages(
         else:
             scan.note(Document(row.id or "", row.contents))
         if read % save_every == 0:
-            file.write(scan.state(), private=True)
+            _save(scan, file)
     is_refused = bool(scan.bad.count) and not skip_bad_rows
     if not scan.done:
         scan.done = not is_refused
-        file.write(scan.state(), private=True)
+        _save(scan, file)
     if is_refused:
         raise DataError(f"the corpus has {scan.bad.refusal()}")
-    return Passages(scan.by_id, scan.by_title, pool_of(scan.drawn)), scan.bad
+    return Passages(scan.by_id, scan.by_title, random_passages(scan.drawn)), scan.bad
+
+
+def _save(scan: _PassageScan, file: StateFile) -> None:
+    """Raises DataError for a file that could not be read again."""
+    file.write(scan.state(), private=True)
+    try:
+        json_file_bytes(file.path, file.most_bytes, file.most_values)
+    except TooLargeError as error:
+        raise DataError(f"{file.path} has too many passages ({error}): {FEWER_QUESTIONS}") from error
 
 
 def served_passages(base: str, evidence: Iterable[GoldEvidence]) -> Passages:

@@ -115,11 +115,11 @@ def gather(
         progress=not args.no_progress,
     )
     named = [evidence for evidence in gold if evidence]
-    complete = sum(bool(passages.of(evidence, golds=())) for evidence in named)
+    complete = sum(bool(passages.gold_passages(evidence, golds=())) for evidence in named)
     lines = [
         f"questions that name their gold passages: {len(named):,} of {len(gold):,}",
         f"all of them found for: {complete:,}",
-        f"random passages: {len(passages.pool):,}",
+        f"random passages: {len(passages.random):,}",
         f"passages: {args.out}",
     ]
     return lines, read.bad + bad

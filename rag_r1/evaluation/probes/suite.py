@@ -147,7 +147,7 @@ def _deeper(ready: RunSetup, topk: int) -> RunSetup:
 def _condition(name: Probe, agent: ProbeAgent, evidence: Mapping[str, GoldEvidence]) -> Condition:
     options: dict[str, Any] = {}
     if name in probes.NEED_PASSAGES:  # a run goes on only with the same passages
-        pool = agent.passages.pool if name == "random" else []
+        pool = agent.passages.random if name == "random" else []
         options = {"passages_sha256": _hash({} if name == "random" else evidence, pool)}
     return Condition(
         name,

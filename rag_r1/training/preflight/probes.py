@@ -88,7 +88,7 @@ def _check_rows(config: DictConfig, settings: RagR1Config, passages: Passages | 
     topk = topk_of(settings.validation_retriever)
     if "random" in settings.probes and passages is not None and not enough_random(passages, rows, topk):
         text = (
-            f"{settings.probe_passages} has {len(passages.pool)} random passages, and random needs more than "
-            f"{2 * topk} beside each question's gold ones"
+            f"{settings.probe_passages} has {len(passages.random)} random passages, and random needs more "
+            f"than {2 * topk} beside each question's gold ones"
         )
         yield error(_FILE, text, HOW_TO_MAKE)

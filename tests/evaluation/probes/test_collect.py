@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from rag_r1.corpus.reader import Corpus
 from rag_r1.data.evidence import GoldEvidence
+from rag_r1.evaluation.probes import collect
 from rag_r1.evaluation.probes.collect import PAGE, find_passages, served_passages
 from rag_r1.io.errors import DataError
 from rag_r1.probes.passages import Passages, read_passages
@@ -54,7 +55,7 @@ def test_of_a_long_page_only_the_first_passages_are_kept(tmp_path):
 
 def test_the_draw_is_that_of_earlier_releases(corpus, tmp_path):
     """Scans that they have saved go on, and a search card shows the same passages again."""
-    drawn = collected(corpus, tmp_path / "out.json", random=5, seed=7).pool
+    drawn = collected(corpus, tmp_path / "out.json", random=5, seed=7).random
     assert [passage.id for passage in drawn] == ["78", "102", "117", "74", "37"]
 
 
@@ -89,6 +90,13 @@ def test_a_file_of_another_scan_or_a_broken_one_is_not_used(corpus, tmp_path):
     assert "page 4" in collected(corpus, state, titled("Page 4")).by_title
 
 
+def test_a_scan_of_more_passages_than_a_file_may_hold_ends_with_a_remedy(corpus, tmp_path, monkeypatch):
+    monkeypatch.setattr(collect, "MAX_VALUES", 100)
+    with pytest.raises(DataError, match="fewer questions"):
+        find_passages(Corpus([corpus]), [], tmp_path / "out.json", random=60, save_every=20, progress=False)
+    assert not json.loads((tmp_path / "out.json").read_text())["done"], "it ends before the corpus does"
+
+
 def test_bad_rows_are_refused_and_the_file_is_unfinished_until_they_are_left_out(tmp_path):
     path, out = tmp_path / "bad.jsonl", tmp_path / "out.json"
     path.write_text('{"id": "1", "contents": "a"}\n{\n')
@@ -99,7 +107,7 @@ def test_bad_rows_are_refused_and_the_file_is_unfinished_until_they_are_left_out
         read_passages(out)
     passages, bad = find_passages(Corpus([path]), [], out, skip_bad_rows=True, **options)
     assert bad.count == 1 and "bad.jsonl, line 2" in bad.first[0], "counted once"
-    assert passages.pool == [Document("1", "a")] == read_passages(out).pool
+    assert passages.random == [Document("1", "a")] == read_passages(out).random
     with pytest.raises(DataError, match="1 bad row"):
         find_passages(Corpus([path]), [], out, **options)
     assert read_passages(out) == passages, "what was finished stays so"
@@ -110,11 +118,11 @@ def test_random_passages_are_different_ones_and_depend_on_the_seed_alone(
     corpus, tmp_path_factory, size, seed
 ):
     folder = tmp_path_factory.mktemp("states")
-    drawn = collected(corpus, folder / "a.json", random=size, seed=seed).pool
+    drawn = collected(corpus, folder / "a.json", random=size, seed=seed).random
     assert len({passage.id for passage in drawn}) == min(size, len(ROWS)) == len(drawn)
-    again = collected(corpus, folder / "b.json", titled("Page 3"), random=size, seed=seed).pool
+    again = collected(corpus, folder / "b.json", titled("Page 3"), random=size, seed=seed).random
     assert again == drawn
-    more = collected(corpus, folder / "c.json", random=size + 1, seed=seed).pool
+    more = collected(corpus, folder / "c.json", random=size + 1, seed=seed).random
     assert more[:size] == drawn
 
 

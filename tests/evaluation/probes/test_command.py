@@ -56,9 +56,9 @@ def test_the_file_has_what_gold_and_random_show(run, tmp_path):
         f"passages: {tmp_path / 'passages.json'}",
     ]
     passages = read_passages(tmp_path / "passages.json")
-    gold = passages.of(GoldEvidence.of({"supporting_titles": ["Page 3", "Page 5"]}), [])
+    gold = passages.gold_passages(GoldEvidence.of({"supporting_titles": ["Page 3", "Page 5"]}), [])
     assert [passage.id for passage in gold] == ["6", "10", "7", "11"]
-    assert len(passages.pool) == 15
+    assert len(passages.random) == 15
     wanted = [
         GoldEvidence.of(row_of(0, "Page 3", "Page 5").metadata),
         GoldEvidence(titles=frozenset({"nowhere"})),
@@ -73,7 +73,7 @@ def test_the_random_passages_depend_on_the_seed_and_a_second_run_changes_nothing
     for seed in (0, 0, 1):
         before = (tmp_path / "passages.json").read_bytes() if pools else b""
         assert run("--random", 5, "--seed", seed)[0] == 0
-        pools.append(read_passages(tmp_path / "passages.json").pool)
+        pools.append(read_passages(tmp_path / "passages.json").random)
         if len(pools) == 2:
             assert (tmp_path / "passages.json").read_bytes() == before
     assert pools[0] == pools[1] != pools[2]
@@ -87,7 +87,7 @@ def test_a_bad_row_of_the_corpus_is_refused_unless_it_is_left_out(run, tmp_path)
     status, printed, error = run("--skip-bad-rows")
     assert status == 0 and "random passages: 40" in printed
     assert error.splitlines()[0] == "left out: 1 bad row" and "line 1: not JSON" in error
-    assert len(read_passages(tmp_path / "passages.json").pool) == 40
+    assert len(read_passages(tmp_path / "passages.json").random) == 40
 
 
 def test_a_bad_row_of_the_questions_is_refused_before_the_corpus_is_read(run, tmp_path):
