@@ -14,16 +14,15 @@ import sys
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Annotated
 from urllib.parse import parse_qsl
 
-from pydantic import Field
+from pydantic import model_validator
 from pydantic_settings import CliPositionalArg
 
 from rag_r1.io.atomic_files import write_text
+from rag_r1.io.errors import DataError
 from rag_r1.options.command_exit import command_main
-from rag_r1.options.command_line import Arguments, argument, read_arguments
-from rag_r1.options.declare import Constraint
+from rag_r1.options.command_line import Arguments, Port, argument, read_arguments
 from rag_r1.runs.errors import RunError
 from rag_r1.system.installation import require
 
@@ -45,7 +44,6 @@ environment: VIEW_TOKEN, if set, is required of browsers as 'Authorization: Bear
 TOKEN_VARIABLE = "VIEW_TOKEN"
 #: Seconds in which a stop finishes what is being answered.
 _STOP_S = 3
-Port = Annotated[int, Field(ge=0, le=65535), Constraint("a port, 0 to 65535")]
 
 
 class ViewArguments(Arguments):
@@ -72,20 +70,31 @@ class ViewArguments(Arguments):
         default=[],
     )
 
+    @model_validator(mode="after")
+    def _flags_of_one_mode(self) -> ViewArguments:
+        if self.select and self.export is None:
+            raise ValueError("--select needs --export FILE; in the browser, filter on the page")
+        served = [flag for flag in ("host", "port", "allowed_host") if flag in self.model_fields_set]
+        if served and self.export is not None:
+            flags = ", ".join(f"--{flag.replace('_', '-')}" for flag in served)
+            raise ValueError(f"{flags}: --export starts no server; leave it out")
+        return self
 
-@command_main(RunError, OSError)
+
+@command_main(RunError, DataError, OSError)
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Returns 0 after an orderly stop, 1 with a message if it could not start."""
+    """Run the command; returns 0, and 1 with a message after an error."""
     args = read_arguments(
         ViewArguments, arguments, prog="rag-r1 view", description=_DESCRIPTION, epilog=_EPILOG
     )
     if missing := [str(path) for path in args.paths if not path.exists()]:
         raise RunError(f"{', '.join(missing)}: there is no such file or folder")
-    require("duckdb", "uvicorn", "fastapi")
+    require("duckdb", *(("uvicorn", "fastapi") if args.export is None else ()))
     return _serve(args) if args.export is None else _export(args, args.export)
 
 
 def _export(args: ViewArguments, out: Path) -> int:
+    # Here, and in _serve, because these need an extra, and `--help` does not.
     from rag_r1.explorer.export import export_page, selected
     from rag_r1.explorer.filters import FilterError, selection_of
     from rag_r1.explorer.store import Store
@@ -95,34 +104,33 @@ def _export(args: ViewArguments, out: Path) -> int:
         with closing(Store(args.paths)) as store:
             store.refresh()
             with store.cache.connection() as connection:
-                tids = selected(connection, selection)
+                tids, total = selected(connection, selection)
                 write_text(out, export_page(connection, store.title, tids), private=True)
     except FilterError as error:
         raise RunError(f"--select: {error}") from error
+    if total > len(tids):
+        print(f"warning: {total} are selected, the page has the first {len(tids)}", file=sys.stderr)
     print(f"{len(tids)} trajectories: {out}")
     return 0
 
 
 def _serve(args: ViewArguments) -> int:
-    # Here, because these belong to an extra, and `--help` does not need them.
     import uvicorn
 
     from rag_r1.explorer.app import create_app
     from rag_r1.explorer.store import Store
     from rag_r1.http_server.idle_timeout import uvicorn_config
     from rag_r1.http_server.listening import (
-        NO_TOKEN,
         bind_socket,
-        is_loopback,
         server_names,
         server_url,
         signals_ignored,
         take_token_of,
+        warn_without_token,
     )
 
     token = take_token_of(TOKEN_VARIABLE)
-    if token is None and not is_loopback(args.host):
-        print(NO_TOKEN.format(host=args.host, variable=TOKEN_VARIABLE), file=sys.stderr, flush=True)
+    warn_without_token(args.host, token, TOKEN_VARIABLE)
     with bind_socket(args.host, args.port) as listener:
         host, port = listener.getsockname()[:2]
         with closing(Store(args.paths)) as store:

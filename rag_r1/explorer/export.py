@@ -12,22 +12,25 @@ from rag_r1.explorer.page import static_page
 from rag_r1.explorer.trajectory import trajectory
 
 #: Most trajectories of a page.
-MOST = 500
+MAX_TRAJECTORIES = 500
 
 
 def export_page(connection: duckdb.DuckDBPyConnection, title: str, tids: Sequence[int]) -> str:
-    """The page of these trajectories. Raises FilterError for none or too many, and DataError."""
-    if not 1 <= len(tids) <= MOST:
-        raise FilterError(f"select 1 to {MOST} trajectories, not {len(tids)}")
+    """The page of these trajectories. Raises FilterError for none or too many, and DataError for a record
+    that has changed since it was read, or that is none."""
+    if not 1 <= len(tids) <= MAX_TRAJECTORIES:
+        raise FilterError(f"select 1 to {MAX_TRAJECTORIES} trajectories, not {len(tids)}")
     made = datetime.now().astimezone().isoformat(" ", "minutes")
     details = [trajectory(connection, tid) for tid in tids]
     return static_page({"title": title, "made": made, "trajectories": details})
 
 
-def selected(connection: duckdb.DuckDBPyConnection, selection: Selection) -> list[int]:
-    """The numbers of the first trajectories of a selection, as many as a page takes."""
-    found = connection.execute(
-        f"SELECT tid FROM trajectories WHERE {selection.where} ORDER BY tid LIMIT {MOST}",
+def selected(connection: duckdb.DuckDBPyConnection, selection: Selection) -> tuple[list[int], int]:
+    """The numbers of the first trajectories of a selection, as many as a page takes, and how many it has in
+    all."""
+    rows = connection.execute(
+        f"""SELECT tid, count(*) OVER () FROM trajectories WHERE {selection.where}
+            ORDER BY tid LIMIT {MAX_TRAJECTORIES}""",
         list(selection.values),
-    )
-    return [tid for (tid,) in found.fetchall()]
+    ).fetchall()
+    return [tid for tid, _ in rows], rows[0][1] if rows else 0

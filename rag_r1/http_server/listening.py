@@ -6,13 +6,12 @@ import ipaddress
 import os
 import signal
 import socket
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from rag_r1.runs.errors import RunError
-
-NO_TOKEN = "warning: {host} can be reached by others, and no token is required: set {variable}"
 
 
 def bind_socket(host: str, port: int, flag: str = "--port") -> socket.socket:
@@ -50,6 +49,14 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+def warn_without_token(host: str, token: str | None, variable: str) -> None:
+    """A warning on stderr for a server that other machines reach, if no token is required; it names the
+    environment variable of the token."""
+    if token is None and not is_loopback(host):
+        text = f"warning: {host} can be reached by others, and no token is required: set {variable}"
+        print(text, file=sys.stderr, flush=True)
 
 
 @contextmanager

@@ -57,6 +57,7 @@ _FILES = (
 )
 
 Positive = Annotated[int, Field(ge=1), Constraint("a whole number of at least 1")]
+Port = Annotated[int, Field(ge=0, le=65535), Constraint("a port, 0 to 65535")]
 
 
 def is_override(word: str) -> bool:

@@ -10,7 +10,7 @@ from typing import Annotated
 from pydantic import Field, model_validator
 
 from rag_r1.evaluation.eval_arguments import EvalArguments
-from rag_r1.options.command_line import Positive, argument
+from rag_r1.options.command_line import Port, Positive, argument
 from rag_r1.options.declare import Constraint
 from rag_r1.rollouts.agent_arguments import (
     LIMITS,
@@ -24,7 +24,6 @@ from rag_r1.rollouts.arguments import Above0
 from rag_r1.runs.start_checks import CHECK_ONLY
 
 From0 = Annotated[int, Field(ge=0), Constraint("a whole number of at least 0")]
-Port = Annotated[int, Field(ge=0, le=65535), Constraint("a port, 0 to 65535")]
 #: What ChatAgentArguments and EvalArguments have in common, by the same names, beside what every agent has.
 _SHARED = (
     "base_url",

@@ -16,7 +16,7 @@ import sys
 from collections.abc import Sequence
 from functools import partial
 
-from rag_r1.http_server.listening import NO_TOKEN, bind_socket, check_port, is_loopback, take_token_of
+from rag_r1.http_server.listening import bind_socket, check_port, take_token_of, warn_without_token
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import read_arguments
 from rag_r1.runs.errors import RunError
@@ -58,8 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if args.check_only:
         print(f"all checks passed: {args.name} would be served on {args.host}, port {args.port}")
         return 0
-    if token is None and not is_loopback(args.host):
-        print(NO_TOKEN.format(host=args.host, variable=TOKEN_VARIABLE), file=sys.stderr, flush=True)
+    warn_without_token(args.host, token, TOKEN_VARIABLE)
 
     def ready(running: RunningServer) -> None:
         print(f"chat at {running.url}", flush=True)

@@ -10,7 +10,7 @@ import sys
 import httpx
 import pytest
 
-from rag_r1.explorer import command
+from rag_r1.explorer import command, export
 from rag_r1.explorer.command import main
 from tests.explorer.made_records import record, write
 
@@ -31,6 +31,39 @@ def test_a_selection_that_is_empty_or_wrong_is_one_sentence(tmp_path, capsys, se
     assert main([str(tmp_path), "--export", str(tmp_path / "page.html"), "--select", select]) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("error: --select") and not (tmp_path / "page.html").exists()
+
+
+def test_a_page_that_cannot_have_all_that_is_selected_says_so(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(export, "MAX_TRAJECTORIES", 2)
+    write(tmp_path / "a.jsonl", [record("a"), record("b"), record("c")])
+    assert main([str(tmp_path), "--export", str(tmp_path / "page.html")]) == 0
+    printed = capsys.readouterr()
+    assert printed.out.startswith("2 trajectories") and "3 are selected" in printed.err
+    assert (tmp_path / "page.html").read_text(encoding="utf-8").count('"record":') == 2
+
+
+def test_a_record_that_changes_while_a_page_is_written_is_one_sentence(tmp_path, capsys, monkeypatch):
+    file, select = tmp_path / "a.jsonl", export.selected
+    write(file, [record("a")])
+
+    def rewrite(*args):
+        write(file, [record("b")])
+        return select(*args)
+
+    monkeypatch.setattr(export, "selected", rewrite)
+    assert main([str(tmp_path), "--export", str(tmp_path / "page.html")]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert str(file) in line and not (tmp_path / "page.html").exists()
+
+
+@pytest.mark.parametrize(
+    "words", [("--select", "right=false"), ("--export", "page.html", "--port", "1", "--allowed-host", "h")]
+)
+def test_flags_that_would_have_no_effect_are_refused(tmp_path, capsys, words):
+    with pytest.raises(SystemExit) as ended:
+        main([str(tmp_path), *words])
+    message = capsys.readouterr().err
+    assert ended.value.code == 2 and all(word in message for word in words if word.startswith("--"))
 
 
 def test_a_path_that_does_not_exist_is_named(tmp_path, capsys):
