@@ -38,7 +38,7 @@ from rag_r1.evaluation.command import run as evaluate
 from rag_r1.inference.vllm_server import vllm_server
 from rag_r1.io.atomic_files import write_json
 from rag_r1.iterate.plan import Query
-from rag_r1.iterate.results import evaluation_facts
+from rag_r1.iterate.results import evaluation_metrics
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, argument, read_arguments
 from rag_r1.retriever.selection.command import SelectArguments
@@ -111,8 +111,8 @@ def run_variant(inputs: LoopInputs, seed: int, name: str, policy: Path, url_of_p
         questions = inputs.folder / "data" / "val.parquet"
         args = eval_arguments(policy, url_of_policy, url, questions, folder / "run", variant.query)
         _check(evaluate(args))
-    facts = evaluation_facts(folder)
-    figures |= {"rows": rows} | {figure: facts[figure]["value"] for figure in ("em", "searches")}
+    metrics = evaluation_metrics(folder)
+    figures |= {"rows": rows} | {figure: metrics[figure]["value"] for figure in ("em", "searches")}
     write_json(folder / _FINISHED, figures)
     return figures
 

@@ -24,7 +24,7 @@ from rag_r1.data.files.bad_rows import BadRows
 from rag_r1.data.rows import QuestionRow
 from rag_r1.evaluation.baselines import Condition
 from rag_r1.evaluation.eval_arguments import EvalArguments, PolicyArguments
-from rag_r1.evaluation.judge import JudgeVerdicts, description, judge
+from rag_r1.evaluation.judge import JUDGE_FOLDER, JudgeVerdicts, description, judge
 from rag_r1.evaluation.provenance import write_provenance
 from rag_r1.evaluation.report.report import REPORT_MD, WRONG_RUN, make_report
 from rag_r1.evaluation.report.summary import headline, stop_message
@@ -153,7 +153,7 @@ async def _write_records(
     verdicts = None
     if args.judge_url is not None:
         connection = {key: getattr(args, key) for key in ("retries", "timeout_s", "backoff_s", "trust_env")}
-        verdicts = await judge(args, run.folder.records(ids), out / "judge", **connection)
+        verdicts = await judge(args, run.folder.records(ids), out / JUDGE_FOLDER, **connection)
     folder = out / TRAJECTORIES
     folder.mkdir(mode=0o700, exist_ok=True)
     records = run.folder.records(ids)

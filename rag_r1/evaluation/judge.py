@@ -36,6 +36,8 @@ from rag_r1.runs.response_cache import ResponseCache
 
 #: The name of its figure among the terms of a record.
 TERM = "judge"
+#: The folder of its verdicts and requests, in a run's folder.
+JUDGE_FOLDER = "judge"
 #: Tokens of a reply, unless --judge-body says otherwise.
 _MAX_TOKENS = 16
 

@@ -73,6 +73,14 @@ def read_json_file(path: Path, most_bytes: int = MAX_FILE_BYTES, most_values: in
     return json.loads(json_file_bytes(path, most_bytes, most_values).decode("utf-8-sig"))
 
 
+def read_json_object(path: Path) -> dict[str, Any]:
+    """The object in a JSON file. Raises as `read_json_file`, and ValueError for another value."""
+    value = read_json_file(path)
+    if not isinstance(value, dict):
+        raise ValueError("not a JSON object")
+    return value
+
+
 def read_json_line(line: bytes | str, most_values: int = MAX_LINE_VALUES) -> Any:
     """The value of a line of JSON. Raises what `json.loads` raises; TooLargeError for too many values. A
     short line is not counted: it cannot hold much, and files have many."""

@@ -1,75 +1,83 @@
-"""Reads the metrics and the usage of a finished step from its files."""
+"""Reads the metrics and the usage of a finished step from the files that its command left in STEP/run.
+
+    report.json        of `rag-r1 eval`: figures, each with its mean and interval, and counts of questions
+    journal/, judge/   of `rag-r1 eval`: its requests to the policy and to a judge, with their usage
+    summary.json       of `rag-r1 retriever data`: counts of searches and rows, and the usage of its steps
+
+Usage is requests and their tokens, as an endpoint counts them. A step's row in the table of the rounds
+(table.py) is what is read here.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from rag_r1.io.bounded_json import read_json_file
+from rag_r1.evaluation.judge import JUDGE_FOLDER
+from rag_r1.io.bounded_json import read_json_object
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.folder import JOURNAL
 from rag_r1.runs.response_cache import EXCHANGES, ResponseCache, Usage
 
-#: Name of a figure of ours -> its name in report.json.
-FIGURES = {"em": "em", "f1": "f1", "searches": "queries", "recall": "recall"}
+#: Name of a metric here -> its name in report.json.
+METRICS = {"em": "em", "f1": "f1", "searches": "queries", "recall": "recall"}
 _USAGE_KEYS = ("requests", "prompt_tokens", "completion_tokens")
 
 
-def evaluation_facts(folder: Path) -> dict[str, Any]:
-    """Of `rag-r1 eval` in `folder`/run: each figure's mean over the sources with its interval (`value`,
-    `low`, `high`; null if it is not known), and the usage. Raises RunError."""
-    report = _read(folder / "run" / "report.json")
+def evaluation_metrics(step: Path) -> dict[str, Any]:
+    """Of `rag-r1 eval`: each metric's mean over the sources with its interval (`value`, `low`, `high`; null
+    if it is not known), the counts of questions, episodes and failures, and `usage`. Raises RunError."""
+    path = step / "run" / "report.json"
+    report = _read(path)
     try:
-        figures = {
+        metrics = {
             name: {end: report["figures"][column]["mean"][end] for end in ("value", "low", "high")}
-            for name, column in FIGURES.items()
+            for name, column in METRICS.items()
         }
-        counted = report["counts"]["all"]
-        counts = {name: counted[name] for name in ("questions", "episodes", "failed")}
+        of_all = report["counts"]["all"]
+        counts = {name: of_all[name] for name in ("questions", "episodes", "failed")}
     except (KeyError, TypeError) as error:
-        raise _unreadable(folder / "run" / "report.json", error) from error
-    return {**figures, **counts, "usage": _journal_usage(folder / "run")}
+        raise _unreadable(path, error) from error
+    return {**metrics, **counts, "usage": _evaluation_usage(path.parent)}
 
 
-def data_facts(folder: Path) -> dict[str, Any]:
-    """Of `rag-r1 retriever data` in `folder`/run: searches, rows, and the usage of its three steps. Raises
+def data_metrics(step: Path) -> dict[str, Any]:
+    """Of `rag-r1 retriever data`: the numbers of searches and of training rows, and `usage`. Raises
     RunError."""
-    summary = _read(folder / "run" / "summary.json")
-    used = Usage()
+    path = step / "run" / "summary.json"
+    summary = _read(path)
+    usage = Usage()
     try:
-        for step in ("trajectories", "correctness", "relevance"):
-            used.add(summary.get(step, {}).get("usage", {}))
+        usage.add(summary["trajectories"]["usage"])
+        for scores in ("correctness", "relevance"):  # the options tell which are made, and which by a model
+            usage.add(summary.get(scores, {}).get("usage", {}))
         searches, rows = summary["candidates"]["searches"], summary["selection"]["rows"]
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise _unreadable(folder / "run" / "summary.json", error) from error
-    return {"searches": searches, "rows": rows, "usage": _usage_dict(used)}
+        raise _unreadable(path, error) from error
+    return {"searches": searches, "rows": rows, "usage": _usage_dict(usage)}
 
 
-def _journal_usage(run: Path) -> dict[str, int]:
-    """What the answers have used that are in the journals of an evaluation: the policy's and a judge's."""
-    used = Usage()
+def _evaluation_usage(run: Path) -> dict[str, int]:
+    """The usage of the policy's requests and of the judge's, if there is one, over all starts of the run."""
+    usage = Usage()
     try:
-        for folder in (run / JOURNAL, run / "judge"):
-            if (folder / EXCHANGES).is_file():
+        for folder in (run / JOURNAL, run / JUDGE_FOLDER):
+            if (folder / EXCHANGES).is_file():  # opened as by its own run, and nothing is appended
                 with closing(ResponseCache.open(folder)) as cache:
-                    used.add(cache.usage)
+                    usage.add(cache.usage)
     except OSError as error:
         raise RunError(str(error)) from error
-    return _usage_dict(used)
+    return _usage_dict(usage)
 
 
-def _usage_dict(used: Usage) -> dict[str, int]:
-    return {name: getattr(used, name) for name in _USAGE_KEYS}
+def _usage_dict(usage: Usage) -> dict[str, int]:
+    return {name: getattr(usage, name) for name in _USAGE_KEYS}
 
 
-def _read(path: Path) -> Mapping[str, Any]:
+def _read(path: Path) -> dict[str, Any]:
     try:
-        value = read_json_file(path)
-        if not isinstance(value, dict):
-            raise ValueError("not a JSON object")
-        return value
+        return read_json_object(path)
     except (OSError, ValueError) as error:
         raise _unreadable(path, error) from error
 

@@ -31,7 +31,7 @@ from rag_r1.io.atomic_files import atomic_file
 from rag_r1.io.file_hash import sha256_of_file
 from rag_r1.iterate.commands import StepCommands
 from rag_r1.iterate.plan import DataSpec, EvaluationSpec, LoopPlan, Query
-from rag_r1.iterate.results import data_facts, evaluation_facts
+from rag_r1.iterate.results import data_metrics, evaluation_metrics
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.steps import Step
 from rag_r1.training.next_steps import finished_model
@@ -132,7 +132,7 @@ class Loop:
 
     def _evaluation(self, name: str, state: _LoopState) -> LoopStep:
         section, results = self.plan.evaluation, ("run/report.json",)
-        return self._play(name, section, evaluation_facts, results, state, StepCommands.evaluation)
+        return self._play(name, section, evaluation_metrics, results, state, StepCommands.evaluation)
 
     def _play(
         self,
@@ -169,7 +169,7 @@ class Loop:
             f"round{number}/{name}" for name in ("data", "retriever", "index", "reload")
         )
         results = ("run/train.jsonl", "run/passages.jsonl")
-        data_step = self._play(data, plan.data, data_facts, results, state, StepCommands.data)
+        data_step = self._play(data, plan.data, data_metrics, results, state, StepCommands.data)
         start = state.retriever if spec.start == "previous" else None
         needs = (data, *(state.by_retriever if start else ()))
         rows, run = self.out / data / "run", self.out / retriever / "run"

@@ -30,7 +30,7 @@ from rag_r1.rollouts import provenance_facts
 from rag_r1.rollouts.provenance_facts import without_secrets
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.folder import PROVENANCE, write_provenance
-from rag_r1.runs.settings import flat, json_roundtrip
+from rag_r1.runs.settings import flatten, json_roundtrip
 from rag_r1.tools.retrieval.client import RetrieverConfig
 
 #: The file of earlier versions.
@@ -133,7 +133,7 @@ class Provenance(_ProvenancePart):
 
     def flat(self) -> dict[str, Any]:
         """All values by their full key, as in `retriever.ready.encoder`; no empty sections."""
-        return {key: value for key, value in flat(self.model_dump(mode="json")).items() if value != {}}
+        return {key: value for key, value in flatten(self.model_dump(mode="json")).items() if value != {}}
 
     def write(self, folder: Path) -> Path:
         """Write `provenance.json` beside the run's settings, all or nothing; returns its path."""

@@ -31,7 +31,7 @@ from rag_r1.runs.errors import RunError
 from rag_r1.runs.json_lines import JsonLinesFile, Place
 from rag_r1.runs.lock import hold_out
 from rag_r1.runs.response_cache import ResponseCache
-from rag_r1.runs.settings import flat, json_roundtrip, read_object, refuse_changes
+from rag_r1.runs.settings import flatten, json_roundtrip, read_marker, refuse_changes
 
 PROVENANCE = "provenance.json"
 JOURNAL = "journal"
@@ -130,7 +130,7 @@ class RunFolder:
             if before is None and (old := _read(self.journal / _OLD_SETTINGS)):
                 before = _without_secrets(old["settings"])
             if before is not None:
-                refuse_changes(self.out, flat(before), flat(settings))
+                refuse_changes(self.out, flatten(before), flatten(settings))
         except (KeyError, TypeError, AttributeError) as error:
             raise RunError(
                 f"{self.out} has no settings of a run ({error!r}): choose another --out"
@@ -147,13 +147,13 @@ def write_provenance(out: Path, parts: Mapping[str, Any]) -> Path:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    return read_object(path, "choose another --out")
+    return read_marker(path, "choose another --out")
 
 
 def _without_secrets(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Settings as they may be shown to others, with a hash of what was removed."""
-    public, before = without_secrets(settings), flat(settings)
-    kept = flat(public)
+    public, before = without_secrets(settings), flatten(settings)
+    kept = flatten(public)
     if removed := {key: value for key, value in before.items() if kept.get(key) != value}:
         text = json.dumps(removed, sort_keys=True)
         public["secrets_sha256"] = hashlib.sha256(text.encode()).hexdigest()

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from rag_r1.io.atomic_files import write_text
 from rag_r1.io.bounded_json import MAX_FILE_BYTES, MAX_FILE_VALUES, read_json_file
-from rag_r1.runs.settings import changed_settings, flat, json_roundtrip, refuse_changes
+from rag_r1.runs.settings import changed_settings, flatten, json_roundtrip, refuse_changes
 
 T = TypeVar("T")
 
@@ -38,7 +38,7 @@ class StateFile:
         try:
             content = read_json_file(self.path, self.most_bytes, self.most_values)
             before = {key: content.get(key) for key in self.made_from}
-            before, now = flat(before), flat(json_roundtrip(self.made_from))
+            before, now = flatten(before), flatten(json_roundtrip(self.made_from))
             if self.refuses:
                 refuse_changes(self.path.parent, before, now)
             return None if changed_settings(before, now) else parse(content)

@@ -35,7 +35,7 @@ from rag_r1.io.atomic_files import write_json
 from rag_r1.io.file_hash import sha256_of_file
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.lock import hold_out
-from rag_r1.runs.settings import read_object, refuse_changes
+from rag_r1.runs.settings import read_marker, refuse_changes
 
 BEGUN, DONE = "begun.json", "done.json"
 
@@ -170,4 +170,4 @@ def _hash(plan: Mapping[str, Any]) -> str:
 
 def _read(folder: Path, name: str) -> dict[str, Any]:
     """A marker; {} if there is none. Raises RunError if it cannot be read."""
-    return read_object(folder / name, f"remove the folder {folder}")
+    return read_marker(folder / name, f"remove the folder {folder}")

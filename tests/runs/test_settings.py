@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from rag_r1.runs.errors import RunError
-from rag_r1.runs.settings import changed_settings, flat, json_roundtrip, refuse_changes
+from rag_r1.runs.settings import changed_settings, flatten, json_roundtrip, refuse_changes
 
 
 def test_none_and_a_missing_key_are_the_same_and_values_are_compared_by_their_full_key():
     before = {"model": "a", "budget": {"turns": 4, "rows": {}}, "seed": None}
     now = json_roundtrip({"model": "a", "budget": {"turns": 5, "rows": {}}, "extra": None})
-    assert changed_settings(flat(before), flat(now)) == {"budget.turns": (4, 5)}
+    assert changed_settings(flatten(before), flatten(now)) == {"budget.turns": (4, 5)}
     assert changed_settings(before, {**now, "budget": before["budget"]}) == {}
 
 
