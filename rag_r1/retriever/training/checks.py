@@ -52,7 +52,8 @@ def usable_rows(
     paths: Sequence[Path], mode: Mode | None, negatives: int, ranked: bool
 ) -> Iterator[TrainingRow]:
     """The rows of files. Raises RunError, with file and row, for the first that cannot be used. The arguments
-    are as for `load` (dataset.py); `mode`: what a query is sent with, None if it is not known yet."""
+    are as for `load_training_data` (dataset.py); `mode`: what a query is sent with, None if it is not known
+    yet."""
     for path in paths:
         for number, row in enumerate(read_records(TrainingRow, path), 1):
             place = f"{path}, row {number} (query {row.query_id}, round {row.round_index})"

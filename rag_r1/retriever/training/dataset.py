@@ -15,7 +15,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sentence_transformers.sentence_transformer.data_collator import SentenceTransformerDataCollator
 
@@ -27,14 +27,24 @@ from rag_r1.retriever.training.encoder_settings import EncoderSettings
 from rag_r1.retriever.training.loss import BatchTable
 from rag_r1.runs.errors import RunError
 
+if TYPE_CHECKING:
+    from datasets import Dataset
+
 #: Missing passages that a message names.
 _NAMED = 5
 
 
 @dataclass(frozen=True)
 class TrainingData:
-    """`queries`: a text for each row; `passages`: of each row the numbers of its passages, the positive one
-    first; `texts`: of all passages by number. Texts have the encoder's prefixes."""
+    """Rows and the texts of their passages; texts have the encoder's prefixes.
+
+    queries      the text of each row's query
+    passages     of each row the numbers of its passages, the positive one first
+    texts        the text of each passage, by its number; empty for a passage that no row uses
+    table        the rows as the loss needs them (loss.py)
+    fingerprint  SHA-256 over texts, numbers and relevance, in hexadecimal: a run that was begun with other
+                 data does not go on
+    """
 
     queries: list[str]
     passages: list[list[int]]
@@ -42,8 +52,9 @@ class TrainingData:
     table: BatchTable
     fingerprint: str
 
-    def dataset(self) -> Any:
-        """The data set of the trainer, in which passages are numbers: the collator puts the texts in."""
+    def dataset(self) -> Dataset:
+        """The data set of the trainer, in which passages are numbers: the collator puts the texts in. `label`
+        is the number of the row, by which the loss finds it in `table`."""
         from datasets import Dataset
 
         rows = {"query": self.queries, "passages": self.passages, "label": list(range(len(self.queries)))}
@@ -65,7 +76,7 @@ class PassageCollator(SentenceTransformerDataCollator):
         return super().__call__(rows)
 
 
-def load(
+def load_training_data(
     rows: Sequence[Path],
     corpus: Sequence[Path],
     settings: EncoderSettings,
@@ -75,7 +86,8 @@ def load(
     progress: bool = True,
 ) -> TrainingData:
     """Rows from files and the texts of their passages. Of a row with more negatives the first are used.
-    `ranked`: the loss reads the order of a row's passages by LR, so each row must have one.
+    `ranked`: the loss reads the order of a row's passages by local relevance (`local_utility`), so each row
+    must have one.
 
     Raises RunError, with file and line, for a row that cannot be used, and for passages that the corpus
     does not have; DataError if the corpus cannot be read.
@@ -94,25 +106,24 @@ def load(
             f"{len(missing)} of {len(names)} passages are not in the corpus, such as "
             f"{', '.join(map(repr, missing[:_NAMED]))}: give the corpus that the rows were made from"
         )
-    return assemble(training_rows, contents, settings, negatives)
+    return training_data(training_rows, contents, settings, negatives)
 
 
-def assemble(
+def training_data(
     rows: Sequence[TrainingRow], contents: Mapping[str, str], settings: EncoderSettings, negatives: int
 ) -> TrainingData:
-    """The data of rows whose passages are all in `contents`, by id."""
-    numbers = {name: i for i, name in enumerate(dict.fromkeys(n for r in rows for n in r.passage_ids))}
+    """The data of rows with so many negatives each; `contents`: the passages that they use, by id."""
+    # Negatives that are not used have numbers, too, so that the fingerprint is that of earlier releases.
+    names = dict.fromkeys(name for row in rows for name in row.passage_ids)
+    numbers = {name: number for number, name in enumerate(names)}
     queries = [query_text(row, settings) for row in rows]
-    positives: dict[str, dict[int, None]] = {}
+    positives: dict[str, dict[int, None]] = {}  # of each query; the inner ones are ordered sets of numbers
     for query, row in zip(queries, rows, strict=True):
         positives.setdefault(query, {})[numbers[row.passage_ids[0]]] = None
     query_number = {query: i for i, query in enumerate(positives)}
     passages = [[numbers[name] for name in row.passage_ids[: negatives + 1]] for row in rows]
     relevance = [[score.local_utility for score in row.scores[: negatives + 1]] for row in rows]
     texts = [settings.passage_prefix + contents[name] if name in contents else "" for name in numbers]
-    digest = hashlib.sha256()
-    for part in (queries, passages, relevance, texts):
-        digest.update(json.dumps(part).encode())
     return TrainingData(
         [settings.query_prefix + query for query in queries],
         passages,
@@ -120,7 +131,7 @@ def assemble(
         BatchTable.of(
             passages, [query_number[query] for query in queries], [*map(list, positives.values())], relevance
         ),
-        digest.hexdigest(),
+        _fingerprint(queries, passages, relevance, texts),
     )
 
 
@@ -128,6 +139,14 @@ def query_text(row: TrainingRow, settings: EncoderSettings) -> str:
     """What a retriever is sent for the row's query, without the encoder's prefix."""
     context = CallContext(row.question, row.history_queries, row.reasoning or "")
     return settings.format.query(context, row.query_text, settings.mode)
+
+
+def _fingerprint(*parts: list[Any]) -> str:
+    digest = hashlib.sha256()
+    for part in parts:
+        for chunk in json.JSONEncoder().iterencode(part):  # at once, it would be a copy of all texts
+            digest.update(chunk.encode())
+    return digest.hexdigest()
 
 
 def _texts(names: Iterable[str], corpus: Corpus, progress: bool) -> dict[str, str]:

@@ -26,7 +26,7 @@ from transformers import PrinterCallback, ProgressCallback, TrainerCallback
 
 from rag_r1.options.settings_file import recorded_settings
 from rag_r1.retriever.training.checks import check_batch
-from rag_r1.retriever.training.dataset import PassageCollator, TrainingData, load
+from rag_r1.retriever.training.dataset import PassageCollator, TrainingData, load_training_data
 from rag_r1.retriever.training.encoder import (
     add_lora,
     average_weights,
@@ -55,7 +55,7 @@ def train(options: TrainOptions) -> Path:
     from_index = settings_of_index(options.index) if options.index else {}
     model, settings = open_model(options.model, options.encoder, from_index, args.device.type)
     reading = {"ranked": options.rank_weight > 0, "progress": is_main and not options.no_progress}
-    data = load(options.rows, options.corpus, settings, negatives=options.negatives, **reading)
+    data = load_training_data(options.rows, options.corpus, settings, negatives=options.negatives, **reading)
     check_batch(len(data.queries), options)
     about = {
         "encoder": settings.model_dump(exclude={"trained"}),

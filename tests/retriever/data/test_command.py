@@ -14,7 +14,7 @@ from rag_r1.demo.search import WorldSearch
 from rag_r1.evaluation import command
 from rag_r1.retriever.data import command as data
 from rag_r1.retriever.records import TrainingRow, read_records
-from rag_r1.retriever.training.dataset import load
+from rag_r1.retriever.training.dataset import load_training_data
 from rag_r1.retriever.training.encoder_settings import EncoderSettings
 from tests.fakes.scored_world import FEW, ScoredWorld, lines, scored_world, texts_of
 from tests.retriever.small_training import ENCODER
@@ -113,7 +113,9 @@ def test_a_row_has_the_thought_that_its_query_was_sent_with(tmp_path, tokenizer)
             assert search["sent_query"] == " [SEP] ".join(filter(None, [thought, search["current_query"]]))
     rows = list(read_records(TrainingRow, out / "train.jsonl"))
     assert {bool(row.reasoning) for row in rows} == {True, False}
-    read = load([out / "train.jsonl"], [out / "passages.jsonl"], settings, negatives=3, progress=False)
+    read = load_training_data(
+        [out / "train.jsonl"], [out / "passages.jsonl"], settings, negatives=3, progress=False
+    )
     assert read.queries == [sent[row.query_id, row.round_index] for row in rows], "a training reads the same"
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rag_r1.retriever.records import TrainingRow
-from rag_r1.retriever.training.dataset import assemble, load
+from rag_r1.retriever.training.dataset import load_training_data, training_data
 from rag_r1.retriever.training.encoder_settings import EncoderSettings
 from rag_r1.retriever.training.loss import NO_PASSAGE
 from rag_r1.runs.errors import RunError
@@ -25,7 +25,7 @@ def settings(**changed) -> EncoderSettings:
 def loaded(folder, rows, *, negatives=2, ranked=False, **changed):
     given_rows, corpus = files(folder, rows)
     more = {"negatives": negatives, "ranked": ranked, "progress": False}
-    return load([given_rows], [corpus], settings(**changed), **more)
+    return load_training_data([given_rows], [corpus], settings(**changed), **more)
 
 
 def test_texts_are_those_of_a_search_with_the_encoders_prefixes(tmp_path):
@@ -122,7 +122,7 @@ def test_whatever_the_rows_a_positive_of_a_query_is_known_in_all_its_rows(drawn)
         row(0, question=f"question {question}", passage_ids=list(ids[:3])) for question, ids in drawn
     ]
     rows = [TrainingRow.model_validate_json(json.dumps(first)) for first in given_rows]
-    data = assemble(rows, PASSAGES, settings(), 2)
+    data = training_data(rows, PASSAGES, settings(), 2)
     ids = {data.texts[i].removeprefix("passage: "): i for i in range(len(data.texts))}
     for i, (question, _) in enumerate(drawn):
         expected = {ids[PASSAGES[other[0]]] for also, other in drawn if also == question}
@@ -134,3 +134,9 @@ def test_the_fingerprint_changes_with_rows_and_texts(tmp_path):
     first, other = (loaded(tmp_path, [row(n)]).fingerprint for n in (0, 1))
     assert first != other != loaded(tmp_path, [row(1)], passage_prefix="").fingerprint
     assert first == loaded(tmp_path, [row(0)]).fingerprint
+
+
+def test_the_fingerprint_is_that_of_earlier_releases(tmp_path):
+    """Trainings that they have begun go on, also those that use some of a row's negatives."""
+    fingerprint = loaded(tmp_path, [row(0), row(1)], negatives=1).fingerprint
+    assert fingerprint == "8f004ab2cea592b6747a91efd8b7a3ed88c877f5c0e0d410ec4c10e0ff29e8c6"
