@@ -1,4 +1,8 @@
-"""Character spans of the policy's text, and the values that belong to them."""
+"""Spans of characters in a trajectory's `generated_text`, the texts of its turns one after another.
+
+A reward term finds tags and blocks in this text, and pairs each part of its value with the spans that the
+part is about (`SpanValue`); token_credit.py gives that value to the tokens in these spans.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,7 @@ from itertools import accumulate
 from rag_r1.agent import Trajectory
 from rag_r1.protocols import Tag
 
-#: From, to (exclusive), in characters.
+#: Start and end (exclusive), in characters of `Trajectory.generated_text`.
 Span = tuple[int, int]
 
 
@@ -18,21 +22,21 @@ class SpanValue:
     """A part of a term's value, and the spans that it is about."""
 
     value: float
-    spans: list[Span]
+    spans: tuple[Span, ...]
 
 
 def turn_ends(trajectory: Trajectory) -> list[int]:
-    """Where each turn ends in the text of all."""
+    """Where each turn ends in `generated_text`."""
     return list(accumulate(len(turn.text) for turn in trajectory.turns))
 
 
 def occurrences(string: str, text: str) -> list[Span]:
-    """Where `string` stands in `text`."""
+    """Where `string`, which is not empty, is in `text`, without overlaps."""
     return [match.span() for match in re.finditer(re.escape(string), text)]
 
 
 def whole_blocks(tag: Tag, text: str) -> list[Span]:
-    """The blocks from an opening tag to the next closing one, tags included."""
+    """The blocks of `text` from an opening tag to the next closing one, tags included."""
     blocks: list[Span] = []
     end = 0
     while (start := text.find(tag.open, end)) >= 0:

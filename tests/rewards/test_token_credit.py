@@ -122,7 +122,7 @@ def test_a_wrong_number_of_turns_and_parts_of_another_sum_are_refused():
     def of_one(trajectory: Trajectory, golds: Any) -> float:
         return 1.0
 
-    of_one.credit_parts = lambda trajectory, value, *, protocol: [SpanValue(0.5, [(0, 1)])]
+    of_one.credit_parts = lambda trajectory, value, *, protocol: [SpanValue(0.5, ((0, 1),))]
     trajectory, reward = played("a"), RewardSum((Term("term", 1.0, of_one),))
     judgement = judged_by(reward, trajectory)
     with pytest.raises(ValueError, match="tokens of 2 turns for a trajectory of 1"):

@@ -41,14 +41,14 @@ def _format_parts(
         block = next((block for block in dialect.blocks if block.role == role), None)
         for tag in (block.open, block.close) if block is not None else ():
             if spans := occurrences(tag, text):
-                parts.append(SpanValue(each, spans))
+                parts.append(SpanValue(each, tuple(spans)))
     opened, closed = (occurrences(tag, text) for tag in (dialect.tags.search.open, dialect.tags.search.close))
     if searches := min(len(opened), len(closed)):
         score = each * (searches if searches <= most_searches else most_searches - searches)
-        parts.append(SpanValue(score, opened[:searches] + closed[:searches]))
+        parts.append(SpanValue(score, (*opened[:searches], *closed[:searches])))
     opened, closed = (occurrences(tag, text) for tag in (dialect.tags.answer.open, dialect.tags.answer.close))
     if len(opened) == len(closed) == 1:
-        parts.append(SpanValue(answer, opened + closed))
+        parts.append(SpanValue(answer, (*opened, *closed)))
     return parts
 
 

@@ -75,7 +75,7 @@ def _at_searches(
 ) -> list[SpanValue]:
     """The value at the policy's search blocks, which have earned it."""
     search = trajectory_protocol(trajectory, protocol).tags.search
-    return [SpanValue(value, whole_blocks(search, trajectory.generated_text))]
+    return [SpanValue(value, tuple(whole_blocks(search, trajectory.generated_text)))]
 
 
 @register("context_relevance", check=option_faults, parts=_at_searches)

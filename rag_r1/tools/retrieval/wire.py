@@ -5,8 +5,9 @@
     queries    POST /queries {"queries", "k"} -> {"queries", "answers": [["id<TAB>contents"]]}, R1-Searcher's;
                it has no scores
 
-Answers are not trusted: whatever their shape, reading them gives documents or raises ValueError. A fault in
-one query's documents affects only that query: `parse_each` still gives the documents of the others.
+Answers are not trusted: whatever their shape, reading them gives documents or raises ValueError. In a search,
+a fault in one query's documents affects only that query (`parse_each`); the test search of a preflight
+refuses any fault (`parse_strict`).
 """
 
 from __future__ import annotations
@@ -26,51 +27,58 @@ MAX_ID_CHARS = 2_000
 
 @dataclass(frozen=True)
 class WireFormat:
-    """A wire format. `path`: the server's route; `payload(queries, topk)`: the body of a request; `key`:
-    where an answer has one list of documents for each query; `read`: converts one document from JSON."""
+    """A wire format: see the top of the module."""
 
+    #: The server's route.
     path: str
+    #: The body of a request, from its queries and the number of documents for each.
     payload: Callable[[Sequence[str], int], dict[str, Any]]
-    key: str
-    read: Callable[[Any], Document]
+    #: The key of an answer under which it has one list of documents for each query.
+    results_key: str
+    #: Converts one document from JSON. Raises ValueError.
+    read_document: Callable[[Any], Document]
 
-    def parse(self, data: Any, n_queries: int, topk: int) -> list[list[Document]]:
-        """The documents of all queries. Raises ValueError if the shape of anything is wrong."""
-        return [[self.read(item) for item in items[:topk]] for items in _aligned(data, self.key, n_queries)]
+    def parse_strict(self, data: Any, n_queries: int, topk: int) -> list[list[Document]]:
+        """The first `topk` documents of each query. Raises ValueError if the shape of anything is wrong."""
+        results = _results(data, self.results_key, n_queries)
+        return [[self.read_document(item) for item in items[:topk]] for items in results]
 
     def parse_each(self, data: Any, n_queries: int, topk: int) -> list[list[Document] | str]:
-        """For each query its documents, or what is wrong with them. Raises ValueError if there is not one
-        list for each query."""
-        return [self._parse_one(items[:topk]) for items in _aligned(data, self.key, n_queries)]
+        """For each query its first `topk` documents, or what is wrong with them. Raises ValueError if there
+        is not one list for each query."""
+        results = _results(data, self.results_key, n_queries)
+        return [self._documents_or_fault(items[:topk]) for items in results]
 
-    def _parse_one(self, items: list[Any]) -> list[Document] | str:
+    def _documents_or_fault(self, items: list[Any]) -> list[Document] | str:
         try:
-            return [self.read(item) for item in items]
+            return [self.read_document(item) for item in items]
         except ValueError as error:
             return str(error)
 
 
-def _aligned(data: Any, key: str, n_queries: int) -> list[list[Any]]:
+def _results(data: Any, key: str, n_queries: int) -> list[list[Any]]:
+    """The list of documents of each query. Raises ValueError if there is not one for each."""
     result = data.get(key) if isinstance(data, dict) else None
     if (
         not isinstance(result, list)
         or len(result) != n_queries
-        or not all(isinstance(r, list) for r in result)
+        or not all(isinstance(items, list) for items in result)
     ):
         raise ValueError(f"{key!r} must be a list with one list of documents for each of {n_queries} queries")
     return result
 
 
 def _read_document(item: Any) -> Document:
-    """A document with its score, or a bare one."""
+    """A document of `retrieve`: with its score, or bare."""
     scored = isinstance(item, dict) and isinstance(item.get("document"), dict)
     document, score = (item["document"], item.get("score")) if scored else (item, None)
     contents = document.get("contents") if isinstance(document, dict) else None
     if not isinstance(contents, str):
         raise ValueError("a document must have a string 'contents'")
-    own_id = document.get("id")
-    id_ = str(own_id)[:MAX_ID_CHARS] if isinstance(own_id, str | int | float) else ""
-    return Document(id_, contents[:MAX_DOCUMENT_CHARS], _read_score(score))
+    document_id = document.get("id")
+    has_id = isinstance(document_id, str | int | float) and not isinstance(document_id, bool)
+    name = str(document_id)[:MAX_ID_CHARS] if has_id else ""
+    return Document(name, contents[:MAX_DOCUMENT_CHARS], _read_score(score))
 
 
 def _read_score(score: Any) -> float | None:
@@ -78,7 +86,7 @@ def _read_score(score: Any) -> float | None:
         return None
     try:
         number = float(score)
-    except OverflowError:  # JSON's whole numbers have no upper limit
+    except OverflowError:  # JSON's whole numbers have no upper limit; an infinite one is refused below
         number = math.inf
     if not math.isfinite(number):
         raise ValueError("a score must be a finite number")
@@ -86,20 +94,25 @@ def _read_score(score: Any) -> float | None:
 
 
 def _read_line(item: Any) -> Document:
+    """A document of `queries`: one text, with the id before the first tab."""
     if not isinstance(item, str):
         raise ValueError("an answer must be a string, id<TAB>contents")
-    own_id, tab, contents = item.partition("\t")
-    return Document(own_id[:MAX_ID_CHARS] if tab else "", (contents if tab else item)[:MAX_DOCUMENT_CHARS])
+    document_id, tab, contents = item.partition("\t")
+    if not tab:
+        document_id, contents = "", item
+    return Document(document_id[:MAX_ID_CHARS], contents[:MAX_DOCUMENT_CHARS])
 
 
+def _retrieve_payload(queries: Sequence[str], topk: int) -> dict[str, Any]:
+    return {"queries": list(queries), "topk": topk, "return_scores": True}
+
+
+def _queries_payload(queries: Sequence[str], topk: int) -> dict[str, Any]:
+    return {"queries": list(queries), "k": topk}
+
+
+#: The wire formats by their names in the option `wire`.
 WIRES = {
-    "retrieve": WireFormat(
-        "/retrieve",
-        lambda queries, topk: {"queries": list(queries), "topk": topk, "return_scores": True},
-        "result",
-        _read_document,
-    ),
-    "queries": WireFormat(
-        "/queries", lambda queries, topk: {"queries": list(queries), "k": topk}, "answers", _read_line
-    ),
+    "retrieve": WireFormat("/retrieve", _retrieve_payload, "result", _read_document),
+    "queries": WireFormat("/queries", _queries_payload, "answers", _read_line),
 }

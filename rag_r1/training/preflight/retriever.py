@@ -76,7 +76,7 @@ def _check(config: DictConfig, notes: list[str]) -> Iterator[Problem]:
     try:
         if answer.status_code != 200:
             raise ValueError(f"HTTP {answer.status_code}: {first_line(answer.text)[:200]}")
-        documents = settings.wire_format.parse(answer.json(), 1, settings.topk)[0]
+        documents = settings.wire_format.parse_strict(answer.json(), 1, settings.topk)[0]
     except (ValueError, RecursionError) as fault:
         yield error(_KEY, f"a test search at {settings.endpoint} failed ({fault})", "see its log")
         return

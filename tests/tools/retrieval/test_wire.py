@@ -28,20 +28,20 @@ from rag_r1.tools.retrieval.wire import MAX_DOCUMENT_CHARS, MAX_ID_CHARS, WIRES
 )
 def test_an_answer_in_another_shape_than_r1_searchers_is_refused(data):
     with pytest.raises(ValueError):
-        WIRES["queries"].parse(data, 1, 2)
+        WIRES["queries"].parse_strict(data, 1, 2)
 
 
 def test_results_with_scores_and_bare_documents_are_both_read():
     bare = {"id": 7, "contents": "text", "title": "ignored"}
     scored = {"document": bare, "score": 2}
-    assert WIRES["retrieve"].parse({"result": [[bare, scored]]}, 1, 5) == [
+    assert WIRES["retrieve"].parse_strict({"result": [[bare, scored]]}, 1, 5) == [
         [Document("7", "text", None), Document("7", "text", 2.0)]
     ]
 
 
 def test_more_documents_than_asked_for_and_endless_documents_are_cut():
     documents = [{"id": str(i), "contents": "x" * (MAX_DOCUMENT_CHARS + 1)} for i in range(5)]
-    (result,) = WIRES["retrieve"].parse({"result": [documents]}, 1, 2)
+    (result,) = WIRES["retrieve"].parse_strict({"result": [documents]}, 1, 2)
     assert [(d.id, len(d.contents)) for d in result] == [("0", MAX_DOCUMENT_CHARS), ("1", MAX_DOCUMENT_CHARS)]
 
 
@@ -56,7 +56,7 @@ _json = st.recursive(
 @given(_json, st.integers(0, 3))
 def test_any_json_is_either_results_or_a_value_error(data, n_queries):
     try:
-        results = WIRES["retrieve"].parse(json.loads(json.dumps(data)), n_queries, 2)
+        results = WIRES["retrieve"].parse_strict(json.loads(json.dumps(data)), n_queries, 2)
     except ValueError:
         return
     assert len(results) == n_queries
@@ -93,10 +93,10 @@ def test_whatever_the_scores_each_query_gets_documents_or_a_reason(scores):
             ]
     if any(isinstance(item, str) for item in matches):
         with pytest.raises(ValueError):
-            WIRES["retrieve"].parse(answer, len(scores), 3)
+            WIRES["retrieve"].parse_strict(answer, len(scores), 3)
 
 
-@pytest.mark.parametrize("own_id", ["x" * 10**6, {"a": 1}, [[]] * 9, None])
+@pytest.mark.parametrize("own_id", ["x" * 10**6, {"a": 1}, [[]] * 9, None, True])
 def test_an_id_is_short_or_none(own_id):
-    ((document,),) = WIRES["retrieve"].parse({"result": [[{"id": own_id, "contents": "x"}]]}, 1, 1)
+    ((document,),) = WIRES["retrieve"].parse_strict({"result": [[{"id": own_id, "contents": "x"}]]}, 1, 1)
     assert document.id == (own_id[:MAX_ID_CHARS] if isinstance(own_id, str) else "")
