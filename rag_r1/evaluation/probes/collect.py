@@ -2,10 +2,10 @@
 
 The corpus is read once, whatever its size: in memory are the passages that are kept and the current row. A
 gold passage is found by its id, or by the title of its page, and of a page at most `PAGE` passages are kept.
-The random ones are a sample without replacement: those with the smallest hashes of seed and place, so they
-depend neither on the order of reading nor on what else is looked for. The results are written to a file
-(rag_r1/probes/passages.py) every `save_every` passages, with the place that was reached, so a scan that was
-killed goes on from there.
+The random ones are a sample without replacement: those with the smallest hashes of seed, id and place, so
+they depend neither on the order of reading nor on what else is collected. The results are written to a file
+(rag_r1/probes/passages.py) every `save_every` rows, with the place that was reached, so a scan that was
+killed goes on from there. It ends with an error as soon as the file is too large to be read.
 
 Without a corpus, a retrieval server that serves documents by their ids (`POST /documents`, as ours does) has
 the text of those passages that a data set names by id.
@@ -47,11 +47,12 @@ from rag_r1.tools.retrieval.client import token_header
 PAGE = 50
 #: Random passages of the corpus, from which the probe `random` draws.
 POOL = 2000
+#: Rows of the corpus between two writes of the file.
 SAVE_EVERY = 200_000
-#: Changes whenever the same files would be found to hold something else.
+#: Changes with what a scan of the same corpus collects: a file of an earlier version is not continued.
 _VERSION = 1
-#: Documents asked for in one request, as many as our server gives.
-_AT_ONCE = 64
+#: Documents of one request, as many as our server gives.
+_DOCUMENTS_PER_REQUEST = 64
 
 
 class _ScanState(PassagesFile):
@@ -63,7 +64,9 @@ class _ScanState(PassagesFile):
 
 @dataclass
 class _PassageScan:
-    """A scan under way. `drawn`: (negative hash, id, contents), the largest hash first to leave."""
+    """A scan under way: what it looks for (`ids`, `titles`, and `size` random passages by `seed`), what it
+    has collected, and the `place` that it has reached. `drawn` is a heap of (negative hash, id, contents), so
+    the largest hash leaves first."""
 
     ids: frozenset[str]
     titles: frozenset[str]
@@ -76,8 +79,8 @@ class _PassageScan:
     place: CorpusPosition = CorpusPosition()
     done: bool = False
 
-    def note(self, document: Document) -> None:
-        """A passage of the corpus."""
+    def add(self, document: Document) -> None:
+        """Keep a passage of the corpus, if it is one that is looked for or belongs to the sample so far."""
         if document.id in self.ids:
             self.by_id.setdefault(document.id, document)
         if self.titles and (key := title_key(title_of(document))) in self.titles:
@@ -85,7 +88,7 @@ class _PassageScan:
             if len(page) < PAGE:
                 page.append(document)
         if self.size:
-            # Spelt out, so that a scan goes on, and draws the same, whatever the class is called.
+            # As earlier releases wrote it: a scan of theirs goes on, and the same passages are drawn again.
             place = "Place(file={}, offset={}, row={})".format(*self.place)
             text = f"{self.seed}\n{document.id}\n{place}".encode("utf-8", "surrogatepass")
             entry = (-int.from_bytes(hashlib.sha256(text).digest()[:8], "big"), *_pair(document))
@@ -106,7 +109,7 @@ class _PassageScan:
         }
 
     def restore(self, content: Mapping[str, Any]) -> None:
-        """The inverse. Raises ValueError."""
+        """Go on from what `state` has returned. Raises ValueError for anything else."""
         state = _ScanState.model_validate(content, strict=False)
         passages = state.passages()
         self.by_id, self.by_title, self.drawn = passages.by_id, passages.by_title, list(state.drawn)
@@ -146,7 +149,7 @@ def find_passages(
         if isinstance(row, ValueError):
             scan.bad.add(corpus.location(place), row)
         else:
-            scan.note(Document(row.id or "", row.contents))
+            scan.add(Document(row.id or "", row.contents))
         if read % save_every == 0:
             _save(scan, file)
     is_refused = bool(scan.bad.count) and not skip_bad_rows
@@ -174,8 +177,8 @@ def served_passages(base: str, evidence: Iterable[GoldEvidence]) -> Passages:
     passages = Passages()
     try:
         with bounded_http_client(60.0, token_header()) as client:
-            for start in range(0, len(names), _AT_ONCE):
-                part = names[start : start + _AT_ONCE]
+            for start in range(0, len(names), _DOCUMENTS_PER_REQUEST):
+                part = names[start : start + _DOCUMENTS_PER_REQUEST]
                 answer = client.post(f"{base}/documents", json={"ids": part})
                 if answer.status_code != 200:
                     return Passages()
@@ -189,7 +192,8 @@ def served_passages(base: str, evidence: Iterable[GoldEvidence]) -> Passages:
 
 
 def _served(data: Any, names: Sequence[str]) -> dict[str, Document]:
-    """The documents of an answer, which may have any shape. Raises ValueError if it is of another."""
+    """The documents of a server's answer, by id, without those that it does not have. Raises ValueError for
+    an answer of another shape."""
     result = data.get("result") if isinstance(data, dict) else None
     if not isinstance(result, list) or len(result) != len(names):
         raise ValueError("no `result` with a document for each id")
