@@ -64,8 +64,7 @@ def test_a_file_that_is_broken_or_of_another_shape_is_refused_by_its_name(tmp_pa
 
 
 def test_a_file_of_many_passages_is_read(tmp_path):
-    as_many_values_as_200_000_passages = [0] * 600_000
-    path = written(tmp_path, {**FILE, "place": as_many_values_as_200_000_passages})
+    path = written(tmp_path, {**FILE, "place": [0] * 600_000})  # as many values as 200,000 passages
     assert read_passages(path) == read_passages(written(tmp_path, FILE))
 
 
