@@ -23,12 +23,12 @@ from tqdm import tqdm
 
 from rag_r1.io.bounded_json import read_json_line
 from rag_r1.io.errors import DataError
+from rag_r1.options.out_folder import INDEX_FILE
 from rag_r1.sandbox.parquet import BATCH_ROWS, check_parquet
 
 #: Of one line, unpacked (the same limit as the build's).
 MAX_LINE_BYTES = 16 * 2**20
 SUFFIXES = (".jsonl", ".jsonl.gz", ".tsv", ".tsv.gz", ".parquet")
-INDEX_TEXT = "passages.arrow"
 _COLUMNS = ("id", "contents", "title", "text", "url")
 #: Longest first line of `contents` that is taken for a title.
 _MAX_TITLE = 400
@@ -119,10 +119,10 @@ Report = Callable[[int], object]
 
 def _files(path: Path) -> list[Path]:
     if path.is_dir():
-        if (path / INDEX_TEXT).is_file():
-            return [path / INDEX_TEXT]
+        if (path / INDEX_FILE).is_file():
+            return [path / INDEX_FILE]
         if (path / "manifest.json").is_file():
-            raise DataError(f"{path}: an index without {INDEX_TEXT}. Give the file it was built from")
+            raise DataError(f"{path}: an index without {INDEX_FILE}. Give the file it was built from")
         inside = sorted(p for p in path.iterdir() if p.is_file() and _known(p))
         if not inside:
             raise DataError(f"{path}: no index, and no file in it ends in {', '.join(SUFFIXES)}")

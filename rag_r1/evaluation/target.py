@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-import httpx
-
 from rag_r1.evaluation.eval_arguments import PolicyArguments
 from rag_r1.evaluation.judge_arguments import JudgeArguments
 from rag_r1.inference.checkpoints import local_model, model_folder
 from rag_r1.inference.client import base_address
 from rag_r1.inference.vllm_server import vllm_server
-from rag_r1.io.bounded_http import bounded_http_client
 from rag_r1.io.bounded_json import read_json_file
-from rag_r1.options.server_address import server_fault
-from rag_r1.rollouts.provenance_facts import TIMEOUT_S, get_json
+from rag_r1.rollouts.server_check import check_endpoint, get_answer
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.markdown import one_line_text
 
@@ -35,7 +30,7 @@ def resolve_model(args: Args) -> Args:
     does not have it."""
     if args.base_url is not None:
         if args.engine == "chat":
-            _get(f"{base_address(args.base_url)}/models", args.api_key_env)
+            get_answer(f"{base_address(args.base_url)}/models", args.api_key_env)
             return args
         longest = _context_of_server(args.base_url, args.model, args.api_key_env)
         return _within(args, longest, tokenizer=args.tokenizer or args.model)
@@ -73,7 +68,7 @@ def _within(args: Args, longest: int | None, **more: Any) -> Args:
 def _context_of_server(url: str, model: str, key_variable: str) -> int | None:
     """Tokens of the model's context, as vLLM names it in its list of models; None if there is no such list.
     Raises RunError if the list lacks the model."""
-    answer = _get(f"{base_address(url)}/models", key_variable)
+    answer = get_answer(f"{base_address(url)}/models", key_variable)
     try:
         models = {str(entry["id"]): entry.get("max_model_len") for entry in answer["data"]}
     except (TypeError, KeyError, AttributeError):
@@ -86,7 +81,7 @@ def _context_of_server(url: str, model: str, key_variable: str) -> int | None:
 
 def vllm_version(url: str, key_variable: str) -> str | None:
     """The version of the vLLM at this address; None for another server."""
-    answer = _get(f"{base_address(url).removesuffix('/v1')}/version", key_variable)
+    answer = get_answer(f"{base_address(url).removesuffix('/v1')}/version", key_variable)
     version = answer.get("version") if isinstance(answer, dict) else None
     return one_line_text(version) if isinstance(version, str) else None
 
@@ -95,28 +90,6 @@ def check_judge(args: JudgeArguments) -> None:
     """Raises RunError if there is to be a judge and no server answers at its address."""
     if args.judge_url is not None:
         check_endpoint(args.judge_url, args.judge_api_key_env, "judge", "--judge-url")
-
-
-def check_endpoint(url: str, key_variable: str, what: str, flag: str) -> None:
-    """Raises RunError, which names what it is and its flag, if no server answers at an address."""
-    _get(f"{base_address(url)}/models", key_variable, what, flag)
-
-
-def _get(address: str, key_variable: str, what: str = "model server", flag: str = "--base-url") -> Any:
-    """What a server answers to a GET; None if it is no JSON, or an error. Raises RunError, with the name of
-    the server and its flag, if there is none."""
-    key = os.environ.get(key_variable, "").strip()
-    headers = {"Authorization": f"Bearer {key}"} if key else {}
-    try:
-        with bounded_http_client(TIMEOUT_S, headers) as client:
-            status, answer = get_json(client, address)
-    except httpx.ConnectError as error:
-        start = "vllm serve MODEL --port {port}"
-        where = address.removesuffix("/models")
-        raise RunError(server_fault(what, where, str(error), start, flag)) from error
-    except (httpx.HTTPError, httpx.InvalidURL, OSError, UnicodeError):
-        return None
-    return answer if status == 200 else None
 
 
 def _context_of_model(folder: Path) -> int | None:

@@ -135,6 +135,9 @@ def _serve(args: ViewArguments) -> int:
         host, port = listener.getsockname()[:2]
         with closing(Store(args.paths)) as store:
             app = create_app(store, names=server_names(host), allowed=args.allowed_host, token=token)
+            if not store.sources.files():
+                paths = ", ".join(map(str, args.paths))
+                print(f"note: no record of a trajectory in {paths} yet; give a run's folder", file=sys.stderr)
             print(f"trajectories at {server_url(host, port)}", flush=True)
             server = uvicorn.Server(uvicorn_config(app, stop_s=_STOP_S, lifespan="on"))
             with signals_ignored():

@@ -10,10 +10,13 @@ from pathlib import Path
 
 from rag_r1.options.settings_file import owner_of
 
+#: Of an index of the retrieval server, the file with its passages.
+INDEX_FILE = "passages.arrow"
+
 
 def check_out(folder: Path, command: str | None = None, flag: str = "--out") -> None:
-    """Raises ValueError unless the folder can be made and written to and, with `command`, is not that of a
-    run of another command."""
+    """Raises ValueError unless the folder can be made and written to and, with `command`, is neither an index
+    nor the folder of a run of another command."""
     place = next(path for path in (folder, *folder.absolute().parents) if os.path.lexists(path))
     if not place.is_dir():
         is_folder = "is a file" if place == folder else f"cannot be made, because {place} is a file"
@@ -22,6 +25,8 @@ def check_out(folder: Path, command: str | None = None, flag: str = "--out") -> 
         raise ValueError(
             f"{flag} {folder}: {place} cannot be written to: check its rights, or choose another folder"
         )
+    if command is not None and (folder / INDEX_FILE).is_file():
+        raise ValueError(f"{flag} {folder} is an index: choose another folder")
     if command is not None and (owner := owner_of(folder)) not in (None, command):
         raise ValueError(f"{flag} {folder} is the folder of a run of `{owner}`: choose another folder")
 

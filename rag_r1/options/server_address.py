@@ -85,7 +85,9 @@ def server_fault(what: str, url: str, error: str, start: str, flag: str) -> str:
 def search_fault(url: str, error: str, flag: str) -> str:
     """The sentence for a search that fails at a retrieval server, as `server_fault`."""
     if not is_refused(error):
-        return f"the search does not work: {error}. Correct the server, or {flag}"
+        why = "it does not answer with JSON" if "JSONDecodeError" in error else error
+        remedy = "set RETRIEVAL_TOKEN, or correct" if "HTTP 401" in error else "correct the server, or"
+        return f"the search at {url} does not work ({why}): {remedy} {flag}"
     return server_fault("retrieval server", url, error, "rag-r1 index serve --index DIR --port {port}", flag)
 
 

@@ -11,6 +11,7 @@ With a tokenizer, tokens are its tokens; without one, they are characters
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -28,6 +29,7 @@ from rag_r1.inference.streaming import OnText
 from rag_r1.inference.tokenizer import load_tokenizer, why_not_loaded
 from rag_r1.protocols import ChatTemplateError
 from rag_r1.rollouts.requests import EpisodeRequest
+from rag_r1.rollouts.server_check import check_endpoint
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.response_cache import ResponseCache
 from rag_r1.system.installation import pip_command
@@ -65,13 +67,15 @@ class TokenUnit:
     async def answers(
         self, engine: str, endpoint: Endpoint, model: str, body: Mapping[str, Any], setup: AgentSetup
     ) -> str:
-        """What the endpoint answers with. Raises RunError if it has no such API."""
+        """What the endpoint answers with. Raises RunError if it has no such API, or nobody listens there."""
         if engine == "chat":
             if setup.protocol.turns == "chat":
                 raise RunError(
                     f"--engine chat cannot play the protocol {setup.protocol.name}: its turns and tools are "
                     "put into the model's chat template here; use --engine completions"
                 )
+            if not endpoint.options.trust_env:  # through a proxy, the server may be unknown here
+                await asyncio.to_thread(check_endpoint, endpoint.base, "", "model server", "--base-url")
             return CHAT
         try:
             returned = await returns_token_ids(endpoint, model, setup.prompt_ids("Who?"), body)

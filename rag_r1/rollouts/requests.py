@@ -92,7 +92,8 @@ def read_questions(
 
 def _of_file(path: Path, protocol: Protocol, result: QuestionSet) -> Iterable[tuple[str, QuestionRow]]:
     if not path.is_file():
-        raise DataError(f"{path}: there is no such file")
+        fault = "is a folder" if path.is_dir() else "there is no such file"
+        raise DataError(f"{path}: {fault}; give a file of questions")
     if _is_data_set(path):
         for number, raw in enumerate(read_rows(path), 1):
             place = f"{path}, row {number}"

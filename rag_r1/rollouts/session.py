@@ -26,6 +26,7 @@ from rag_r1.inference.rate_limit import CancelToken, RateLimiter
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments
 from rag_r1.options.import_path import add_working_directory
+from rag_r1.options.out_folder import check_out
 from rag_r1.options.settings_file import recorded_settings
 from rag_r1.rewards import RewardError, RewardSum
 from rag_r1.rollouts.arguments import RolloutArguments, block_of, keys_of
@@ -35,7 +36,7 @@ from rag_r1.rollouts.requests import QuestionSet, questions_hash, read_questions
 from rag_r1.rollouts.runner import CorrectnessRule, EpisodeRunner
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.folder import RunFolder
-from rag_r1.runs.start_checks import try_servers
+from rag_r1.runs.start_checks import StartChecks, try_servers
 from rag_r1.tools import close_tools
 
 #: Keys of rag_r1.retriever that do not change what a search finds.
@@ -233,6 +234,8 @@ async def check_only(args: RolloutArguments, ready: RunSetup, url: str | None, m
 def run_command(command: str, work: Callable[[Any], Coroutine[Any, Any, int]], args: Arguments) -> int:
     """Run a command's coroutine, whose settings are recorded in its folder (options/settings_file.py);
     returns its exit status, 1 with a message for what the user can mend."""
+    with StartChecks() as checks:
+        checks.run(check_out, args.out, command)
     recorded = nullcontext() if getattr(args, "check_only", False) else recorded_settings(command, args)
     with recorded:
         return asyncio.run(work(args))

@@ -158,7 +158,10 @@ def test_the_table_and_its_commands(tmp_path, capsys):
 
 def test_a_folder_without_runs_or_that_is_none(tmp_path, capsys):
     assert main([str(tmp_path)]) == 0 and str(tmp_path) in capsys.readouterr().out
-    assert main([str(tmp_path / "nothing")]) == 1
+    (tmp_path / "file").touch()
+    for name, fault in (("nothing", "does not exist"), ("file", "is a file")):
+        assert main([str(tmp_path / name)]) == 1
+        assert f"{tmp_path / name} {fault}: give the folder" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

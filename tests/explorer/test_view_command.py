@@ -81,6 +81,12 @@ def test_without_a_token_a_server_for_the_network_warns(tmp_path, capsys, monkey
     assert capsys.readouterr().err == "" and command.TOKEN_VARIABLE not in os.environ
 
 
+def test_a_folder_without_records_is_named_since_the_page_would_be_empty(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("uvicorn.Server.run", lambda self, sockets: None)
+    assert main([str(tmp_path), "--port", "0"]) == 0
+    assert f"no record of a trajectory in {tmp_path}" in capsys.readouterr().err
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_the_server_runs_until_a_signal_and_ends_orderly(tmp_path, number):

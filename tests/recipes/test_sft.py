@@ -15,6 +15,7 @@ from rag_r1.data.sft_rows import Piece, SftRow, write_sft_rows
 from rag_r1.options.command_exit import CommandError
 from rag_r1.sft import train_command
 from rag_r1.training.preflight import preflight_sft
+from rag_r1.training.preflight.settings import check_numbers
 from tests.recipes.called_scripts import call_script, make_project
 from tests.recipes.composed_recipes import compose_quickly
 from tests.recipes.test_published import PUBLISHED
@@ -210,3 +211,18 @@ def test_the_script_calls_the_command_with_the_overrides_last(tmp_path, platform
 def test_the_script_names_what_is_not_set(tmp_path, arguments, status, word):
     done = call(tmp_path, *arguments, MODEL="m", RAG_R1_PLATFORM="cpu")
     assert done.returncode == status and word in done.stdout + done.stderr
+
+
+def test_a_number_that_is_none_is_named_and_unset_keys_are_left_alone():
+    config = OmegaConf.create(
+        {"data": {"train_batch_size": "abc", "max_length": None}, "trainer": {"nnodes": 2}}
+    )
+    keys = ["data.train_batch_size", "data.max_length", "data.other", "trainer.nnodes"]
+    (problem,) = check_numbers(config, keys)
+    assert problem.where == "data.train_batch_size" and "'abc'" in problem.what
+
+
+@pytest.mark.slow
+def test_a_batch_that_is_no_number_is_a_problem_beside_the_others(data, tmp_path):
+    places, _ = checked(data, tmp_path, "data.train_batch_size=abc", "trainer.nnodes=two")
+    assert {"data.train_batch_size", "trainer.nnodes", "model.path"} <= set(places)

@@ -10,7 +10,8 @@ import pytest
 
 from rag_r1.evaluation import command as evaluation
 from rag_r1.inference.checkpoints import is_hub_name, local_model
-from rag_r1.options.server_address import server_fault
+from rag_r1.options.out_folder import INDEX_FILE
+from rag_r1.options.server_address import search_fault, server_fault
 from rag_r1.retriever.data import command as retriever_data
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.start_checks import try_servers
@@ -60,11 +61,22 @@ def test_two_dead_servers_are_named_with_the_commands_that_start_them(name, tmp_
     )
     message = capsys.readouterr().err
     assert f"retrieval server answers at {DEAD}" in message and "rag-r1 index serve" in message
-    has_list = name in (
-        "eval",
-        "retriever data",
-    )  # whose check of the model's server asks for its list of models
-    assert ("vllm serve" in message) == has_list
+    assert f"no model server answers at {DEAD}/v1" in message and "vllm serve" in message
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("check_only", [[], ["--check-only"]])
+def test_an_index_or_the_folder_of_another_command_is_no_place_for_a_run(name, check_only, tmp_path, capsys):
+    main, server = COMMANDS[name]
+    (tmp_path / "settings.yaml").write_text("# rag-r1 documents @x --out OTHER\n")
+    (tmp_path / "index").mkdir()
+    (tmp_path / "index" / INDEX_FILE).touch()
+    for out, owner in ((tmp_path, "`rag-r1 documents`"), (tmp_path / "index", "is an index")):
+        files = {*out.iterdir()}
+        flags = ["--questions", __file__, "--engine", "chat", "--out", str(out)]
+        assert main([*server, *check_only, *flags]) == 1
+        message = capsys.readouterr().err
+        assert f"--out {out}" in message and owner in message and {*out.iterdir()} == files
 
 
 @pytest.mark.slow
@@ -150,3 +162,11 @@ def test_a_model_of_the_hub_comes_from_its_cache_and_a_missing_one_is_named(tmp_
     assert local_model("our/model") == snapshot
     with pytest.raises(RunError, match="other/model is no folder here, and the Hub does not give it"):
         local_model("other/model")
+
+
+def test_a_search_that_does_not_work_is_named_with_its_address_the_token_and_the_flag():
+    assert search_fault(DEAD, "HTTP 401", "--retriever-url") == (
+        f"the search at {DEAD} does not work (HTTP 401): set RETRIEVAL_TOKEN, or correct --retriever-url"
+    )
+    page = search_fault(DEAD, "JSONDecodeError: Expecting value", "--retriever-url")
+    assert "does not answer with JSON" in page and "JSONDecodeError" not in page

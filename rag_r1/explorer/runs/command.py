@@ -40,6 +40,9 @@ class RunsArguments(Arguments):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns 0, also if there is no run; 1 if the folder cannot be read."""
     args = read_arguments(RunsArguments, arguments, prog="rag-r1 runs", description=_DESCRIPTION)
+    if not args.folder.is_dir():
+        fault = "is a file" if args.folder.exists() else "does not exist"
+        raise RunError(f"{args.folder} {fault}: give the folder below which the runs lie")
     runs = runs_below(args.folder)
     if args.as_json:
         print(json.dumps([asdict(run) for run in runs], indent=2))

@@ -54,6 +54,8 @@ def stream_answer(
         ):
             if response.status_code != 200:
                 raise _refused(response)
+            if response.headers.get("content-type", "").startswith("text/html"):
+                raise ChatError(f"{url} answers with a web page, so it is no chat server: correct --url")
             yield from _pieces(_lines(response.iter_raw()))
     except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
         why = f"{type(error).__name__}: {error}"
@@ -116,4 +118,6 @@ def _refused(response: httpx.Response) -> ChatError:
         reason = str(read_json(bytes(raw), _MOST_VALUES)["error"]["message"])
     except (ValueError, KeyError, TypeError, RecursionError):
         reason = "no reason given"
+        if response.status_code == 404:
+            reason = f"there is no chat at {response.url}: correct --url"
     return ChatError(f"HTTP {response.status_code}: {reason}", retry_after(response.headers))

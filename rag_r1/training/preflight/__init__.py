@@ -21,6 +21,7 @@ from rag_r1.training.preflight.sessions import check_sessions, needs_critic
 from rag_r1.training.preflight.settings import (
     check_lengths,
     check_log_probs,
+    check_numbers,
     check_rag_r1_keys,
     check_required_keys,
     check_verl,
@@ -29,6 +30,15 @@ from rag_r1.training.preflight.sft import preflight_sft
 from rag_r1.training.preflight.weight_transfer import check_bucket
 
 __all__ = ["Problem", "PreflightReport", "check_retriever", "preflight", "preflight_sft"]
+
+#: Keys that the checks calculate with.
+NUMBERS = (
+    *("data.train_batch_size", "data.max_prompt_length", "data.max_response_length"),
+    *("actor_rollout_ref.rollout.n", "actor_rollout_ref.rollout.max_model_len"),
+    *("actor_rollout_ref.rollout.tensor_model_parallel_size", "actor_rollout_ref.actor.ppo_mini_batch_size"),
+    *("trainer.nnodes", "trainer.n_gpus_per_node", "trainer.total_epochs", "trainer.total_training_steps"),
+    *("trainer.save_freq", "trainer.test_freq"),
+)
 
 
 def preflight(config: DictConfig) -> PreflightReport:
@@ -39,6 +49,10 @@ def preflight(config: DictConfig) -> PreflightReport:
     report.problems += problems
     tokenizer, problems = check_model(config)
     report.problems += problems
+    if wrong := list(check_numbers(config, NUMBERS)):
+        report.problems += wrong
+        check_retriever(config, report)
+        return report  # the other checks calculate with these
     report.problems += check_quantisation(config)
     report.problems += check_bucket(config)
     report.problems += check_verl(config, model_is_there=tokenizer is not None)

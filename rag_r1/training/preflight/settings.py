@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +101,14 @@ def _searcher_faults(options: dict[str, Any]) -> list[Exception]:
         named = str(fault).startswith("rag_r1.")
         return [ValueError(str(fault) if named else f"rag_r1.retriever.tool: {tool!r} raises {fault!r}")]
     return []
+
+
+def check_numbers(config: DictConfig, keys: Iterable[str]) -> Iterator[Problem]:
+    """What other checks and veRL calculate with is a number; unset keys are not judged here."""
+    for key in keys:
+        value = None if is_unset(config, key) else OmegaConf.select(config, key)
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
+            yield error(key, f"is {value!r}, which is no number", "give a whole number")
 
 
 def check_verl(config: DictConfig, model_is_there: bool) -> Iterator[Problem]:

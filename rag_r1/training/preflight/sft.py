@@ -18,10 +18,16 @@ from rag_r1.options.problems import PreflightReport, Problem, error, is_unset, p
 from rag_r1.training.preflight.cluster import gpu_count
 from rag_r1.training.preflight.model import check_model, check_tags
 from rag_r1.training.preflight.resume import check_resumed_sft_rate
+from rag_r1.training.preflight.settings import check_numbers
 
 #: Rows of a file whose tokens are counted: the longest by characters.
 COUNTED = 512
 DATASET = "SftDataset"
+#: Keys that the checks calculate with.
+NUMBERS = (
+    *("data.train_batch_size", "data.max_length", "data.max_token_len_per_gpu"),
+    *("trainer.nnodes", "trainer.n_gpus_per_node", "trainer.total_epochs", "trainer.total_training_steps"),
+)
 _REQUIRED = {
     "model.path": "a model folder or its name on the Hub",
     "data.train_files": "train.parquet, made by `rag-r1 sft-data`",
@@ -34,6 +40,7 @@ def preflight_sft(config: DictConfig) -> PreflightReport:
     for key, example in _REQUIRED.items():
         if is_unset(config, key):
             report.problems.append(error(key, "is not given", f"set it to {example}"))
+    report.problems += (wrong := list(check_numbers(config, NUMBERS)))
     tokenizer, problems = check_model(config, "model")
     report.problems += problems
     files = {key: _rows(config, key, report) for key in ("train_files", "val_files")}
@@ -44,13 +51,14 @@ def preflight_sft(config: DictConfig) -> PreflightReport:
             remedy = "set it to the protocol that the rows were made for"
             report.problems.append(error("data.protocol", str(fault), remedy))
         else:
-            if tokenizer is not None:
+            if tokenizer is not None and not wrong:
                 report.problems += check_tags(protocol, tokenizer, "model.path")
                 template = plain(config.data.get("apply_chat_template_kwargs"))
                 tokens = SftTokens(tokenizer, protocol, template)
                 for key, rows in files.items():
                     report.problems += _check_lengths(config, key, rows, tokens, report)
-        report.problems += check_batches(config, len(train), len(files["val_files"]))
+        if not wrong:
+            report.problems += check_batches(config, len(train), len(files["val_files"]))
     if "hf_model" not in config.checkpoint.save_contents:
         text = "has no hf_model, so no model is exported that `rag-r1 train` could start from"
         report.problems.append(warning("checkpoint.save_contents", text, "add hf_model"))

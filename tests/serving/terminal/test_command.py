@@ -92,6 +92,14 @@ def test_a_server_that_is_away_is_an_error_with_its_address(capsys):
     assert "no chat answers at http://127.0.0.1:9 (connection refused)" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(("status", "kind"), [(200, "text/html"), (404, "text/plain")])
+def test_a_server_that_is_no_chat_is_an_error_with_its_address_and_flag(capsys, status, kind):
+    with OpenAIServer(lambda body: web.Response(text="<p>x</p>", status=status, content_type=kind)) as server:
+        assert main(["--url", server.url, "--ask", QUESTION]) == 1
+    said = capsys.readouterr().out
+    assert server.url in said and "correct --url" in said
+
+
 def odd(answer: bytes, status: int = 200) -> OpenAIServer:
     """Answers every question with these bytes."""
     return OpenAIServer(
