@@ -67,6 +67,14 @@ def test_stopping_early_misses_the_answer_of_a_bridge():
         assert protocol.parse(trace[-1].text).text == question.lookups[0].value
 
 
+def test_an_unknown_strategy_and_a_conclusion_from_nothing_are_refused():
+    protocol = world.demo_protocol("rag_r1_sq")
+    with pytest.raises(ValueError, match="sequentail"):
+        traces.write_trace(QUESTIONS[0], "sequentail", SMALL, protocol, SEARCH, random.Random(0))
+    with pytest.raises(ValueError):
+        traces.conclude(QUESTIONS[0], [], random.Random(0), traces.value_text)
+
+
 def test_a_trace_stands_for_the_four_kinds_of_samples():
     contexts, targets = ("question", "question + information"), ("answer", "search")
     names = {kind for *_, trace in cases() for kind in traces.sample_kinds(trace)}
