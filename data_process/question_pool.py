@@ -23,11 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from data_process.mixture import MixEntry
-from rag_r1.data.files.duplicates import (
-    Outcome,
-    golds_key,
-    question_key,
-)
+from rag_r1.data.files.duplicates import Outcome, golds_key, question_key
 from rag_r1.data.files.questions import Question
 
 #: Marks of rows that are not written. Their text stands in reports.

@@ -8,8 +8,8 @@ step has as many updates as with one row for each trajectory.
 veRL 0.9.1 calls four of its own methods that are overridden here, in this order. `_balance_batch` calls
 `_get_required_batch_multiple`, pads the batch to a multiple of that number, and sorts it. Before it we form
 the mini-batches; the number is the sum of their sizes with padding, so veRL adds exactly the padding that
-they need; after it we put the rows into the order of the ranks. `_update_actor` and `_update_critic` then see a
-configuration in which a mini-batch has its rows with padding. They share the `_BatchLayout` of the step.
+they need; after it we put the rows into the order of the ranks. `_update_actor` and `_update_critic` then see
+a configuration in which a mini-batch has its rows with padding. They share the `_BatchLayout` of the step.
 
 They record advantages as well, as all our trainers do (recording_trainer.py).
 
@@ -86,8 +86,8 @@ class WholeSessionMixin(RecordingMixin):
         """The size of this batch with its padding. The batch has at most as many rows, so the multiple to
         which veRL pads it is this size itself."""
         layout = self._layout
-        layout.ranks = dp_size
-        layout.rows = padded_row_count(layout.mini_batches, dp_size * self._row_multiple())
+        multiple = dp_size * self._row_multiple()
+        layout.ranks, layout.rows = dp_size, padded_row_count(layout.mini_batches, multiple)
         return layout.rows * len(layout.mini_batches)
 
     def _row_multiple(self) -> int:

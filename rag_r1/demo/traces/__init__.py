@@ -9,37 +9,3 @@ the same contexts and targets from one sequence whose generated turns carry the 
 (`policy.encode_trace`), and `sample_kinds` says which samples a trace corresponds to. In the warm start only
 generated turns are targets, never passages.
 """
-
-from rag_r1.demo.traces.mixes import FULL, GOLD, MIXED, Mix, Strategy, draw_strategy
-from rag_r1.demo.traces.turns import (
-    FactFormat,
-    answer_turn,
-    conclude,
-    entity_value_text,
-    guess,
-    search_turn,
-    value_text,
-)
-from rag_r1.demo.traces.writer import Search, Segment, rounds_of, sample_kinds, write_drill, write_trace
-
-__all__ = [
-    "FULL",
-    "FactFormat",
-    "GOLD",
-    "MIXED",
-    "Mix",
-    "Search",
-    "Segment",
-    "Strategy",
-    "answer_turn",
-    "conclude",
-    "draw_strategy",
-    "entity_value_text",
-    "guess",
-    "rounds_of",
-    "sample_kinds",
-    "search_turn",
-    "value_text",
-    "write_drill",
-    "write_trace",
-]
