@@ -33,14 +33,14 @@ def main() -> None:
     parser.add_argument("--files", type=int, default=10_000)
     parser.add_argument("--rounds", type=int, default=3)
     args = parser.parse_args()
-    limited = parsers.workers.start
+    limited = (parsers.workers.start, parsers.workers.try_start)
     with tempfile.TemporaryDirectory() as folder:
         print(f"{args.files:,} files: {_write(Path(folder) / 'docs', args.files)}")
         seconds: dict[str, list[float]] = {"in this process": [], "in workers": []}
         processor: dict[str, list[float]] = {name: [] for name in seconds}
         for number in range(args.rounds + 1):
-            for name, start in (("in this process", _Here), ("in workers", limited)):
-                parsers.workers.start = start  # type: ignore[assignment, method-assign]
+            for name, start in (("in this process", (_Here, _Here)), ("in workers", limited)):
+                parsers.workers.start, parsers.workers.try_start = start  # type: ignore[assignment, method-assign]
                 started, spent = time.perf_counter(), _processor_s()
                 corpus = index_folder(Path(folder) / "docs", Path(folder) / f"{name}-{number}", False)
                 took = time.perf_counter() - started
@@ -62,13 +62,13 @@ def _processor_s() -> float:
 class _Here:
     """A job that is done when its result is wanted, in this process."""
 
-    def __init__(self, job: str, arguments: list, limits: object, wait: bool = True):
+    def __init__(self, job: str, arguments: list, limits: object):
         self._job, self._arguments = getattr(documents, job.partition(":")[2]), arguments
 
     def result(self) -> list:
         return self._job(*self._arguments)
 
-    def give_up(self) -> None:
+    def cancel(self) -> None:
         pass
 
 

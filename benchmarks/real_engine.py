@@ -61,7 +61,7 @@ class RealEngine:
 
     def __init__(self, llm: Any, protocol: Protocol, tokenizer: Any):
         self.llm, self.protocol, self.tokenizer = llm, protocol, tokenizer
-        self.codec = TokenizerCodec(tokenizer, remembered=0)  # otherwise all runs but the first would profit
+        self.codec = TokenizerCodec(tokenizer, cache_size=0)  # otherwise all runs but the first would profit
         self.runs = 0
 
     def jobs(self, questions: Sequence[Question], temperature: float, pauses: Sequence[Any]) -> list[Job]:

@@ -181,7 +181,7 @@ class Bench:
         """With the demo's tokenizer and prompt; searches use `queries`, each made unique."""
         tokenizer = AutoTokenizer.from_pretrained(policy_path(protocol_name))
         protocol = demo_protocol(protocol_name).with_special_tokens(control_tokens(tokenizer))
-        codec = TokenizerCodec(tokenizer, remembered=0)  # otherwise all schedules but the first would profit
+        codec = TokenizerCodec(tokenizer, cache_size=0)  # otherwise all schedules but the first would profit
         prompt = codec.encode(protocol.messages("Where was Mara Torval born?")[0]["content"])
         return cls(protocol, codec, prompt, rates, queries)
 

@@ -24,7 +24,7 @@ from typing import Any
 
 from rag_r1.data.difficulty_class import EASY, HARD, MEDIUM, difficulty_class
 from rag_r1.data.files.bad_rows import BadRows
-from rag_r1.data.files.duplicates import DUPLICATE, RepeatedRow, golds_key, question_key
+from rag_r1.data.files.duplicates import Outcome, RepeatedRow, golds_key, question_key
 from rag_r1.data.files.questions import Question
 from rag_r1.data.files.row_files import parse_json_line
 from rag_r1.io.errors import DataError
@@ -161,7 +161,7 @@ def select(
             if key in taken_elsewhere:
                 continue
             if same := first.get((key, golds_key(question))):
-                repeats.append(RepeatedRow(question, same, DUPLICATE))
+                repeats.append(RepeatedRow(question, same, Outcome.DUPLICATE))
                 continue
             first[key, golds_key(question)] = question
             pools[class_of(question) if class_of else ANY].append(question)

@@ -23,14 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from data_process.mixture import MixEntry
-from rag_r1.data.files.duplicates import (
-    DUPLICATE,
-    IN_TEST,
-    OTHER_ANSWERS,
-    OVERLAP_KEPT,
-    golds_key,
-    question_key,
-)
+from rag_r1.data.files.duplicates import Outcome, golds_key, question_key
 from rag_r1.data.files.questions import Question
 
 #: Marks of rows that are not written. Their text stands in reports.
@@ -121,13 +114,14 @@ class QuestionPool:
             "UPDATE rows SET outcome = ?, first = several.first FROM several "
             "WHERE rows.split = several.split AND rows.key = several.key AND rows.answers = several.answers "
             "AND rows.seq > several.first",
-            (DUPLICATE,),
+            (Outcome.DUPLICATE,),
         )
 
     def drop_overlap(self) -> None:
         """Mark the rows of train whose question a row of test has that is written."""
         self._base.execute(
-            f"UPDATE rows SET outcome = ?, first = tested.first FROM {_TESTED} AND {_LEFT}", (IN_TEST,)
+            f"UPDATE rows SET outcome = ?, first = tested.first FROM {_TESTED} AND {_LEFT}",
+            (Outcome.IN_TEST,),
         )
 
     def draw(self, entry: int) -> None:
@@ -186,12 +180,13 @@ class QuestionPool:
         """Every row whose question an earlier row, or one of test, has; that row; and what became of it."""
         marked = "SELECT seq, first, outcome FROM rows WHERE first IS NOT NULL"
         others = (
-            f"SELECT rows.seq, same.first, '{OTHER_ANSWERS}' FROM rows JOIN (SELECT split, key, MIN(seq) AS "
-            "first FROM rows WHERE outcome IS NULL GROUP BY split, key HAVING COUNT(*) > 1) AS same "
+            f"SELECT rows.seq, same.first, '{Outcome.OTHER_ANSWERS}' FROM rows "
+            "JOIN (SELECT split, key, MIN(seq) AS first FROM rows "
+            "WHERE outcome IS NULL GROUP BY split, key HAVING COUNT(*) > 1) AS same "
             "ON rows.split = same.split AND rows.key = same.key AND rows.seq > same.first "
             f"AND {_LEFT}"
         )
-        leaks = f"SELECT rows.seq, tested.first, '{OVERLAP_KEPT}' FROM rows, {_TESTED} AND {_LEFT}"
+        leaks = f"SELECT rows.seq, tested.first, '{Outcome.OVERLAP_KEPT}' FROM rows, {_TESTED} AND {_LEFT}"
         for seq, first, outcome in self._base.execute(
             f"{marked} UNION ALL {others} UNION ALL {leaks} ORDER BY 1"
         ):

@@ -21,7 +21,7 @@ from data_process.near_duplicates import near_duplicates
 from data_process.question_pool import NOT_DRAWN, PooledQuestion, QuestionPool
 from data_process.sources.multi_question import join
 from rag_r1.data.files.bad_rows import BadRows
-from rag_r1.data.files.duplicates import DUPLICATE, IN_TEST, row_label
+from rag_r1.data.files.duplicates import Outcome, row_label
 from rag_r1.data.files.qa_parquet import hashed_id, make_row
 from rag_r1.data.files.questions import Question
 from rag_r1.data.rows import QuestionRow, RowWriter
@@ -129,8 +129,8 @@ def entry_counts(pool: QuestionPool, number: int, read: int, bad: BadRows, writt
         "questions_per_row": entry.join,
         "read": read,
         "malformed": bad.count,
-        "duplicates": outcomes.get(DUPLICATE, 0),
-        "overlap_with_test": outcomes.get(IN_TEST, 0),
+        "duplicates": outcomes.get(Outcome.DUPLICATE, 0),
+        "overlap_with_test": outcomes.get(Outcome.IN_TEST, 0),
         "not_drawn": outcomes.get(NOT_DRAWN, 0),
         "left_over": outcomes.get(None, 0) - written * entry.join,
         "written": written,

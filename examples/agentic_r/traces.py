@@ -20,7 +20,7 @@ from examples.agentic_r.world import WORDING, MisleadingWorld, draw_questions, f
 from examples.common.scripted_episodes import Script, play_rows
 from rag_r1.agent import Codec, TrainingRow
 from rag_r1.config.agent_setup import AgentSetup
-from rag_r1.demo.traces import answer_turn, conclude, entity_value_text, guess, search_turn
+from rag_r1.demo.traces.turns import answer_turn, conclude, entity_value_text, guess, search_turn
 from rag_r1.demo.world import Lookup, Question
 from rag_r1.protocols import Document
 from rag_r1.tools import search_tools

@@ -31,7 +31,7 @@ from examples.memory.world import KINDS, PageWorld, fresh_pages, reference_line
 from rag_r1.agent import Codec, TrainingRow
 from rag_r1.config.agent_setup import AgentSetup
 from rag_r1.demo.search import WorldSearch
-from rag_r1.demo.traces import conclude, entity_value_text, guess
+from rag_r1.demo.traces.turns import conclude, entity_value_text, guess
 from rag_r1.demo.world import Lookup, Question, make_questions
 from rag_r1.protocols import Protocol
 from rag_r1.tools import search_tools

@@ -15,7 +15,7 @@ from functools import cached_property, partial
 from typing import Any
 
 from rag_r1.agent.budget import Budget
-from rag_r1.agent.events import Event, SafeObserver
+from rag_r1.agent.events import Event, EventKind, SafeObserver
 from rag_r1.agent.failures import FailurePolicy
 from rag_r1.agent.interfaces import Codec, Tool
 from rag_r1.agent.memory import Memory
@@ -83,7 +83,7 @@ class EpisodeState:
         self.record.failed(kind, detail)
         self.emit("failure", kind=kind, detail=detail)
 
-    def emit(self, kind: str, /, **data: Any) -> None:
+    def emit(self, kind: EventKind, /, **data: Any) -> None:
         """Pass an event of this turn (see events.py) on to the observer, if there is one."""
         if self.observer:
             self.observer(Event(self.record.id, kind, max(len(self.record.turns) - 1, 0), data))

@@ -18,7 +18,7 @@ from rag_r1.agent import Budget, TokenizerCodec
 from rag_r1.config.agent_setup import AgentSetup, chat_template
 from rag_r1.demo import world
 from rag_r1.demo.search import WorldSearch
-from rag_r1.demo.traces import Segment, write_trace
+from rag_r1.demo.traces.writer import Segment, write_trace
 from rag_r1.protocols import Protocol, control_tokens
 from rag_r1.tools import search_tools
 

@@ -34,7 +34,8 @@ from typing import TYPE_CHECKING
 from rag_r1.demo.policy import encode_trace
 from rag_r1.demo.search import WorldSearch
 from rag_r1.demo.tokenizer import make_tokenizer
-from rag_r1.demo.traces import Segment, conclude, guess, value_text, write_drill
+from rag_r1.demo.traces.turns import conclude, guess, value_text
+from rag_r1.demo.traces.writer import Segment, write_drill
 from rag_r1.demo.world import (
     FIRST,
     KINDS,

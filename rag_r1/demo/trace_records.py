@@ -22,7 +22,8 @@ from tqdm import tqdm
 
 from rag_r1.agent import Trajectory, Turn
 from rag_r1.demo.search import WorldSearch
-from rag_r1.demo.traces import FULL, GOLD, MIXED, Search, Segment, draw_strategy, write_trace
+from rag_r1.demo.traces.mixes import FULL, GOLD, MIXED, draw_strategy
+from rag_r1.demo.traces.writer import Search, Segment, write_trace
 from rag_r1.demo.world import Question, demo_protocol, fresh_world, make_questions
 from rag_r1.io.atomic_files import write_json_lines
 from rag_r1.options.command_exit import command_main
@@ -45,7 +46,7 @@ class DemoTrace:
 
 
 def warm_traces(protocol: Protocol, mix: str, batches: int, seed: int) -> Iterator[list[DemoTrace]]:
-    """Batches of traces whose strategies are drawn from a mix (`traces.MIXED`, ...); the same arguments give
+    """Batches of traces whose strategies are drawn from a mix (`mixes.MIXED`, ...); the same arguments give
     the same traces."""
     rng = random.Random(f"warm-{seed}")
     shares = MIXES[mix][protocol.name]

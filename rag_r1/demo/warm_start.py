@@ -8,7 +8,7 @@ copying and the format. Two parts:
                 and with exercises in comparing years. The loss is on the policy's turns and, with a smaller
                 weight, on those tokens of prompt and passages that occurred before: the model has had no
                 pretraining that would have taught it to copy.
-    warm start  from the base, in one protocol: traces of mixed strategies, right and wrong (`traces.MIXED`),
+    warm start  from the base, in one protocol: traces of mixed strategies, right and wrong (`mixes.MIXED`),
                 with the loss only on the policy's turns, as in RAG-R1. `--gold` uses only right strategies:
                 the upper bound for supervised learning from known answers.
 
@@ -40,7 +40,8 @@ from rag_r1.demo.policy import PROTOCOLS, demo_tokenizer, encode_trace, load_pol
 from rag_r1.demo.search import WorldSearch
 from rag_r1.demo.simulate import run_rollouts, scores_by_kind
 from rag_r1.demo.trace_records import BATCH, warm_traces
-from rag_r1.demo.traces import FULL, Segment, draw_strategy, sample_kinds, write_drill, write_trace
+from rag_r1.demo.traces.mixes import FULL, draw_strategy
+from rag_r1.demo.traces.writer import Segment, sample_kinds, write_drill, write_trace
 from rag_r1.demo.world import KINDS, Question, demo_data, demo_protocol, fresh_world, make_questions
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, argument, read_arguments

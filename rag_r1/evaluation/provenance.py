@@ -10,7 +10,7 @@ from typing import Any
 
 from rag_r1.config.agent_setup import AgentSetup
 from rag_r1.evaluation.target import vllm_version
-from rag_r1.inference.checkpoints import step_of
+from rag_r1.inference.checkpoints import checkpoint_name
 from rag_r1.rollouts.arguments import RolloutArguments
 from rag_r1.rollouts.engine_factory import IDS
 from rag_r1.rollouts.provenance import Provenance, find_differences, make_provenance
@@ -62,7 +62,7 @@ def write_provenance(
         **parts,
     )
     before = Provenance.read(out)
-    step = step_of(folder) if folder.is_dir() else None
+    step = checkpoint_name(folder) if folder.is_dir() else None
     if step is not None:
         card = card.model_copy(update={"model": card.model.model_copy(update={"name": step})})
     if before is not None:

@@ -44,15 +44,15 @@ class Tag:
 
 @dataclass(frozen=True)
 class CallFormat:
-    """How calls are written in a block. `syntax`: see `parser.read_calls`; `most`: most calls in a turn;
-    `tool`: the one that a `single` or `list` block calls; `delete`: characters that are removed from a query;
-    `fold`: white space in a query becomes single spaces; `names`: (name, tool) for calls that name their tool
-    otherwise than it is registered."""
+    """How calls are written in a block. `syntax`: see `parser.read_calls`; `max_calls`: calls in a
+    turn, at most; `tool`: the one that a `single` or `list` block calls; `removed_characters`: those that are
+    left out of a query; `fold_white_space`: white space in a query becomes single spaces; `names`: (name,
+    tool) for calls that name their tool otherwise than it is registered."""
 
     syntax: str
-    most: int
-    delete: str = ""
-    fold: bool = False
+    max_calls: int
+    removed_characters: str = ""
+    fold_white_space: bool = False
     tool: str = SEARCH
     names: tuple[tuple[str, str], ...] = ()
 

@@ -2,7 +2,8 @@
 
 A file with `extends: NAME` (a shipped protocol, or the path of a YAML file, relative to its own folder) is
 that protocol with its own keys on top; mappings are merged key by key, and a key set to null counts as
-missing. So a second prompt for the same dialect takes no more than a name and the prompt.
+missing: `blocks: {plan: null}` takes a block away. So a second prompt for the same dialect takes no more than
+a name and the prompt.
 
 `tags:` gives the four blocks that every protocol has: think, search, information, answer. Further ones are
 declared under `blocks:`, by name:
@@ -26,27 +27,21 @@ from typing import Any
 from rag_r1.io.bounded_yaml import YamlError, read_yaml
 from rag_r1.protocols.actions import SEARCH
 from rag_r1.protocols.blocks import ACTING, POPPED, ROLES, SPANS, SYNTAXES, Block, CallFormat
+from rag_r1.protocols.key_reader import KeyReader, ProtocolError
 from rag_r1.protocols.protocol import ObservationFormat, Protocol
 
-_HERE = Path(__file__).parent
+_FOLDER = Path(__file__).parent
 #: Longest chain of files that extend one another; a longer one is taken for a cycle.
-_DEEPEST = 8
+_MAX_DEPTH = 8
+#: The place of the question in a user prompt.
+_QUESTION = "{question}"
 #: The blocks under `tags:`, and their roles.
-_ALWAYS = {"think": "think", "search": "call", "information": "observation", "answer": "answer"}
-
-
-class ProtocolError(ValueError):
-    """The protocol does not exist, or its file is not valid; the message names the key."""
+_REQUIRED_BLOCKS = {"think": "think", "search": "call", "information": "observation", "answer": "answer"}
 
 
 def protocol_names() -> list[str]:
     """The shipped protocols."""
-    return sorted(path.stem for path in _HERE.glob("*.yaml"))
-
-
-#: What a prompt must have, and the error if it has not.
-_QUESTION = "{question}"
-_NO_QUESTION = f"the prompt has no {_QUESTION}: the place where the question goes"
+    return sorted(path.stem for path in _FOLDER.glob("*.yaml"))
 
 
 def load_protocol(name_or_path: str, prompt: str | None = None) -> Protocol:
@@ -59,31 +54,33 @@ def load_protocol(name_or_path: str, prompt: str | None = None) -> Protocol:
     Raises ProtocolError, naming the file and the key.
     """
     path = _find(name_or_path, Path())
-    protocol = _shipped(path) if path.parent == _HERE else _from_file(path)
-    if prompt is None:
+    protocol = _shipped(path) if path.parent == _FOLDER else _from_file(path)
+    return protocol if prompt is None else _with_prompt(protocol, prompt, name_or_path)
+
+
+def load_with_prompt(name_or_path: str, prompt_file: str | Path | None) -> Protocol:
+    """As `load_protocol`, with the prompt in a text file, if there is one: the value of a flag --prompt, by
+    which errors name it."""
+    protocol = load_protocol(name_or_path)
+    if prompt_file is None:
         return protocol
+    source = f"--prompt {prompt_file}"
+    try:
+        prompt = Path(prompt_file).read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ProtocolError(f"{source}: not UTF-8 text ({error.reason})") from error
+    except OSError as error:
+        raise ProtocolError(f"{source} cannot be read: {error.strerror}") from error
+    return _with_prompt(protocol, prompt, source)
+
+
+def _with_prompt(protocol: Protocol, prompt: str, source: str) -> Protocol:
     if _QUESTION not in prompt:
-        raise ProtocolError(_NO_QUESTION)
+        raise ProtocolError(f"{source}: the prompt has no {_QUESTION}: the place where the question goes")
     opening = protocol.opening.strip()
     if opening and prompt.rstrip().endswith(opening):
         prompt = prompt.rstrip().removesuffix(opening).rstrip()
     return replace(protocol, user_prompt=prompt, system_prompt=None)
-
-
-def load_with_prompt(name_or_path: str, prompt_file: str | Path | None) -> Protocol:
-    """As `load_protocol`, with the prompt in a text file, if there is one: the value of a flag --prompt."""
-    protocol = load_protocol(name_or_path)
-    if prompt_file is None:
-        return protocol
-    try:
-        prompt = Path(prompt_file).read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise ProtocolError(f"--prompt {prompt_file}: not UTF-8 text ({error.reason})") from error
-    except OSError as error:
-        raise ProtocolError(f"--prompt {prompt_file} cannot be read: {error.strerror}") from error
-    if _QUESTION not in prompt:
-        raise ProtocolError(f"--prompt {prompt_file}: {_NO_QUESTION}")
-    return load_protocol(name_or_path, prompt)
 
 
 def _from_file(path: Path) -> Protocol:
@@ -103,7 +100,7 @@ def _find(name_or_path: str, folder: Path) -> Path:
             f"unknown protocol {name_or_path!r}: use one of {', '.join(protocol_names())}, "
             "or the path of your own .yaml file"
         )
-    return _HERE / f"{name_or_path}.yaml"
+    return _FOLDER / f"{name_or_path}.yaml"
 
 
 def _read(path: Path, depth: int = 1) -> dict[str, Any]:
@@ -117,9 +114,10 @@ def _read(path: Path, depth: int = 1) -> dict[str, Any]:
     parent = data.pop("extends", None)
     if parent is None:
         return data
-    if not isinstance(parent, str) or depth == _DEEPEST:
-        what = "and not form a cycle" if isinstance(parent, str) else f"not {parent!r}"
-        raise ProtocolError(f"{path}: extends must name a protocol, {what}")
+    if not isinstance(parent, str):
+        raise ProtocolError(f"{path}: extends must name a protocol, not {parent!r}")
+    if depth == _MAX_DEPTH:
+        raise ProtocolError(f"{path}: extends must name a protocol, and not form a cycle")
     return _merged(_read(_find(parent, path.parent), depth + 1), data)
 
 
@@ -132,28 +130,30 @@ def _merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
 
 
 def _from_dict(data: dict[str, Any], source: str) -> Protocol:
-    top = _KeyReader(data, source)
-    prompt = _KeyReader(top.take("prompt", dict), source, "prompt.")
-    tags = _KeyReader(top.take("tags", dict), source, "tags.")
-    observation = _KeyReader(top.take("observation", dict), source, "observation.")
-    form = CallFormat(
+    top = KeyReader(data, source)
+    prompt = KeyReader(top.take("prompt", dict), source, "prompt.")
+    tags = KeyReader(top.take("tags", dict), source, "tags.")
+    observation = KeyReader(top.take("observation", dict), source, "observation.")
+    call_format = CallFormat(
         syntax=top.take("query_syntax", str, one_of=SYNTAXES),
-        most=top.take("max_queries", int),
-        delete=top.take("query_delete", str, default=""),
-        fold=top.take("query_white_space", str, default="keep", one_of=("keep", "fold")) == "fold",
+        max_calls=top.take("max_queries", int),
+        removed_characters=top.take("query_delete", str, default=""),
+        fold_white_space=top.take("query_white_space", str, default="keep", one_of=("keep", "fold"))
+        == "fold",
         names=_names(top.take("tools", dict, default={}), source),
     )
     blocks = [
-        Block(*tags.take_tag(name), name, role, role in ACTING, form if role == "call" else None)
-        for name, role in _ALWAYS.items()
+        Block(*tags.take_tag(name), name, role, role in ACTING, call_format if role == "call" else None)
+        for name, role in _REQUIRED_BLOCKS.items()
     ]
     for name, keys in top.take("blocks", dict, default={}).items():
-        blocks.append(_block(str(name), keys, source, form))
+        if keys is not None:  # the block of a protocol that is extended, taken away
+            blocks.append(_block(str(name), keys, source, call_format))
     protocol = Protocol(
         name=top.take("name", str),
         source=top.take("source", str, default=""),
         system_prompt=prompt.take("system", str, default="") or None,
-        user_prompt=prompt.take("user", str, contains=("{question}",)),
+        user_prompt=prompt.take("user", str, contains=(_QUESTION,)),
         prompt_form=prompt.take("form", str, default="chat", one_of=("chat", "text")),
         opening=prompt.take("opening", str, default=""),
         blocks=tuple(blocks),
@@ -179,18 +179,19 @@ def _from_dict(data: dict[str, Any], source: str) -> Protocol:
 
 def _names(data: dict, source: str) -> tuple[tuple[str, str], ...]:
     """`tools:`, the names that calls use for registered tools."""
+    data = {name: tool for name, tool in data.items() if tool is not None}
     if not all(isinstance(text, str) and text.strip() for pair in data.items() for text in pair):
         raise ProtocolError(f"{source}: tools must be {{name in a call: registered tool}}, not {data!r}")
     return tuple(data.items())
 
 
-def _block(name: str, data: Any, source: str, form: CallFormat) -> Block:
+def _block(name: str, data: Any, source: str, call_format: CallFormat) -> Block:
     """A custom block. How many calls it can hold and how a query is cleaned are as in the search block."""
     if not isinstance(data, dict):
         raise ProtocolError(f"{source}: blocks.{name} must be {{tags, role, ...}}, not {data!r}")
-    if name in _ALWAYS:
+    if name in _REQUIRED_BLOCKS:
         raise ProtocolError(f"{source}: blocks.{name}: the name is already used under `tags`; choose another")
-    keys = _KeyReader(data, source, f"blocks.{name}.")
+    keys = KeyReader(data, source, f"blocks.{name}.")
     pair = keys.take_tag("tags")
     role = keys.take("role", str, one_of=tuple(role for role in ROLES if role != "observation"))
     stop = keys.take("stop", bool, default=role in ACTING)
@@ -199,11 +200,12 @@ def _block(name: str, data: Any, source: str, form: CallFormat) -> Block:
     call = None
     if role == "call":
         syntax = keys.take("syntax", str, default="single", one_of=SYNTAXES)
-        most = 1 if syntax == "single" else form.most
-        call = replace(form, syntax=syntax, most=most, tool=keys.take("tool", str, default=SEARCH))
+        max_calls = 1 if syntax == "single" else call_format.max_calls
+        tool = keys.take("tool", str, default=SEARCH)
+        call = replace(call_format, syntax=syntax, max_calls=max_calls, tool=tool)
     pops, span = POPPED, SPANS[0]
     if role == "backtrack":
-        pops = keys.take_some("pops", POPPED)
+        pops = keys.take_subset("pops", POPPED)
     if role == "summary":
         span = keys.take("span", str, default=span, one_of=SPANS)
     keys.finish()
@@ -211,24 +213,50 @@ def _block(name: str, data: Any, source: str, form: CallFormat) -> Block:
 
 
 def _check(protocol: Protocol, source: str) -> None:
-    """Check what involves several keys. Raises ProtocolError."""
+    """Check everything that involves several keys. Raises ProtocolError."""
+    _check_tags(protocol, source)
+    _check_template(protocol, source)
+    _check_max_queries(protocol, source)
+    _check_opening(protocol, source)
+    if protocol.turns == "chat":
+        _check_chat(protocol, source)
+    else:
+        _check_nothing_found(protocol, source)
+
+
+def _check_tags(protocol: Protocol, source: str) -> None:
+    """The parser knows a block by its tags alone."""
     strings = [string for block in protocol.blocks for string in (block.open, block.close)]
     for string in strings:
         if strings.count(string) > 1:
             raise ProtocolError(f"{source}: tags: {string!r} is used for two tags")
+
+
+def _check_template(protocol: Protocol, source: str) -> None:
+    """The policy must see where the documents begin and end."""
     information = protocol.tags.information
     opening, _, closing = protocol.format.template.partition("{body}")
     if information.open not in opening or information.close not in closing:
         raise ProtocolError(f"{source}: observation.template must put {{body}} between the tags.information")
-    if protocol.turns == "chat":
-        _check_chat(protocol, source)
-    nothing = protocol.format.nothing_found if protocol.turns == "text" else None
-    if nothing is not None and not 0 <= nothing.find(information.open) < nothing.find(information.close):
+
+
+def _check_nothing_found(protocol: Protocol, source: str) -> None:
+    """It replaces a whole observation. (With chat turns it is the text of a message, which has no tags.)"""
+    text, information = protocol.format.nothing_found, protocol.tags.information
+    if text is not None and not 0 <= text.find(information.open) < text.find(information.close):
         raise ProtocolError(f"{source}: observation.nothing_found must contain both tags.information")
+
+
+def _check_max_queries(protocol: Protocol, source: str) -> None:
+    """The syntax `single` has no way to write a second query."""
     if protocol.max_queries < 1 or (protocol.queries.syntax == "single" and protocol.max_queries != 1):
         raise ProtocolError(
             f"{source}: max_queries is {protocol.max_queries}; `single` takes 1, `list` 1 or more"
         )
+
+
+def _check_opening(protocol: Protocol, source: str) -> None:
+    """An action in the opening would be the environment's, not the policy's."""
     if any(block.close in protocol.opening for block in protocol.acting):
         raise ProtocolError(
             f"{source}: prompt.opening must not contain an action: the policy has to write it"
@@ -247,47 +275,5 @@ def _check_chat(protocol: Protocol, source: str) -> None:
         if value != wanted:
             raise ProtocolError(f"{source}: {key} must be {wanted!r} with `turns: chat`, not {value!r}")
     if other := [b.name for b in protocol.blocks if b.call is not None and b.call.syntax != "json"]:
-        key = "query_syntax" if other[0] in _ALWAYS else f"blocks.{other[0]}.syntax"
+        key = "query_syntax" if other[0] in _REQUIRED_BLOCKS else f"blocks.{other[0]}.syntax"
         raise ProtocolError(f"{source}: {key} must be json with `turns: chat`")
-
-
-class _KeyReader:
-    """Takes typed keys out of a mapping; raises ProtocolError for missing, wrong and unknown ones."""
-
-    def __init__(self, data: dict, source: str, prefix: str = ""):
-        self.data, self.source, self.prefix = dict(data), source, prefix
-
-    def take(
-        self, key: str, kind: type, default: Any = None, one_of: tuple = (), contains: tuple = ()
-    ) -> Any:
-        value = self.data.pop(key, None)
-        value = default if value is None else value
-        name = f"{self.source}: {self.prefix}{key}"
-        if value is None:
-            raise ProtocolError(f"{name} is missing")
-        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-            raise ProtocolError(f"{name} must be {kind.__name__}, not {value!r}")
-        if one_of and value not in one_of:
-            raise ProtocolError(f"{name} must be one of {', '.join(one_of)}, not {value!r}")
-        if contains and not any(part in value for part in contains):
-            raise ProtocolError(f"{name} must contain {' or '.join(contains)}")
-        return value
-
-    def take_tag(self, key: str) -> tuple[str, str]:
-        pair = self.take(key, list)
-        if len(pair) != 2 or not all(isinstance(part, str) and part.strip() for part in pair):
-            raise ProtocolError(f"{self.source}: {self.prefix}{key} must be [opening, closing], not {pair!r}")
-        return pair[0], pair[1]
-
-    def take_some(self, key: str, of: tuple[str, ...]) -> tuple[str, ...]:
-        """A list of some of the words in `of`; all of them if the key is missing."""
-        words = self.take(key, list, default=list(of))
-        if not words or not all(word in of for word in words):
-            raise ProtocolError(
-                f"{self.source}: {self.prefix}{key} must list some of {', '.join(of)}, not {words!r}"
-            )
-        return tuple(words)
-
-    def finish(self) -> None:
-        if self.data:
-            raise ProtocolError(f"{self.source}: unknown key {self.prefix}{next(iter(self.data))}")

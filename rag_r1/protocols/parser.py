@@ -70,7 +70,7 @@ def parse_turn(text: str, acting: Sequence[Block], answer_opening: str, several:
             calls += read_calls(more, form)
     except ValueError as error:
         return Invalid(str(error))
-    return calls_action(calls, block.call.most) if calls else Invalid("empty query")
+    return calls_action(calls, block.call.max_calls) if calls else Invalid("empty query")
 
 
 def call_start(text: str, acting: Sequence[Block]) -> int:
@@ -166,12 +166,12 @@ def split_queries(body: str, form: CallFormat) -> tuple[str, ...]:
     raw = _json_list(body) if form.syntax == "list" else [body]
     if raw is None:
         raw = _comma_list(body)
-    deleted = dict.fromkeys(map(ord, form.delete))
+    deleted = dict.fromkeys(map(ord, form.removed_characters))
     unique: dict[str, str] = {}
     for query in (well_formed(item).translate(deleted).strip() for item in raw):
         folded = " ".join(query.split())
         if query:
-            unique.setdefault(folded.casefold(), folded if form.fold else query)
+            unique.setdefault(folded.casefold(), folded if form.fold_white_space else query)
     return tuple(unique.values())
 
 

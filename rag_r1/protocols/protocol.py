@@ -103,7 +103,7 @@ class Protocol:
     @property
     def max_queries(self) -> int:
         """Most calls in one turn."""
-        return self.queries.most
+        return self.queries.max_calls
 
     @cached_property
     def acting(self) -> tuple[Block, ...]:

@@ -23,7 +23,7 @@ from typing import Any
 from rag_r1.agent import ReplayTurn
 from rag_r1.config.agent_setup import AgentSetup
 from rag_r1.data.files.bad_rows import BadRows
-from rag_r1.data.files.duplicates import RepeatedRow, fold_repeats
+from rag_r1.data.files.duplicates import RepeatedRow, drop_duplicates
 from rag_r1.data.files.qa_parquet import make_rows
 from rag_r1.data.files.questions import QuestionFile, read_file
 from rag_r1.data.rows import COLUMNS_READ, QuestionRow, read_rows, row_fault
@@ -106,8 +106,8 @@ def _of_file(path: Path, protocol: Protocol, result: QuestionSet) -> Iterable[tu
         return
     source: QuestionFile = read_file(path)
     result.bad += source.bad
-    questions, repeats = fold_repeats(source.questions)
-    result.repeats += [repeat for repeat in repeats if repeat.removed]
+    questions, repeats = drop_duplicates(source.questions)
+    result.repeats += [repeat for repeat in repeats if repeat.is_removed]
     name = path.name.partition(".")[0]
     for question, row in zip(questions, make_rows(questions, protocol, name, "train"), strict=True):
         yield f"{path}, row {question.row}", row

@@ -2,8 +2,9 @@
 
 A template is a program of whoever made the model. The sandbox of transformers limits what it can reach, but
 not its time or memory: loops in loops take for ever, `'x' * 10**10` takes gigabytes, and some of it is
-calculated as soon as the template is compiled. The environment here is the one of transformers, whose import
-would take a worker seconds; a test compares the two.
+calculated as soon as the template is compiled. The environment here is the one that transformers makes
+(`_compile_jinja_template` in utils/chat_template_utils.py), whose import would take a worker seconds; a test
+in tests/sandbox/test_chat_template.py compares the two.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from typing import Any
 
 
 def render(template: str, values: dict[str, Any]) -> str:
-    """A job: the text of a chat. `values`: what the template can name, such as `messages`. Raises what
-    Jinja2 and the template raise."""
+    """A sandbox job: renders a chat. `values`: what the template can name, such as `messages`. Raises
+    jinja2.TemplateError, and whatever an expression of the template raises."""
     return _compiled(template).render(**values)
 
 
@@ -26,43 +27,55 @@ def _compiled(template: str) -> Any:
 
 
 def environment() -> Any:
-    """What a template is compiled in, as by transformers' `apply_chat_template`."""
-    import jinja2
-    from jinja2.ext import Extension, loopcontrols
+    """A Jinja2 environment with the extensions, filters and globals that transformers gives to templates."""
+    from jinja2.ext import loopcontrols
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-    class Generation(Extension):
-        """`{% generation %}` marks what is trained; the text is the same with it and without."""
+    env = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[_generation_extension(), loopcontrols]
+    )
+    env.filters["tojson"] = _tojson
+    env.globals.update(raise_exception=_raise_exception, strftime_now=_strftime_now)
+    return env
 
+
+def _generation_extension() -> type:
+    """`{% generation %}` marks what is trained; the text is the same with it and without."""
+    from jinja2 import nodes
+    from jinja2.ext import Extension
+
+    class Generation(Extension):
         tags = {"generation"}
 
         def parse(self, parser: Any) -> Any:
             line = next(parser.stream).lineno
             body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-            return jinja2.nodes.CallBlock(self.call_method("_same"), [], [], body).set_lineno(line)
+            return nodes.CallBlock(self.call_method("_body"), [], [], body).set_lineno(line)
 
-        def _same(self, caller: Any) -> str:
+        def _body(self, caller: Any) -> str:
             return caller()
 
-    def raise_exception(message: str) -> None:
-        raise jinja2.exceptions.TemplateError(message)
+    return Generation
 
-    def tojson(
-        value: Any,
-        ensure_ascii: bool = False,
-        indent: int | None = None,
-        separators: tuple[str, str] | None = None,
-        sort_keys: bool = False,
-    ) -> str:
-        """Unlike Jinja2's own, it leaves `<` and `&` as they are."""
-        return json.dumps(
-            value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
-        )
 
-    made = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols]
+def _tojson(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """Unlike Jinja2's own filter, it leaves `<` and `&` as they are."""
+    return json.dumps(
+        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
     )
-    made.filters["tojson"] = tojson
-    made.globals["raise_exception"] = raise_exception
-    made.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
-    return made
+
+
+def _raise_exception(message: str) -> None:
+    import jinja2
+
+    raise jinja2.TemplateError(message)
+
+
+def _strftime_now(form: str) -> str:
+    return datetime.now().strftime(form)

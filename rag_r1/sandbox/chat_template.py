@@ -23,9 +23,9 @@ from rag_r1.sandbox.worker_pool import JobError, JobLimits, LimitError, WorkerPo
 Messages = Sequence[Mapping[str, Any]]
 
 #: Of one chat; an honest template takes milliseconds for a megabyte of messages.
-LIMITS = JobLimits(cpu_s=5.0, memory=1 << 30, answer=64 << 20)
+LIMITS = JobLimits(cpu_s=5.0, memory_bytes=1 << 30, answer_bytes=64 << 20)
 #: Of loading a tokenizer and encoding a line; one of 300,000 tokens takes half a second.
-_TRIAL = JobLimits(cpu_s=20.0, memory=4 << 30)
+_TRIAL = JobLimits(cpu_s=20.0, memory_bytes=4 << 30)
 _MAX_FILE_BYTES = 256 << 20
 #: What a tokenizer is loaded from, besides `tokenizer.json`.
 _FILES = (

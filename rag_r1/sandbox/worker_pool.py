@@ -1,12 +1,13 @@
 """A pool of sandbox workers that run jobs on hostile data within limits.
 
-    workers = Workers()
-    workers.call("rag_r1.sandbox.documents:read", [path], Limits(cpu_s=10, memory=1 << 30))
+    pool = WorkerPool()
+    pool.call("rag_r1.sandbox.documents:read", [path, ".pdf"], JobLimits(cpu_s=10))
 
-`call` blocks and may be made from any thread; coroutines make it in a thread. A worker is started by the
-first call that finds none idle, in about 30 ms, and used again afterwards. It has neither the environment of
-this process, in which there may be keys, nor its standard output. Linux ends it when this process ends,
-however that happens. A process that forks has no workers at first.
+A job is a function of a module; its arguments and its result are JSON, and travel through the pipes of a
+worker process (worker.py). `call` blocks and may be made from any thread; coroutines make it in a thread. A
+worker is started by the first call that finds none idle, in about 30 ms, and used again afterwards. It has
+neither the environment of this process, in which there may be keys, nor its standard output. Linux ends it
+when this process ends, however that happens. The child of a fork has no workers at first.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,19 +37,19 @@ _WAIT_S = 30.0
 
 @dataclass(frozen=True)
 class JobLimits:
-    """Of one job: seconds of processor time, bytes of addresses, and bytes of its answer."""
+    """Limits of one job: seconds of processor time, bytes of address space, and bytes of its answer."""
 
     cpu_s: float
-    memory: int = 1 << 30
-    answer: int = 128 << 20
+    memory_bytes: int = 1 << 30
+    answer_bytes: int = 128 << 20
 
     def message(self) -> dict[str, Any]:
-        """As the worker reads them."""
-        return {"cpu_s": self.cpu_s, "memory": self.memory}
+        """The limits that the worker itself sets, by the names that it reads."""
+        return {"cpu_s": self.cpu_s, "memory": self.memory_bytes}
 
 
 class LimitError(Exception):
-    """A job was ended by a limit, or has ended its worker; the message says which, beginning with `it`."""
+    """A job was ended by a limit, or has ended its worker; the message says why, beginning with `it`."""
 
 
 class JobError(Exception):
@@ -60,91 +62,101 @@ class JobError(Exception):
 
 
 class WorkerPool:
-    """At most `most` processes; a call beyond them waits."""
+    """At most `max_workers` processes (as many as there are cores, up to 4); a call beyond them waits."""
 
-    def __init__(self, most: int | None = None):
-        self._most = most or max(1, min(4, os.cpu_count() or 1))
+    def __init__(self, max_workers: int | None = None):
+        self._max_workers = max_workers or max(1, min(4, os.cpu_count() or 1))
         self._reset()
         _pools.add(self)
 
     def _reset(self) -> None:
-        self._seats = threading.BoundedSemaphore(self._most)
+        self._slots = threading.BoundedSemaphore(self._max_workers)
         self._idle: list[_Worker] = []
 
     def call(self, job: str, arguments: Sequence[Any], limits: JobLimits) -> Any:
-        """What the job, `module:function`, returns. Raises LimitError and JobError, and OSError if no process
-        can be started."""
-        started = self.start(job, arguments, limits)
-        assert started is not None
-        return started.result()
+        """The result of the job, `module:function`. Raises LimitError and JobError; OSError if no process can
+        be started, and RuntimeError for that while the interpreter shuts down."""
+        return self.start(job, arguments, limits).result()
 
-    def start(
-        self, job: str, arguments: Sequence[Any], limits: JobLimits, wait: bool = True
-    ) -> JobHandle | None:
-        """Begin a job; its `result()` or `give_up()` must follow. Without `wait` None, if all workers are
-        busy: who has begun a job must not wait for another one. Raises OSError if no process can be
-        started."""
-        if not self._seats.acquire(blocking=wait):
-            return None
-        try:
-            worker = self._worker()
-            try:
-                worker.send({"job": job, "arguments": arguments, **limits.message()})
-            except BrokenPipeError:  # `result` says why it has ended
-                pass
-        except BaseException:
-            self._seats.release()
-            raise
-        return JobHandle(self, self._seats, worker, limits)
+    def start(self, job: str, arguments: Sequence[Any], limits: JobLimits) -> JobHandle:
+        """Begin a job as soon as a worker is free. Its `result()` or `cancel()` must follow; before that, the
+        thread begins further jobs by `try_start`: here it could wait for its own worker. Raises OSError and
+        RuntimeError as `call`."""
+        self._slots.acquire()
+        return self._begin(job, arguments, limits)
+
+    def try_start(self, job: str, arguments: Sequence[Any], limits: JobLimits) -> JobHandle | None:
+        """As `start`, but None if all workers are busy."""
+        return self._begin(job, arguments, limits) if self._slots.acquire(blocking=False) else None
 
     def close(self) -> None:
         """End the idle workers; a later call starts another one."""
-        while self._idle:
-            self._idle.pop().end()
-
-    def _back(self, seats: threading.BoundedSemaphore, worker: _Worker, usable: bool) -> None:
-        if usable:
-            self._idle.append(worker)
-        else:
+        while (worker := self._pop_idle()) is not None:
             worker.end()
-        seats.release()
 
-    def _worker(self) -> _Worker:
-        while self._idle:
-            worker = self._idle.pop()
+    def _begin(self, job: str, arguments: Sequence[Any], limits: JobLimits) -> JobHandle:
+        """Send a job to a worker; the caller has acquired a slot."""
+        slots, worker = self._slots, None
+        try:
+            worker = self._take_worker()
+            with suppress(BrokenPipeError):  # `result` says why the worker has ended
+                worker.send({"job": job, "arguments": arguments, **limits.message()})
+        except BaseException:  # also Ctrl-C: half a message may be in the pipe
+            if worker is not None:
+                worker.end()
+            slots.release()
+            raise
+        return JobHandle(self, slots, worker, limits)
+
+    def _take_worker(self) -> _Worker:
+        while (worker := self._pop_idle()) is not None:
             if worker.is_alive():
                 return worker
             worker.end()
         # Linux ends a worker with the thread that has started it: that thread must live as long as we do.
         return _starter.submit(_Worker).result()
 
+    def _pop_idle(self) -> _Worker | None:
+        """In one step: another thread may take the last one."""
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return None
+
+    def _release(self, slots: threading.BoundedSemaphore, worker: _Worker, reusable: bool) -> None:
+        if reusable:
+            self._idle.append(worker)
+        else:
+            worker.end()
+        slots.release()
+
 
 class JobHandle:
-    """A job that was begun."""
+    """A job that was begun. Either `result` or `cancel` is called, once: both give up the worker."""
 
     def __init__(
-        self, pool: WorkerPool, seats: threading.BoundedSemaphore, worker: _Worker, limits: JobLimits
+        self, pool: WorkerPool, slots: threading.BoundedSemaphore, worker: _Worker, limits: JobLimits
     ) -> None:
-        self._pool, self._seats, self._worker, self._limits = pool, seats, worker, limits
+        self._pool, self._slots, self._worker, self._limits = pool, slots, worker, limits
 
     def result(self) -> Any:
         """Wait for it. Raises LimitError and JobError."""
-        usable = False
+        reusable = False
         try:
-            answer, last = self._worker.answer(self._limits)
-            usable = not last
+            answer, exits = self._worker.answer(self._limits)
+            reusable = not exits
         finally:  # whatever happens: an answer that was not read would be taken for the next job's
-            self._pool._back(self._seats, self._worker, usable)
+            self._pool._release(self._slots, self._worker, reusable)
         if "error" not in answer:
             return answer["value"]
         kind, message = answer["error"]
         if kind == "MemoryError":
-            raise LimitError(f"it needs more than {self._limits.memory >> 20:,} MiB of memory")
+            raise LimitError(f"it needs more than {self._limits.memory_bytes >> 20:,} MiB of memory")
         raise JobError(kind, message)
 
-    def give_up(self) -> None:
+    def cancel(self) -> None:
         """End it with its worker."""
-        self._pool._back(self._seats, self._worker, False)
+        self._pool._release(self._slots, self._worker, reusable=False)
 
 
 class _Worker:
@@ -158,7 +170,11 @@ class _Worker:
             env=kept,
             bufsize=0,
         )
-        self.send([os.path.abspath(entry) for entry in sys.path])
+        try:
+            self.send([os.path.abspath(entry) for entry in sys.path])
+        except BaseException:
+            self.end()
+            raise
 
     def is_alive(self) -> bool:
         return self._process.poll() is None
@@ -171,16 +187,17 @@ class _Worker:
             stream.close()
 
     def answer(self, limits: JobLimits) -> tuple[dict[str, Any], bool]:
-        """The answer to a request that was sent, and whether this worker ends now. Raises LimitError."""
-        until = time.monotonic() + 4 * limits.cpu_s + _WAIT_S
+        """The answer to a request that was sent, and whether this worker exits now. Raises LimitError."""
+        # Processor time is limited by the kernel; on a busy machine it takes several times as long.
+        deadline = time.monotonic() + 4 * limits.cpu_s + _WAIT_S
         try:
-            size = int.from_bytes(self._received(8, until), "big")
-            if size > limits.answer:
-                raise LimitError(f"it gives more than {limits.answer >> 20:,} MiB")
-            answer, last = json.loads(self._received(size, until))
+            size = int.from_bytes(self._read(8, deadline), "big")
+            if size > limits.answer_bytes:
+                raise LimitError(f"it gives more than {limits.answer_bytes >> 20:,} MiB")
+            answer, exits = json.loads(self._read(size, deadline))
         except EOFError:
-            raise LimitError(self._end_told(limits)) from None
-        return answer, last
+            raise LimitError(self._exit_reason(limits)) from None
+        return answer, exits
 
     def send(self, message: Any) -> None:
         data = json.dumps(message).encode()
@@ -189,42 +206,50 @@ class _Worker:
         while view:
             view = view[self._process.stdin.write(view) or 0 :]
 
-    def _received(self, size: int, until: float) -> bytes:
-        """Raises EOFError, and LimitError when the time is over."""
+    def _read(self, size: int, deadline: float) -> bytes:
+        """Raises EOFError, and LimitError after the deadline."""
         assert self._process.stdout is not None
-        answers = self._process.stdout.fileno()
+        descriptor = self._process.stdout.fileno()
         poll = select.poll()  # select() knows no descriptor above 1,023
-        poll.register(answers, select.POLLIN)
+        poll.register(descriptor, select.POLLIN)
         data = bytearray()
         while len(data) < size:
-            if not poll.poll(max(0.0, until - time.monotonic()) * 1000):
+            if not poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
                 raise LimitError("it did not end in time")
-            chunk = os.read(answers, min(size - len(data), 1 << 20))
+            chunk = os.read(descriptor, min(size - len(data), 1 << 20))
             if not chunk:
                 raise EOFError
             data += chunk
         return bytes(data)
 
-    def _end_told(self, limits: JobLimits) -> str:
+    def _exit_reason(self, limits: JobLimits) -> str:
         """Why the process has ended by itself."""
         status = self._process.wait()
         if status in (-signal.SIGPROF, -signal.SIGXCPU):
             return f"it takes more than {limits.cpu_s:,.4g} s of processor time"
         if status == -signal.SIGKILL:
-            return "its reader was killed, perhaps by the system for want of memory"
+            return "its worker was killed, perhaps by the system for want of memory"
         if status == -signal.SIGABRT:  # what a library without Python's MemoryError does
-            return f"it needs more than {limits.memory >> 20:,} MiB of memory, or its reader has a fault"
-        return f"its reader crashed (status {status})"
+            return (
+                f"it needs more than {limits.memory_bytes >> 20:,} MiB of memory, or its worker has a fault"
+            )
+        return f"its worker crashed (status {status})"
 
 
 _pools: WeakSet[WorkerPool] = WeakSet()
-_starter = ThreadPoolExecutor(1, "limited-workers")
+
+
+def _new_starter() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(1, "sandbox-worker-starter")
+
+
+_starter = _new_starter()
 
 
 def _after_fork() -> None:
     """The parent's workers are not the child's, and its threads are not there."""
     global _starter
-    _starter = ThreadPoolExecutor(1, "limited-workers")
+    _starter = _new_starter()
     for pool in list(_pools):
         pool._reset()
 

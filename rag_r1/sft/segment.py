@@ -10,7 +10,7 @@ search and at the answer. Each turn is then a sample, of one of four kinds:
 
 What follows the question up to the turn is context, and the turn is the target. In the layout `whole` the
 trace stays one sample, of which every turn is a target: a causal model has the same contexts and targets
-then, with each token computed once (rag_r1/demo/traces.py).
+then, with each token computed once (rag_r1/demo/traces).
 
 The pieces come from the record. A target is a turn that the policy generated, up to the closing tag at
 which a generation stops. An observation is rendered from the documents that the record says were shown,

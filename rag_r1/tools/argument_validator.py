@@ -28,7 +28,7 @@ _PLAIN = frozenset(
     "allOf oneOf not title description default examples format deprecated readOnly writeOnly $schema "
     "$comment".split()
 )
-_LIMITS = JobLimits(cpu_s=1.0, memory=512 << 20, answer=1 << 20)
+_LIMITS = JobLimits(cpu_s=1.0, memory_bytes=512 << 20, answer_bytes=1 << 20)
 _workers = WorkerPool(2)
 
 

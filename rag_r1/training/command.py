@@ -37,6 +37,7 @@ _PATHS = (
     "rag_r1.protocol",
     "rag_r1.prompt",
     "actor_rollout_ref.model.path",
+    "actor_rollout_ref.model.tokenizer_path",
     "data.train_files",
     "data.val_files",
 )
@@ -171,13 +172,14 @@ def _override_fault(config: Any, override: str, message: str) -> tuple[str, str,
 
 
 def whole_paths(config: Any) -> list[str]:
-    """Overrides that replace relative paths of files and folders by absolute ones."""
+    """Overrides that replace relative paths of files and folders, and those with `~`, by absolute ones."""
     from omegaconf import ListConfig, OmegaConf
 
     def whole(key: str, name: str) -> str:
         # The name of a shipped protocol is not a path, even if there is a folder of that name.
         is_file = key != "rag_r1.protocol" or name.endswith((".yaml", ".yml"))
-        return str(Path(name).absolute()) if is_file and Path(name).exists() else name
+        path = Path(name).expanduser()
+        return str(path.absolute()) if is_file and path.exists() else name
 
     overrides = []
     for key in _PATHS:

@@ -13,7 +13,8 @@ pytest.importorskip("pypdf")
 
 def test_both_ways_read_the_same_files_to_the_same_corpus(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["limited_reading.py", "--files", "8", "--rounds", "1"])
-    monkeypatch.setattr(parsers.workers, "start", parsers.workers.start)  # put back afterwards
+    for name in ("start", "try_start"):  # put back afterwards
+        monkeypatch.setattr(parsers.workers, name, getattr(parsers.workers, name))
     limited_reading.main()
     output = capsys.readouterr().out
     assert (

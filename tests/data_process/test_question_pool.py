@@ -99,7 +99,7 @@ def test_repetitions_and_overlap_are_those_that_the_scripts_find(tmp_path_factor
         for split in expected:
             kept = [pooled.question for pooled in pool_.kept() if pooled.split == split.name]
             assert kept == split.questions
-        removed = sum(repeat.removed for split in expected for repeat in split.repeats)
+        removed = sum(repeat.is_removed for split in expected for repeat in split.repeats)
         outcomes = [outcome for _, _, outcome in pool_.repeats()]
         assert sum(outcome.startswith("removed") for outcome in outcomes) == removed
         assert outcomes.count("kept: same question, other answers") == sum(s.other_answers for s in expected)

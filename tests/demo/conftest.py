@@ -10,7 +10,7 @@ from transformers import AutoTokenizer
 
 from rag_r1.agent import TokenizerCodec
 from rag_r1.demo.policy import encode_trace, make_policy, prompt_ids, save_policy
-from rag_r1.demo.traces import Segment
+from rag_r1.demo.traces.writer import Segment
 from rag_r1.protocols import Protocol
 
 

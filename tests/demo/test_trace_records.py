@@ -8,7 +8,7 @@ from rag_r1.agent.records import read_records, trajectory_of
 from rag_r1.data.sft_rows import SftTokens
 from rag_r1.demo.policy import encode_trace, load_policy, policy_path
 from rag_r1.demo.trace_records import BATCH, record_of, warm_traces, write_records
-from rag_r1.demo.traces import sample_kinds
+from rag_r1.demo.traces.writer import sample_kinds
 from rag_r1.demo.world import demo_protocol
 from rag_r1.sft.segment import kinds_of, samples_of, trace_of
 

@@ -7,8 +7,9 @@ from functools import cache
 
 import pytest
 
-from rag_r1.demo import traces, world
+from rag_r1.demo import world
 from rag_r1.demo.search import WorldSearch
+from rag_r1.demo.traces import mixes, turns, writer
 from rag_r1.protocols import Answer, Search
 
 SMALL = world.make_world(0, "train", people=20, places=10, words=12)
@@ -21,7 +22,7 @@ STRATEGIES = ("guess", "early", "sequential", "parallel")
 @cache
 def cases():
     """(protocol, strategy, question, trace) of all questions."""
-    write = traces.write_trace
+    write = writer.write_trace
     return [
         (protocol, strategy, question, write(question, strategy, SMALL, protocol, SEARCH, random.Random(0)))
         for protocol in map(world.demo_protocol, PROTOCOLS)
@@ -67,9 +68,17 @@ def test_stopping_early_misses_the_answer_of_a_bridge():
         assert protocol.parse(trace[-1].text).text == question.lookups[0].value
 
 
+def test_an_unknown_strategy_and_a_conclusion_from_nothing_are_refused():
+    protocol = world.demo_protocol("rag_r1_sq")
+    with pytest.raises(ValueError, match="sequentail"):
+        writer.write_trace(QUESTIONS[0], "sequentail", SMALL, protocol, SEARCH, random.Random(0))
+    with pytest.raises(ValueError):
+        turns.conclude(QUESTIONS[0], [], random.Random(0), turns.value_text)
+
+
 def test_a_trace_stands_for_the_four_kinds_of_samples():
     contexts, targets = ("question", "question + information"), ("answer", "search")
-    names = {kind for *_, trace in cases() for kind in traces.sample_kinds(trace)}
+    names = {kind for *_, trace in cases() for kind in writer.sample_kinds(trace)}
     assert names == {f"{context} -> {target}" for context in contexts for target in targets}
 
 
@@ -77,13 +86,13 @@ def test_a_drill_states_both_years_and_answers_with_the_earlier_person():
     rng = random.Random(0)
     protocol = world.demo_protocol("rag_r1_sq")
     for _ in range(50):
-        question, (turn,) = traces.write_drill(SMALL, rng)
+        question, (turn,) = writer.write_drill(SMALL, rng)
         earlier = min(question.lookups, key=lambda lookup: int(lookup.value))
         assert all(f"{lookup.entity} {lookup.value}" in question.text for lookup in question.lookups)
         assert protocol.parse(turn.text).text == earlier.entity
 
 
-@pytest.mark.parametrize("mixes", [traces.GOLD, traces.MIXED])
+@pytest.mark.parametrize("mixes", [mixes.GOLD, mixes.MIXED])
 def test_shares_add_up_and_single_query_never_searches_in_parallel(mixes):
     for name in PROTOCOLS:
         assert set(mixes[name]) == set(world.KINDS)

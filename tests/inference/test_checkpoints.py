@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rag_r1.demo.policy import policy_path
-from rag_r1.inference.checkpoints import model_folder, step_of
+from rag_r1.inference.checkpoints import checkpoint_name, model_folder
 from rag_r1.runs.errors import RunError
 
 
@@ -33,7 +33,7 @@ def checkpoints(folder: Path, steps=(2, 10), last: int | None = 10, exported: bo
 def test_a_hugging_face_folder_is_taken_as_it_is(tmp_path):
     folder = hugging_face(tmp_path / "model")
     assert model_folder(folder, tmp_path / "into") == folder
-    assert step_of(folder) is None
+    assert checkpoint_name(folder) is None
 
 
 @pytest.mark.parametrize("inner", ["", "global_step_10", "global_step_10/actor"])
@@ -41,7 +41,7 @@ def test_a_checkpoint_with_an_exported_model_is_that_model(tmp_path, inner):
     run = checkpoints(tmp_path / "run")
     folder = model_folder(run / inner, tmp_path / "into")
     assert folder == run / "global_step_10" / "actor" / "huggingface"
-    assert step_of(folder) == "run/global_step_10"
+    assert checkpoint_name(folder) == "run/global_step_10"
 
 
 def test_an_earlier_checkpoint_can_be_named(tmp_path):

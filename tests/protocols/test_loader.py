@@ -102,20 +102,20 @@ def test_an_unknown_key_is_named(load, data, key):
 @pytest.mark.parametrize(
     ("key", "value", "message"),
     [
-        ("name", 3, "name must be str"),
-        ("max_queries", "3", "max_queries must be int"),
-        ("max_queries", True, "max_queries must be int"),
+        ("name", 3, "name must be a text"),
+        ("max_queries", "3", "max_queries must be a whole number"),
+        ("max_queries", True, "max_queries must be a whole number"),
         ("max_queries", 0, "max_queries is 0"),
         ("query_syntax", "commas", "query_syntax must be one of single, list, named, json, not 'commas'"),
         ("query_syntax", "single", "max_queries is 3"),
-        ("query_delete", 3, "query_delete must be str"),
+        ("query_delete", 3, "query_delete must be a text"),
         ("query_white_space", "drop", "query_white_space must be one of keep, fold, not 'drop'"),
         ("answer_opening", "second", "answer_opening must be one of first, last, not 'second'"),
-        ("prompt", "text", "prompt must be dict"),
+        ("prompt", "text", "prompt must be a mapping"),
         ("prompt.user", "no place for it", "prompt.user must contain {question}"),
         ("prompt.form", "xml", "prompt.form must be one of chat, text"),
         ("prompt.opening", "<answer> x </answer>", "prompt.opening must not contain an action"),
-        ("tags.search", "<search>", "tags.search must be list"),
+        ("tags.search", "<search>", "tags.search must be a list"),
         ("tags.search", ["<search>"], "tags.search must be .opening, closing."),
         ("tags.think", ["<think>", ""], "tags.think must be .opening, closing."),
         ("tags.think", ["<think>", " \n"], "tags.think must be .opening, closing."),
@@ -182,6 +182,16 @@ def test_a_file_that_extends_another_gives_only_what_differs(tmp_path, load, dat
 def test_what_cannot_be_extended_is_refused(load, extends, message):
     with pytest.raises(ProtocolError, match=message):
         load({"extends": extends})
+
+
+def test_a_block_and_a_tool_of_an_extended_protocol_are_taken_away_by_null(tmp_path, load, data):
+    plan = {"tags": ["<plan>", "</plan>"], "role": "plan"}
+    parent = load(data | {"blocks": {"plan": plan}, "tools": {"Wiki": "search", "Web": "search"}})
+    assert "plan" in [block.name for block in parent.blocks]
+    (tmp_path / "child.yaml").write_text("extends: mine.yaml\nblocks: {plan: null}\ntools: {Wiki: null}")
+    child = load_protocol(str(tmp_path / "child.yaml"))
+    assert "plan" not in [block.name for block in child.blocks]
+    assert child.queries.names == (("Web", "search"),)
 
 
 def test_an_empty_hint_means_none_and_a_missing_one_is_a_mistake(load, data):

@@ -146,6 +146,7 @@ def test_names_of_the_hub_are_known_by_their_form(name, is_name, tmp_path, monke
     assert is_hub_name(name) == is_name
     Path(name).mkdir(parents=True)
     assert not is_hub_name(name) and local_model(name) == Path(name)
+    assert local_model("~/models") == Path.home() / "models"
 
 
 def test_a_model_of_the_hub_comes_from_its_cache_and_a_missing_one_is_named(tmp_path, monkeypatch):

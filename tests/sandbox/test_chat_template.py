@@ -43,7 +43,7 @@ USES = (
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     """Less processor time, and nothing remembered from one test to the next."""
-    monkeypatch.setattr(chat_template, "LIMITS", JobLimits(cpu_s=1.0, answer=1 << 20))
+    monkeypatch.setattr(chat_template, "LIMITS", JobLimits(cpu_s=1.0, answer_bytes=1 << 20))
     monkeypatch.setattr(chat_template, "_ended", type(chat_template._ended)())
 
 
@@ -159,7 +159,7 @@ def changed(tmp_path: Path, **parts) -> Path:
 
 
 def test_a_tokenizer_that_makes_millions_of_tokens_of_a_line_is_not_loaded(tmp_path, monkeypatch):
-    monkeypatch.setattr(chat_template, "_TRIAL", JobLimits(cpu_s=2.0, memory=4 << 30))
+    monkeypatch.setattr(chat_template, "_TRIAL", JobLimits(cpu_s=2.0, memory_bytes=4 << 30))
     token = {"x": {"id": "x", "ids": [1] * 1000, "tokens": ["x"] * 1000}}
     one = [{"Sequence": {"id": "A", "type_id": 0}}]
     more = {

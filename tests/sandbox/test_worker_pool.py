@@ -15,7 +15,7 @@ from rag_r1.sandbox.worker_pool import JobError, JobLimits, LimitError, WorkerPo
 
 JOBS = "tests.sandbox.jobs_for_tests"
 LIMITS = JobLimits(cpu_s=5.0)
-SHORT = JobLimits(cpu_s=0.1, memory=1 << 30, answer=1 << 20)
+SHORT = JobLimits(cpu_s=0.1, memory_bytes=1 << 30, answer_bytes=1 << 20)
 
 
 @pytest.fixture(scope="module")
@@ -43,8 +43,8 @@ def test_a_worker_of_a_large_process_is_used_again_too(jobs):
     [
         pytest.param("spin", "it takes more than 0.1 s of processor time", marks=pytest.mark.slow),
         ("fill", "it needs more than 1,024 MiB of memory"),
-        ("abort", "it needs more than 1,024 MiB of memory, or its reader has a fault"),
-        ("crash", r"its reader crashed \(status -11\)"),
+        ("abort", "it needs more than 1,024 MiB of memory, or its worker has a fault"),
+        ("crash", r"its worker crashed \(status -11\)"),
         ("large", "it gives more than 1 MiB"),
     ],
 )
@@ -99,11 +99,21 @@ def test_calls_of_many_threads_share_the_workers(jobs):
     assert len({process for _, process in results}) <= 2
 
 
-def test_a_job_can_be_begun_and_given_up(jobs):
+def test_a_job_can_be_begun_and_cancelled(jobs):
     pool = WorkerPool(1)
     job = pool.start(f"{JOBS}:spin", [], LIMITS)
-    assert pool.start(f"{JOBS}:process", [], LIMITS, wait=False) is None, "the only worker is busy"
-    job.give_up()
+    assert pool.try_start(f"{JOBS}:process", [], LIMITS) is None, "the only worker is busy"
+    job.cancel()
+    assert pool.call(f"{JOBS}:add", [1, 2], LIMITS) == 3
+    pool.close()
+
+
+def test_a_worker_to_which_no_job_could_be_sent_is_ended_and_its_place_is_free(jobs):
+    pool = WorkerPool(1)
+    worker = pool.call(f"{JOBS}:process", [], LIMITS)
+    with pytest.raises(TypeError):
+        pool.call(f"{JOBS}:add", [object(), 2], LIMITS)
+    assert not Path(f"/proc/{worker}").exists()
     assert pool.call(f"{JOBS}:add", [1, 2], LIMITS) == 3
     pool.close()
 

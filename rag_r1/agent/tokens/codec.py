@@ -1,8 +1,8 @@
-"""A codec for Hugging Face tokenizers, with a cache of encoded texts.
+"""Encodes and decodes with a Hugging Face tokenizer.
 
-Encoding observations takes a large part of the CPU time that the agent core spends on a trajectory. tiktoken
-does it wherever it gives the same ids (bpe.py). The trajectories of one question send similar queries and see
-the same documents; so there is one codec for each process, and its trajectories share the cache.
+Encoded texts are cached: the trajectories of one question send similar queries and see the same documents, so
+one codec serves all trajectories of a process. tiktoken encodes and decodes for tokenizers for which it gives
+the same ids (bpe.py): encoding observations is a large part of the CPU time of an episode.
 """
 
 from __future__ import annotations
@@ -16,26 +16,27 @@ from rag_r1.agent.interfaces import UnknownTokenError
 from rag_r1.agent.tokens.bpe import FastBpe
 
 #: Texts in the cache: at a thousand tokens each about 16 MB of ids, and the texts themselves.
-CACHED_WORDS = 2048
+CACHED_TEXTS = 2048
 
 
 class TokenizerCodec:
-    """Text to ids and back. Any thread may encode.
+    """Text to ids and back. Any thread may encode. `cache_size`: texts whose ids are kept, at most.
 
     `vocabulary_size` is the number of ids that the model has. It may be more than the tokenizer's: Qwen's
     embedding is padded, a policy can sample from the padding, and such a token decodes to an empty text.
     None: not known; every id of 32 bits is accepted.
     """
 
-    def __init__(self, tokenizer: Any, remembered: int = CACHED_WORDS, vocabulary_size: int | None = None):
+    def __init__(self, tokenizer: Any, cache_size: int = CACHED_TEXTS, vocabulary_size: int | None = None):
         self.tokenizer = tokenizer
         self.vocabulary_size = 1 << 32 if vocabulary_size is None else vocabulary_size
         self._fast = FastBpe.of(tokenizer)
-        self._cached_ids = lru_cache(remembered)(self._encoded)
+        self._cached_ids = lru_cache(cache_size)(self._encode_uncached)
 
     @property
     def start(self) -> list[int]:
-        """The ids that the tokenizer puts before a bare text: a beginning-of-sequence token, or none."""
+        """The ids of an empty text. For a decoder model's tokenizer these are the ids that it puts before a
+        text: a beginning-of-sequence token, or none."""
         return list(self.tokenizer.encode(""))
 
     def encode(self, text: str) -> list[int]:
@@ -43,7 +44,7 @@ class TokenizerCodec:
         return self._cached_ids(text).tolist()
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Text of generated ids, without end-of-sequence tokens. Raises UnknownTokenError unless all ids are
+        """Text of generated ids; all special tokens are left out. Raises UnknownTokenError unless all ids are
         in the vocabulary."""
         if len(ids) and max(ids) >= self.vocabulary_size:
             raise UnknownTokenError(f"the id {max(ids)} is not in the vocabulary of {self.vocabulary_size}")
@@ -55,10 +56,10 @@ class TokenizerCodec:
             raise UnknownTokenError(f"the id {min(ids)} is not in any vocabulary") from error
 
     def clear_cache(self) -> None:
-        """Empty the cache."""
+        """Empty the cache, for a measurement: to make another codec can take a second."""
         self._cached_ids.cache_clear()
 
-    def _encoded(self, text: str) -> array[int]:
+    def _encode_uncached(self, text: str) -> array[int]:
         if self._fast:
             return array("l", self._fast.encode(text))
         return array("l", self.tokenizer.encode(text, add_special_tokens=False))

@@ -2,13 +2,14 @@
 
 Two questions are the same if they differ only in case, white space, punctuation at the end, and in how
 Unicode encodes the same characters (composed or not, full or half width, curly or straight quotes, kinds of
-dashes). All other signs count: C++, C# and C are three languages, 2+2 is not 2-2, and a vowel sign makes
-another word in Hindi, Thai or Arabic. Missing a duplicate costs little; wrongly merging two questions loses a
-row.
+dashes). Case is folded as Unicode defines it, which makes ß and ss the same. All other signs count: C++, C#
+and C are three languages, 2+2 is not 2-2, n! is not n, and a vowel sign makes another word in Hindi, Thai or
+Arabic. Missing a duplicate costs little; wrongly merging two questions loses a row.
 
 Of rows with the same question and the same answers the first is kept. Rows with the same question and
 different answers are all kept: PopQA asks for the occupations of several people with the same name, and each
-of its rows counts in the published figures. They are listed in the same file as the rows that are removed.
+of its rows counts in the published figures. They are listed in the same file as the rows that are removed
+(repeated_questions.jsonl), which gives the outcome of each.
 """
 
 from __future__ import annotations
@@ -16,14 +17,17 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Iterable
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import lru_cache
 from typing import Any
 
 from rag_r1.data.files.questions import Question
 
 #: Compatibility forms (Unicode's tags) that are another way to write the same text. Not among them: <super>,
-#: <sub> and <fraction> (10² is not 102), <circle>, <square> and <font> (ℝ is not R).
+#: <sub> and <fraction> (10² is not 102), <circle>, <square> and <font> (ℝ is not R), and the rare <small> and
+#: <vertical>.
 _SAME_TEXT = {"<compat>", "<wide>", "<narrow>", "<noBreak>", "<initial>", "<medial>", "<final>", "<isolated>"}
+#: Signs that are written in several ways -> one of these; invisible ones -> nothing.
 _ALIKE = str.maketrans(
     {
         **dict.fromkeys("“”„‟«»", '"'),
@@ -35,6 +39,7 @@ _ALIKE = str.maketrans(
         **dict.fromkeys("\u00ad\u200b\u2060\ufeff\u200e\u200f\u202a\u202b\u202c\u202d\u202e", ""),
     }
 )
+#: Punctuation that may be left out at the end.
 _FINAL = " ?.。؟।॥"
 
 
@@ -44,15 +49,22 @@ def question_key(question: str) -> str:
     text = unicodedata.normalize("NFC", unicodedata.normalize("NFC", text).casefold())
     text = " ".join(text.split())
     key = text.rstrip(_FINAL)
-    if key == text and text.endswith("!"):
+    if key == text and text.endswith("!") and not _is_factorial(text):
         key = text.rstrip("!").rstrip()
-        if key and (key[-1].isdigit() or key[-1] in ")]"):
-            key = text  # a factorial
     return key or text or question.strip() or question
+
+
+def _is_factorial(text: str) -> bool:
+    """Whether the exclamation marks at the end follow a number, a bracket, or a letter by itself that ends a
+    sentence."""
+    before, _, word = text.rstrip("! ").rpartition(" ")
+    is_letter = len(word) == 1 and word.isalpha() and before
+    return bool(word) and (word[-1].isdigit() or word[-1] in ")]" or bool(is_letter))
 
 
 @lru_cache(maxsize=4096)
 def _plain(character: str) -> str:
+    # NFKC for these forms only: of the others it changes the meaning.
     tag = unicodedata.decomposition(character).partition(" ")[0]
     return unicodedata.normalize("NFKC", character) if tag in _SAME_TEXT else character
 
@@ -62,33 +74,13 @@ def golds_key(question: Question) -> frozenset[str]:
     return frozenset(map(question_key, question.golds))
 
 
-@dataclass(frozen=True)
-class RepeatedRow:
-    """A row whose question is also in an earlier row or in the test set; `outcome`: whether it is kept."""
+class Outcome(StrEnum):
+    """What becomes of a row whose question is repeated; the text stands in repeated_questions.jsonl."""
 
-    row: Question
-    first: Question
-    outcome: str
-
-    @property
-    def removed(self) -> bool:
-        """Whether the row was left out."""
-        return self.outcome != OTHER_ANSWERS
-
-    def to_dict(self, split: str) -> dict[str, Any]:
-        """For repeated_questions.jsonl."""
-        return {
-            "split": split,
-            "outcome": self.outcome,
-            "row": row_label(self.row),
-            "first": {"split": "test" if self.outcome == IN_TEST else split, **row_label(self.first)},
-        }
-
-
-DUPLICATE = "removed: same question, same answers"
-IN_TEST = "removed: stands in the test set"
-OTHER_ANSWERS = "kept: same question, other answers"
-OVERLAP_KEPT = "not removed: stands in the test set"
+    DUPLICATE = "removed: same question, same answers"
+    IN_TEST = "removed: stands in the test set"
+    OTHER_ANSWERS = "kept: same question, other answers"
+    OVERLAP_KEPT = "not removed: stands in the test set"
 
 
 def row_label(question: Question) -> dict[str, Any]:
@@ -101,7 +93,31 @@ def row_label(question: Question) -> dict[str, Any]:
     }
 
 
-def fold_repeats(questions: Iterable[Question]) -> tuple[list[Question], list[RepeatedRow]]:
+@dataclass(frozen=True)
+class RepeatedRow:
+    """A row whose question is also in an earlier row of its split or in the test set, which is `first`."""
+
+    row: Question
+    first: Question
+    outcome: Outcome
+
+    @property
+    def is_removed(self) -> bool:
+        """Whether the row was left out."""
+        return self.outcome in (Outcome.DUPLICATE, Outcome.IN_TEST)
+
+    def to_dict(self, split: str) -> dict[str, Any]:
+        """For repeated_questions.jsonl."""
+        in_test = self.outcome in (Outcome.IN_TEST, Outcome.OVERLAP_KEPT)
+        return {
+            "split": split,
+            "outcome": self.outcome.value,
+            "row": row_label(self.row),
+            "first": {"split": "test" if in_test else split, **row_label(self.first)},
+        }
+
+
+def drop_duplicates(questions: Iterable[Question]) -> tuple[list[Question], list[RepeatedRow]]:
     """The questions that are kept, in order, and every row with the same question as an earlier one."""
     same: dict[tuple[str, frozenset[str]], Question] = {}
     first_of_key: dict[str, Question] = {}
@@ -109,10 +125,10 @@ def fold_repeats(questions: Iterable[Question]) -> tuple[list[Question], list[Re
     for question in questions:
         key = question_key(question.question)
         if first := same.get((key, golds_key(question))):
-            repeats.append(RepeatedRow(question, first, DUPLICATE))
+            repeats.append(RepeatedRow(question, first, Outcome.DUPLICATE))
             continue
         if key in first_of_key:
-            repeats.append(RepeatedRow(question, first_of_key[key], OTHER_ANSWERS))
+            repeats.append(RepeatedRow(question, first_of_key[key], Outcome.OTHER_ANSWERS))
         same[key, golds_key(question)] = question
         first_of_key.setdefault(key, question)
         kept.append(question)

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rag_r1.data.files.duplicates import IN_TEST, RepeatedRow, fold_repeats, golds_key, question_key
+from rag_r1.data.files.duplicates import Outcome, RepeatedRow, drop_duplicates, golds_key, question_key
 from rag_r1.data.files.questions import Question, QuestionFile
 from rag_r1.data.rows import QuestionRow, write_rows
 from rag_r1.io.atomic_files import write_json, write_json_lines
@@ -41,11 +41,11 @@ class Split:
     @property
     def counts(self) -> dict[str, int]:
         """Numbers that add up: read = malformed + duplicates + overlap + written."""
-        overlap = sum(repeat.outcome == IN_TEST for repeat in self.repeats)
+        overlap = sum(repeat.outcome == Outcome.IN_TEST for repeat in self.repeats)
         return {
             "read": self.source.n_read,
             "malformed": self.source.n_malformed,
-            "duplicates": sum(repeat.removed for repeat in self.repeats) - overlap,
+            "duplicates": sum(repeat.is_removed for repeat in self.repeats) - overlap,
             "overlap_with_test": overlap,
             "written": len(self.questions),
         }
@@ -53,7 +53,7 @@ class Split:
     @property
     def other_answers(self) -> int:
         """Rows that are kept although another one has the same question, because the answers differ."""
-        return sum(not repeat.removed for repeat in self.repeats)
+        return sum(not repeat.is_removed for repeat in self.repeats)
 
 
 def make_splits(train: QuestionFile | None, test: QuestionFile | None) -> list[Split]:
@@ -61,16 +61,16 @@ def make_splits(train: QuestionFile | None, test: QuestionFile | None) -> list[S
     splits: list[Split] = []
     in_test: dict[str, Question] = {}
     if test:
-        questions, repeats = fold_repeats(test.questions)
+        questions, repeats = drop_duplicates(test.questions)
         for question in questions:
             in_test.setdefault(question_key(question.question), question)
         splits.append(Split("test", test, questions, repeats))
     if train:
-        questions, repeats = fold_repeats(train.questions)
+        questions, repeats = drop_duplicates(train.questions)
         kept, overlap = [], []
         for question in questions:
             if first := in_test.get(question_key(question.question)):
-                overlap.append(RepeatedRow(question, first, IN_TEST))
+                overlap.append(RepeatedRow(question, first, Outcome.IN_TEST))
             else:
                 kept.append(question)
         if not kept:

@@ -21,7 +21,8 @@ from typing import Any
 from aiohttp import web
 
 from rag_r1.demo.loopback import LoopbackServer
-from rag_r1.demo.traces import answer_turn, conclude, entity_value_text, rounds_of, search_turn
+from rag_r1.demo.traces.turns import answer_turn, conclude, entity_value_text, search_turn
+from rag_r1.demo.traces.writer import rounds_of
 from rag_r1.demo.world import INDEPENDENT, Lookup, Question
 from rag_r1.rollouts.requests import seeded_fraction
 

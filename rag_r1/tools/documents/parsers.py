@@ -134,11 +134,12 @@ class _ReadBatch:
     def give_up(self) -> None:
         """End what was begun."""
         if self._started is not None:
-            self._started.give_up()
+            self._started.cancel()
 
     def _start(self, wait: bool) -> None:
         files = [[reading.named(), reading.ending] for reading in self._small]
-        self._started = workers.start("rag_r1.sandbox.documents:read_all", [files], self._limits, wait)
+        start = workers.start if wait else workers.try_start
+        self._started = start("rag_r1.sandbox.documents:read_all", [files], self._limits)
 
 
 class PendingDocument:

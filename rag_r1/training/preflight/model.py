@@ -1,7 +1,13 @@
-"""Checks the model: weights, tokenizer, tags and chat template."""
+"""Checks the model: its folder and config.json, its tokenizer and chat template, and what a protocol needs of
+both. The weights are not looked at: veRL loads them.
+
+`check_model` loads the tokenizer, with which the other checks are made. `path` and `tokenizer_path` are each
+a folder, in which `~` is the home folder, or a name on the Hub.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,69 +17,79 @@ from omegaconf import DictConfig, OmegaConf
 from rag_r1.agent import TokenizerCodec
 from rag_r1.config.agent_setup import for_tokenizer, tool_schemas
 from rag_r1.config.schema import RagR1Config
+from rag_r1.inference.checkpoints import is_hub_name
 from rag_r1.inference.tokenizer import why_not_loaded
 from rag_r1.io.bounded_json import read_json_file
 from rag_r1.io.errors import DataError
-from rag_r1.options.problems import Problem, error, is_unset, plain, problem_of_fault
+from rag_r1.options.problems import Problem, error, is_unset, plain, problem_of_fault, warning
 from rag_r1.protocols import ChatTemplateError, Protocol
 from rag_r1.sandbox.chat_template import refuse_endless_files, refuse_endless_template
-
-
-def check_model(
-    config: DictConfig, section: str = "actor_rollout_ref.model"
-) -> tuple[Any | None, list[Problem]]:
-    """The model of the block `section` exists and its tokenizer loads. Returns the tokenizer, or None with
-    the problem."""
-    key, node = f"{section}.path", OmegaConf.select(config, section)
-    if is_unset(config, key):
-        return None, []
-    path = Path(node.path).expanduser()
-    looks_local = node.path.startswith(("/", ".", "~")) or path.exists()
-    if looks_local and not (path / "config.json").is_file():
-        text = f"{node.path} is not a model folder (no config.json in it)"
-        return None, [error(key, text, "correct the path")]
-    from verl.utils.tokenizer import hf_tokenizer
-
-    source = node.get("tokenizer_path") or node.path
-    try:
-        folder = Path(source).expanduser()
-        refuse_endless_files(folder)
-        trusted = bool(node.get("trust_remote_code"))
-        tokenizer = hf_tokenizer(str(folder) if looks_local else source, trust_remote_code=trusted)
-    except Exception as fault:  # the Hub, the cache and the tokenizer's own code may raise anything
-        text = f"cannot load the tokenizer of {node.path}: {why_not_loaded(source, fault)}"
-        remedy = "give a folder that has a model and its tokenizer, or a name on the Hub"
-        return None, [error(key, text, remedy)]
-    if node.get("custom_chat_template"):
-        tokenizer.chat_template = node.custom_chat_template
-    if not tokenizer.chat_template:
-        text = f"the tokenizer of {node.path} has no chat template"
-        return None, [error(key, text, f"set {section}.custom_chat_template")]
-    try:
-        refuse_endless_template(tokenizer)
-    except DataError as fault:
-        return None, [error(key, str(fault), f"set {section}.custom_chat_template, or use another model")]
-    return tokenizer, []
-
-
-def model_settings(folder: Path) -> dict[str, Any]:
-    """The settings of a local model, those of its text part included; empty if they cannot be read."""
-    try:
-        settings = read_json_file(folder / "config.json")
-        return {**settings.get("text_config", {}), **settings}
-    except (OSError, ValueError, RecursionError, AttributeError, TypeError):
-        return {}
-
 
 #: Keys by which transformers and PEFT load weights in 4 or 8 bits.
 _QUANTISED = ("load_in_4bit", "load_in_8bit", "quantization_config", "bnb_4bit_quant_type", "qlora")
 
 
+def check_model(
+    config: DictConfig, section: str = "actor_rollout_ref.model"
+) -> tuple[Any | None, list[Problem]]:
+    """The model of the block `section` has a config.json, and a tokenizer that loads and has a chat template.
+    Returns the tokenizer, or None with the problem."""
+    if is_unset(config, f"{section}.path"):
+        return None, []
+    node = OmegaConf.select(config, section)
+    if (problem := _check_folder(f"{section}.path", node.path)) is not None:
+        return None, [problem]
+    tokenizer, problem = _load_tokenizer(section, node)
+    if problem is None:
+        problem = _check_template(section, node, tokenizer)
+    return (tokenizer, []) if problem is None else (None, [problem])
+
+
+def _check_folder(key: str, name: str) -> Problem | None:
+    path = Path(name).expanduser()
+    looks_local = name.startswith(("/", ".", "~")) or path.exists()
+    if looks_local and not (path / "config.json").is_file():
+        return error(key, f"{name} is not a model folder (no config.json in it)", "correct the path")
+    return None
+
+
+def _load_tokenizer(section: str, node: DictConfig) -> tuple[Any | None, Problem | None]:
+    """The tokenizer, with the chat template that the block sets; or None and the problem, under the key that
+    names the tokenizer."""
+    from verl.utils.tokenizer import hf_tokenizer
+
+    key = "tokenizer_path" if node.get("tokenizer_path") else "path"
+    name = os.path.expanduser(node[key])
+    try:
+        refuse_endless_files(name)
+        tokenizer = hf_tokenizer(name, trust_remote_code=bool(node.get("trust_remote_code")))
+    except Exception as fault:  # the Hub, the cache and the tokenizer's own code may raise anything
+        text = f"cannot load the tokenizer of {node[key]}: {why_not_loaded(name, fault)}"
+        remedy = "give a folder that has a model and its tokenizer, or a name on the Hub"
+        return None, error(f"{section}.{key}", text, remedy)
+    if node.get("custom_chat_template"):
+        tokenizer.chat_template = node.custom_chat_template
+    return tokenizer, None
+
+
+def _check_template(section: str, node: DictConfig, tokenizer: Any) -> Problem | None:
+    """There is a chat template, and rendering a short chat ends."""
+    key = f"{section}.path"
+    if not tokenizer.chat_template:
+        text = f"the tokenizer of {node.path} has no chat template"
+        return error(key, text, f"set {section}.custom_chat_template")
+    try:
+        refuse_endless_template(tokenizer)
+    except DataError as fault:
+        return error(key, str(fault), f"set {section}.custom_chat_template, or use another model")
+    return None
+
+
 def check_quantisation(config: DictConfig, section: str = "actor_rollout_ref.model") -> Iterator[Problem]:
-    """No key sets nf4 or 8-bit weights: veRL's engines would train a policy that vLLM cannot load."""
+    """No key sets weights of 4 or 8 bits: veRL's engines would train a policy that vLLM cannot load."""
     for key in (f"{node}.{name}" for node in (section, f"{section}.override_config") for name in _QUANTISED):
         if OmegaConf.select(config, key):
-            text = "veRL 0.9.1 trains no quantised weights (nf4): vLLM is sent weights of 16 bits"
+            text = "veRL 0.9.1 trains no weights of 4 or 8 bits (nf4, int8): vLLM is sent weights of 16 bits"
             yield error(key, text, f"remove it, and set {section}.lora_rank=8: adapters in 16 bits")
 
 
@@ -106,18 +122,32 @@ def check_turns(
     except Exception as fault:  # a tool's factory may raise anything
         yield problem_of_fault(fault)
         return
-    ends = _ends_of_sequence(Path(str(OmegaConf.select(config, key))).expanduser(), tokenizer)
-    if tokenizer.convert_tokens_to_ids(protocol.end_token) not in ends:
-        text = f"the chat template ends a turn with {protocol.end_token!r}, at which the engine does not stop"
-        remedy = "add its id to eos_token_id in the model's generation_config.json, or use the instruct model"
-        yield error(key, text, remedy)
+    model = str(OmegaConf.select(config, key))
+    model_ids = _model_stop_ids(model)
+    if tokenizer.convert_tokens_to_ids(protocol.end_token) in {tokenizer.eos_token_id, *(model_ids or ())}:
+        return
+    remedy = "add its id to eos_token_id in the model's generation_config.json, or use the instruct model"
+    end = f"the chat template ends a turn with {protocol.end_token!r}"
+    if model_ids is None:
+        text = f"{end}, and the Hub does not give generation_config.json, which says whether the engine stops"
+        yield warning(key, text, f"download the model; if it does not name the token, {remedy}")
+    else:
+        yield error(key, f"{end}, at which the engine does not stop", remedy)
 
 
-def _ends_of_sequence(model: Path, tokenizer: Any) -> set[int]:
-    """Ids at which the engine ends a generation: the tokenizer's, and those that the model's own settings
-    name."""
+def _model_stop_ids(model: str) -> set[int] | None:
+    """Ids at which the engine ends a generation beside the tokenizer's own: `eos_token_id` in the model's
+    generation_config.json. None if the model is named by the Hub, which does not give the file."""
+    file = Path(model).expanduser() / "generation_config.json"
+    if is_hub_name(model):
+        from huggingface_hub import hf_hub_download
+
+        try:  # from the cache, or from the Hub: the tokenizer, which is there by now, may be all of the model
+            file = Path(hf_hub_download(model, file.name))
+        except (OSError, ValueError):
+            return None
     try:
-        named = read_json_file(model / "generation_config.json")["eos_token_id"]
-    except (OSError, ValueError, RecursionError, KeyError, TypeError):
-        named = []
-    return {tokenizer.eos_token_id, *(named if isinstance(named, list) else [named])}
+        ids = read_json_file(file)["eos_token_id"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return set()
+    return {item for item in (ids if isinstance(ids, list) else [ids]) if isinstance(item, int)}

@@ -23,7 +23,7 @@ from rag_r1.options.problems import Problem, error, warning
 from rag_r1.sandbox.worker_pool import JobError, JobLimits, LimitError, WorkerPool
 
 #: A file has a few kilobytes and is read in milliseconds.
-_LIMITS = JobLimits(cpu_s=5.0, memory=512 << 20, answer=1 << 20)
+_LIMITS = JobLimits(cpu_s=5.0, memory_bytes=512 << 20, answer_bytes=1 << 20)
 
 
 def check_resumed_rates(config: DictConfig, critic: bool) -> Iterator[Problem]:

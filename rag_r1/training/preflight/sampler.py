@@ -1,4 +1,8 @@
-"""Checks the sampler: it fits veRL's trainer mode, and group filtering (DAPO) works."""
+"""Checks the sampler: it fits veRL's trainer mode, and group filtering (DAPO) works.
+
+veRL 0.9.1 passes `sampler_kwargs` and nothing else to a custom sampler. So veRL's own switches, which refill
+failed groups and filter groups, must be repeated there for ours (rag_r1_defaults.yaml does so).
+"""
 
 from __future__ import annotations
 
@@ -14,12 +18,11 @@ from rag_r1.training.preflight.sessions import REWARD_POOL, shares_reward_model,
 _SAMPLER = "trainer.v1.sampler.custom_sampler"
 _KWARGS = "trainer.v1.sampler.sampler_kwargs"
 _FILTER = "algorithm.filter_groups"
-_NOT_PASSED = "to a sampler, and this recipe does not either"
 
 
 def check_sampler(config: DictConfig) -> Iterator[Problem]:
     """Our sampler, if it is used, is the one for veRL's trainer mode, and its own keys are valid."""
-    if not _is_ours(config):
+    if not _uses_our_sampler(config):
         return
     mode, name = config.trainer.v1.trainer_mode, OmegaConf.select(config, f"{_SAMPLER}.name")
     right = "SearchReplayBuffer" if verls_mode(mode) == "sync" else "SearchReplayBufferAsync"
@@ -31,48 +34,74 @@ def check_sampler(config: DictConfig) -> Iterator[Problem]:
 
 
 def check_filtering(config: DictConfig, settings: RagR1Config | None) -> Iterator[Problem]:
-    """If groups are to be filtered: they are, by a metric that exists, and with a limit."""
-    key = "trainer.v1.sampler.sync_refill_failed_groups"
-    if _is_ours(config) and OmegaConf.select(config, key):
-        if not OmegaConf.select(config, f"{_KWARGS}.sync_refill_failed_groups"):
-            remedy = f"build on rag_r1_defaults.yaml, or add ++{_KWARGS}.sync_refill_failed_groups=true"
-            yield error(key, f"veRL does not pass it {_NOT_PASSED}", remedy)
+    """Our sampler is passed what it needs to refill failed groups. If groups are to be filtered: they can be,
+    by a metric that exists, and with a limit."""
+    yield from _check_refill(config)
     options = OmegaConf.select(config, _FILTER)
-    if not (options and options.get("enable")):
+    if options and options.get("enable"):
+        yield from _check_group_size(config)
+        yield from _check_reward_pool(config)
+        yield from _check_metric(config, settings)
+        yield from _check_filter_of_sampler(config, options)
+
+
+def _check_refill(config: DictConfig) -> Iterator[Problem]:
+    """veRL's switch for refilling failed groups reaches our sampler."""
+    key = "trainer.v1.sampler.sync_refill_failed_groups"
+    if not (_uses_our_sampler(config) and OmegaConf.select(config, key)):
         return
-    n = int(config.actor_rollout_ref.rollout.n)
-    if n < 2:
+    if not OmegaConf.select(config, f"{_KWARGS}.sync_refill_failed_groups"):
+        text = "veRL does not pass it to a sampler, and this recipe does not either"
+        remedy = f"build on rag_r1_defaults.yaml, or add ++{_KWARGS}.sync_refill_failed_groups=true"
+        yield error(key, text, remedy)
+
+
+def _check_group_size(config: DictConfig) -> Iterator[Problem]:
+    n = config.actor_rollout_ref.rollout.n
+    if isinstance(n, int) and n < 2:  # another type is no matter of groups
         text = f"with rollout.n={n} a group is one trajectory, and no two rewards can differ"
-        remedy = "set actor_rollout_ref.rollout.n to 2 or more, or this to false"
+        remedy = f"set actor_rollout_ref.rollout.n to 2 or more, or {_FILTER}.enable to false"
         yield error(f"{_FILTER}.enable", text, remedy)
+
+
+def _check_reward_pool(config: DictConfig) -> Iterator[Problem]:
+    """Rewards are there when groups are filtered."""
     if shares_reward_model(config):
         text = "the reward model shares the GPUs and judges after groups are filtered"
         yield error(REWARD_POOL, text, f"set {REWARD_POOL}=true")
-    yield from _check_metric(config, settings)
-    if _is_ours(config):
+
+
+def _check_filter_of_sampler(config: DictConfig, options: DictConfig) -> Iterator[Problem]:
+    """The options reach our sampler, with a limit; another sampler must do without them."""
+    if _uses_our_sampler(config):
         if not OmegaConf.select(config, f"{_KWARGS}.filter_groups.enable"):
+            text = f"veRL does not pass {_FILTER} to a sampler, and this recipe does not either"
             remedy = f"build on rag_r1_defaults.yaml, or add ++{_KWARGS}.filter_groups='${{{_FILTER}}}'"
-            yield error(f"{_KWARGS}.filter_groups", f"veRL does not pass {_FILTER} {_NOT_PASSED}", remedy)
-        if int(options.get("max_num_gen_batches") or 0) <= 0:
-            text = "0 is no limit: if all groups are all right or all wrong, generation never ends"
-            yield warning(f"{_FILTER}.max_num_gen_batches", text, "set it, e.g. to 10")
+            yield error(f"{_KWARGS}.filter_groups", text, remedy)
+        limit = options.get("max_num_gen_batches")
+        if not isinstance(limit, int) or limit <= 0:
+            text = f"{limit} is no limit: if all groups are all right or all wrong, generation never ends"
+            yield warning(f"{_FILTER}.max_num_gen_batches", text, "set it to 10, say")
     elif OmegaConf.select(config, f"{_SAMPLER}.path"):
         text = "veRL does not pass it to a custom sampler, so only that sampler's own code can filter"
         yield warning(f"{_FILTER}.enable", text, "use ours (rag_r1.plugin.sampler), or veRL's")
 
 
 def _check_metric(config: DictConfig, settings: RagR1Config | None) -> Iterator[Problem]:
+    """The metric by which groups are filtered is the reward or one of its terms."""
     metric = OmegaConf.select(config, f"{_FILTER}.metric")
     if metric == "reward" or config.reward.reward_manager.name != "search":
         return
     if settings is None or settings.protocol is None:  # reported by check_rag_r1_keys
         return
     reward, faults = RewardSum.read(settings.reward, settings.protocol)
-    known = {"reward", *reward.unjudged()}
+    known = {"reward", *reward.unjudged()}  # the keys that every record has, judged or not
     if not faults and metric not in known:  # faults are reported by check_rag_r1_keys
         text = f"{metric!r} is neither `reward` nor a term of rag_r1.reward"
+        if metric is None:
+            text = "it is not set"
         yield error(f"{_FILTER}.metric", text, f"use one of {', '.join(sorted(known))}")
 
 
-def _is_ours(config: DictConfig) -> bool:
+def _uses_our_sampler(config: DictConfig) -> bool:
     return OmegaConf.select(config, f"{_SAMPLER}.path") == "pkg://rag_r1.plugin.sampler"

@@ -18,7 +18,7 @@ from rag_r1.options.problems import Problem, error, is_unset, plain, problem_of_
 from rag_r1.protocols import SEARCH
 from rag_r1.rewards import RewardSum
 from rag_r1.tools.registry import DEFAULT_TOOL, make_searcher, make_tool
-from rag_r1.training.preflight.model import model_settings
+from rag_r1.training.model_config import model_config
 
 _EXAMPLES = {
     "actor_rollout_ref.model.path": "a model folder, or a name on the Hugging Face Hub",
@@ -152,7 +152,7 @@ def _positions(config: DictConfig) -> int | None:
     model = config.actor_rollout_ref.model
     if is_unset(config, "actor_rollout_ref.model.path") or "rope_scaling" in (model.override_config or {}):
         return None
-    value = model_settings(Path(str(model.path)).expanduser()).get("max_position_embeddings")
+    value = model_config(Path(str(model.path)).expanduser()).get("max_position_embeddings")
     return value if isinstance(value, int) else None
 
 

@@ -18,9 +18,9 @@ from pathlib import Path
 from omegaconf import DictConfig, OmegaConf
 
 from rag_r1.options.problems import Problem, error, is_unset, warning
+from rag_r1.training.model_config import model_config
 from rag_r1.training.preflight.adapters import adapter_rank
 from rag_r1.training.preflight.memory import bytes_of
-from rag_r1.training.preflight.model import model_settings
 
 _KEY = "actor_rollout_ref.rollout.checkpoint_engine.update_weights_bucket_megabytes"
 #: A header that is longer is none of safetensors, which allows this many bytes.
@@ -59,7 +59,7 @@ def largest_tensor(folder: Path) -> tuple[str, int] | None:
     if tensors:
         return max(tensors, key=lambda tensor: tensor[1])
     try:
-        settings = model_settings(folder)
+        settings = model_config(folder)
         return "the embedding", int(settings["vocab_size"]) * int(settings["hidden_size"])
     except (ValueError, KeyError, TypeError):
         return None

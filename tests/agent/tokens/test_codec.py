@@ -7,7 +7,7 @@ from rag_r1.agent import TokenizerCodec
 from rag_r1.demo.tokenizer import make_tokenizer
 
 TOKENIZER = make_tokenizer(["<think> Where was Mara born? </think> <search> Mara </search>"], ["<think>"])
-SHARED = TokenizerCodec(TOKENIZER, remembered=3)
+SHARED = TokenizerCodec(TOKENIZER, cache_size=3)
 
 
 class Counting:
@@ -36,12 +36,18 @@ def test_a_text_that_returns_is_not_encoded_again():
     assert tokenizer.asked == ["Mara", "born"]
 
 
-def test_no_more_texts_are_remembered_than_allowed():
+def test_no_more_texts_are_cached_than_allowed():
     tokenizer = Counting()
-    codec = TokenizerCodec(tokenizer, remembered=2)
+    codec = TokenizerCodec(tokenizer, cache_size=2)
     for text in ("a", "b", "c", "a"):
         codec.encode(text)
     assert tokenizer.asked == ["a", "b", "c", "a"]
+
+
+def test_decoding_leaves_out_special_tokens_wherever_they_stand():
+    eos = TOKENIZER.eos_token_id
+    ids = TOKENIZER.encode("Mara born", add_special_tokens=False)
+    assert SHARED.decode([eos, *ids, eos]) == SHARED.decode(ids) == "Mara born"
 
 
 def test_what_a_caller_does_to_its_ids_does_not_reach_the_next():

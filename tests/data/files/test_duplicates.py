@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rag_r1.data.files.duplicates import question_key
+from rag_r1.data.files.duplicates import Outcome, RepeatedRow, question_key
 from rag_r1.data.files.qa_parquet import make_rows, make_splits, write_splits
 from rag_r1.data.files.questions import Question, QuestionFile
 from rag_r1.protocols import load_protocol
@@ -27,6 +27,7 @@ SQ = load_protocol("rag_r1_sq")
         ("What is 2*2?", "What is 2/2?"),
         ("What is 5!", "What is 5?"),
         ("What is (2+3)!", "What is (2+3)?"),
+        ("What is the sum of all n!", "What is the sum of all n?"),
         ("What is 10²?", "What is 102?"),
         ("What is ½?", "What is 12?"),
         ("What is ℝ?", "What is R?"),
@@ -86,6 +87,20 @@ def test_no_letter_mark_digit_or_sign_is_dropped(text):
     kept = unicodedata.normalize("NFC", unicodedata.normalize("NFKC", question_key(text)).casefold())
     letters = [c for c in written if unicodedata.category(c)[0] in "LMN"]
     assert [c for c in kept if unicodedata.category(c)[0] in "LMN"] == letters
+
+
+@pytest.mark.parametrize(
+    ("outcome", "is_removed", "split"),
+    [
+        (Outcome.DUPLICATE, True, "train"),
+        (Outcome.IN_TEST, True, "test"),
+        (Outcome.OTHER_ANSWERS, False, "train"),
+        (Outcome.OVERLAP_KEPT, False, "test"),
+    ],
+)
+def test_an_outcome_says_whether_a_row_is_removed_and_where_the_first_one_is(outcome, is_removed, split):
+    repeat = RepeatedRow(GEORGE[1], GEORGE[0], outcome)
+    assert (repeat.is_removed, repeat.to_dict("train")["first"]["split"]) == (is_removed, split)
 
 
 def source(*questions: Question) -> QuestionFile:
@@ -153,6 +168,6 @@ def test_every_row_is_written_or_named(train_rows, test_rows):
         for rows in ([("kept in any case", "x"), *train_rows], test_rows)
     ]
     for split, rows_before in zip(make_splits(*made), made, strict=True):
-        gone = [repeat.row.row for repeat in split.repeats if repeat.removed]
+        gone = [repeat.row.row for repeat in split.repeats if repeat.is_removed]
         written = [question.row for question in split.questions]
         assert sorted(gone + written) == list(range(rows_before.n_read))

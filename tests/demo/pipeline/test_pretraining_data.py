@@ -10,7 +10,7 @@ from rag_r1.demo import world
 from rag_r1.demo.pipeline import pretraining_data
 from rag_r1.demo.policy import encode_trace
 from rag_r1.demo.search import WorldSearch
-from rag_r1.demo.traces import write_trace
+from rag_r1.demo.traces.writer import write_trace
 from rag_r1.protocols import Answer, control_tokens
 
 from ..conftest import check_same_tokens

@@ -61,6 +61,30 @@ def test_the_engine_must_stop_where_the_template_ends_a_turn(tmp_path, named):
     assert all("'<|im_end|>', at which the engine does not stop" in problem.what for problem in problems)
 
 
+@pytest.mark.parametrize(
+    ("cached", "levels"), [("of the template", []), ("another", ["error"]), (None, ["warning"])]
+)
+def test_a_model_of_the_hub_is_judged_by_its_generation_settings_and_without_them_only_warned_of(
+    tmp_path, monkeypatch, cached, levels
+):
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    tokenizer = deepcopy(tokenizer_with("plain"))
+    end = tokenizer.convert_tokens_to_ids("<|im_end|>")
+    tokenizer.eos_token = "<|endoftext|>"
+    if cached is not None:
+        snapshot = tmp_path / "models--our--model" / "snapshots" / ("0" * 40)
+        snapshot.mkdir(parents=True)
+        (tmp_path / "models--our--model" / "refs").mkdir()
+        (tmp_path / "models--our--model" / "refs" / "main").write_text("0" * 40)
+        ids = [3, end] if cached == "of the template" else 3
+        (snapshot / "generation_config.json").write_text(json.dumps({"eos_token_id": ids}))
+    problems = problems_of(tokenizer, path="our/model")
+    assert [problem.level for problem in problems] == levels
+
+
 def test_a_tool_that_cannot_be_made_is_named_by_its_key():
     (problem,) = problems_of(tokenizer_with("plain"), settings(tools={"calculator": "no_such_module:add"}))
     assert problem.where.startswith("rag_r1.tools.calculator")

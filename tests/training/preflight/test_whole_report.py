@@ -117,12 +117,13 @@ def test_a_reward_that_is_not_there_is_told_once_with_the_file_and_pythonpath(he
     assert "start from the folder that holds not_there.py, or put that folder on PYTHONPATH" in errors
 
 
-def test_relative_files_are_handed_on_by_their_whole_names(here):
+def test_relative_files_and_those_in_the_home_folder_are_handed_on_by_their_whole_names(here, monkeypatch):
+    monkeypatch.setenv("HOME", str(here))
     for name in ("train.parquet", "prompt.txt", "mine.yaml", "rag_r1_mq"):
         (here / name).write_text("")
     config = OmegaConf.create(
         {
-            "rag_r1": {"protocol": "mine.yaml", "prompt": "prompt.txt"},
+            "rag_r1": {"protocol": "mine.yaml", "prompt": "~/prompt.txt"},
             "actor_rollout_ref": {"model": {"path": "org/name"}},
             "data": {"train_files": ["train.parquet", "/elsewhere/b.parquet"], "val_files": "none.parquet"},
         }

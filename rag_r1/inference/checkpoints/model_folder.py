@@ -1,0 +1,85 @@
+"""Finds the Hugging Face model that belongs to a folder.
+
+    outputs/sft/model              config.json and weights: the folder itself
+    run/checkpoints                veRL's folder of checkpoints: the model of the last complete one
+    run/checkpoints/global_step_7  one checkpoint, of reinforcement learning (`actor/` inside) or of SFT
+    .../global_step_7/actor        the same
+
+A checkpoint that has an exported model (`huggingface/` with weights; `hf_model` in
+checkpoint.save_contents) is that model. Otherwise its FSDP shards are merged (shard_merge.py).
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from rag_r1.inference.checkpoints.shard_merge import has_weights, merged_model
+from rag_r1.runs.errors import RunError
+
+#: Names the last complete checkpoint in veRL's folder of checkpoints.
+TRACKER = "latest_checkpointed_iteration.txt"
+_STEP = re.compile(r"global_step_(\d+)")
+
+
+def model_folder(path: Path, into: Path) -> Path:
+    """The Hugging Face folder of `path` (see the top of the module); a model that must be merged first is
+    written below the folder `into`. Raises RunError if there is none."""
+    if not path.is_dir():
+        raise RunError(
+            f"{path} is no folder: give that of a Hugging Face model or of a checkpoint of veRL, or serve "
+            "the model yourself and give --base-url"
+        )
+    if has_weights(path):
+        return path
+    step = _checkpoint(path)
+    state = step / "actor" if (step / "actor").is_dir() else step
+    if (state / "lora_train_meta.json").exists():
+        raise RunError(
+            f"{state} is a checkpoint of a LoRA: merge the adapter into its base model (peft's "
+            "merge_and_unload) and give that folder, or serve both yourself and give --base-url"
+        )
+    if has_weights(state / "huggingface"):
+        return state / "huggingface"
+    shards = sorted(state.glob("model_world_size_*_rank_*.pt"))
+    if not shards or not (state / "fsdp_config.json").exists():
+        raise RunError(
+            f"{path} holds no model: neither config.json with weights, nor a checkpoint of veRL with "
+            "huggingface/ or FSDP shards. (Shards of several machines must be in one folder; Megatron's are "
+            "merged by hand: python -m verl.model_merger merge --backend megatron)"
+        )
+    return merged_model(state, shards, into / f"merged_{step.name}")
+
+
+def newest_checkpoint(folder: Path) -> Path | None:
+    """The checkpoint in veRL's folder of checkpoints that veRL would resume from, which is the newest
+    complete one; None if there is none."""
+    tracker = folder / TRACKER
+    step = tracker.read_text(errors="replace").strip() if tracker.is_file() else ""
+    path = folder / f"global_step_{step}"
+    return path if step.isdigit() and path.is_dir() else None
+
+
+def checkpoint_name(model: Path) -> str | None:
+    """`FOLDER/global_step_N` of the checkpoint that a model lies in, where FOLDER is the name of the folder of
+    checkpoints; None for a model outside of one."""
+    for folder in model.resolve().parents:
+        if _STEP.fullmatch(folder.name):
+            return f"{folder.parent.name}/{folder.name}"
+    return None
+
+
+def _checkpoint(path: Path) -> Path:
+    """The checkpoint in or around the folder: `global_step_N`, if it is called so."""
+    if _STEP.fullmatch(path.name):
+        return path
+    if path.name == "actor" and _STEP.fullmatch(path.parent.name):
+        return path.parent
+    if (newest := newest_checkpoint(path)) is not None:
+        return newest
+    if any(path.glob("global_step_*")):
+        raise RunError(
+            f"{path} has checkpoints, but {path / TRACKER} does not name the last complete one: give the "
+            "folder of one, global_step_N"
+        )
+    return path

@@ -1,0 +1,31 @@
+"""A model and its tokenizer are each found under their own key, in a folder or on the Hub."""
+
+from __future__ import annotations
+
+import pytest
+from omegaconf import OmegaConf
+
+from rag_r1.training.preflight.model import check_model
+from tests.agent.chat_templates import tokenizer_with
+
+
+def checked(**model):
+    return check_model(OmegaConf.create({"model": model}), "model")
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    tokenizer_with("plain").save_pretrained(tmp_path / "tokenizer")
+    return tmp_path
+
+
+def test_a_tokenizer_in_the_home_folder_is_found_also_for_a_model_of_the_hub(home):
+    tokenizer, problems = checked(path="our/model", tokenizer_path="~/tokenizer")
+    assert tokenizer is not None and problems == []
+
+
+def test_a_tokenizer_that_cannot_be_loaded_is_named_by_its_own_key(home):
+    (home / "config.json").write_text("{}")
+    tokenizer, (problem,) = checked(path="~", tokenizer_path="~/nowhere")
+    assert (tokenizer, problem.where) == (None, "model.tokenizer_path") and "~/nowhere" in problem.what
