@@ -35,7 +35,7 @@ from rag_r1.demo.run import KEEP_POLICY, OUTPUTS, run_demo
 from rag_r1.demo.world import INDEPENDENT, KINDS, demo_protocol, write_demo
 from rag_r1.evaluation import command
 from rag_r1.evaluation.report.run_table import read_run
-from rag_r1.inference.checkpoints import newest_checkpoint
+from rag_r1.inference.model_folders import newest_checkpoint
 from rag_r1.io.atomic_files import write_json
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, CheckedOverrides, Positive, argument, read_arguments

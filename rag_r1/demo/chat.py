@@ -17,7 +17,7 @@ from rag_r1.demo.policy import policy_path
 from rag_r1.demo.run import OUTPUTS
 from rag_r1.demo.world import demo_protocol, write_demo
 from rag_r1.evaluation.eval_arguments import EvalArguments
-from rag_r1.inference.checkpoints import newest_checkpoint
+from rag_r1.inference.model_folders import newest_checkpoint
 from rag_r1.serving.arguments import ChatAgentArguments, with_demo_limits
 from rag_r1.serving.launch import say, start_search
 from rag_r1.serving.page import ExampleQuestion, PageInfo, model_name

@@ -29,7 +29,7 @@ from rag_r1.config.recipes import RECIPES, Recipe
 from rag_r1.demo.policy import POLICIES, policy_path
 from rag_r1.demo.report import make_report, markdown
 from rag_r1.demo.world import demo_protocol, write_demo
-from rag_r1.inference.checkpoints import newest_checkpoint
+from rag_r1.inference.model_folders import newest_checkpoint
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, CheckedOverrides, argument, read_arguments
 from rag_r1.options.import_path import add_working_directory

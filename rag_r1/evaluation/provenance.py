@@ -10,7 +10,7 @@ from typing import Any
 
 from rag_r1.config.agent_setup import AgentSetup
 from rag_r1.evaluation.target import vllm_version
-from rag_r1.inference.checkpoints import checkpoint_name
+from rag_r1.inference.model_folders import checkpoint_name
 from rag_r1.rollouts.arguments import RolloutArguments
 from rag_r1.rollouts.engine_factory import IDS
 from rag_r1.rollouts.provenance import Provenance, find_differences, make_provenance

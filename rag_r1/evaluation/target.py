@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 
 from rag_r1.evaluation.eval_arguments import PolicyArguments
 from rag_r1.evaluation.judge_arguments import JudgeArguments
-from rag_r1.inference.checkpoints import local_model, model_folder
 from rag_r1.inference.client import base_address
+from rag_r1.inference.model_folders import local_model, model_folder
 from rag_r1.inference.vllm_server import vllm_server
 from rag_r1.io.bounded_json import read_json_file
 from rag_r1.rollouts.server_check import check_endpoint, get_answer

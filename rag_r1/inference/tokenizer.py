@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from rag_r1.inference.checkpoints import is_hub_name
+from rag_r1.inference.model_folders import is_hub_name
 from rag_r1.sandbox.chat_template import refuse_endless_files, refuse_endless_template
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from rag_r1.agent import Tool
 from rag_r1.agent.interfaces import call_tool
 from rag_r1.config.schema import RagR1Config
-from rag_r1.inference.checkpoints import is_hub_name
+from rag_r1.inference.model_folders import is_hub_name
 from rag_r1.options.out_folder import check_out
 from rag_r1.options.server_address import search_fault
 from rag_r1.protocols import Failure, load_protocol

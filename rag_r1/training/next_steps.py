@@ -14,7 +14,7 @@ from typing import Any
 
 from rag_r1.evaluation.eval_arguments import EvalArguments
 from rag_r1.evaluation.run_defaults import SEARCH_URL, config_file, validation_arguments
-from rag_r1.inference.checkpoints import newest_checkpoint
+from rag_r1.inference.model_folders import newest_checkpoint
 
 #: A file of trajectory records (rag_r1/agent/records.py).
 _RECORDS = re.compile(r"step_(\d+)-\d+\.jsonl")

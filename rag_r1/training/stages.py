@@ -20,7 +20,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from rag_r1.config.recipes import Recipe
-from rag_r1.inference.checkpoints import TRACKER, newest_checkpoint
+from rag_r1.inference.model_folders import TRACKER, newest_checkpoint
 from rag_r1.io.atomic_files import write_text
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import (

@@ -12,7 +12,7 @@ PLACES = {
     "rag_r1/training/next_steps.py": "names veRL's merger in the commands that it prints",
     "rag_r1/training/doctor/packages.py": "looks at veRL's registries after a plain `import verl`, as in a"
     " worker; it must not import the plugin, since it checks whether veRL does",
-    "rag_r1/inference/checkpoints/shard_merge.py": "starts veRL's merger in a process of its own",
+    "rag_r1/inference/model_folders/shard_merge.py": "starts veRL's merger in a process of its own",
     "rag_r1/system/concurrent_trainings.py": "knows other trainings by the module that they run",
     "rag_r1/training/preflight/model.py": "loads the tokenizer as veRL does",
     "rag_r1/training/preflight/settings.py": "veRL's own validation is one of the checks",

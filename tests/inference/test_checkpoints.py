@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rag_r1.demo.policy import policy_path
-from rag_r1.inference.checkpoints import checkpoint_name, model_folder
+from rag_r1.inference.model_folders import checkpoint_name, model_folder
 from rag_r1.runs.errors import RunError
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rag_r1.evaluation import command as evaluation
-from rag_r1.inference.checkpoints import is_hub_name, local_model
+from rag_r1.inference.model_folders import is_hub_name, local_model
 from rag_r1.options.out_folder import INDEX_FILE
 from rag_r1.options.server_address import search_fault, server_fault
 from rag_r1.retriever.data import command as retriever_data

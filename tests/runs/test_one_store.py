@@ -19,8 +19,8 @@ MODULES = [
 ]
 ALLOWED = {
     # Merges a checkpoint's shards by another program, into a folder that it names when that has ended.
-    ("rag_r1/inference/checkpoints/shard_merge.py", "a text that is not atomic"),
-    ("rag_r1/inference/checkpoints/shard_merge.py", "a rename"),
+    ("rag_r1/inference/model_folders/shard_merge.py", "a text that is not atomic"),
+    ("rag_r1/inference/model_folders/shard_merge.py", "a rename"),
     # Trajectories of a training, of which several processes append to one file a step.
     ("rag_r1/agent/records.py", "a file that grows"),
     # Lists runs: it reads these files and writes none.

@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 from rag_r1.config.recipes import Recipe
 from rag_r1.evaluation.eval_arguments import EvalArguments
 from rag_r1.evaluation.report.report import ReportArguments
-from rag_r1.inference.checkpoints import newest_checkpoint
+from rag_r1.inference.model_folders import newest_checkpoint
 from rag_r1.options.command_line import read_arguments
 from rag_r1.training import launch
 from rag_r1.training.command import compose_recipe, config_overrides

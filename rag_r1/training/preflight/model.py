@@ -17,7 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 from rag_r1.agent import TokenizerCodec
 from rag_r1.config.agent_setup import for_tokenizer, tool_schemas
 from rag_r1.config.schema import RagR1Config
-from rag_r1.inference.checkpoints import is_hub_name
+from rag_r1.inference.model_folders import is_hub_name
 from rag_r1.inference.tokenizer import why_not_loaded
 from rag_r1.io.bounded_json import read_json_file
 from rag_r1.io.errors import DataError

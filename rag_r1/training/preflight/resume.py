@@ -18,7 +18,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
-from rag_r1.inference.checkpoints import newest_checkpoint
+from rag_r1.inference.model_folders import newest_checkpoint
 from rag_r1.options.problems import Problem, error, warning
 from rag_r1.sandbox.worker_pool import JobError, JobLimits, LimitError, WorkerPool
 

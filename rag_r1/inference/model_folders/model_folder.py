@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from rag_r1.inference.checkpoints.shard_merge import has_weights, merged_model
+from rag_r1.inference.model_folders.shard_merge import has_weights, merged_model
 from rag_r1.runs.errors import RunError
 
 #: Names the last complete checkpoint in veRL's folder of checkpoints.
@@ -61,8 +61,8 @@ def newest_checkpoint(folder: Path) -> Path | None:
 
 
 def checkpoint_name(model: Path) -> str | None:
-    """`FOLDER/global_step_N` of the checkpoint that a model lies in, where FOLDER is the name of the folder of
-    checkpoints; None for a model outside of one."""
+    """`FOLDER/global_step_N` of the checkpoint that a model lies in, where FOLDER is the name of the folder
+    of checkpoints; None for a model outside of one."""
     for folder in model.resolve().parents:
         if _STEP.fullmatch(folder.name):
             return f"{folder.parent.name}/{folder.name}"

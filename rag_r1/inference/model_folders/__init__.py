@@ -1,0 +1,15 @@
+"""The Hugging Face folder of a model that is named by a folder, a checkpoint of veRL or a name of the Hub.
+
+Two calls: `local_model` (hub.py) turns a name into a folder, and `model_folder` (model_folder.py) a folder
+into that of a Hugging Face model; it merges the shards of a checkpoint if it must (shard_merge.py).
+"""
+
+from rag_r1.inference.model_folders.hub import is_hub_name, local_model
+from rag_r1.inference.model_folders.model_folder import (
+    TRACKER,
+    checkpoint_name,
+    model_folder,
+    newest_checkpoint,
+)
+
+__all__ = ["TRACKER", "checkpoint_name", "is_hub_name", "local_model", "model_folder", "newest_checkpoint"]
