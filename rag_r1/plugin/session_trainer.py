@@ -119,7 +119,7 @@ class WholeSessionMixin(RecordingMixin):
     def _mini_batches_in_rows(self) -> Iterator[None]:
         """veRL takes `ppo_mini_batch_size * rollout.n` for the rows of a mini-batch of its workers: within
         this context the product is the number for this batch. The critic's mini-batches are the actor's:
-        preflight/sessions.py checks that. The workers' own copies of the configuration do not change."""
+        training/preflight/sessions.py checks that. The workers' own copies of the configuration do not change."""
         config, self.config = self.config, copy.deepcopy(self.config)
         try:
             with open_dict(self.config):

@@ -7,7 +7,7 @@
     by_id     the passages that questions name by id, each [id, contents]
     by_title  the passages of the pages that questions name, by `title_key` of the title
     drawn     a random sample of the corpus, each [number, id, contents]. `number` is an integer that orders
-              the sample, the largest first: collect.py takes the negative of a hash
+              the sample, the largest first: the command takes the negative of a hash
 
 and what they need to go on after a kill. A search card and the validations of a training (the option
 `rag_r1.probe_passages`) choose a question's passages here, so both show the same.

@@ -3,7 +3,7 @@
 A template is a program of whoever made the model. The sandbox of transformers limits what it can reach, but
 not its time or memory: loops in loops take for ever, `'x' * 10**10` takes gigabytes, and some of it is
 calculated as soon as the template is compiled. The environment here is the one that transformers makes
-(`_compile_jinja_template` in utils/chat_template_utils.py), whose import would take a worker seconds; a test
+(`_compile_jinja_template` in its chat_template_utils), whose import would take a worker seconds; a test
 in tests/sandbox/test_chat_template.py compares the two.
 """
 
