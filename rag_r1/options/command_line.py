@@ -155,7 +155,9 @@ def with_defaults(cls: type[Given], **defaults: Any) -> type[Given]:
 
 
 class CommandParser(argparse.ArgumentParser):
-    """A parser whose errors are one line, and where to read more."""
+    """A parser whose errors are one line, and where to read more. `words`: those that it parses."""
+
+    words: Sequence[str] = ()
 
     def error(self, message: str) -> NoReturn:
         """End the process with status 2."""
@@ -163,6 +165,13 @@ class CommandParser(argparse.ArgumentParser):
             flag = unknown.split()[0].partition("=")[0]
             hint = did_you_mean(flag, self._option_string_actions)
             message += f"; {hint}" if hint else ""
+        elif "arguments are required" in message:  # argparse looks for unknown flags only after that
+            flags = [word.partition("=")[0] for word in self.words if word.startswith("--") and len(word) > 2]
+            known = self._option_string_actions
+            for flag in flags:
+                if not any(name.startswith(flag) for name in known):
+                    hint = did_you_mean(flag, known)
+                    message += f"; unrecognized: {flag}" + (f", {hint}" if hint else "")
         self.exit(2, f"{self.prog}: error: {message}\nsee {self.prog} --help\n")
 
 
@@ -190,7 +199,7 @@ def read_arguments(
         words, of_files = split_files(words, cls)
     except ArgumentsError as error:
         parser.error(str(error))
-    settings = {**(settings or {}), **of_files}
+    settings, parser.words = {**(settings or {}), **of_files}, words
     for name in [name for name in settings if is_positional(fields[name])]:
         words = [*settings.pop(name), *words]
     add_argument = _ArgumentAdder(parser, fields, settings, with_rare="--help-all" in words)

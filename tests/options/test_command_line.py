@@ -113,6 +113,12 @@ def test_a_wrong_argument_ends_the_command_with_one_sentence(capsys, wrong, told
     assert refusal(capsys, "--recipe", "x", *shlex.split(wrong)).startswith(f"bake: error: {told}")
 
 
+def test_a_required_flag_that_is_misspelled_is_named_beside_the_missing_one(capsys):
+    message = refusal(capsys, "--recipee", "x", "--loa", "2")
+    assert "required: --recipe; unrecognized: --recipee, did you mean --recipe?" in message
+    assert "--loa" not in message
+
+
 def test_several_wrong_values_are_told_together(capsys):
     told = refusal(capsys, "--recipe", "x", "--loaves", "0", "--grain", "oats")
     assert "--loaves" in told and "--grain" in told
