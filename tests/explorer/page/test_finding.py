@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 from rag_r1.agent.records import TrajectoryDump
-from tests.explorer.page.page_player import IN_BROWSER, in_page, rows, state
-from tests.explorer.page.sample_runs import GOLD, played, view_server
+from tests.explorer.page.page_player import IN_BROWSER, in_page, opened, rows, state
+from tests.explorer.page.sample_runs import GOLD, QUESTIONS, played, view_server, write_training
 from tests.serving.browser import Tab
 
 pytestmark = IN_BROWSER
@@ -66,6 +66,55 @@ def test_values_and_groups_of_filters_keep_their_places(browser, url):
         assert await page.run(places) == before
 
     in_page(browser, url, play)
+
+
+def test_a_text_that_was_searched_is_marked_and_its_parts_are_named(browser, url):
+    async def play(page: Tab) -> None:
+        await rows(page, 4)
+        await page.click(".rows tbody a")
+        await opened(page, QUESTIONS[0])
+        assert await page.texts(".found-line button") == ["answer (1 time)", "generated (1 time)"]
+        marks = "[...CSS.highlights.get('found')].map(String)"
+        assert await page.run(marks) == ["Mill Creek", "Mill Creek"]
+        await page.run("location.hash = ''")
+        await rows(page, 24)
+        assert not await page.run("CSS.highlights.has('found')")
+
+    in_page(browser, f"{url}#run=grpo&kind=training&kind=validation&text=mill%20cREEK&step_max=1", play)
+
+
+def test_next_goes_on_from_a_rollout_that_the_table_does_not_list(browser, url):
+    place = "document.querySelector('.reader-head .soft')?.textContent"
+    second = "document.querySelector('.siblings li:nth-child(2) .this') !== null"
+
+    async def play(page: Tab) -> None:
+        await rows(page, 4)
+        await page.click(".rows tbody tr:nth-child(2) a")
+        for key, shown in (("", "1 of 4"), ("]", "2 of 4")):
+            await page.press(key) if key else None
+            await page.until(f"{place} === '{shown}'")
+        await page.until(second)
+        await page.click(".history a")
+        await page.until(f"{place} === 'beside 2 of 4'")
+        await page.press("[")
+        await page.until(f"{place} === '2 of 4'")
+        await page.until(second)
+        await page.click(".siblings a")  # the table lists it
+        await page.until(f"{place} === '1 of 4'")
+
+    in_page(browser, f"{url}#run=grpo&step_min=2&step_max=2", play)
+
+
+def test_one_run_is_compared_with_itself_from_its_first_to_its_last_validation(tmp_path, browser, cache):
+    write_training(tmp_path / "grpo")
+
+    async def play(page: Tab) -> None:
+        await page.until("document.querySelectorAll('.pairs tbody tr').length === 3")
+        assert (await state(page))["a_step"] == "0" and (await state(page))["b_step"] == "3"
+        assert (await page.texts(".tile.gained b")) == ["1"]
+
+    with view_server(tmp_path) as address:
+        in_page(browser, f"{address}#view=compare", play)
 
 
 def test_charts_say_that_the_reward_rises_while_exact_match_falls_and_name_the_term(tmp_path, browser, cache):
