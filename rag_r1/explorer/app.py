@@ -7,7 +7,7 @@
     /api/causes?FILTERS            causes of wrong answers
     /api/trajectory/TID            one trajectory with its record
     /api/compare?a=RUN&b=RUN       two runs on their common questions (a_step, b_step, offset, limit)
-    /api/charts?run=RUN            curves over the steps
+    /api/charts?run=RUN&FILTERS    curves over the steps
     /api/export?tid=N&tid=N        a static page of these trajectories
 
 A query runs in a thread; if its client goes away, it is interrupted. Errors are JSON: 422 for a parameter,
@@ -147,7 +147,7 @@ def _add_api(app: FastAPI, store: Store, watcher: Watcher) -> None:
     route("histogram", "column", _histogram, filters=True)
     route("causes", "", lambda base, p: queries.causes(base, selection_of(p.filters)), filters=True)
     route("compare", "a b a_step b_step offset limit", _compare)
-    route("charts", "run", lambda base, p: charts(base, p.text("run")))
+    route("charts", "run", lambda base, p: charts(base, p.text("run"), selection_of(p.filters)), filters=True)
 
 
 def _trajectories(base: duckdb.DuckDBPyConnection, parameters: Parameters) -> Any:

@@ -13,6 +13,7 @@ from typing import Any
 
 import duckdb
 
+from rag_r1.explorer.filters import Selection
 from rag_r1.io.bounded_json import limited_lines, read_json_line
 
 #: Group -> names and expressions of its means.
@@ -28,15 +29,18 @@ _METRICS = {"actor/entropy": "entropy", "timing_s/": "time"}
 _MOST_BYTES = 1 << 20
 
 
-def charts(connection: duckdb.DuckDBPyConnection, run: str) -> dict[str, Any]:
-    """The series of a run; none for one without steps."""
+def charts(connection: duckdb.DuckDBPyConnection, run: str, selection: Selection) -> dict[str, Any]:
+    """The series of a run's trajectories in a selection; none for one without steps. The metrics of veRL are
+    of whole steps, so a filter leaves them out."""
     series: list[dict[str, Any]] = []
+    chosen = selection.also("run = ? AND step IS NOT NULL", run)
+    where, values = chosen.where, list(chosen.values)
     means = [(group, name, of) for group, names in _MEANS.items() for name, of in names.items()]
     columns = ", ".join(f"avg({of}), count({of})" for _, _, of in means)
     counted = connection.execute(
-        f"""SELECT kind, step, {columns} FROM trajectories WHERE run = ? AND step IS NOT NULL
+        f"""SELECT kind, step, {columns} FROM trajectories WHERE {where}
             GROUP BY kind, step ORDER BY kind, step""",
-        [run],
+        values,
     ).fetchall()
     for kind in dict.fromkeys(row[0] for row in counted):
         of_kind = [row for row in counted if row[0] == kind]
@@ -47,21 +51,21 @@ def charts(connection: duckdb.DuckDBPyConnection, run: str) -> dict[str, Any]:
         shares = connection.execute(
             f"""SELECT kind || ': ' || name, step, n / sum(n) OVER (PARTITION BY kind, step), n FROM (
                 SELECT kind, step, coalesce("{table}", 'none') AS name, count(*) AS n FROM trajectories
-                WHERE run = ? AND step IS NOT NULL GROUP BY ALL) ORDER BY 1, 2""",
-            [run],
+                WHERE {where} GROUP BY ALL) ORDER BY 1, 2""",
+            values,
         ).fetchall()
         series += _by_name(shares, group)
     terms = connection.execute(
-        """SELECT kind || ': ' || term, step, avg(value), count(value) FROM (
+        f"""SELECT kind || ': ' || term, step, avg(value), count(value) FROM (
             SELECT kind, step, unnest(map_keys(reward_terms)) AS term,
                 unnest(map_values(reward_terms)) AS value
-            FROM trajectories WHERE run = ? AND step IS NOT NULL)
+            FROM trajectories WHERE {where})
             WHERE term NOT IN ('score', 'em', 'missing_terms') GROUP BY 1, 2 ORDER BY 1, 2""",
-        [run],
+        values,
     ).fetchall()
     series += _by_name(terms, "reward")
     folders = connection.execute("SELECT DISTINCT folder FROM files WHERE run = ?", [run]).fetchall()
-    for (folder,) in folders:
+    for (folder,) in folders if not selection.values else ():
         series += _of_metrics(Path(folder))
     return {"run": run, "series": [one for one in series if one["x"]]}
 

@@ -126,7 +126,7 @@ def histogram(connection: Connection, selection: Selection, column: str) -> dict
         {"lo": lo, "hi": hi, "n": n, "right": right}
         for i in range(count)
         for n, right in [numbers.get(i, (0, 0))]
-        for lo, hi in [_edges(low, begin, width, i, is_whole)]
+        for lo, hi in [(low, low) if low == high else _edges(low, begin, width, i, is_whole)]
     ]
     return {"column": column, "bins": bins}
 

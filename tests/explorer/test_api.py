@@ -189,6 +189,9 @@ def test_charts_have_a_value_for_each_step(client):
     assert (series["actor/entropy"]["x"], series["timing_s/step"]["group"]) == ([1], "time")
     assert "actor/lr" not in series
     assert get(client, "charts", run="before")["series"] == []
+    filtered = get(client, "charts", run="grpo", kind="validation", step_min=2)["series"]
+    assert {tuple(one["x"]) for one in filtered} == {(2, 3)}
+    assert {one["name"].split(":")[0] for one in filtered} == {"validation"}
 
 
 @pytest.mark.parametrize(

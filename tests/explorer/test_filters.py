@@ -159,6 +159,13 @@ def test_the_bins_of_a_number_hold_all_of_its_values(store, name):
     assert sum(one["n"] for one in bins) == len(values)
 
 
+def test_the_bin_of_a_single_value_begins_and_ends_with_it(read, tmp_path):
+    write(tmp_path / "one.jsonl", [record(name, rewards={"score": 0.85}) for name in "ab"])
+    with read(tmp_path).cache.connection() as connection:
+        bins = queries.histogram(connection, Selection(), "score")["bins"]
+    assert [(one["lo"], one["hi"], one["n"]) for one in bins] == [(0.85, 0.85, 2)]
+
+
 @pytest.mark.parametrize("name", ["status", "source", "right", "cause", "masked"])
 def test_the_values_of_a_text_are_counted(store, name):
     with store.cache.connection() as connection:

@@ -69,6 +69,15 @@ export class Rows {
   // The row, or undefined while it is not here.
   at(index) { return this.windows.get(Math.floor(index / WINDOW))?.rows?.[index % WINDOW]; }
 
+  // The index of a row among those that are here.
+  placeOf(tid) {
+    for (const [number, { rows }] of this.windows) {
+      const place = rows?.findIndex((row) => String(row.tid) === tid) ?? -1;
+      if (place >= 0) return number * WINDOW + place;
+    }
+    return undefined;
+  }
+
   async fetch(first, last = first) {
     const numbers = [];
     for (let number = Math.floor(Math.max(first, 0) / WINDOW); number <= last / WINDOW; number++) numbers.push(number);

@@ -3,6 +3,7 @@
 
 import { get } from "./api.js";
 import { counted, data, element, link, percent, runName, shape, words } from "./dom.js";
+import { filterLine } from "./filters.js";
 import { fill, notice } from "./notices.js";
 import { changed, current, filters, go } from "./state.js";
 
@@ -34,10 +35,10 @@ export class CausesView {
   #build({ causes, failures }, examples, query) {
     const head = element("header", "sheet-head");
     head.append(element("h2", "", "Causes of failure"), this.#choice());
-    const set = [...query].length;
     const intro = head.appendChild(element("p", "soft"));
-    intro.append(`${counted(failures, "wrong trajectory", "wrong trajectories")}${set ? " within the filters of the table" : ""}. `
+    intro.append(`${counted(failures, "wrong trajectory", "wrong trajectories")}. `
       + "Each has one cause, the first rule that holds.");
+    head.append(filterLine(query) ?? "");
     if (!causes.length) {
       return [head, notice("No failures", "Every judged trajectory is right, or none was judged.")];
     }

@@ -4,9 +4,11 @@
 // a table, too.
 
 import { get } from "./api.js";
-import { amount, count, data, element, runName, visible, words } from "./dom.js";
+import { amount, count, data, element, link, runName, visible, words } from "./dom.js";
+import { filterLine } from "./filters.js";
 import { fill, notice } from "./notices.js";
-import { current, go } from "./state.js";
+import { divergence } from "./divergence.js";
+import { changed, current, filters, go } from "./state.js";
 
 const COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00"];
 const TOGETHER = {   // group -> title, unit
@@ -37,10 +39,16 @@ export class ChartsView {
   show(state) {
     document.title = `Charts – ${this.page.title}`;
     const runs = this.page.overview?.runs ?? [];
-    const chosen = state.get("chart") ?? (runs.find((run) => run.steps && run.steps[0] !== run.steps[1]) ?? runs[0])?.run;
+    const filtered = state.getAll("run");
+    const chosen = state.get("chart") ?? (filtered.length === 1 ? filtered[0] : undefined) ?? (runs.find((run) => run.steps && run.steps[0] !== run.steps[1]) ?? runs[0])?.run;
     this.chosen = chosen;
-    const query = chosen === undefined ? "" : new URLSearchParams({ run: chosen });
-    return fill(this.root, (signal) => get("charts", query, signal), (found) => this.#build(found, runs));
+    if (chosen === undefined) return fill(this.root, () => ({ series: [] }), (found) => this.#build(found, runs));
+    const query = filters(state, "run");
+    query.set("run", chosen);
+    return fill(this.root, async (signal) => {
+      const found = await get("charts", query, signal);
+      return { ...found, sentence: await divergence(found.series, query, signal) };
+    }, (found) => this.#build(found, runs));
   }
 
   leave() { this.#drop(); }
@@ -51,19 +59,19 @@ export class ChartsView {
     this.charts = [];
   }
 
-  #build({ series }, runs) {
+  #build({ series, sentence }, runs) {
     this.#drop();
     const head = element("header", "sheet-head");
     head.append(element("h2", "", "By step"));
-    head.append(this.#choice(runs));
+    head.append(this.#choice(runs), filterLine(current(), "run") ?? "");
     const drawn = chartsOf(series);
-    if (!drawn.length) return [head, notice("Nothing to draw", "This run has no steps; choose a training.")];
+    if (!drawn.length) return [head, notice("Nothing to draw", "No step of this run is left; choose a training, or remove filters.")];
     const flat = drawn.filter(({ lines }) => lines.every(({ y }) => y.every((value) => value === 0)));
     const grid = element("div", "chart-grid");
     for (const chart of drawn) if (!flat.includes(chart)) grid.append(this.#chart(chart));
     requestAnimationFrame(() => this.#resize());
     const zero = element("p", "soft zero", `Always 0: ${flat.map(({ title }) => title.toLowerCase()).join(", ")}.`);
-    return [head, grid, ...(flat.length ? [zero] : [])];
+    return [head, ...(sentence ? [sentence] : []), grid, ...(flat.length ? [zero] : [])];
   }
 
   #choice(runs) {
@@ -92,9 +100,9 @@ export class ChartsView {
     canvas.setAttribute("role", "img");
     canvas.ariaLabel = `${title} by step: ${members.map(({ name }) => name).join(", ")}`;
     const legend = box.appendChild(element("ul", "legend"));
-    const values = members.map((member, place) => {
+    const values = members.map((member) => {
       const item = legend.appendChild(element("li"));
-      item.append(swatch(place), data("span", "", member.name), " ");
+      item.append(swatch(member.colour), data("span", "", member.name), " ");
       return item.appendChild(element("b"));
     });
     const style = getComputedStyle(document.documentElement);
@@ -114,16 +122,35 @@ export class ChartsView {
         { ...axis, font, label: "step", labelFont: font, labelSize: 20, size: 32, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000] },
         { ...axis, font, label: unit, labelFont: font, labelSize: 20, size: 52, values: asTicks },
       ],
-      series: [{}, ...members.map(({ name }, place) => ({
+      series: [{}, ...members.map(({ name, colour: place }) => ({
         label: name, stroke: COLOURS[place % COLOURS.length], width: 2, spanGaps: true,
         dash: DASHES[Math.floor(place / COLOURS.length) % DASHES.length], points: { show: steps.length < 60, size: 5 },
       }))],
       hooks: { setCursor: [(one) => show(one.cursor.idx ?? null)] },
     }, [steps, ...columns], canvas);
     this.charts.push({ plot, canvas });
+    this.#opening(plot, members, columns, steps, measure);
     show(null);
-    box.append(figures(title, steps, members, columns));
+    const href = (place, at) => pointHref(this.chosen, members[place], steps[at], measure);
+    box.append(figures(title, steps, members, columns, href));
     return box;
+  }
+
+  // A click opens the trajectories of the step that is nearest, and of the line that is nearest there.
+  #opening(plot, members, columns, steps, measure) {
+    let pressed = 0;
+    plot.over.addEventListener("pointerdown", ({ clientX }) => { pressed = clientX; });
+    plot.over.addEventListener("pointerup", ({ clientX, clientY, button }) => {
+      if (button || Math.abs(clientX - pressed) > 3) return;   // a range was drawn
+      const { left, top } = plot.over.getBoundingClientRect();
+      const index = plot.posToIdx(clientX - left);
+      const distance = (place) => {
+        const value = columns[place][index];
+        return value === null ? Infinity : Math.abs(plot.valToPos(value, "y") - (clientY - top));
+      };
+      const nearest = members.map((_, place) => place).sort((one, other) => distance(one) - distance(other))[0];
+      location.hash = pointHref(this.chosen, members[nearest], steps[index], measure);
+    });
   }
 
   #resize() {
@@ -154,23 +181,34 @@ function swatch(place) {
 }
 
 // The charts of the series, in their order: title, unit, and lines with the names of the legend. A series is named
-// "KIND: MEASURE" (training: score), or only by its measure.
+// "KIND: MEASURE" (training: score), or only by its measure. A name has the same colour in all charts of its sort.
 function chartsOf(series) {
   const charts = new Map();
+  const colours = {};   // sort of chart -> its names, in the order of their colours
   for (const one of series) {
     const [, kind, measure] = /^(\w+): (.*)$/s.exec(one.name) ?? [null, "", one.name];
     if (one.group === "cause" && measure === "none") continue;
     const isTogether = Object.hasOwn(TOGETHER, one.group);
-    const [title, unit] = TOGETHER[one.group] ?? (Object.hasOwn(MEASURES, measure) ? MEASURES[measure]
-      : [one.group === "reward" ? `Reward term: ${words(measure)}` : words(measure), "mean"]);
+    const isTerm = one.group === "reward" && measure !== "score";   // it may have the name of a measure
+    const [title, unit] = TOGETHER[one.group] ?? (Object.hasOwn(MEASURES, measure) && !isTerm ? MEASURES[measure]
+      : [isTerm ? `Reward term: ${words(measure)}` : words(measure), "mean"]);
     const named = isTogether && kind ? `${title}, ${kind}` : title;
     if (!charts.has(named)) charts.set(named, { title: named, unit, measure: isTogether ? one.group : measure, lines: [] });
-    charts.get(named).lines.push({ ...one, name: isTogether || !kind ? words(measure.replace(/^timing_s\//, "")) : kind });
+    const name = isTogether || !kind ? words(measure.replace(/^timing_s\//, "")) : kind;
+    const names = (colours[isTogether ? one.group : kind ? "kind" : named] ??= []);
+    if (!names.includes(name)) names.push(name);
+    charts.get(named).lines.push({ ...one, name, kind, value: measure, colour: names.indexOf(name) });
   }
   return [...charts.values()];
 }
 
-function figures(title, steps, members, columns) {
+// The table of the trajectories that a point of a chart is the mean of.
+function pointHref(run, { kind, value }, step, measure) {
+  const share = measure === "status" || measure === "cause" ? { [measure]: value } : {};
+  return changed({ view: null, chart: null, run, step_min: step, step_max: step, ...(kind ? { kind } : {}), ...share });
+}
+
+function figures(title, steps, members, columns, href) {
   const box = element("details", "figures");
   box.append(element("summary", "", "Figures"));
   box.addEventListener("toggle", () => {
@@ -188,7 +226,11 @@ function figures(title, steps, members, columns) {
     const body = table.appendChild(element("tbody"));
     steps.forEach((step, place) => {
       const line = body.appendChild(element("tr"));
-      line.append(element("th", "", count(step)), ...columns.map((one) => element("td", "", one[place] === null ? "" : amount(one[place]))));
+      line.append(element("th", "", count(step)), ...columns.map((one, member) => {
+        const cell = element("td");
+        if (one[place] !== null) cell.append(link(amount(one[place]), href(member, place)));
+        return cell;
+      }));
     });
   });
   return box;

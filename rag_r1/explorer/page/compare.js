@@ -27,6 +27,7 @@ export class CompareView {
     this.#paintHead(state);
     if (pair?.length === 2) return this.#showPair(state, pair);
     const [a, b] = this.#sides(state);
+    if (a !== undefined && a === b && !state.has("a_step") && !state.has("b_step")) return this.#chooseSteps(a, state);
     if (a === undefined || b === undefined) {
       this.box.replaceChildren(notice("One run", "A comparison needs two runs, or two steps of one."));
       return undefined;
@@ -49,6 +50,22 @@ export class CompareView {
     return undefined;
   }
 
+  // Of one run, its first validation against its last; of a run without validations, its first and last step.
+  async #chooseSteps(run, state) {
+    await fill(this.box, async (signal) => {
+      for (const kind of ["validation", "training"]) {
+        const query = new URLSearchParams({ run, kind, column: "step" });
+        const { bins = [] } = await get("histogram", query, signal);
+        if (bins.length && bins[0].lo !== bins.at(-1).hi) return [bins[0].lo, bins.at(-1).hi];
+      }
+      return null;
+    }, (found) => {
+      if (!found) return notice("One run", "A comparison needs two runs, or two steps of one.");
+      if (this.root.isConnected) go({ a: run, b: run, a_step: found[0], b_step: found[1] }, true);
+      return [];
+    });
+  }
+
   // Changed verdicts come first, and each kind of change is a stretch of the rows.
   async #fetchMore(signal) {
     const change = current().get("change");
@@ -69,7 +86,8 @@ export class CompareView {
 
   #sides(state) {
     const runs = this.page.overview?.runs ?? [];
-    const a = state.get("a") ?? runs[0]?.run;
+    const other = runs.find(({ run }) => run !== state.get("b")) ?? runs[0];
+    const a = state.get("a") ?? other?.run;
     const b = state.get("b") ?? (runs.length > 1 ? runs.find(({ run }) => run !== a)?.run : a);
     return [a, b];
   }

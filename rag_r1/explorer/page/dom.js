@@ -79,7 +79,8 @@ export function wrap(tag, ...children) {
 }
 
 const whole = new Intl.NumberFormat("en-US");
-export const count = (number) => (Number.isFinite(number) ? whole.format(number) : "–");
+// `|| 0`: -0 is shown as 0.
+export const count = (number) => (Number.isFinite(number) ? whole.format(number || 0) : "–");
 
 // "1 search", "3 searches".
 export const counted = (number, one, many = `${one}s`) => `${count(number)} ${number === 1 ? one : many}`;

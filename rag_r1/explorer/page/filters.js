@@ -13,6 +13,24 @@ const NAMES = { right: { true: "right", false: "wrong", none: "not judged" }, ma
 const FIRST = 8;         // values that are shown before "show all"
 const PAUSE_MS = 250;    // after the last letter of a text
 
+// A line with the filters of a state, each with a button that removes it; null if there are none.
+export function filterLine(state, ...without) {
+  const set = [...filters(state, ...without)];
+  if (!set.length) return null;
+  const line = element("p", "filter-line");
+  line.append(element("span", "soft", "Filters: "));
+  for (const [name, value] of set) {
+    const [, column = name, end] = /^(\w+)_(min|max)$/.exec(name) ?? [];
+    const title = TITLES[column]?.toLowerCase() ?? column;
+    const text = `${title} ${end ? (end === "min" ? "≥ " : "≤ ") : ""}${visible(NAMES[name]?.[value] ?? words(value))}`;
+    const remove = button(`${text} ×`, () => go({ [name]: state.getAll(name).filter((one) => one !== value) }));
+    remove.ariaLabel = `Remove the filter ${text}`;
+    line.append(remove, " ");
+  }
+  line.append(button("Clear all filters", () => go(withoutFilters()), "quiet clear-line"));
+  return line;
+}
+
 export class Filters {
   constructor() {
     this.root = element("details", "filters");
@@ -21,6 +39,7 @@ export class Filters {
     this.body = this.root.appendChild(element("div", "filter-body"));
     this.all = new Set();    // columns of which all values are shown
     this.values = {};
+    this.order = {};         // column -> its values in the order of their places, which they keep
     this.body.append(this.#textField());
     this.facets = this.body.appendChild(element("div", "facets"));
   }
@@ -70,8 +89,16 @@ export class Filters {
         .map(([value, ...numbers]) => [value === null ? "none" : String(value), ...numbers])];
     }));
     if (signal.aborted) return;
-    this.values = Object.fromEntries(counted);
+    this.values = Object.fromEntries(counted.map(([column, values]) => [column, this.#inPlace(column, values, state)]));
     this.#paint(state);
+  }
+
+  // The values at the places where they were first; new ones follow, and one that no row has now stays, with 0.
+  #inPlace(column, values, state) {
+    const numbers = new Map(values.map(([value, ...rest]) => [value, rest]));
+    const order = [...new Set([...(this.order[column] ?? []), ...numbers.keys(), ...state.getAll(column)])];
+    this.order[column] = order;
+    return order.map((value) => [value, ...(numbers.get(value) ?? [0, 0])]);
   }
 
   #paint(state) {
@@ -79,9 +106,9 @@ export class Filters {
     const hadFocus = this.facets.contains(document.activeElement);
     const shown = VALUES.filter((name) => this.values[name].length > 1 || state.has(name));
     this.facets.replaceChildren(...shown.map((name) => this.#facet(name, state)));
-    if ([...filters(state)].length) {
-      this.facets.prepend(button("Clear all filters", () => go(withoutFilters()), "quiet clear-all"));
-    }
+    const clear = button("Clear all filters", () => go(withoutFilters()), "quiet clear-all");
+    clear.disabled = ![...filters(state)].length;   // always there, so that nothing moves
+    this.facets.prepend(clear);
     if (hadFocus) {
       const same = [...this.facets.querySelectorAll("[data-column]")]
         .find((one) => one.dataset.column === column && one.dataset.value === value);
@@ -91,8 +118,7 @@ export class Filters {
 
   #facet(column, state) {
     const chosen = new Set(state.getAll(column));
-    const values = [...this.values[column]];
-    for (const one of chosen) if (!values.some(([value]) => value === one)) values.push([one, 0, 0]);
+    const values = this.values[column];
     const box = element("fieldset", "facet");
     box.append(element("legend", "", TITLES[column]));
     const most = Math.max(1, ...values.map(([, n]) => n));

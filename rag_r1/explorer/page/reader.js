@@ -4,6 +4,7 @@
 import { Rows, get, getPage } from "./api.js";
 import { besideHref } from "./beside.js";
 import { button, count, element, link, visible } from "./dom.js";
+import { foundLine, highlight } from "./found.js";
 import { fill } from "./notices.js";
 import { copyText, saveBlob } from "./clipboard.js";
 import { changed, current, go, tableQuery } from "./state.js";
@@ -15,6 +16,8 @@ export class ReaderView {
     this.root = element("div", "reader");
     this.head = this.root.appendChild(element("div", "reader-head"));
     this.box = this.root.appendChild(element("div", "reader-body"));
+    // What a button shows of a long text, or of another path, has its marks after the click.
+    this.box.addEventListener("click", () => requestAnimationFrame(() => highlight(this.box, current().get("text") ?? "")));
   }
 
   async show(state) {
@@ -27,16 +30,27 @@ export class ReaderView {
     this.page.main.scrollTop = 0;
     this.page.main.focus({ preventScroll: true });
     const load = (signal) => get(`trajectory/${encodeURIComponent(tid)}`, "", signal);
-    const links = { of: (row) => changed({ tid: row.tid, at: null }), beside: besideHref };
+    const links = { of: (row) => changed({ tid: row.tid }), beside: besideHref };
     const isHere = await fill(this.box, load, (details) => {
       this.details = details;
-      return trajectory(details, links);
+      const article = trajectory(details, links);
+      return state.get("text") ? [foundLine(this.box, details.record, state.get("text")), article] : article;
     });
     if (!isHere) return;
+    highlight(this.box, state.get("text") ?? "");
     document.title = `${visible(this.details.record.question).slice(0, 80)} – ${this.page.title}`;
     this.#paintHead(state);
     await this.rows.fetch(Math.max(this.#at() - 1, 0), this.#at() + 1).catch(() => {});
-    if (this.tid === tid) this.#paintHead(state);
+    if (this.tid === tid && current().get("tid") === tid) this.#paintHead(this.#placed(state));
+  }
+
+  // The state with the trajectory's own place in the table, if it is among the rows that were fetched. Otherwise a
+  // rollout or a step that was opened from another trajectory keeps the place of that.
+  #placed(state) {
+    const place = this.rows.placeOf(state.get("tid"));
+    if (place === undefined) return state;
+    history.replaceState(null, "", changed({ at: place }, state));
+    return current();
   }
 
   #at() { return Number(current().get("at") ?? -1); }
@@ -45,13 +59,16 @@ export class ReaderView {
     const at = state.has("at") ? Number(state.get("at")) : null;
     const back = link("← Trajectories", this.#backTo(), "back");
     back.title = "Back to the table (Esc)";
+    const aside = this.#isAside(state);
     const earlier = button("‹ Previous", () => this.step(-1));
     const later = button("Next ›", () => this.step(1));
-    earlier.disabled = at === null || at <= 0;
+    earlier.disabled = at === null || (at <= 0 && !aside);
     later.disabled = at === null || (this.rows.counts !== null && at >= this.rows.total - 1);
-    earlier.title = "[";
-    later.title = "]";
-    const place = at !== null && this.rows.total ? `${count(at + 1)} of ${count(this.rows.total)}` : "";
+    const absent = "It was opened by a link, without its place in the table";
+    earlier.title = at === null ? absent : "[";
+    later.title = at === null ? absent : "]";
+    const number = `${count(at + 1)} of ${count(this.rows.total)}`;
+    const place = at === null || !this.rows.total ? "" : aside ? `beside ${number}` : number;
     const copyJson = button("Copy JSON", () => this.copy());
     const copyLink = button("Copy link", () => this.copyLink());
     const save = button("Export", () => this.export());
@@ -66,11 +83,21 @@ export class ReaderView {
 
   #backTo() { return changed({ view: null, tid: null, at: null }); }
 
+  leave() { highlight(this.box, ""); }
+
   async step(by) {
     const at = this.#at();
-    if (at < 0 || at + by < 0) return;
-    const row = await this.rows.row(at + by);
-    if (row) go({ tid: row.tid, at: at + by });
+    // From a row beside the table's, Previous leads back to that of the table.
+    const next = at + (by < 0 && this.#isAside(current()) ? 0 : by);
+    if (at < 0 || next < 0) return;
+    const row = await this.rows.row(next);
+    if (row) go({ tid: row.tid, at: next });
+  }
+
+  // Whether what is shown is not the row at its place, but one that was opened from it.
+  #isAside(state) {
+    const row = state.has("at") ? this.rows.at(this.#at()) : null;
+    return Boolean(row) && String(row.tid) !== state.get("tid");
   }
 
   async copy() {
