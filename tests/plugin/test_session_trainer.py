@@ -28,7 +28,7 @@ from verl.workers.engine_workers import TrainingWorker
 from verl.workers.utils.losses import ppo_loss, value_loss
 
 from rag_r1.plugin.sampler import SearchReplayBuffer, SearchReplayBufferAsync
-from rag_r1.plugin.session_trainer import SessionTrainerSync, _BatchLayout
+from rag_r1.plugin.session_trainer import SessionTrainerSync
 from tests.plugin.split_sessions import Laid, configuration, laid_out, make_sessions, make_trainer
 from tests.recipes.composed_recipes import composed
 
@@ -57,7 +57,7 @@ def test_a_session_trainer_is_made_from_a_recipe_as_its_parent_is(mode, sampler)
 def test_mini_batches_are_told_in_rows_and_the_configuration_is_as_before():
     config = configuration(**GROUPS)
     trainer = make_trainer(SessionTrainerSync, config, ranks=1)
-    trainer._layout = _BatchLayout([], rows=21)
+    trainer._rows = 21
     with pytest.raises(ZeroDivisionError), trainer._mini_batches_in_rows():
         changed = trainer.config
         assert changed.actor_rollout_ref.actor.ppo_mini_batch_size * changed.actor_rollout_ref.rollout.n == 21
@@ -69,13 +69,13 @@ def test_mini_batches_are_told_in_rows_and_the_configuration_is_as_before():
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_micro_batches_of_rows_divide_every_ranks_share(monkeypatch, ranks):
     trainer = make_trainer(SessionTrainerSync, configuration(**GROUPS), ranks)
-    trainer._layout = _BatchLayout([[f"uid_{i}_0" for i in range(7)]])
+    trainer._mini_batches = [[f"uid_{i}_0" for i in range(7)]]
     model = trainer.config.actor_rollout_ref
     model.actor.use_dynamic_bsz = trainer.config.critic.use_dynamic_bsz = False
     model.actor.ppo_micro_batch_size_per_gpu, model.rollout.log_prob_micro_batch_size_per_gpu = 2, 4
     trainer.config.critic.ppo_micro_batch_size_per_gpu = 6
     rows = trainer._get_required_batch_multiple(ranks)
-    assert rows == trainer._layout.rows == 12 * ranks
+    assert rows == trainer._rows == 12 * ranks
     assert all(rows // ranks % size == 0 for size in (2, 4, 6))
 
 
