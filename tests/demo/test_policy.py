@@ -8,9 +8,10 @@ import pytest
 import torch
 
 from rag_r1.agent import Budget, TokenizerCodec
-from rag_r1.demo import phase_trainer, policy, traces, warm_start, world
+from rag_r1.demo import phase_trainer, policy, warm_start, world
 from rag_r1.demo.search import WorldSearch
 from rag_r1.demo.simulate import run_rollouts, scores_by_kind
+from rag_r1.demo.traces import writer
 
 from .conftest import check_same_tokens
 
@@ -37,7 +38,7 @@ def written(name: str):
     rng = random.Random(1)
     for question in world.make_questions(SMALL, 24, 3):
         for strategy in ("guess", "early", "sequential", *(["parallel"] if protocol.max_queries > 1 else [])):
-            trace = traces.write_trace(question, strategy, SMALL, protocol, SEARCH.results, rng)
+            trace = writer.write_trace(question, strategy, SMALL, protocol, SEARCH.results, rng)
             yield question.text, trace
 
 

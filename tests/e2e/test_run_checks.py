@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 
 from rag_r1.agent import Turn
-from rag_r1.demo import policy, traces, world
+from rag_r1.demo import policy, world
 from rag_r1.demo.search import WorldSearch
+from rag_r1.demo.traces import writer
 from tests.e2e import run_checks
 from tests.e2e.mutations import each, lines, metrics, proofs, rows_changed, searched, unmask, write_lines
 from tests.e2e.run_checks import CHECKS, Run
@@ -32,7 +33,7 @@ def play(tokenizer: Any) -> tuple[list[dict], list[dict]]:
     rows, records = [], []
     for i, question in enumerate(world.make_questions(WORLD, STEPS * SAMPLES, 0)):
         strategy = rng.choice(["sequential", "parallel", "early"])
-        trace = traces.write_trace(question, strategy, WORLD, PROTOCOL, search.results, rng)
+        trace = writer.write_trace(question, strategy, WORLD, PROTOCOL, search.results, rng)
         ids, mask = policy.encode_trace(tokenizer, PROTOCOL, PROTOCOL.messages(question.text), trace)
         start = mask.index(1)
         row = {"prompts": ids[:start], "responses": ids[start:], "response_mask": mask[start:]}
