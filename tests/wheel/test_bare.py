@@ -82,7 +82,7 @@ def test_nothing_of_a_training_or_a_server_can_be_imported(bare: Environment, tm
     ("command", "module", "extra"),
     [
         ("demo", "verl", "cpu"),
-        ("pipeline --out out", "torch", "cpu"),
+        ("pipeline --out out", "verl", "cpu"),
         ("train --recipe rag_r1/grpo", "hydra", "cpu"),
         ("sft --recipe rag_r1/sft/demo", "hydra", "cpu"),
         ("stages --recipe rag_r1/grpo --out out", "hydra", "cpu"),

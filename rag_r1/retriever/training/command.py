@@ -11,6 +11,7 @@ from rag_r1.options.argument_values import ArgumentsError
 from rag_r1.options.command_exit import CommandError, command_main
 from rag_r1.retriever.training.options import read_options
 from rag_r1.runs.errors import RunError
+from rag_r1.system.installation import require
 
 _DESCRIPTION = """\
 Train a retriever: InfoNCE over hard and in-batch negatives, without passages that are known to answer the
@@ -40,6 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
     except (RecipeError, ArgumentsError) as error:
         raise CommandError(error, status=2) from error
+    require("sentence_transformers")
     from rag_r1.retriever.training.checks import check_start
 
     rows = check_start(options)
