@@ -114,12 +114,13 @@ def test_an_export_shows_the_same_trajectory_without_a_server(tmp_path, browser,
 
     async def play(page: Tab) -> None:
         first, second = await page.texts(".exported a")
+        await page.until("document.querySelector('.trajectory .question') !== null")
         assert first.endswith((await page.texts(".trajectory .question"))[0])
         assert await page.texts(".turn") != []
         await page.press("]")
         await page.until("location.hash === '#2'")
-        question = (await page.texts(".trajectory .question"))[0]
-        assert second.endswith(question)
+        shown = "document.querySelector('.trajectory .question').textContent"
+        await page.until(f"{json.dumps(second)}.endsWith({shown})")
         assert await page.run("performance.getEntriesByType('resource').length") == 0
 
     in_page(browser, export.as_uri(), play)
