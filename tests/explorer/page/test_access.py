@@ -51,9 +51,9 @@ def test_every_view_fits_narrow_windows(browser, url):
                 await page.look(width, 740)
                 await page.run(f"location.href = {json.dumps(address)}")
                 await page.until(READY)
-                    # Charts follow the width of the window when they are drawn the next time.
-                    await page.until(f"document.documentElement.scrollWidth <= {width}")
-                    await page.until(f"document.querySelector('main').scrollWidth <= {width}")
+                # Charts follow the width of the window when they are drawn the next time.
+                await page.until(f"document.documentElement.scrollWidth <= {width}")
+                await page.until(f"document.querySelector('main').scrollWidth <= {width}")
 
     in_page(browser, url, play)
 
