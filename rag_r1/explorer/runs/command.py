@@ -24,7 +24,7 @@ goes on. Only the layout of the folders is read.
 
 examples:
   rag-r1 runs outputs
-  rag-r1 runs outputs --as-json | jq '.[] | select(.state == "stopped") | .command'
+  rag-r1 runs outputs --as-json
 """
 _UNITS = (("d", 86_400), ("h", 3600), ("min", 60))
 
