@@ -1,7 +1,7 @@
 """How `rag-r1 view` does on a training with many trajectories.
 
-    python benchmarks/explorer.py --work /tmp/explorer                # 100,000 trajectories, 1.8 GB
-    python benchmarks/explorer.py --work /tmp/explorer --records 2000
+    python benchmarks/explorer.py --work outputs/explorer                # 100,000 trajectories, 1.8 GB
+    python benchmarks/explorer.py --work outputs/explorer --records 2000
 
 Writes the records of an invented training of GRPO (groups of five, several searches with five passages each
 of the thirty that the search finds for a question, about 18 kB a record), and starts the command as a user

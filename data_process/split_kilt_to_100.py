@@ -139,7 +139,7 @@ def split(
     return state
 
 
-def _resume(part: Path, record: StateFile, wanted: Progress, skip_bad_rows: bool) -> Progress:
+def _resume(part: Path, record: StateFile, beginning: Progress, skip_bad_rows: bool) -> Progress:
     """The progress of an earlier run with the same input and setting, else that of a new run. Also that of a
     new run if bad lines were found and are not to be skipped, since they may have been repaired."""
 
@@ -148,7 +148,7 @@ def _resume(part: Path, record: StateFile, wanted: Progress, skip_bad_rows: bool
         is_usable = skip_bad_rows or not state.bad.count
         return state if is_usable and part.stat().st_size >= state.written else None
 
-    return record.read(parse) or wanted
+    return record.read(parse) or beginning
 
 
 class KiltArguments(Arguments):

@@ -128,15 +128,15 @@ class _Option:
         """The allowed values, if they are a list."""
         return get_args(self.type) if get_origin(self.type) is Literal else self.flag.choices
 
-    def read(self, given: Any) -> Any:
-        """The value of the field from its words. Raises ValueError."""
+    def read(self, value: Any) -> Any:
+        """The value of the field from the text of its flag, or from a list of texts. Raises ValueError."""
         read, choices = self.flag.read, self.choices
-        for word in (given if isinstance(given, list) else [given]) if choices else ():
-            if word not in choices:
-                raise ValueError(f"must be {' or '.join(choices)}, not {word!r}")
+        for text in (value if isinstance(value, list) else [value]) if choices else ():
+            if text not in choices:
+                raise ValueError(f"must be {' or '.join(choices)}, not {text!r}")
         if read is None:
-            return given
-        return list(map(read, given)) if isinstance(given, list) else read(given)
+            return value
+        return list(map(read, value)) if isinstance(value, list) else read(value)
 
 
 class _Parser(argparse.ArgumentParser):

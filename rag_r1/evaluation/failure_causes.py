@@ -126,8 +126,8 @@ def _is_beside_question(record: Record, searches: Sequence[Record]) -> bool:
     queries = [str((call.get("arguments") or {}).get("query", "")) for call in searches]
     if len(queries) > 1 and len(set(map(query_key, queries))) == 1:
         return True
-    wanted = set(answer_tokens(str(record.get("question", "")))) - _STOP_WORDS
-    return bool(wanted) and not any(wanted & set(answer_tokens(query)) for query in queries)
+    words = set(answer_tokens(str(record.get("question", "")))) - _STOP_WORDS
+    return bool(words) and not any(words & set(answer_tokens(query)) for query in queries)
 
 
 @dataclass(frozen=True)

@@ -150,15 +150,15 @@ def _check_or_make(database: duckdb.DuckDBPyConnection) -> None:
         "trajectories": {**COLUMNS, **dict.fromkeys(PLACES, "BIGINT")},
         **TABLES,
     }
-    wanted = f"{_FORMAT} {duckdb.__version__} {tables}"
+    version = f"{_FORMAT} {duckdb.__version__} {tables}"
     found = {name for (name,) in database.execute("SELECT table_name FROM duckdb_tables()").fetchall()}
     if not found:
         for table, fields in tables.items():
             declared = ", ".join(f'"{name}" {kind}' for name, kind in fields.items())
             database.execute(f"CREATE TABLE {table} ({declared})")
-        database.execute("CREATE TABLE format AS SELECT ? AS text", [wanted])
+        database.execute("CREATE TABLE format AS SELECT ? AS text", [version])
         return
     is_ours = found == {*tables, "format"}
-    if not is_ours or database.execute("SELECT text FROM format").fetchall() != [(wanted,)]:
+    if not is_ours or database.execute("SELECT text FROM format").fetchall() != [(version,)]:
         raise duckdb.InvalidInputException("a cache of another version")
     database.execute("SELECT sum(hash(columns(*))) FROM trajectories").fetchall()  # readable?

@@ -178,8 +178,8 @@ def compare(
             ORDER BY a_right = b_right, b_right, a_right, a_tid LIMIT ? OFFSET ?""",
         [*values, limit, offset],
     ).fetchall()
-    wanted = [tid for pair in pairs for tid in pair]
-    by_tid = {row["tid"]: row for row in rows(connection, "WHERE list_contains(?, tid)", [wanted])}
+    tids = [tid for pair in pairs for tid in pair]
+    by_tid = {row["tid"]: row for row in rows(connection, "WHERE list_contains(?, tid)", [tids])}
     both, a_right, b_right, gained, lost = counts
     listed = [
         {

@@ -2,7 +2,8 @@
 
 The prompt of a record is a hash. Its text, in which `{question}` stands for the question, is written to
 `<rag_r1.trajectory_dir>/prompts/<process>.ndjson` when the process sees it for the first time, so a run with
-one prompt has one text for each process and not one for each trajectory. With `rag_r1.trajectory_tokens` a
+one prompt has one text for each process and not one for each trajectory; of very many, the first are written.
+With `rag_r1.trajectory_tokens` a
 record also holds its training rows, as veRL trains on them: ids, mask and log-probs, about 12 bytes a token.
 """
 
@@ -19,6 +20,9 @@ from rag_r1.protocols import Protocol
 
 logger = logging.getLogger(__name__)
 
+#: Texts that a process writes: with examples drawn for each question, every prompt is another one.
+_MOST_PROMPTS = 1000
+
 
 class RecordDetails:
     """`folder`: that of the records, None if none are written; `tokens`: whether to add the training rows."""
@@ -34,12 +38,13 @@ class RecordDetails:
         if self.file is None or not ledger.first_prompt:
             return
         text = codec.decode(ledger.first_prompt)
-        for question in (record.question, protocol.neutralise(record.question)):
-            text = text.replace(question, "{question}")
+        # The prompt shows the question neutralised, behind the instructions, which may hold the same words.
+        before, question, after = text.rpartition(protocol.neutralise(record.question))
+        text = f"{before}{{question}}{after}" if question else text
         record.prompt_sha256 = hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:16]
         if self.tokens:
             record.rows = [vars(row) for row in ledger.rows()]
-        if record.prompt_sha256 not in self._known:
+        if record.prompt_sha256 not in self._known and len(self._known) < _MOST_PROMPTS:
             self._known.add(record.prompt_sha256)
             try:
                 append_records(self.file, {"prompt_sha256": record.prompt_sha256, "text": text})

@@ -1,7 +1,7 @@
 """Asks whether a model's server is there, before a run begins.
 
 Only a refused connection is an error here: many servers have no list of models, and what else may be wrong is
-known when the first episode is asked.
+known at the first episode.
 """
 
 from __future__ import annotations

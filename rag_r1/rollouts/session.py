@@ -205,7 +205,7 @@ async def open_session(
 
 
 def endpoint_options(args: RolloutArguments, url: str) -> EndpointOptions:
-    """How the model's server at this address is asked."""
+    """The options of requests to the model's server at this address."""
     named = args.model_dump(include={"timeout_s", "retries", "backoff_s", "in_flight", "trust_env"})
     return EndpointOptions(url, args.api_key_env, **named)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -25,6 +24,7 @@ from rag_r1.http_server.listening import bind_socket
 from rag_r1.http_server.request_guard import HEADERS
 from rag_r1.io.errors import DataError
 from tests.explorer.made_records import GOLD, answered, record, searched, training, write
+from tests.fakes.waiting import wait_until
 
 TOKEN = "s3cret"
 
@@ -43,14 +43,6 @@ def server(paths: list[Path], **options) -> Iterator[httpx.Client]:
         finally:
             running.should_exit = True
             thread.join()
-
-
-def wait_until(holds, seconds: float = 20.0) -> None:
-    """Until it holds; fails after some seconds."""
-    end = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < end
-        time.sleep(0.02)
 
 
 def get(client: httpx.Client, path: str, **parameters) -> dict:

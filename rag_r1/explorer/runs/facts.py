@@ -105,7 +105,7 @@ def _facts(top: Path, folder: Path, held: frozenset[int]) -> RunFacts:
 
 
 def _settings_of(folder: Path) -> tuple[str | None, Path | None]:
-    """The command that a folder is of, and the folder in which it was given."""
+    """The command that wrote a folder, and the working directory of that command."""
     for path in (folder / SETTINGS, folder / "checkpoints" / SETTINGS):
         try:
             with path.open(encoding="utf-8", errors="replace") as file:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 
 import pytest
 from fastapi.testclient import TestClient
@@ -16,6 +15,7 @@ from retrieval_server.search.index_source import IndexSource
 from retrieval_server.server.app import create_app
 from retrieval_server.server.indexes import LoadProgress
 from retrieval_server.server.limits import RequestLimits
+from tests.fakes.waiting import wait_until
 
 from ..builders import PASSAGES
 from ..same_answers import assert_same_answers
@@ -39,12 +39,10 @@ def test_ready_says_what_is_being_loaded_and_each_step_is_a_line(bm25_index, cap
 
     app = create_app(lambda: IndexSource.open(bm25_index, on_step=on_step), progress=progress)
     with TestClient(app) as client:
-        while not progress.step:
-            time.sleep(0.01)
+        wait_until(lambda: progress.step)
         assert f"now {bm25_index.name}: the files" in client.get("/ready").json()["reason"]
         answered.set()
-        while client.get("/ready").status_code != 200:
-            time.sleep(0.01)
+        wait_until(lambda: client.get("/ready").status_code == 200)
     steps = [f"{bm25_index.name}: {step}" for step in ("the files", "20 passages", "the bm25 index")]
     printed = capsys.readouterr().out.splitlines()
     for step, line in zip(steps, printed, strict=True):
