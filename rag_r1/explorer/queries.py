@@ -62,12 +62,7 @@ def overview(connection: Connection, store: Store) -> dict[str, Any]:
         for run, folder in sorted(folders.items())
         for _, kind, count, first, last, right, judged in [known.get(run, (run, None, 0, None, None, 0, 0))]
     ]
-    facets = {
-        name: [list(row) for row in connection.execute(
-            f'SELECT "{name}", count(*) AS n FROM trajectories GROUP BY 1 ORDER BY n DESC, 1 LIMIT 200'
-        ).fetchall()]
-        for name in FACETS
-    }  # fmt: skip
+    facets = {name: _facet(connection, name) for name in FACETS}
     kinds = {"VARCHAR": "text", "BOOLEAN": "bool", "VARCHAR[]": "list", "MAP(VARCHAR, DOUBLE)": "map"}
     columns = [{"name": name, "type": kinds.get(kind, "number")} for name, kind in COLUMNS.items()]
     return {
@@ -77,6 +72,15 @@ def overview(connection: Connection, store: Store) -> dict[str, Any]:
         "facets": facets,
         "columns": columns,
     }
+
+
+def _facet(connection: Connection, name: str) -> list[list[Any]]:
+    """The values of a column with their counts, the most frequent first."""
+    counted = connection.execute(
+        f"""SELECT "{name}", count(*) AS n FROM trajectories
+            GROUP BY 1 ORDER BY n DESC, 1 LIMIT {_MOST_FACETS}"""
+    ).fetchall()
+    return [list(row) for row in counted]
 
 
 def trajectories(
