@@ -96,8 +96,12 @@ def _inspection(config: Any) -> list[str]:
 
 
 def _reports(folder: Path) -> list[str]:
-    """The folder of the trajectories, and the command for the last report of each validation in it."""
-    lines = [f"every trajectory, one JSON line each: {folder}"]
+    """The commands that show the trajectories of a folder, and the last report of each validation in it."""
+    run = folder.parent if folder.name == "trajectories" else folder  # with it, the curves of its metrics
+    lines = [
+        f"every trajectory in a browser, and why it failed (JSON lines: {folder}):",
+        command(["rag-r1", "view", str(run)]),
+    ]
     splits = {path.name: _last_step(path) for path in sorted(folder.glob("*")) if path.name != "train"}
     probes = [name for name in splits if any(name.startswith(f"{other}_") for other in splits)]
     for split, step in splits.items():

@@ -12,6 +12,7 @@ from omegaconf import OmegaConf
 from rag_r1.config.recipes import Recipe
 from rag_r1.evaluation.eval_arguments import EvalArguments
 from rag_r1.evaluation.report.report import ReportArguments
+from rag_r1.explorer.command import ViewArguments
 from rag_r1.inference.model_folders import newest_checkpoint
 from rag_r1.options.command_line import read_arguments
 from rag_r1.training import launch
@@ -75,7 +76,7 @@ def test_the_newest_checkpoint_is_evaluated_inspected_and_exported(tmp_path):
     records(tmp_path, "train/step_000007-1.jsonl", "val/step_000005-1.jsonl", "val/step_000007-2.jsonl")
     lines = after_training(config(tmp_path))
     assert lines[0] == f"checkpoint: {newest}"
-    evaluate, report, export = commands(lines)
+    evaluate, view, report, export = commands(lines)
 
     args = read_arguments(EvalArguments, evaluate[2:], description="")
     assert evaluate[:2] == ["rag-r1", "eval"] and args.model == str(newest)
@@ -84,6 +85,9 @@ def test_the_newest_checkpoint_is_evaluated_inspected_and_exported(tmp_path):
     assert set(args.overrides) == {
         "rag_r1.agent.max_turns=5", "rag_r1.agent.max_turn_tokens=500", "rag_r1.retriever.topk=3"
     }, "the limits and the search of the validation"  # fmt: skip
+
+    view_args = read_arguments(ViewArguments, view[2:], description="")
+    assert view[:2] == ["rag-r1", "view"] and view_args.paths == [tmp_path / "run"]
 
     report_args = read_arguments(ReportArguments, report[3:], description="")
     assert report[:3] == ["rag-r1", "eval", "report"]
@@ -143,13 +147,14 @@ def test_after_sft_its_model_is_evaluated_and_trained_further():
 def test_after_the_demo_its_folder_is_evaluated_also_with_a_search_card(tmp_path):
     found = checkpoint(tmp_path, exported=True)
     lines = after_demo(tmp_path, found)
-    plain, card = commands(lines)
+    view, plain, card = commands(lines)
+    assert view == ["rag-r1", "view", str(tmp_path)]
     assert plain == ["rag-r1", "eval", str(tmp_path)] == card[:3]
-    given = read_arguments(
+    card_args = read_arguments(
         EvalArguments, card[3:], description="", settings={"model": "m", "questions": ["q"]}
     )
-    assert given.card and given.corpus == [tmp_path / "data" / "corpus.jsonl"]
-    assert after_demo(tmp_path, None) == lines[:1]
+    assert card_args.card and card_args.corpus == [tmp_path / "data" / "corpus.jsonl"]
+    assert after_demo(tmp_path, None) == lines[:2]
 
 
 def test_a_training_whose_configuration_is_in_its_folder_is_evaluated_by_that(tmp_path):

@@ -88,8 +88,8 @@ def test_the_demo_writes_below_the_working_directory_and_its_hints_are_commands_
     assert (out / "report.png").is_file() and (out / "metrics.jsonl").read_bytes().count(b"\n") >= 2
     assert [path.name for path in here.iterdir()] == ["outputs"]
     hints = [shlex.split(line) for line in printed.splitlines() if line.startswith("  rag-r1 ")]
-    assert [words[1] for words in hints] == ["eval"] * 3
-    report = complete.run(*hints[0], cwd=here)
+    assert [words[1] for words in hints] == ["view", "eval", "eval", "eval"]
+    report = complete.run(*hints[1], cwd=here)
     assert report.returncode == 0, report.stderr
 
 
