@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import pytest
 
 from rag_r1.sandbox import worker_pool as module
 from rag_r1.sandbox.worker_pool import JobError, JobLimits, LimitError, WorkerPool
+from tests.fakes.waiting import wait_until
 
 JOBS = "tests.sandbox.jobs_for_tests"
 LIMITS = JobLimits(cpu_s=5.0)
@@ -84,8 +84,7 @@ def test_a_worker_that_was_killed_or_has_grown_is_replaced(jobs):
     pool = WorkerPool(1)
     first = pool.call(f"{JOBS}:process", [], LIMITS)
     os.kill(first, signal.SIGKILL)
-    while Path(f"/proc/{first}/stat").read_text().split()[2] != "Z":
-        time.sleep(0.01)
+    wait_until(lambda: Path(f"/proc/{first}/stat").read_text().split()[2] == "Z")
     second = pool.call(f"{JOBS}:process", [], LIMITS)
     assert pool.call(f"{JOBS}:grow", [], LIMITS) == 600 << 20
     assert len({first, second, pool.call(f"{JOBS}:process", [], LIMITS)}) == 3
@@ -129,13 +128,8 @@ def test_a_worker_ends_with_its_parent_however_that_ends():
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as parent:
         worker = int(parent.stdout.readline())
         parent.kill()
-    deadline = time.monotonic() + 20
-    while Path(f"/proc/{worker}").exists() and time.monotonic() < deadline:
-        if Path(f"/proc/{worker}/stat").read_text().split()[2] == "Z":
-            break
-        time.sleep(0.02)
-    else:
-        assert not Path(f"/proc/{worker}").exists()
+    status = Path(f"/proc/{worker}/stat")
+    wait_until(lambda: not status.exists() or status.read_text().split()[2] == "Z")
 
 
 def test_a_process_that_forks_has_workers_of_its_own(jobs):

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -116,14 +115,6 @@ def chat_server_at(args: ServeArguments, place: LaunchedAgent, **options: Any) -
             servers[0].stop()
             thread.join(30)
             assert not thread.is_alive() and not failures
-
-
-def wait_until(condition: Callable[[], object], seconds: float = 30) -> None:
-    """Until it is true; fails if that takes longer."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it never became true"
-        time.sleep(0.02)
 
 
 def question(text: str = QUESTION, **more: Any) -> dict:

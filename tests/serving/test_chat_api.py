@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import socket
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -18,6 +17,7 @@ from rag_r1.evaluation import command
 from rag_r1.protocols import load_protocol
 from tests.fakes.scripted_teacher import Teacher
 from tests.fakes.scripted_vllm import Policy
+from tests.fakes.waiting import wait_until
 from tests.serving.running_chat import (
     GOLD,
     PASSAGES,
@@ -29,7 +29,6 @@ from tests.serving.running_chat import (
     policy_of,
     question,
     tokenizer,
-    wait_until,
 )
 
 MQ = load_protocol("rag_r1_mq")
@@ -264,10 +263,7 @@ def test_an_abandoned_chat_frees_its_seat_within_a_second(tmp_path, stream):
                 "POST", f"{chat.url}/v1/chat/completions", json=question(stream=stream)
             ) as response:
                 list(response.iter_lines())
-        deadline = time.monotonic() + 1
-        while chat.health()["running"] and time.monotonic() < deadline:
-            time.sleep(0.02)
-        assert chat.health()["running"] == 0
+        wait_until(lambda: chat.health()["running"] == 0, seconds=1)
         assert chat.metric("chat_abandoned_total") == 1
 
 

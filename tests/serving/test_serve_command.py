@@ -13,8 +13,9 @@ import httpx
 import pytest
 
 from rag_r1.demo.policy import policy_path
+from tests.fakes.waiting import wait_until
 from tests.serving.process_tree import descendants, is_there
-from tests.serving.running_chat import GOLD, Asked, events, policy_of, question, wait_until
+from tests.serving.running_chat import GOLD, Asked, events, policy_of, question
 
 ROOT = Path(__file__).parents[2]
 
