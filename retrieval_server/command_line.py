@@ -170,6 +170,7 @@ def parse(
     known, unknown = parser.parse_known_args(argv)
     faults = [_unrecognized(unknown, options)] if unknown else []
     values = _empty(model) | dict(settled)
+    unread: list[str] = []
     for option in options:
         if (given := getattr(known, option.dest)) is not None:
             at = values
@@ -178,13 +179,15 @@ def parse(
             try:
                 at[option.path[-1]] = option.read(given)
             except ValueError as error:
+                unread.append(option.names[0])
                 faults.append(
                     f"{option.names[0]} {error}" if option.choices else f"{option.names[0]}: {error}"
                 )
     try:
         parsed = model.model_validate(values)
     except ValidationError as error:
-        faults += _sentences(error, options)
+        # That a flag is missing whose value cannot be read is no second fault.
+        faults += [text for text in _sentences(error, options) if not set(text.split()) & set(unread)]
     if faults:
         parser.error(listed(faults))
     return parsed

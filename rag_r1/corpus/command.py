@@ -35,6 +35,7 @@ from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import read_arguments
 from rag_r1.options.out_folder import check_out
 from rag_r1.options.settings_file import recorded_settings
+from rag_r1.options.subcommands import run
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.start_checks import StartChecks, try_servers
 
@@ -49,7 +50,8 @@ _EPILOG = """\
 Run again, the same command continues where it was killed. If the retrieval server requires a token, set
 RETRIEVAL_TOKEN.
 """
-_USAGE = "usage: rag-r1 corpus check --questions FILE ... --corpus FILE|FOLDER ... --out DIR [--help]"
+#: Subcommand -> its function, and what it does.
+COMMANDS = {"check": ("rag_r1.corpus.command:check", "which questions can be answered from it; resumable")}
 SUPPLY = "supply.jsonl"
 #: Unanswerable questions that are printed; all of them are in verdicts.jsonl.
 _LISTED = 10
@@ -249,18 +251,16 @@ def _reason(verdict: report.QuestionVerdict) -> str:
     return "no gold answer in the corpus" if missing is None else f"missing: {', '.join(missing[:3])}"
 
 
-@command_main(DataError, RunError, OSError)
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; returns its exit status."""
-    arguments = list(sys.argv[1:] if arguments is None else arguments)
-    if not arguments or arguments[0] != "check":
-        if arguments and arguments[0] in ("-h", "--help"):
-            print(f"{_USAGE}\n\n{_DESCRIPTION}")
-            sys.exit(0)
-        print(_USAGE, file=sys.stderr)
-        return 2
+    """Run a subcommand. Returns its exit status; 2 for one that does not exist."""
+    return run("rag-r1 corpus", "What a corpus holds.", COMMANDS, arguments)
+
+
+@command_main(DataError, RunError, OSError)
+def check(arguments: Sequence[str] | None = None) -> int:
+    """Run `rag-r1 corpus check`; returns its exit status."""
     args = read_arguments(
-        CheckArguments, arguments[1:], prog="rag-r1 corpus check", description=_DESCRIPTION, epilog=_EPILOG
+        CheckArguments, arguments, prog="rag-r1 corpus check", description=_DESCRIPTION, epilog=_EPILOG
     )
     inputs = check_start(args)
     if args.check_only:

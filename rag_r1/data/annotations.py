@@ -51,6 +51,12 @@ class Annotations(Generic[Value]):
             self._ambiguous = self._ambiguous or f"{own_id!r} is {first!r} and {question_id!r}"
         return self._values[place]
 
+    def check_rows(self, rows: Sequence[QuestionRow]) -> None:
+        """Ask for all of these questions, and `check`."""
+        for row in rows:
+            self.get(row.data_source, row.id)
+        self.check()
+
     def check(self) -> None:
         """Raises DataError if the file is about none of the questions, or if an id has two meanings."""
         if not self._matched:
@@ -95,9 +101,8 @@ def with_supporting(rows: Sequence[QuestionRow], supporting: Annotations[GoldEvi
     """The rows, which name the passages that the file names; those of other questions name what they did.
 
     Raises DataError if the file is about none of the questions, or if an id has two meanings."""
-    named = [_naming(row, supporting.get(row.data_source, row.id)) for row in rows]
-    supporting.check()
-    return named
+    supporting.check_rows(rows)
+    return [_naming(row, supporting.get(row.data_source, row.id)) for row in rows]
 
 
 def _naming(row: QuestionRow, evidence: GoldEvidence | None) -> QuestionRow:

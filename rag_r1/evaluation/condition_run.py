@@ -16,10 +16,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from rag_r1.config.agent_setup import AgentSetup
-from rag_r1.data.annotations import read_answerable, read_supporting, with_supporting
+from rag_r1.data.annotations import Annotations, read_answerable, read_supporting, with_supporting
+from rag_r1.data.evidence import GoldEvidence
 from rag_r1.data.files.bad_rows import BadRows
 from rag_r1.data.rows import QuestionRow
 from rag_r1.evaluation.baselines import Condition
@@ -42,30 +42,34 @@ TRAJECTORIES = "trajectories"
 
 def prepare_evaluation(args: EvalArguments) -> RunSetup:
     """Read and check everything that needs no server. Raises RunError."""
-    supporting = read_annotations(args)
+    answerable, supporting = read_annotations(args)
     ready = prepare(args, validation_limits(args.protocol), validation=True)
-    if args.card and supporting is not None:
-        try:
-            rows = with_supporting(ready.questions.rows, supporting)
-        except DataError as error:
-            raise RunError(str(error)) from error
-        ready = replace(ready, questions=replace(ready.questions, rows=rows))
+    rows = ready.questions.rows
+    try:
+        for annotations in (answerable, supporting):
+            if annotations is not None:
+                annotations.check_rows(rows)
+        if args.card and supporting is not None:
+            rows = with_supporting(rows, supporting)
+            ready = replace(ready, questions=replace(ready.questions, rows=rows))
+    except DataError as error:
+        raise RunError(str(error)) from error
     return ready
 
 
-def read_annotations(args: EvalArguments) -> Any:
-    """What --supporting says, after --answerable has been checked, too; None without. Raises RunError."""
-    bad, supporting = BadRows(), None
+def read_annotations(
+    args: EvalArguments,
+) -> tuple[Annotations[bool] | None, Annotations[GoldEvidence] | None]:
+    """What --answerable and --supporting say; None for one that is not given. Raises RunError."""
+    bad = BadRows()
     try:
-        if args.answerable:
-            read_answerable(args.answerable, bad)
-        if args.supporting:
-            supporting = read_supporting(args.supporting, bad)
+        answerable = read_answerable(args.answerable, bad) if args.answerable else None
+        supporting = read_supporting(args.supporting, bad) if args.supporting else None
     except DataError as error:
         raise RunError(str(error)) from error
     if bad.count and not args.skip_bad_rows:
         raise RunError(bad.refusal())
-    return supporting
+    return answerable, supporting
 
 
 async def run_condition(args: PolicyArguments, ready: RunSetup, condition: Condition, out: Path) -> int:

@@ -19,6 +19,7 @@ from urllib.parse import parse_qsl
 from pydantic import model_validator
 from pydantic_settings import CliPositionalArg
 
+from rag_r1.explorer.sources import Sources
 from rag_r1.io.atomic_files import write_text
 from rag_r1.io.errors import DataError
 from rag_r1.options.command_exit import command_main
@@ -89,6 +90,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     if missing := [str(path) for path in args.paths if not path.exists()]:
         raise RunError(f"{', '.join(missing)}: there is no such file or folder")
+    named = Sources(args.paths)
+    files = (path for path in args.paths if path.is_file() and path.stat().st_size)
+    if wrong := [str(path) for path in files if not named.is_record_file(path)]:
+        raise RunError(
+            f"{', '.join(wrong)}: its first line is no record of a trajectory; give a run's folder, or a "
+            "file of its trajectories"
+        )
     require("duckdb", *(("uvicorn", "fastapi") if args.export is None else ()))
     return _serve(args) if args.export is None else _export(args, args.export)
 

@@ -80,10 +80,11 @@ class Sources:
                 is_journal = file.parts[-2:] == JOURNAL
                 if not str(file).isprintable():
                     continue  # such as bytes that are no text
-                if is_journal or (name.endswith(_ENDINGS) and self._is_record_file(file)):
+                if is_journal or (name.endswith(_ENDINGS) and self.is_record_file(file)):
                     yield file
 
-    def _is_record_file(self, path: Path) -> bool:
+    def is_record_file(self, path: Path) -> bool:
+        """Whether a file has records, by its folder, its name, or its first line."""
         if "trajectories" in path.parts[-3:-1] or path.name.startswith("step_"):
             return True
         if path not in self._are_records:

@@ -34,6 +34,7 @@ from rag_r1.inference.rate_limit import CancelToken, RateLimiter
 from rag_r1.inference.response_limits import MAX_ANSWER_VALUES, ResponseLimits
 from rag_r1.inference.response_metadata import error_message, usage_of
 from rag_r1.inference.streaming import OnText
+from rag_r1.io.bounded_http import is_web_page
 from rag_r1.io.bounded_json import read_json
 from rag_r1.io.errors import TooLargeError
 from rag_r1.io.retry import RetryPolicy, TransientError, is_transient, retry_after, with_retries
@@ -169,6 +170,9 @@ class Endpoint:
                 self._under_way -= 1
         if response.status != 200:
             await self._refused(response)
+        if not self._answered and is_web_page(response.headers):
+            self.stop(f"{self.base} answers with a web page: give the address of the API, as in HOST/v1")
+            await self.stop.passed()
         return response.body
 
     async def _refused(self, response: HttpResponse) -> None:

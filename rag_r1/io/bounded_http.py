@@ -40,6 +40,11 @@ def bounded_http_client(
     )
 
 
+def is_web_page(headers: Mapping[str, str]) -> bool:
+    """Whether the headers of a response are those of HTML: then no server of ours has answered."""
+    return headers.get("Content-Type", "").lower().startswith("text/html")
+
+
 class _BoundedTransport(httpx.BaseTransport):
     def __init__(self, timeout_s: float, most: int, body_s: float):
         # Connections are not used again: what is late is ended by the connection that was opened for it.

@@ -1,13 +1,15 @@
 """Checks the folder of a command's `--out` before its work, so that no work is lost for want of a place.
 
-Nothing is made or written here: the folder, or else the nearest folder above it, is only looked at.
+The folder, or else the nearest folder above it, is looked at, and a file without a name is made in it.
 """
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
+from tempfile import TemporaryFile
 
+from rag_r1.io.atomic_files import reason_of
 from rag_r1.options.settings_file import owner_of
 
 #: Of an index of the retrieval server, the file with its passages.
@@ -21,10 +23,14 @@ def check_out(folder: Path, command: str | None = None, flag: str = "--out") -> 
     if not place.is_dir():
         is_folder = "is a file" if place == folder else f"cannot be made, because {place} is a file"
         raise ValueError(f"{flag} {folder} {is_folder}: give a folder")
-    if not os.access(place, os.W_OK | os.X_OK):
+    try:
+        with TemporaryFile(dir=place):  # rights alone do not tell: root has them in /proc, too
+            pass
+    except OSError as error:
         raise ValueError(
-            f"{flag} {folder}: {place} cannot be written to: check its rights, or choose another folder"
-        )
+            f"{flag} {folder}: {place} cannot be written to ({reason_of(error)}): check its rights, or "
+            "choose another folder"
+        ) from error
     if command is not None and (folder / INDEX_FILE).is_file():
         raise ValueError(f"{flag} {folder} is an index: choose another folder")
     if command is not None and (owner := owner_of(folder)) not in (None, command):

@@ -82,6 +82,11 @@ def server_fault(what: str, url: str, error: str, start: str, flag: str) -> str:
     )
 
 
+def web_page_fault(what: str, url: str, flag: str) -> str:
+    """The sentence for an address at which something answers with a web page, as `server_fault`."""
+    return f"what answers at {url} is no {what} (it sends a web page): correct {flag}"
+
+
 def search_fault(url: str, error: str, flag: str) -> str:
     """The sentence for a search that fails at a retrieval server, as `server_fault`."""
     if not is_refused(error):

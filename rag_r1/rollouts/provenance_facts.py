@@ -23,7 +23,7 @@ import httpx
 from tqdm import tqdm
 
 import rag_r1
-from rag_r1.io.bounded_http import bounded_http_client
+from rag_r1.io.bounded_http import bounded_http_client, is_web_page
 from rag_r1.io.bounded_json import json_file_bytes, read_json
 from rag_r1.io.file_hash import sha256_of_file
 from rag_r1.io.secrets import public_address, without_secrets
@@ -85,9 +85,12 @@ def index_identity(ready: Mapping[str, Any] | None) -> dict[str, Any] | None:
 
 
 def get_json(client: httpx.Client, url: str) -> tuple[int, Any]:
-    """Status and JSON of an answer; the JSON is None if there is none, or too much. Raises httpx's errors."""
+    """Status and JSON of an answer; the JSON is None if there is none, or too much. Raises httpx's errors:
+    DecodingError for a web page, with which many a server answers whatever it is asked."""
     body = b""
     with client.stream("GET", url) as answer:
+        if answer.status_code == 200 and is_web_page(answer.headers):
+            raise httpx.DecodingError("a web page", request=answer.request)
         for piece in answer.iter_raw():  # nothing is decompressed
             body += piece
             if len(body) > MAX_ANSWER_BYTES:

@@ -1,7 +1,7 @@
 """Asks whether a model's server is there, before a run begins.
 
-Only a refused connection is an error here: many servers have no list of models, and what else may be wrong is
-known at the first episode.
+Only a refused connection and a web page are errors here: many servers have no list of models, and what else
+may be wrong is known at the first episode.
 """
 
 from __future__ import annotations
@@ -13,19 +13,20 @@ import httpx
 
 from rag_r1.inference.client import base_address
 from rag_r1.io.bounded_http import bounded_http_client
-from rag_r1.options.server_address import server_fault
+from rag_r1.options.server_address import server_fault, web_page_fault
 from rag_r1.rollouts.provenance_facts import TIMEOUT_S, get_json
 from rag_r1.runs.errors import RunError
 
 
 def check_endpoint(url: str, key_variable: str, what: str, flag: str) -> None:
-    """Raises RunError, which names what it is and its flag, if no server answers at an address."""
+    """Raises RunError, which names what it is and its flag, if no model server answers at an address."""
     get_answer(f"{base_address(url)}/models", key_variable, what, flag)
 
 
 def get_answer(address: str, key_variable: str, what: str = "model server", flag: str = "--base-url") -> Any:
     """What a server answers to a GET; None if it is no JSON, or an error. Raises RunError, with the name of
-    the server and its flag, if there is none."""
+    the server and its flag, if there is none, or something else that answers with a web page."""
+    where = address.removesuffix("/models")
     key = os.environ.get(key_variable, "").strip()
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     try:
@@ -33,8 +34,9 @@ def get_answer(address: str, key_variable: str, what: str = "model server", flag
             status, answer = get_json(client, address)
     except httpx.ConnectError as error:
         start = "vllm serve MODEL --port {port}"
-        where = address.removesuffix("/models")
         raise RunError(server_fault(what, where, str(error), start, flag)) from error
+    except httpx.DecodingError as error:
+        raise RunError(web_page_fault(what, where, flag)) from error
     except (httpx.HTTPError, httpx.InvalidURL, OSError, UnicodeError):
         return None
     return answer if status == 200 else None

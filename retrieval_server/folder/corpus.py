@@ -28,7 +28,7 @@ from tqdm import tqdm
 from retrieval_server.errors import BadRowError, UserError, check_all
 from retrieval_server.folder.bad_rows import NAMED, BadRows
 from retrieval_server.folder.corpus_rows import parse_jsonl_row, parse_tsv_row, passage_of
-from retrieval_server.folder.manifest import CorpusSection
+from retrieval_server.folder.manifest import MANIFEST, CorpusSection
 from retrieval_server.folder.passages import Passage, PassageWriter
 
 log = logging.getLogger(__name__)
@@ -45,6 +45,8 @@ def corpus_files(corpus: Path | Sequence[Path]) -> list[Path]:
     for path in [corpus] if isinstance(corpus, Path) else corpus:
         if path.is_dir():
             inside = sorted(p for p in path.iterdir() if p.is_file() and _known(p))
+            if not inside and (path / MANIFEST).is_file():
+                raise UserError(f"{path} is an index: give the corpus that it was built from.")
             if not inside:
                 raise UserError(f"{path}: no file in this folder ends in one of {', '.join(_SUFFIXES)}.")
             files += inside

@@ -265,6 +265,7 @@ def test_a_run_goes_on_only_with_what_it_was_begun_with(tmp_path, mq_tokenizer, 
 def test_wrong_inputs_are_named_before_anything_is_asked(tmp_path, mq_tokenizer, capsys):
     rows = rows_of(3, tmp_path / "q.parquet")
     (tmp_path / "broken.json").write_text('[{"answerable": 1}]')
+    (tmp_path / "others.json").write_text('["of-another-set"]')
     (tmp_path / "prompt.txt").write_text("Say it: {question}")
     with policy_of(mq_tokenizer, rows) as policy:
         for flags, message in (
@@ -275,6 +276,7 @@ def test_wrong_inputs_are_named_before_anything_is_asked(tmp_path, mq_tokenizer,
             ({"tokenizer": tmp_path}, "--tokenizer"),
             ({"answerable": tmp_path / "broken.json"}, "needs an `id`"),
             ({"answerable": tmp_path / "absent.json"}, "absent.json"),
+            ({"answerable": tmp_path / "others.json"}, "others.json names none of the run's questions"),
             ({"retriever_url": "http://127.0.0.1:9", "retries": 0}, "rag-r1 index serve"),
             ({"baseline": "one_shot", "prompt": tmp_path / "prompt.txt"}, "--prompt has no {documents}"),
             ({"term": "no_such"}, "no_such"),

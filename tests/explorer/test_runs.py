@@ -81,6 +81,16 @@ def test_a_run_with_a_report_is_finished_until_its_journal_grows(tmp_path):
     assert only(tmp_path).state == "stopped"
 
 
+@pytest.mark.parametrize("result", ["data_summary.json", "sft_summary.json", "corpus.json"])
+def test_a_command_that_makes_data_has_finished_when_its_result_is_there(tmp_path, result):
+    folder = tmp_path / "made"
+    folder.mkdir()
+    (folder / "settings.yaml").write_text("# rag-r1 data @settings.yaml --out OTHER\n")
+    assert only(tmp_path).state == "running"
+    (folder / result).write_text("{}")
+    assert (only(tmp_path).state, only(tmp_path).command) == ("finished", None)
+
+
 @pytest.mark.parametrize(("stopped", "state"), [(None, "finished"), ("too dear", "stopped")])
 def test_a_summary_says_whether_the_run_was_stopped(tmp_path, stopped, state):
     begun(tmp_path / "one", RECORDS).close()

@@ -71,6 +71,12 @@ def test_a_path_that_does_not_exist_is_named(tmp_path, capsys):
     assert str(tmp_path / "nothing") in capsys.readouterr().err
 
 
+def test_a_file_without_records_is_named(tmp_path, capsys):
+    (tmp_path / "q.jsonl").write_text('{"question": "Who?"}\n')
+    assert main([str(tmp_path / "q.jsonl"), "--port", "0"]) == 1
+    assert f"{tmp_path / 'q.jsonl'}: its first line is no record" in capsys.readouterr().err
+
+
 def test_without_a_token_a_server_for_the_network_warns(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("uvicorn.Server.run", lambda self, sockets: None)
     write(tmp_path / "a.jsonl", [record()])

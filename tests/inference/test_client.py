@@ -184,6 +184,7 @@ async def test_retry_after_holds_back_the_other_requests_too():
         ),
         (lambda: web.Response(status=307, headers={"Location": "http://elsewhere/"}), "redirects"),
         (lambda: web.Response(status=429, headers={"Retry-After": "9999"}), "asked again in 9999 s"),
+        (lambda: web.Response(text="<html>", content_type="text/html"), "answers with a web page"),
     ],
 )
 async def test_what_concerns_all_requests_ends_the_run(answer, reason):

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from rag_r1.cli import main
+from rag_r1.options.out_folder import check_out
 from tests.chaos.test_full_disk import files_of_at_most
 from tests.evaluation.finished_runs import card, record, write_run
 from tests.evaluation.made_traces import ANSWER, SEARCH, as_record, played, tokenizer, write_records
@@ -216,6 +217,11 @@ def test_a_full_disk_is_named_with_the_file_and_the_remedy(words, right, capsys)
         assert main(shlex.split(words)) == 1
     message = capsys.readouterr().err
     assert "new" in message and "make room on that disk" in message
+
+
+def test_a_folder_of_the_system_in_which_nothing_can_be_made_is_named():
+    with pytest.raises(ValueError, match="--out /proc/new: /proc cannot be written to"):
+        check_out(Path("/proc/new"))
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="left out: root may write and read everything")

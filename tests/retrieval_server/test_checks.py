@@ -127,6 +127,15 @@ def test_all_wrong_flags_are_reported_in_one_run(command, capsys):
     assert ended.value.code == 2 and missing(message, [*flags, "did you mean --"]) == []
 
 
+def test_an_unknown_backend_is_one_fault_and_an_index_no_corpus(bm25_index, tmp_path, capsys):
+    words = ["build", "--corpus", str(bm25_index), "--out", str(tmp_path / "new"), "--backend"]
+    with pytest.raises(SystemExit):
+        commands.main([*words, "bm26"])
+    message = capsys.readouterr().err
+    assert "--backend" in message and "problems" not in message
+    assert f"{bm25_index} is an index" in refused(capsys, *words, "bm25")
+
+
 def test_check_only_of_a_build_writes_nothing(corpus, bm25_index, tmp_path, capsys):
     out = tmp_path / "index"
     build = ["build", "--backend", "bm25", "--corpus", str(corpus), "--out", str(out)]

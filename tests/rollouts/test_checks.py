@@ -17,6 +17,7 @@ from rag_r1.runs.errors import RunError
 from rag_r1.runs.start_checks import try_servers
 from rag_r1.sft import filter_command, traces_command
 from tests.fakes.scripted_vllm import Policy
+from tests.fakes.web_page import WebPage
 
 DEAD = "http://127.0.0.1:9"
 #: The commands that play episodes, each with the flags of its model's server.
@@ -62,6 +63,19 @@ def test_two_dead_servers_are_named_with_the_commands_that_start_them(name, tmp_
     message = capsys.readouterr().err
     assert f"retrieval server answers at {DEAD}" in message and "rag-r1 index serve" in message
     assert f"no model server answers at {DEAD}/v1" in message and "vllm serve" in message
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_web_pages_in_place_of_both_servers_are_named(name, tmp_path, capsys):
+    main, server = COMMANDS[name]
+    (tmp_path / "questions.jsonl").write_text(json.dumps({"question": "Who?", "golden_answers": ["she"]}))
+    with WebPage() as page:
+        words = [page.url + "/v1" if word == f"{DEAD}/v1" else word for word in server]
+        words += ["--questions", str(tmp_path / "questions.jsonl"), "--engine", "chat"]
+        words += ["--retriever-url", page.url, "--check-only", "--out", str(tmp_path / "out")]
+        assert main(words) == 1
+    message = capsys.readouterr().err
+    assert f"{page.url}/v1 is no model server" in message and f"the search at {page.url} does not" in message
 
 
 @pytest.mark.parametrize("name", COMMANDS)

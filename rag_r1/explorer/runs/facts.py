@@ -27,7 +27,10 @@ from rag_r1.options.settings_file import SETTINGS
 
 _CONFIG = Path("hydra", ".hydra", "config.yaml")
 #: Files that a command writes when it has its result.
-_RESULTS = ("report.json", "summary.json", "search_card.json", "results.json", "finished", "model")
+_RESULTS = (
+    *("report.json", "summary.json", "search_card.json", "results.json", "finished", "model"),
+    *("data_summary.json", "sft_summary.json", "corpus.json"),  # of data, sft-data, documents
+)
 _COMMAND = re.compile(r"# rag-r1 ([a-z][a-z-]*(?: [a-z][a-z-]*)?) ")
 _BEGIN = re.compile(r"# Relative paths start at (.+)")
 _STEP_FILE = re.compile(r"step_(\d+)-\d+\.jsonl(?:\.gz)?")

@@ -110,7 +110,7 @@ def document_files(folder: Path) -> list[Path]:
         and path.resolve().is_relative_to(inside)
     ]
     if not paths:
-        raise RunError(f"{folder}: no file in it ends in one of {', '.join(READERS)}")
+        raise RunError(f"{folder}: no file in it ends in one of {', '.join(READERS)}: give another folder")
     return paths
 
 
@@ -175,7 +175,8 @@ def _refuse(folder: Path, files: list[Path], bad: list[str], passages: int, skip
             f"leave them out with skip_bad_files (in a command: --skip-bad-files):{listed}{more}"
         )
     if not passages:
-        raise RunError(f"{folder}: its {len(files)} files hold no text")
+        held = "its only file holds" if len(files) == 1 else f"its {len(files)} files hold"
+        raise RunError(f"{folder}: {held} no text, so there is no passage: give another folder")
 
 
 def _rows(folder: Path, files: list[Path], progress: bool, bad: list[str]) -> Iterator[list[dict[str, Any]]]:

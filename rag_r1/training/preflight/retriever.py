@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import httpx
 from omegaconf import DictConfig, OmegaConf
 
-from rag_r1.io.bounded_http import bounded_http_client
+from rag_r1.io.bounded_http import bounded_http_client, is_web_page
 from rag_r1.options.declare import read_options
 from rag_r1.options.problems import PreflightReport, Problem, error, first_line, is_unset, plain, warning
 from rag_r1.tools.registry import DEFAULT_TOOL
@@ -78,7 +78,14 @@ def _check(config: DictConfig, notes: list[str]) -> Iterator[Problem]:
             raise ValueError(f"HTTP {answer.status_code}: {first_line(answer.text)[:200]}")
         documents = settings.wire_format.parse_strict(answer.json(), 1, settings.topk)[0]
     except (ValueError, RecursionError) as fault:
-        yield error(_KEY, f"a test search at {settings.endpoint} failed ({fault})", "see its log")
+        text = f"a test search at {settings.endpoint} failed ({fault})"
+        remedy = f"correct {_KEY}, or see the log of the server"
+        if is_web_page(answer.headers):
+            text, remedy = (
+                f"what answers at {base} is no retrieval server (it sends a web page)",
+                f"correct {_KEY}",
+            )
+        yield error(_KEY, text, remedy)
         return
     notes.append(f"{base}: answered a test search with {len(documents)} documents")
     if len(documents) < settings.topk:

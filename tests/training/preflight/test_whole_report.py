@@ -18,6 +18,7 @@ from rag_r1.tools.retrieval.local_server import build_index, retrieval_process
 from rag_r1.training.command import compose_recipe, compose_valid, main, whole_paths
 from rag_r1.training.preflight import PreflightReport, check_retriever, preflight
 from tests.fakes.json_server import JsonStub
+from tests.fakes.web_page import WebPage
 
 SECRET = "correct-horse-battery-staple"
 RECIPE = "recipes/rag_r1/ppo_mq"
@@ -182,6 +183,13 @@ def report_of(url: str, **options) -> PreflightReport:
     retriever = {"url": url, "timeout_s": 65.0, **options}
     check_retriever(OmegaConf.create({"rag_r1": {"retriever": retriever}}), report)
     return report
+
+
+def test_a_web_page_in_place_of_a_retrieval_server_is_named():
+    with WebPage() as page:
+        (problem,) = report_of(page.url).problems
+    assert page.url in problem.what and "web page" in problem.what
+    assert problem.remedy == "correct rag_r1.retriever.url"
 
 
 def test_the_preflight_sends_the_token_as_the_client_does_and_tells_nobody(guarded, monkeypatch, caplog):
