@@ -28,7 +28,7 @@ from rag_r1.runs.lock import hold_lock
 
 #: Raised with every change of the rules by which rows are made.
 _FORMAT = 3
-_MEMORY, _CHECKPOINT = "160MB", "64MB"
+_MEMORY, _CHECKPOINT = "140MB", "64MB"
 _ROW_GROUP = 4096
 #: The places of records (lines.py), beside the columns.
 PLACES = ("file_id", "base", "offset", "length")
