@@ -143,9 +143,10 @@ def _edges(low: float, begin: float, width: float, i: int, is_whole: bool) -> tu
 
 
 def causes(connection: Connection, selection: Selection, examples: int = 5) -> dict[str, Any]:
-    """The causes of wrong answers with their numbers, in the order of the rules."""
+    """The causes of wrong answers with their numbers, in the order of the rules. The examples are spread over
+    all steps, and are the same each time."""
     counted = connection.execute(
-        f"""SELECT cause, count(*), list(tid ORDER BY tid)[:{examples:d}] FROM trajectories
+        f"""SELECT cause, count(*), list_sort(list(tid ORDER BY hash(tid))[:{examples:d}]) FROM trajectories
             WHERE {selection.where} AND cause IS NOT NULL GROUP BY cause""",
         list(selection.values),
     ).fetchall()

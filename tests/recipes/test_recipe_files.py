@@ -106,7 +106,7 @@ def test_each_recipe_is_of_the_command_that_takes_it_and_fragments_are_of_none()
         recipe_files.KINDS, True
     )
     assert {"demo/ppo_sq", "rag_r1/grpo"} <= set(shipped_names("train"))  # the first by way of demo/_ppo
-    assert shipped_names("sft") == ["rag_r1/sft/demo", "rag_r1/sft/qwen_7b"]
+    assert shipped_names("sft") == ["rag_r1/sft/demo", "rag_r1/sft/qwen_7b", "real_small/sft"]
     for fragment in ("rag_r1/_common", "platform/cpu", "rag_r1_defaults", "rag_r1/sft/llama_factory"):
         assert kind_of(RECIPES / f"{fragment}.yaml") is None
 

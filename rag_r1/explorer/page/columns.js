@@ -26,11 +26,15 @@ function answers(row) {
   const box = element("span", "answers");
   box.append(row.answer === null || row.answer === undefined
     ? element("span", "soft", "no answer") : data("span", "", row.answer));
-  if (row.right === false && row.golds?.length) {
+  // Also beside an answer that was judged right though its words differ: a judge can be wrong.
+  if (row.golds?.length && (row.right === false || (row.right && !row.golds.some((gold) => same(gold, row.answer))))) {
     box.append(element("span", "hidden", ", gold: "), data("span", "gold", row.golds[0]));
   }
   return box;
 }
+
+const letters = (text) => String(text ?? "").toLowerCase().replace(/\b(a|an|the)\b|[^\p{L}\p{N}]/gu, "");
+const same = (one, other) => letters(one) === letters(other);
 
 // The titles, which sort (up, down, not at all), with the histograms. `bins`: by the name of the filter.
 export function headLine(columns, state, bins) {

@@ -1,0 +1,55 @@
+"""Cuts the passages of a corpus to their first words, so that two of them fit into a short context.
+
+    python -m examples.real_small.short_passages --corpus hotpotqa_corpus.jsonl.gz --out data/corpus.jsonl
+
+A passage keeps its id and its title. Questions are made from what is left (`rag-r1 passage-questions`), so
+the fact of each stands in what the policy is shown.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from rag_r1.corpus.reader import Corpus
+from rag_r1.io.atomic_files import write_json_lines
+from rag_r1.io.errors import DataError
+from rag_r1.options.command_exit import command_main
+from rag_r1.options.command_line import Arguments, Positive, argument, read_arguments
+from rag_r1.options.out_folder import check_out_file
+
+
+class ShortPassagesArguments(Arguments):
+    """Which corpus, how many words, and where to."""
+
+    corpus: Path = argument("passages, in any format that an index is built from", "FILE")
+    out: Path = argument("file for the short passages", "FILE.jsonl")
+    words: Positive = argument("words of a passage after its title; 50 are about 80 tokens", default=50)
+
+
+@command_main(DataError, ValueError, OSError)
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit status."""
+    prog = "python -m examples.real_small.short_passages"
+    args = read_arguments(ShortPassagesArguments, arguments, prog=prog, description=__doc__)
+    check_out_file(args.out)
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    count = write_json_lines(args.out, shortened(Corpus([args.corpus]), args.words), ensure_ascii=False)
+    print(f"{args.out}: {count:,} passages")
+    return 0
+
+
+def shortened(corpus: Corpus, words: int) -> Iterator[dict[str, Any]]:
+    """The rows of the corpus with the first words of each text. Raises DataError for a row that cannot be
+    used."""
+    for passage, place in corpus.rows(doing="shortening"):
+        if isinstance(passage, ValueError):
+            raise DataError(f"{corpus.location(place)}: {passage}")
+        title, _, text = passage.contents.partition("\n")
+        yield {**passage.row(), "contents": f"{title}\n{' '.join(text.split()[:words])}"}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

