@@ -1,7 +1,7 @@
 """Every picture of the pages has a command that draws it, the project's colours, and a size that can be read.
 
 What a command draws into a picture is tested beside its code; here is which command it is. Those of
-the chat and of the explorer are photographs of the page.
+the chat and of the explorer are photographs of the page in a browser.
 """
 
 from __future__ import annotations
@@ -19,9 +19,11 @@ from tests.docs.fences import ROOT
 
 #: The picture and the command that draws it, as a page has it.
 PICTURES = {
-    "docs/images/chat.png": "rag-r1 serve --demo",
+    "docs/images/chat.png": "python -m tests.serving.picture docs/images/chat.png",
     "docs/images/demo.png": "rag-r1 demo",
-    "docs/images/explorer.png": "rag-r1 view outputs/rag-r1/grpo-mq",
+    "docs/images/explorer.png": (
+        "python -m tests.explorer.page.picture outputs/demo/grpo docs/images/explorer.png"
+    ),
     "docs/images/pipeline.png": "rag-r1 pipeline --out outputs/pipeline",
     "docs/images/search_card.png": (
         "rag-r1 eval outputs/demo/grpo --card --corpus outputs/demo/grpo/data/corpus.jsonl"

@@ -10,6 +10,7 @@ import subprocess
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -99,8 +100,13 @@ class Tab:
         await self.send("Emulation.setEmulatedMedia", features=[scheme])
 
     async def picture(self, path: Path) -> None:
-        """A PNG of the window."""
-        path.write_bytes(base64.b64decode((await self.send("Page.captureScreenshot", format="png"))["data"]))
+        """A PNG of the window, for a page: few colours make a small file."""
+        from PIL import Image
+
+        shot = base64.b64decode((await self.send("Page.captureScreenshot", format="png"))["data"])
+        with Image.open(BytesIO(shot)) as image:
+            few = image.convert("RGB").quantize(96, dither=Image.Dither.NONE)
+        few.save(path, optimize=True)
 
     async def type(self, text: str) -> None:
         """Type into the field for the question, and ask."""

@@ -10,6 +10,7 @@ import pytest
 
 from rag_r1.serving.page import ExampleQuestion, PageInfo
 from tests.serving.browser import CHROMIUM, Tab, chromium, tab
+from tests.serving.picture import take_picture
 from tests.serving.running_chat import GOLD, QUESTION, arguments, chat_server, policy_of
 
 pytestmark = [
@@ -165,6 +166,18 @@ def test_an_answer_is_shown_as_right_wrong_or_ungrounded_and_parallel_queries_as
                 assert link == f"{chat.url}/#q=Who%20%26%20why%3F"
 
             in_page(browser, chat.url, play)
+
+
+def test_the_picture_of_the_guide_is_taken_of_the_first_question_that_shows_it_all(tmp_path, browser):
+    answers = {"Who painted it?": "Mara Torval", QUESTION: GOLD}
+    about = PageInfo("some passages", golds={"Who painted it?": ("Tito Vesmer",), QUESTION: (GOLD,)})
+    out = tmp_path / "chat.png"
+    with policy_of(answers, also=("Tito Vesmer",)) as policy:
+        with chat_server(arguments(policy.url, tmp_path / "out", history=0), about) as chat:
+            asyncio.run(take_picture(browser, chat.url, answers, out))
+            assert out.read_bytes().startswith(b"\x89PNG") and len(policy.bodies) == 4
+            with pytest.raises(SystemExit, match="train a policy first"):
+                asyncio.run(take_picture(browser, chat.url, ["Who painted it?"], out))
 
 
 def test_a_link_fills_in_its_question_and_asks_nothing(tmp_path, browser):

@@ -154,7 +154,8 @@ async def open_server(args: McpArguments) -> AsyncIterator[Any]:
     async with AsyncExitStack() as stack:
         stack.push_async_callback(close_tools, shared_tools(config.validation_retriever, config.tools))
         player = await stack.enter_async_context(open_agent(as_eval)) if args.base_url is not None else None
-        yield make_server(searcher, player.play if player else None, concurrency=args.in_flight)
+        play = player.play if player else None
+        yield make_server(searcher, play, retriever_url=args.retriever_url, concurrency=args.in_flight)
 
 
 async def _serve_http(server: Any, port: int) -> None:

@@ -4,8 +4,9 @@
     ask(question)    the agent's answer, what it searched for, and the passages that it was shown
 
 The agent plays each question as `rag-r1 eval` and `rag-r1 serve` do (rag_r1/serving/agent.py), with a model
-behind an OpenAI-compatible address. A failure of the infrastructure is an error of the call; an episode
-without an answer is a result that says how it ended. A search of a client has no question behind it: a
+behind an OpenAI-compatible address. A failure of the infrastructure is an error of the call, that of the
+retrieval server with its address and the remedy; an episode without an answer is a result that says how it
+ended. A search of a client has no question behind it: a
 retriever that reads the question beside the query (`agentic_input`) is sent the query as both. Beyond
 `concurrency` questions at a time and as many that wait, a question is refused.
 """
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import re
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Any
 
@@ -26,6 +28,7 @@ from rag_r1.agent import Tool, Trajectory
 from rag_r1.agent.interfaces import call_tool
 from rag_r1.http_server.request_guard import RequestError, WholeBodyMiddleware
 from rag_r1.io.errors import TooLargeError
+from rag_r1.options.server_address import search_fault
 from rag_r1.protocols import Document, Failure
 from rag_r1.protocols.retriever_query import CallContext, Context
 from rag_r1.tools.mcp.limits import check_message
@@ -36,6 +39,8 @@ _MOST_SOURCES = 20
 _MOST_BYTES = 1 << 20
 #: Failures of the infrastructure, which are errors of the call.
 _FAILED = ("engine_failure", "tool_failure", "bad_row", "error")
+#: The type of an exception and its text, which may be the retrieval server's own.
+_EXCEPTION = re.compile(r"(\w+): .*", re.DOTALL)
 _Words = Annotated[str, Field(min_length=1, max_length=4000)]
 
 #: Plays a question: `ChatAgent.play` (rag_r1/serving/agent.py).
@@ -72,8 +77,10 @@ class Answered(BaseModel):
     sources: list[Passage]
 
 
-def make_server(search_tool: Tool, play: Play | None = None, *, concurrency: int = 8) -> MCPServer:
-    """The server; without `play` it only searches."""
+def make_server(
+    search_tool: Tool, play: Play | None = None, *, retriever_url: str, concurrency: int = 8
+) -> MCPServer:
+    """The server; without `play` it only searches. `retriever_url`: for the error of a search that fails."""
     instructions = "Searches a collection of passages, and answers from it."
     server = MCPServer("rag-r1", instructions=instructions, log_level="WARNING")
 
@@ -82,15 +89,24 @@ def make_server(search_tool: Tool, play: Play | None = None, *, concurrency: int
         """Search the collection for a query; returns the best passages with their ids."""
         [documents] = await call_tool(search_tool, [{"query": query}], Context(lambda: CallContext(query)))
         if isinstance(documents, Failure):
-            raise ToolError(documents.reason)
+            fault = _search_fault(retriever_url, documents.kind, documents.detail)
+            raise ToolError(fault or documents.reason)
         return Passages(passages=[Passage.of(document) for document in documents])
 
     if play is not None:
-        _add_ask(server, play, concurrency)
+        _add_ask(server, play, retriever_url, concurrency)
     return server
 
 
-def _add_ask(server: MCPServer, play: Play, concurrency: int) -> None:
+def _search_fault(url: str, kind: str, detail: str) -> str | None:
+    """The sentence with the address of the retrieval server and the remedy; None for another failure."""
+    if kind != "retriever" or not detail:
+        return None
+    exception = _EXCEPTION.fullmatch(detail)
+    return search_fault(url, exception[1] if exception else detail, "--retriever-url")
+
+
+def _add_ask(server: MCPServer, play: Play, retriever_url: str, concurrency: int) -> None:
     seats, present = asyncio.Semaphore(concurrency), [0]
 
     @server.tool()
@@ -106,7 +122,10 @@ def _add_ask(server: MCPServer, play: Play, concurrency: int) -> None:
         finally:
             present[0] -= 1
         if record.answer is None and record.status in _FAILED:
-            why = record.failures[-1].detail if record.failures else ""
+            why = ""
+            if record.failures:
+                last = record.failures[-1]
+                why = _search_fault(retriever_url, last.kind, last.detail) or last.detail
             raise ToolError(f"The question could not be answered: {record.status} {why}".strip())
         return _answered(record)
 

@@ -5,13 +5,11 @@ python -m tests.explorer.page.picture outputs/demo/grpo docs/images/explorer.png
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import os
-import sys
 import tempfile
 from pathlib import Path
-
-from PIL import Image
 
 from tests.explorer.page.sample_runs import view_server
 from tests.serving.browser import chromium, tab
@@ -20,12 +18,16 @@ from tests.serving.browser import chromium, tab
 CHOICE = "kind=training&step_min=4&right=false&cause=retrieved_and_misread&searches_min=2"
 
 
-def main(run: str, out: str) -> None:
+def main() -> None:
     """Draw a run's trajectory into a PNG."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("run", type=Path, help="folder of a training")
+    parser.add_argument("out", type=Path, help="the PNG")
+    args = parser.parse_args()
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         os.environ["XDG_CACHE_HOME"] = folder
-        with view_server(Path(run)) as address, chromium(Path(folder)) as port:
-            asyncio.run(_draw(port, f"{address}#{CHOICE}", Path(out)))
+        with view_server(args.run) as address, chromium(Path(folder)) as port:
+            asyncio.run(_draw(port, f"{address}#{CHOICE}", args.out))
 
 
 async def _draw(port: int, address: str, out: Path) -> None:
@@ -38,9 +40,7 @@ async def _draw(port: int, address: str, out: Path) -> None:
         await page.until("document.querySelector('.trajectory .turn') !== null")
         await asyncio.sleep(1)
         await page.picture(out)
-    # Few colours make a small file.
-    Image.open(out).convert("RGB").quantize(96, dither=Image.Dither.NONE).save(out, optimize=True)
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()

@@ -88,9 +88,32 @@ async def test_a_failure_is_an_error_of_its_call_and_the_server_goes_on(stub):
         refused = await client.call_tool("ask", {"question": "refused?"})
         long = await client.call_tool("ask", {"question": "x" * 5000})
         again = await client.call_tool("ask", {"question": "Ulm?"})
-    assert broken.is_error and "The search engine did not answer" in broken.content[0].text
+    assert broken.is_error and f"the search at {stub.url} does not work (HTTP 500)" in broken.content[0].text
     assert refused.is_error and "engine_failure" in refused.content[0].text
     assert long.is_error and not again.is_error
+
+
+async def test_a_call_while_nobody_listens_at_the_retrieval_server_says_how_to_start_one(stub, monkeypatch):
+    from mcp.client import Client
+
+    monkeypatch.setenv("RETRIEVAL_TOKEN", "SECRET")
+    with JsonStub(answer) as search_stub:
+        args = arguments(stub, "rag_r1.failures.mask=[retriever]")
+        args = args.model_copy(update={"retriever_url": search_stub.url})
+        opened = mcp_command.open_server(args)
+        server = await opened.__aenter__()
+    port = search_stub.url.rpartition(":")[2]
+    remedy = f"start one with `rag-r1 index serve --index DIR --port {port}`, or correct --retriever-url"
+    async with Client(server) as client:
+        results = [
+            await client.call_tool("search", {"query": "Ulm"}),
+            await client.call_tool("ask", {"question": "On which river does Ulm lie?"}),
+        ]
+    await opened.__aexit__(None, None, None)
+    for result in results:
+        said = result.content[0].text
+        assert result.is_error and "SECRET" not in said
+        assert f"no retrieval server answers at {search_stub.url} (connection refused): {remedy}" in said
 
 
 async def test_a_retriever_that_reads_the_question_is_sent_the_query_as_the_question_too(stub):
@@ -131,7 +154,7 @@ async def test_beyond_the_questions_that_may_wait_a_question_is_refused():
         await gate.wait()
         return Trajectory("1", question, "p", answer="yes", status="answered")
 
-    async with Client(make_server(None, play, concurrency=2)) as client:
+    async with Client(make_server(None, play, retriever_url="", concurrency=2)) as client:
         calls = [asyncio.ensure_future(client.call_tool("ask", {"question": f"{n}"})) for n in range(5)]
         await asyncio.wait(calls, return_when=asyncio.FIRST_COMPLETED)
         assert len(started) == 2
