@@ -75,8 +75,10 @@ def draw(runs: Sequence[dict[str, Any]], path: Path) -> list[Path]:
                     points = sorted((int(step), values[name]) for step, values in results[kind][arm].items())
                     pictures.line(axes, points, label, color, "-")
                 axes.axvline(results["stage1_steps"], color=pictures.GREY, linestyle=":", linewidth=1)
-        left.set(xlabel="step", ylim=(-0.02, 1.02), title="Trajectories with a well-formed search (sampled)")
-        right.set(xlabel="step", ylim=(0, 1.02), title="Held-out F1 (greedy)")
+        left.set(
+            xlabel="step", ylabel="share", ylim=(-0.02, 1.02), title="With a well-formed search (sampled)"
+        )
+        right.set(xlabel="step", ylabel="F1", ylim=(0, 1.02), title="Held-out questions (greedy)")
         left.legend(frameon=False, loc="center right")
 
     return pictures.draw(path, paint, size=(10, 3.6), panels=2)

@@ -6,7 +6,7 @@ import asyncio
 import json
 
 from rag_r1.agent.trajectory import Turn
-from tests.explorer.made_records import record, write
+from tests.explorer import made_records
 from tests.explorer.page.page_player import IN_BROWSER, in_focus, in_page, opened, rows, state
 from tests.explorer.page.sample_runs import (
     GOLD,
@@ -255,12 +255,14 @@ def test_a_run_that_grows_says_how_many_are_new_and_keeps_what_is_selected(tmp_p
 
 
 def test_the_gold_stands_beside_what_was_judged_right_in_other_words(tmp_path, browser, cache):
-    answers = [f"the {GOLD.lower()}.", "Mill Creek"]
-    write(tmp_path / "a.jsonl", [record(f"q{i}", text, right=True) for i, text in enumerate(answers)])
+    gold = made_records.GOLD
+    answers = [f"the {gold.lower()}.", "Mill Creek"]
+    records = [made_records.record(f"q{i}", text, right=True) for i, text in enumerate(answers)]
+    made_records.write(tmp_path / "a.jsonl", records)
 
     async def play(page: Tab) -> None:
         await rows(page, 2)
-        assert sorted(await page.texts(".answers")) == [f"Mill Creek, gold: {GOLD}", answers[0]]
+        assert sorted(await page.texts(".answers")) == [f"Mill Creek, gold: {gold}", answers[0]]
 
     with view_server(tmp_path) as address:
         in_page(browser, address, play)
