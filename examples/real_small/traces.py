@@ -3,9 +3,10 @@
     python -m examples.real_small.traces --questions data/train.jsonl --index data/index --out data/traces
 
 A question names its passages in the order in which they are needed (`supporting_ids`, `supporting_titles`).
-A trace searches for their titles in the real index and answers, by one of the strategies of the demo's traces
-(rag_r1/demo/traces/mixes.py): `guess`, `early`, `sequential`, `parallel`. A trace whose search does not find
-the passage that it needs is left out, since its answer would not be in what was shown.
+A trace searches for their titles in the real index (if the title is what is asked for, in the words of the
+question) and answers, by one of the strategies of the demo's traces (rag_r1/demo/traces/mixes.py): `guess`,
+`early`, `sequential`, `parallel`. A trace whose search does not find the passage that it needs is left out,
+since its answer would not be in what was shown.
 
 MIXED holds the shares of the strategies; it was fixed before the first reinforcement learning. About half of
 its traces answer with too little, so the policy that learns from them has something to gain.
@@ -40,16 +41,18 @@ from rag_r1.tools.retrieval.local_server import retrieval_process
 
 PROTOCOL = "rag_r1_mq"
 #: Kinds of questions whose facts can be searched for at once.
-INDEPENDENT = ("two_facts", "comparison", "yes_no")
+INDEPENDENT = ("comparison", "yes_no")
 _LINE_BYTES = 1 << 20
 
 GOLD: Mix = {
     "one_hop": {"sequential": 1.0},
+    "two_facts": {"sequential": 1.0},
     "bridge": {"sequential": 1.0},
     **{kind: {"parallel": 1.0} for kind in INDEPENDENT},
 }
 MIXED: Mix = {
     "one_hop": {"guess": 0.35, "sequential": 0.65},
+    "two_facts": {"guess": 0.35, "sequential": 0.65},
     "bridge": {"guess": 0.25, "early": 0.45, "sequential": 0.3},
     **{kind: {"guess": 0.25, "early": 0.35, "sequential": 0.15, "parallel": 0.25} for kind in INDEPENDENT},
 }
@@ -159,14 +162,14 @@ async def write_trace(
         "parallel": [passages],
     }[strategy]
     for step in rounds:
-        titles = [title for _, title in step]
-        results = await client.search(titles)
+        queries = [_query(question, title).replace('"', "") for _, title in step]
+        results = await client.search(queries)
         for (passage_id, _), documents in zip(step, results, strict=True):
             if not isinstance(documents, list) or passage_id not in {found.id for found in documents}:
                 return None
-        thought = "I need to search for both." if len(titles) > 1 else "I need to search."
-        text = turn(thought, "search", ", ".join(map(_quoted, titles)))
-        record.turns.append(Turn.searched(text, titles, [_shown(documents) for documents in results]))
+        thought = "I need to search for both." if len(queries) > 1 else "I need to search."
+        text = turn(thought, "search", ", ".join(map(_quoted, queries)))
+        record.turns.append(Turn.searched(text, queries, [_shown(documents) for documents in results]))
     is_known = sum(map(len, rounds)) == len(passages)
     thought = "I know enough." if is_known else "I can guess."
     record.answer = question.golds[0] if is_known else guessed
@@ -174,9 +177,14 @@ async def write_trace(
     return record
 
 
-def _quoted(title: str) -> str:
+def _query(question: Question, title: str) -> str:
+    """What is searched for to find a passage: its title, unless a question of two facts asks for that."""
+    return question.text.rstrip("?") if question.kind == "two_facts" else title
+
+
+def _quoted(query: str) -> str:
     """A query as the protocol's list syntax has it."""
-    return f'"{title}"' if "," in title else title
+    return f'"{query}"' if "," in query else query
 
 
 def _shown(documents: Any) -> list[Document]:

@@ -47,6 +47,7 @@ QUESTIONS = [
     question("born", "one_hop", 0, golds=("1901",)),
     question("first", "comparison", 1, 2, golds=("Bo Crane", "Crane")),
     question("step", "bridge", 2, 3, golds=("1934",)),
+    {**question("who", "two_facts", 3, golds=("Di Elm",)), "question": 'Which "painter", was born in 1934?'},
 ]
 
 
@@ -94,28 +95,28 @@ def index(tmp_path_factory) -> Path:
 def test_traces_of_each_strategy_search_the_real_index_and_follow_the_protocol(index, tmp_path):
     protocol = load_protocol(traces.PROTOCOL)
     write_rows(tmp_path / "q.jsonl", QUESTIONS)
-    born, first, step = traces.read_questions(tmp_path / "q.jsonl")
+    born, first, step, who = traces.read_questions(tmp_path / "q.jsonl")
 
-    async def written(url: str) -> dict:
+    async def written(url: str) -> list:
         client = RetrievalClient(RetrieverConfig(url=url, topk=1))
         try:
-            plans = {"guess": born, "sequential": step, "early": step, "parallel": first}
-            return {name: await traces.write_trace(q, name, "?", client) for name, q in plans.items()}
+            plans = [("guess", born), ("sequential", step), ("early", step), ("parallel", first)]
+            plans.append(("sequential", who))
+            return [await traces.write_trace(asked, name, "?", client) for name, asked in plans]
         finally:
             await client.close()
 
     with retrieval_process(index, tmp_path / "log") as url:
         records = asyncio.run(written(url))
-    queries = {name: [turn.queries for turn in record.turns[:-1]] for name, record in records.items()}
-    assert queries == {
-        "guess": [],
-        "sequential": [["Cy Dorn"], ["Di Elm"]],
-        "early": [["Cy Dorn"]],
-        "parallel": [["Bo Crane", "Cy Dorn"]],
-    }
-    answers = {name: record.answer for name, record in records.items()}
-    assert answers == {"guess": "?", "sequential": "1934", "early": "?", "parallel": "Bo Crane"}
-    for record in records.values():
+    assert [[turn.queries for turn in record.turns[:-1]] for record in records] == [
+        [],
+        [["Cy Dorn"], ["Di Elm"]],
+        [["Cy Dorn"]],
+        [["Bo Crane", "Cy Dorn"]],
+        [["Which painter, was born in 1934"]],
+    ]
+    assert [record.answer for record in records] == ["?", "1934", "?", "Bo Crane", "Di Elm"]
+    for record in records:
         for turn in record.turns:
             action = protocol.parse(turn.text)
             assert action.kind == turn.action and list(getattr(action, "queries", ())) == turn.queries
