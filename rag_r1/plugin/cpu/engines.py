@@ -19,6 +19,7 @@ from verl.workers.engine import EngineRegistry
 from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead, FSDPEngineWithValueHead
 
 from rag_r1.plugin.value_model import OwnAttentionMixin
+from rag_r1.system.cores import usable_cores
 
 
 class _CPUEngineMixin:
@@ -43,11 +44,6 @@ class _CPUEngineMixin:
             return super()._build_fsdp_module(module)
         finally:
             self.engine_config = engine_config
-
-
-def usable_cores() -> int:
-    """The number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @EngineRegistry.register(model_type="language_model", backend=["fsdp", "fsdp2"], device="cpu")
