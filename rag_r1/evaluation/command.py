@@ -30,6 +30,7 @@ _SUBCOMMANDS = {
     "report": "rag_r1.evaluation.report.report",
     "compare": "rag_r1.evaluation.report.compare_command",
     "modes": "rag_r1.evaluation.modes",
+    "groups": "rag_r1.evaluation.groups",
     "sigma": "rag_r1.evaluation.state_threshold",
 }
 
@@ -56,6 +57,7 @@ limits and search are that run's, unless flags replace them.
 also: rag-r1 eval report RUN         make the report of a finished run again
       rag-r1 eval compare RUN RUN    compare runs on the questions that they share
       rag-r1 eval modes              a model before and after training, without and with search, in one table
+      rag-r1 eval groups             the share of groups with right and wrong answers, by temperature
       rag-r1 eval sigma RUN          propose rag_r1.agent.max_state from the states of right and wrong answers
 """
 

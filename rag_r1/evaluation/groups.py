@@ -1,0 +1,152 @@
+"""`rag-r1 eval groups`: would a group of answers teach anything, and at which temperature?
+
+GRPO learns from the differences within a group of answers to one question: a group whose rewards are all
+equal has no advantage. Before a training this plays each question several times at several temperatures:
+
+    OUT/t0.6, OUT/t1   a run for each temperature, as `rag-r1 eval` makes it
+    OUT/groups.md, .json   for each: mixed groups, EM, the best of a group, searches, answered
+
+A run goes on where it was interrupted. Failed episodes count as wrong, as in a training without masks.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from rag_r1.evaluation.baselines import agent_condition
+from rag_r1.evaluation.condition_run import prepare_evaluation, run_condition
+from rag_r1.evaluation.eval_arguments import EvalArguments
+from rag_r1.evaluation.report.report import WRONG_RUN
+from rag_r1.evaluation.report.run_table import RunTable, read_run
+from rag_r1.evaluation.target import resolve_model, serve_model
+from rag_r1.io.atomic_files import write_json, write_text
+from rag_r1.options.command_line import Positive, argument, read_arguments
+from rag_r1.options.declare import Constraint
+from rag_r1.rollouts.checks import all_problems, check_search
+from rag_r1.rollouts.session import check_only, run_command
+from rag_r1.runs.errors import RunError
+from rag_r1.runs.markdown import Page, number, table
+
+GROUPS_JSON, GROUPS_MD = "groups.json", "groups.md"
+_COLUMNS = (
+    "temperature",
+    "mixed groups",
+    "all wrong",
+    "all right",
+    "EM",
+    "best of a group",
+    "searches",
+    "answered",
+)
+_DESCRIPTION = """\
+Play each question several times at several temperatures, and count the groups in which right and wrong
+answers are mixed: only these teach GRPO anything. Run again, the same command goes on.
+
+example:
+  rag-r1 eval groups --model outputs/real-small/sft/model --questions data/mq/train.parquet --limit 60 \\
+      --temperatures 0.6 --temperatures 1 --retriever-url http://127.0.0.1:8000 --out evals/groups
+"""
+Temperature = Annotated[
+    float, Field(gt=0, allow_inf_nan=False), Constraint("a number above 0: greedy answers are equal")
+]
+
+
+class GroupsArguments(EvalArguments):
+    """The arguments of `rag-r1 eval`, and the temperatures."""
+
+    temperatures: list[Temperature] = argument(
+        "temperature of a run; may be repeated", "T", default=[0.6, 0.8, 1.0]
+    )
+    samples: Positive = argument("answers in a group", "N", default=5)
+
+    @model_validator(mode="after")
+    def _samples_differ(self) -> GroupsArguments:
+        if self.samples < 2:
+            raise ValueError("--samples must be at least 2: a group of one has nothing to compare")
+        if self.temperature:
+            raise ValueError("--temperature: give --temperatures, which may be repeated")
+        if self.card or self.baseline is not None or self.corpus or self.serve_index is not None:
+            flags = "--card, --corpus, --serve-index and --baseline"
+            raise ValueError(f"{flags} are for `rag-r1 eval`: leave them out")
+        return self
+
+    def runs(self) -> dict[float, EvalArguments]:
+        """The arguments of `rag-r1 eval` for each temperature, in order."""
+        plain = {name: getattr(self, name) for name in EvalArguments.model_fields}
+        return {
+            value: EvalArguments(**plain | {"temperature": value, "out": self.out / f"t{value:g}"})
+            for value in sorted(set(self.temperatures))
+        }
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Returns 0 when all runs are complete, 3 if one was stopped before, 1 if one could not begin."""
+    args = read_arguments(GroupsArguments, arguments, prog="rag-r1 eval groups", description=_DESCRIPTION)
+    return run_command("rag-r1 eval groups", evaluate_groups, args)
+
+
+async def evaluate_groups(args: GroupsArguments) -> int:
+    """Play the runs and write the table; returns the exit status. Raises RunError."""
+    runs = args.runs()
+    first = next(iter(runs.values()))
+    with all_problems(args, {}, [partial(resolve_model, first), partial(check_search, first, {})]):
+        resolved = resolve_model(first)
+        ready = prepare_evaluation(resolved)
+    if args.check_only:
+        return await check_only(resolved, ready, resolved.base_url, resolved.model)
+    with serve_model(resolved) as served:
+        for place, (value, run) in enumerate(runs.items(), 1):
+            print(f"{place}/{len(runs)} temperature {value:g}")
+            at_server = served.model_copy(update={"temperature": value, "out": run.out})
+            ready = prepare_evaluation(at_server)
+            if status := await run_condition(at_server, ready, agent_condition(ready.setup), run.out):
+                return status
+    print("\n".join(write_groups(args.out, {value: run.out for value, run in runs.items()})))
+    return 0
+
+
+def write_groups(out: Path, runs: dict[float, Path]) -> list[str]:
+    """Write the table of finished runs, by temperature; the lines to be printed. Raises RunError."""
+    try:
+        found = {value: group_figures(read_run(folder)) for value, folder in runs.items()}
+    except WRONG_RUN as error:
+        raise RunError(f"the runs are complete, but not the table: {error}") from error
+    write_json(out / GROUPS_JSON, {"format": 1, "temperatures": {f"{t:g}": one for t, one in found.items()}})
+    rows = [[f"{value:g}", *(number(one[name]) for name in _COLUMNS[1:])] for value, one in found.items()]
+    lines = table(_COLUMNS, rows, "r" * len(_COLUMNS))
+    page = Page("Groups of answers, by temperature").text("\n".join(lines))
+    page.text(
+        "Mixed: the answers of a group are not all equally right, so GRPO has an advantage to learn from. "
+        "Best of a group: at least one answer is right."
+    )
+    write_text(out / GROUPS_MD, f"{page}\n")
+    best = max(found, key=lambda value: found[value]["mixed groups"])
+    return [*lines, f"\nmost mixed groups at temperature {best:g}; table: {out / GROUPS_MD}"]
+
+
+def group_figures(run: RunTable) -> dict[str, float]:
+    """Shares of the groups of a run, and means over its episodes, by the names of the columns."""
+    questions, places = run.question_places()
+    right = np.nan_to_num(run.columns["em:squad"])  # a failed episode has none
+    sizes = np.bincount(places, minlength=len(questions))
+    hits = np.bincount(places, weights=right, minlength=len(questions))
+    shares: dict[str, Any] = {
+        "mixed groups": (hits > 0) & (hits < sizes),
+        "all wrong": hits == 0,
+        "all right": hits == sizes,
+        "best of a group": hits > 0,
+    }
+    figures = {name: float(np.mean(values)) for name, values in shares.items()}
+    means = {"EM": right, "searches": run.columns["queries"], "answered": run.columns["answered"]}
+    return figures | {name: float(np.nanmean(values)) for name, values in means.items()}
+
+
+if __name__ == "__main__":
+    sys.exit(main())
