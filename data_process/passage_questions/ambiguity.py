@@ -11,7 +11,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
-from data_process.passage_questions.facts import base_title
+from data_process.passage_questions.kinds import base_title
 from data_process.passage_questions.vocabulary import DATE, NAME, YEAR, date_forms
 
 _QUOTED_YEAR = re.compile(rf'"([^"]{{2,80}})" \((?:[\w ]+, )?({YEAR})\)')

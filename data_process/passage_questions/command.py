@@ -22,7 +22,7 @@ from tqdm import tqdm
 from data_process.passage_questions.ambiguity import Rivals, tells_its_answer
 from data_process.passage_questions.entities import Links, clean, read_entities
 from data_process.passage_questions.questions import KINDS, MadeQuestion, Writer, names_both
-from data_process.passage_questions.splits import common_split, hashed
+from data_process.passage_questions.splits import hashed
 from rag_r1.corpus.reader import Corpus, Passage
 from rag_r1.data.files.duplicates import question_key
 from rag_r1.io.atomic_files import write_json, write_json_lines
@@ -132,12 +132,11 @@ def make_rows(
     pages = [(p.id or "", clean(p.title), clean(p.contents.partition("\n")[2])) for p in passages if p.title]
     rivals, dropped = Rivals(pages), Counter[str]()
     entities = read_entities(tqdm(passages, "reading facts", disable=not progress), rivals, dropped)
-    made = Writer(entities, Links(entities), seed, test_share).questions()
+    writer = Writer(entities, Links(entities), seed, test_share)
     kept: dict[str, list[tuple[MadeQuestion, str]]] = {kind: [] for kind in KINDS}
     by_text: Counter[str] = Counter()
-    for question in tqdm(made, "writing questions", unit=" questions", disable=not progress):
-        split = common_split([entity.title for entity in question.entities], seed, test_share)
-        if split is None:
+    for question in tqdm(writer.questions(), "writing questions", unit=" questions", disable=not progress):
+        if (split := writer.split(question)) is None:
             dropped["a question whose entities are in both splits"] += 1
         elif tells_its_answer(question.question, question.golds) and question.kind != "comparison":
             dropped["a question that holds its answer"] += 1

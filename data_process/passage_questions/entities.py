@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from data_process.passage_questions.ambiguity import Rivals
-from data_process.passage_questions.facts import PageFacts, base_title, first_sentence, read_facts
+from data_process.passage_questions.kinds import PageFacts, base_title, first_sentence, read_facts
 from data_process.passage_questions.vocabulary import NATION, UPPER
 from rag_r1.corpus.reader import Passage
 
@@ -45,6 +45,7 @@ class Entity:
         return self.page.facts[relation].forms
 
 
+_WRITES = r"\b(?:writ|author|novel|poet|playwright|journalist|historian|philosopher|scholar)"
 #: Relation -> the kinds that it leads to, and what the page there must say.
 LINKS: dict[str, tuple[tuple[str, ...], str]] = {
     "director": (("person",), r"\b(?:film|director|directed|filmmaker|screenwriter|actor|actress)"),
@@ -54,6 +55,16 @@ LINKS: dict[str, tuple[tuple[str, ...], str]] = {
         r"\b(?:writ|author|novel|poet|playwright|journalist|historian|philosopher|scholar)",
     ),
     "creator": (("person",), r"\b(?:produc|writ|direct|comed|actor|actress|anim|cartoon|television)"),
+    "founder": (("person",), ""),
+    "producer": (("person",), r"\b(?:produc|film|music|record|song)"),
+    "composer": (("person",), r"\b(?:compos|music|song)"),
+    "songwriter": (("person",), r"\b(?:song|music|sing|compos|rapper|lyric|produc)"),
+    "source author": (("person",), _WRITES),
+    "writer": (("person",), r"\b(?:writ|produc|comed|television|author)"),
+    "earlier film": (("film",), ""),
+    "original film": (("film",), ""),
+    "film": (("film",), ""),
+    "spouse": (("person",), ""),
     "band": (("band",), ""),
     "album": (("album",), ""),
     "source": (("novel",), ""),
@@ -129,6 +140,16 @@ class Links:
         if len(found) != 1 or found[0].id == entity.id:
             return None
         return found[0] if re.search(says, first_sentence(found[0].text)) else None
+
+    def root(self, entity: Entity) -> str:
+        """The title at the end of an entity's links, which has all pages that lead to it in its split."""
+        seen = [entity]
+        while len(seen) < 5:
+            followed = (self.follow(seen[-1], relation) for relation in LINKS if seen[-1].value(relation))
+            if (found := next(filter(None, followed), None)) is None or found in seen:
+                break
+            seen.append(found)
+        return seen[-1].title
 
 
 def _key(name: str) -> str:

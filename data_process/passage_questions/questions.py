@@ -6,12 +6,14 @@ Of several wordings a hash of the seed and the titles chooses, and it also pairs
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from data_process.passage_questions.ambiguity import Rivals
 from data_process.passage_questions.entities import Entity, Links
+from data_process.passage_questions.facts import LIFE
 from data_process.passage_questions.splits import hashed, split_of
 from data_process.passage_questions.templates import (
     BRIDGES,
@@ -21,7 +23,7 @@ from data_process.passage_questions.templates import (
     SAME_VALUE,
     TWO_FACTS,
 )
-from data_process.passage_questions.vocabulary import NATIONS, are_related
+from data_process.passage_questions.vocabulary import NAME, NATIONS, are_related
 
 KINDS = ("one_hop", "bridge", "two_facts", "comparison", "yes_no")
 
@@ -43,7 +45,8 @@ class Writer:
     """Writes the questions of one corpus."""
 
     def __init__(self, entities: Sequence[Entity], links: Links, seed: int, test_share: float) -> None:
-        self.entities, self.links, self.seed, self.test_share = entities, links, seed, test_share
+        self.entities, self.links, self.seed = entities, links, seed
+        self._splits = {entity.id: split_of(links.root(entity), seed, test_share) for entity in entities}
 
     def questions(self) -> Iterator[MadeQuestion]:
         """All questions of all kinds."""
@@ -54,6 +57,11 @@ class Writer:
         yield from self.comparisons()
         yield from self.same_values()
         yield from self.nationalities()
+
+    def split(self, question: MadeQuestion) -> str | None:
+        """The split of all entities of a question; None if they are in both."""
+        splits = {self._splits[entity.id] for entity in question.entities}
+        return splits.pop() if len(splits) == 1 else None
 
     def one_hop(self, entity: Entity) -> Iterator[MadeQuestion]:
         """A question for each fact."""
@@ -67,6 +75,8 @@ class Writer:
         for relation, wordings in DESCRIPTIONS.get(entity.kind, {}).items():
             if (other := self.links.follow(entity, relation)) is None:
                 continue
+            if relation == "album" and entity.value("artist") != other.value("artist"):
+                continue  # an album of the same name, of somebody else
             there = self._worded(wordings, entity.title, relation).format(name=entity.name)
             for asked, questions in BRIDGES[other.kind].items():
                 if other.value(asked):
@@ -83,7 +93,7 @@ class Writer:
             facts = {name.replace(" ", "_"): value for name, value in given.items()}
             text = self._worded(wordings, entity.title, *relations).format(noun=entity.page.noun, **facts)
             dates = [value for name, value in given.items() if name.endswith(" date")]
-            values = tuple(dates or given.values())
+            values = tuple(dates or (str(value).removeprefix("the ") for value in given.values()))
             yield MadeQuestion("two_facts", ", ".join(relations), text, names_of(entity), (entity,), values)
 
     def comparisons(self) -> Iterator[MadeQuestion]:
@@ -153,7 +163,7 @@ class Writer:
         groups: dict[tuple[str, str], list[Entity]] = defaultdict(list)
         for entity in self.entities:
             if entity.kind == kind and entity.value(relation) and (group := group_of(entity)) is not None:
-                groups[split_of(entity.title, self.seed, self.test_share), group].append(entity)
+                groups[self._splits[entity.id], group].append(entity)
         for _, members in sorted(groups.items()):
             members.sort(key=lambda entity: hashed(self.seed, "pair", relation, entity.title))
             yield from zip(members[::2], members[1::2], strict=False)
@@ -164,8 +174,11 @@ class Writer:
 
 
 def names_of(entity: Entity) -> tuple[str, ...]:
-    """The forms of an entity as an answer: its name, and the one without a leading article."""
-    forms = (entity.base, entity.title, entity.base.removeprefix("The "))
+    """The forms of an entity as an answer: its name, the one without an article, and a person's full name."""
+    forms = [entity.base, entity.base.removeprefix("The ")]
+    full = LIFE.match(entity.text) if entity.kind == "person" else None
+    if full and re.fullmatch(NAME, full["name"]) and full["name"].split()[-1] == entity.base.split()[-1]:
+        forms.append(full["name"])
     return tuple(dict.fromkeys(forms))
 
 

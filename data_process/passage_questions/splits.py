@@ -1,13 +1,13 @@
 """Splits by entity: no entity of a question of train is in a question of test.
 
-Which split an entity is in depends on the seed and its title only, so it is the same in every corpus that
-has the page. A question whose entities are in both splits is dropped.
+Which split an entity is in depends on the seed and on a title only: that of the entity at the end of its
+links (the director of a film, say), so that most bridges are inside a split. The other questions whose
+entities are in both splits are dropped.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
 
 
 def hashed(seed: int, *words: str) -> int:
@@ -17,11 +17,5 @@ def hashed(seed: int, *words: str) -> int:
 
 
 def split_of(title: str, seed: int, test_share: float) -> str:
-    """`train` or `test`."""
+    """`train` or `test`, for the entities whose links end at this title."""
     return "test" if hashed(seed, "split", title) < test_share * 2**64 else "train"
-
-
-def common_split(titles: Iterable[str], seed: int, test_share: float) -> str | None:
-    """The split of all of these entities; None if they are in both."""
-    splits = {split_of(title, seed, test_share) for title in titles}
-    return splits.pop() if len(splits) == 1 else None

@@ -56,19 +56,37 @@ ONE_HOP: dict[str, dict[str, tuple[str, ...]]] = {
 }
 
 DESCRIPTIONS: dict[str, dict[str, tuple[str, ...]]] = {
+    "organisation": {"founder": ("the founder of {name}", "the person who founded {name}")},
+    "band": {"founder": ("the founder of {name}", "the person who founded {name}")},
     "person": {
-        "band": ("the band of which {name} has been a member", "the band with which {name} has performed")
+        "spouse": ("the spouse of {name}", "the person to whom {name} was married"),
+        "band": ("the band of which {name} has been a member", "the band with which {name} has performed"),
     },
     "film": {
         "director": ("the director of {name}", "the person who directed {name}"),
+        "source author": ("the author of the book on which {name} is based",),
+        "producer": ("the producer of {name}", "the person who produced {name}"),
+        "composer": ("the composer of the music of {name}", "the person who composed the music of {name}"),
+        "earlier film": ("the film to which {name} is a follow-up",),
+        "original film": ("the film of which {name} is a remake",),
         "source": ("the book on which {name} is based", "the work that {name} was adapted from"),
     },
-    "album": {"artist": ("the performer of {name}", "the artist or band that recorded {name}")},
+    "album": {
+        "artist": ("the performer of {name}", "the artist or band that recorded {name}"),
+        "producer": ("the producer of {name}", "the person who produced {name}"),
+    },
     "song": {
+        "producer": ("the producer of {name}", "the person who produced {name}"),
+        "songwriter": ("the writer of {name}", "the person who wrote {name}"),
+        "film": ("the film in which {name} was used",),
         "artist": ("the performer of {name}", "the artist or band that recorded {name}"),
         "album": ("the album that includes {name}", "the album from which {name} comes"),
     },
     "novel": {"author": ("the author of {name}", "the writer of {name}")},
+    "episode": {
+        "director": ("the director of {name}", "the person who directed {name}"),
+        "writer": ("the writer of {name}", "the person who wrote {name}"),
+    },
     "series": {"creator": ("the creator of {name}", "the person who created {name}")},
 }
 
@@ -84,6 +102,7 @@ BRIDGES: dict[str, dict[str, tuple[str, ...]]] = {
         "nationality": ("What is the nationality of {name}?", "Which country is {name} from?"),
         "formation year": ("In what year was {name} formed?",),
     },
+    "film": {"release year": ("In what year was {name} released?",), "director": ("Who directed {name}?",)},
     "album": {"release year": ("In what year was {name} released?",), "artist": ("Who recorded {name}?",)},
     "novel": {
         "author": ("Who wrote {name}?", "Who is the author of {name}?"),
