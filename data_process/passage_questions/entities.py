@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from data_process.passage_questions.ambiguity import Rivals
 from data_process.passage_questions.kinds import PageFacts, base_title, first_sentence, read_facts
-from data_process.passage_questions.vocabulary import NATION, UPPER
+from data_process.passage_questions.vocabulary import NATION, OCCUPATIONS, UPPER
 from rag_r1.corpus.reader import Passage
 
 
@@ -50,27 +50,25 @@ _WRITES = r"\b(?:writ|author|novel|poet|playwright|journalist|historian|philosop
 LINKS: dict[str, tuple[tuple[str, ...], str]] = {
     "director": (("person",), r"\b(?:film|director|directed|filmmaker|screenwriter|actor|actress)"),
     "artist": (("person", "band"), r"\b(?:sing|music|rapper|song|DJ|guitar|pian|band|album)"),
-    "author": (
-        ("person",),
-        r"\b(?:writ|author|novel|poet|playwright|journalist|historian|philosopher|scholar)",
-    ),
+    "author": (("person",), _WRITES),
     "creator": (("person",), r"\b(?:produc|writ|direct|comed|actor|actress|anim|cartoon|television)"),
-    "founder": (("person",), ""),
-    "producer": (("person",), r"\b(?:produc|film|music|record|song)"),
-    "composer": (("person",), r"\b(?:compos|music|song)"),
-    "songwriter": (("person",), r"\b(?:song|music|sing|compos|rapper|lyric|produc)"),
     "source author": (("person",), _WRITES),
     "writer": (("person",), r"\b(?:writ|produc|comed|television|author)"),
     "earlier film": (("film",), ""),
-    "original film": (("film",), ""),
-    "film": (("film",), ""),
-    "spouse": (("person",), ""),
     "band": (("band",), ""),
     "album": (("album",), ""),
-    "source": (("novel",), ""),
 }
-_WORK_ENDS = ("film", "album", "EP", "soundtrack", "song", "single", "novel", "novella", "book", "play", "memoir",
-              "short story", "collection", "band", "group", "duo", "series", "sitcom", "miniseries")  # fmt: skip
+#: Kinds whose names stand without quotation marks and without a noun.
+_UNQUOTED = ("person", "organisation", "publication", "place", "taxon")
+#: Kind -> the last words of a title's parentheses that say so.
+_NOUNS = {
+    "film": ("film",),
+    "album": ("album", "EP", "soundtrack"),
+    "song": ("song", "single"),
+    "novel": ("novel", "novella", "book", "play", "memoir", "story", "collection"),
+    "band": ("band", "group", "duo"),
+    "series": ("series", "sitcom"),
+}
 
 
 def read_entities(passages: Iterable[Passage], rivals: Rivals, dropped: Counter[str]) -> list[Entity]:
@@ -105,22 +103,24 @@ def name_of(title: str, page: PageFacts, text: str) -> str | None:
     """What a question calls the subject of a page; None if its title does not tell it from others."""
     base = base_title(title)
     inside = title[len(base) :].strip(" ()")
-    quoted = f'"{base}"' if page.kind not in ("band", "person", "organisation", "place", "taxon") else base
+    quoted = base if page.kind in (*_UNQUOTED, "band") else f'"{base}"'
     if '"' in base or (inside and re.search(r"born|died|fictional|character|disambiguation", inside)):
         return None
-    if page.kind in ("person", "organisation", "place", "taxon"):
+    if page.kind in _UNQUOTED:
         if page.kind in ("organisation", "place") and re.fullmatch(
             rf"{UPPER}[\w' .]+, {UPPER}[\w' .]+", inside
         ):
             return f"{base} in {inside}"
         if inside:
             is_word = inside[0].islower() or NATION.match(inside)
+            if page.kind == "person" and not re.search(rf"\b(?:{OCCUPATIONS})$", inside):
+                return None
             return f"the {inside} {base}" if is_word and not re.search(r"\d", inside) else None
         if page.kind == "taxon" and page.noun == "genus":
             return f"the genus {base}"
         return f"the {base}" if text.startswith(f"The {base}") else base
     if inside:
-        return f"the {inside} {quoted}" if inside.endswith(_WORK_ENDS) else None
+        return f"the {inside} {quoted}" if inside.endswith(_NOUNS.get(page.kind, ("",))) else None
     return f"the {page.noun} {quoted}"
 
 
@@ -139,7 +139,14 @@ class Links:
         found = [other for other in self._by_name.get(_key(value or ""), ()) if other.kind in kinds]
         if len(found) != 1 or found[0].id == entity.id:
             return None
-        return found[0] if re.search(says, first_sentence(found[0].text)) else None
+        [other] = found
+        if relation == "album" and entity.value("artist") != other.value("artist"):
+            return None  # an album of the same name, of somebody else
+        if other.kind in ("film", "novel") and (other.value("release year") or "?") not in entity.text:
+            return None  # perhaps another one of the same name
+        if relation == "band" and len(re.findall(r"\bbands?\b", entity.text)) > 1:
+            return None
+        return other if re.search(says, first_sentence(other.text)) else None
 
     def root(self, entity: Entity) -> str:
         """The title at the end of an entity's links, which has all pages that lead to it in its split."""

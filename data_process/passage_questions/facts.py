@@ -153,22 +153,25 @@ def artist(nouns: str, first: str, text: str) -> Values:
         "for (?:his|her|their|its)"
     )
     found = re.search(
-        rf"\b(?:{nouns}) (?:(?:co-)?(?:recorded|performed|released|written|and|LP|album) )*(?:by|from) {_DESCRIPTOR}"
+        rf"\b(?:{nouns}) (?:(?:co-)?(?:recorded|performed|written|and|LP|album) )*(?:by|from) {_DESCRIPTOR}"
         rf"((?:[Tt]he )?{word}(?: (?:of the|of|and the|the|and his|&) (?={UPPER})| {word})*)"
         rf"(?=,? (?:{end})\b|,? and (?:is|was)\b|\.$|\. |, (?!{UPPER}))",
         first,
     )
-    if found and not re.match(r"(?:American|British|English|Various|Canadian|Australian)\b", found[1]):
+    if found and not re.match(
+        r"(?:American|British|English|Various|Canadian|Australian)\b|.*Records$", found[1]
+    ):
         name = found[1].rstrip(".")
         yield name, tuple(dict.fromkeys((name, re.sub("^[Tt]he ", "", name))))
 
 
 def founded(first: str, text: str) -> Values:
-    """The years of all foundings that the passage tells."""
-    words = "[Ff]ounded|[Ee]stablished|[Ff]ormed|[Ii]ncorporated|[Ll]aunched|[Oo]pened|[Cc]reated|started"
-    for match in re.finditer(
-        rf"\b(?:{words})\b(?: [\w',\-]+){{0,6}}? (?:in|on) (?:{DATE}|(?:\w+ )?{YEAR})\b", text
-    ):
+    """The years of all foundings: in the first sentence in any words, later only of the subject itself."""
+    when = rf"(?:on|in) (?:{DATE}|(?:\w+ )?{YEAR})\b"
+    words = "ounded|stablished|ormed|ncorporated|aunched|pened"
+    anywhere = rf"\b[FfEeIiLlOo](?:{words}) (?:[\w',-]+ ){{0,6}}?{when}"
+    passive = rf"(?:\b(?:was|were|been)(?: \w+)? [feilo]|\. [FEILO])(?:{words}) (?:[\w',-]+ ){{0,6}}?{when}"
+    for match in [*re.finditer(anywhere, first), *re.finditer(passive, text)]:
         yield match[0][-4:], (match[0][-4:],)
 
 
@@ -183,12 +186,3 @@ def place(names: str, first: str, text: str) -> Values:
     if len(found) == 1 and re.search(rf"\b(?:in|near|of) [^.;]*\b{next(iter(found))}\b", first):
         [name] = found
         yield name, (name,)
-
-
-def nationality_of_work(noun: str, first: str, text: str) -> Values:
-    """The only nationality before the noun."""
-    match = re.search(rf" {IS} an? ((?:[\w\-–/,]+ ){{1,9}}?)(?:{noun})\b", first)
-    found = {nation[0] for nation in NATION.finditer(match[1])} if match else set()
-    if match and len(found) == 1 and not re.search(r"[A-Z]\w+[-–/][A-Z]|[A-Z]\w+ and ", match[1]):
-        [nation] = found
-        yield nation, nationality_forms(nation)

@@ -73,7 +73,7 @@ _CLAUSE = re.compile(r"\b(?:by|of|in|from|for|about|on|who|that|and|at|to|with|w
 _AFTER_NOUN = (
     r"(?=[.,;:]|$| (?:by|of|in|from|for|about|on|who|that|and|at|to|with|where|which|as|held|has|is|was|set|"
     r"near|within|based|co|starring|featuring|consisting|making|playing|north|south|east|west|situated|led|"
-    r"between|under|through|comedy|just|built|made|run|serving|owned|\w+ed|\w+ly|originally|off|whose|operating"
+    r"between|under|through|comedy|just|built|made|run|serving|owned|\w+ed|\w+ly|written|known|taken|shot|off|whose|operating"
     r"|belonging|fronted)\b)"
 )
 #: Occupations that say what a person is only with the word before them.
@@ -114,6 +114,11 @@ def _person(base: str, first: str) -> str | None:
     return "person" if is_life and re.search(rf"\b(?:{OCCUPATIONS})\b", is_["what"]) else None
 
 
+_MUSIC = (
+    "rock|pop|hip hop|hip-hop|rap|music|musical|vocal|metal|punk|girl|boy|jazz|folk|soul|R&B|idol|electronic|"
+    "funk|K-pop|dance|synthpop|gospel|blues|grunge|indie"
+)
+_BANDS = f"band|(?:{_MUSIC}) (?:group|duo|trio)"
 _MEMBER = "singer|vocalist|vocals|guitarist|drummer|bassist|frontman|frontwoman|keyboardist|member"
 _BAND_NAME = rf"(?:The )?{UPPER}[\w'’\-]*(?: (?:(?:of|and|the) )*{UPPER}[\w'’\-]*)*"
 _OF_BAND = (
@@ -121,26 +126,26 @@ _OF_BAND = (
     rf"(?:the )?({_BAND_NAME})"
 )
 _DIRECTED = r"[Dd]irected by|[Dd]irected and [\w-]+ by|[Dd]irected, [\w-]+(?:,| and)[\w ,-]{0,20}? by"
-_BASED_ON = r"based on (?:the|his|her|a)(?: \w+){0,4} (?:novel|book|play|memoir|novella|story),? (\"[^\"]+\")"
 _SEQUEL = r"(?:[Ss]equel|[Pp]requel|[Ff]ollow-up) to (?:the|his|her)?(?: \w+){0,4}? ?(\"[^\"]+\")"
-_REMAKE = r"[Rr]emake of (?:the|his|her)?(?: [\w-]+){0,5}? ?(\"[^\"]+\")"
-_BOOK_OF = r"based on (?:the|a)(?: [\w-]+){0,5} (?:novel|book|play|memoir|novella|story)(?:,? \"[^\"]+\",?)?(?: of the same name)? by"
-_FROM_FILM = r"(?:from|for) the(?: [\w-]+){0,4} film,? (\"[^\"]+\")"
+_BOOK_OF = (
+    r"based on (?:the|a)(?: [\w-]+){0,5} (?:novel|book|play|memoir|novella|story)(?:,? \"[^\"]+\",?)?"
+    "(?: of the same name)? by"
+)
 _FROM_ALBUM = r"from (?:the|his|her|their|its)\b[^.\"]{0,60}? album,? (\"[^\"]+\")"
-_SPOUSE = r"(?:[Ww]ife|[Hh]usband|[Ww]idow) of|[Mm]arried to|[Hh]e married|[Ss]he married"
 _BOOKS = "novel|novella|book|memoir|play|short story|short story collection|poetry collection"
-_SERIES = "television series|TV series|sitcom|drama series|television show|anime series|television sitcom|comedy series"
+_BY = r"(?:novel|novella|book|memoir|play|story|collection)(?: written)? by"
+_SERIES = "(?:television|TV|drama|anime|comedy) series|television show|(?:television )?sitcom"
 _PLACES = (
     "village|town|city|township|municipality|suburb|neighborhood|neighbourhood|hamlet|commune|airport|museum|"
     "unincorporated community|census-designated place|stadium|arena|university|college|high school|school|"
-    "hospital|church|cathedral|castle|hotel|skyscraper|building|shopping mall|shopping center|theatre|theater|"
-    "park|lake|island|library|prison|zoo|winery|house|mansion|ski resort|amusement park|golf course"
+    "hospital|church|cathedral|castle|hotel|skyscraper|building|shopping mall|theatre|theater|park|"
+    "lake|island|library|prison|zoo|winery|house|mansion|ski resort|amusement park|golf course"
 )
 _ORGANISATIONS = (
-    "company|corporation|manufacturer|retailer|organization|organisation|charity|newspaper|magazine|publisher|"
-    "record label|airline|bank|university|college|school|institute|museum|brewery|football club|orchestra|"
+    "company|corporation|manufacturer|retailer|organization|organisation|charity|record label|airline|bank|"
+    "university|college|school|institute|museum|brewery|football club|orchestra|"
     "political party|trade union|think tank|fraternity|sorority|law firm|supermarket chain|restaurant chain|"
-    "journal|high school"
+    "publisher|high school"
 )
 _WHERE = {"state": partial(facts.place, STATES), "country": partial(facts.place, COUNTRIES)}
 
@@ -157,7 +162,6 @@ KINDS: dict[str, Kind] = {
             "nationality": facts.nationality,
             "birthplace": facts.birthplace,
             "band": partial(facts.named, _OF_BAND),
-            "spouse": partial(facts.person_after, _SPOUSE),
         },
     ),
     "film": (
@@ -165,15 +169,8 @@ KINDS: dict[str, Kind] = {
         {
             "release year": partial(facts.released, "film"),
             "director": partial(facts.person_after, _DIRECTED),
-            "nationality": partial(facts.nationality_of_work, "film"),
-            "source": partial(facts.named, _BASED_ON),
             "source author": partial(facts.person_after, _BOOK_OF),
-            "producer": partial(facts.person_after, "[Pp]roduced by"),
-            "composer": partial(
-                facts.person_after, r"[Mm]usic(?:al score)? (?:is |was )?(?:composed )?by|[Ss]core by"
-            ),
-            "earlier film": partial(facts.named, f"{_SEQUEL}"),
-            "original film": partial(facts.named, _REMAKE),
+            "earlier film": partial(facts.named, _SEQUEL),
         },
     ),
     "album": (
@@ -181,7 +178,6 @@ KINDS: dict[str, Kind] = {
         {
             "artist": partial(facts.artist, "album|EP|extended play"),
             "release year": partial(facts.released, "album|EP|play"),
-            "producer": partial(facts.person_after, "[Pp]roduced by"),
         },
     ),
     "song": (
@@ -190,34 +186,22 @@ KINDS: dict[str, Kind] = {
             "artist": partial(facts.artist, "song|single"),
             "release year": partial(facts.released, "song|single"),
             "album": partial(facts.named, _FROM_ALBUM),
-            "film": partial(facts.named, _FROM_FILM),
-            "producer": partial(facts.person_after, "[Pp]roduced by"),
-            "songwriter": partial(facts.person_after, r"(?:[Ww]ritten|[Cc]omposed) by"),
         },
     ),
     "novel": (
         partial(_thing, _BOOKS, ""),
         {
-            "author": partial(
-                facts.person_after, r"(?:novel|novella|book|memoir|play|story|collection)(?: written)? by"
-            ),
+            "author": partial(facts.person_after, _BY),
             "release year": partial(facts.released, "novel|novella|book|memoir|play|story"),
         },
     ),
     "band": (
-        partial(_thing, "band|group|duo|trio", "band"),
-        {
-            "nationality": facts.nationality,
-            "formation year": facts.founded,
-            "founder": partial(facts.person_after, "[Ff]ounded by|[Ff]ormed by"),
-        },
+        partial(_thing, _BANDS, "band"),
+        {"nationality": facts.nationality, "formation year": facts.founded},
     ),
     "series": (
         partial(_thing, _SERIES, "television series"),
-        {
-            "creator": partial(facts.person_after, r"[Cc]reated by|[Cc]reated and \w+ by"),
-            "nationality": partial(facts.nationality_of_work, "television|TV|sitcom"),
-        },
+        {"creator": partial(facts.person_after, r"[Cc]reated by|[Cc]reated and \w+ by")},
     ),
     "episode": (
         partial(_thing, "episode", "episode"),
@@ -228,12 +212,9 @@ KINDS: dict[str, Kind] = {
     ),
     "organisation": (
         partial(_thing, _ORGANISATIONS, ""),
-        {
-            "founding year": facts.founded,
-            "founder": partial(facts.person_after, rf"[Ff]ounded (?:in {YEAR} )?by"),
-            **_WHERE,
-        },
+        {"founding year": facts.founded, **_WHERE},
     ),
+    "publication": (partial(_thing, "newspaper|magazine|journal", ""), {"founding year": facts.founded}),
     "place": (partial(_thing, _PLACES, ""), dict(_WHERE)),
     "taxon": (
         partial(_thing, "genus|species", ""),

@@ -75,8 +75,6 @@ class Writer:
         for relation, wordings in DESCRIPTIONS.get(entity.kind, {}).items():
             if (other := self.links.follow(entity, relation)) is None:
                 continue
-            if relation == "album" and entity.value("artist") != other.value("artist"):
-                continue  # an album of the same name, of somebody else
             there = self._worded(wordings, entity.title, relation).format(name=entity.name)
             for asked, questions in BRIDGES[other.kind].items():
                 if other.value(asked):
@@ -112,24 +110,15 @@ class Writer:
                 yield MadeQuestion("yes_no", f"{relation} before", text, (answer,), (other, one))
 
     def same_values(self) -> Iterator[MadeQuestion]:
-        """Whether two have the same value: as many with yes as with no."""
-        for (kind, relation), wordings in SAME_VALUE.items():
+        """Whether two have the same value: at most as many with no as with yes."""
+        for (kind, relation), wording in SAME_VALUE.items():
             same = list(self._pairs(kind, relation, lambda entity, r=relation: entity.value(r)))
-            different = (
-                pair for pair in self._pairs(kind, relation, lambda entity: "")
-                if pair[0].value(relation) != pair[1].value(relation)
-            )  # fmt: skip
-            for answer, pairs in (
-                ("yes", same),
-                ("no", [pair for pair, _ in zip(different, same, strict=False)]),
-            ):
-                for one, other in pairs:
-                    if answer == "no" and not self._differ_surely(relation, one, other):
-                        continue
-                    text = self._worded(wordings, one.title, other.title).format(
-                        one=one.name, other=other.name
-                    )
-                    yield MadeQuestion("yes_no", f"same {relation}", text, (answer,), (one, other))
+            mixed = self._pairs(kind, relation, _all_alike)
+            different = [pair for pair in mixed if self._differ_surely(relation, *pair)][: len(same)]
+            for one, other in [*same, *different]:
+                answer = "yes" if one.value(relation) == other.value(relation) else "no"
+                text = wording.format(one=one.name, other=other.name)
+                yield MadeQuestion("yes_no", f"same {relation}", text, (answer,), (one, other))
 
     def nationalities(self) -> Iterator[MadeQuestion]:
         """Whether two people have one nationality, and whether both have a certain one."""
@@ -146,15 +135,14 @@ class Writer:
             yield MadeQuestion("yes_no", "both nationality", text, (answer,), (one, other))
 
     def _differ_surely(self, relation: str, one: Entity, other: Entity) -> bool:
-        """Nationalities can overlap: neither passage may name the nation or the country of the other."""
-        if relation != "nationality":
-            return True
-        a, b = one.value(relation), other.value(relation)
-        if a is None or b is None or are_related(a, b):
-            return False
-        return not any(word in other.text for word in (a, *NATIONS[a])) and not any(
-            word in one.text for word in (b, *NATIONS[b])
-        )
+        """Whether two values differ. Nationalities can overlap: those may not be related, and neither passage
+        may name the nation or the country of the other."""
+        a, b = one.value(relation) or "", other.value(relation) or ""
+        if relation != "nationality" or a == b:
+            return a != b
+        named = any(word in other.text for word in (a, *NATIONS[a]))
+        named = named or any(word in one.text for word in (b, *NATIONS[b]))
+        return not named and not are_related(a, b)
 
     def _pairs(
         self, kind: str, relation: str, group_of: Callable[[Entity], str | None]
@@ -183,8 +171,8 @@ def names_of(entity: Entity) -> tuple[str, ...]:
 
 
 def names_both(question: MadeQuestion, rivals: Rivals) -> bool:
-    """Whether a passage other than the question's own names both of its facts. One that names the answer, too,
-    is about it."""
+    """Whether a passage other than the question's own names both of its facts. One that names the answer as
+    well is about it, except where the fact is a date."""
     [entity] = question.entities
     others = rivals.holders(question.values) - {entity.id}
     is_date = len(question.values) == 1
@@ -197,4 +185,8 @@ def _occupation(entity: Entity) -> str | None:
 
 def _closeness(relation: str) -> Callable[[Entity], str | None]:
     """Groups for comparisons: of people, those of one occupation; of the rest, those of one kind."""
-    return _occupation if relation == "birth year" else lambda entity: ""
+    return _occupation if relation == "birth year" else _all_alike
+
+
+def _all_alike(entity: Entity) -> str:
+    return ""
