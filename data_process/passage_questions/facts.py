@@ -16,6 +16,7 @@ from data_process.passage_questions.vocabulary import (
     DATE,
     NAME,
     NATION,
+    STATES,
     UPPER,
     YEAR,
     date_forms,
@@ -124,6 +125,18 @@ def named(pattern: str, first: str, text: str) -> Values:
         yield value, (value,)
 
 
+def _of_subject(pattern: str, first: str, text: str) -> list[re.Match[str]]:
+    """What a pattern finds in the text, if it finds something in the first sentence or in one that begins
+    with the subject (`It`, `The film`); elsewhere it may be about something else."""
+    nouns = "film|movie|picture|documentary|album|EP|song|single|track|book|novel|play|series|show"
+    own = rf"It|This|(?:The|This) (?:{nouns})"
+    rest = re.findall(
+        rf"(?<=\. )(?:(?:{own})\b|Directed|Created|Released|Written|Produced|Published)[^.]*", text
+    )
+    found = list(re.finditer(pattern, text))
+    return found if any(re.search(pattern, sentence) for sentence in [first, *rest]) else []
+
+
 def released(nouns: str, first: str, text: str) -> Values:
     """The year before the noun, and the years of all releases that the passage tells."""
     if match := re.search(
@@ -131,13 +144,13 @@ def released(nouns: str, first: str, text: str) -> Values:
     ):
         yield match[1], (match[1],)
     when = rf"(?: [\w&.'-]+){{0,5}}? (?:on|in) (?:{DATE}|(?:\w+ )?{YEAR})\b"
-    for match in re.finditer(rf"\b(?:[Rr]eleased|premiered|[Pp]ublished|came out)\b{when}", text):
+    for match in _of_subject(rf"\b(?:[Rr]eleased|premiered|[Pp]ublished|came out)\b{when}", first, text):
         yield match[0][-4:], (match[0][-4:],)
 
 
 def person_after(lead: str, first: str, text: str) -> Values:
     """The one person that stands after words such as `directed by`; of several, two values."""
-    for match in re.finditer(rf"(?:{lead}) {_DESCRIPTOR}({NAME})?({_NAME_END})?", text):
+    for match in _of_subject(rf"(?:{lead}) {_DESCRIPTOR}({NAME})?({_NAME_END})?", first, text):
         if match[1] is None or match[2] is None:
             yield match[0], ()
             yield "", ()
@@ -148,12 +161,13 @@ def person_after(lead: str, first: str, text: str) -> Values:
 def artist(nouns: str, first: str, text: str) -> Values:
     """Who a record is by: a person or a band."""
     word = rf"{UPPER}[\w'’\-.!$]*"
+    recorded = r"(?:LP |album )?(?:(?:(?:co-)?written and )?(?:recorded|performed) )?"
     end = (
         "released|issued|from|which|that|recorded|on|featuring|produced|taken|in|with|preceded|"
         "for (?:his|her|their|its)"
     )
     found = re.search(
-        rf"\b(?:{nouns}) (?:(?:co-)?(?:recorded|performed|written|and|LP|album) )*(?:by|from) {_DESCRIPTOR}"
+        rf"\b(?:{nouns}) {recorded}(?:by|from) {_DESCRIPTOR}"
         rf"((?:[Tt]he )?{word}(?: (?:of the|of|and the|the|and his|&) (?={UPPER})| {word})*)"
         rf"(?=,? (?:{end})\b|,? and (?:is|was)\b|\.$|\. |, (?!{UPPER}))",
         first,
@@ -168,11 +182,13 @@ def artist(nouns: str, first: str, text: str) -> Values:
 def founded(first: str, text: str) -> Values:
     """The years of all foundings: in the first sentence in any words, later only of the subject itself."""
     when = rf"(?:on|in) (?:{DATE}|(?:\w+ )?{YEAR})\b"
-    words = "ounded|stablished|ormed|ncorporated|aunched|pened"
-    anywhere = rf"\b[FfEeIiLlOo](?:{words}) (?:[\w',-]+ ){{0,6}}?{when}"
-    passive = rf"(?:\b(?:was|were|been)(?: \w+)? [feilo]|\. [FEILO])(?:{words}) (?:[\w',-]+ ){{0,6}}?{when}"
-    for match in [*re.finditer(anywhere, first), *re.finditer(passive, text)]:
-        yield match[0][-4:], (match[0][-4:],)
+    words = "(?:ounded|stablished|ormed|ncorporated|aunched|pened)"
+    own = rf"{words} (?:[\w',-]+ ){{0,6}}?{when}"
+    passive = rf"\. {UPPER}(?:(?!which|that|who)[^.,;]){{0,60}}? (?:was|were)(?: \w+)? [feilo]{own}"
+    pieces = [(rf"\b[FfEeIiLlOo]{own}", first), (passive, text), (rf"\. [FEILO]{own}", text)]
+    for pattern, where in pieces:
+        for match in re.finditer(pattern, where):
+            yield match[0][-4:], (match[0][-4:],)
 
 
 def place(names: str, first: str, text: str) -> Values:
@@ -181,8 +197,11 @@ def place(names: str, first: str, text: str) -> Values:
         r"\b(?:United States|U\.S\.|United Kingdom|Ireland|Soviet|Scottish)\b", text
     ):
         return
+    if names == STATES and re.search(r"\b(?:New York|Georgia|Washington)\b", text):
+        return
     no_place = "n|'s| County| City| Avenue| Street"
-    found = {match[0] for match in re.finditer(rf"\b(?:{names})\b(?!{no_place})", text)}
+    names = rf"(?<!New South )(?<!New )(?:{names})"
+    found = {match[0] for match in re.finditer(rf"\b{names}\b(?!{no_place})", text)}
     if len(found) == 1 and re.search(rf"\b(?:in|near|of) [^.;]*\b{next(iter(found))}\b", first):
         [name] = found
         yield name, (name,)

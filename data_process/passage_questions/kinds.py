@@ -73,8 +73,8 @@ _CLAUSE = re.compile(r"\b(?:by|of|in|from|for|about|on|who|that|and|at|to|with|w
 _AFTER_NOUN = (
     r"(?=[.,;:]|$| (?:by|of|in|from|for|about|on|who|that|and|at|to|with|where|which|as|held|has|is|was|set|"
     r"near|within|based|co|starring|featuring|consisting|making|playing|north|south|east|west|situated|led|"
-    r"between|under|through|comedy|just|built|made|run|serving|owned|\w+ed|\w+ly|written|known|taken|shot|off|whose|operating"
-    r"|belonging|fronted)\b)"
+    r"between|under|through|comedy|just|built|made|run|serving|owned|\w+ed|\w+ly|written|known|taken|shot|"
+    r"off|whose|operating|belonging|fronted)\b)"
 )
 #: Occupations that say what a person is only with the word before them.
 _VAGUE = (

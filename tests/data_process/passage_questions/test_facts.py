@@ -37,8 +37,15 @@ _NO_FACTS = [
     ("Gate", "Gate is a 1980 film directed by Al Roe and Jo Ley.", "director"),
     ("Gate", "Gate is a 1980 film directed by Al Roe, Jo Ley, and Bo Dun.", "director"),
     ("Gate", "Gate is a 1980 film. It was released in 1981.", "release year"),
-    ("Low", '"Low" is an album by Al Roe and the Hues.', "artist and no more"),
+    ("Low", '"Low" is an album by Ulm Records, released in 1980.', "artist"),
     ("The Hues", "The Hues are a rock band formed in 1990. It was formed in 1991 again.", "formation year"),
+    ("Gate", 'Gate is a 1980 film. The hit "Ulm", directed by Al Roe, came before.', "director"),
+    ("Ulm School", "Ulm School is a school in Yanco, New South Wales.", "country"),
+    (
+        "Ulm Museum",
+        "Ulm Museum is a museum in Ulm. It has a label which was founded in 1970.",
+        "founding year",
+    ),
     ("Ulm School", "Ulm School is a school in Ulm, Ohio, with pupils from Texas.", "state"),
 ]
 
