@@ -194,7 +194,7 @@ def founded(first: str, text: str) -> Values:
 def place(names: str, first: str, text: str) -> Values:
     """The only state or country that the passage names, if the first sentence says `in ... NAME`."""
     if names == COUNTRIES and re.search(
-        r"\b(?:United States|U\.S\.|United Kingdom|Ireland|Soviet|Scottish)\b", text
+        r"\b(?:United States|U\.S\.|American|New York|United Kingdom|Ireland|Soviet|Scottish)\b", text
     ):
         return
     if names == STATES and re.search(r"\b(?:New York|Georgia|Washington)\b", text):

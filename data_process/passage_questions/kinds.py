@@ -108,9 +108,9 @@ def _person(base: str, first: str) -> str | None:
         return None
     end = r",| who | best | known | from | of | for | in | at | with | and | based "
     words = re.split(end, is_["what"])[0].strip()
-    found = re.search(rf"(?:^|[\s/\-–])((?:[a-z]+ (?=(?:{_VAGUE})$))?(?:{OCCUPATIONS}))$", words)
-    if found and not re.fullmatch(_VAGUE, found[1]):
-        return found[1]
+    found = re.search(rf"(?:(?:^|\s)[a-z]+ (?:{_VAGUE})|(?:^|[\s/\-–])(?:{OCCUPATIONS}))$", words)
+    if found and (noun := found[0].strip(" /-–")) and not re.fullmatch(_VAGUE, noun):
+        return noun
     return "person" if is_life and re.search(rf"\b(?:{OCCUPATIONS})\b", is_["what"]) else None
 
 

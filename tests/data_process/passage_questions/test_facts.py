@@ -80,6 +80,12 @@ def test_a_fact_has_all_forms_of_the_answer():
     assert {"American", "United States", "the United States", "U.S."} <= set(facts["nationality"].forms)
 
 
+def test_a_vague_occupation_is_told_with_the_word_before_it():
+    said = ("Swiss chess player", "Swiss player", "film make-up artist", "composer-lyricist")
+    nouns = [read_facts("Ian Roe", f"Ian Roe (born 1950) is a {what}.").noun for what in said]
+    assert nouns == ["chess player", "person", "person", "lyricist"]
+
+
 def test_a_sentence_does_not_end_at_an_initial_or_in_parentheses():
     assert (
         first_sentence("J. K. Roe (b. 1950. Ulm) is a poet. He lives.")
