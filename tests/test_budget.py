@@ -9,8 +9,8 @@ from code_lines import PARTS, ROOT, LineCount, count_lines, count_part
 #: those of 541278f, when the code had 32,225 and 51,311 lines. Since then the package has settings files,
 #: runs that are repeated from their folder, checks of all problems at once in every command, the API from
 #: Python, a chat that shows what it knows, and the explorer (2,000 lines, and 1,900 of tests); tests also run
-#: or parse every command of the pages, and each wrong command of a walk has its test. Questions that rules make
-#: of passages are 1,030 lines, two thirds of them wordings, vocabulary and the table of rules, and 240 of tests.
+#: or parse every command of the pages, and each wrong command of a walk has its test. Questions from
+#: passages are 1,030 lines, two thirds of them wordings, vocabulary and the table of rules, and 240 of tests.
 BUDGETS = {"package": (37_000, 0.248), "tests": (54_650, 0.053)}
 
 
