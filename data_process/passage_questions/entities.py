@@ -120,8 +120,15 @@ def name_of(title: str, page: PageFacts, text: str) -> str | None:
             return f"the genus {base}"
         return f"the {base}" if text.startswith(f"The {base}") else base
     if inside:
-        return f"the {inside} {quoted}" if inside.endswith(_NOUNS.get(page.kind, ("",))) else None
+        return (
+            f"the {inside.removeprefix('The ')} {quoted}"
+            if inside.endswith(_NOUNS.get(page.kind, ("",)))
+            else None
+        )
     return f"the {page.noun} {quoted}"
+
+
+_RELATIVE = r"\b(?:daughter|son|wife|husband|brother|sister|father|mother)\b"
 
 
 class Links:
@@ -144,8 +151,10 @@ class Links:
             return None  # an album of the same name, of somebody else
         if other.kind in ("film", "novel") and (other.value("release year") or "?") not in entity.text:
             return None  # perhaps another one of the same name
-        if relation == "band" and len(re.findall(r"\bbands?\b", entity.text)) > 1:
-            return None
+        if relation == "band" and (
+            len(re.findall(r"\bbands?\b", entity.text)) > 1 or re.search(_RELATIVE, entity.text)
+        ):
+            return None  # one of several, or the band of somebody else
         return other if re.search(says, first_sentence(other.text)) else None
 
     def root(self, entity: Entity) -> str:

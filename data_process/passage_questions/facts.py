@@ -139,6 +139,8 @@ def _of_subject(pattern: str, first: str, text: str) -> list[re.Match[str]]:
 
 def released(nouns: str, first: str, text: str) -> Values:
     """The year before the noun, and the years of all releases that the passage tells."""
+    if "traditional" in first:
+        return
     if match := re.search(
         rf" {IS} an? (?:[\w\-–]+ ){{0,3}}?({YEAR}) (?:[\w\-–/,]+ ){{0,8}}?(?:{nouns})\b", first
     ):

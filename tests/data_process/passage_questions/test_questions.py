@@ -34,6 +34,15 @@ def test_a_name_without_the_right_profession_is_no_bridge():
     assert not any('"Silver Gate"' in question for question in asked(rows_of(other), "bridge"))
 
 
+def test_an_album_of_the_same_name_and_the_band_of_a_relative_are_no_bridge():
+    song = '"Ebb" is a song by Al Roe, from his album "Low Tide".'
+    singer = (
+        "Jo Ley (born 1980) is the daughter of Al Ley, singer of the band Harbour Lights, and a Dutch singer."
+    )
+    bridges = " ".join(asked(rows_of(PAGES | {"Ebb": song, "Jo Ley": singer}), "bridge"))
+    assert "Ebb" not in bridges and "Jo Ley" not in bridges
+
+
 def test_two_facts_lead_to_one_page_only():
     question = "1962"
     [golds] = [golds for text, golds in asked(rows_of(PAGES), "two_facts").items() if question in text]
