@@ -28,6 +28,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "all of RAG-R1's steps in miniature: traces, SFT, filter, GRPO, report; resumable",
     ),
     "data": ("data_process.build", "build training and validation sets from several sources"),
+    "passage-questions": (
+        "data_process.passage_questions.command",
+        "make questions with gold passages from an encyclopedia's passages, by rules",
+    ),
     "documents": (
         "rag_r1.tools.documents.command",
         "make a folder of documents a corpus that can be indexed",

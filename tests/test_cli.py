@@ -63,8 +63,8 @@ def test_another_distribution_adds_commands(capsys):
     assert capsys.readouterr().out == "main ['--a', '1']\nother []\n"
     assert main(["--help"]) == 0
     output = capsys.readouterr().out
-    assert "\n  whole           of the package some-commands\n" in output
-    assert f"\n  doctor          {COMMANDS['doctor'][1]}\n" in output, "a command of ours is not replaced"
+    assert "\n  whole             of the package some-commands\n" in output
+    assert f"\n  doctor            {COMMANDS['doctor'][1]}\n" in output, "a command of ours is not replaced"
     assert main(["whol"]) == 2 and "did you mean whole?" in capsys.readouterr().err
     with pytest.raises(ModuleNotFoundError, match="no_such_module_of_theirs"):
         main(["broken"])

@@ -22,7 +22,7 @@ Commands = Mapping[str, tuple[str, str]]
 
 def usage(prog: str, about: str, commands: Commands) -> str:
     """The text of `--help`."""
-    lines = [f"  {name:16}{summary}" for name, (_, summary) in commands.items()]
+    lines = [f"  {name:17} {summary}" for name, (_, summary) in commands.items()]
     first = [f"usage: {prog} COMMAND [arguments]", "", about, ""]
     return "\n".join([*first, *lines, "", f"{prog} COMMAND --help describes each command."])
 

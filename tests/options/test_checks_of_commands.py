@@ -36,6 +36,10 @@ PLANTED = {
         "--mix mix.yaml --near-duplicates 0 --out file",
         ["'none'", "none.txt", "none.json", "--train trivia", "bad.jsonl: row 1", "entry 2", "--out file"],
     ),
+    "passage-questions": (
+        "--corpus none.tsv bad.jsonl --out file",
+        ["none.tsv", "bad.jsonl, line 1", "--out file"],
+    ),
     "sft-data": (
         "--traces none --traces bad.jsonl --published none.json --model ./none_m --protocol none "
         "--prompt none.txt --out file",
@@ -128,6 +132,7 @@ def right(place) -> Path:
         ("corpus check --questions questions.jsonl --corpus corpus.jsonl --out n --bm25-url {url}", " n"),
         ("probe-passages --questions questions.jsonl --corpus corpus.jsonl --out new.json", "new.json"),
         ("data --train questions=questions.jsonl --validation nq --out new --near-duplicates 0", "2 sources"),
+        ("passage-questions --corpus corpus.jsonl --out new", "new"),
         ("documents --folder notes --out new --no-progress", "1 passages"),
         ("sft-data --traces traces --model model --out new", "traces"),
         ("eval report run --out new", "1 episodes"),

@@ -1,0 +1,1 @@
+"""Questions made by rules from the passages of an encyclopedia: facts, entities, questions, splits."""

@@ -1,0 +1,75 @@
+"""The rules that drop what has two right answers in the corpus.
+
+An entity is left out if another page has its name, in its title or as the name that its text begins with. A
+fact is left out if another passage states another year for that name. A question that asks for an entity by
+two facts is dropped if any other passage names both. A question whose answer it holds itself is dropped, too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+
+from data_process.passage_questions.kinds import base_title
+from data_process.passage_questions.vocabulary import DATE, NAME, YEAR, date_forms
+
+_QUOTED_YEAR = re.compile(rf'"([^"]{{2,80}})" \((?:[\w ]+, )?({YEAR})\)')
+_LIFE_YEAR = re.compile(rf"({NAME}) \((?:born )?(?:[^()]{{0,20}} )?({YEAR})\s?[)–-]")
+_FIRST_NAME = re.compile(r"^[\"“]?(.{2,80}?)[\"”]?(?: ?\(|, | (?:is|was|are|were) )")
+#: Whose year another passage may contradict.
+_YEAR_RELATIONS = {"birth year": _LIFE_YEAR, "release year": _QUOTED_YEAR}
+
+
+class Rivals:
+    """What the whole corpus says that could make another answer right."""
+
+    def __init__(self, pages: Iterable[tuple[str, str, str]]) -> None:
+        """`pages`: the passage id, title and text of every passage."""
+        self._owners: dict[str, set[str]] = defaultdict(set)
+        self._years: dict[tuple[str, str], set[str]] = defaultdict(set)
+        self._texts: dict[str, str] = {}
+        self._holders: dict[str, set[str]] = {}
+        self._dates: dict[str, set[str]] = defaultdict(set)
+        for own_id, title, text in pages:
+            self._texts[own_id] = f"{title}\n{text}"
+            names = {base_title(title)} | {match[1] for match in [_FIRST_NAME.match(text)] if match}
+            for name in names:
+                self._owners[_key(name)].add(title)
+            for relation, pattern in _YEAR_RELATIONS.items():
+                for match in pattern.finditer(text):
+                    self._years[relation, _key(match[1])].add(match[2])
+            for date in re.findall(DATE, text):
+                self._dates[date_forms(date)[1]].add(own_id)
+
+    def shares_name(self, title: str) -> bool:
+        """Whether another page has this name."""
+        return len(self._owners[_key(base_title(title))] | {title}) > 1
+
+    def contradict(self, title: str, relation: str, value: str) -> bool:
+        """Whether a passage states another year for an entity of this name."""
+        return bool(self._years.get((relation, _key(base_title(title))), set()) - {value})
+
+    def holders(self, values: Sequence[str]) -> set[str]:
+        """The passages that name all of these values: names, years, or dates in any of their forms."""
+        return set.intersection(*map(self._holding, values))
+
+    def names(self, own_id: str, name: str) -> bool:
+        """Whether a passage holds a name."""
+        return name in self._texts[own_id]
+
+    def _holding(self, value: str) -> set[str]:
+        if re.fullmatch(DATE, value):
+            return self._dates[date_forms(value)[1]]
+        if value not in self._holders:
+            self._holders[value] = {own_id for own_id, text in self._texts.items() if value in text}
+        return self._holders[value]
+
+
+def tells_its_answer(question: str, golds: Iterable[str]) -> bool:
+    """Whether an answer stands in the question, in whole words."""
+    return any(re.search(rf"(?<!\w){re.escape(gold)}(?!\w)", question, re.IGNORECASE) for gold in golds)
+
+
+def _key(name: str) -> str:
+    return name.casefold().removeprefix("the ")

@@ -1,0 +1,183 @@
+"""`rag-r1 passage-questions`: makes questions from the passages of a corpus by rules.
+
+    rag-r1 passage-questions --corpus corpus.jsonl.gz --out data/made
+
+Written for an encyclopedia, whose passages begin with what their page is about. Five kinds: one_hop (a fact),
+bridge (a fact of the entity that a fact names), two_facts (the entity that two facts lead to), comparison
+(which came first) and yes_no. Facts that disagree, names that two pages have and questions with two right
+answers in the corpus are dropped by rule.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field
+from tqdm import tqdm
+
+from data_process.passage_questions.ambiguity import Rivals, tells_its_answer
+from data_process.passage_questions.entities import Links, clean, read_entities
+from data_process.passage_questions.questions import KINDS, MadeQuestion, Writer, names_both
+from data_process.passage_questions.splits import hashed
+from rag_r1.corpus.reader import Corpus, Passage
+from rag_r1.data.files.duplicates import question_key
+from rag_r1.io.atomic_files import write_json, write_json_lines
+from rag_r1.io.errors import DataError
+from rag_r1.options.command_exit import command_main
+from rag_r1.options.command_line import Arguments, Positive, argument, read_arguments
+from rag_r1.options.declare import Constraint
+from rag_r1.options.out_folder import check_out
+from rag_r1.options.settings_file import recorded_settings
+from rag_r1.runs.errors import RunError
+from rag_r1.runs.start_checks import CHECK_ONLY, StartChecks
+
+COMMAND = "rag-r1 passage-questions"
+EPILOG = """\
+The output is train.jsonl and test.jsonl, with the question, all forms of its answer (golden_answers) and its
+evidence (supporting_ids, supporting_titles); summary.json, with the counts and what each rule dropped; and
+settings.yaml. No entity is in both files. `rag-r1 data --train questions:made=DIR/train.jsonl` reads them.
+"""
+Share = Annotated[float, Field(gt=0, lt=1), Constraint("a number between 0 and 1")]
+
+
+class PassageQuestionsArguments(Arguments):
+    """Which corpus, and how many questions."""
+
+    corpus: list[Path] = argument("corpus: .jsonl, .tsv (also .gz), .parquet, or a folder", ("FILE", ...))
+    out: Path = argument("folder for train.jsonl and test.jsonl", "DIR")
+    seed: int = argument("seed of the splits, the pairs and the wordings", default=0)
+    per_kind: Positive = argument("most questions of each of the five kinds", default=1500)
+    test_share: Share = argument("share of the entities that are only in test", "SHARE", default=0.2)
+    no_progress: bool = argument("show no progress bar", default=False)
+    check_only: bool = argument(CHECK_ONLY, default=False)
+
+
+@command_main(RunError, DataError, OSError)
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit status."""
+    args = read_arguments(
+        PassageQuestionsArguments, arguments, prog=COMMAND, description=__doc__, epilog=EPILOG
+    )
+    with StartChecks() as checks:
+        checks.run_on_all(_check_corpus, args.corpus)
+        checks.run(check_out, args.out, COMMAND)
+    if args.check_only:
+        print(f"all checks passed: questions would be written into {args.out}")
+        return 0
+    with recorded_settings(COMMAND, args):
+        summary = write(args)
+    for split, counts in summary["splits"].items():
+        listed = ", ".join(f"{count:,} {kind}" for kind, count in counts.items())
+        print(f"{args.out / split}.jsonl: {sum(counts.values()):,} questions ({listed})")
+    for rule, count in summary["dropped"].items():
+        print(f"dropped: {count:,} ({rule})")
+    return 0
+
+
+def _check_corpus(paths: Sequence[Path]) -> None:
+    """Raises DataError if a file is missing, or if its first row is no passage."""
+    corpus = Corpus(paths)
+    for row, place in corpus.rows(progress=False):
+        if isinstance(row, ValueError):
+            raise DataError(f"{corpus.location(place)}: {row}: correct the row, or give a corpus")
+        break
+
+
+def write(args: PassageQuestionsArguments) -> dict[str, Any]:
+    """Write the files of `args.out`; returns the summary. Raises DataError for a row that is no passage, and
+    if no question can be made."""
+    passages = read_passages(args.corpus, not args.no_progress)
+    rows, dropped = make_rows(passages, args.seed, args.per_kind, args.test_share, not args.no_progress)
+    if not rows:
+        raise DataError(
+            f"no question can be made of {len(passages):,} passages: the rules need passages that begin as "
+            'those of an encyclopedia do ("Title", then `Title is a 1979 film directed by ...`)'
+        )
+    args.out.mkdir(parents=True, exist_ok=True)
+    counts: dict[str, dict[str, int]] = {}
+    for split in ("train", "test"):
+        inside = [row for row in rows if row["split"] == split]
+        counts[split] = {kind: sum(row["kind"] == kind for row in inside) for kind in KINDS}
+        write_json_lines(args.out / f"{split}.jsonl", inside)
+    relations = Counter(f"{row['kind']}: {row['relation']}" for row in rows)
+    summary = {
+        "passages": len(passages),
+        "seed": args.seed,
+        "splits": counts,
+        "relations": relations,
+        "dropped": dropped,
+    }
+    write_json(args.out / "summary.json", summary, ensure_ascii=False)
+    return summary
+
+
+def read_passages(paths: Sequence[Path], progress: bool) -> list[Passage]:
+    """The passages of a corpus. Raises DataError with the place of a row that is none."""
+    corpus, passages = Corpus(paths), []
+    for row, place in corpus.rows(progress=progress):
+        if isinstance(row, ValueError):
+            raise DataError(f"{corpus.location(place)}: {row}: repair the corpus (`rag-r1 corpus check`)")
+        passages.append(row)
+    return passages
+
+
+def make_rows(
+    passages: Sequence[Passage], seed: int, per_kind: int, test_share: float, progress: bool = False
+) -> tuple[list[dict[str, Any]], dict[str, int]]:
+    """The questions as rows, and how many each rule dropped."""
+    pages = [(p.id or "", clean(p.title), clean(p.contents.partition("\n")[2])) for p in passages if p.title]
+    rivals, dropped = Rivals(pages), Counter[str]()
+    entities = read_entities(tqdm(passages, "reading facts", disable=not progress), rivals, dropped)
+    writer = Writer(entities, Links(entities), seed, test_share)
+    kept: dict[str, list[tuple[MadeQuestion, str]]] = {kind: [] for kind in KINDS}
+    by_text: Counter[str] = Counter()
+    for question in tqdm(writer.questions(), "writing questions", unit=" questions", disable=not progress):
+        if (split := writer.split(question)) is None:
+            dropped["a question whose entities are in both splits"] += 1
+        elif tells_its_answer(question.question, question.golds) and question.kind != "comparison":
+            dropped["a question that holds its answer"] += 1
+        elif question.kind == "two_facts" and names_both(question, rivals):
+            dropped["two facts that another passage names, too"] += 1
+        else:
+            by_text[question_key(question.question)] += 1
+            kept[question.kind].append((question, split))
+    rows = []
+    for kind, questions in kept.items():
+        single = [pair for pair in questions if by_text[question_key(pair[0].question)] == 1]
+        dropped["a question that two entities have"] += len(questions) - len(single)
+        drawn = _draw(single, per_kind, seed)
+        dropped[f"more than {per_kind} of {kind}"] += len(single) - len(drawn)
+        rows += [_row(question, split, seed) for question, split in drawn]
+    return rows, {rule: count for rule, count in dropped.items() if count}
+
+
+def _draw(
+    questions: Iterable[tuple[MadeQuestion, str]], count: int, seed: int
+) -> list[tuple[MadeQuestion, str]]:
+    """As many as are wanted, in turn from each relation, so that the frequent ones do not fill the set."""
+    by_relation: dict[str, list[tuple[MadeQuestion, str]]] = defaultdict(list)
+    for pair in sorted(questions, key=lambda pair: hashed(seed, "draw", pair[0].question)):
+        by_relation[pair[0].relation].append(pair)
+    ranked = [(rank, pair) for pairs in by_relation.values() for rank, pair in enumerate(pairs)]
+    return [pair for _, pair in sorted(ranked, key=lambda item: item[0])[:count]]
+
+
+def _row(question: MadeQuestion, split: str, seed: int) -> dict[str, Any]:
+    return {
+        "id": f"{question.kind}-{hashed(0, question.question):016x}",
+        "question": question.question,
+        "golden_answers": list(question.golds),
+        "supporting_ids": [entity.id for entity in question.entities],
+        "supporting_titles": [entity.title for entity in question.entities],
+        "kind": question.kind,
+        "relation": question.relation,
+        "split": split,
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,172 @@
+"""The entities of a corpus, each with the name that a question calls it by, and the links between them.
+
+A title's words in parentheses become words of the question: `the 1950 film "Broken Arrow"`, `the composer
+Buddy Baker`. An entity without a name that tells it from others is left out. A link is a fact whose value is
+the whole name of another entity of the right kind, whose page also shows the right profession.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from data_process.passage_questions.ambiguity import Rivals
+from data_process.passage_questions.kinds import PageFacts, base_title, first_sentence, read_facts
+from data_process.passage_questions.vocabulary import NATION, OCCUPATIONS, UPPER
+from rag_r1.corpus.reader import Passage
+
+
+@dataclass(frozen=True)
+class Entity:
+    """The subject of a page. `name`: as a question calls it; `base`: its title without parentheses."""
+
+    id: str
+    title: str
+    base: str
+    name: str
+    page: PageFacts
+    text: str = field(repr=False)
+
+    @property
+    def kind(self) -> str:
+        """Such as `film`."""
+        return self.page.kind
+
+    def value(self, relation: str) -> str | None:
+        """The value of one of its facts; None if it is not known."""
+        fact = self.page.facts.get(relation)
+        return fact.value if fact else None
+
+    def forms(self, relation: str) -> tuple[str, ...]:
+        """All forms of a fact's value, which must be known."""
+        return self.page.facts[relation].forms
+
+
+_WRITES = r"\b(?:writ|author|novel|poet|playwright|journalist|historian|philosopher|scholar)"
+#: Relation -> the kinds that it leads to, and what the page there must say.
+LINKS: dict[str, tuple[tuple[str, ...], str]] = {
+    "director": (("person",), r"\b(?:film|director|directed|filmmaker|screenwriter|actor|actress)"),
+    "artist": (("person", "band"), r"\b(?:sing|music|rapper|song|DJ|guitar|pian|band|album)"),
+    "author": (("person",), _WRITES),
+    "creator": (("person",), r"\b(?:produc|writ|direct|comed|actor|actress|anim|cartoon|television)"),
+    "source author": (("person",), _WRITES),
+    "writer": (("person",), r"\b(?:writ|produc|comed|television|author)"),
+    "earlier film": (("film",), ""),
+    "band": (("band",), ""),
+    "album": (("album",), ""),
+}
+#: Kinds whose names stand without quotation marks and without a noun.
+_UNQUOTED = ("person", "organisation", "publication", "place", "taxon")
+#: Kind -> the last words of a title's parentheses that say so.
+_NOUNS = {
+    "film": ("film",),
+    "album": ("album", "EP", "soundtrack"),
+    "song": ("song", "single"),
+    "novel": ("novel", "novella", "book", "play", "memoir", "story", "collection"),
+    "band": ("band", "group", "duo"),
+    "series": ("series", "sitcom"),
+}
+
+
+def read_entities(passages: Iterable[Passage], rivals: Rivals, dropped: Counter[str]) -> list[Entity]:
+    """The entities whose facts are known and whose name is of nobody else. `dropped` counts the others, by
+    the rule that leaves them out."""
+    entities = []
+    for passage in passages:
+        if passage.id is None or not passage.title:
+            continue
+        title, text = clean(passage.title), clean(passage.contents.partition("\n")[2])
+        if (page := read_facts(title, text)) is None:
+            continue
+        dropped["a fact with two values in its passage"] += len(page.disagreeing)
+        if rivals.shares_name(title):
+            dropped["an entity whose name another one has"] += 1
+        elif (name := name_of(title, page, text)) is None:
+            dropped["an entity without a name that tells it from others"] += 1
+        else:
+            known = {k: f for k, f in page.facts.items() if not rivals.contradict(title, k, f.value)}
+            dropped["a fact with another value in another passage"] += len(page.facts) - len(known)
+            page = PageFacts(page.kind, known, page.noun)
+            entities.append(Entity(passage.id, title, base_title(title), name, page, text))
+    return entities
+
+
+def clean(text: str) -> str:
+    """Without HTML's escapes and repeated blanks."""
+    return " ".join(html.unescape(text).split())
+
+
+def name_of(title: str, page: PageFacts, text: str) -> str | None:
+    """What a question calls the subject of a page; None if its title does not tell it from others."""
+    base = base_title(title)
+    inside = title[len(base) :].strip(" ()")
+    quoted = base if page.kind in (*_UNQUOTED, "band") else f'"{base}"'
+    if '"' in base or (inside and re.search(r"born|died|fictional|character|disambiguation", inside)):
+        return None
+    if page.kind in _UNQUOTED:
+        if page.kind in ("organisation", "place") and re.fullmatch(
+            rf"{UPPER}[\w' .]+, {UPPER}[\w' .]+", inside
+        ):
+            return f"{base} in {inside}"
+        if inside:
+            is_word = inside[0].islower() or NATION.match(inside)
+            if page.kind == "person" and not re.search(rf"\b(?:{OCCUPATIONS})$", inside):
+                return None
+            return f"the {inside} {base}" if is_word and not re.search(r"\d", inside) else None
+        if page.kind == "taxon" and page.noun == "genus":
+            return f"the genus {base}"
+        return f"the {base}" if text.startswith(f"The {base}") else base
+    if inside:
+        return (
+            f"the {inside.removeprefix('The ')} {quoted}"
+            if inside.endswith(_NOUNS.get(page.kind, ("",)))
+            else None
+        )
+    return f"the {page.noun} {quoted}"
+
+
+_RELATIVE = r"\b(?:daughter|son|wife|husband|brother|sister|father|mother)\b"
+
+
+class Links:
+    """Finds the entity that a fact of another one names."""
+
+    def __init__(self, entities: Iterable[Entity]) -> None:
+        self._by_name: dict[str, list[Entity]] = {}
+        for entity in entities:
+            self._by_name.setdefault(_key(entity.base), []).append(entity)
+
+    def follow(self, entity: Entity, relation: str) -> Entity | None:
+        """The entity that the fact names; None unless there is one of the right kind."""
+        value = entity.value(relation)
+        kinds, says = LINKS[relation]
+        found = [other for other in self._by_name.get(_key(value or ""), ()) if other.kind in kinds]
+        if len(found) != 1 or found[0].id == entity.id:
+            return None
+        [other] = found
+        if relation == "album" and entity.value("artist") != other.value("artist"):
+            return None  # an album of the same name, of somebody else
+        if other.kind in ("film", "novel") and (other.value("release year") or "?") not in entity.text:
+            return None  # perhaps another one of the same name
+        if relation == "band" and (
+            len(re.findall(r"\bbands?\b", entity.text)) > 1 or re.search(_RELATIVE, entity.text)
+        ):
+            return None  # one of several, or the band of somebody else
+        return other if re.search(says, first_sentence(other.text)) else None
+
+    def root(self, entity: Entity) -> str:
+        """The title at the end of an entity's links, which has all pages that lead to it in its split."""
+        seen = [entity]
+        while len(seen) < 5:
+            followed = (self.follow(seen[-1], relation) for relation in LINKS if seen[-1].value(relation))
+            if (found := next(filter(None, followed), None)) is None or found in seen:
+                break
+            seen.append(found)
+        return seen[-1].title
+
+
+def _key(name: str) -> str:
+    return name.casefold().removeprefix("the ")

@@ -1,0 +1,223 @@
+"""Tells of what kind a page is (a person, a film, ...), and reads the facts that such a page has.
+
+    read_facts("Alien (film)", "Alien is a 1979 science-fiction film directed by Ridley Scott. ...")
+        kind film; release year: 1979; director: Ridley Scott
+
+The kind is what the first sentence says: `TITLE is a ... NOUN`. A kind is an entry of the table KINDS; a
+relation for which a passage has two values is left out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from data_process.passage_questions import facts
+from data_process.passage_questions.facts import IS, LIFE, Fact, Values
+from data_process.passage_questions.vocabulary import COUNTRIES, NATION, OCCUPATIONS, STATES, UPPER, YEAR
+
+
+@dataclass(frozen=True)
+class PageFacts:
+    """The kind of a page (`person`, `film`, ...), its facts by relation, the noun for its subject, and the
+    relations that were left out because the passage has two values."""
+
+    kind: str
+    facts: dict[str, Fact]
+    noun: str
+    disagreeing: tuple[str, ...] = ()
+
+
+def read_facts(title: str, text: str) -> PageFacts | None:
+    """The facts of a page; None if its kind is not known."""
+    base, first = base_title(title), first_sentence(text)
+    for kind, (noun_of, rules) in KINDS.items():
+        if (noun := noun_of(base, first)) is None:
+            continue
+        found = {relation: dict(rule(first, text)) for relation, rule in rules.items()}
+        known = {
+            relation: next(iter(values.items())) for relation, values in found.items() if len(values) == 1
+        }
+        return PageFacts(
+            kind,
+            {relation: Fact(relation, *value) for relation, value in known.items()},
+            noun,
+            tuple(relation for relation, values in found.items() if len(values) > 1),
+        )
+    return None
+
+
+def base_title(title: str) -> str:
+    """The title without the words in parentheses at its end."""
+    return re.sub(r" \([^()]*\)$", "", title)
+
+
+def first_sentence(text: str) -> str:
+    """Up to the first full stop that ends a sentence and stands in no parentheses."""
+    depth = 0
+    for match in re.finditer(r"[()]|(?<=[\w\"'’)\]])[.!?]\"?(?= [\"“]?[A-Z0-9])", text):
+        if match[0] in "()":
+            depth = max(0, depth + (1 if match[0] == "(" else -1))
+        elif not depth and not _ABBREVIATION.search(text[: match.start()]):
+            return text[: match.end()]
+    return text
+
+
+_ABBREVIATION = re.compile(r"\b(?:[A-Z]|St|Dr|Mr|Mrs|Ms|Jr|Sr|vs|No|Vol|feat|Inc|Ltd|Co|Mt|Ft)$")
+_IN_PARENTHESES = re.compile(r"\s*\((?:[^()]|\([^()]*\))*\)")
+#: In the words before a noun: another phrase has begun, whose noun that is.
+_CLAUSE = re.compile(r"\b(?:by|of|in|from|for|about|on|who|that|and|at|to|with|where|which|as|held|has)\b")
+#: After a noun: what cannot be a further noun, whose adjective it would be.
+_AFTER_NOUN = (
+    r"(?=[.,;:]|$| (?:by|of|in|from|for|about|on|who|that|and|at|to|with|where|which|as|held|has|is|was|set|"
+    r"near|within|based|co|starring|featuring|consisting|making|playing|north|south|east|west|situated|led|"
+    r"between|under|through|comedy|just|built|made|run|serving|owned|\w+ed|\w+ly|written|known|taken|shot|"
+    r"off|whose|operating|belonging|fronted)\b)"
+)
+#: Occupations that say what a person is only with the word before them.
+_VAGUE = (
+    "player|driver|coach|manager|artist|officer|designer|personality|host|executive|editor|general|runner"
+)
+
+
+def _thing(nouns: str, called: str, base: str, first: str) -> str | None:
+    """The noun of a first sentence such as `BASE is a ... NOUN`, or `called`, if that is given."""
+    if re.search(rf"\(.{{0,60}}?\bborn\b|\((?:[^()]* )?{YEAR} ?[–-] ?[^()]*{YEAR}\)", first[:200]):
+        return None  # a person
+    match = re.match(
+        rf"(?:The )?[\"“']?(?i:{re.escape(base)})[\"”']?[^.]{{0,160}}?,? {IS} (?:an?|the|one of the) "
+        rf"(?P<adjectives>(?:[\w\-–/'’&,]+ ){{0,9}}?)(?P<noun>{nouns})(?![\w\-–]){_AFTER_NOUN}",
+        _IN_PARENTHESES.sub("", first),
+    )
+    return None if match is None or _CLAUSE.search(match["adjectives"]) else called or match["noun"]
+
+
+def _person(base: str, first: str) -> str | None:
+    """The occupation with which the description of a person ends, or `person` if it is not known."""
+    match = LIFE.match(first)
+    is_life = match and re.search(rf"born|\bb\. |{YEAR}", match["life"])
+    name, rest = (match["name"], match["rest"]) if match and is_life else (first[: len(base)], first)
+    if len(base.split()) < 2 or base.split()[-1].lower() not in name.lower() or re.match(r"\w+ of ", base):
+        return None
+    is_ = re.search(rf" {IS} (?:an?|the|one of) (?P<what>[^.;]*)", rest)
+    if is_ and not is_life and not NATION.match(is_["what"]):
+        return None
+    if is_ is None:
+        return None
+    end = r",| who | best | known | from | of | for | in | at | with | and | based "
+    words = re.split(end, is_["what"])[0].strip()
+    found = re.search(rf"(?:(?:^|\s)[a-z]+ (?:{_VAGUE})|(?:^|[\s/\-–])(?:{OCCUPATIONS}))$", words)
+    if found and (noun := found[0].strip(" /-–")) and not re.fullmatch(_VAGUE, noun):
+        return noun
+    return "person" if is_life and re.search(rf"\b(?:{OCCUPATIONS})\b", is_["what"]) else None
+
+
+_MUSIC = (
+    "rock|pop|hip hop|hip-hop|rap|music|musical|vocal|metal|punk|girl|boy|jazz|folk|soul|R&B|idol|electronic|"
+    "funk|K-pop|dance|synthpop|gospel|blues|grunge|indie"
+)
+_BANDS = f"band|(?:{_MUSIC}) (?:group|duo|trio)"
+_MEMBER = "singer|vocalist|vocals|guitarist|drummer|bassist|frontman|frontwoman|keyboardist|member"
+_BAND_NAME = rf"(?:The )?{UPPER}[\w'’\-]*(?: (?:(?:of|and|the) )*{UPPER}[\w'’\-]*)*"
+_OF_BAND = (
+    rf"(?:{_MEMBER})\b[^.]{{0,30}}? (?:of|for|in) (?:the )?(?:[\w\-]+ ){{0,4}}?(?:band |group |duo |trio )?"
+    rf"(?:the )?({_BAND_NAME})"
+)
+_DIRECTED = r"[Dd]irected by|[Dd]irected and [\w-]+ by|[Dd]irected, [\w-]+(?:,| and)[\w ,-]{0,20}? by"
+_SEQUEL = r"(?:[Ss]equel|[Pp]requel|[Ff]ollow-up) to (?:the|his|her)?(?: \w+){0,4}? ?(\"[^\"]+\")"
+_BOOK_OF = (
+    r"based on (?:the|a)(?: [\w-]+){0,5} (?:novel|book|play|memoir|novella|story)(?:,? \"[^\"]+\",?)?"
+    "(?: of the same name)? by"
+)
+_FROM_ALBUM = r"from (?:the|his|her|their|its)\b[^.\"]{0,60}? album,? (\"[^\"]+\")"
+_BOOKS = "novel|novella|book|memoir|play|short story|short story collection|poetry collection"
+_BY = r"(?:novel|novella|book|memoir|play|story|collection)(?: written)? by"
+_SERIES = "(?:television|TV|drama|anime|comedy) series|television show|(?:television )?sitcom"
+_PLACES = (
+    "village|town|city|township|municipality|suburb|neighborhood|neighbourhood|hamlet|commune|airport|museum|"
+    "unincorporated community|census-designated place|stadium|arena|university|college|high school|school|"
+    "hospital|church|cathedral|castle|hotel|skyscraper|building|shopping mall|theatre|theater|park|"
+    "lake|island|library|prison|zoo|winery|house|mansion|ski resort|amusement park|golf course"
+)
+_ORGANISATIONS = (
+    "company|corporation|manufacturer|retailer|organization|organisation|charity|record label|airline|bank|"
+    "university|college|school|institute|museum|brewery|football club|orchestra|"
+    "political party|trade union|think tank|fraternity|sorority|law firm|supermarket chain|restaurant chain|"
+    "publisher|high school"
+)
+_WHERE = {"state": partial(facts.place, STATES), "country": partial(facts.place, COUNTRIES)}
+
+Kind = tuple[Callable[[str, str], str | None], dict[str, Callable[[str, str], Values]]]
+#: By kind: the noun of a page of that kind, and the rules. The first kind that fits is taken.
+KINDS: dict[str, Kind] = {
+    "person": (
+        _person,
+        {
+            "birth year": partial(facts.year_of_life, 0),
+            "birth date": partial(facts.date_of_life, 0),
+            "death year": partial(facts.year_of_life, 1),
+            "death date": partial(facts.date_of_life, 1),
+            "nationality": facts.nationality,
+            "birthplace": facts.birthplace,
+            "band": partial(facts.named, _OF_BAND),
+        },
+    ),
+    "film": (
+        partial(_thing, "film", "film"),
+        {
+            "release year": partial(facts.released, "film"),
+            "director": partial(facts.person_after, _DIRECTED),
+            "source author": partial(facts.person_after, _BOOK_OF),
+            "earlier film": partial(facts.named, _SEQUEL),
+        },
+    ),
+    "album": (
+        partial(_thing, "album|extended play|EP", "album"),
+        {
+            "artist": partial(facts.artist, "album|EP|extended play"),
+            "release year": partial(facts.released, "album|EP|play"),
+        },
+    ),
+    "song": (
+        partial(_thing, "song|single", "song"),
+        {
+            "artist": partial(facts.artist, "song|single"),
+            "release year": partial(facts.released, "song|single"),
+            "album": partial(facts.named, _FROM_ALBUM),
+        },
+    ),
+    "novel": (
+        partial(_thing, _BOOKS, ""),
+        {
+            "author": partial(facts.person_after, _BY),
+            "release year": partial(facts.released, "novel|novella|book|memoir|play|story"),
+        },
+    ),
+    "band": (
+        partial(_thing, _BANDS, "band"),
+        {"nationality": facts.nationality, "formation year": facts.founded},
+    ),
+    "series": (
+        partial(_thing, _SERIES, "television series"),
+        {"creator": partial(facts.person_after, r"[Cc]reated by|[Cc]reated and \w+ by")},
+    ),
+    "episode": (
+        partial(_thing, "episode", "episode"),
+        {
+            "director": partial(facts.person_after, "[Dd]irected by"),
+            "writer": partial(facts.person_after, "[Ww]ritten by"),
+        },
+    ),
+    "organisation": (
+        partial(_thing, _ORGANISATIONS, ""),
+        {"founding year": facts.founded, **_WHERE},
+    ),
+    "publication": (partial(_thing, "newspaper|magazine|journal", ""), {"founding year": facts.founded}),
+    "place": (partial(_thing, _PLACES, ""), dict(_WHERE)),
+    "taxon": (
+        partial(_thing, "genus|species", ""),
+        {"family": partial(facts.named, r"\bfamily,? \(?\"?([A-Z][a-z]+(?:aceae|idae))\b")},
+    ),
+}

@@ -1,0 +1,192 @@
+"""Writes questions about entities: one fact, a bridge over a second page, two facts that lead to a page, and
+comparisons and yes/no questions of two pages of a kind.
+
+Of several wordings a hash of the seed and the titles chooses, and it also pairs the entities.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from data_process.passage_questions.ambiguity import Rivals
+from data_process.passage_questions.entities import Entity, Links
+from data_process.passage_questions.facts import LIFE
+from data_process.passage_questions.splits import hashed, split_of
+from data_process.passage_questions.templates import (
+    BRIDGES,
+    DESCRIPTIONS,
+    ONE_HOP,
+    ORDERS,
+    SAME_VALUE,
+    TWO_FACTS,
+)
+from data_process.passage_questions.vocabulary import NAME, NATIONS, are_related
+
+KINDS = ("one_hop", "bridge", "two_facts", "comparison", "yes_no")
+
+
+@dataclass(frozen=True)
+class MadeQuestion:
+    """A question with its gold answers and the entities that it is about, whose pages are its evidence.
+    `relation`: what it asks for; `values`: for two facts, what no other passage may name together."""
+
+    kind: str
+    relation: str
+    question: str
+    golds: tuple[str, ...]
+    entities: tuple[Entity, ...]
+    values: tuple[str, ...] = ()
+
+
+class Writer:
+    """Writes the questions of one corpus."""
+
+    def __init__(self, entities: Sequence[Entity], links: Links, seed: int, test_share: float) -> None:
+        self.entities, self.links, self.seed = entities, links, seed
+        self._splits = {entity.id: split_of(links.root(entity), seed, test_share) for entity in entities}
+
+    def questions(self) -> Iterator[MadeQuestion]:
+        """All questions of all kinds."""
+        for entity in self.entities:
+            yield from self.one_hop(entity)
+            yield from self.bridge(entity)
+            yield from self.two_facts(entity)
+        yield from self.comparisons()
+        yield from self.same_values()
+        yield from self.nationalities()
+
+    def split(self, question: MadeQuestion) -> str | None:
+        """The split of all entities of a question; None if they are in both."""
+        splits = {self._splits[entity.id] for entity in question.entities}
+        return splits.pop() if len(splits) == 1 else None
+
+    def one_hop(self, entity: Entity) -> Iterator[MadeQuestion]:
+        """A question for each fact."""
+        for relation, wordings in ONE_HOP.get(entity.kind, {}).items():
+            if entity.value(relation):
+                text = self._worded(wordings, entity.title, relation).format(name=entity.name)
+                yield MadeQuestion("one_hop", relation, text, entity.forms(relation), (entity,))
+
+    def bridge(self, entity: Entity) -> Iterator[MadeQuestion]:
+        """Questions for the facts of the entity that a fact names."""
+        for relation, wordings in DESCRIPTIONS.get(entity.kind, {}).items():
+            if (other := self.links.follow(entity, relation)) is None:
+                continue
+            there = self._worded(wordings, entity.title, relation).format(name=entity.name)
+            for asked, questions in BRIDGES[other.kind].items():
+                if other.value(asked):
+                    text = self._worded(questions, entity.title, asked).format(name=there)
+                    whole = f"{relation}, {asked}"
+                    yield MadeQuestion("bridge", whole, text, other.forms(asked), (entity, other))
+
+    def two_facts(self, entity: Entity) -> Iterator[MadeQuestion]:
+        """Questions for the entity that two facts lead to."""
+        for relations, wordings in TWO_FACTS.get(entity.kind, {}).items():
+            given = {relation: entity.value(relation) for relation in relations}
+            if not all(given.values()) or entity.page.noun == "person":
+                continue
+            facts = {name.replace(" ", "_"): value for name, value in given.items()}
+            text = self._worded(wordings, entity.title, *relations).format(noun=entity.page.noun, **facts)
+            dates = [value for name, value in given.items() if name.endswith(" date")]
+            values = tuple(dates or (str(value).removeprefix("the ") for value in given.values()))
+            yield MadeQuestion("two_facts", ", ".join(relations), text, names_of(entity), (entity,), values)
+
+    def comparisons(self) -> Iterator[MadeQuestion]:
+        """Which of two came first, and whether one came before the other; ties are left out."""
+        for (kind, relation), (which, before) in ORDERS.items():
+            for one, other in self._pairs(kind, relation, _closeness(relation)):
+                a, b = one.value(relation), other.value(relation)
+                if a == b:
+                    continue
+                first = one if a < b else other
+                names = {"one": one.name, "other": other.name}
+                text = self._worded(which, one.title, other.title).format(**names)
+                yield MadeQuestion("comparison", relation, text, names_of(first), (one, other))
+                text = self._worded(before, other.title, one.title).format(one=other.name, other=one.name)
+                answer = "no" if first is one else "yes"
+                yield MadeQuestion("yes_no", f"{relation} before", text, (answer,), (other, one))
+
+    def same_values(self) -> Iterator[MadeQuestion]:
+        """Whether two have the same value: at most as many with no as with yes."""
+        for (kind, relation), wording in SAME_VALUE.items():
+            same = list(self._pairs(kind, relation, lambda entity, r=relation: entity.value(r)))
+            mixed = self._pairs(kind, relation, _all_alike)
+            different = [pair for pair in mixed if self._differ_surely(relation, *pair)][: len(same)]
+            for one, other in [*same, *different]:
+                answer = "yes" if one.value(relation) == other.value(relation) else "no"
+                text = wording.format(one=one.name, other=other.name)
+                yield MadeQuestion("yes_no", f"same {relation}", text, (answer,), (one, other))
+
+    def nationalities(self) -> Iterator[MadeQuestion]:
+        """Whether two people have one nationality, and whether both have a certain one."""
+        for one, other in self._pairs("person", "nationality", _occupation):
+            nation, theirs = one.value("nationality"), other.value("nationality")
+            if nation != theirs and not self._differ_surely("nationality", one, other):
+                continue
+            answer = "yes" if nation == theirs else "no"
+            if answer == "yes" and hashed(self.seed, one.title, other.title) % 2:
+                continue  # Americans are the most: half of these leave as many as of the others
+            text = f"Are {one.name} and {other.name} both {nation}?"
+            if "death year" in one.page.facts or "death year" in other.page.facts:
+                text = f"Were {one.name} and {other.name} both {nation}?"
+            yield MadeQuestion("yes_no", "both nationality", text, (answer,), (one, other))
+
+    def _differ_surely(self, relation: str, one: Entity, other: Entity) -> bool:
+        """Whether two values differ. Nationalities can overlap: those may not be related, and neither passage
+        may name the nation or the country of the other."""
+        a, b = one.value(relation) or "", other.value(relation) or ""
+        if relation != "nationality" or a == b:
+            return a != b
+        named = any(word in other.text for word in (a, *NATIONS[a]))
+        named = named or any(word in one.text for word in (b, *NATIONS[b]))
+        return not named and not are_related(a, b)
+
+    def _pairs(
+        self, kind: str, relation: str, group_of: Callable[[Entity], str | None]
+    ) -> Iterator[tuple[Entity, Entity]]:
+        """Neighbours in an order by hash, among the entities of a kind, a split and a group."""
+        groups: dict[tuple[str, str], list[Entity]] = defaultdict(list)
+        for entity in self.entities:
+            if entity.kind == kind and entity.value(relation) and (group := group_of(entity)) is not None:
+                groups[self._splits[entity.id], group].append(entity)
+        for _, members in sorted(groups.items()):
+            members.sort(key=lambda entity: hashed(self.seed, "pair", relation, entity.title))
+            yield from zip(members[::2], members[1::2], strict=False)
+            yield from zip(members[1::2], members[2::2], strict=False)
+
+    def _worded(self, wordings: Sequence[str], *words: str) -> str:
+        return wordings[hashed(self.seed, "wording", *words) % len(wordings)]
+
+
+def names_of(entity: Entity) -> tuple[str, ...]:
+    """The forms of an entity as an answer: its name, the one without an article, and a person's full name."""
+    forms = [entity.base, entity.base.removeprefix("The ")]
+    full = LIFE.match(entity.text) if entity.kind == "person" else None
+    if full and re.fullmatch(NAME, full["name"]) and full["name"].split()[-1] == entity.base.split()[-1]:
+        forms.append(full["name"])
+    return tuple(dict.fromkeys(forms))
+
+
+def names_both(question: MadeQuestion, rivals: Rivals) -> bool:
+    """Whether a passage other than the question's own names both of its facts. One that names the answer as
+    well is about it, except where the fact is a date."""
+    [entity] = question.entities
+    others = rivals.holders(question.values) - {entity.id}
+    is_date = len(question.values) == 1
+    return any(is_date or not rivals.names(other, entity.base) for other in others)
+
+
+def _occupation(entity: Entity) -> str | None:
+    return None if entity.page.noun == "person" else entity.page.noun
+
+
+def _closeness(relation: str) -> Callable[[Entity], str | None]:
+    """Groups for comparisons: of people, those of one occupation; of the rest, those of one kind."""
+    return _occupation if relation == "birth year" else _all_alike
+
+
+def _all_alike(entity: Entity) -> str:
+    return ""
