@@ -46,7 +46,7 @@ RECIPES = {
 #: Programs of others, and what a shell has itself.
 OTHERS = {"cat", "curl", "export", "git", "hf", "llamafactory-cli", "openssl", "sed", "vllm", "wget"}
 #: What `rag-r1 eval` may be followed by in place of a run.
-EVAL_COMMANDS = ("compare", "modes", "report", "sigma")
+EVAL_COMMANDS = ("compare", "groups", "modes", "report", "sigma")
 _ASSIGNMENT = re.compile(r"[A-Z_]+=")
 _SUBSTITUTION = re.compile(r"\$\([^()]*\)")
 
