@@ -147,6 +147,8 @@ class BuildCommand(Options):
                     yield f"{'a build' if self.step == 'all' else self.step} needs --{name}"
             if self.backend == "dense" and self.step == "all" and self.dense.encoder is None:
                 yield "--backend dense needs --encoder NAME_OR_PATH (--encoder minilm needs no download)"
+        if self.step == "all" and self.dense.encoder and self.backend not in (None, "dense"):
+            yield f"--encoder is for --backend dense, not {self.backend}"
         if self.step != "all" and self.backend not in (None, "dense", "hybrid"):
             yield f"{self.step} is a step of a dense index; {self.backend} is built in one go"
         if self.step in ("all", "import") and (self.parts or self.part):

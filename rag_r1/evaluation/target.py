@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -68,15 +68,9 @@ def _within(args: Args, longest: int | None, **more: Any) -> Args:
 def _context_of_server(url: str, model: str, key_variable: str) -> int | None:
     """Tokens of the model's context, as vLLM names it in its list of models; None if there is no such list.
     Raises RunError if the list lacks the model."""
-    answer = get_answer(f"{base_address(url)}/models", key_variable)
-    try:
-        models = {str(entry["id"]): entry.get("max_model_len") for entry in answer["data"]}
-    except (TypeError, KeyError, AttributeError):
-        return None
-    if models and model not in models:
-        names = ", ".join(one_line_text(name) for name in list(models)[:5])
-        raise RunError(f"{base_address(url)} has no model {model!r}, but {names}: correct --model")
-    return _length(models.get(model))
+    models = check_endpoint(url, key_variable, "model server", "--base-url", model)
+    entry = models.get(model)
+    return _length(entry.get("max_model_len")) if isinstance(entry, Mapping) else None
 
 
 def vllm_version(url: str, key_variable: str) -> str | None:

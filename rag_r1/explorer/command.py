@@ -24,7 +24,9 @@ from rag_r1.io.atomic_files import write_text
 from rag_r1.io.errors import DataError
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, Port, argument, read_arguments
+from rag_r1.options.out_folder import check_out_file
 from rag_r1.runs.errors import RunError
+from rag_r1.runs.start_checks import StartChecks
 from rag_r1.system.installation import require
 
 _DESCRIPTION = """\
@@ -97,6 +99,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             f"{', '.join(wrong)}: its first line is no record of a trajectory; give a run's folder, or a "
             "file of its trajectories"
         )
+    with StartChecks() as checks:
+        if args.export is not None:
+            checks.run(check_out_file, args.export, "--export")
     require("duckdb", *(("uvicorn", "fastapi") if args.export is None else ()))
     return _serve(args) if args.export is None else _export(args, args.export)
 
@@ -113,6 +118,10 @@ def _export(args: ViewArguments, out: Path) -> int:
             store.refresh()
             with store.cache.connection() as connection:
                 tids, total = selected(connection, selection)
+                if not total and not args.select:
+                    raise RunError(
+                        f"no trajectories in {', '.join(map(str, args.paths))}: give a run's folder"
+                    )
                 write_text(out, export_page(connection, store.title, tids), private=True)
     except FilterError as error:
         raise RunError(f"--select: {error}") from error

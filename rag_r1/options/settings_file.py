@@ -57,6 +57,8 @@ def split_files(words: Sequence[str], cls: Any) -> tuple[list[str], dict[str, An
     settings: dict[str, Any] = {}
     fields = field_names(cls)
     for word in words:
+        if word.startswith("@") and Path(word[1:], SETTINGS).is_file():
+            raise ArgumentsError(f"{word} is a folder: give its file of settings, {word}/{SETTINGS}")
         if (named := _FILE.fullmatch(word)) is None:
             rest.append(word)
             continue

@@ -75,7 +75,8 @@ class TokenUnit:
                     "put into the model's chat template here; use --engine completions"
                 )
             if not endpoint.options.trust_env:  # through a proxy, the server may be unknown here
-                await asyncio.to_thread(check_endpoint, endpoint.base, "", "model server", "--base-url")
+                check = partial(check_endpoint, endpoint.base, "", "model server", "--base-url", model)
+                await asyncio.to_thread(check)
             return CHAT
         try:
             returned = await returns_token_ids(endpoint, model, setup.prompt_ids("Who?"), body)

@@ -7,20 +7,34 @@ may be wrong is known at the first episode.
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import Any
 
 import httpx
 
 from rag_r1.inference.client import base_address
 from rag_r1.io.bounded_http import bounded_http_client
+from rag_r1.io.terminal_text import terminal_text
 from rag_r1.options.server_address import server_fault, web_page_fault
 from rag_r1.rollouts.provenance_facts import TIMEOUT_S, get_json
 from rag_r1.runs.errors import RunError
 
 
-def check_endpoint(url: str, key_variable: str, what: str, flag: str) -> None:
-    """Raises RunError, which names what it is and its flag, if no model server answers at an address."""
-    get_answer(f"{base_address(url)}/models", key_variable, what, flag)
+def check_endpoint(
+    url: str, key_variable: str, what: str, flag: str, model: str | None = None
+) -> Mapping[str, Any]:
+    """The models that a server lists, by name, each with what is said of it; {} if it lists none. Raises
+    RunError, which names what it is and its flag, if no model server answers at an address, or if its list
+    lacks the `model`."""
+    answer = get_answer(f"{base_address(url)}/models", key_variable, what, flag)
+    try:
+        models = {str(entry["id"]): entry for entry in answer["data"]}
+    except (TypeError, KeyError, AttributeError):
+        return {}
+    if models and model is not None and model not in models:
+        names = ", ".join(terminal_text(name, 200) for name in list(models)[:5])
+        raise RunError(f"{base_address(url)} has no model {model!r}, but {names}: correct the model's name")
+    return models
 
 
 def get_answer(address: str, key_variable: str, what: str = "model server", flag: str = "--base-url") -> Any:

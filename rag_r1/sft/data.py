@@ -148,7 +148,11 @@ def make(args: SftDataArguments, tokens: SftTokens) -> dict[str, Any]:
     if selection.bad.count and not args.skip_bad_rows:
         raise RunError(f"nothing was written, because of {selection.bad.refusal()}")
     if not selection.rows:
-        raise RunError(f"no sample is left, so nothing was written. {_format_counts(selection.counts)}")
+        hint = ""
+        if any("other_protocol" in name for name in selection.counts):
+            hint = "; other_protocol: made in another one than --protocol, so give theirs"
+        counts = _format_counts(selection.counts)
+        raise RunError(f"no sample is left, so nothing was written. {counts}{hint}")
     splits = split_rows(selection.rows, args.validation, args.seed)
     written = write_samples(args.out, splits, tokens, args.format)
     summary = _summary(args, selection, splits)

@@ -77,6 +77,18 @@ def test_a_file_without_records_is_named(tmp_path, capsys):
     assert f"{tmp_path / 'q.jsonl'}: its first line is no record" in capsys.readouterr().err
 
 
+def test_an_export_without_records_or_a_place_is_one_sentence(tmp_path, capsys):
+    (tmp_path / "empty").mkdir()
+    write(tmp_path / "a.jsonl", [record("a")])
+    for words, message in (
+        (["empty", "--export", "page.html"], "no trajectories in"),
+        (["a.jsonl", "--export", "/proc/page.html"], "/proc cannot be written to"),
+    ):
+        assert main([str(tmp_path / words[0]), words[1], str(tmp_path / words[2])]) == 1
+        (line,) = capsys.readouterr().err.splitlines()
+        assert message in line
+
+
 def test_without_a_token_a_server_for_the_network_warns(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("uvicorn.Server.run", lambda self, sockets: None)
     write(tmp_path / "a.jsonl", [record()])

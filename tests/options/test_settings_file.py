@@ -61,6 +61,13 @@ def test_later_files_come_before_earlier_ones_and_json_is_read_too(tmp_path):
     assert (made.samples, made.out, made.overrides) == (4, Path("o"), ["a=1", "b=1"])
 
 
+def test_a_folder_in_place_of_a_file_of_settings_is_named(tmp_path, capsys):
+    settings(tmp_path, "samples: 2\n", "settings.yaml")
+    with pytest.raises(SystemExit):
+        play(f"@{tmp_path}")
+    assert f"@{tmp_path} is a folder: give its file of settings" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
     [

@@ -218,6 +218,7 @@ PARSERS = {"serve": serve_options.parse_args, "build": build_options.parse_args}
         ("serve --index i --max-wait-ms nan", "--max-wait-ms"),
         ("serve --index i --max-queue 100", "--max-queue"),
         ("build --corpus c --out o --backend bm25 --b 2", "--b"),
+        ("build --corpus c --out o --backend bm25 --encoder e", "--encoder is for --backend dense"),
         ("build --corpus c --out o --backend dense --batch-size 0", "--batch-size"),
         ("build --corpus c --out o --backend bm25 --faiss a", "rag-r1 index import"),
         ("build --corpus c --out o --backend dense --preset small --factory SQ8", "--preset and --factory"),

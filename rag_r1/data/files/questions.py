@@ -190,7 +190,7 @@ def clean_question(
         raise ValueError(empty)
     known = {key: value for key, value in (metadata or {}).items() if value is not None}
     if _HALF.search("\n".join((full_text, *golds, own_id or "", *_texts_in(list(known.values()))))):
-        raise ValueError("holds half of a character (a lone surrogate), which is not text")
+        raise ValueError("holds half of a character (a lone surrogate): make the file UTF-8")
     return Question(full_text, golds, own_id, metadata=known)
 
 

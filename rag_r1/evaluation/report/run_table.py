@@ -122,6 +122,8 @@ def read_run(
     episodes, left_out = _each_once(bar, _reader(masked_kinds(mask), listed, passages), step, bad)
     if bad.count and not skip_bad_rows:
         raise RunError(f"{run}: nothing was written, because of {bad.refusal()}")
+    if not episodes and step is not None:
+        raise RunError(f"{folder} has no records of --step {step}: see `rag-r1 view {run}` for its steps")
     if not episodes:
         raise RunError(f"{folder} has no trajectory records: give a run's folder, or a file of records")
     steps = sorted({episode.step for episode in episodes})

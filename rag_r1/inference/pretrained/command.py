@@ -100,8 +100,8 @@ def _known(name: str) -> PretrainedModel:
 
 def _is_there(out: Path, name: str, source: str) -> bool:
     """Whether the folder has this model. Raises RunError if it has something else."""
-    if not out.exists() or (out.is_dir() and not any(out.iterdir())):
-        return False
+    if not out.is_dir() or not any(out.iterdir()):
+        return False  # a file is reported by check_out
     try:
         found = read_json_file(out / SOURCE)
         if (found["name"], found["source"]) == (name, source):

@@ -203,7 +203,7 @@ class RetrievalClient(SearchTool):
             refused = not is_transient(error.status)
             wait = retry_after(error.headers)
         except Exception as error:
-            answers = [f"{type(error).__name__}: {error}"] * len(queries)
+            answers = [self._fault(error)] * len(queries)
             if not isinstance(error, _TRANSIENT):  # a bug of ours: only these queries fail, and it is logged
                 logger.exception("search failed at %s", self.config.endpoint)
                 attempt = self._retry.retries
@@ -238,6 +238,12 @@ class RetrievalClient(SearchTool):
         future = self._in_flight.pop(query, None)
         if future is not None and not future.done():
             future.set_result(result)
+
+    def _fault(self, error: Exception) -> str:
+        """What an error says, for people."""
+        if isinstance(error, asyncio.TimeoutError):
+            return f"no answer within {self.config.timeout_s:g} s"
+        return f"{type(error).__name__}: {error}"
 
     def _connected(self) -> aiohttp.ClientSession:
         if self._session is None:

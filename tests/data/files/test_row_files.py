@@ -67,7 +67,7 @@ def test_bad_rows_of_a_table_are_named_by_their_row_below_the_header(tmp_path):
         "row 2: no answer: needs one of golden_answers, answers, answer; the row has question",
         "row 3: 3 cells, but the header names 2 columns",
         'row 4: `answers` begins as a list but is not JSON, ["a", "b"]: "[\'a\', \'b\']"',
-        "row 5: holds half of a character (a lone surrogate), which is not text",
+        "row 5: holds half of a character (a lone surrogate): make the file UTF-8",
         "row 6: `question` is missing; the row has answers",
     ]
 

@@ -224,6 +224,8 @@ def test_records_of_several_steps_need_the_choice_of_one(tmp_path):
     with pytest.raises(RunError, match="steps 0, 6: choose one with --step"):
         read_run(run)
     assert read_run(run, step=6).columns["em:squad"].tolist() == [0.0]
+    with pytest.raises(RunError, match="no records of --step 7"):
+        read_run(run, step=7)
 
 
 def test_data_sources_are_in_the_papers_order():

