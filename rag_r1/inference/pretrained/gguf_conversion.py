@@ -36,7 +36,11 @@ def convert(file: Path, out: Path, dtype: str = "float32") -> None:
     tokenizer = build_tokenizer(file)
     check_tokenizer(tokenizer)
     model = AutoModelForCausalLM.from_pretrained(
-        file.parent, gguf_file=file.name, dtype=getattr(torch, dtype), local_files_only=True
+        file.parent,
+        gguf_file=file.name,
+        dtype=getattr(torch, dtype),
+        local_files_only=True,
+        trust_remote_code=False,
     )
     ids = {"bos_token_id": tokenizer.bos_token_id, "eos_token_id": tokenizer.eos_token_id}
     ids["pad_token_id"] = tokenizer.pad_token_id
