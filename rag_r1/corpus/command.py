@@ -50,6 +50,10 @@ _EPILOG = """\
 Run again, the same command continues where it was killed. If the retrieval server requires a token, set
 RETRIEVAL_TOKEN.
 """
+_ABOUT = (
+    "What a corpus holds: a question whose passage is missing cannot be answered, however well a policy "
+    "searches."
+)
 #: Subcommand -> its function, and what it does.
 COMMANDS = {"check": ("rag_r1.corpus.command:check", "which questions can be answered from it; resumable")}
 SUPPLY = "supply.jsonl"
@@ -253,7 +257,7 @@ def _reason(verdict: report.QuestionVerdict) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a subcommand. Returns its exit status; 2 for one that does not exist."""
-    return run("rag-r1 corpus", "What a corpus holds.", COMMANDS, arguments)
+    return run("rag-r1 corpus", _ABOUT, COMMANDS, arguments)
 
 
 @command_main(DataError, RunError, OSError)

@@ -30,6 +30,7 @@ _SIZES = {
     "r1_searcher/stage1_llama": "Llama 8B",
     "r1_searcher/stage2_llama": "Llama 8B",
     "rag_r1/sft/demo": "demo",
+    "real_small/": "135M",
     "smoke/": "demo",
 }
 

@@ -81,5 +81,5 @@ def test_the_colours_of_a_picture_are_those_of_the_palette(picture: str):
     paleness = np.linspace(0, 1, 21)[:, None, None]  # lines and bands may be transparent, over white
     shades = (palette + paleness * (255 - palette)).reshape(-1, 3)
     is_ours = np.abs(colours[is_vivid][:, None] - shades).max(-1).min(-1) <= 12
-    # Where lines cross, one colour shines through another.
-    assert counts[is_vivid][is_ours].sum() > 0.75 * counts[is_vivid].sum() > 0
+    # Where lines cross, or lie on each other, one colour shines through another.
+    assert counts[is_vivid][is_ours].sum() > 0.7 * counts[is_vivid].sum() > 0

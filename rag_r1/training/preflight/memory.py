@@ -106,6 +106,7 @@ SHAPES = {
         ModelShape("14B", 48, 5120, 13_824, 40, 8, 152_064, tied=False),
         ModelShape("32B", 64, 5120, 27_648, 40, 8, 152_064, tied=False),
         ModelShape("Llama 8B", 32, 4096, 14_336, 32, 8, 128_256, tied=False, biases=False),
+        ModelShape("135M", 30, 576, 1536, 9, 3, 49_152, tied=True, head=64, biases=False),
         ModelShape("demo", 4, 128, 384, 4, 4, 1017, tied=True, head=32),
     )
 }
