@@ -83,7 +83,7 @@ _VAGUE = (
 
 
 def _thing(nouns: str, called: str, base: str, first: str) -> str | None:
-    """The noun of a first sentence such as `BASE is a ... NOUN`, or `called`, if that is given."""
+    """The noun of a first sentence such as `BASE is a ... NOUN`, or `called`, if that is not empty."""
     if re.search(rf"\(.{{0,60}}?\bborn\b|\((?:[^()]* )?{YEAR} ?[–-] ?[^()]*{YEAR}\)", first[:200]):
         return None  # a person
     match = re.match(

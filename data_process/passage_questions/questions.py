@@ -85,14 +85,14 @@ class Writer:
     def two_facts(self, entity: Entity) -> Iterator[MadeQuestion]:
         """Questions for the entity that two facts lead to."""
         for relations, wordings in TWO_FACTS.get(entity.kind, {}).items():
-            given = {relation: entity.value(relation) for relation in relations}
-            if not all(given.values()) or entity.page.noun == "person":
+            values = {relation: entity.value(relation) for relation in relations}
+            if not all(values.values()) or entity.page.noun == "person":
                 continue
-            facts = {name.replace(" ", "_"): value for name, value in given.items()}
+            facts = {name.replace(" ", "_"): value for name, value in values.items()}
             text = self._worded(wordings, entity.title, *relations).format(noun=entity.page.noun, **facts)
-            dates = [value for name, value in given.items() if name.endswith(" date")]
-            values = tuple(dates or (str(value).removeprefix("the ") for value in given.values()))
-            yield MadeQuestion("two_facts", ", ".join(relations), text, names_of(entity), (entity,), values)
+            dates = [value for name, value in values.items() if name.endswith(" date")]
+            telling = tuple(dates or (str(value).removeprefix("the ") for value in values.values()))
+            yield MadeQuestion("two_facts", ", ".join(relations), text, names_of(entity), (entity,), telling)
 
     def comparisons(self) -> Iterator[MadeQuestion]:
         """Which of two came first, and whether one came before the other; ties are left out."""

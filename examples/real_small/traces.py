@@ -34,7 +34,7 @@ from rag_r1.io.errors import DataError
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, Positive, argument, read_arguments
 from rag_r1.options.out_folder import check_out
-from rag_r1.protocols import Document
+from rag_r1.protocols import Document, Failure
 from rag_r1.runs.errors import RunError
 from rag_r1.tools import RetrievalClient, RetrieverConfig
 from rag_r1.tools.retrieval.local_server import retrieval_process
@@ -169,7 +169,7 @@ async def write_trace(
                 return None
         thought = "I need to search for both." if len(queries) > 1 else "I need to search."
         text = turn(thought, "search", ", ".join(map(_quoted, queries)))
-        record.turns.append(Turn.searched(text, queries, [_shown(documents) for documents in results]))
+        record.turns.append(Turn.searched(text, queries, [_documents(result) for result in results]))
     is_known = sum(map(len, rounds)) == len(passages)
     thought = "I know enough." if is_known else "I can guess."
     record.answer = question.golds[0] if is_known else guessed
@@ -187,9 +187,10 @@ def _quoted(query: str) -> str:
     return f'"{query}"' if "," in query else query
 
 
-def _shown(documents: Any) -> list[Document]:
-    assert isinstance(documents, list)
-    return documents
+def _documents(result: list[Document] | Failure) -> list[Document]:
+    """The documents of a search, which has not failed."""
+    assert isinstance(result, list)
+    return result
 
 
 if __name__ == "__main__":

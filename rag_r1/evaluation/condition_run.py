@@ -60,7 +60,7 @@ def prepare_evaluation(args: EvalArguments) -> RunSetup:
 def read_annotations(
     args: EvalArguments,
 ) -> tuple[Annotations[bool] | None, Annotations[GoldEvidence] | None]:
-    """What --answerable and --supporting say; None for one that is not given. Raises RunError."""
+    """What --answerable and --supporting say; None for a flag that is absent. Raises RunError."""
     bad = BadRows()
     try:
         answerable = read_answerable(args.answerable, bad) if args.answerable else None

@@ -60,10 +60,16 @@ def draw(
     return [path]
 
 
+#: Of a line, so that another one below it can be seen.
+LINE_OPACITY = 0.8
+
+
 def line(axes: Any, points: Iterable[tuple[float, float]], label: str, color: str, style: str = "o-") -> None:
     """A line through points; of several lines with one label, the legend names the first."""
     named = label in axes.get_legend_handles_labels()[1]
-    axes.plot(*zip(*points, strict=True), style, color=color, alpha=0.8, label=None if named else label)
+    axes.plot(
+        *zip(*points, strict=True), style, color=color, alpha=LINE_OPACITY, label=None if named else label
+    )
 
 
 def grouped_bars(
