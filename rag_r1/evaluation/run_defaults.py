@@ -131,7 +131,7 @@ def _of_training(run: Path, path: Path) -> RunDefaults:
     try:
         config = OmegaConf.create(read_yaml(path))
         if "rag_r1" not in config:
-            raise ValueError("it has no block rag_r1, as that of fine-tuning: give --model RUN/model instead")
+            raise ValueError("it has no rag_r1 block; for a fine-tuned model, give --model RUN/model instead")
         values = validation_arguments(config)
         tools = OmegaConf.to_container(config.rag_r1.get("tools") or OmegaConf.create({}), resolve=True)
         named = Path(config.trainer.default_local_dir).expanduser()

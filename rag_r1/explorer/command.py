@@ -96,7 +96,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     files = (path for path in args.paths if path.is_file() and path.stat().st_size)
     if wrong := [str(path) for path in files if not named.is_record_file(path)]:
         raise RunError(
-            f"{', '.join(wrong)}: its first line is no record of a trajectory; give a run's folder, or a "
+            f"{', '.join(wrong)}: its first line is not a trajectory record: give a run's folder, or a "
             "file of its trajectories"
         )
     with StartChecks() as checks:

@@ -84,7 +84,7 @@ def server_fault(what: str, url: str, error: str, start: str, flag: str) -> str:
 
 def web_page_fault(what: str, url: str, flag: str) -> str:
     """The sentence for an address at which something answers with a web page, as `server_fault`."""
-    return f"what answers at {url} is no {what} (it sends a web page): correct {flag}"
+    return f"{url} answers with a web page, so it is not a {what}: correct {flag}"
 
 
 def search_fault(url: str, error: str, flag: str) -> str:

@@ -39,7 +39,7 @@ def check_endpoint(
 
 def get_answer(address: str, key_variable: str, what: str = "model server", flag: str = "--base-url") -> Any:
     """What a server answers to a GET; None if it is no JSON, or an error. Raises RunError, with the name of
-    the server and its flag, if there is none, or something else that answers with a web page."""
+    the server and its flag, if nobody answers, or if a web page does."""
     where = address.removesuffix("/models")
     key = os.environ.get(key_variable, "").strip()
     headers = {"Authorization": f"Bearer {key}"} if key else {}

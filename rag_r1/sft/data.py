@@ -150,7 +150,7 @@ def make(args: SftDataArguments, tokens: SftTokens) -> dict[str, Any]:
     if not selection.rows:
         hint = ""
         if any("other_protocol" in name for name in selection.counts):
-            hint = "; other_protocol: made in another one than --protocol, so give theirs"
+            hint = ". The traces were made in another protocol: give it as --protocol"
         counts = _format_counts(selection.counts)
         raise RunError(f"no sample is left, so nothing was written. {counts}{hint}")
     splits = split_rows(selection.rows, args.validation, args.seed)

@@ -74,7 +74,7 @@ def test_a_path_that_does_not_exist_is_named(tmp_path, capsys):
 def test_a_file_without_records_is_named(tmp_path, capsys):
     (tmp_path / "q.jsonl").write_text('{"question": "Who?"}\n')
     assert main([str(tmp_path / "q.jsonl"), "--port", "0"]) == 1
-    assert f"{tmp_path / 'q.jsonl'}: its first line is no record" in capsys.readouterr().err
+    assert f"{tmp_path / 'q.jsonl'}: its first line is not a trajectory record" in capsys.readouterr().err
 
 
 def test_an_export_without_records_or_a_place_is_one_sentence(tmp_path, capsys):

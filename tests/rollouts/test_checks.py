@@ -75,7 +75,10 @@ def test_web_pages_in_place_of_both_servers_are_named(name, tmp_path, capsys):
         words += ["--retriever-url", page.url, "--check-only", "--out", str(tmp_path / "out")]
         assert main(words) == 1
     message = capsys.readouterr().err
-    assert f"{page.url}/v1 is no model server" in message and f"the search at {page.url} does not" in message
+    assert (
+        f"{page.url}/v1 answers with a web page" in message
+        and f"the search at {page.url} does not" in message
+    )
 
 
 @pytest.mark.parametrize("name", COMMANDS)

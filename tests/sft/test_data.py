@@ -135,7 +135,7 @@ def test_bad_rows_are_counted_and_named_and_nothing_is_written(model, traces, tm
         (["--published", "nowhere.json"], "nowhere.json"),
         (["--protocol", "no_such"], "no_such"),
         (["--prompt", "nowhere.txt"], "nowhere.txt"),
-        (["--protocol", "rag_r1_sq"], "so give theirs"),
+        (["--protocol", "rag_r1_sq"], "made in another protocol: give it as --protocol"),
         (["--max-context", "1"], "too_long"),
     ],
 )

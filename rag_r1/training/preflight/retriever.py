@@ -81,10 +81,8 @@ def _check(config: DictConfig, notes: list[str]) -> Iterator[Problem]:
         text = f"a test search at {settings.endpoint} failed ({fault})"
         remedy = f"correct {_KEY}, or see the log of the server"
         if is_web_page(answer.headers):
-            text, remedy = (
-                f"what answers at {base} is no retrieval server (it sends a web page)",
-                f"correct {_KEY}",
-            )
+            text = f"{base} answers with a web page, so it is not a retrieval server"
+            remedy = f"correct {_KEY}"
         yield error(_KEY, text, remedy)
         return
     notes.append(f"{base}: answered a test search with {len(documents)} documents")
