@@ -152,6 +152,8 @@ def make_rows(
         drawn = _draw(single, per_kind, seed)
         dropped[f"more than {per_kind} of {kind}"] += len(single) - len(drawn)
         rows += [_row(question, split, seed) for question, split in drawn]
+    # In no order of kinds: a validation of the first 120 is one of all kinds.
+    rows.sort(key=lambda row: hashed(seed, "order", row["question"]))
     return rows, {rule: count for rule, count in dropped.items() if count}
 
 

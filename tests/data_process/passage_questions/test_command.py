@@ -8,7 +8,8 @@ from collections import Counter
 import pytest
 
 from data_process.build import main as build
-from data_process.passage_questions.command import main
+from data_process.passage_questions.command import main, make_rows
+from data_process.passage_questions.questions import KINDS
 from rag_r1.data.annotations import read_supporting
 from rag_r1.data.files.bad_rows import BadRows
 from tests.data_process.conftest import DATA, needs_data, read_lines
@@ -42,6 +43,14 @@ def test_the_files_are_read_by_the_other_commands(tmp_path, capsys):
     words = ["--train", f"questions:made={out / 'train.jsonl'}", "--out", str(tmp_path / "data")]
     assert build([*words, "--near-duplicates", "0"]) == 0
     assert f"made: {len(rows)} of {len(rows)} rows" in capsys.readouterr().out
+
+
+def test_the_first_rows_of_a_file_are_of_all_kinds(tmp_path):
+    """A validation of the first N questions is one of all kinds, not of the first kind."""
+    rows, _ = make_rows(passages(PAGES), 0, 100, 0.0)
+    kinds = [row["kind"] for row in rows]
+    most = Counter(kinds).most_common(1)[0][1]
+    assert kinds != sorted(kinds, key=KINDS.index) and len(set(kinds[:most])) > 1
 
 
 def test_a_corpus_of_something_else_is_refused_with_what_the_rules_need(tmp_path, capsys):

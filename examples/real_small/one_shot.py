@@ -1,0 +1,127 @@
+"""Writes data for fine-tuning the baseline of one search: the passages stand in the prompt, the answer follows.
+
+    python -m examples.real_small.one_shot --questions data/train.jsonl --index data/index --model MODEL --out data/sft
+
+The prompt is the one that `rag-r1 eval --baseline one_shot` asks with, made by the same code: one search with
+the question itself, and what was found in front of it. Every question is answered with its gold answer,
+whether or not the passages hold it, as when a reader is fine-tuned on retrieved passages (RAG).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from tqdm import tqdm
+
+from rag_r1.data.rows import QuestionRow
+from rag_r1.data.sft_rows import Piece, SftRow, write_sft_rows
+from rag_r1.demo.traces.turns import turn
+from rag_r1.evaluation.baselines import Condition, baseline
+from rag_r1.evaluation.condition_run import prepare_evaluation
+from rag_r1.evaluation.eval_arguments import EvalArguments
+from rag_r1.io.errors import DataError
+from rag_r1.options.command_exit import command_main
+from rag_r1.options.command_line import Arguments, Positive, argument, read_arguments
+from rag_r1.options.out_folder import check_out
+from rag_r1.rollouts.one_shot import prepare_one_shot
+from rag_r1.rollouts.requests import make_request, seeded_fraction
+from rag_r1.runs.errors import RunError
+from rag_r1.tools.retrieval.local_server import retrieval_process
+
+PROTOCOL = "rag_r1_mq"
+PROMPT = Path(__file__).parents[2] / "recipes" / "real_small" / "one_shot.txt"
+_IN_FLIGHT = 64
+
+
+class OneShotArguments(Arguments):
+    """Which questions and index, and how much of a search is shown."""
+
+    questions: Path = argument("JSON lines of `rag-r1 passage-questions`", "FILE")
+    index: Path = argument("index of the same passages", "DIR")
+    model: Path = argument("model that will be trained; its tokenizer counts the passages' tokens", "DIR")
+    out: Path = argument("folder for train.parquet and validation.parquet", "DIR")
+    prompt: Path = argument("prompt with {documents} and {question}", "FILE", default=PROMPT)
+    topk: Positive = argument("passages of the search: those of a turn with two queries", default=4)
+    tokens: Positive = argument("most tokens of the passages", default=448)
+    validation: float = argument("share of the questions for the validation set", "SHARE", default=0.05)
+    seed: int = argument("seed of the split", default=0)
+
+
+@command_main(DataError, RunError, ValueError, OSError)
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit status."""
+    prog = "python -m examples.real_small.one_shot"
+    args = read_arguments(OneShotArguments, arguments, prog=prog, description=__doc__)
+    check_out(args.out)
+    args.out.mkdir(parents=True, exist_ok=True)
+    with retrieval_process(args.index, args.out / "retriever.log") as url:
+        evaluation = EvalArguments.model_validate(
+            {
+                "questions": [args.questions],
+                "out": args.out,
+                "model": str(args.model),
+                "tokenizer": str(args.model),
+                "base_url": "http://127.0.0.1:1/v1",  # no answer is asked for
+                "retriever_url": url,
+                "protocol": PROTOCOL,
+                "prompt": str(args.prompt),
+                "overrides": [
+                    f"rag_r1.retriever.topk={args.topk}",
+                    f"rag_r1.agent.max_query_observation_tokens={args.tokens}",
+                ],
+            }
+        )
+        ready = prepare_evaluation(evaluation)
+        condition = baseline("one_shot", ready.setup)
+        rows = asyncio.run(_write(ready.questions.rows, condition))
+    kept_out = {row.id for row in rows if seeded_fraction(args.seed, "validation", row.id) < args.validation}
+    for split, is_kept_out in (("train", False), ("validation", True)):
+        part = [row for row in rows if (row.id in kept_out) == is_kept_out]
+        write_sft_rows(args.out / f"{split}.parquet", part)
+        print(f"{args.out / split}.parquet: {len(part):,} samples")
+    return 0
+
+
+async def _write(questions: Sequence[QuestionRow], condition: Condition) -> list[SftRow]:
+    """A sample of each question, in order."""
+    limit = asyncio.Semaphore(_IN_FLIGHT)
+    progress = tqdm(total=len(questions), desc="searches", unit="question", mininterval=5)
+
+    async def one(question: QuestionRow) -> SftRow:
+        async with limit:
+            row = await write_sample(question, condition)
+        progress.update()
+        return row
+
+    with progress:
+        return await asyncio.gather(*map(one, questions))
+
+
+async def write_sample(question: QuestionRow, condition: Condition) -> SftRow:
+    """The sample of a question: the prompt of the condition `one_shot`, and the gold answer. Raises DataError
+    if the search fails."""
+    setup = condition.setup(question)
+    request = make_request(question, setup.protocol, own_prompt=True, search_first=True)
+    ready = await prepare_one_shot(request, setup)
+    if ready.failure is not None:
+        raise DataError(f"the search for {question.question!r} failed: {ready.failure.detail}")
+    assert ready.ask.messages is not None
+    text = turn("I know enough.", "answer", question.golds[0])
+    codec = ready.setup.codec
+    return SftRow(
+        id=question.id,
+        question=question.question,
+        protocol=PROTOCOL,
+        kind="question + passages -> answer",
+        messages=ready.ask.messages,
+        pieces=(Piece(text, generated=True, trained=True),),
+        context_tokens=len(ready.setup.prompt_ids(question.question, ready.ask.messages)),
+        target_tokens=len(codec.encode(text)),
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
