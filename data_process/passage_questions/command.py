@@ -149,8 +149,14 @@ def make_rows(
     for kind, questions in kept.items():
         single = [pair for pair in questions if by_text[question_key(pair[0].question)] == 1]
         dropped["a question that two entities have"] += len(questions) - len(single)
+        if kind == "yes_no":
+            even = _as_many_of_both(_draw(single, len(single), seed))
+            dropped["a yes or no of which its relation has too many"] += len(single) - len(even)
+            single = even
         drawn = _draw(single, per_kind, seed)
         dropped[f"more than {per_kind} of {kind}"] += len(single) - len(drawn)
+        if kind == "yes_no":  # the last drawn may be one without its counterpart
+            drawn = _as_many_of_both(drawn)
         rows += [_row(question, split, seed) for question, split in drawn]
     # In no order of kinds: a validation of the first 120 is one of all kinds.
     rows.sort(key=lambda row: hashed(seed, "order", row["question"]))
@@ -166,6 +172,22 @@ def _draw(
         by_relation[pair[0].relation].append(pair)
     ranked = [(rank, pair) for pairs in by_relation.values() for rank, pair in enumerate(pairs)]
     return [pair for _, pair in sorted(ranked, key=lambda item: item[0])[:count]]
+
+
+def _as_many_of_both(pairs: Sequence[tuple[MadeQuestion, str]]) -> list[tuple[MadeQuestion, str]]:
+    """As many questions of each answer, in each split and each relation, the first of each: otherwise a
+    policy that always says yes to a form of question is rewarded for it."""
+    answers = {question.golds[0] for question, _ in pairs}
+    of_each: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
+    for question, split in pairs:
+        of_each[split, question.relation][question.golds[0]] += 1
+    kept, taken = [], Counter[tuple[str, str, str]]()
+    for question, split in pairs:
+        group, answer = (split, question.relation), question.golds[0]
+        if taken[*group, answer] < min(of_each[group][each] for each in answers):
+            taken[*group, answer] += 1
+            kept.append((question, split))
+    return kept
 
 
 def _row(question: MadeQuestion, split: str, seed: int) -> dict[str, Any]:

@@ -1,6 +1,6 @@
-"""Writes data for fine-tuning the baseline of one search: the passages stand in the prompt, the answer follows.
+"""Writes data for fine-tuning the baseline of one search: passages in the prompt, then the answer.
 
-    python -m examples.real_small.one_shot --questions data/train.jsonl --index data/index --model MODEL --out data/sft
+    python -m examples.real_small.one_shot --questions train.jsonl --index data/index --model MODEL --out sft
 
 The prompt is the one that `rag-r1 eval --baseline one_shot` asks with, made by the same code: one search with
 the question itself, and what was found in front of it. Every question is answered with its gold answer,

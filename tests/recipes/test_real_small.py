@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from examples.real_small import short_passages, traces
+from examples.real_small import one_shot, report, short_passages, traces
 from rag_r1.config.recipes import RECIPES
+from rag_r1.data.sft_rows import read_sft_rows
 from rag_r1.io.errors import DataError
 from rag_r1.protocols import load_protocol
 from rag_r1.tools import RetrievalClient, RetrieverConfig
@@ -63,6 +64,15 @@ def test_what_the_recipe_for_reinforcement_learning_claims(tmp_path):
     assert config.data.max_prompt_length + config.data.max_response_length <= rollout.max_model_len
     assert rollout.calculate_log_probs and rollout.val_kwargs.temperature == 0
     assert (config.rag_r1.agent.max_turns, config.rag_r1.agent.final_turn) == (2, True)
+
+
+@pytest.mark.slow
+def test_the_recipe_for_reinforcement_learning_runs_on_a_gpu_with_one_word(tmp_path):
+    """As it was run on an H200: docs/results/real_model.md."""
+    config = compose_quickly(GRPO, [*user_values(tmp_path), "platform=gpu_sdpa", "trainer.n_gpus_per_node=1"])
+    assert refusals(config) == []
+    assert (config.trainer.device, config.actor_rollout_ref.rollout.name) == ("cuda", "vllm")
+    assert config.trainer.v1.sampler.sampler_kwargs.poll_interval == 0.1
 
 
 @pytest.mark.slow
@@ -131,6 +141,70 @@ def test_a_trace_whose_passage_is_not_found_is_left_out_and_counted(index, tmp_p
     assert "0 traces; left out: 1 sequential" in capsys.readouterr().out
 
 
+@pytest.mark.slow
+def test_the_baseline_of_one_search_is_trained_on_the_prompt_that_it_is_asked_with(index, tmp_path, capsys):
+    questions = [{**QUESTIONS[0], "question": "When was Ada Vell born?"}]
+    write_rows(tmp_path / "q.jsonl", questions)
+    model = RECIPES.parent / "rag_r1" / "demo" / "policy" / "rag_r1_mq"
+    words = [
+        "--questions",
+        tmp_path / "q.jsonl",
+        "--index",
+        index,
+        "--model",
+        model,
+        "--out",
+        tmp_path / "out",
+    ]
+    assert one_shot.main([*map(str, words), "--topk", "1", "--validation", "0", "--tokens", "2000"]) == 0
+    [row] = read_sft_rows(tmp_path / "out" / "train.parquet")
+    [message] = row.messages
+    assert message["content"].startswith('Doc 1: "Ada Vell"\nAda Vell (born 1901) was a painter.')
+    assert message["content"].endswith("Answer the question. Question: When was Ada Vell born?\n")
+    assert row.targets == ["<think> I know enough. </think>\n<answer> 1901 </answer>"]
+
+
+def test_the_report_has_each_training_each_kind_and_each_model(tmp_path):
+    for seed, right in (("a", 0.0), ("b", 1.0)):
+        write_rows(tmp_path / seed / "metrics-1.jsonl", [{"step": 1, "data": {"timing_s/step": 2.0}}])
+        for step in (0, 10):
+            file = tmp_path / seed / "trajectories" / "test" / f"step_{step:06}-1.jsonl"
+            write_rows(file, [record("one_hop-1", step, 1.0), record("bridge-1", step, right * step / 10)])
+    records = [record(f"bridge-{i}", 0, float(i % 2)) for i in range(12)]
+    write_rows(tmp_path / "evals" / "sft" / "facts" / "trajectories" / "records.jsonl", records)
+    words = ["--grpo", tmp_path / "a", "--grpo", tmp_path / "b", "--evals", tmp_path / "evals"]
+    words += ["--trajectories", "sft/facts", "--out", tmp_path / "out"]
+    assert report.main(list(map(str, words))) == 0
+    page = (tmp_path / "out" / "real_model.md").read_text()
+    assert "| 10 | 0.500, 1.000 | 1.00, 1.00 | 2.0, 2.0 | 0.00, 1.00 | 2.0, 2.0 |" in page
+    assert "| sft | 12 | 0.500 [" in page and "| a step, s | 2.00, 2.00 |" in page
+    text = (tmp_path / "out" / "trajectories.md").read_text()
+    assert (
+        text.count("(right)") + text.count("(wrong; right: 1901)") == 10 and 'Ada Vell -> "Ada Vell"' in text
+    )
+    assert (tmp_path / "out" / "real_model.png").stat().st_size > 10_000
+
+
+def test_a_folder_without_validations_is_named(tmp_path, capsys):
+    (tmp_path / "run").mkdir()
+    assert report.main(["--grpo", str(tmp_path / "run"), "--out", str(tmp_path / "out")]) == 1
+    assert str(tmp_path / "run") in capsys.readouterr().err
+
+
+def record(id: str, step: int, em: float) -> dict:
+    """A record of a trajectory with two queries."""
+    calls = [{"arguments": {"query": "Ada Vell"}, "documents": [{"contents": '"Ada Vell"\nAda.'}]}] * 2
+    turns = [{"text": "<search> Ada Vell </search>", "calls": calls}]
+    return {
+        "id": id,
+        "step": step,
+        "question": "When?",
+        "golds": ["1901"],
+        "turns": turns,
+        "rewards": {"em": em},
+    }
+
+
 def test_a_row_without_passages_is_named_with_its_line(tmp_path):
     rows = [QUESTIONS[0], {**QUESTIONS[1], "supporting_titles": []}]
     write_rows(tmp_path / "q.jsonl", rows)
@@ -188,6 +262,7 @@ def test_two_steps_of_both_trainings_run_with_the_real_model(tmp_path):
 
 
 def write_rows(path: Path, rows: list[dict]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 

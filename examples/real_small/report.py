@@ -1,0 +1,222 @@
+"""Tables and a picture of the real small model: by kind of question, by step, and beside the baselines.
+
+    python -m examples.real_small.report --grpo outputs/real-small/grpo --evals evals/real --out report
+
+Reads what the trainings and evaluations left, and writes `real_model.md` (tables), `real_model.png` and
+`trajectories.md` (ten drawn at random of one evaluation). An evaluation is a folder EVALS/MODEL/QUESTIONS of
+`rag-r1 eval`; MODEL and QUESTIONS are the names of its row. The kind of a question stands in its id
+(`rag-r1 passage-questions`); other questions have none.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import statistics
+import sys
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from data_process.passage_questions.questions import KINDS
+from rag_r1.agent.records import read_records, records_by_step
+from rag_r1.demo.report import mean, wilson
+from rag_r1.io.atomic_files import write_text
+from rag_r1.io.bounded_json import read_json_line
+from rag_r1.io.errors import DataError
+from rag_r1.options.command_exit import command_main
+from rag_r1.options.command_line import Arguments, argument, read_arguments
+from rag_r1.options.out_folder import check_out
+from rag_r1.runs import pictures
+from rag_r1.runs.errors import RunError
+from rag_r1.runs.markdown import Page, cell, integer, number
+
+Record = Mapping[str, Any]
+_KIND = re.compile("|".join(KINDS))
+#: Parts of a training step in veRL's log, and how the table calls them.
+_PARTS = {
+    "timing_s/step": "a step, s",
+    "timing_s/gen": "generating",
+    "timing_s/old_log_prob": "log-probs of the actor",
+    "timing_s/ref": "log-probs of the reference",
+    "timing_s/update_actor": "update",
+    "timing_s/update_weights": "weights to vLLM",
+    "perf/throughput": "tokens/s",
+    "actor/perf/max_memory_reserved_gb": "memory of the actor, GB",
+    "training/rollout_probs_diff_mean": "difference of probability, vLLM and actor",
+}
+
+
+class ReportArguments(Arguments):
+    """Whose figures, and where to."""
+
+    grpo: list[Path] = argument("folder of a GRPO training, one for each seed; may be repeated", "DIR")
+    evals: Path | None = argument("folder of evaluations, EVALS/MODEL/QUESTIONS", "DIR", default=None)
+    trajectories: str | None = argument(
+        "evaluation of which ten trajectories are printed, MODEL/QUESTIONS", default=None
+    )
+    out: Path = argument("folder for the tables and the picture", "DIR")
+    seed: int = argument("seed by which the trajectories are drawn", default=0)
+
+
+@command_main(DataError, RunError, ValueError, OSError)
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit status."""
+    prog = "python -m examples.real_small.report"
+    args = read_arguments(ReportArguments, arguments, prog=prog, description=__doc__)
+    check_out(args.out)
+    curves = [validations(run) for run in args.grpo]
+    evaluated = evaluations(args.evals) if args.evals else {}
+    page = Page().heading("By step").table(*curve_table(curves)).heading("A step")
+    page.table(*step_table([training_log(run) for run in args.grpo]))
+    for questions in sorted({name.partition("/")[2] for name in evaluated}):
+        rows = {k.partition("/")[0]: v for k, v in evaluated.items() if k.partition("/")[2] == questions}
+        page.heading(f"Questions: {cell(questions)}").table(*kinds_table(rows))
+    args.out.mkdir(parents=True, exist_ok=True)
+    write_text(args.out / "real_model.md", f"{page}\n")
+    draw(curves, args.out / "real_model.png")
+    if args.trajectories:
+        if args.trajectories not in evaluated:
+            raise ValueError(
+                f"--trajectories {args.trajectories}: there are {', '.join(evaluated) or 'none'}"
+            )
+        drawn = random.Random(args.seed).sample(evaluated[args.trajectories], 10)
+        write_text(args.out / "trajectories.md", "\n\n".join(map(as_text, drawn)) + "\n")
+    print(f"tables and picture: {args.out}")
+    return 0
+
+
+def validations(run: Path) -> dict[int, list[Record]]:
+    """The records of a training's validations, by step. Raises ValueError without any."""
+    trajectories = run / "trajectories"
+    folder = next((trajectories / name for name in ("test", "val") if (trajectories / name).is_dir()), run)
+    if not (steps := records_by_step(folder)):
+        raise ValueError(f"--grpo {run}: no records of a validation in {folder}")
+    return {step: list(records) for step, records in steps.items()}
+
+
+def training_log(run: Path) -> dict[int, Mapping[str, float]]:
+    """veRL's figures by step; a step that was run again after a kill counts as it ran last."""
+    steps: dict[int, Mapping[str, float]] = {}
+    for file in sorted(run.glob("metrics*.jsonl"), key=lambda path: path.stat().st_mtime_ns):
+        with file.open("rb") as lines:
+            for line in map(read_json_line, lines):
+                steps[int(line["step"])] = line["data"]
+    return steps
+
+
+def evaluations(folder: Path) -> dict[str, list[Record]]:
+    """The records of each evaluation, by MODEL/QUESTIONS. Raises ValueError if there are none."""
+    found = {
+        "/".join(file.parts[-4:-2]): list(read_records(file))
+        for file in sorted(folder.glob("*/*/trajectories/records.jsonl"))
+    }
+    if not found:
+        raise ValueError(f"--evals {folder}: no EVALS/MODEL/QUESTIONS/trajectories/records.jsonl")
+    return found
+
+
+def by_kind(records: Iterable[Record]) -> dict[str, list[Record]]:
+    """The records of each kind of question, in the kinds' order; {} if their ids name none."""
+    kinds: dict[str, list[Record]] = defaultdict(list)
+    for record in records:
+        if match := _KIND.search(record["id"]):
+            kinds[match[0]].append(record)
+    return {kind: kinds[kind] for kind in KINDS if kinds[kind]}
+
+
+def exact_match(records: Iterable[Record]) -> float:
+    """The share of right answers."""
+    return mean([record["rewards"]["em"] for record in records])
+
+
+def queries(records: Iterable[Record]) -> float:
+    """Queries a question."""
+    return mean([float(sum(len(turn["calls"]) for turn in record["turns"])) for record in records])
+
+
+def curve_table(curves: Sequence[Mapping[int, list[Record]]]) -> tuple[list[str], list[list[str]]]:
+    """EM and queries of each kind by step, one value for each training."""
+    steps = sorted(set.intersection(*(set(curve) for curve in curves)))
+    rows = []
+    for step in steps:
+        parts = [by_kind(curve[step]) for curve in curves]
+        row = [str(step), ", ".join(number(exact_match(curve[step])) for curve in curves)]
+        for kind in KINDS:
+            values = [part[kind] for part in parts if kind in part]
+            row += [
+                ", ".join(number(exact_match(of), 2) for of in values),
+                ", ".join(number(queries(of), 1) for of in values),
+            ]
+        rows.append(row)
+    head = ["step", "EM", *(name for kind in KINDS for name in (kind.replace("_", "-"), "queries"))]
+    return head, rows
+
+
+def step_table(logs: Sequence[Mapping[int, Mapping[str, float]]]) -> tuple[list[str], list[list[str]]]:
+    """Medians over the training steps, for each training."""
+    rows = []
+    for key, label in _PARTS.items():
+        medians = [
+            statistics.median(values)
+            for log in logs
+            if (values := [float(step[key]) for step in log.values() if key in step])
+        ]
+        if medians:
+            decimals = 5 if "diff" in key else 2
+            rows.append([label, ", ".join(number(value, decimals) for value in medians)])
+    return ["", "median over the steps"], rows
+
+
+def kinds_table(rows: Mapping[str, list[Record]]) -> tuple[list[str], list[list[str]]]:
+    """EM with its 95 % interval, EM of each kind, and queries, for each model."""
+    table = []
+    for name, records in rows.items():
+        share, parts = exact_match(records), by_kind(records)
+        low, high = wilson(share, len(records))
+        ems = [number(exact_match(parts[kind]), 2) if kind in parts else "–" for kind in KINDS]
+        interval = f"{number(share)} [{number(low)}, {number(high)}]"
+        table.append([cell(name), integer(len(records)), interval, *ems, number(queries(records), 2)])
+    return ["", "questions", "EM", *(kind.replace("_", "-") for kind in KINDS), "queries"], table
+
+
+def draw(curves: Sequence[Mapping[int, list[Record]]], path: Path) -> list[Path]:
+    """Held-out EM and queries of each kind by step, a line for each training."""
+
+    def paint(match: Any, search: Any) -> None:
+        for curve in curves:
+            steps = sorted(curve)
+            parts = [by_kind(curve[step]) for step in steps]
+            for kind, color in zip(KINDS, pictures.SERIES, strict=False):
+                label = kind.replace("_", "-")
+                for axes, figure in ((match, exact_match), (search, queries)):
+                    points = [
+                        (s, figure(part[kind])) for s, part in zip(steps, parts, strict=True) if kind in part
+                    ]
+                    pictures.line(axes, points, label, color)
+            pictures.line(match, [(step, exact_match(curve[step])) for step in steps], "all", "black", "s--")
+        match.set(title="Held-out questions, greedy", ylabel="exact match", ylim=(0, 1.03))
+        match.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1, 1))
+        search.set(title="Held-out questions, greedy", ylabel="queries a question", ylim=(0, None))
+        for axes in (match, search):
+            axes.set_xlabel("step of GRPO")
+            pictures.whole_steps(axes)
+
+    return pictures.draw(path, paint, size=(9.6, 3.6), panels=2)
+
+
+def as_text(record: Record) -> str:
+    """A trajectory as indented text: the question, turns with observations, and whether it was right."""
+    verdict = "right" if record["rewards"]["em"] else f"wrong; right: {record['golds'][0]}"
+    lines = [f"{record['question']} ({verdict})"]
+    for turn in record["turns"]:
+        lines += turn["text"].splitlines()
+        for call in turn["calls"]:
+            titles = [document["contents"].partition("\n")[0] for document in call["documents"] or ()]
+            lines.append(f"    {call['arguments'].get('query')} -> {', '.join(titles) or 'nothing'}")
+    return "\n".join(f"    {line}" for line in lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
