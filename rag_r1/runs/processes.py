@@ -82,9 +82,23 @@ def run_and_wait(
 def run_child(command: Sequence[str], environment: Mapping[str, str] | None = None) -> int:
     """Run a training's command in a process that ends with this one; it inherits the folder's lock. Returns
     its exit status."""
+    status = run_child_until(lambda: False, command, environment)
+    assert status is not None
+    return status
+
+
+def run_child_until(
+    is_over: Callable[[], bool], command: Sequence[str], environment: Mapping[str, str] | None = None
+) -> int | None:
+    """As `run_child`; None if it was ended because `is_over`, which is asked every second, said so."""
     process = start(command, environment=environment, own_session=False, inherits_files=True)
     try:
-        return process.wait()
+        while True:
+            try:
+                return process.wait(1.0)
+            except subprocess.TimeoutExpired:
+                if is_over():
+                    return None
     finally:
         end(process, SAME_GROUP)
 

@@ -28,11 +28,12 @@ from rag_r1.options.import_path import add_working_directory
 from rag_r1.options.out_folder import check_out
 from rag_r1.options.settings_file import recorded_settings
 from rag_r1.runs.errors import RunError
-from rag_r1.runs.processes import run_child
+from rag_r1.runs.processes import run_child, run_child_until
 from rag_r1.sft.resume import begin_next_epoch
 from rag_r1.training.command import compose_valid
 from rag_r1.training.next_steps import after_sft
 from rag_r1.training.stages import lock_folder
+from rag_r1.training.time_limit import STOPPED, Hours, TimeLimit
 
 #: The link to the chosen model, and veRL's log, in `trainer.default_local_dir`.
 MODEL, METRICS = "model", "metrics.jsonl"
@@ -64,6 +65,9 @@ class SftArguments(Arguments):
         default=None,
     )
     check_only: bool = argument("run the checks, and end without a training", default=False)
+    hours: Hours | None = argument(
+        "end after so many hours at most, with a checkpoint; the same command goes on", "H", default=None
+    )
     overrides: Overrides = argument("any key of veRL's sft_trainer_engine", "key=value", default=[])
 
 
@@ -87,8 +91,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"all checks passed: {args.recipe} would be trained into {folder}")
         return 0
     with recorded_settings("rag-r1 sft", args, folder, other="trainer.default_local_dir=OTHER"):
-        run(command, folder, config)
-    return 0
+        limit = None if args.hours is None else TimeLimit(args.hours, folder)
+        return run(command, folder, config, limit)
 
 
 def _passes_preflight(
@@ -152,9 +156,10 @@ def _too_many_nodes(nodes: int, command: Sequence[str]) -> tuple[str, str, str]:
     return "trainer.nnodes", f"is {nodes}, and `rag-r1 sft` starts one machine", remedy
 
 
-def run(command: Sequence[str], folder: Path, config: Any) -> None:
-    """Train into `folder`; prints and links the model at the end. Raises RunError if a training is running
-    there, CommandError with the training's exit status if it fails."""
+def run(command: Sequence[str], folder: Path, config: Any, limit: TimeLimit | None = None) -> int:
+    """Train into `folder`; prints and links the model at the end. Returns 0, or 3 if the limit ended it.
+    Raises RunError if a training is running there, CommandError with the training's exit status if it
+    fails."""
     with lock_folder(folder):
         begin_next_epoch(folder, config)
         metrics = folder / METRICS
@@ -162,18 +167,24 @@ def run(command: Sequence[str], folder: Path, config: Any) -> None:
             number = len(list(folder.glob("metrics-*.jsonl"))) + 1
             move_into_place(metrics, folder / f"metrics-{number}.jsonl")
         sys.stdout.flush()
-        status = run_child(command, {"VERL_FILE_LOGGER_PATH": str(metrics.absolute()), **os.environ})
+        environment = {"VERL_FILE_LOGGER_PATH": str(metrics.absolute()), **os.environ}
+        if limit is None:
+            status = run_child(command, environment)
+        elif (status := run_child_until(limit.is_over, command, environment)) is None:
+            print(limit.report())
+            return STOPPED
     if status:
         raise CommandError(f"the training ended with status {status}; the same command resumes it", status)
     try:
         model, reason = best_model(folder)
     except FileNotFoundError as error:
         print(f"warning: {error}", file=sys.stderr)
-        return
+        return 0
     link = folder / MODEL
     link.unlink(missing_ok=True)
     link.symlink_to(model.relative_to(folder), target_is_directory=True)
     print(f"model: {link} -> {model} ({reason})", *after_sft(link), sep="\n")
+    return 0
 
 
 def best_model(folder: Path) -> tuple[Path, str]:

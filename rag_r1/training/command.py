@@ -25,6 +25,7 @@ from rag_r1.options.import_path import add_working_directory
 from rag_r1.options.settings_file import recorded_settings
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.start_checks import StartError
+from rag_r1.training.time_limit import Hours
 
 #: The environment of Ray's processes, in which veRL's trainer runs.
 _RAY_VARIABLES = "ray_kwargs.ray_init.runtime_env.env_vars"
@@ -201,6 +202,9 @@ class TrainArguments(Arguments):
     leave_model: bool = argument(
         "refuse settings with which the training leaves no model, as rag-r1 stages does", default=False
     )
+    hours: Hours | None = argument(
+        "end after so many hours at most, with a checkpoint; the same command goes on", "H", default=None
+    )
     overrides: Overrides = argument("any key of veRL or of `rag_r1:`", "key=value", default=[])
 
 
@@ -237,8 +241,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     sys.stdout.flush()
     overrides = [*args.overrides, *whole_paths(config), *trainer_overrides(config)]
     overrides += log_overrides(config) + config_overrides(config, args.overrides)
-    command = [sys.executable, "-m", "rag_r1.training.launch", str(recipe.folder), recipe.name, *overrides]
     folder = Path(config.trainer.default_local_dir).expanduser()
+    limit = [] if args.hours is None else [f"--hours={args.hours}", f"--run={folder.absolute()}"]
+    command = [sys.executable, "-m", "rag_r1.training.launch", *limit, str(recipe.folder), recipe.name]
+    command += overrides
     with recorded_settings("rag-r1 train", args, folder, other="trainer.default_local_dir=OTHER"):
         os.execv(command[0], command)
 

@@ -3,7 +3,7 @@
 `rag-r1 train` becomes this process after its checks. It is small: what the checks have imported is gone, and
 for the length of the training there is nothing in it but a wait. Interrupted, it ends the training.
 
-    python -m rag_r1.training.launch FOLDER RECIPE key=value ...
+    python -m rag_r1.training.launch [--hours=H --run=DIR] FOLDER RECIPE key=value ...
 """
 
 from __future__ import annotations
@@ -16,19 +16,28 @@ from rag_r1.config.recipes import Recipe
 from rag_r1.io.atomic_files import error_text
 from rag_r1.options.command_exit import command_main
 from rag_r1.runs.errors import RunError
-from rag_r1.runs.processes import run_child
+from rag_r1.runs.processes import run_child, run_child_until
 from rag_r1.system.concurrent_trainings import warn_of_other_trainings
 from rag_r1.training.command import compose_recipe
 from rag_r1.training.next_steps import after_training
+from rag_r1.training.time_limit import STOPPED, TimeLimit
 
 
 @command_main()
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Returns the exit status of the training."""
-    folder, name, *overrides = sys.argv[1:] if arguments is None else arguments
+    """Returns the exit status of the training; 3 if `--hours` ended it."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    options = dict(words.pop(0).split("=", 1) for word in tuple(words[:2]) if word.startswith("--"))
+    folder, name, *overrides = words
     recipe = Recipe(Path(folder), name)
     warn_of_other_trainings()
-    status = run_child(recipe.command(overrides))
+    limit = TimeLimit(float(options["--hours"]), Path(options["--run"])) if options else None
+    command = recipe.command(overrides)
+    status = run_child_until(limit.is_over, command) if limit else run_child(command)
+    if status is None:
+        assert limit is not None
+        print(limit.report(), flush=True)
+        return STOPPED
     if status == 0:
         try:
             lines = after_training(compose_recipe(recipe, overrides))

@@ -1,0 +1,76 @@
+"""`--hours`: ends a training in time, right after a checkpoint, so that it can go on on another machine.
+
+What counts of a training that is ended is its last whole checkpoint; the steps after it are done again. So it
+is ended early: after a checkpoint from which the next one would not be reached in time, as long as the
+longest of the times between two of them so far (for the first one, since the start). At the limit it is ended
+in any case.
+
+veRL names its last whole checkpoint in `latest_checkpointed_iteration.txt`, which it writes after everything
+else of the checkpoint (verl/utils/checkpoint). The run's folder is all that the next piece needs: checkpoints
+(`trainer.max_actor_ckpt_to_keep`, `trainer.max_ckpt_to_keep`), logs and records.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
+
+from rag_r1.options.declare import Constraint
+
+Hours = Annotated[float, Field(gt=0, allow_inf_nan=False), Constraint("a number of hours above 0")]
+#: The exit status of a command that stopped before its end and goes on when it is given again.
+STOPPED = 3
+TRACKER = "latest_checkpointed_iteration.txt"
+
+
+@dataclass
+class TimeLimit:
+    """Asked now and then whether a training in `folder` has to end: `is_over()`. `hours` count from when this
+    is made."""
+
+    hours: float
+    folder: Path
+    clock: Callable[[], float] = time.monotonic
+    _last: float = field(init=False)
+    _longest: float = field(init=False, default=0.0)
+
+    def __post_init__(self) -> None:
+        self._last = self._start = self.clock()
+        self._step = last_checkpoint(self.folder)
+
+    def is_over(self) -> bool:
+        """Whether the time is over, or ends before another checkpoint would be reached."""
+        now, step = self.clock(), last_checkpoint(self.folder)
+        end = self._start + 3600 * self.hours
+        if step == self._step:
+            return now >= end
+        self._longest = max(self._longest, now - self._last)
+        self._last, self._step = now, step
+        return now + self._longest > end
+
+    def report(self) -> str:
+        """What to do next; for a training that was ended."""
+        hours = (self.clock() - self._start) / 3600
+        at = "no checkpoint yet" if self._step is None else f"the checkpoint of step {self._step}"
+        return (
+            f"ended after {hours:.2f} of {self.hours:g} hours, with {at}. The same command goes on; on "
+            f"another machine, with the folder {self.folder} ({folder_bytes(self.folder) / 1e9:.1f} GB)"
+        )
+
+
+def last_checkpoint(folder: Path) -> int | None:
+    """The step of the last whole checkpoint in a run's folder; None without one."""
+    try:
+        return int((folder / TRACKER).read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def folder_bytes(folder: Path) -> int:
+    """The size of all files in a folder, links not followed."""
+    return sum(path.lstat().st_size for path in folder.rglob("*") if path.is_file() or path.is_symlink())

@@ -1,0 +1,107 @@
+"""`--hours`: a training ends in time, after its last checkpoint that fits, and says how to go on."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rag_r1.runs.processes import run_child_until
+from rag_r1.training import launch
+from rag_r1.training.command import main as train
+from rag_r1.training.time_limit import STOPPED, TRACKER, TimeLimit, last_checkpoint
+
+
+class Clock:
+    """Seconds that the test sets."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def limit_of(folder: Path, hours: float) -> tuple[TimeLimit, Clock]:
+    clock = Clock()
+    return TimeLimit(hours, folder, clock), clock
+
+
+def save(folder: Path, step: int) -> None:
+    (folder / TRACKER).write_text(str(step))
+
+
+def test_it_ends_after_the_checkpoint_from_which_the_next_would_not_be_reached(tmp_path):
+    limit, clock = limit_of(tmp_path, 1.0)
+    for seconds, step in ((1500, 5), (2500, 10)):
+        clock.now = seconds
+        save(tmp_path, step)
+        if step == 5:
+            assert not limit.is_over()
+    assert limit.is_over()  # 2500 and the longest time between two, 1500, are more than an hour
+    assert "the checkpoint of step 10" in limit.report()
+
+
+def test_without_a_checkpoint_it_ends_at_the_limit_and_not_before(tmp_path):
+    limit, clock = limit_of(tmp_path, 1.0)
+    clock.now = 3599
+    assert not limit.is_over()
+    clock.now = 3600
+    assert limit.is_over() and "no checkpoint yet" in limit.report()
+
+
+def test_a_checkpoint_of_an_earlier_piece_ends_nothing(tmp_path):
+    save(tmp_path, 20)
+    limit, clock = limit_of(tmp_path, 1.0)
+    clock.now = 3000
+    assert not limit.is_over()
+
+
+@given(gaps=st.lists(st.floats(1, 2000), min_size=1, max_size=30), hours=st.floats(0.01, 3))
+def test_a_training_of_equal_or_shorter_steps_loses_no_step(tmp_path_factory, gaps, hours):
+    """Once a checkpoint is there, and no later one takes longer, it ends right after one."""
+    folder = tmp_path_factory.mktemp("run")
+    limit, clock = limit_of(folder, hours)
+    for step, gap in enumerate(sorted(gaps, reverse=True), 1):
+        clock.now += gap
+        if clock.now >= 3600 * hours and step == 1:
+            return  # the first one did not fit, which cannot be known
+        save(folder, step)
+        if limit.is_over():
+            assert clock.now <= 3600 * hours
+            return
+
+
+def test_the_folder_to_be_carried_is_named_with_its_size(tmp_path):
+    limit, _ = limit_of(tmp_path, 2.5)
+    (tmp_path / "weights").write_bytes(bytes(300_000_000))
+    assert f"the folder {tmp_path} (0.3 GB)" in limit.report() and "of 2.5 hours" in limit.report()
+
+
+@pytest.mark.parametrize("text", ["", "no number"])
+def test_a_tracker_that_is_being_written_counts_as_none(tmp_path, text):
+    (tmp_path / TRACKER).write_text(text)
+    assert last_checkpoint(tmp_path) is None
+
+
+def test_a_training_that_is_over_is_ended_and_one_that_ends_by_itself_keeps_its_status():
+    waits = [sys.executable, "-c", "import time; time.sleep(600)"]
+    assert run_child_until(lambda: True, waits) is None
+    assert run_child_until(lambda: False, [sys.executable, "-c", "raise SystemExit(7)"]) == 7
+
+
+def test_the_launcher_ends_with_the_status_of_what_goes_on_later(tmp_path, monkeypatch, capsys):
+    ended = []
+    monkeypatch.setattr(launch, "run_child_until", lambda is_over, command: ended.append(is_over))
+    monkeypatch.setattr(launch, "warn_of_other_trainings", lambda: None)
+    assert launch.main(["--hours=0.5", f"--run={tmp_path}", str(tmp_path), "recipe"]) == STOPPED
+    assert ended and str(tmp_path) in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("hours", ["0", "-1", "nan", "soon"])
+def test_hours_that_are_none_are_refused(hours, capsys):
+    with pytest.raises(SystemExit):
+        train(["--recipe", "demo/grpo", "--hours", hours])
+    assert "--hours" in capsys.readouterr().err
