@@ -176,6 +176,7 @@ class Trajectory:
     )  # the records of all paths, if there were several
     prompt_sha256: str = ""  # of the prompt, see plugin/record_details.py
     rows: list[dict[str, Any]] = field(default_factory=list)  # the training rows, if they are recorded
+    logprobs: dict[str, list[float]] = field(default_factory=dict)  # sum and tokens of each part (signals.py)
 
     @property
     def generated_text(self) -> str:
@@ -212,7 +213,13 @@ class Trajectory:
         turns = [turn.to_dict() for turn in self.turns]
         failures = [dict(vars(failure)) for failure in self.failures]
         lists = {"turns": turns, "turn_scores": list(self.turn_scores), "failures": failures}
-        copied = {"rewards": dict(self.rewards), "paths": _copied(self.paths), "rows": _copied(self.rows)}
+        logprobs = {part: list(values) for part, values in self.logprobs.items()}
+        copied = {
+            "rewards": dict(self.rewards),
+            "logprobs": logprobs,
+            "paths": _copied(self.paths),
+            "rows": _copied(self.rows),
+        }
         return {**vars(self), **lists, **copied}
 
     @classmethod

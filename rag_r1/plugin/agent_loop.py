@@ -27,6 +27,7 @@ from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetr
 from verl.workers.rollout.llm_server import FullyAsyncLLMServerClient
 
 from rag_r1.agent import Codec, Generation, Ledger, TrainingRow, Trajectory
+from rag_r1.agent.signals import part_logprobs
 from rag_r1.config.agent_setup import AgentSetup, RowLimits
 from rag_r1.config.schema import RagR1Config
 from rag_r1.data.evidence import GoldEvidence
@@ -192,6 +193,8 @@ class SearchAgentLoop(AgentLoopBase):
         episode = setup.episode(engine)
         record = await episode.run(record_id, question, self._prompt_ids(setup, row, question))
         self.settings.details.add(record, episode.ledger, setup.protocol, setup.codec)
+        spans = episode.ledger.spans()
+        record.logprobs = part_logprobs(record.turns, spans, setup.protocol, setup.codec.decode)
         outputs = self._outputs(episode.ledger, record, engine, row, setup.failures.mask)
         return outputs[0] if len(outputs) == 1 else outputs
 

@@ -25,6 +25,7 @@ from verl.experimental.reward_loop.reward_manager.base import RewardManagerBase
 
 from rag_r1.agent import Trajectory
 from rag_r1.agent.records import TrajectoryDump, calls_by_tool, summary
+from rag_r1.agent.signals import signals
 from rag_r1.config.schema import RagR1Config
 from rag_r1.data.evidence import GoldEvidence
 from rag_r1.data.rows import golds_of
@@ -57,19 +58,21 @@ class SearchRewardManager(RewardManagerBase):
         info = row.get("extra_info") or {}
         split = str(info.get("split", "train"))
         source, probe = str(row.get("data_source", "")), probe_of(row)
+        evidence = GoldEvidence.of(info)
         dumped = await self.dump.write_in_thread(
             record,
             step=int(row.get("global_steps", 0)),
             split=f"{split}_{probe}" if probe else split,
             data_source=source.removesuffix(suffix_of(probe)) if probe else source,
             golds=golds,
-            metadata=GoldEvidence.of(info).names(),
+            metadata=evidence.names(),
             **self._origin(row),
         )
         return {
             "reward_score": round_to_grid(record.rewards["score"] or 0.0),
             "reward_extra_info": {
                 **summary(record),
+                **signals(record, evidence.recall if evidence else None),
                 **calls_by_tool(record, self.tools),
                 "masked": float(record.masked(self.mask)),
                 "undumped": float(not dumped),

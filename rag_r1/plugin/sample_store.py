@@ -19,7 +19,7 @@ from tensordict import TensorDict
 from transfer_queue import KVBatchMeta
 from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
-__all__ = ["KVBatchMeta", "read_rows", "remove_rows", "write_rows"]
+__all__ = ["KVBatchMeta", "plain_value", "read_rows", "remove_rows", "write_rows"]
 
 
 def read_rows(keys: Sequence[str], partition: str, fields: Sequence[str]) -> TensorDict:
@@ -31,6 +31,11 @@ def write_rows(rows: Mapping[str, Mapping[str, Any]], partition: str) -> None:
     """Replace fields of rows that are there: key -> field -> value. All rows name the same fields."""
     values = list_of_dict_to_tensordict([dict(row) for row in rows.values()])
     tq.kv_batch_put(keys=list(rows), partition_id=partition, fields=values)
+
+
+def plain_value(value: Any) -> Any:
+    """A value as it was stored; the store may return it in one of tensordict's wrappers."""
+    return getattr(value, "data", value)
 
 
 def remove_rows(keys: Sequence[str], partition: str) -> None:

@@ -33,18 +33,26 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer, ReplayBufferAsync
 
+from rag_r1.agent.signals import group_signals
 from rag_r1.config.schema import SamplerOptions
 from rag_r1.io.retry import backoff
 from rag_r1.options.problems import plain
 from rag_r1.plugin.group_filter import GroupFilter, reward_info
-from rag_r1.plugin.sample_store import KVBatchMeta, read_rows, remove_rows, write_rows
-from rag_r1.plugin.sessions import group_by_session, last_rows, move_rewards, session_of, trained_rows
+from rag_r1.plugin.sample_store import KVBatchMeta, plain_value, read_rows, remove_rows, write_rows
+from rag_r1.plugin.sessions import (
+    group_by_session,
+    last_rows,
+    move_rewards,
+    prompt_of,
+    session_of,
+    trained_rows,
+)
 from rag_r1.plugin.validation_rows import drop_masked_rows
 
 logger = logging.getLogger(__name__)
@@ -78,7 +86,8 @@ class _SearchSamplerMixin(GroupFilter):
                 remove_rows(removed, partition_id)
             infos = [*judged.values(), *self.dropped_infos]
             if kept:
-                metrics = {**metrics, **search_metrics(infos), "search/left_out": float(left_out)}
+                metrics = {**metrics, **search_metrics(infos), **group_metrics(judged)}
+                metrics["search/left_out"] = float(left_out)
                 if self.group_size:
                     groups = batch_size - metrics.get("search/short_groups", 0)
                     metrics["search/lost"] = float(groups * self.group_size - len(judged))
@@ -98,13 +107,16 @@ class _SearchSamplerMixin(GroupFilter):
 
 
 def reward_infos(batch: KVBatchMeta) -> dict[str, dict[str, Any]]:
-    """What the reward manager returned for each trajectory of a batch."""
+    """What the reward manager returned for each trajectory of a batch, and its data source as `source`."""
     rows = last_rows(batch.keys)
     if not rows:
         return {}
-    fields = read_rows(rows, batch.partition_id, ["extra_fields"])
-    infos = map(reward_info, fields["extra_fields"])
-    return {session_of(key): info for key, info in zip(rows, infos, strict=True)}
+    fields = read_rows(rows, batch.partition_id, ["extra_fields", "data_source"])
+    infos, sources = map(reward_info, fields["extra_fields"]), map(plain_value, fields["data_source"])
+    return {
+        session_of(key): {**info, "source": str(source)}
+        for key, info, source in zip(rows, infos, sources, strict=True)
+    }
 
 
 def rows_to_train(keys: Sequence[str], partition_id: str) -> list[str]:
@@ -141,14 +153,29 @@ def trainable_keys(keys: Sequence[str], masked: Sequence[bool], group_size: int 
 
 
 def search_metrics(infos: Sequence[dict[str, Any]]) -> dict[str, float]:
-    """Means of what the reward manager returned for each trajectory, as `search/<name>`."""
+    """Means of what the reward manager returned for each trajectory, as `search/<name>`, and of the scores of
+    each data source, as `search/score/<source>`."""
     values: dict[str, list[float]] = defaultdict(list)
     for info in infos:
         for name, value in info.items():
             if isinstance(value, int | float):
                 values[name].append(float(value))
+        if isinstance(info.get("score"), int | float):
+            if "source" in info:  # groups that the filter dropped come without
+                values[f"score/{info['source']}"].append(float(info["score"]))
     means = {f"search/{name}": sum(numbers) / len(numbers) for name, numbers in values.items()}
     return {**means, "search/samples": float(len(infos))}
+
+
+def group_metrics(judged: Mapping[str, dict[str, Any]]) -> dict[str, float]:
+    """How much the rewards of a prompt's trajectories differ, as `search/group_deviation` and
+    `search/groups_without_signal`; masked ones have none. `judged`: what the reward manager returned for each
+    trajectory."""
+    groups: dict[str, list[float]] = defaultdict(list)
+    for session, info in judged.items():
+        if isinstance(info.get("score"), int | float):
+            groups[prompt_of(session)].append(float(info["score"]))
+    return {f"search/{name}": value for name, value in group_signals(groups).items()}
 
 
 class SearchReplayBuffer(_SearchSamplerMixin, ReplayBuffer):

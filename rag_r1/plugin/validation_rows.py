@@ -19,7 +19,7 @@ from collections import defaultdict
 from typing import Any
 
 from rag_r1.plugin.group_filter import reward_info
-from rag_r1.plugin.sample_store import KVBatchMeta, read_rows, remove_rows, write_rows
+from rag_r1.plugin.sample_store import KVBatchMeta, plain_value, read_rows, remove_rows, write_rows
 from rag_r1.plugin.sessions import last_rows, session_of
 
 logger = logging.getLogger(__name__)
@@ -32,8 +32,8 @@ def drop_masked_rows(batch: KVBatchMeta) -> KVBatchMeta:
     if not rows:
         return batch
     data = read_rows(rows, batch.partition_id, ["extra_fields", "data_source"])
-    fields = [_plain(value) for value in data["extra_fields"]]
-    sources = [str(_plain(value)) for value in data["data_source"]]
+    fields = [plain_value(value) for value in data["extra_fields"]]
+    sources = [str(plain_value(value)) for value in data["data_source"]]
     infos = [reward_info(value) for value in fields]
     masked = [bool(info.get("masked")) for info in infos]
     if not any(masked):
@@ -75,8 +75,3 @@ def _shares(infos: list[dict[str, Any]], sources: list[str]) -> dict[str, dict[s
 
 def _describe(share: dict[str, float]) -> str:
     return ", ".join(f"{name} {value:.0%}" for name, value in sorted(share.items()) if value)
-
-
-def _plain(value: Any) -> Any:
-    """A value as it was stored; the store may return it in one of tensordict's wrappers."""
-    return getattr(value, "data", value)

@@ -24,6 +24,9 @@ def test_a_row_is_played_and_its_tokens_mask_and_log_probs_line_up(tokenizer):
         '\n<information>\n{\n  "query": [\n    "a",\n    "b"\n  ]'
     )
     assert output.response_logprobs == [-0.5 if m else 0.0 for m in mask]
+    parts = output.extra_fields["trajectory"]["logprobs"]
+    assert sum(tokens for _, tokens in parts.values()) == sum(mask)
+    assert sum(total for total, _ in parts.values()) == -0.5 * sum(mask)
     (first, second) = client.requests
     assert first[1] == output.prompt_ids == tokenizer.encode("Who?")
     assert second[1] == (output.prompt_ids + ids)[: len(second[1])]

@@ -105,3 +105,12 @@ def test_without_them_verls_buffer_filters_nothing(make):
     buffer = make([1.0, 1.0], filter_groups={"enable": False, "metric": "reward"}, train_batch_size=4)
     assert buffer.filter_groups_metric is None and not buffer.sync_refill_failed_groups
     assert rewards_of(buffer, sample(buffer, 1)[0]) == {"prompt0": [1.0, 1.0]}
+
+
+def test_the_scores_of_each_source_and_the_differences_within_groups_are_logged(make):
+    buffer = make([1.0, 0.0], [1.0, 1.0], [0.0, None], group_size=2)
+    _, metrics = sample(buffer, 3)
+    assert metrics["search/score/demo"] == pytest.approx(3 / 5)
+    # Of three groups one has two different rewards, one has equal ones, and one a single reward.
+    assert metrics["search/group_deviation"] == pytest.approx(0.25)
+    assert metrics["search/groups_without_signal"] == pytest.approx(0.5)
