@@ -91,7 +91,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"all checks passed: {args.recipe} would be trained into {folder}")
         return 0
     with recorded_settings("rag-r1 sft", args, folder, other="trainer.default_local_dir=OTHER"):
-        limit = None if args.hours is None else TimeLimit(args.hours, folder)
+        limit = (
+            None
+            if args.hours is None
+            else TimeLimit(args.hours, folder, config.trainer.get("max_ckpt_to_keep"))
+        )
         return run(command, folder, config, limit)
 
 

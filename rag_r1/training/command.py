@@ -242,7 +242,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     overrides = [*args.overrides, *whole_paths(config), *trainer_overrides(config)]
     overrides += log_overrides(config) + config_overrides(config, args.overrides)
     folder = Path(config.trainer.default_local_dir).expanduser()
-    limit = [] if args.hours is None else [f"--hours={args.hours}", f"--run={folder.absolute()}"]
+    limit = []
+    if args.hours is not None:
+        keep = config.trainer.get("max_actor_ckpt_to_keep") or ""
+        limit = [f"--hours={args.hours}", f"--run={folder.absolute()}", f"--keep={keep}"]
     command = [sys.executable, "-m", "rag_r1.training.launch", *limit, str(recipe.folder), recipe.name]
     command += overrides
     with recorded_settings("rag-r1 train", args, folder, other="trainer.default_local_dir=OTHER"):

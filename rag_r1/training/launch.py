@@ -3,7 +3,7 @@
 `rag-r1 train` becomes this process after its checks. It is small: what the checks have imported is gone, and
 for the length of the training there is nothing in it but a wait. Interrupted, it ends the training.
 
-    python -m rag_r1.training.launch [--hours=H --run=DIR] FOLDER RECIPE key=value ...
+    python -m rag_r1.training.launch [--hours=H --run=DIR --keep=N] FOLDER RECIPE key=value ...
 """
 
 from __future__ import annotations
@@ -27,11 +27,14 @@ from rag_r1.training.time_limit import STOPPED, TimeLimit
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns the exit status of the training; 3 if `--hours` ended it."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    options = dict(words.pop(0).split("=", 1) for word in tuple(words[:2]) if word.startswith("--"))
+    options = dict(words.pop(0).split("=", 1) for word in tuple(words[:3]) if word.startswith("--"))
     folder, name, *overrides = words
     recipe = Recipe(Path(folder), name)
     warn_of_other_trainings()
-    limit = TimeLimit(float(options["--hours"]), Path(options["--run"])) if options else None
+    limit = None
+    if options:
+        keep = int(options["--keep"]) if options.get("--keep") else None
+        limit = TimeLimit(float(options["--hours"]), Path(options["--run"]), keep)
     command = recipe.command(overrides)
     status = run_child_until(limit.is_over, command) if limit else run_child(command)
     if status is None:

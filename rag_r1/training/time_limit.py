@@ -6,12 +6,17 @@ longest of the times between two of them so far (for the first one, since the st
 in any case.
 
 veRL names its last whole checkpoint in `latest_checkpointed_iteration.txt`, which it writes after everything
-else of the checkpoint (verl/utils/checkpoint). The run's folder is all that the next piece needs: checkpoints
-(`trainer.max_actor_ckpt_to_keep`, `trainer.max_ckpt_to_keep`), logs and records.
+else of the checkpoint (verl/utils/checkpoint). The run's folder is all that the next piece needs:
+checkpoints, logs and records. veRL forgets at a restart which checkpoints it has saved (checkpoint_manager.py, the list
+starts empty), and never removes those of an earlier piece, so the folder would grow: here the older ones are
+removed when a piece begins and when it is ended, as far as `trainer.max_actor_ckpt_to_keep` (of `rag-r1 sft`:
+`trainer.max_ckpt_to_keep`) says.
 """
 
 from __future__ import annotations
 
+import re
+import shutil
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -25,16 +30,18 @@ from rag_r1.options.declare import Constraint
 Hours = Annotated[float, Field(gt=0, allow_inf_nan=False), Constraint("a number of hours above 0")]
 #: The exit status of a command that stopped before its end and goes on when it is given again.
 STOPPED = 3
+_CHECKPOINT = re.compile(r"global_step_(\d+)")
 TRACKER = "latest_checkpointed_iteration.txt"
 
 
 @dataclass
 class TimeLimit:
     """Asked now and then whether a training in `folder` has to end: `is_over()`. `hours` count from when this
-    is made."""
+    is made. `keep`: how many checkpoints stay; None: all."""
 
     hours: float
     folder: Path
+    keep: int | None = None
     clock: Callable[[], float] = time.monotonic
     _last: float = field(init=False)
     _longest: float = field(init=False, default=0.0)
@@ -42,6 +49,7 @@ class TimeLimit:
     def __post_init__(self) -> None:
         self._last = self._start = self.clock()
         self._step = last_checkpoint(self.folder)
+        remove_older(self.folder, self.keep)
 
     def is_over(self) -> bool:
         """Whether the time is over, or ends before another checkpoint would be reached."""
@@ -54,7 +62,9 @@ class TimeLimit:
         return now + self._longest > end
 
     def report(self) -> str:
-        """What to do next; for a training that was ended."""
+        """What to do next; for a training that was ended. Older checkpoints are removed first."""
+        self._step = last_checkpoint(self.folder)
+        remove_older(self.folder, self.keep)
         hours = (self.clock() - self._start) / 3600
         at = "no checkpoint yet" if self._step is None else f"the checkpoint of step {self._step}"
         return (
@@ -69,6 +79,17 @@ def last_checkpoint(folder: Path) -> int | None:
         return int((folder / TRACKER).read_text())
     except (OSError, ValueError):
         return None
+
+
+def remove_older(folder: Path, keep: int | None) -> None:
+    """Remove all checkpoints but the last `keep` whole ones; with them what was begun after the last."""
+    last = last_checkpoint(folder)
+    if not keep or last is None:
+        return
+    steps = {int(match[1]): path for path in folder.iterdir() if (match := _CHECKPOINT.fullmatch(path.name))}
+    whole = sorted((step for step in steps if step <= last), reverse=True)
+    for step in steps.keys() - set(whole[:keep]):
+        shutil.rmtree(steps[step])
 
 
 def folder_bytes(folder: Path) -> int:

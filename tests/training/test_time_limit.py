@@ -26,7 +26,7 @@ class Clock:
 
 def limit_of(folder: Path, hours: float) -> tuple[TimeLimit, Clock]:
     clock = Clock()
-    return TimeLimit(hours, folder, clock), clock
+    return TimeLimit(hours, folder, clock=clock), clock
 
 
 def save(folder: Path, step: int) -> None:
@@ -80,6 +80,32 @@ def test_the_folder_to_be_carried_is_named_with_its_size(tmp_path):
     assert f"the folder {tmp_path} (0.3 GB)" in limit.report() and "of 2.5 hours" in limit.report()
 
 
+def test_the_folder_does_not_grow_from_piece_to_piece(tmp_path):
+    """veRL does not know the checkpoints of an earlier piece, and leaves them."""
+    for step in (5, 10, 15, 20):
+        (tmp_path / f"global_step_{step}").mkdir()
+    (tmp_path / "global_step_notes").mkdir()
+    save(tmp_path, 15)
+    limit = TimeLimit(1.0, tmp_path, keep=1)
+    assert steps_in(tmp_path) == {15}  # 20 was being written when the piece ended
+    (tmp_path / "global_step_20").mkdir()
+    save(tmp_path, 20)
+    assert "step 20" in limit.report() and steps_in(tmp_path) == {20}
+    assert (tmp_path / "global_step_notes").exists()
+
+
+def test_without_a_number_every_checkpoint_stays(tmp_path):
+    for step in (5, 10):
+        (tmp_path / f"global_step_{step}").mkdir()
+    save(tmp_path, 10)
+    TimeLimit(1.0, tmp_path).report()
+    assert steps_in(tmp_path) == {5, 10}
+
+
+def steps_in(folder: Path) -> set[int]:
+    return {int(path.name[12:]) for path in folder.glob("global_step_[0-9]*")}
+
+
 @pytest.mark.parametrize("text", ["", "no number"])
 def test_a_tracker_that_is_being_written_counts_as_none(tmp_path, text):
     (tmp_path / TRACKER).write_text(text)
@@ -96,7 +122,7 @@ def test_the_launcher_ends_with_the_status_of_what_goes_on_later(tmp_path, monke
     ended = []
     monkeypatch.setattr(launch, "run_child_until", lambda is_over, command: ended.append(is_over))
     monkeypatch.setattr(launch, "warn_of_other_trainings", lambda: None)
-    assert launch.main(["--hours=0.5", f"--run={tmp_path}", str(tmp_path), "recipe"]) == STOPPED
+    assert launch.main(["--hours=0.5", f"--run={tmp_path}", "--keep=", str(tmp_path), "recipe"]) == STOPPED
     assert ended and str(tmp_path) in capsys.readouterr().out
 
 
