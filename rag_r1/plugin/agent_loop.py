@@ -27,7 +27,7 @@ from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetr
 from verl.workers.rollout.llm_server import FullyAsyncLLMServerClient
 
 from rag_r1.agent import Codec, Generation, Ledger, TrainingRow, Trajectory
-from rag_r1.agent.signals import part_logprobs
+from rag_r1.agent.tokens.signals import part_logprobs
 from rag_r1.config.agent_setup import AgentSetup, RowLimits
 from rag_r1.config.schema import RagR1Config
 from rag_r1.data.evidence import GoldEvidence

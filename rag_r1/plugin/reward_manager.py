@@ -25,7 +25,7 @@ from verl.experimental.reward_loop.reward_manager.base import RewardManagerBase
 
 from rag_r1.agent import Trajectory
 from rag_r1.agent.records import TrajectoryDump, calls_by_tool, summary
-from rag_r1.agent.signals import signals
+from rag_r1.agent.tokens.signals import signals
 from rag_r1.config.schema import RagR1Config
 from rag_r1.data.evidence import GoldEvidence
 from rag_r1.data.rows import golds_of

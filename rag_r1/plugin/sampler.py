@@ -39,7 +39,7 @@ from typing import Any
 import torch
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer, ReplayBufferAsync
 
-from rag_r1.agent.signals import group_signals
+from rag_r1.agent.tokens.signals import group_signals
 from rag_r1.config.schema import SamplerOptions
 from rag_r1.io.retry import backoff
 from rag_r1.options.problems import plain

@@ -6,11 +6,10 @@ longest of the times between two of them so far (for the first one, since the st
 in any case.
 
 veRL names its last whole checkpoint in `latest_checkpointed_iteration.txt`, which it writes after everything
-else of the checkpoint (verl/utils/checkpoint). The run's folder is all that the next piece needs:
-checkpoints, logs and records. veRL forgets at a restart which checkpoints it has saved (checkpoint_manager.py, the list
-starts empty), and never removes those of an earlier piece, so the folder would grow: here the older ones are
-removed when a piece begins and when it is ended, as far as `trainer.max_actor_ckpt_to_keep` (of `rag-r1 sft`:
-`trainer.max_ckpt_to_keep`) says.
+else of the checkpoint. The run's folder is all that the next piece needs: checkpoints, logs and records. At a
+restart veRL forgets which checkpoints it has saved and never removes those of an earlier piece, so the folder
+would grow: here the older ones are removed when a piece begins and when it is ended, as far as
+`trainer.max_actor_ckpt_to_keep` (of `rag-r1 sft`: `trainer.max_ckpt_to_keep`) says.
 """
 
 from __future__ import annotations

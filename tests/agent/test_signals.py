@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rag_r1.agent import Trajectory, Turn
-from rag_r1.agent.signals import group_signals, part_logprobs, signals
 from rag_r1.agent.tokens.ledger import Ledger
+from rag_r1.agent.tokens.signals import group_signals, part_logprobs, signals
 from rag_r1.protocols import Document, load_protocol
 
 PROTOCOL = load_protocol("rag_r1_mq")

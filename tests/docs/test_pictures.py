@@ -31,7 +31,8 @@ PICTURES = {
     "docs/results/agentic_memory.png": "python -m examples.memory.run --seeds 1 2 3",
     "docs/results/agentic_r.png": "python -m examples.agentic_r.run --seeds 0 1 2",
     "docs/results/real_model.png": (
-        "python -m examples.real_small.report --grpo grpo0 --grpo grpo1 --grpo grpo2 --evals evals --out report"
+        "python -m examples.real_small.report --grpo grpo0 --grpo grpo1 --grpo grpo2 --evals evals "
+        "--out report"
     ),
     "docs/results/two_stages.png": "python benchmarks/two_stages.py --seeds 0 1 2",
 }

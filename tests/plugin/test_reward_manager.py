@@ -14,7 +14,7 @@ from omegaconf import OmegaConf
 
 from rag_r1.agent import Trajectory, Turn
 from rag_r1.agent.records import read_records, trajectory_of
-from rag_r1.agent.signals import signals
+from rag_r1.agent.tokens.signals import signals
 from rag_r1.plugin.reward_manager import SearchRewardManager
 from tests.fakes import virtual_time
 
