@@ -29,6 +29,7 @@ from rag_r1.options.out_folder import check_out
 from rag_r1.rollouts.one_shot import prepare_one_shot
 from rag_r1.rollouts.requests import make_request, seeded_fraction
 from rag_r1.runs.errors import RunError
+from rag_r1.sft.data import Share
 from rag_r1.tools.retrieval.local_server import retrieval_process
 
 PROTOCOL = "rag_r1_mq"
@@ -46,7 +47,7 @@ class OneShotArguments(Arguments):
     prompt: Path = argument("prompt with {documents} and {question}", "FILE", default=PROMPT)
     topk: Positive = argument("passages of the search: those of a turn with two queries", default=4)
     tokens: Positive = argument("most tokens of the passages", default=448)
-    validation: float = argument("share of the questions for the validation set", "SHARE", default=0.05)
+    validation: Share = argument("share of the questions for the validation set", "SHARE", default=0.05)
     seed: int = argument("seed of the split", default=0)
 
 

@@ -89,6 +89,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def validations(run: Path) -> dict[int, list[Record]]:
     """The records of a training's validations, by step. Raises ValueError without any."""
+    if not run.is_dir():
+        raise ValueError(f"--grpo {run}: there is no such folder: give that of a training")
     trajectories = run / "trajectories"
     folder = next((trajectories / name for name in ("test", "val") if (trajectories / name).is_dir()), run)
     if not (steps := records_by_step(folder)):
@@ -97,12 +99,16 @@ def validations(run: Path) -> dict[int, list[Record]]:
 
 
 def training_log(run: Path) -> dict[int, Mapping[str, float]]:
-    """veRL's figures by step; a step that was run again after a kill counts as it ran last."""
+    """veRL's figures by step; a step that was run again after a kill counts as it ran last, and a line that
+    was being written then does not count."""
     steps: dict[int, Mapping[str, float]] = {}
     for file in sorted(run.glob("metrics*.jsonl"), key=lambda path: path.stat().st_mtime_ns):
-        with file.open("rb") as lines:
-            for line in map(read_json_line, lines):
-                steps[int(line["step"])] = line["data"]
+        for line in file.read_bytes().splitlines():
+            try:
+                logged = read_json_line(line)
+                steps[int(logged["step"])] = logged["data"]
+            except (ValueError, KeyError, TypeError):
+                continue
     return steps
 
 

@@ -166,7 +166,10 @@ def test_the_baseline_of_one_search_is_trained_on_the_prompt_that_it_is_asked_wi
 
 def test_the_report_has_each_training_each_kind_and_each_model(tmp_path):
     for seed, right in (("a", 0.0), ("b", 1.0)):
-        write_rows(tmp_path / seed / "metrics-1.jsonl", [{"step": 1, "data": {"timing_s/step": 2.0}}])
+        metrics = tmp_path / seed / "metrics-1.jsonl"
+        write_rows(metrics, [{"step": 1, "data": {"timing_s/step": 2.0}}])
+        with metrics.open("a") as file:
+            file.write('{"step": 2, "da')  # of a run that was killed
         for step in (0, 10):
             file = tmp_path / seed / "trajectories" / "test" / f"step_{step:06}-1.jsonl"
             write_rows(file, [record("one_hop-1", step, 1.0), record("bridge-1", step, right * step / 10)])
@@ -189,6 +192,8 @@ def test_a_folder_without_validations_is_named(tmp_path, capsys):
     (tmp_path / "run").mkdir()
     assert report.main(["--grpo", str(tmp_path / "run"), "--out", str(tmp_path / "out")]) == 1
     assert str(tmp_path / "run") in capsys.readouterr().err
+    assert report.main(["--grpo", str(tmp_path / "nowhere"), "--out", str(tmp_path / "out")]) == 1
+    assert "no such folder" in capsys.readouterr().err
 
 
 def record(id: str, step: int, em: float) -> dict:
