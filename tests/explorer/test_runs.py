@@ -81,6 +81,15 @@ def test_a_run_with_a_report_is_finished_until_its_journal_grows(tmp_path):
     assert only(tmp_path).state == "stopped"
 
 
+def test_a_copy_of_a_finished_evaluation_is_finished_whatever_the_times_of_its_files(tmp_path):
+    begun(tmp_path / "one", [*RECORDS, record("d", right=True)]).close()
+    report = tmp_path / "one" / "report.json"
+    report.write_text(json.dumps({"figures": {"em": {"all": {"value": 0.5, "episodes": 4}}}}))
+    long_ago(tmp_path)
+    os.utime(report, (1, 1))
+    assert (only(tmp_path).step, only(tmp_path).state) == (4, "finished")
+
+
 @pytest.mark.parametrize("result", ["data_summary.json", "sft_summary.json", "corpus.json"])
 def test_a_command_that_makes_data_has_finished_when_its_result_is_there(tmp_path, result):
     folder = tmp_path / "made"

@@ -2,7 +2,8 @@
 
 A row is `{"question", "golden_answers" | "answers" | "answer", "id" | "_id" | "idx"}`, where the answers are
 a string or a list of strings and the id may be missing. That covers RAG-R1's own JSON, FlashRAG's and
-R1-Searcher's JSONL, and the raw files of HotpotQA and 2WikiMultihopQA. The layouts of further sources, and
+R1-Searcher's JSONL, and the raw files of HotpotQA and 2WikiMultihopQA. A list `supporting_titles`, of the
+gold passages, is kept: their recall is then known. The layouts of further sources, and
 what they tell about a question besides, are in `sources/`. row_files.py reads the file formats, bad_rows.py
 handles rows that cannot be used. What is read is data, and is never used as anything but text.
 """
@@ -21,7 +22,9 @@ from rag_r1.io.errors import DataError
 
 _ANSWER_KEYS = ("golden_answers", "answers", "answer")
 _ID_KEYS = ("id", "_id", "idx")
-_KEYS = ("question", *_ANSWER_KEYS, *_ID_KEYS)
+#: The titles of a question's gold passages.
+_TITLES = "supporting_titles"
+_KEYS = ("question", *_ANSWER_KEYS, *_ID_KEYS, _TITLES)
 _HALF = re.compile("[\ud800-\udfff]")
 
 
@@ -148,7 +151,9 @@ def parse_row(row: Any) -> Question:
     key = next((key for key in _ANSWER_KEYS if row.get(key) is not None), None)
     if key is None:
         raise ValueError(f"no answer: needs one of {', '.join(_ANSWER_KEYS)}; the row has {keys_of(row)}")
-    return clean_question(question, texts_of(row, key), id_of(row), empty=f"`{key}` is empty")
+    titles = texts_of(row, _TITLES) if isinstance(row.get(_TITLES), list) else None
+    known = {_TITLES: [str(title) for title in titles]} if titles else None
+    return clean_question(question, texts_of(row, key), id_of(row), known, empty=f"`{key}` is empty")
 
 
 def text_of(row: Mapping[str, Any], key: str) -> str:

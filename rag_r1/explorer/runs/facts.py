@@ -89,7 +89,7 @@ def _facts(top: Path, folder: Path, held: frozenset[int]) -> RunFacts:
     places = (folder, folder / "lock", journal, journal / "lock", folder / "checkpoints" / "lock")
     if any(_inode(place) in held for place in places):
         state = "running"
-    elif _is_finished(folder, newest) or (is_training and step is not None and steps and step >= steps):
+    elif _is_finished(folder) or _has_all(folder, is_training, step, steps):
         state = "finished"
     else:
         state = "running" if time.time() - newest < _QUIET_S else "stopped"
@@ -134,7 +134,14 @@ def _continuing(folder: Path, begun_in: Path | None) -> str | None:
     return None
 
 
-def _is_finished(folder: Path, newest: float) -> bool:
+def _has_all(folder: Path, is_training: bool, step: int | None, steps: int | None) -> bool:
+    """Whether all steps of a training, or all episodes and their report, are there, whatever the times of the
+    files: a copy of a folder has others."""
+    done = step is not None and steps is not None and step >= steps > 0
+    return done and (is_training or (folder / "report.json").is_file())
+
+
+def _is_finished(folder: Path) -> bool:
     if (folder / "done.json").is_file():
         return True
     records = _time(folder / "journal" / "records.ndjson")

@@ -10,8 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from data_process.command import main
+from rag_r1.data.evidence import GoldEvidence
 from rag_r1.data.files.bad_rows import NAMED
 from rag_r1.data.files.questions import Question, collect, parse_row, read_file
+from rag_r1.data.rows import read_rows
 from rag_r1.io.errors import DataError
 
 ROWS = [
@@ -124,3 +127,22 @@ def test_no_row_whatever_ends_the_run_and_what_is_kept_can_be_written(values):
     for question in source.questions:
         assert question.golds and question.question.strip()
         " ".join([question.question, *question.golds, question.id or ""]).encode("utf-8")
+
+
+def test_the_titles_of_gold_passages_are_kept_in_the_rows_of_a_training(tmp_path):
+    rows = [
+        {"question": "Who?", "answer": "x", "supporting_titles": ["Rome", "Tiber"]},
+        {"question": "When?", "answer": "y"},
+        {"question": "Where?", "answer": "z", "supporting_titles": "no list"},
+    ]
+    path = tmp_path / "q.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert [dict(question.metadata) for question in read_file(path).questions] == [
+        {"supporting_titles": ["Rome", "Tiber"]},
+        {},
+        {},
+    ]
+    words = ["--train", str(path), "--source-name", "mine", "--out", str(tmp_path / "out")]
+    assert main("", "rag_r1_mq", arguments=words) == 0
+    first, second, _ = (row["extra_info"] for row in read_rows(tmp_path / "out" / "train.parquet"))
+    assert GoldEvidence.of(first).titles == {"rome", "tiber"} and not GoldEvidence.of(second)
