@@ -10,6 +10,7 @@ from verl.utils import tensordict_utils as tu
 from verl.workers.config import CriticConfig, FSDPActorConfig, PolicyLossConfig
 from verl.workers.utils.losses import ppo_loss, value_loss
 
+from rag_r1.plugin.llds import LLDSConfig
 from rag_r1.plugin.session_trainer import SessionTrainerSync
 from rag_r1.training.preflight.sessions import EXACT_AGGREGATIONS, EXACT_LOSSES
 from tests.plugin.split_sessions import Laid, Session, laid_out, make_sessions
@@ -20,12 +21,13 @@ Updates = list[tuple[torch.Tensor, torch.Tensor]]
 
 
 def actor(aggregation: str = "token-mean", loss: str = "vanilla") -> FSDPActorConfig:
+    settings = LLDSConfig if loss == "llds" else PolicyLossConfig
     return FSDPActorConfig(
         strategy="fsdp2",
         rollout_n=1,
         use_dynamic_bsz=True,
         loss_agg_mode=aggregation,
-        policy_loss=PolicyLossConfig(loss_mode=loss, dro_beta=0.1),
+        policy_loss=settings(loss_mode=loss, dro_beta=0.1),
         use_kl_loss=True,
         kl_loss_coef=0.5,
         entropy_coeff=0.3,
