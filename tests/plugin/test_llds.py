@@ -13,7 +13,7 @@ from verl.utils import tensordict_utils as tu
 from verl.workers.config import FSDPActorConfig, PolicyLossConfig
 from verl.workers.utils.losses import ppo_loss
 
-from rag_r1.plugin.llds import LLDSConfig, fallen_turns, llds_loss
+from rag_r1.plugin.algorithms.llds import LLDSConfig, fallen_turns, llds_loss
 
 MODES = ("token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm")
 

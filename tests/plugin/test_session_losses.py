@@ -10,7 +10,7 @@ from verl.utils import tensordict_utils as tu
 from verl.workers.config import CriticConfig, FSDPActorConfig, PolicyLossConfig
 from verl.workers.utils.losses import ppo_loss, value_loss
 
-from rag_r1.plugin.llds import LLDSConfig
+from rag_r1.plugin.algorithms.llds import LLDSConfig
 from rag_r1.plugin.session_trainer import SessionTrainerSync
 from rag_r1.training.preflight.sessions import EXACT_AGGREGATIONS, EXACT_LOSSES
 from tests.plugin.split_sessions import Laid, Session, laid_out, make_sessions

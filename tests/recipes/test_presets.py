@@ -46,7 +46,7 @@ CLAIMS = {
     },
     "llds": {
         **GRPO,
-        f"{LOSS}._target_": "rag_r1.plugin.llds.LLDSConfig",
+        f"{LOSS}._target_": "rag_r1.plugin.algorithms.llds.LLDSConfig",
         f"{LOSS}.loss_mode": "llds",
         f"{LOSS}.llds_coef": 0.2,
         f"{CORRECTION}.bypass_mode": False,
@@ -62,6 +62,11 @@ CLAIMS = {
         f"{CORRECTION}.bypass_mode": False,
         "actor_rollout_ref.rollout.calculate_log_probs": True,
     },
+}
+CLAIMS["turn_loo"] = {
+    "algorithm.adv_estimator": "turn_loo",
+    "algorithm.use_kl_in_reward": False,
+    f"{ACTOR}.loss_agg_mode": "seq-mean-token-sum-norm",
 }
 #: The presets that are one of veRL's own, by the function that makes it.
 OF_VERL = {"tis": "decoupled_token_is", "mis": "decoupled_seq_is_rs"}
@@ -139,8 +144,9 @@ def test_a_correction_has_the_values_of_verls_own_preset(model_folder, preset, f
 
 
 @pytest.mark.parametrize("recipe", ["demo/grpo", "rag_r1/grpo"])
-def test_dr_grpo_divides_every_sum_over_tokens_by_the_same_number(model_folder, recipe):
-    config = compose_quickly(recipe, [*user_values(model_folder), "preset=dr_grpo"])
+@pytest.mark.parametrize("preset", ["dr_grpo", "turn_loo"])
+def test_every_sum_over_tokens_is_divided_by_the_same_number(model_folder, recipe, preset):
+    config = compose_quickly(recipe, [*user_values(model_folder), f"preset={preset}"])
     actor = config.actor_rollout_ref.actor
     assert actor.loss_scale_factor == config.data.max_response_length > 0
 

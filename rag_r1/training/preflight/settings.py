@@ -174,8 +174,8 @@ def check_log_probs(config: DictConfig) -> Iterator[Problem]:
 
 
 def check_llds(config: DictConfig) -> Iterator[Problem]:
-    """If the loss is `llds` (rag_r1/plugin/llds.py): it has its coefficient, and old log-probs from which the
-    policy can move away.
+    """If the loss is `llds` (rag_r1/plugin/algorithms/llds.py): it has its coefficient, and old log-probs
+    from which the policy can move away.
 
     The first update of a step starts from the policy with which LLDS compares, so with one update in a step
     the penalty is always 0. With `bypass_mode` the old log-probs are vLLM's: their differences from the
@@ -185,7 +185,9 @@ def check_llds(config: DictConfig) -> Iterator[Problem]:
         return
     if loss.get("llds_coef") is None:
         text = "the loss `llds` has no coefficient llds_coef"
-        remedy = "use preset=llds, or set this to rag_r1.plugin.llds.LLDSConfig and llds_coef to 0.2"
+        remedy = (
+            "use preset=llds, or set this to rag_r1.plugin.algorithms.llds.LLDSConfig and llds_coef to 0.2"
+        )
         yield error(f"{_LOSS}._target_", text, remedy)
     yield from _check_updates(config)
     if OmegaConf.select(config, _BYPASS):

@@ -69,8 +69,8 @@ def llds_loss(
     log-probs are in nats. Raises ValueError if the actor's `policy_loss` is not an LLDSConfig."""
     if config is None or not isinstance(config.policy_loss, LLDSConfig):
         raise ValueError(
-            "the loss `llds` takes its coefficient from rag_r1.plugin.llds.LLDSConfig: use preset=llds, or "
-            "set actor_rollout_ref.actor.policy_loss._target_ to that class"
+            "the loss `llds` takes its coefficient from rag_r1.plugin.algorithms.llds.LLDSConfig: use "
+            "preset=llds, or set actor_rollout_ref.actor.policy_loss._target_ to that class"
         )
     loss, metrics = get_policy_loss_fn("vanilla")(
         old_log_prob=old_log_prob,
