@@ -7,7 +7,8 @@ import re
 import pytest
 from omegaconf import OmegaConf
 
-from rag_r1.config.recipes import RECIPES, kind_of, shipped_names
+from rag_r1.config.recipes import RECIPES, Recipe, kind_of, shipped_names
+from rag_r1.training.command import compose_valid
 from rag_r1.training.preflight.settings import check_llds
 from tests.recipes.composed_recipes import compose_quickly, refusals, user_values, values_of
 
@@ -199,3 +200,23 @@ def test_with_a_memory_a_preset_that_counts_rows_is_refused_as_the_readme_says(c
     problems = refusals(compose("demo/memory_grpo", f"preset={preset}"))
     assert bool(problems) is (f"`{preset}`" in refused)
     assert all("rewrites its context" in problem for problem in problems)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "word", "words"),
+    [
+        ("rag_r1/grpo", "preset=lldss", "Available options in 'preset': dapo dr_grpo gspo llds"),
+        ("rag_r1/grpo", "+preset=llds", "write preset=llds"),
+        ("demo/grpo", "+preset=llds", "write preset=llds"),
+        (
+            "rag_r1/ppo_mq",
+            "preset=gspo",
+            "no room for a preset: in a file of your own: defaults: [the recipe, ",
+        ),
+        ("rag_r1/ppo_mq", "preset=gspo", "/preset: gspo, _self_]"),
+    ],
+)
+def test_a_preset_that_cannot_be_had_is_told_with_what_can(recipe, word, words):
+    config, (fault,) = compose_valid(Recipe.find(recipe), [word, "trainer.total_epochs=7"])
+    assert fault[0] == "preset" and words in ": ".join(fault)
+    assert config.trainer.total_epochs == 7
