@@ -130,6 +130,25 @@ def test_rows_change_neither_actor_nor_kl_loss_nor_entropy_nor_their_gradients(
     assert difference(*both(monkeypatch, sessions, ppo_loss, config, ranks, kind)) < 1e-5
 
 
+def apart(session: Session) -> bool:
+    """Between the rows something was observed. Otherwise turns of two rows are one run in a single row."""
+    return not any(session.generated[begin] and session.generated[begin - 1] for begin, _ in session.rows[1:])
+
+
+APART = [seed for seed in range(60) if all(map(apart, make_sessions(seed, prompts=3, group=4)))]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", APART[:6])
+def test_rows_do_not_change_the_penalty_of_a_turn_whose_likelihood_fell(monkeypatch, seed):
+    sessions = make_sessions(seed, prompts=3, group=4)
+    assert any(len(session.rows) > 1 for session in sessions)
+    whole, split = both(monkeypatch, sessions, ppo_loss, actor(loss="llds"))
+    assert difference(whole, split) < 1e-5
+    plain, _ = both(monkeypatch, sessions, ppo_loss, actor())
+    assert max(float((a - b).abs().max()) for (_, a), (_, b) in zip(whole, plain, strict=True)) > 1e-3
+
+
 @pytest.mark.parametrize("aggregation", EXACT_AGGREGATIONS)
 def test_rows_do_not_change_the_value_loss_nor_its_gradient(monkeypatch, sessions, aggregation):
     patch, config = monkeypatch, critic(aggregation)
