@@ -8,7 +8,9 @@ register:
 - the platform "cpu" and, if it is the platform in use, the FSDP engines for it;
 - on NVIDIA GPUs without flash-attn, a critic that can do without (value_model.py);
 - the agent loop "search_agent" (``rollout.agent.default_agent_loop``, or ``agent_name`` of a row);
-- the reward manager "search" (``reward.reward_manager.name``).
+- the reward manager "search" (``reward.reward_manager.name``);
+- the policy loss "llds" (``actor_rollout_ref.actor.policy_loss.loss_mode``);
+- the advantage estimator "turn_loo" (``algorithm.adv_estimator``).
 
 The trainers "search_..." and "sessions_..." (recording_trainer.py, session_trainer.py) are not among them:
 they import veRL's trainer, which not every program that imports veRL needs. The recipes have them loaded
@@ -64,6 +66,8 @@ def _register() -> None:
         _load("critic without flash-attn", "rag_r1.plugin.value_model")
     _load("agent loop", "rag_r1.plugin.agent_loop")
     _load("reward manager", "rag_r1.plugin.reward_manager")
+    _load("policy loss", "rag_r1.plugin.algorithms.llds")
+    _load("advantage estimator", "rag_r1.plugin.algorithms.turn_loo")
     if "rag_r1.session_trainers" in sys.modules:
         _load("trainers", "rag_r1.plugin.session_trainer")
 

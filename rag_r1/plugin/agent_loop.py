@@ -33,6 +33,8 @@ from rag_r1.config.schema import RagR1Config
 from rag_r1.data.evidence import GoldEvidence
 from rag_r1.data.rows import golds_of
 from rag_r1.options.problems import plain
+from rag_r1.plugin.algorithms.turn_loo import NAME as TURN_LOO
+from rag_r1.plugin.algorithms.turn_loo import place_turn_scores
 from rag_r1.plugin.probe_rows import probe_of
 from rag_r1.plugin.record_details import RecordDetails
 from rag_r1.probes.passages import Passages, read_passages
@@ -112,9 +114,17 @@ class SearchOutput(AgentLoopOutput):
     """
 
     def as_dict(self) -> dict[str, Any]:
-        """veRL's row of this output, without the record."""
+        """veRL's row of this output, without the record. If the turns' scores are there (estimator
+        `turn_loo`), they are the rewards of the turns' last tokens, in place of the total on the last one."""
         row = super().as_dict()
-        row["extra_fields"].pop("trajectory", None)
+        fields = row["extra_fields"]
+        fields.pop("trajectory", None)
+        info = dict(fields.get("reward_extra_info") or {})
+        turn_scores, ends = info.pop("turn_scores", None), fields.pop("turn_ends", None)
+        if turn_scores is not None:
+            fields["reward_extra_info"] = info
+        if turn_scores and ends and len(turn_scores) == len(ends):
+            row["rm_scores"] = place_turn_scores(len(self.response_ids), ends, turn_scores, self.reward_score)
         return row
 
 
@@ -234,6 +244,9 @@ class SearchAgentLoop(AgentLoopBase):
         )
         rows = [self._not_empty(training) for training in ledger.rows()]
         last = len(rows) - 1
+        by_turn = (self.config.get("algorithm") or {}).get("adv_estimator") == TURN_LOO
+        if by_turn and not ledger.row_number and ledger.generated_tokens:
+            fields["turn_ends"] = ledger.turn_ends(len(record.turns))
         return [
             SearchOutput(
                 prompt_ids=training.prompt_ids,

@@ -10,7 +10,8 @@ is set, every record is written there, in a thread (rag_r1/agent/records.py), be
 
 The score of each turn stays in the record (`turn_scores`). veRL 0.9.1 takes only the total from a reward
 manager; everything else it averages in validation (metric_utils.py, `process_validation_metrics`), which
-fails on lists of different lengths.
+fails on lists of different lengths. Only for the advantage estimator `turn_loo` they are returned as well;
+the agent loop puts them onto the turns' tokens, and takes them out again before veRL sees them.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from rag_r1.config.schema import RagR1Config
 from rag_r1.data.evidence import GoldEvidence
 from rag_r1.data.rows import golds_of
 from rag_r1.options.problems import plain
+from rag_r1.plugin.algorithms.turn_loo import NAME as TURN_LOO
 from rag_r1.plugin.probe_rows import probe_of, suffix_of
 from rag_r1.protocols import SEARCH
 from rag_r1.rewards import RewardSum
@@ -45,6 +47,7 @@ class SearchRewardManager(RewardManagerBase):
         self.reward = RewardSum.from_config(settings.reward, settings.protocol)
         self.model = config.get("actor_rollout_ref", {}).get("model", {}).get("path")
         self.mask = settings.failures.mask
+        self.by_turn = (config.get("algorithm") or {}).get("adv_estimator") == TURN_LOO
         #: Counted one by one; if the policy can only search, the totals say the same.
         self.tools = (SEARCH, *settings.tools) if settings.tools else ()
         self.dump = TrajectoryDump(settings.trajectory_dir, compressed=settings.trajectory_gzip)
@@ -77,6 +80,7 @@ class SearchRewardManager(RewardManagerBase):
                 "masked": float(record.masked(self.mask)),
                 "undumped": float(not dumped),
                 **record.rewards,
+                **({"turn_scores": list(map(round_to_grid, record.turn_scores))} if self.by_turn else {}),
             },
         }
 

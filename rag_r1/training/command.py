@@ -155,13 +155,19 @@ def _is_at_fault(override: str, error: BaseException | None) -> bool:
     key, _, value = override.lstrip("+~").partition("=")
     if getattr(error, "override", None) == override:
         return True
-    return any(f"'{name}'" in str(error) for name in (key, f"{key}/{value}")) or override in str(error)
+    named = (f"'{key}'", f"'{key}/{value}'", f"/{key}/{value}'", override)  # the third: + and a group
+    return any(name in str(error) for name in named)
 
 
 def _override_fault(config: Any, override: str, message: str) -> tuple[str, str, str]:
     from omegaconf import OmegaConf
 
     key = override.lstrip("+~").partition("=")[0]
+    if key == "preset" and override.startswith("+"):
+        return key, "Hydra looks for what + adds beside the recipe", f"write {override.lstrip('+')}"
+    if key == "preset" and "Could not override" in message:
+        entries = f"[the recipe, /preset: {override.partition('=')[2]}, _self_]"
+        return key, "this recipe has no room for a preset", f"in a file of your own: defaults: {entries}"
     parent, _, name = key.rpartition(".")
     node = OmegaConf.select(config, parent) if parent else config
     if "Could not override" in message and OmegaConf.is_dict(node):

@@ -150,6 +150,8 @@ def check_rag_r1(words: list[str], folder: Path) -> None:
         recipe = getattr(values, "recipe", None)
         if command in ("train", "sft"):
             compose_quickly(recipe, overrides)
+        elif command == "demo":
+            compose_quickly(f"demo/{recipe}", overrides)
         elif command == "stages":
             for number, name in enumerate(recipe, 1):
                 compose_quickly(name, stage_overrides(overrides, number, folder, None))

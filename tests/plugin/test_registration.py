@@ -16,6 +16,9 @@ from verl.experimental.agent_loop.agent_loop import _agent_loop_registry as loop
 from verl.experimental.reward_loop.reward_manager import get_reward_manager_cls
 plugin = sys.modules.get("rag_r1.plugin")
 print("failures", sorted(plugin.FAILURES) if plugin else None)
+from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY as estimators, POLICY_LOSS_REGISTRY as losses
+print("estimator", getattr(estimators.get("turn_loo"), "__module__", None))
+print("policy loss", getattr(losses.get("llds"), "__module__", None))
 print("agent loop", loops.get("search_agent", {}).get("_target_"))
 try:
     print("reward manager", get_reward_manager_cls("search").__name__)
@@ -33,11 +36,13 @@ def report(**environment: str) -> str:
     return run.stdout + run.stderr
 
 
-def test_importing_verl_registers_agent_loop_and_reward_manager():
+def test_importing_verl_registers_agent_loop_reward_manager_policy_loss_and_estimator():
     text = report()
     assert "failures []" in text
     assert "agent loop rag_r1.plugin.agent_loop.SearchAgentLoop" in text
     assert "reward manager SearchRewardManager" in text
+    assert "policy loss rag_r1.plugin.algorithms.llds" in text
+    assert "estimator rag_r1.plugin.algorithms.turn_loo" in text
 
 
 def test_a_part_that_cannot_be_imported_is_reported_and_takes_no_other_with_it():

@@ -10,6 +10,7 @@ from verl.utils import tensordict_utils as tu
 from verl.workers.config import CriticConfig, FSDPActorConfig, PolicyLossConfig
 from verl.workers.utils.losses import ppo_loss, value_loss
 
+from rag_r1.plugin.algorithms.llds import LLDSConfig
 from rag_r1.plugin.session_trainer import SessionTrainerSync
 from rag_r1.training.preflight.sessions import EXACT_AGGREGATIONS, EXACT_LOSSES
 from tests.plugin.split_sessions import Laid, Session, laid_out, make_sessions
@@ -20,12 +21,13 @@ Updates = list[tuple[torch.Tensor, torch.Tensor]]
 
 
 def actor(aggregation: str = "token-mean", loss: str = "vanilla") -> FSDPActorConfig:
+    settings = LLDSConfig if loss == "llds" else PolicyLossConfig
     return FSDPActorConfig(
         strategy="fsdp2",
         rollout_n=1,
         use_dynamic_bsz=True,
         loss_agg_mode=aggregation,
-        policy_loss=PolicyLossConfig(loss_mode=loss, dro_beta=0.1),
+        policy_loss=settings(loss_mode=loss, dro_beta=0.1),
         use_kl_loss=True,
         kl_loss_coef=0.5,
         entropy_coeff=0.3,
@@ -126,6 +128,25 @@ def test_rows_change_neither_actor_nor_kl_loss_nor_entropy_nor_their_gradients(
     config = actor(aggregation, loss)
     kind = SessionTrainerSync if ranks > 1 else None  # veRL's own deals other trajectories to two ranks
     assert difference(*both(monkeypatch, sessions, ppo_loss, config, ranks, kind)) < 1e-5
+
+
+def apart(session: Session) -> bool:
+    """Between the rows something was observed. Otherwise turns of two rows are one run in a single row."""
+    return not any(session.generated[begin] and session.generated[begin - 1] for begin, _ in session.rows[1:])
+
+
+APART = [seed for seed in range(60) if all(map(apart, make_sessions(seed, prompts=3, group=4)))]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", APART[:6])
+def test_rows_do_not_change_the_penalty_of_a_turn_whose_likelihood_fell(monkeypatch, seed):
+    sessions = make_sessions(seed, prompts=3, group=4)
+    assert any(len(session.rows) > 1 for session in sessions)
+    whole, split = both(monkeypatch, sessions, ppo_loss, actor(loss="llds"))
+    assert difference(whole, split) < 1e-5
+    plain, _ = both(monkeypatch, sessions, ppo_loss, actor())
+    assert max(float((a - b).abs().max()) for (_, a), (_, b) in zip(whole, plain, strict=True)) > 1e-3
 
 
 @pytest.mark.parametrize("aggregation", EXACT_AGGREGATIONS)

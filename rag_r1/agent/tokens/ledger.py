@@ -149,6 +149,19 @@ class Ledger:
         """All spans of all rows, in order."""
         return (span for row in self._rows for span in row.spans)
 
+    def turn_ends(self, turns: int) -> list[int | None]:
+        """Where in the response of the only row the last generated token of each of `turns` turns stands;
+        None for a turn without one. Raises ValueError if there are several rows, as `row`."""
+        if len(self._rows) > 1:
+            raise ValueError(f"the context was rewritten: there are {len(self._rows)} rows")
+        ends: list[int | None] = [None] * turns
+        at = 0
+        for span in self._rows[0].spans:
+            at += len(span.ids)
+            if span.generated and span.ids and span.turn < turns:
+                ends[span.turn] = at - 1
+        return ends
+
     def rows(self) -> list[TrainingRow]:
         """The training rows with a generated token, as copies; if none has one, the first row."""
         rows = [row for row in self._rows if any(span.generated and span.ids for span in row.spans)]

@@ -20,6 +20,7 @@ from rag_r1.training.preflight.sampler import check_filtering, check_sampler
 from rag_r1.training.preflight.sessions import check_sessions, needs_critic
 from rag_r1.training.preflight.settings import (
     check_lengths,
+    check_llds,
     check_log_probs,
     check_numbers,
     check_rag_r1_keys,
@@ -56,7 +57,14 @@ def preflight(config: DictConfig) -> PreflightReport:
     report.problems += check_quantisation(config)
     report.problems += check_bucket(config)
     report.problems += check_verl(config, model_is_there=tokenizer is not None)
-    for check in (check_lengths, check_log_probs, check_batch_sizes, check_engines, check_reachability):
+    for check in (
+        check_lengths,
+        check_log_probs,
+        check_llds,
+        check_batch_sizes,
+        check_engines,
+        check_reachability,
+    ):
         report.problems += check(config)
     report.problems += check_resumed_rates(config, critic=needs_critic(config))
     report.problems += check_sampler(config)

@@ -1,4 +1,4 @@
-"""Checks the settings: missing keys, our own block, veRL's validation, and lengths."""
+"""Checks the settings: missing keys, our own block, veRL's validation, lengths, and log-probs."""
 
 from __future__ import annotations
 
@@ -14,11 +14,17 @@ from omegaconf import DictConfig, OmegaConf
 from rag_r1.config.schema import RagR1Config, find_faults
 from rag_r1.options.declare import OptionsError
 from rag_r1.options.import_path import ImportPathError
-from rag_r1.options.problems import Problem, error, is_unset, plain, problem_of_fault
+from rag_r1.options.problems import Problem, error, is_unset, plain, problem_of_fault, warning
 from rag_r1.protocols import SEARCH
 from rag_r1.rewards import RewardSum
 from rag_r1.tools.registry import DEFAULT_TOOL, make_searcher, make_tool
 from rag_r1.training.model_config import model_config
+from rag_r1.training.preflight.sessions import is_separate
+
+_ACTOR = "actor_rollout_ref.actor"
+_LOSS = f"{_ACTOR}.policy_loss"
+_BYPASS = "algorithm.rollout_correction.bypass_mode"
+_SYNC = "trainer.v1.separate_async.parameter_sync_step"
 
 _EXAMPLES = {
     "actor_rollout_ref.model.path": "a model folder, or a name on the Hugging Face Hub",
@@ -165,6 +171,47 @@ def check_log_probs(config: DictConfig) -> Iterator[Problem]:
             text = "the state of the memory is a sum of log-probs, which the engine does not return"
             remedy = "set actor_rollout_ref.rollout.calculate_log_probs=true, or this to null"
             yield error(key, text, remedy)
+
+
+def check_llds(config: DictConfig) -> Iterator[Problem]:
+    """If the loss is `llds` (rag_r1/plugin/algorithms/llds.py): it has its coefficient, and old log-probs
+    from which the policy can move away.
+
+    The first update of a step starts from the policy with which LLDS compares, so with one update in a step
+    the penalty is always 0. With `bypass_mode` the old log-probs are vLLM's: their differences from the
+    trainer's are then punished, whether the policy has moved or not."""
+    loss = OmegaConf.select(config, _LOSS)
+    if loss is None or loss.get("loss_mode") != "llds":
+        return
+    if loss.get("llds_coef") is None:
+        text = "the loss `llds` has no coefficient llds_coef"
+        remedy = (
+            "use preset=llds, or set this to rag_r1.plugin.algorithms.llds.LLDSConfig and llds_coef to 0.2"
+        )
+        yield error(f"{_LOSS}._target_", text, remedy)
+    yield from _check_updates(config)
+    if OmegaConf.select(config, _BYPASS):
+        text = (
+            "LLDS then compares with vLLM's log-probs, and punishes where those differ from the trainer's,"
+            " even if the policy has not moved"
+        )
+        yield warning(_BYPASS, text, "set it to false: one more forward pass a step")
+
+
+def _check_updates(config: DictConfig) -> Iterator[Problem]:
+    """A step has several updates. The trainer with separate GPUs compares with the weights that generate,
+    which it renews after several steps only."""
+    batch, actor = int(config.data.train_batch_size), config.actor_rollout_ref.actor
+    prompts, epochs = int(actor.ppo_mini_batch_size), actor.get("ppo_epochs")
+    steps = OmegaConf.select(config, _SYNC) if is_separate(config) else 1
+    if prompts < batch or epochs != 1 or (isinstance(steps, int) and steps > 1):
+        return
+    text = (
+        f"is {prompts}, all of data.train_batch_size={batch}, and {_ACTOR}.ppo_epochs is 1: the only update"
+        " of a step starts from the policy with which LLDS compares, so LLDS is exactly 0"
+    )
+    smaller = f"set it to {max(batch // 4, 1)}, say, or " if batch > 1 else "set "
+    yield warning(f"{_ACTOR}.ppo_mini_batch_size", text, f"{smaller}{_ACTOR}.ppo_epochs=2")
 
 
 def check_export(config: DictConfig) -> Iterator[Problem]:

@@ -142,3 +142,17 @@ def test_every_generated_token_is_trained_on_once_in_the_context_in_which_it_was
     assert trained == sampled and prefixes == contexts
     assert ledger.generated_tokens == len(sampled) == sum(len(s.ids) for s in ledger.spans() if s.generated)
     assert ledger.observed_tokens == sum(len(s.ids) for s in ledger.spans() if not s.generated)
+
+
+def test_the_last_generated_token_of_each_turn_is_found_where_the_row_has_it():
+    ledger = Ledger([1, 2])
+    ledger.generated([3, 4], turn=0)
+    ledger.observed([5, 6, 7], turn=0)
+    ledger.generated([], turn=1)
+    ledger.generated([8], turn=2)
+    ledger.observed([9], turn=2)
+    assert ledger.turn_ends(4) == [1, None, 5, None]
+    assert ledger.turn_ends(1) == [1]
+    ledger.rewrite([1])
+    with pytest.raises(ValueError, match="there are 2 rows"):
+        ledger.turn_ends(1)

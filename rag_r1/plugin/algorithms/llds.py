@@ -1,0 +1,115 @@
+"""The policy loss `llds`: veRL's clipped loss, and a penalty where the likelihood of right turns falls.
+
+In GRPO with a search engine the likelihood of right answers falls too, pushed down by wrong ones that begin
+alike; this ends in collapse (arXiv 2512.04220, "Lazy Likelihood Displacement"). LLDS adds, in the form with
+the gate on actions, which the authors' repository (vengdeng/LLDS-On-Group-Relative-Policy-Optimization-
+Collapse-in-Search-R1) recommends with the coefficient 0.2:
+
+    d_t       = old_t - new_t                     by how much the log-prob of a token fell, in nats
+    keep_t    = mask_t and advantage_t >= 0       generated tokens of right answers
+    r(t)      = the unbroken run of `keep` around t
+    penalty_t = max(0, d_t) if the sum of d over r(t) is above 0, else 0
+    loss      = vanilla + llds_coef x the aggregate of the penalties, in the mode of the loss
+
+Between two turns of an episode stands an observation, which the mask leaves out, so a run is a turn (two
+turns without one in between are one run). A run never leaves its row, and a turn has all its tokens in one
+row: the loss is the same however many rows a trajectory has and in whatever micro-batches they come. A group
+with equal rewards has the advantage 0 and counts as right, as published.
+
+The metrics tell how far the displacement has gone, also with the coefficient 0: `actor/llds_fallen_share` of
+the turns of right answers whose likelihood fell, and the counts `actor/llds_right_turns` and
+`actor/llds_fallen_turns`. veRL logs means over micro-batches: the share of a batch is the quotient of the
+counts, while the mean share counts a micro-batch without right turns as 0.
+
+Recipes turn the loss on by `preset=llds` (recipes/preset/llds.yaml). It compares the policy with that of
+the beginning of the step: before the first update of a step both are the same, and d is 0 but for rounding
+(rag_r1/training/preflight/settings.py).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from verl.trainer.ppo.core_algos import agg_loss, get_policy_loss_fn, register_policy_loss
+from verl.workers.config.actor import ActorConfig, PolicyLossConfig
+
+
+@dataclass
+class LLDSConfig(PolicyLossConfig):
+    """veRL's keys of `actor_rollout_ref.actor.policy_loss`, and the coefficient; named by `_target_` there.
+
+    `llds_coef` is not negative; 0: only the metrics. Raises ValueError for another one.
+    """
+
+    loss_mode: str = "llds"
+    llds_coef: float = 0.2
+
+    def __post_init__(self) -> None:
+        coef = self.llds_coef
+        if isinstance(coef, bool) or not isinstance(coef, int | float) or not 0 <= coef < math.inf:
+            raise ValueError(
+                f"actor_rollout_ref.actor.policy_loss.llds_coef is {coef!r}, but must be a number from 0 on"
+            )
+
+
+@register_policy_loss("llds")
+def llds_loss(
+    old_log_prob: torch.Tensor,
+    log_prob: torch.Tensor,
+    advantages: torch.Tensor,
+    response_mask: torch.Tensor,
+    loss_agg_mode: str = "token-mean",
+    config: ActorConfig | None = None,
+    rollout_is_weights: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, dict[str, Any]]:
+    """The loss of a micro-batch, a scalar, and its metrics. All tensors have the shape (rows, tokens); the
+    log-probs are in nats. Raises ValueError if the actor's `policy_loss` is not an LLDSConfig."""
+    if config is None or not isinstance(config.policy_loss, LLDSConfig):
+        raise ValueError(
+            "the loss `llds` takes its coefficient from rag_r1.plugin.algorithms.llds.LLDSConfig: use "
+            "preset=llds, or set actor_rollout_ref.actor.policy_loss._target_ to that class"
+        )
+    loss, metrics = get_policy_loss_fn("vanilla")(
+        old_log_prob=old_log_prob,
+        log_prob=log_prob,
+        advantages=advantages,
+        response_mask=response_mask,
+        loss_agg_mode=loss_agg_mode,
+        config=config,
+        rollout_is_weights=rollout_is_weights,
+    )
+    keep = response_mask.bool() & (advantages >= 0)
+    penalties, right, fallen = fallen_turns(old_log_prob, log_prob, keep)
+    if config.policy_loss.llds_coef:
+        added = agg_loss(
+            loss_mat=penalties,
+            loss_mask=response_mask,
+            loss_agg_mode=loss_agg_mode,
+            **config.global_batch_info,
+        )
+        loss = loss + config.policy_loss.llds_coef * added
+    return loss, {
+        **metrics,
+        "actor/llds_fallen_share": fallen / right if right else 0.0,
+        "actor/llds_right_turns": float(right),
+        "actor/llds_fallen_turns": float(fallen),
+    }
+
+
+def fallen_turns(
+    old_log_prob: torch.Tensor, log_prob: torch.Tensor, keep: torch.Tensor
+) -> tuple[torch.Tensor, int, int]:
+    """The penalty of each token, of the shape of all arguments (rows, tokens), with a gradient for `log_prob`
+    where it is above 0; the number of runs of `keep`, and of those whose likelihood fell."""
+    fall = torch.where(keep, old_log_prob.detach() - log_prob, 0.0)
+    runs = keep.clone()  # where a run begins
+    runs[:, 1:] &= ~keep[:, :-1]
+    numbers = runs.flatten().cumsum(0).view_as(keep) * keep  # of each token's run, from 1 on; 0: in none
+    sums = fall.new_zeros(int(numbers.max()) + 1 if keep.any() else 1)
+    sums.index_add_(0, numbers.flatten(), fall.detach().flatten())
+    fell = sums > 0
+    fell[0] = False
+    return torch.relu(fall) * fell[numbers], len(sums) - 1, int(fell.sum())

@@ -1,0 +1,95 @@
+"""The advantage estimator `turn_loo`: credit for each turn, with a baseline that leaves its own answer out.
+
+Of a question, several trajectories are played. The advantage of turn k of one of them is
+
+    A(k) = G(k) - b(k)
+    G(k) = the sum of its rewards from turn k on (return-to-go)
+    b(k) = the mean of the siblings' G(k), over those that have a turn k
+           or, if none has: the mean of the siblings' whole rewards, minus its own rewards before turn k
+           or, without any sibling: 0
+
+and all tokens of the turn get it. Nothing is divided by a deviation. The siblings are independent of the
+trajectory, and its own past is known before turn k, so b(k) does not depend on what is done there, and the
+expected gradient is exactly that of the expected reward: the sum over turns, and the mean over trajectories
+(the policy gradient theorem; for single turns this is RLOO, arXiv 2402.14740). That fails if the mean over
+"all that are alive at turn k" includes the trajectory itself, whose staying alive depends on what it did
+(tests/plugin/test_turn_loo.py counts both out on a small process).
+
+A turn is an unbroken run of the response mask in a row; two turns without an observation between them are
+one. Its reward stands on its last generated token, where `place_turn_scores` puts it. A row without a
+generated token (padding) is nobody's sibling. Trajectories of several rows are refused before the run
+(rag_r1/training/preflight/sessions.py).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from verl.trainer.ppo.core_algos import register_adv_est
+
+NAME = "turn_loo"
+
+
+@register_adv_est(NAME)
+def turn_loo_advantage(
+    token_level_rewards: torch.Tensor,
+    response_mask: torch.Tensor,
+    index: Sequence[Any],
+    config: Any = None,
+    **unused: Any,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Advantages and returns, both of the shape of the rewards and the mask (rows, tokens) and 0 where the
+    mask is. `index`: the question of each row."""
+    advantages, returns = torch.zeros_like(token_level_rewards), torch.zeros_like(token_level_rewards)
+    left = token_level_rewards.double().flip(-1).cumsum(-1).flip(-1)  # the sum from each token on
+    begins = response_mask.bool().clone()
+    begins[:, 1:] &= ~response_mask[:, :-1].bool()
+    starts: list[list[int]] = [[] for _ in left]
+    to_go: list[list[float]] = [[] for _ in left]
+    for (row, at), reward in zip(begins.nonzero().tolist(), left[begins].tolist(), strict=True):
+        starts[row].append(at)
+        to_go[row].append(reward)
+    totals = left[:, 0].tolist()
+    groups: dict[Any, list[int]] = defaultdict(list)
+    for row, turns in enumerate(starts):
+        if turns:
+            groups[index[row]].append(row)
+    for rows in groups.values():
+        for row in rows:
+            siblings = [other for other in rows if other != row]
+            ends = [*starts[row][1:], response_mask.shape[-1]]
+            for turn, (begin, end) in enumerate(zip(starts[row], ends, strict=True)):
+                own = to_go[row][turn]
+                alive = [to_go[other][turn] for other in siblings if len(to_go[other]) > turn]
+                if alive:
+                    baseline = sum(alive) / len(alive)
+                elif siblings:
+                    past = totals[row] - own
+                    baseline = sum(totals[other] for other in siblings) / len(siblings) - past
+                else:
+                    baseline = 0.0
+                advantages[row, begin:end] = own - baseline
+                returns[row, begin:end] = own
+    return advantages * response_mask, returns * response_mask
+
+
+def place_turn_scores(
+    length: int, ends: Sequence[int | None], turn_scores: Sequence[float], score: float
+) -> torch.Tensor:
+    """The rewards of a row's tokens, of shape (tokens,), that sum to `score`: each turn's on its last
+    generated token. `ends`: where that stands in the response of `length` tokens, for each turn; None for a
+    turn without one, whose score goes to the turn before it, or else after it. What rounding leaves over goes
+    to the last. Raises ValueError if there are not as many scores as turns, or no token at all."""
+    places = [end for end in ends if end is not None]
+    if len(ends) != len(turn_scores) or not places:
+        raise ValueError(f"{len(turn_scores)} scores for turns that end at {list(ends)}")
+    rewards = torch.zeros(length, dtype=torch.float32)
+    place = places[0]
+    for end, turn_score in zip(ends, turn_scores, strict=True):
+        place = place if end is None else end
+        rewards[place] += turn_score
+    rewards[places[-1]] += score - float(rewards.double().sum())
+    return rewards
