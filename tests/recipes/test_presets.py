@@ -80,6 +80,7 @@ WITH_ROOM = (
     "demo/grpo",
     "demo/memory_grpo",
     "rag_r1/grpo",
+    "real_small/grpo",
 )
 README = (RECIPES / "preset" / "README.md").read_text(encoding="utf-8")
 
