@@ -11,5 +11,14 @@ from rag_r1.inference.model_folders.model_folder import (
     model_folder,
     newest_checkpoint,
 )
+from rag_r1.inference.model_folders.shard_merge import has_weights
 
-__all__ = ["TRACKER", "checkpoint_name", "is_hub_name", "local_model", "model_folder", "newest_checkpoint"]
+__all__ = [
+    "TRACKER",
+    "checkpoint_name",
+    "has_weights",
+    "is_hub_name",
+    "local_model",
+    "model_folder",
+    "newest_checkpoint",
+]
