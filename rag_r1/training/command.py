@@ -213,7 +213,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     config, faults = compose_valid(recipe, args.overrides)
     check_training(recipe, config)
 
-    if config.trainer.device == "cpu":
+    if config.trainer.get("device") == "cpu":
         # veRL checks for nvidia-smi: on a machine with GPUs it would choose cuda.
         os.environ["VERL_PLATFORM"] = "cpu"
     from rag_r1.options.problems import error
