@@ -60,8 +60,8 @@ class TokenUnit:
         except Exception as error:  # of many kinds, of the package itself and of its HTTP clients
             why = why_not_loaded(tokenizer, error)
             raise RunError(
-                f"--tokenizer {tokenizer} cannot be loaded: {why}; give a folder with a tokenizer, as in "
-                "a checkpoint, or ask with --engine chat, which needs none"
+                f"--tokenizer {tokenizer} cannot be loaded: {why}; give --tokenizer a folder that "
+                "has one, as a checkpoint does, or ask with --engine chat, which needs none"
             ) from error
 
     async def answers(

@@ -17,7 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 from rag_r1.agent import TokenizerCodec
 from rag_r1.config.agent_setup import for_tokenizer, tool_schemas
 from rag_r1.config.schema import RagR1Config
-from rag_r1.inference.model_folders import has_weights, is_hub_name
+from rag_r1.inference.model_folders import has_weights, hub_answers, is_hub_name
 from rag_r1.inference.tokenizer import why_not_loaded
 from rag_r1.io.bounded_json import read_json_file
 from rag_r1.io.errors import DataError
@@ -72,7 +72,9 @@ def _load_tokenizer(section: str, node: DictConfig) -> tuple[Any | None, Problem
     name = os.path.expanduser(node[key])
     try:
         refuse_endless_files(name)
-        tokenizer = hf_tokenizer(name, trust_remote_code=bool(node.get("trust_remote_code")))
+        offline = not Path(name).exists() and not hub_answers()
+        trusted = bool(node.get("trust_remote_code"))
+        tokenizer = hf_tokenizer(name, trust_remote_code=trusted, local_files_only=offline)
     except Exception as fault:  # the Hub, the cache and the tokenizer's own code may raise anything
         text = f"cannot load the tokenizer of {node[key]}: {why_not_loaded(name, fault)}"
         remedy = "give a folder that has a model and its tokenizer, or a name on the Hub"
