@@ -225,6 +225,8 @@ def _print(out: Path, summary: dict[str, Any]) -> None:
             if source["asked"] and source["written"] < source["asked"]:
                 counts = f"{source['written']} rows, although {source['asked']} were asked for"
                 print(f"note: {source['name']}: {counts}", file=sys.stderr)
+            if note := _repeated_ids(source):
+                print(note, file=sys.stderr)
     if (out / REPEATED).exists():
         print(f"{out / REPEATED}: the repeated questions, row by row")
     if (near := summary["near_duplicates"])["pairs"]:
@@ -236,6 +238,18 @@ def _print(out: Path, summary: dict[str, Any]) -> None:
         print(f"note: {kept} questions of train are also in the validation set", file=sys.stderr)
     for line in summary["left_out"]:
         print(line, file=sys.stderr)
+
+
+def _repeated_ids(source: dict[str, Any]) -> str | None:
+    """The note on rows of a source that share an id with another row."""
+    count, first = source["rows_with_repeated_id"], source["rows_of_repeated_ids"]
+    if not count:
+        return None
+    rows = ", ".join([*map(str, first), *(["..."] if count > len(first) else [])])
+    return (
+        f"note: {source['name']}: rows with the id of another row: {count} ({source['from']}, row {rows}); "
+        "they got ids made of their questions. To keep the ids, make them different"
+    )
 
 
 if __name__ == "__main__":

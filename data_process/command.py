@@ -106,6 +106,8 @@ def run(args: ScriptArguments, read: Callable[[ScriptArguments], tuple[list[Spli
         )
         if others := counts["same_question_other_answers"]:
             print(f"  {others} rows have the question of another row but different answers: they are kept")
+        if same_id := counts["rows_with_repeated_id"]:
+            print(f"  rows with the id of another row: {same_id}; they got ids made of their questions")
     if any(split.repeats for split in splits):
         print(f"{args.out / REPEATED}: the repeated questions, row by row")
     for line in bad.left_out():

@@ -34,6 +34,7 @@ from rag_r1.runs.start_checks import StartChecks
 #: The splits of a set, as their files are named, and the flags with which they are given.
 FLAGS = {"train": "train", "test": "validation"}
 _FLAG = re.compile(r"(?P<source>[^:=@]+)(?::(?P<name>[^:=@]+))?(?:=(?P<file>.+?))?(?:@(?P<take>[1-9]\d*))?")
+_FORM = "SOURCE[:NAME][=FILE][@N], for example hotpotqa=train.json@500"
 _HUB = "hub:"
 
 
@@ -97,9 +98,13 @@ def _refuse_nothing() -> None:
 def _of_flag(split: str, value: str) -> MixEntry:
     label = f"--{FLAGS[split]} {value}"
     if not (match := _FLAG.fullmatch(value)):
-        raise DataError(f"{label}: give SOURCE[:NAME][=FILE][@N], for example hotpotqa=train.json@500")
+        raise DataError(f"{label}: give {_FORM}")
     file, take = match["file"], match["take"]
     hub_split = file.removeprefix(_HUB) if file and file.startswith(_HUB) else None
+    if file and "@" in file and (hub_split or not Path(file).exists()):
+        number = file.rpartition("@")[2]
+        what = f"{number!r} after the @ is no whole number above 0, and there is no file {file}"
+        raise DataError(f"{label}: {what}: give {_FORM}")
     parsed = MixEntryOptions(
         match["source"], match["name"], None if hub_split else file, hub_split, int(take) if take else None
     )

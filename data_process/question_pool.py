@@ -160,13 +160,23 @@ class QuestionPool:
 
     def repeated_ids(self, entry: int) -> set[str]:
         """Own ids that several written rows under the name of this entry have, in its split."""
+        return {own_id for (own_id,) in self._base.execute(self._repeated_ids(entry))}
+
+    def repeated_id_rows(self, entry: int) -> list[int]:
+        """The numbers of the written rows of an entry that have such an id, in its file."""
+        rows = self._base.execute(
+            f"SELECT row FROM rows WHERE entry = {entry} AND outcome IS NULL "
+            f"AND own_id IN ({self._repeated_ids(entry)}) ORDER BY seq"
+        )
+        return [row for (row,) in rows]
+
+    def _repeated_ids(self, entry: int) -> str:
         named = self.entries[entry]
         same = [i for i, e in enumerate(self.entries) if (e.name, e.split) == (named.name, named.split)]
-        rows = self._base.execute(
+        return (
             f"SELECT own_id FROM rows WHERE entry IN ({', '.join(map(str, same))}) AND outcome IS NULL "
             "AND own_id IS NOT NULL GROUP BY own_id HAVING COUNT(*) > 1"
         )
-        return {own_id for (own_id,) in rows}
 
     def is_repeated(self, split: str, question: str) -> bool:
         """Whether several rows of the split that are written have this question (with other answers)."""

@@ -20,7 +20,7 @@ from tqdm import tqdm
 from data_process.near_duplicates import near_duplicates
 from data_process.question_pool import NOT_DRAWN, PooledQuestion, QuestionPool
 from data_process.sources.multi_question import join
-from rag_r1.data.files.bad_rows import BadRows
+from rag_r1.data.files.bad_rows import NAMED, BadRows
 from rag_r1.data.files.duplicates import Outcome, row_label
 from rag_r1.data.files.qa_parquet import hashed_id, make_row
 from rag_r1.data.files.questions import Question
@@ -118,8 +118,9 @@ def _questions(pool: QuestionPool, number: int, repeated: set[str]) -> Iterator[
 
 def entry_counts(pool: QuestionPool, number: int, read: int, bad: BadRows, written: int) -> dict[str, Any]:
     """Numbers of an entry, which add up: read = malformed + duplicates + overlap_with_test + not_drawn +
-    left_over + written x questions_per_row."""
-    entry, outcomes = pool.entries[number], pool.counts(number)
+    left_over + written x questions_per_row. Rows whose id another one has too are written, with an id that is
+    made of the question."""
+    entry, outcomes, same_id = pool.entries[number], pool.counts(number), pool.repeated_id_rows(number)
     return {
         "split": entry.split,
         "name": entry.name,
@@ -134,5 +135,7 @@ def entry_counts(pool: QuestionPool, number: int, read: int, bad: BadRows, writt
         "not_drawn": outcomes.get(NOT_DRAWN, 0),
         "left_over": outcomes.get(None, 0) - written * entry.join,
         "written": written,
+        "rows_with_repeated_id": len(same_id),
+        "rows_of_repeated_ids": same_id[:NAMED],
         "first_malformed": bad.first,
     }

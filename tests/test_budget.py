@@ -13,9 +13,11 @@ from code_lines import PARTS, ROOT, LineCount, count_lines, count_part
 #: brought its download by name (270 lines, and 110 of tests), its recipe and traces (180, and 150), the count
 #: of mixed groups (120, and 60), and questions from passages (1,030, two thirds of them wordings, vocabulary
 #: and the table of rules, and 240); the chat's picture has a command (70 of tests). The loss llds with its
-#: check and the estimator turn_loo took 230 lines, their definitions by hand and the presets' claims
-#: 500 of tests.
-BUDGETS = {"package": (37_950, 0.248), "tests": (55_800, 0.053)}
+#: check and the estimator turn_loo took 230 lines, their definitions by hand and the presets' claims 500 of
+#: tests. A second walk asked that a wrong type, a missing value, a server that hangs, a file in UTF-16 and
+#: more be named first (290, and 180). A real model's report and its baseline of one search took 240 lines,
+#: trainings in pieces 90, signals 90 (250 of tests for the three).
+BUDGETS = {"package": (38_700, 0.248), "tests": (56_550, 0.053)}
 
 
 @pytest.fixture(scope="module", params=PARTS)

@@ -113,6 +113,13 @@ def read_records(*paths: str | Path, skip_broken: bool | BadRecords = False) -> 
     Raises DataError, which names file and line, for a line that is not a record (with `skip_broken` it is
     left out instead, and logged or, if that is a function, told to it) and for a path that does not exist.
     """
+    return (record for _, record in placed_records(*paths, skip_broken=skip_broken))
+
+
+def placed_records(
+    *paths: str | Path, skip_broken: bool | BadRecords = False
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """As `read_records`, each record with its file and line, for messages."""
     for path in map(Path, paths):
         if not path.exists():
             raise DataError(f"{path}: there is no such file or folder")
@@ -161,9 +168,10 @@ def _too_long(path: Path, number: int) -> DataError:
     )
 
 
-def _records_of(path: Path, skip_broken: bool | BadRecords) -> Iterator[dict[str, Any]]:
+def _records_of(path: Path, skip_broken: bool | BadRecords) -> Iterator[tuple[str, dict[str, Any]]]:
     try:
         for number, line in enumerate(_lines_of(path), 1):
+            place = f"{path}, line {number}"
             if not line.strip():
                 continue
             try:
@@ -173,9 +181,9 @@ def _records_of(path: Path, skip_broken: bool | BadRecords) -> Iterator[dict[str
             except (ValueError, RecursionError) as error:
                 if not line.endswith(b"\n"):
                     return
-                _leave_out(skip_broken, f"{path}, line {number}", f"no trajectory record ({error})")
+                _leave_out(skip_broken, place, f"no trajectory record ({error})")
                 continue
-            yield record
+            yield place, record
     except zlib.error as error:
         _leave_out(skip_broken, str(path), f"broken gzip data ({error}); what is before it was read")
 
@@ -207,7 +215,8 @@ def records_by_step(folder: str | Path) -> dict[int, list[dict[str, Any]]]:
 def trajectory_of(record: dict[str, Any]) -> Trajectory:
     """The trajectory in a record, without the fields of the run. Raises DataError if it is invalid."""
     if missing := [name for name in ("id", "question", "protocol") if name not in record]:
-        raise DataError(f"the record {record.get('id')!r} is no trajectory: it has no {', '.join(missing)}")
+        which = f"the record {record['id']!r}" if "id" in record else "a record"
+        raise DataError(f"{which} is no trajectory: it has no {', '.join(missing)}")
     try:
         return Trajectory.from_dict({key: value for key, value in record.items() if key in _FIELDS})
     except (TypeError, AttributeError) as error:

@@ -23,6 +23,7 @@ from rag_r1.protocols import Failure
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.json_lines import JsonLinesFile, Place
 from rag_r1.tools.retrieval.client import RetrievalClient, RetrieverConfig
+from rag_r1.tools.retrieval.options import first_search
 
 #: Questions in flight.
 _AT_ONCE = 64
@@ -85,7 +86,7 @@ def retrieve(
 
 async def try_server(config: RetrieverConfig, flag: str) -> None:
     """One search, before all others. Raises RunError if it fails; `flag`: of the server's address."""
-    client = RetrievalClient(replace(config, retries=0))
+    client = RetrievalClient(replace(config, **first_search(vars(config))))
     try:
         [found] = await client.search(["Who wrote Hamlet?"])
     finally:

@@ -30,7 +30,7 @@ def resolve_model(args: Args) -> Args:
     does not have it."""
     if args.base_url is not None:
         if args.engine == "chat":
-            get_answer(f"{base_address(args.base_url)}/models", args.api_key_env)
+            check_endpoint(args.base_url, args.api_key_env, "model server", "--base-url")
             return args
         longest = _context_of_server(args.base_url, args.model, args.api_key_env)
         return _within(args, longest, tokenizer=args.tokenizer or args.model)

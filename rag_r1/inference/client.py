@@ -24,7 +24,7 @@ import json
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from rag_r1.inference.character_codec import estimate_tokens
@@ -108,11 +108,17 @@ class Endpoint:
         self._under_way = 0
         self._answered = 0
 
-    async def retried(self, attempt: Callable[[], Awaitable[Result]]) -> Result:
+    async def retried(self, attempt: Callable[[], Awaitable[Result]], first_s: float | None = None) -> Result:
         """What an attempt returns, which is repeated for what may pass: a `post`, and the reading of the
-        answer within its block. Raises EngineFailure after the last."""
+        answer within its block. `first_s`: it is the first of a run, and is repeated once, within so many
+        seconds. Raises EngineFailure after the last."""
         try:
-            return await with_retries(self._retry, attempt)
+            if first_s is None:
+                return await with_retries(self._retry, attempt)
+            once = replace(self._retry, retries=min(self._retry.retries, 1))
+            return await asyncio.wait_for(with_retries(once, attempt), first_s)
+        except TimeoutError:
+            raise EngineFailure(f"{self.base}: no answer within {first_s:g} s") from None
         except TransientError as error:
             raise EngineFailure(self._scrub(f"{self.base}: {error}")) from None
 

@@ -21,6 +21,8 @@ from rag_r1.protocols import Protocol
 from rag_r1.protocols.actions import well_formed
 
 PATH = "/completions"
+#: Seconds for the first token that a run asks for: a server that is busy with another run lets it wait.
+_FIRST_TOKEN_S = 60.0
 
 
 class CompletionEngine:
@@ -108,8 +110,8 @@ def _logprobs(logprobs: Any, count: int) -> list[float] | None:
 async def returns_token_ids(
     endpoint: Endpoint, model: str, prompt: Sequence[int], more: Mapping[str, Any]
 ) -> bool:
-    """Does the endpoint return token ids? Asks for one token. Raises EngineFailure if it does not continue
-    token ids at all."""
+    """Does the endpoint return token ids? Asks for one token, at most twice, so that a server which does not
+    work is known soon. Raises EngineFailure if it does not continue token ids at all."""
     body = {"model": model, "prompt": list(prompt), "max_tokens": 1, "temperature": 0.0}
     body["return_token_ids"] = True
 
@@ -118,4 +120,4 @@ async def returns_token_ids(
             has_ids = bool(first_choice(response.data).get("token_ids"))
             return has_ids and bool(read_ids(response.data).ids)
 
-    return await endpoint.retried(attempt)
+    return await endpoint.retried(attempt, first_s=_FIRST_TOKEN_S)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from rag_r1.inference.model_folders import is_hub_name
+from rag_r1.inference.model_folders import hub_answers, is_hub_name
 from rag_r1.sandbox.chat_template import refuse_endless_files, refuse_endless_template
 
 
@@ -19,7 +19,9 @@ def load_tokenizer(name: str) -> Any:
     from transformers import AutoTokenizer
 
     # If nothing were said about remote code, transformers would ask on the terminal.
-    tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
+    tokenizer = AutoTokenizer.from_pretrained(
+        name, trust_remote_code=False, local_files_only=not Path(name).exists() and not hub_answers()
+    )
     if "AutoTokenizer" in (getattr(tokenizer, "init_kwargs", {}).get("auto_map") or {}):
         raise ValueError(
             "it is made by code of its own (auto_map in tokenizer_config.json), which is not run: give a "

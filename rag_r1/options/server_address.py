@@ -15,6 +15,13 @@ from pydantic import AfterValidator
 
 from rag_r1.options.declare import Constraint, Text
 
+#: Seconds that a server has for the first request of a command, if it may take longer for others: one that
+#: hangs is named before any work. A search in a large index that nobody has read yet takes some of them.
+FIRST_ANSWER_S = 20.0
+
+#: What a client says of an answer that is HTML.
+WEB_PAGE = "a web page instead of JSON"
+
 #: What an address must be, in the words of error messages.
 AN_ADDRESS = (
     "an http(s) address such as http://127.0.0.1:8000, without user, password, query and fragment (keys and "
@@ -69,6 +76,11 @@ def is_refused(error: str) -> bool:
     return any(words in error for words in ("Connect call failed", "Connection refused", "ConnectorError"))
 
 
+def is_other_server(error: str) -> bool:
+    """Does the text of a search's error say that something else than a retrieval server has answered?"""
+    return WEB_PAGE in error or "JSONDecodeError" in error
+
+
 def server_fault(what: str, url: str, error: str, start: str, flag: str) -> str:
     """The sentence for a server that does not answer: its address, why, the command that starts one, and the
     flag that names it. `{port}` in `start` is that of the address."""
@@ -87,10 +99,17 @@ def web_page_fault(what: str, url: str, flag: str) -> str:
     return f"{url} answers with a web page, so it is not a {what}: correct {flag}"
 
 
+def other_answer_fault(what: str, url: str, answer: str, flag: str) -> str:
+    """The sentence for an address at which something answers otherwise, as `server_fault`. `answer`: what it
+    answers."""
+    return f"{url} answers with {answer}, as no working {what} does: see its log, or correct {flag}"
+
+
 def search_fault(url: str, error: str, flag: str) -> str:
     """The sentence for a search that fails at a retrieval server, as `server_fault`."""
     if not is_refused(error):
-        why = "it does not answer with JSON" if "JSONDecodeError" in error else error
+        no_json = "it answers with a web page" if WEB_PAGE in error else "it does not answer with JSON"
+        why = no_json if is_other_server(error) else error
         remedy = "set RETRIEVAL_TOKEN, or correct" if "HTTP 401" in error else "correct the server, or"
         return f"the search at {url} does not work ({why}): {remedy} {flag}"
     return server_fault("retrieval server", url, error, "rag-r1 index serve --index DIR --port {port}", flag)

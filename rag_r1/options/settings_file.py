@@ -57,8 +57,8 @@ def split_files(words: Sequence[str], cls: Any) -> tuple[list[str], dict[str, An
     settings: dict[str, Any] = {}
     fields = field_names(cls)
     for word in words:
-        if word.startswith("@") and Path(word[1:], SETTINGS).is_file():
-            raise ArgumentsError(f"{word} is a folder: give its file of settings, {word}/{SETTINGS}")
+        if word.startswith("@") and Path(word[1:]).is_dir():
+            raise ArgumentsError(_instead_of_folder(word))
         if (named := _FILE.fullmatch(word)) is None:
             rest.append(word)
             continue
@@ -68,6 +68,16 @@ def split_files(words: Sequence[str], cls: Any) -> tuple[list[str], dict[str, An
             else:
                 settings[name] = value
     return [*positional, *rest], settings
+
+
+def _instead_of_folder(word: str) -> str:
+    """What to give instead of a folder behind an @."""
+    if Path(word[1:], SETTINGS).is_file():
+        return f"{word} is a folder: give its file of settings, {word}/{SETTINGS}"
+    return (
+        f"{word} is a folder without {SETTINGS}, so no run is in it: give a file of settings, "
+        f"@RUN/{SETTINGS} or one of your own (@mine.yaml)"
+    )
 
 
 def read_settings(path: Path, cls: Any) -> dict[str, Any]:

@@ -18,16 +18,17 @@ from rag_r1.agent.interfaces import call_tool
 from rag_r1.config.schema import RagR1Config
 from rag_r1.inference.model_folders import is_hub_name
 from rag_r1.options.out_folder import check_out
-from rag_r1.options.server_address import search_fault
+from rag_r1.options.server_address import is_other_server, search_fault
 from rag_r1.protocols import Failure, load_protocol
 from rag_r1.protocols.retriever_query import CallContext, Context
 from rag_r1.rollouts.arguments import RolloutArguments, block_of
 from rag_r1.rollouts.engine_factory import TokenUnit
 from rag_r1.rollouts.requests import read_questions
-from rag_r1.runs.errors import RunError
+from rag_r1.runs.errors import OtherServerError, RunError
 from rag_r1.runs.start_checks import FAULTS, StartChecks, StartError, try_servers
 from rag_r1.tools import close_tools, shared_searcher
 from rag_r1.tools.registry import DEFAULT_TOOL
+from rag_r1.tools.retrieval.options import first_search
 
 #: Takes the place of a protocol that cannot be read, so that the rest is checked.
 _ANY_PROTOCOL = "rag_r1_mq"
@@ -84,7 +85,7 @@ def check_search(args: RolloutArguments, defaults: Mapping[str, Any]) -> None:
     """One search, for `all_problems` of a command whose reading of the arguments asks the model's server: if
     that fails, a search that fails too is reported beside it. Raises RunError."""
     config = RagR1Config.from_config(block_of(args, defaults))
-    run_in_thread(try_servers(try_configured_search(args, config)))
+    run_in_thread(try_servers(try_first_search(config.validation_retriever, args.retriever_url)))
 
 
 def run_in_thread(work: Coroutine[Any, Any, Any]) -> None:
@@ -93,25 +94,26 @@ def run_in_thread(work: Coroutine[Any, Any, Any]) -> None:
         thread.submit(asyncio.run, work).result()
 
 
-async def try_configured_search(args: RolloutArguments, config: RagR1Config) -> None:
-    """One search with one request, as it is configured. Raises RunError if it fails."""
-    retriever = config.validation_retriever
+async def try_first_search(retriever: Mapping[str, Any], url: str) -> None:
+    """One search with one request, as it is configured by the keys `retriever`. Raises as `try_search`."""
     # A tool of the user's own has its own keys.
-    once = {"retries": 0} if retriever.get("tool", DEFAULT_TOOL) == DEFAULT_TOOL else {}
-    searcher = shared_searcher({**retriever, **once})
+    first = first_search(retriever) if retriever.get("tool", DEFAULT_TOOL) == DEFAULT_TOOL else {}
+    searcher = shared_searcher({**retriever, **first})
     try:
-        await try_search(searcher, args.retriever_url)
+        await try_search(searcher, url)
     finally:
         await close_tools({"search": searcher})
 
 
 async def try_search(tool: Tool, url: str) -> None:
-    """One search, before any episode is played. Raises RunError if it fails; `url`: of the retrieval server,
-    for the message."""
+    """One search, before any episode is played. Raises RunError if it fails, which is an OtherServerError if
+    no retrieval server answers but something else; `url`: of the server, for the message."""
     query = "Which river flows through Paris?"
     try:
         [result] = await call_tool(tool, [{"query": query}], Context(lambda: CallContext(query)))
     except Exception as error:  # a tool of the user's own may raise anything
         raise RunError(f"the search does not work: {type(error).__name__}: {error}") from error
     if isinstance(result, Failure):
-        raise RunError(search_fault(url, result.detail or result.reason, "--retriever-url"))
+        why = result.detail or result.reason
+        kind = OtherServerError if is_other_server(why) else RunError
+        raise kind(search_fault(url, why, "--retriever-url"))

@@ -60,23 +60,24 @@ class TokenUnit:
         except Exception as error:  # of many kinds, of the package itself and of its HTTP clients
             why = why_not_loaded(tokenizer, error)
             raise RunError(
-                f"--tokenizer {tokenizer} cannot be loaded: {why}; give a folder with a tokenizer, as in "
-                "a checkpoint, or ask with --engine chat, which needs none"
+                f"--tokenizer {tokenizer} cannot be loaded: {why}; give --tokenizer a folder that "
+                "has one, as a checkpoint does, or ask with --engine chat, which needs none"
             ) from error
 
     async def answers(
         self, engine: str, endpoint: Endpoint, model: str, body: Mapping[str, Any], setup: AgentSetup
     ) -> str:
-        """What the endpoint answers with. Raises RunError if it has no such API, or nobody listens there."""
+        """What the endpoint answers with. Raises RunError if it has no such API, or no model server answers
+        there."""
+        if engine == "chat" and setup.protocol.turns == "chat":
+            raise RunError(
+                f"--engine chat cannot play the protocol {setup.protocol.name}: its turns and tools are "
+                "put into the model's chat template here; use --engine completions"
+            )
+        if not endpoint.options.trust_env:  # through a proxy, the server may be unknown here
+            check = partial(check_endpoint, endpoint.base, "", "model server", "--base-url", model)
+            await asyncio.to_thread(check)
         if engine == "chat":
-            if setup.protocol.turns == "chat":
-                raise RunError(
-                    f"--engine chat cannot play the protocol {setup.protocol.name}: its turns and tools are "
-                    "put into the model's chat template here; use --engine completions"
-                )
-            if not endpoint.options.trust_env:  # through a proxy, the server may be unknown here
-                check = partial(check_endpoint, endpoint.base, "", "model server", "--base-url", model)
-                await asyncio.to_thread(check)
             return CHAT
         try:
             returned = await returns_token_ids(endpoint, model, setup.prompt_ids("Who?"), body)

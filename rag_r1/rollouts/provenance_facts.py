@@ -32,7 +32,7 @@ from rag_r1.tools.retrieval.client import token_header
 
 #: A longer description of a server is not read.
 MAX_ANSWER_BYTES = 256 << 10
-_MAX_VALUES = 20_000
+MAX_ANSWER_VALUES = 20_000
 TIMEOUT_S = 10.0
 #: Distributions whose versions can change a result.
 PACKAGES = (
@@ -87,6 +87,15 @@ def index_identity(ready: Mapping[str, Any] | None) -> dict[str, Any] | None:
 def get_json(client: httpx.Client, url: str) -> tuple[int, Any]:
     """Status and JSON of an answer; the JSON is None if there is none, or too much. Raises httpx's errors:
     DecodingError for a web page, with which many a server answers whatever it is asked."""
+    status, body = get_body(client, url)
+    try:
+        return status, None if body is None else read_json(body, MAX_ANSWER_VALUES)
+    except (ValueError, RecursionError):
+        return status, None
+
+
+def get_body(client: httpx.Client, url: str) -> tuple[int, bytes | None]:
+    """Status and body of an answer; the body is None if it is too long. Raises as `get_json`."""
     body = b""
     with client.stream("GET", url) as answer:
         if answer.status_code == 200 and is_web_page(answer.headers):
@@ -95,10 +104,7 @@ def get_json(client: httpx.Client, url: str) -> tuple[int, Any]:
             body += piece
             if len(body) > MAX_ANSWER_BYTES:
                 return answer.status_code, None
-    try:
-        return answer.status_code, read_json(body, _MAX_VALUES)
-    except (ValueError, RecursionError):
-        return answer.status_code, None
+    return answer.status_code, body
 
 
 def manifest_facts(index: Path) -> dict[str, Any]:

@@ -1,7 +1,8 @@
-"""Asks whether a model's server is there, before a run begins.
+"""Asks whether a model's server is there, before a run begins: one request that is not repeated.
 
-Only a refused connection and a web page are errors here: many servers have no list of models, and what else
-may be wrong is known at the first episode.
+An error is a server that nobody finds, that does not answer in time, or that answers with a fault of its own,
+a web page, or other JSON than a list of models. Many servers have no such list: any other refusal says
+nothing here, and what it means is known at the first episode.
 """
 
 from __future__ import annotations
@@ -14,10 +15,16 @@ import httpx
 
 from rag_r1.inference.client import base_address
 from rag_r1.io.bounded_http import bounded_http_client
+from rag_r1.io.bounded_json import read_json
+from rag_r1.io.errors import TooLargeError
 from rag_r1.io.terminal_text import terminal_text
-from rag_r1.options.server_address import server_fault, web_page_fault
-from rag_r1.rollouts.provenance_facts import TIMEOUT_S, get_json
+from rag_r1.options.server_address import other_answer_fault, server_fault, web_page_fault
+from rag_r1.rollouts.provenance_facts import MAX_ANSWER_VALUES, TIMEOUT_S, get_body, get_json
 from rag_r1.runs.errors import RunError
+
+_START = "vllm serve MODEL --port {port}"
+#: What a list of models is in; some servers have `models` instead of OpenAI's `data`.
+_LISTS = ("data", "models")
 
 
 def check_endpoint(
@@ -26,31 +33,56 @@ def check_endpoint(
     """The models that a server lists, by name, each with what is said of it; {} if it lists none. Raises
     RunError, which names what it is and its flag, if no model server answers at an address, or if its list
     lacks the `model`."""
-    answer = get_answer(f"{base_address(url)}/models", key_variable, what, flag)
+    where = base_address(url)
     try:
-        models = {str(entry["id"]): entry for entry in answer["data"]}
-    except (TypeError, KeyError, AttributeError):
-        return {}
-    if models and model is not None and model not in models:
-        names = ", ".join(terminal_text(name, 200) for name in list(models)[:5])
-        raise RunError(f"{base_address(url)} has no model {model!r}, but {names}: correct the model's name")
-    return models
-
-
-def get_answer(address: str, key_variable: str, what: str = "model server", flag: str = "--base-url") -> Any:
-    """What a server answers to a GET; None if it is no JSON, or an error. Raises RunError, with the name of
-    the server and its flag, if nobody answers, or if a web page does."""
-    where = address.removesuffix("/models")
-    key = os.environ.get(key_variable, "").strip()
-    headers = {"Authorization": f"Bearer {key}"} if key else {}
-    try:
-        with bounded_http_client(TIMEOUT_S, headers) as client:
-            status, answer = get_json(client, address)
-    except httpx.ConnectError as error:
-        start = "vllm serve MODEL --port {port}"
-        raise RunError(server_fault(what, where, str(error), start, flag)) from error
+        with _client(key_variable) as client:
+            status, body = get_body(client, f"{where}/models")
+    except httpx.TimeoutException as error:
+        late = f"no answer within {TIMEOUT_S:g} s"
+        raise RunError(server_fault(what, where, late, _START, flag)) from error
+    except httpx.NetworkError as error:
+        raise RunError(server_fault(what, where, str(error), _START, flag)) from error
     except httpx.DecodingError as error:
         raise RunError(web_page_fault(what, where, flag)) from error
     except (httpx.HTTPError, httpx.InvalidURL, OSError, UnicodeError):
+        return {}
+    if status >= 500:
+        said = terminal_text((body or b"").decode("utf-8", "replace"), 200)
+        raise RunError(other_answer_fault(what, where, f"HTTP {status}: {said}".rstrip(": "), flag))
+    models = _models(body, what, where, flag) if status == 200 and body is not None else {}
+    if models and model is not None and model not in models:
+        names = ", ".join(terminal_text(name, 200) for name in list(models)[:5])
+        raise RunError(f"{where} has no model {model!r}, but {names}: correct the model's name")
+    return models
+
+
+def _models(body: bytes, what: str, where: str, flag: str) -> Mapping[str, Any]:
+    """The models in a body; {} for a list that cannot be read. Raises RunError if it is no list."""
+    try:
+        answer = read_json(body, MAX_ANSWER_VALUES)
+    except TooLargeError:
+        return {}
+    except (ValueError, RecursionError):
+        answer = None
+    if not isinstance(answer, list) and not (isinstance(answer, dict) and {*_LISTS} & answer.keys()):
+        said = f"{terminal_text(body.decode('utf-8', 'replace'), 100)!r} instead of a list of models"
+        raise RunError(other_answer_fault(what, where, said, flag))
+    try:
+        return {str(entry["id"]): entry for entry in answer["data"]}
+    except (TypeError, KeyError, AttributeError):
+        return {}
+
+
+def get_answer(address: str, key_variable: str) -> Any:
+    """What a server answers to a GET; None if nobody answers, or no JSON, or with an error."""
+    try:
+        with _client(key_variable) as client:
+            status, answer = get_json(client, address)
+    except (httpx.HTTPError, httpx.InvalidURL, OSError, UnicodeError):
         return None
     return answer if status == 200 else None
+
+
+def _client(key_variable: str) -> httpx.Client:
+    key = os.environ.get(key_variable, "").strip()
+    return bounded_http_client(TIMEOUT_S, {"Authorization": f"Bearer {key}"} if key else {})

@@ -30,7 +30,7 @@ from rag_r1.options.out_folder import check_out
 from rag_r1.options.settings_file import recorded_settings
 from rag_r1.rewards import RewardError, RewardSum
 from rag_r1.rollouts.arguments import RolloutArguments, block_of, keys_of
-from rag_r1.rollouts.checks import try_search
+from rag_r1.rollouts.checks import try_first_search
 from rag_r1.rollouts.engine_factory import IDS, TokenUnit, agent_setup, engine_maker
 from rag_r1.rollouts.requests import QuestionSet, questions_hash, read_questions
 from rag_r1.rollouts.runner import CorrectnessRule, EpisodeRunner
@@ -176,7 +176,7 @@ async def open_session(
     spending = CostTracker(stop, args.price_in, args.price_out, args.max_cost)
     endpoint = Endpoint(endpoint_options(args, url), stop, spending, RateLimiter(args.rpm, args.tpm))
     try:
-        search = [try_search(ready.setup.tools()["search"], args.retriever_url)] if searches else []
+        search = [try_first_search(ready.retriever, args.retriever_url)] if searches else []
         sampling = {"model": model, **sampling_of(args)}
         model_server = ready.tokens.answers(args.engine, endpoint, model, body, ready.setup)
         answers, *_ = await try_servers(unless_cancelled(stop, model_server), *search)
@@ -214,7 +214,7 @@ async def check_only(args: RolloutArguments, ready: RunSetup, url: str | None, m
     """What `--check-only` does when the arguments are read: one search, and one request to the model's server
     at `url`, unless it would be started here. Returns 0. Raises RunError with all that does not answer."""
     stop = CancelToken()
-    attempts: list[Awaitable[Any]] = [try_search(ready.setup.tools()["search"], args.retriever_url)]
+    attempts: list[Awaitable[Any]] = [try_first_search(ready.retriever, args.retriever_url)]
     endpoint = Endpoint(endpoint_options(args, url), stop) if url is not None else None
     try:
         if endpoint is not None:

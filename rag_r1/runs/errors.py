@@ -5,3 +5,7 @@ from __future__ import annotations
 
 class RunError(RuntimeError):
     """The work cannot start or go on; the message names the key, the step or the file, and the remedy."""
+
+
+class OtherServerError(RunError):
+    """Another server answers than the one that was asked for: to wait for it is no remedy."""

@@ -13,7 +13,7 @@ import asyncio
 import json
 import logging
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -28,7 +28,7 @@ from rag_r1.inference.rate_limit import CancelToken
 from rag_r1.inference.streaming import OnText
 from rag_r1.io.atomic_files import error_text
 from rag_r1.options.import_path import add_working_directory
-from rag_r1.rollouts.checks import all_problems, run_in_thread, try_configured_search, try_search
+from rag_r1.rollouts.checks import all_problems, run_in_thread, try_first_search
 from rag_r1.rollouts.engine_factory import IDS, TokenUnit, engine_maker
 from rag_r1.rollouts.requests import EpisodeRequest
 from rag_r1.rollouts.session import (
@@ -49,10 +49,12 @@ logger = logging.getLogger(__name__)
 class ChatAgent:
     """Plays one episode for each question, any number at a time. `given`: as `resolved` and `served` return
     it (rag_r1/evaluation/target.py); `answers`: what the endpoint returns
-    (rag_r1/rollouts/engine_factory.py). See `open_agent`."""
+    (rag_r1/rollouts/engine_factory.py); `retriever`: the keys of the search. See `open_agent`."""
 
-    def __init__(self, args: EvalArguments, setup: AgentSetup, tokens: TokenUnit):
-        self.args, self.setup, self.tokens = args, setup, tokens
+    def __init__(
+        self, args: EvalArguments, setup: AgentSetup, tokens: TokenUnit, retriever: Mapping[str, Any]
+    ):
+        self.args, self.setup, self.tokens, self.retriever = args, setup, tokens, retriever
         self.sampling = {"model": args.model, **sampling_of(args)}
         self.body = json.loads(args.body)
         self.answers = ""
@@ -105,7 +107,7 @@ class ChatAgent:
         """One search and one token, so that what does not work is known at start. Raises RunError."""
         args = self.args
         probing = self.tokens.answers(args.engine, self._endpoint, args.model, self.body, self.setup)
-        search = try_search(self.setup.tools()["search"], args.retriever_url)
+        search = try_first_search(self.retriever, args.retriever_url)
         self.answers, _ = await try_servers(unless_cancelled(self._endpoint.stop, probing), search)
         requires_token_ids(self.setup, self.answers)
 
@@ -143,7 +145,9 @@ def check_agent(args: EvalArguments, more: Sequence[Callable[[], Any]] = ()) -> 
 def try_agent_servers(args: EvalArguments, config: RagR1Config, *, search: bool = True) -> None:
     """One request each to the servers of an agent that are there already: the search, if it has one, and the
     model at --base-url. Raises StartError, or RunError."""
-    attempts: list[Awaitable[Any]] = [try_configured_search(args, config)] if search else []
+    attempts: list[Awaitable[Any]] = []
+    if search:
+        attempts.append(try_first_search(config.validation_retriever, args.retriever_url))
     if args.base_url is not None:
         attempts.append(asyncio.to_thread(resolve_model, args))
     run_in_thread(try_servers(*attempts))
@@ -158,7 +162,7 @@ async def open_agent(args: EvalArguments) -> AsyncIterator[ChatAgent]:
             config, tokens, setup = prepare_agent(args, validation_limits(args.protocol), validation=True)
     except ValueError as error:  # of a key, of a file
         raise RunError(str(error)) from error
-    player = ChatAgent(args, setup, tokens)
+    player = ChatAgent(args, setup, tokens, config.validation_retriever)
     try:
         await player.try_out()
         yield player

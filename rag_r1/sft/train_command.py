@@ -81,10 +81,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     config, faults = compose_valid(recipe, overrides)
     if "optim" not in config or "engine" not in config:
         raise CommandError(f"{args.recipe}: {_NO_SFT}")
-    if config.trainer.device == "cpu":
+    if config.trainer.get("device") == "cpu":
         os.environ["VERL_PLATFORM"] = "cpu"  # on a machine with GPUs veRL would choose cuda
-    command = launch_words(config.trainer.device, int(config.trainer.n_gpus_per_node), recipe, overrides)
-    folder = Path(config.trainer.default_local_dir).expanduser()
+    # What is missing or of a wrong type, the preflight names.
+    command = launch_words(
+        config.trainer.get("device"), config.trainer.get("n_gpus_per_node"), recipe, overrides
+    )
+    folder = Path(str(config.trainer.get("default_local_dir"))).expanduser()
     if not _passes_preflight(config, faults, command, folder):
         return 1
     if args.check_only:
@@ -108,8 +111,9 @@ def _passes_preflight(
 
     report = preflight_sft(config)
     report.problems[:0] = [error(*fault) for fault in faults]
-    if int(config.trainer.nnodes) > 1:
-        report.problems.append(error(*_too_many_nodes(int(config.trainer.nnodes), command)))
+    nodes = config.trainer.get("nnodes")
+    if isinstance(nodes, int) and nodes > 1:
+        report.problems.append(error(*_too_many_nodes(nodes, command)))
     try:
         check_out(folder, "rag-r1 sft", "the folder")
     except ValueError as fault:
@@ -138,7 +142,9 @@ def data_overrides(folder: Path | None) -> list[str]:
     ]
 
 
-def launch_words(device: str, processes: int, recipe: Recipe, overrides: Sequence[str]) -> list[str]:
+def launch_words(
+    device: str | None, processes: int | None, recipe: Recipe, overrides: Sequence[str]
+) -> list[str]:
     """The command that trains on this machine, with as many processes."""
     return [
         sys.executable,

@@ -142,12 +142,13 @@ def compose_valid(recipe: Recipe, overrides: Sequence[str]):
             return config, [_override_fault(config, *fault) for fault in faults]
 
 
-def check_composition(recipe: Recipe, overrides: Sequence[str]) -> None:
-    """Raises StartError with all wrong overrides of a recipe, or RunError if it does not compose without
-    them."""
-    _, faults = compose_valid(recipe, overrides)
+def check_composition(recipe: Recipe, overrides: Sequence[str]) -> Any:
+    """The whole configuration. Raises StartError with all wrong overrides of a recipe, or RunError if it does
+    not compose without them."""
+    config, faults = compose_valid(recipe, overrides)
     if faults:
         raise StartError([f"{key}: {wrong}: {remedy}" for key, wrong, remedy in faults])
+    return config
 
 
 def _is_at_fault(override: str, error: BaseException | None) -> bool:
@@ -168,13 +169,17 @@ def _override_fault(config: Any, override: str, message: str) -> tuple[str, str,
     if key == "preset" and "Could not override" in message:
         entries = f"[the recipe, /preset: {override.partition('=')[2]}, _self_]"
         return key, "this recipe has no room for a preset", f"in a file of your own: defaults: {entries}"
-    parent, _, name = key.rpartition(".")
-    node = OmegaConf.select(config, parent) if parent else config
+    node, known, names = config, [], key.split(".")
+    while len(names) > 1 and OmegaConf.is_dict(node) and names[0] in node:
+        node = node.get(names[0])
+        known.append(names.pop(0))
     if "Could not override" in message and OmegaConf.is_dict(node):
-        near = get_close_matches(name, map(str, node), n=1)
-        hint = f"did you mean {key.removesuffix(name)}{near[0]}? " if near else ""
-        there = ", ".join(map(str, node))
-        return key, "there is no such key", f"{hint}{parent or 'the configuration'} has {there}"
+        near = get_close_matches(names[0], map(str, node), n=1)
+        hint = f"did you mean {'.'.join([*known, near[0], *names[1:]])}? " if near else ""
+        there = f"{'.'.join(known) or 'the configuration'} has {', '.join(map(str, node))}"
+        return key, "there is no such key", f"{hint}{there}"
+    if "Could not override" in message:
+        return key, "there is no such key", f"{'.'.join(known)} is a value, and has no keys"
     return key, " ".join(message.split()), "correct the override"
 
 
@@ -223,7 +228,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     config, faults = compose_valid(recipe, args.overrides)
     check_training(recipe, config)
 
-    if config.trainer.device == "cpu":
+    if config.trainer.get("device") == "cpu":
         # veRL checks for nvidia-smi: on a machine with GPUs it would choose cuda.
         os.environ["VERL_PLATFORM"] = "cpu"
     from rag_r1.options.problems import error

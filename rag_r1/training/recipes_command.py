@@ -90,9 +90,9 @@ def show_recipe(arguments: Sequence[str]) -> int:
         raise RunError(f"{args.name} builds on nothing: leave out --composed")
     from omegaconf import OmegaConf
 
-    from rag_r1.training.command import compose_recipe
+    from rag_r1.training.command import check_composition
 
-    print(OmegaConf.to_yaml(compose_recipe(recipe, args.overrides)), end="")
+    print(OmegaConf.to_yaml(check_composition(recipe, args.overrides)), end="")
     return 0
 
 
@@ -121,7 +121,7 @@ def print_recipe_table(arguments: Sequence[str]) -> int:
     args = read_arguments(TableArguments, arguments, prog="rag-r1 recipes table", **texts)
     if args.recipe is None and (args.overrides or args.size):
         raise RunError("changes and --size are for one recipe: name it with --recipe")
-    from rag_r1.training.command import check_training, compose_recipe
+    from rag_r1.training.command import check_composition, check_training, compose_recipe
     from rag_r1.training.preflight.memory import SHAPES
     from rag_r1.training.recipe_table import recipe_row, recipe_table, recipe_tables, size_for
 
@@ -130,7 +130,7 @@ def print_recipe_table(arguments: Sequence[str]) -> int:
             print(f"## {folder or 'demo'}\n\n{text}\n", flush=True)
         return 0
     recipe = Recipe.find(args.recipe)
-    config = compose_recipe(recipe, args.overrides)
+    config = check_composition(recipe, args.overrides)
     if kind_of(recipe.path) != "sft":
         check_training(recipe, config)
     size = args.size or size_for(recipe.name)

@@ -182,11 +182,16 @@ def test_several_questions_in_a_row(tmp_path, files):
     assert (counted["read"], counted["not_drawn"], counted["left_over"], counted["written"]) == (6, 2, 0, 2)
 
 
-def test_rows_without_ids_or_with_the_same_id_have_ids_of_their_own(tmp_path):
+def test_rows_without_ids_or_with_the_same_id_have_ids_of_their_own_and_these_are_counted(tmp_path, capsys):
     first = write_lines(tmp_path / "1.jsonl", question("A?", id="1"), question("B?"), question("B?", "y"))
     second = write_lines(tmp_path / "2.jsonl", question("C?", id="1"), question("D?", id="2"))
     assert run(tmp_path / "out", "--train", f"nq={first}", "--train", f"nq={second}") == 0
     ids = [row["extra_info"]["id"] for row in read_split(tmp_path / "out", "train")]
+    told = capsys.readouterr().err
+    for file in (first, second):
+        assert f"note: nq: rows with the id of another row: 1 ({file}, row 1); they got ids made of" in told
+    counts = [source["rows_with_repeated_id"] for source in read_summary(tmp_path / "out")["sources"]]
+    assert counts == [1, 1]
     assert len(set(ids)) == 5 and "nq/train/2" in ids and "nq/train/1" not in ids
 
 

@@ -56,12 +56,20 @@ validation:
         ("questions", "questions has no train split on the Hub"),
         ("n_questions=hub:train", "n_questions has no train split on the Hub"),
         ("nq@0", "--train nq@0: give SOURCE"),
+        ("nq=x.json@many", "--train nq=x.json@many: 'many' after the @ is no .*give SOURCE.*train.json@500"),
+        ("nq=hub:dev@-3", "'-3' after the @ is no whole number"),
         ("nq:a/b=x.json", "the name 'a/b' must have letters"),
     ],
 )
 def test_a_wrong_flag_is_named(flag, message):
     with pytest.raises(StartError, match=message):
         read({"train": [flag]}, None)
+
+
+def test_a_file_may_have_an_at_sign_in_its_name(tmp_path):
+    (tmp_path / "a@b.json").touch()
+    (entry,) = read({"train": [f"nq={tmp_path}/a@b.json"]}, None)
+    assert (entry.file, entry.take) == (tmp_path / "a@b.json", None)
 
 
 WHOLE = "a whole number of at least 1"

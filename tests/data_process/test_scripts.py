@@ -70,6 +70,14 @@ def test_what_was_left_out_is_told_and_written_down(files, tmp_path, capsys):
     assert splits["test"]["written"] == 1
 
 
+def test_rows_with_the_id_of_another_one_are_counted(tmp_path, capsys):
+    same = [{"id": "1", "question": f"T{i}?", "answer": "x"} for i in (1, 2)]
+    rows = [*same, {"id": "2", "question": "T3?", "answer": "x"}]
+    assert convert(tmp_path / "out", "--train", write_lines(tmp_path / "train.jsonl", *rows)) == 0
+    assert "rows with the id of another row: 2;" in capsys.readouterr().out
+    assert read_summary(tmp_path / "out")["splits"]["train"]["rows_with_repeated_id"] == 2
+
+
 def test_an_old_test_set_is_not_left_beside_new_rows_that_were_not_compared_with_it(files, tmp_path, capsys):
     out = tmp_path / "out"
     assert convert(out, *files) == 0

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from rag_r1.agent import Generation
+from rag_r1.inference import completions
 from rag_r1.inference.client import Endpoint, EndpointOptions, EngineFailure
 from rag_r1.inference.completions import CompletionEngine, returns_token_ids
 from rag_r1.inference.episode_client import EpisodeClient
@@ -46,9 +47,9 @@ def others(body: dict) -> dict:
 
 
 @asynccontextmanager
-async def endpoint_of(answer):
+async def endpoint_of(answer, retries=1):
     with OpenAIServer(answer) as server:
-        endpoint = Endpoint(EndpointOptions(server.url, retries=1, backoff_s=0.0), CancelToken())
+        endpoint = Endpoint(EndpointOptions(server.url, retries=retries, backoff_s=0.0), CancelToken())
         try:
             yield endpoint, server.bodies
         finally:
@@ -160,3 +161,25 @@ async def test_the_seeds_after_a_past_are_those_of_its_next_turns():
         resumed.recall([1], [2])
         await resumed.generate([1, 2], 50, ())
     assert bodies[2] == bodies[1] and bodies[0]["seed"] != bodies[1]["seed"]
+
+
+@pytest.mark.parametrize(("answer", "said"), [(500, "HTTP 500"), ({"hello": "world"}, "useless answer")])
+def test_the_first_token_is_asked_for_twice_at_most(answer, said):
+    async def main():
+        async with endpoint_of(lambda body: answer, retries=6) as (endpoint, bodies):
+            with pytest.raises(EngineFailure, match=said):
+                await returns_token_ids(endpoint, "m", [1], {})
+            return len(bodies)
+
+    assert run(main()) == 2
+
+
+def test_a_server_that_lets_the_first_token_wait_too_long_is_named(monkeypatch):
+    monkeypatch.setattr(completions, "_FIRST_TOKEN_S", 0.2)
+
+    async def main():
+        async with endpoint_of(lambda body: None) as (endpoint, _):
+            with pytest.raises(EngineFailure, match=f"{endpoint.base}: no answer within 0.2 s"):
+                await returns_token_ids(endpoint, "m", [1], {})
+
+    run(main())

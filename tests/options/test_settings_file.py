@@ -68,6 +68,12 @@ def test_a_folder_in_place_of_a_file_of_settings_is_named(tmp_path, capsys):
     assert f"@{tmp_path} is a folder: give its file of settings" in capsys.readouterr().err
 
 
+def test_a_folder_without_settings_is_named_with_what_is_expected(tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        play(f"@{tmp_path}")
+    assert f"@{tmp_path} is a folder without settings.yaml, " in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
     [

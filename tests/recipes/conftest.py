@@ -1,4 +1,4 @@
-"""A model folder that veRL can read (configuration and tokenizer, no weights), and rows in veRL's form."""
+"""A model folder that veRL can read (configuration and tokenizer, no tensors), and rows in veRL's form."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from tests.recipes.composed_recipes import composed, user_values
 
 @pytest.fixture(scope="session")
 def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from safetensors.torch import save_file
     from transformers import Qwen2Config
 
     folder = tmp_path_factory.mktemp("model")
@@ -30,6 +31,7 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     config.architectures = ["Qwen2ForCausalLM"]
     config.save_pretrained(folder)
+    save_file({}, folder / "model.safetensors")
     return folder
 
 

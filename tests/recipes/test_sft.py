@@ -226,3 +226,12 @@ def test_a_number_that_is_none_is_named_and_unset_keys_are_left_alone():
 def test_a_batch_that_is_no_number_is_a_problem_beside_the_others(data, tmp_path):
     places, _ = checked(data, tmp_path, "data.train_batch_size=abc", "trainer.nnodes=two")
     assert {"data.train_batch_size", "trainer.nnodes", "model.path"} <= set(places)
+
+
+@pytest.mark.slow
+def test_processes_and_machines_that_are_no_numbers_are_problems_of_the_command(data, model_folder, capsys):
+    args = ["--recipe", RECIPES[1], "--data", str(data), "--check-only", f"model.path={model_folder}"]
+    wrong = {"trainer.nnodes": "two", "trainer.n_gpus_per_node": "one", "trainer.default_local_dir": "null"}
+    assert train_command.main([*args, *(f"{key}={value}" for key, value in wrong.items())]) == 1
+    errors = capsys.readouterr().err
+    assert all(f"error: {key}: " in errors for key in wrong)

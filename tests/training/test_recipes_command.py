@@ -57,6 +57,27 @@ def test_arguments_that_would_be_ignored_are_refused(capsys, words):
     assert output.out == "" and ("--composed" in output.err or "--recipe" in output.err)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "words", [("show", "rag_r1/grpo", "--composed"), ("table", "--recipe", "rag_r1/grpo")]
+)
+@pytest.mark.parametrize(
+    ("override", "told"),
+    [
+        ("trainer.total_epoch=3", "there is no such key: did you mean trainer.total_epochs? trainer has "),
+        (
+            "actor_rollout_ref.rolout.n=2",
+            "there is no such key: did you mean actor_rollout_ref.rollout.n? actor",
+        ),
+        ("trainer.nnodes.x=3", "there is no such key: trainer.nnodes is a value, and has no keys"),
+    ],
+)
+def test_a_key_that_does_not_exist_is_told_as_by_the_training(capsys, words, override, told):
+    assert recipes(*words, override) == 1
+    output = capsys.readouterr()
+    assert output.out == "" and f"error: {override.partition('=')[0]}: {told}" in output.err
+
+
 NO_TEXT = "mine.yaml is no recipe: it is not text in UTF-8"
 
 

@@ -55,6 +55,12 @@ class Split:
         """Rows that are kept although another one has the same question, because the answers differ."""
         return sum(not repeat.is_removed for repeat in self.repeats)
 
+    @property
+    def repeated_ids(self) -> int:
+        """Rows that are kept and have the id of another one: they get ids made of their questions."""
+        counts = Counter(question.id for question in self.questions if question.id is not None)
+        return sum(count for count in counts.values() if count > 1)
+
 
 def make_splits(train: QuestionFile | None, test: QuestionFile | None) -> list[Split]:
     """The splits that were given, without duplicates and without overlap."""
@@ -166,6 +172,7 @@ def write_splits(
             "source": split.source.name,
             **split.counts,
             "same_question_other_answers": split.other_answers,
+            "rows_with_repeated_id": split.repeated_ids,
             "first_malformed": split.source.malformed,
         }
         repeated += [repeat.to_dict(split.name) for repeat in split.repeats]

@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from functools import partial
 from itertools import chain
 from pathlib import Path
+from shlex import quote
 from typing import Any, BinaryIO
 
 from rag_r1.data.files.json_array import elements
@@ -66,6 +67,7 @@ def open_rows(
             yield _parquet_rows(path, columns)
             return
         with _opened(path) as file:
+            _refuse_utf16(path, file)
             delimiter = next((mark for suffix, mark in _DELIMITERS.items() if name.endswith(suffix)), None)
             if delimiter is None:
                 yield None, _json_rows(path, file, within)
@@ -94,6 +96,22 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
             return
         with gzip.open(raw) as file:
             yield file
+
+
+def _refuse_utf16(path: Path, file: BinaryIO) -> None:
+    """Raises DataError for a text in UTF-16 or UTF-32, which spreadsheets write, with what converts it. The
+    file is at its beginning, before and after."""
+    begin = file.read(4)
+    file.seek(0)
+    wide = begin in (b"\xff\xfe\0\0", b"\0\0\xfe\xff")
+    # Without a byte-order mark every other byte of an ASCII character is null.
+    marked = begin[:2] in (b"\xff\xfe", b"\xfe\xff")
+    if wide or marked or (len(begin) > 1 and (begin[0] == 0) != (begin[1] == 0)):
+        name = "UTF-32" if wide else "UTF-16" if marked else "UTF-16BE" if begin[0] == 0 else "UTF-16LE"
+        convert, file_name = f"iconv -f {name} -t UTF-8", quote(str(path))
+        is_packed = path.name.lower().endswith(".gz")
+        command = f"zcat {file_name} | {convert}" if is_packed else f"{convert} {file_name}"
+        raise DataError(f"{path} is not UTF-8 but {name}: convert it (`{command} > NEW`), and give NEW")
 
 
 def _json_rows(path: Path, file: BinaryIO, within: str | None) -> Rows:

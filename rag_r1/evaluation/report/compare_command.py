@@ -20,7 +20,7 @@ from rag_r1.data.files.bad_rows import HELP, BadRows
 from rag_r1.evaluation.report.bootstrap import Bootstrap
 from rag_r1.evaluation.report.comparison import SharedQuestions, compare_tables, shared_questions
 from rag_r1.evaluation.report.report import WRONG_RUN
-from rag_r1.evaluation.report.run_table import RunTable, read_run
+from rag_r1.evaluation.report.run_table import RunTable, has_records, no_records, read_run
 from rag_r1.io.atomic_files import write_json, write_text
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, Positive, argument, read_arguments
@@ -87,8 +87,11 @@ def read_runs(runs: Sequence[Path], differs: Sequence[str], skip_bad_rows: bool)
     with StartChecks() as checks:
         if missing := [str(run) for run in runs if not run.exists()]:
             checks.run(_refuse_missing, missing)
-        were = len(checks.problems)
         there = [run for run in runs if run.exists()]
+        for run in (empty := [run for run in there if not has_records(run)]):
+            checks.run(_refuse_empty, run)
+        there = [run for run in there if run not in empty]
+        were = len(checks.problems)
         cards = [checks.run(Provenance.read, run) for run in there]
         differing = None
         if len(checks.problems) == were:  # all cards are known
@@ -104,6 +107,10 @@ def read_runs(runs: Sequence[Path], differs: Sequence[str], skip_bad_rows: bool)
 
 def _refuse_missing(runs: Sequence[str]) -> None:
     raise RunError(f"there is no run in {', '.join(runs)}: give the folders of finished runs")
+
+
+def _refuse_empty(run: Path) -> None:
+    raise no_records(run)
 
 
 def _shared(tables: Sequence[RunTable], skip_bad_rows: bool) -> SharedQuestions:

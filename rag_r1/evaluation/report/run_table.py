@@ -28,13 +28,14 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from rag_r1.agent.records import read_records, trajectory_of
+from rag_r1.agent.records import placed_records, trajectory_of
 from rag_r1.data.annotations import Annotations, read_answerable, read_supporting
 from rag_r1.data.evidence import GoldEvidence
 from rag_r1.data.files.bad_rows import BadRows
 from rag_r1.data.rows import as_golds
 from rag_r1.evaluation.failure_causes import cause_of
 from rag_r1.evaluation.report.episode_metrics import TERM, episode_metrics, masked_kinds
+from rag_r1.io.errors import DataError
 from rag_r1.runs.errors import RunError
 
 #: Data source, question id, sample.
@@ -116,8 +117,8 @@ def read_run(
     bad = BadRows()
     listed = read_answerable(answerable, bad) if answerable else None
     passages = read_supporting(supporting, bad) if supporting else None
-    folder = run / "trajectories" if (run / "trajectories").is_dir() else run
-    records = read_records(folder, skip_broken=bad.add)
+    folder = _records_of(run)
+    records = placed_records(folder, skip_broken=bad.add)
     bar = tqdm(records, f"reading {run.name}", unit=" records", disable=None, delay=2)
     episodes, left_out = _each_once(bar, _reader(masked_kinds(mask), listed, passages), step, bad)
     if bad.count and not skip_bad_rows:
@@ -125,7 +126,7 @@ def read_run(
     if not episodes and step is not None:
         raise RunError(f"{folder} has no records of --step {step}: see `rag-r1 view {run}` for its steps")
     if not episodes:
-        raise RunError(f"{folder} has no trajectory records: give a run's folder, or a file of records")
+        raise no_records(run)
     steps = sorted({episode.step for episode in episodes})
     if len(steps) > 1:
         raise RunError(
@@ -135,6 +136,24 @@ def read_run(
         if side_file is not None:
             side_file.check()
     return _table(episodes, bad, left_out)
+
+
+def has_records(run: Path) -> bool:
+    """Whether there is a record, or something in the place of one, in a run's folder or file."""
+    try:
+        return next(placed_records(_records_of(run)), None) is not None
+    except DataError:
+        return True
+
+
+def no_records(run: Path) -> RunError:
+    """The error for a run without a record."""
+    place = _records_of(run)
+    return RunError(f"{place} has no trajectory records: give a run's folder, or a file of records")
+
+
+def _records_of(run: Path) -> Path:
+    return run / "trajectories" if (run / "trajectories").is_dir() else run
 
 
 def _reader(
@@ -186,7 +205,7 @@ def _key(record: Mapping[str, Any]) -> Key:
 
 
 def _each_once(
-    records: Iterable[dict[str, Any]],
+    records: Iterable[tuple[str, dict[str, Any]]],
     read: Callable[[Mapping[str, Any]], _EpisodeRow],
     step: int | None,
     bad: BadRows,
@@ -194,11 +213,12 @@ def _each_once(
     """The episodes, sorted, each once, and how many records others took the place of."""
     played: dict[tuple[Key, int], dict[str, _EpisodeRow]] = {}
     count = 0
-    for record in records:
+    for place, record in records:
         try:
             episode = read(record)
         except _UNUSABLE as error:
-            bad.add(f"record {str(record.get('id'))[:80]!r}", error)
+            name = f", record {str(record['id'])[:80]!r}" if "id" in record else ""
+            bad.add(f"{place}{name}", error)
             continue
         if step is not None and episode.step != step:
             continue

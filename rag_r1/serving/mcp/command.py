@@ -27,7 +27,7 @@ from rag_r1.options.command_line import Arguments, Positive, argument, read_argu
 from rag_r1.options.declare import Constraint, options_from
 from rag_r1.options.server_address import Address
 from rag_r1.rollouts.agent_arguments import AgentSelection, shared_arguments
-from rag_r1.runs.errors import RunError
+from rag_r1.runs.errors import OtherServerError, RunError
 from rag_r1.runs.start_checks import CHECK_ONLY
 from rag_r1.system.installation import pip_command
 from rag_r1.tools.mcp.tool import McpFailure, McpOptions, has_mcp, prefixed_entries
@@ -111,7 +111,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def check_start(args: McpArguments) -> None:
     """Raises StartError, or RunError, with all that is wrong with the arguments, then with the servers. A
     search that does not answer yet is a warning, if there is no model, whose start needs it, and no
-    `--check-only`: each call says what is wrong then."""
+    `--check-only`: each call says what is wrong then. Something else in its place is always an error."""
     from rag_r1.http_server.listening import check_port
     from rag_r1.serving.agent import check_agent, try_agent_servers
 
@@ -121,7 +121,7 @@ def check_start(args: McpArguments) -> None:
     try:
         try_agent_servers(evaluation, config)
     except RunError as error:
-        if args.base_url is not None or args.check_only:
+        if args.base_url is not None or args.check_only or isinstance(error, OtherServerError):
             raise
         print(f"warning: {error}", file=sys.stderr)
 

@@ -13,10 +13,10 @@ from typing import Any
 
 import httpx
 
-from rag_r1.io.bounded_http import bounded_http_client
+from rag_r1.io.bounded_http import bounded_http_client, is_web_page
 from rag_r1.io.bounded_json import read_json
 from rag_r1.io.retry import retry_after
-from rag_r1.options.server_address import server_fault
+from rag_r1.options.server_address import other_answer_fault, server_fault, web_page_fault
 from rag_r1.protocols.actions import well_formed
 
 #: A longer line, in bytes, is none of this API's; nor is an answer of more lines, or a longer refusal.
@@ -28,12 +28,34 @@ _MOST_BYTES, _MOST_VALUES = 64 << 20, 50_000
 _CONNECT_S, _PIECE_S, _ANSWER_S = 10.0, 120.0, 3600.0
 
 
+#: Seconds that the server has to say that it is there.
+_HEALTH_S = 10.0
+
+
 class ChatError(Exception):
     """No answer, for the reason in the message; `wait_s`: when a full server wants to be asked again."""
 
     def __init__(self, reason: str, wait_s: float = 0.0):
         super().__init__(reason)
         self.wait_s = wait_s
+
+
+def check_server(url: str) -> None:
+    """Raises ChatError if nobody answers at an address, or not soon. What else may be wrong with the server
+    is known with the first question, at once."""
+    try:
+        with bounded_http_client(_HEALTH_S) as client:
+            client.get(f"{url}/health")
+    except httpx.TimeoutException as error:
+        raise _away(url, f"no answer within {_HEALTH_S:g} s") from error
+    except httpx.NetworkError as error:
+        raise _away(url, f"{type(error).__name__}: {error}") from error
+    except (httpx.HTTPError, httpx.InvalidURL, OSError):
+        return
+
+
+def _away(url: str, why: str) -> ChatError:
+    return ChatError(server_fault("chat", url, why, "rag-r1 serve --port {port}", "--url"))
 
 
 def stream_answer(
@@ -53,14 +75,18 @@ def stream_answer(
             client.stream("POST", f"{url}/v1/chat/completions", json=body, timeout=timeout) as response,
         ):
             if response.status_code != 200:
-                raise _refused(response)
-            if response.headers.get("content-type", "").startswith("text/html"):
-                raise ChatError(f"{url} answers with a web page, so it is no chat server: correct --url")
+                raise _refused(url, response)
+            if is_web_page(response.headers):
+                raise ChatError(web_page_fault("chat server", url, "--url"))
+            if response.headers.get("Content-Type", "").startswith("application/json"):
+                raise ChatError(
+                    other_answer_fault("chat server", url, "JSON instead of a stream of it", "--url")
+                )
             yield from _pieces(_lines(response.iter_raw()))
     except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
         why = f"{type(error).__name__}: {error}"
         if isinstance(error, httpx.ConnectError):
-            raise ChatError(server_fault("chat", url, why, "rag-r1 serve --port {port}", "--url")) from error
+            raise _away(url, why) from error
         raise ChatError(f"no answer from {url}: {why}") from error
 
 
@@ -108,7 +134,7 @@ def _of_chunk(chunk: dict[str, Any]) -> Iterator[tuple[str, Any]]:
             yield "answer", str(text)
 
 
-def _refused(response: httpx.Response) -> ChatError:
+def _refused(url: str, response: httpx.Response) -> ChatError:
     raw = bytearray()
     for piece in response.iter_raw():
         raw += piece
@@ -117,7 +143,7 @@ def _refused(response: httpx.Response) -> ChatError:
     try:
         reason = str(read_json(bytes(raw), _MOST_VALUES)["error"]["message"])
     except (ValueError, KeyError, TypeError, RecursionError):
-        reason = "no reason given"
+        reason = f"{url} gives no reason: see its log, or correct --url"
         if response.status_code == 404:
             reason = f"there is no chat at {response.url}: correct --url"
     return ChatError(f"HTTP {response.status_code}: {reason}", retry_after(response.headers))

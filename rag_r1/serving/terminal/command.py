@@ -20,13 +20,14 @@ from typing import TYPE_CHECKING, Any, TextIO
 from pydantic import model_validator
 
 from rag_r1.http_server.listening import bind_socket
+from rag_r1.io.terminal_text import print_error
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import argument, read_arguments
 from rag_r1.options.server_address import Address
 from rag_r1.runs.errors import RunError
 from rag_r1.serving.arguments import ChatAgentArguments, check_agent, refuse_unused
 from rag_r1.serving.command import require_parts, set_up_logs, take_token
-from rag_r1.serving.terminal.client import ChatError, stream_answer
+from rag_r1.serving.terminal.client import ChatError, check_server, stream_answer
 
 if TYPE_CHECKING:
     from rag_r1.serving.http_server import RunningServer
@@ -70,7 +71,7 @@ class ChatArguments(ChatAgentArguments):
         return self
 
 
-@command_main(RunError, OSError)
+@command_main(RunError, ChatError, OSError)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns 0 at the end of the chat; 1 with a message if it could not begin, or if a question of --ask got
     no answer."""
@@ -78,7 +79,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     set_up_logs(logging.WARNING)
     token = take_token()
     if args.url is not None:
-        return TerminalChat(args.url.rstrip("/"), token).chat(args.ask)
+        check_server(url := args.url.rstrip("/"))
+        return TerminalChat(url, token).chat(args.ask)
     with _local_server(args) as running:
         return TerminalChat(running.url, None).chat(args.ask)
 
@@ -164,7 +166,8 @@ class TerminalChat:
             return False
         except ChatError as error:
             wait = f" (try again in {error.wait_s:.0f} s)" if error.wait_s else ""
-            self._line(f"error: {error}{wait}", _BOLD)
+            self._end_line()
+            print_error(f"{error}{wait}")
             return False
         if text:
             self.messages = [*messages, {"role": "assistant", "content": text}]
@@ -218,15 +221,20 @@ class TerminalChat:
             self._line("    nothing found" if call["status"] == "ok" else f"    {call['status']}", _DIM)
 
     def _line(self, text: object, style: str = "") -> None:
-        prefix = "\n" if self._in_line else ""
-        self._in_line = False
-        self._write(text, style, prefix, "\n")
+        self._end_line()
+        self._write(text, style, "\n")
 
-    def _write(self, text: object, style: str, prefix: str = "", suffix: str = "") -> None:
+    def _end_line(self) -> None:
+        """What is shown next begins a line."""
+        if self._in_line:
+            self._write("", suffix="\n")
+        self._in_line = False
+
+    def _write(self, text: object, style: str = "", suffix: str = "") -> None:
         encoding = getattr(self.out, "encoding", None) or "utf-8"
         text = plain_text(str(text)).encode(encoding, "replace").decode(encoding)
         text = f"{style}{text}{_PLAIN}" if style and self._colours else text
-        self.out.write(f"{prefix}{text}{suffix}")
+        self.out.write(f"{text}{suffix}")
         self.out.flush()
 
 

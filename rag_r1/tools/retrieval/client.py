@@ -29,10 +29,12 @@ from typing import Any
 import aiohttp
 
 from rag_r1.io.bounded_aiohttp import bounded_session, read_body
+from rag_r1.io.bounded_http import is_web_page
 from rag_r1.io.bounded_json import read_json
 from rag_r1.io.errors import TooLargeError
 from rag_r1.io.retry import RetryPolicy, is_transient, retry_after
 from rag_r1.options.declare import options_from
+from rag_r1.options.server_address import WEB_PAGE
 from rag_r1.protocols import Document, Failure
 from rag_r1.protocols.retriever_query import Context
 from rag_r1.tools.function_tool import SearchTool
@@ -270,6 +272,8 @@ class RetrievalClient(SearchTool):
                 raise aiohttp.ClientResponseError(
                     response.request_info, response.history, status=response.status, headers=response.headers
                 )
+            if is_web_page(response.headers):
+                raise ValueError(WEB_PAGE)
             version = response.headers.get(VERSION_HEADER)
             self.index = " ".join(filter(None, (response.headers.get("X-Index"), version)))
             self._format.seen(version)

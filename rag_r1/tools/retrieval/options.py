@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from rag_r1.options.declare import Count, Flag, PositiveCount, PositiveSeconds, Seconds, options, options_from
-from rag_r1.options.server_address import Address
+from rag_r1.options.server_address import FIRST_ANSWER_S, Address
 from rag_r1.protocols.retriever_query import MODES
 from rag_r1.tools.retrieval.wire import WIRES, WireFormat
 
@@ -71,3 +71,11 @@ class RetrieverConfig:
     def endpoint(self) -> str:
         """The full address to which queries are sent."""
         return self.base + self.wire_format.path
+
+
+def first_search(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys under `rag_r1.retriever` that are others for the first search of a command, which tries the
+    server: one attempt, and no long wait for it."""
+    timeout_s = options.get("timeout_s", FIRST_ANSWER_S)
+    is_number = isinstance(timeout_s, int | float)  # else it is refused where all keys are
+    return {"retries": 0, "timeout_s": min(timeout_s, FIRST_ANSWER_S) if is_number else timeout_s}

@@ -22,10 +22,11 @@ from rag_r1.training.preflight.settings import (
     check_lengths,
     check_llds,
     check_log_probs,
-    check_numbers,
     check_rag_r1_keys,
     check_required_keys,
     check_verl,
+    check_verls_keys,
+    wrong_types,
 )
 from rag_r1.training.preflight.sft import preflight_sft
 from rag_r1.training.preflight.weight_transfer import check_bucket
@@ -46,11 +47,15 @@ def preflight(config: DictConfig) -> PreflightReport:
     """Run every check on a composed configuration. Faults in what is checked are reported, never raised."""
     report = PreflightReport()
     report.problems += check_required_keys(config)
+    if missing := list(check_verls_keys(config)):
+        report.problems += missing
+        check_retriever(config, report)
+        return report  # the other checks read these
     settings, problems = check_rag_r1_keys(config)
     report.problems += problems
     tokenizer, problems = check_model(config)
     report.problems += problems
-    if wrong := list(check_numbers(config, NUMBERS)):
+    if wrong := wrong_types(config, NUMBERS):
         report.problems += wrong
         check_retriever(config, report)
         return report  # the other checks calculate with these

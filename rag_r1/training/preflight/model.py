@@ -1,5 +1,5 @@
 """Checks the model: its folder and config.json, its tokenizer and chat template, and what a protocol needs of
-both. The weights are not looked at: veRL loads them.
+both. Of the weights only their files are looked for: veRL loads them.
 
 `check_model` loads the tokenizer, with which the other checks are made. `path` and `tokenizer_path` are each
 a folder, in which `~` is the home folder, or a name on the Hub.
@@ -17,7 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 from rag_r1.agent import TokenizerCodec
 from rag_r1.config.agent_setup import for_tokenizer, tool_schemas
 from rag_r1.config.schema import RagR1Config
-from rag_r1.inference.model_folders import is_hub_name
+from rag_r1.inference.model_folders import has_weights, hub_answers, is_hub_name
 from rag_r1.inference.tokenizer import why_not_loaded
 from rag_r1.io.bounded_json import read_json_file
 from rag_r1.io.errors import DataError
@@ -32,17 +32,18 @@ _QUANTISED = ("load_in_4bit", "load_in_8bit", "quantization_config", "bnb_4bit_q
 def check_model(
     config: DictConfig, section: str = "actor_rollout_ref.model"
 ) -> tuple[Any | None, list[Problem]]:
-    """The model of the block `section` has a config.json, and a tokenizer that loads and has a chat template.
-    Returns the tokenizer, or None with the problem."""
+    """The model of the block `section` has a config.json and weights, and a tokenizer that loads and has a
+    chat template. Returns the tokenizer, or None with the problem."""
     if is_unset(config, f"{section}.path"):
         return None, []
     node = OmegaConf.select(config, section)
     if (problem := _check_folder(f"{section}.path", node.path)) is not None:
         return None, [problem]
+    weights = list(_check_weights(f"{section}.path", node.path))
     tokenizer, problem = _load_tokenizer(section, node)
     if problem is None:
         problem = _check_template(section, node, tokenizer)
-    return (tokenizer, []) if problem is None else (None, [problem])
+    return (tokenizer, weights) if problem is None else (None, [problem, *weights])
 
 
 def _check_folder(key: str, name: str) -> Problem | None:
@@ -51,6 +52,15 @@ def _check_folder(key: str, name: str) -> Problem | None:
     if looks_local and not (path / "config.json").is_file():
         return error(key, f"{name} is not a model folder (no config.json in it)", "correct the path")
     return None
+
+
+def _check_weights(key: str, name: str) -> Iterator[Problem]:
+    """A model that is a folder has weights in it."""
+    folder = Path(name).expanduser()
+    if folder.is_dir() and not has_weights(folder):
+        text = f"{name} holds no weights (no *.safetensors, no pytorch_model*.bin)"
+        remedy = "copy them there, download the whole model (`hf download NAME --local-dir DIR`)"
+        yield error(key, text, f"{remedy}, or give another folder")
 
 
 def _load_tokenizer(section: str, node: DictConfig) -> tuple[Any | None, Problem | None]:
@@ -62,7 +72,9 @@ def _load_tokenizer(section: str, node: DictConfig) -> tuple[Any | None, Problem
     name = os.path.expanduser(node[key])
     try:
         refuse_endless_files(name)
-        tokenizer = hf_tokenizer(name, trust_remote_code=bool(node.get("trust_remote_code")))
+        offline = not Path(name).exists() and not hub_answers()
+        trusted = bool(node.get("trust_remote_code"))
+        tokenizer = hf_tokenizer(name, trust_remote_code=trusted, local_files_only=offline)
     except Exception as fault:  # the Hub, the cache and the tokenizer's own code may raise anything
         text = f"cannot load the tokenizer of {node[key]}: {why_not_loaded(name, fault)}"
         remedy = "give a folder that has a model and its tokenizer, or a name on the Hub"

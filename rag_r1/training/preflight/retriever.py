@@ -14,6 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 from rag_r1.io.bounded_http import bounded_http_client, is_web_page
 from rag_r1.options.declare import read_options
 from rag_r1.options.problems import PreflightReport, Problem, error, first_line, is_unset, plain, warning
+from rag_r1.options.server_address import FIRST_ANSWER_S
 from rag_r1.tools.registry import DEFAULT_TOOL
 from rag_r1.tools.retrieval.client import TOKEN_VARIABLE, RetrieverConfig, token_header
 from rag_r1.tools.retrieval.query_format import QueryFormatError, choose_mode, read_format, ready_address
@@ -46,7 +47,7 @@ def _check(config: DictConfig, notes: list[str]) -> Iterator[Problem]:
         return
     base = settings.base
     try:
-        with bounded_http_client(settings.timeout_s, headers) as client:
+        with bounded_http_client(min(settings.timeout_s, FIRST_ANSWER_S), headers) as client:
             for path in ("/ready", "/health"):
                 answer = client.get(base + path)
                 if answer.status_code == 503:

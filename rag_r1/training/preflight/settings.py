@@ -1,13 +1,16 @@
-"""Checks the settings: missing keys, our own block, veRL's validation, lengths, and log-probs."""
+"""Checks the settings: missing keys, our own block, types, veRL's validation, lengths, and log-probs."""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import importlib
 import io
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from types import NoneType, UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -32,14 +35,27 @@ _EXAMPLES = {
     "data.val_files": "a parquet file made by `rag-r1 data`",
     "rag_r1.retriever.url": "the address of a retrieval server, e.g. http://127.0.0.1:8000",
 }
+#: The block of a reward model, whose engine veRL leaves open, and asks for only if there is one.
+_REWARD_MODEL = "reward.reward_model"
 
 
 def check_required_keys(config: DictConfig) -> Iterator[Problem]:
-    """Every key that a recipe leaves open (null, or `???`) has been given."""
+    """Every key of ours, and every one with an example, that a recipe leaves open (null, or `???`) has been
+    given."""
     open_keys = {key for key in OmegaConf.missing_keys(config) if key.startswith("rag_r1.")}
     open_keys |= {key for key in _EXAMPLES if is_unset(config, key)}
     for key in sorted(open_keys):
         yield error(key, "must be given", f"add {key}=<{_EXAMPLES.get(key, 'value')}>")
+
+
+def check_verls_keys(config: DictConfig, told: Collection[str] = _EXAMPLES) -> Iterator[Problem]:
+    """No other key is `???`: whoever reads one, veRL or another check, would end with OmegaConf's error.
+    `told`: keys that have a check of their own."""
+    unused = () if OmegaConf.select(config, f"{_REWARD_MODEL}.enable") else (f"{_REWARD_MODEL}.",)
+    for key in sorted(OmegaConf.missing_keys(config)):
+        if key not in told and not key.startswith(("rag_r1.", *unused)):
+            remedy = "set it to vllm" if key.endswith("rollout.name") else f"set it: {key}=VALUE"
+            yield error(key, "must be given", remedy)
 
 
 def check_rag_r1_keys(config: DictConfig) -> tuple[RagR1Config | None, list[Problem]]:
@@ -115,6 +131,56 @@ def check_numbers(config: DictConfig, keys: Iterable[str]) -> Iterator[Problem]:
         value = None if is_unset(config, key) else OmegaConf.select(config, key)
         if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
             yield error(key, f"is {value!r}, which is no number", "give a whole number")
+
+
+def wrong_types(config: DictConfig, numbers: Iterable[str]) -> list[Problem]:
+    """`check_numbers` of these keys, and `check_types` of all others."""
+    wrong = list(check_numbers(config, numbers))
+    return wrong + list(check_types(config, {problem.where for problem in wrong}))
+
+
+def check_types(config: DictConfig, told: Collection[str] = ()) -> Iterator[Problem]:
+    """Where veRL declares a number there is one, and where it declares a switch, true or false. Blocks name
+    in `_target_` the dataclass that is made of them, and veRL does not look at its types: a learning rate
+    `fast` would end the run when the optimizer is made, and a switch that is `off`, which Hydra takes for a
+    text, would be on. `told`: keys that have a Problem already."""
+    for key, value, types in _declared(config):
+        if key in told:
+            continue
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if types == {bool} and not isinstance(value, bool):
+            yield error(key, f"is {value!r}, which is neither true nor false", "give true or false")
+        elif types and types <= {int, float} and not is_number:
+            kind = "a number" if float in types else "a whole number"
+            yield error(key, f"is {value!r}, which is no number", f"give {kind}")
+
+
+def _declared(node: DictConfig, path: str = "") -> Iterator[tuple[str, Any, set[type]]]:
+    """The keys below a node that a dataclass declares, with their values and types; None is left out of
+    both, and so is what another key is interpolated into."""
+    hints = _hints(node)
+    for name in map(str, node):
+        if OmegaConf.is_missing(node, name) or OmegaConf.is_interpolation(node, name):
+            continue
+        key, value = f"{path}.{name}" if path else name, node[name]
+        if OmegaConf.is_dict(value):
+            yield from _declared(value, key)
+        elif value is not None and name in hints:
+            hint = hints[name]
+            types = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+            yield key, value, set(types) - {NoneType}
+
+
+def _hints(node: DictConfig) -> dict[str, Any]:
+    """The types of the dataclass of veRL's that `_target_` names; {} if it names none."""
+    module, _, name = str(OmegaConf.select(node, "_target_") or "").rpartition(".")
+    if not module.startswith("verl."):
+        return {}
+    try:
+        cls = getattr(importlib.import_module(module), name)
+        return get_type_hints(cls) if dataclasses.is_dataclass(cls) else {}
+    except (ImportError, AttributeError, NameError):  # veRL names it when it makes the object
+        return {}
 
 
 def check_verl(config: DictConfig, model_is_there: bool) -> Iterator[Problem]:

@@ -18,7 +18,7 @@ from rag_r1.options.problems import PreflightReport, Problem, error, is_unset, p
 from rag_r1.training.preflight.cluster import gpu_count
 from rag_r1.training.preflight.model import check_model, check_tags
 from rag_r1.training.preflight.resume import check_resumed_sft_rate
-from rag_r1.training.preflight.settings import check_numbers
+from rag_r1.training.preflight.settings import check_verls_keys, wrong_types
 
 #: Rows of a file whose tokens are counted: the longest by characters.
 COUNTED = 512
@@ -31,6 +31,7 @@ NUMBERS = (
 _REQUIRED = {
     "model.path": "a model folder or its name on the Hub",
     "data.train_files": "train.parquet, made by `rag-r1 sft-data`",
+    "trainer.default_local_dir": "the folder of the run",
 }
 
 
@@ -40,7 +41,10 @@ def preflight_sft(config: DictConfig) -> PreflightReport:
     for key, example in _REQUIRED.items():
         if is_unset(config, key):
             report.problems.append(error(key, "is not given", f"set it to {example}"))
-    report.problems += (wrong := list(check_numbers(config, NUMBERS)))
+    if missing := list(check_verls_keys(config, _REQUIRED)):
+        report.problems += missing
+        return report  # the other checks read these
+    report.problems += (wrong := wrong_types(config, NUMBERS))
     tokenizer, problems = check_model(config, "model")
     report.problems += problems
     files = {key: _rows(config, key, report) for key in ("train_files", "val_files")}
@@ -62,7 +66,8 @@ def preflight_sft(config: DictConfig) -> PreflightReport:
     if "hf_model" not in config.checkpoint.save_contents:
         text = "has no hf_model, so no model is exported that `rag-r1 train` could start from"
         report.problems.append(warning("checkpoint.save_contents", text, "add hf_model"))
-    report.problems += check_resumed_sft_rate(config)
+    if not wrong:
+        report.problems += check_resumed_sft_rate(config)
     return report
 
 

@@ -105,6 +105,21 @@ def test_a_file_of_another_form_is_told_what_is_read(tmp_path, name):
         read_file(path)
 
 
+@pytest.mark.parametrize("name", ["q.csv", "q.json", "q.jsonl", "q.csv.gz"])
+@pytest.mark.parametrize(
+    ("encoding", "named"),
+    [("utf-16", "UTF-16"), ("utf-16-le", "UTF-16LE"), ("utf-16-be", "UTF-16BE"), ("utf-32", "UTF-32")],
+)
+def test_a_file_in_utf_16_is_refused_with_the_command_that_converts_it(tmp_path, name, encoding, named):
+    text, path = content(name.removesuffix(".gz")).decode().encode(encoding), tmp_path / name
+    path.write_bytes(gzip.compress(text) if name.endswith(".gz") else text)
+    with pytest.raises(DataError) as raised:
+        read_file(path)
+    convert = f"iconv -f {named} -t UTF-8"
+    command = f"zcat {path} | {convert}" if name.endswith(".gz") else f"{convert} {path}"
+    assert f"{path} is not UTF-8 but {named}: convert it (`{command} > NEW`)" in str(raised.value)
+
+
 def rows_of(path, **more) -> tuple[list[str] | None, list]:
     with open_rows(path, ("question", "answer"), (), **more) as (columns, rows):
         return columns, list(rows)

@@ -234,3 +234,25 @@ def test_a_comparison_is_the_same_for_another_order_of_records(tmp_path):
     first, second = answers("rwrwwr") + answers("rw", "nq"), answers("rrwwwr") + answers("ww", "nq")
     comparison = compared(tmp_path, first, second)
     assert json.dumps(comparison) == json.dumps(compared(tmp_path / "again", first[::-1], second[::-1]))
+
+
+def test_folders_without_records_are_named_and_nothing_else_is_asked_of_them(tmp_path, capsys):
+    (full,) = runs(tmp_path, answers("r"))
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "other" / "trajectories").mkdir(parents=True)
+    assert main([str(tmp_path / "empty"), str(full)]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith(f"error: {tmp_path}/empty has no trajectory records: ") and said.count("\n") == 1
+    assert main([str(tmp_path / "empty"), str(tmp_path / "other")]) == 1
+    said = capsys.readouterr().err
+    assert f"{tmp_path}/empty has" in said and f"{tmp_path}/other/trajectories has" in said
+    assert "provenance" not in said
+
+
+def test_a_record_without_an_id_is_named_by_its_file_and_line(tmp_path, capsys):
+    folders = runs(tmp_path, answers("rw"), answers("rw"))
+    (file,) = folders[1].rglob("*.jsonl")
+    with file.open("a") as lines:
+        lines.write('{"question": "Who?"}\n')
+    assert main(list(map(str, folders))) == 1
+    assert f"{file}, line 3: a record is no trajectory: it has no id, protocol" in capsys.readouterr().err

@@ -19,6 +19,7 @@ from rag_r1.serving.mcp import command as mcp_command
 from rag_r1.tools import make_tool
 from rag_r1.tools.mcp.tool import has_mcp
 from tests.fakes.json_server import JsonStub
+from tests.fakes.web_page import WebPage
 from tests.serving.process_tree import descendants, is_there
 
 pytestmark = [
@@ -38,6 +39,8 @@ def answer(request):
         if request.body["queries"] == ["broken"]:
             return 500, "{}"
         return {"result": [[PASSAGE] for _ in request.body["queries"]]}
+    if request.path == "/v1/models":
+        return 404, "{}"
     messages = request.body["messages"]
     if "refused" in messages[0]["content"]:
         return 401, '{"error": {"message": "no such key"}}'
@@ -331,6 +334,18 @@ def test_a_port_that_is_taken_is_named_with_its_flag(capsys):
         assert mcp_command.main(["--http", str(port)]) == 1
     output = capsys.readouterr().err
     assert f"port {port}" in output and "choose another --http" in output and "MCP at" not in output
+
+
+def test_a_web_page_in_place_of_the_search_is_an_error_and_a_search_that_is_away_a_warning(
+    capsys, monkeypatch
+):
+    started = []
+    monkeypatch.setattr(mcp_command, "serve", lambda args: asyncio.sleep(0, started.append(args)))
+    with WebPage() as page:
+        assert mcp_command.main(["--retriever-url", page.url]) == 1
+    assert f"error: the search at {page.url} " in capsys.readouterr().err and started == []
+    assert mcp_command.main(["--retriever-url", "http://127.0.0.1:9"]) == 0
+    assert "warning: no retrieval server answers" in capsys.readouterr().err and len(started) == 1
 
 
 HANGS = "<think>a</think><search>[hang]: Ulm</search>"

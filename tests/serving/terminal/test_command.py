@@ -16,7 +16,9 @@ from rag_r1.serving.command import main as serve_main
 from rag_r1.serving.terminal import client
 from rag_r1.serving.terminal.client import ChatError, stream_answer
 from rag_r1.serving.terminal.command import TerminalChat, main, plain_text
+from tests.fakes.json_server import JsonStub
 from tests.fakes.openai_server import OpenAIServer
+from tests.fakes.silent_server import silent_server
 from tests.serving.running_chat import GOLD, PASSAGES, QUESTION, arguments, chat_server, policy_of
 
 CONTROLS = "\x1b[2J\x07\x9b31m"
@@ -89,15 +91,40 @@ def test_ctrl_c_stops_an_answer_and_not_the_chat(chat, monkeypatch):
 
 def test_a_server_that_is_away_is_an_error_with_its_address(capsys):
     assert main(["--url", "http://127.0.0.1:9", "--ask", QUESTION]) == 1
-    assert "no chat answers at http://127.0.0.1:9 (connection refused)" in capsys.readouterr().out
+    assert "no chat answers at http://127.0.0.1:9 (connection refused)" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("status", "kind"), [(200, "text/html"), (404, "text/plain")])
 def test_a_server_that_is_no_chat_is_an_error_with_its_address_and_flag(capsys, status, kind):
     with OpenAIServer(lambda body: web.Response(text="<p>x</p>", status=status, content_type=kind)) as server:
         assert main(["--url", server.url, "--ask", QUESTION]) == 1
-    said = capsys.readouterr().out
-    assert server.url in said and "correct --url" in said
+    said = capsys.readouterr()
+    assert server.url in said.err and "correct --url" in said.err and said.out == ""
+
+
+def test_a_server_that_hangs_is_an_error_before_the_first_question(capsys, monkeypatch):
+    monkeypatch.setattr(client, "_HEALTH_S", 0.2)
+    with silent_server() as url:
+        assert main(["--url", url]) == 1
+    said = capsys.readouterr()
+    assert f"error: no chat answers at {url} (no answer within 0.2 s)" in said.err and said.out == ""
+
+
+@pytest.mark.parametrize("answer", [(500, "{}"), {"hello": "world"}])
+def test_what_answers_otherwise_is_told_with_its_address_and_the_remedy(answer, capsys):
+    with JsonStub(lambda asked: answer) as stub:
+        assert main(["--url", stub.url, "--ask", QUESTION]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("error: ") and f"{stub.url} " in said and "see its log, or correct --url" in said
+
+
+def test_an_error_begins_a_line_and_leaves_the_answer_alone(capsys):
+    reasoning = {"choices": [{"delta": {"reasoning_content": "I think"}}]}
+    with odd(b"data: " + json.dumps(reasoning).encode() + b"\n\n") as server:
+        session, out = terminal(server.url)
+        assert session.chat([QUESTION]) == 1
+    assert out.getvalue() == "I think\n"
+    assert capsys.readouterr().err == "error: the connection ended before the answer\n"
 
 
 def odd(answer: bytes, status: int = 200) -> OpenAIServer:
@@ -138,11 +165,11 @@ def test_an_answer_of_another_form_is_an_error(answer):
         },
     ],
 )
-def test_an_event_without_its_keys_is_an_error_and_not_the_end_of_the_chat(event):
+def test_an_event_without_its_keys_is_an_error_and_not_the_end_of_the_chat(event, capsys):
     with odd(b"data: " + json.dumps({"rag_r1": event, "choices": []}).encode() + b"\n\n") as server:
-        session, out = terminal(server.url, "one", "two")
+        session, _ = terminal(server.url, "one", "two")
         assert session.chat() == 0
-    assert out.getvalue().count("not of the chat API's form") == 2 == len(server.bodies)
+    assert capsys.readouterr().err.count("not of the chat API's form") == 2 == len(server.bodies)
 
 
 @pytest.mark.parametrize("status", [200, 400])

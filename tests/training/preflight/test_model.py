@@ -27,5 +27,20 @@ def test_a_tokenizer_in_the_home_folder_is_found_also_for_a_model_of_the_hub(hom
 
 def test_a_tokenizer_that_cannot_be_loaded_is_named_by_its_own_key(home):
     (home / "config.json").write_text("{}")
+    (home / "model.safetensors").touch()
     tokenizer, (problem,) = checked(path="~", tokenizer_path="~/nowhere")
     assert (tokenizer, problem.where) == (None, "model.tokenizer_path") and "~/nowhere" in problem.what
+
+
+def test_a_model_folder_without_weights_is_named_with_the_remedy(home):
+    tokenizer_with("plain").save_pretrained(home / "model")
+    (home / "model" / "config.json").write_text("{}")
+    tokenizer, (problem,) = checked(path="~/model")
+    assert tokenizer is not None, "so that it is checked too"
+    assert (problem.level, problem.where) == (
+        "error",
+        "model.path",
+    ) and "~/model holds no weights" in problem.what
+    assert "hf download" in problem.remedy
+    (home / "model" / "model.safetensors").touch()
+    assert checked(path="~/model")[1] == []

@@ -1,0 +1,72 @@
+"""A tokenizer that is named by the Hub: without a network only the cache is asked, and that is told soon."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rag_r1.inference.model_folders import hub_answers
+from rag_r1.inference.tokenizer import load_tokenizer
+from rag_r1.rollouts.engine_factory import TokenUnit
+from rag_r1.runs.errors import RunError
+
+pytestmark = pytest.mark.slow  # imports transformers
+
+
+class Session:
+    """A connection to the Hub that is there or not, and what it was asked."""
+
+    def __init__(self, answers: bool):
+        self.answers, self.asked = answers, []
+
+    def head(self, url: str, timeout: float) -> None:
+        self.asked.append(url)
+        if not self.answers:
+            raise OSError("Name or service not known")
+
+
+@pytest.fixture
+def hub(monkeypatch):
+    """Makes the Hub answer or not, and transformers find no tokenizer; gives the session and its keywords."""
+    from huggingface_hub import constants, utils
+    from transformers import AutoTokenizer
+
+    def make(answers: bool) -> tuple[Session, list[dict]]:
+        session, loads = Session(answers), []
+
+        def refused(name: str, **keywords: object) -> None:
+            loads.append(keywords)
+            raise OSError("not in the cached files")
+
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+        monkeypatch.setattr(utils, "get_session", lambda: session)
+        monkeypatch.setattr(AutoTokenizer, "from_pretrained", refused)
+        return session, loads
+
+    return make
+
+
+@pytest.mark.parametrize("answers", [False, True])
+def test_a_name_is_looked_up_in_the_cache_alone_if_the_hub_does_not_answer_one_request(hub, answers):
+    session, loads = hub(answers)
+    with pytest.raises(OSError):
+        load_tokenizer("our/model")
+    assert len(session.asked) == 1 and [load["local_files_only"] for load in loads] == [not answers]
+
+
+def test_the_hub_is_not_asked_about_a_folder_nor_where_it_is_switched_off(hub, tmp_path: Path, monkeypatch):
+    from huggingface_hub import constants
+
+    session, loads = hub(True)
+    with pytest.raises(OSError):
+        load_tokenizer(str(tmp_path))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    assert not hub_answers() and session.asked == [] and loads[0]["local_files_only"] is False
+
+
+def test_a_name_without_a_tokenizer_is_told_with_the_flag_that_takes_a_folder(hub):
+    hub(False)
+    with pytest.raises(RunError) as raised:
+        TokenUnit.of("our/model")
+    assert "our/model" in str(raised.value) and "give --tokenizer a folder" in str(raised.value)

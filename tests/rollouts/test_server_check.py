@@ -1,0 +1,89 @@
+"""What the first request to a server says of it: soon, with its address, its answer and the remedy."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from rag_r1.rollouts import server_check
+from rag_r1.rollouts.checks import try_first_search
+from rag_r1.rollouts.server_check import check_endpoint
+from rag_r1.runs.errors import OtherServerError, RunError
+from rag_r1.tools.retrieval import options as search_options
+from tests.fakes.json_server import JsonStub
+from tests.fakes.silent_server import silent_server
+from tests.fakes.web_page import WebPage
+
+
+def check(url: str, model: str | None = None):
+    return check_endpoint(url, "NO_KEY", "model server", "--base-url", model)
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        ((500, '{"detail": "boom"}'), 'HTTP 500: {"detail": "boom"}'),
+        ((503, ""), "HTTP 503,"),
+        ({"hello": "world"}, """'{"hello": "world"}' instead of a list of models"""),
+        ((200, "hello"), "'hello' instead of a list of models"),
+    ],
+)
+def test_what_a_server_answers_instead_of_its_models_is_told_with_address_and_flag(answer, said):
+    with JsonStub(lambda asked: answer) as stub, pytest.raises(RunError) as raised:
+        check(stub.url)
+    assert f"{stub.url}/v1 answers with {said}" in str(raised.value) and "--base-url" in str(raised.value)
+    assert [asked.path for asked in stub.asked] == ["/v1/models"], "it is asked once"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"object": "list", "data": None},
+        {"models": [{"name": "m"}]},
+        [{"id": "m"}],
+        {"data": [{"name": "m"}]},
+        (404, "{}"),
+        (401, '{"error": "no key"}'),
+        (200, '{"data": [' + ",".join(["{}"] * 30_000) + "]}"),
+    ],
+)
+def test_a_server_that_lists_its_models_otherwise_or_not_is_no_error(answer):
+    with JsonStub(lambda asked: answer) as stub:
+        assert check(stub.url, "m") == {}
+
+
+def test_a_model_that_is_not_in_the_list_is_named_with_those_that_are():
+    with JsonStub(lambda asked: {"data": [{"id": "other"}]}) as stub, pytest.raises(RunError) as raised:
+        check(stub.url, "mine")
+    assert "has no model 'mine', but other" in str(raised.value)
+
+
+def test_a_model_server_that_hangs_is_named_after_one_short_wait(monkeypatch):
+    monkeypatch.setattr(server_check, "TIMEOUT_S", 0.2)
+    with silent_server() as url, pytest.raises(RunError) as raised:
+        check(url)
+    assert f"no model server answers at {url}/v1 (no answer within 0.2 s)" in str(raised.value)
+
+
+def first_search(url: str, **keys: object) -> None:
+    asyncio.run(try_first_search({"url": url, **keys}, url))
+
+
+def test_the_first_search_is_sent_once_whatever_the_retries_are():
+    with JsonStub(lambda asked: (500, "{}")) as stub, pytest.raises(RunError) as raised:
+        first_search(stub.url, retries=9)
+    assert "(HTTP 500)" in str(raised.value) and len(stub.asked) == 1
+    assert not isinstance(raised.value, OtherServerError), "it may recover"
+
+
+def test_a_search_that_hangs_is_named_after_one_short_wait(monkeypatch):
+    monkeypatch.setattr(search_options, "FIRST_ANSWER_S", 0.2)
+    with silent_server() as url, pytest.raises(RunError, match=f"{url} does not work .no answer within 0.2"):
+        first_search(url, timeout_s=65.0)
+    assert search_options.first_search({"timeout_s": 0.1})["timeout_s"] == 0.1, "a shorter one stays"
+
+
+def test_a_web_page_in_place_of_a_search_is_called_one():
+    with WebPage() as page, pytest.raises(OtherServerError, match="it answers with a web page"):
+        first_search(page.url)

@@ -1,0 +1,65 @@
+"""A value of a wrong type, and one that is missing, is named by its key before veRL makes anything of it."""
+
+from __future__ import annotations
+
+import pytest
+from omegaconf import OmegaConf
+
+from rag_r1.config.recipes import shipped_names
+from rag_r1.training.command import main
+from rag_r1.training.preflight import preflight
+from rag_r1.training.preflight.settings import check_types, check_verls_keys, wrong_types
+from tests.recipes.composed_recipes import changed, composed
+
+pytestmark = pytest.mark.slow  # composed recipes
+
+GRPO, SFT = "recipes/rag_r1/grpo", "recipes/rag_r1/sft/demo"
+ROLLOUT = "actor_rollout_ref.rollout"
+
+
+@pytest.mark.parametrize("name", [*shipped_names("train"), *shipped_names("sft")])
+def test_every_shipped_recipe_has_the_types_that_verl_declares_and_leaves_nothing_of_verls_open(name):
+    assert wrong_types(composed(name), []) == [] == [*check_verls_keys(composed(name))]
+
+
+@pytest.mark.parametrize(
+    ("recipe", "key", "value", "what"),
+    [
+        (GRPO, "actor_rollout_ref.actor.optim.lr", "fast", "'fast', which is no number"),
+        (GRPO, f"{ROLLOUT}.gpu_memory_utilization", "half", "'half', which is no number"),
+        (GRPO, "actor_rollout_ref.actor.ppo_epochs", True, "True, which is no number"),
+        (GRPO, "actor_rollout_ref.actor.use_kl_loss", "off", "'off', which is neither true nor false"),
+        (GRPO, "algorithm.gamma", "1,0", "'1,0', which is no number"),
+        (SFT, "optim.lr", "fast", "'fast', which is no number"),
+        (SFT, "optim.weight_decay", "0.1.2", "'0.1.2', which is no number"),
+    ],
+)
+def test_a_value_of_a_wrong_type_is_named_by_its_key(recipe, key, value, what):
+    (problem,) = check_types(changed(composed(recipe), **{key: value}))
+    assert (problem.level, problem.where) == ("error", key) and what in problem.what
+
+
+def test_a_number_that_other_keys_take_over_is_told_once():
+    wrong = changed(composed(GRPO), **{f"{ROLLOUT}.n": "many"})
+    assert [problem.where for problem in wrong_types(wrong, [f"{ROLLOUT}.n"])] == [f"{ROLLOUT}.n"]
+
+
+def test_a_dataclass_of_anothers_is_not_imported():
+    config = OmegaConf.create({"optim": {"_target_": "no_such_module.Optim", "lr": "fast"}})
+    assert [*check_types(config)] == []
+
+
+def test_the_report_has_a_missing_value_with_its_remedy_instead_of_a_traceback():
+    config = changed(composed(GRPO), **{f"{ROLLOUT}.name": "???", "data.max_response_length": "???"})
+    problems = {problem.where: problem for problem in preflight(config).errors}
+    assert problems[f"{ROLLOUT}.name"].remedy == "set it to vllm" and "data.max_response_length" in problems
+
+
+def test_the_engine_of_a_reward_model_is_asked_for_only_if_there_is_one():
+    config = changed(composed(GRPO), reward__reward_model__enable=True)
+    assert [problem.where for problem in check_verls_keys(config)] == ["reward.reward_model.rollout.name"]
+
+
+def test_a_missing_device_is_named(capsys):
+    assert main(["--recipe", GRPO, "--check-only", "trainer.device='???'"]) == 1
+    assert "error: trainer.device: must be given" in capsys.readouterr().err
