@@ -13,7 +13,7 @@ from code_lines import PARTS, ROOT, LineCount, count_lines, count_part
 #: brought its download by name (270 lines, and 110 of tests), its recipe and traces (180, and 150), the count
 #: of mixed groups (120, and 60), and questions from passages (1,030, two thirds of them wordings, vocabulary
 #: and the table of rules, and 240); the chat's picture has a command (70 of tests). A second walk asked that
-#: a wrong type, a missing value, a server that hangs, a file in UTF-16 and more be named first (290, and 180).
+#: a wrong type, a missing value, a server that hangs, a file in UTF-16 and more be named first (290; 180).
 BUDGETS = {"package": (38_000, 0.248), "tests": (55_500, 0.053)}
 
 
