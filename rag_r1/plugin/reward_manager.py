@@ -77,6 +77,7 @@ class SearchRewardManager(RewardManagerBase):
                 **summary(record),
                 **signals(record, evidence.recall if evidence else None),
                 **calls_by_tool(record, self.tools),
+                "source": source,  # a text, which veRL's validation leaves out
                 "masked": float(record.masked(self.mask)),
                 "undumped": float(not dumped),
                 **record.rewards,

@@ -44,7 +44,7 @@ from rag_r1.config.schema import SamplerOptions
 from rag_r1.io.retry import backoff
 from rag_r1.options.problems import plain
 from rag_r1.plugin.group_filter import GroupFilter, reward_info
-from rag_r1.plugin.sample_store import KVBatchMeta, plain_value, read_rows, remove_rows, write_rows
+from rag_r1.plugin.sample_store import KVBatchMeta, read_rows, remove_rows, write_rows
 from rag_r1.plugin.sessions import (
     group_by_session,
     last_rows,
@@ -107,16 +107,13 @@ class _SearchSamplerMixin(GroupFilter):
 
 
 def reward_infos(batch: KVBatchMeta) -> dict[str, dict[str, Any]]:
-    """What the reward manager returned for each trajectory of a batch, and its data source as `source`."""
+    """What the reward manager returned for each trajectory of a batch."""
     rows = last_rows(batch.keys)
     if not rows:
         return {}
-    fields = read_rows(rows, batch.partition_id, ["extra_fields", "data_source"])
-    infos, sources = map(reward_info, fields["extra_fields"]), map(plain_value, fields["data_source"])
-    return {
-        session_of(key): {**info, "source": str(source)}
-        for key, info, source in zip(rows, infos, sources, strict=True)
-    }
+    fields = read_rows(rows, batch.partition_id, ["extra_fields"])
+    infos = map(reward_info, fields["extra_fields"])
+    return {session_of(key): info for key, info in zip(rows, infos, strict=True)}
 
 
 def rows_to_train(keys: Sequence[str], partition_id: str) -> list[str]:
@@ -161,8 +158,7 @@ def search_metrics(infos: Sequence[dict[str, Any]]) -> dict[str, float]:
             if isinstance(value, int | float):
                 values[name].append(float(value))
         if isinstance(info.get("score"), int | float):
-            if "source" in info:  # groups that the filter dropped come without
-                values[f"score/{info['source']}"].append(float(info["score"]))
+            values[f"score/{info.get('source')}"].append(float(info["score"]))
     means = {f"search/{name}": sum(numbers) / len(numbers) for name, numbers in values.items()}
     return {**means, "search/samples": float(len(infos))}
 

@@ -84,7 +84,7 @@ class Rollout:
 def row(reward: float | None) -> dict:
     """A row as veRL's agent-loop worker stores it, after our reward manager."""
     masked = float(reward is None)
-    info = {"masked": masked, FAILED: masked, "em": reward, "score": reward}
+    info = {"masked": masked, FAILED: masked, "em": reward, "score": reward, "source": "demo"}
     scores = torch.tensor([0.0, reward or 0.0])
     return {
         "extra_fields": {"reward_extra_info": info},

@@ -71,7 +71,8 @@ def test_the_record_has_the_turns_scores_and_verl_the_total_and_numbers(tmp_path
     assert record.turn_scores == [0.5, 0.25, 1.5]
     assert math.fsum(record.turn_scores) == record.rewards["score"] == result["reward_score"] == 2.25
     info = result["reward_extra_info"]
-    # veRL's validation takes the means of what is known.
+    # veRL's validation takes the means of what is known, and leaves out texts.
+    assert info.pop("source") == ""
     unknown = {name for name, value in info.items() if value is None}
     assert unknown <= set(signals(record)) and "valid_actions" not in unknown
     assert all(type(value) is float for name, value in info.items() if name not in unknown)

@@ -39,7 +39,8 @@ def check_model(
     node = OmegaConf.select(config, section)
     if (problem := _check_folder(f"{section}.path", node.path)) is not None:
         return None, [problem]
-    weights = list(_check_weights(f"{section}.path", node.path))
+    in_shards = OmegaConf.select(config, "actor_rollout_ref.actor.megatron.use_dist_checkpointing")
+    weights = [] if in_shards else list(_check_weights(f"{section}.path", node.path))
     tokenizer, problem = _load_tokenizer(section, node)
     if problem is None:
         problem = _check_template(section, node, tokenizer)

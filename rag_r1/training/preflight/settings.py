@@ -283,12 +283,12 @@ def _check_updates(config: DictConfig) -> Iterator[Problem]:
 def check_export(config: DictConfig) -> Iterator[Problem]:
     """Whether the end of the training leaves a Hugging Face model: for what starts from it (rag-r1 stages).
     veRL saves nothing by default, and the training would be lost."""
-    every = config.trainer.save_freq
+    every = config.trainer.get("save_freq")
     if not isinstance(every, int) or every <= 0:
         text = f"is {every}, so no checkpoint is saved, and what is trained would be lost"
         yield error("trainer.save_freq", text, "set it above 0; the last step is saved in any case")
     key = "actor_rollout_ref.actor.checkpoint.save_contents"
-    contents = list(config.actor_rollout_ref.actor.checkpoint.save_contents)
+    contents = list(OmegaConf.select(config, key) or ())
     if "hf_model" not in contents:
         remedy = f"set {key}=[{','.join([*contents, 'hf_model'])}]"
         yield error(key, "has no hf_model, from which the next step would start", remedy)

@@ -44,3 +44,11 @@ def test_a_model_folder_without_weights_is_named_with_the_remedy(home):
     assert "hf download" in problem.remedy
     (home / "model" / "model.safetensors").touch()
     assert checked(path="~/model")[1] == []
+
+
+def test_weights_in_megatrons_own_shards_need_none_in_the_model_folder(home):
+    tokenizer_with("plain").save_pretrained(home / "model")
+    (home / "model" / "config.json").write_text("{}")
+    actor = {"actor": {"megatron": {"use_dist_checkpointing": True}}}
+    config = OmegaConf.create({"model": {"path": "~/model"}, "actor_rollout_ref": actor})
+    assert check_model(config, "model")[1] == []

@@ -60,6 +60,9 @@ def test_the_engine_of_a_reward_model_is_asked_for_only_if_there_is_one():
     assert [problem.where for problem in check_verls_keys(config)] == ["reward.reward_model.rollout.name"]
 
 
-def test_a_missing_device_is_named(capsys):
-    assert main(["--recipe", GRPO, "--check-only", "trainer.device='???'"]) == 1
-    assert "error: trainer.device: must be given" in capsys.readouterr().err
+def test_what_the_command_itself_reads_is_named_too_if_it_is_missing(capsys):
+    words = ["--recipe", GRPO, "--check-only", "--leave-model"]
+    assert main([*words, "trainer.device='???'", "trainer.save_freq='???'"]) == 1
+    errors = capsys.readouterr().err
+    assert "error: trainer.device: must be given" in errors
+    assert "error: trainer.save_freq: must be given" in errors
