@@ -255,8 +255,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     folder = Path(config.trainer.default_local_dir).expanduser()
     limit = []
     if args.hours is not None:
-        keep = config.trainer.get("max_actor_ckpt_to_keep") or ""
-        limit = [f"--hours={args.hours}", f"--run={folder.absolute()}", f"--keep={keep}"]
+        limit = [f"--hours={args.hours}", f"--run={folder.absolute()}"]
+        if keep := config.trainer.get("max_actor_ckpt_to_keep"):
+            limit.append(f"--keep={keep}")
     command = [sys.executable, "-m", "rag_r1.training.launch", *limit, str(recipe.folder), recipe.name]
     command += overrides
     with recorded_settings("rag-r1 train", args, folder, other="trainer.default_local_dir=OTHER"):

@@ -8,6 +8,7 @@ for the length of the training there is nothing in it but a wait. Interrupted, i
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,15 +27,17 @@ from rag_r1.training.time_limit import STOPPED, TimeLimit
 @command_main()
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns the exit status of the training; 3 if `--hours` ended it."""
-    words = list(sys.argv[1:] if arguments is None else arguments)
-    options = dict(words.pop(0).split("=", 1) for word in tuple(words[:3]) if word.startswith("--"))
-    folder, name, *overrides = words
-    recipe = Recipe(Path(folder), name)
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--hours", type=float)
+    parser.add_argument("--run", type=Path)
+    parser.add_argument("--keep", type=int)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("recipe")
+    parser.add_argument("overrides", nargs=argparse.REMAINDER)
+    args = parser.parse_args(arguments)
+    recipe, overrides = Recipe(args.folder, args.recipe), args.overrides
     warn_of_other_trainings()
-    limit = None
-    if options:
-        keep = int(options["--keep"]) if options.get("--keep") else None
-        limit = TimeLimit(float(options["--hours"]), Path(options["--run"]), keep)
+    limit = TimeLimit(args.hours, args.run, args.keep) if args.hours else None
     command = recipe.command(overrides)
     status = run_child_until(limit.is_over, command) if limit else run_child(command)
     if status is None:

@@ -113,7 +113,7 @@ def test_a_tracker_that_is_being_written_counts_as_none(tmp_path, text):
 
 
 def test_a_training_that_is_over_is_ended_and_one_that_ends_by_itself_keeps_its_status():
-    waits = [sys.executable, "-c", "import time; time.sleep(600)"]
+    waits = [sys.executable, "-c", "import signal; signal.pause()"]
     assert run_child_until(lambda: True, waits) is None
     assert run_child_until(lambda: False, [sys.executable, "-c", "raise SystemExit(7)"]) == 7
 
@@ -122,7 +122,7 @@ def test_the_launcher_ends_with_the_status_of_what_goes_on_later(tmp_path, monke
     ended = []
     monkeypatch.setattr(launch, "run_child_until", lambda is_over, command: ended.append(is_over))
     monkeypatch.setattr(launch, "warn_of_other_trainings", lambda: None)
-    assert launch.main(["--hours=0.5", f"--run={tmp_path}", "--keep=", str(tmp_path), "recipe"]) == STOPPED
+    assert launch.main(["--hours=0.5", f"--run={tmp_path}", "--keep=2", str(tmp_path), "recipe"]) == STOPPED
     assert ended and str(tmp_path) in capsys.readouterr().out
 
 

@@ -40,20 +40,19 @@ _REWARD_MODEL = "reward.reward_model"
 
 
 def check_required_keys(config: DictConfig) -> Iterator[Problem]:
-    """Every key of ours, and every one with an example, that a recipe leaves open (null, or `???`) has been
-    given."""
+    """Every key of ours, and every one with an example, that a recipe leaves open (null, or `???`) is set."""
     open_keys = {key for key in OmegaConf.missing_keys(config) if key.startswith("rag_r1.")}
     open_keys |= {key for key in _EXAMPLES if is_unset(config, key)}
     for key in sorted(open_keys):
         yield error(key, "must be given", f"add {key}=<{_EXAMPLES.get(key, 'value')}>")
 
 
-def check_verls_keys(config: DictConfig, told: Collection[str] = _EXAMPLES) -> Iterator[Problem]:
+def check_verls_keys(config: DictConfig, exempt: Collection[str] = _EXAMPLES) -> Iterator[Problem]:
     """No other key is `???`: whoever reads one, veRL or another check, would end with OmegaConf's error.
-    `told`: keys that have a check of their own."""
+    `exempt`: keys that have a check of their own."""
     unused = () if OmegaConf.select(config, f"{_REWARD_MODEL}.enable") else (f"{_REWARD_MODEL}.",)
     for key in sorted(OmegaConf.missing_keys(config)):
-        if key not in told and not key.startswith(("rag_r1.", *unused)):
+        if key not in exempt and not key.startswith(("rag_r1.", *unused)):
             remedy = "set it to vllm" if key.endswith("rollout.name") else f"set it: {key}=VALUE"
             yield error(key, "must be given", remedy)
 
@@ -139,13 +138,13 @@ def wrong_types(config: DictConfig, numbers: Iterable[str]) -> list[Problem]:
     return wrong + list(check_types(config, {problem.where for problem in wrong}))
 
 
-def check_types(config: DictConfig, told: Collection[str] = ()) -> Iterator[Problem]:
+def check_types(config: DictConfig, exempt: Collection[str] = ()) -> Iterator[Problem]:
     """Where veRL declares a number there is one, and where it declares a switch, true or false. Blocks name
     in `_target_` the dataclass that is made of them, and veRL does not look at its types: a learning rate
     `fast` would end the run when the optimizer is made, and a switch that is `off`, which Hydra takes for a
-    text, would be on. `told`: keys that have a Problem already."""
+    text, would be on. `exempt`: keys that have a Problem already."""
     for key, value, types in _declared(config):
-        if key in told:
+        if key in exempt:
             continue
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         if types == {bool} and not isinstance(value, bool):
