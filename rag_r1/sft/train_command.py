@@ -26,6 +26,7 @@ from rag_r1.options.command_exit import CommandError, command_main
 from rag_r1.options.command_line import Arguments, Overrides, argument, hydra_quoted, read_arguments
 from rag_r1.options.import_path import add_working_directory
 from rag_r1.options.out_folder import check_out
+from rag_r1.options.problems import Problem
 from rag_r1.options.settings_file import recorded_settings
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.processes import run_child, run_child_until
@@ -33,7 +34,7 @@ from rag_r1.sft.resume import begin_next_epoch
 from rag_r1.training.command import compose_valid
 from rag_r1.training.next_steps import after_sft
 from rag_r1.training.stages import lock_folder
-from rag_r1.training.time_limit import STOPPED, Hours, TimeLimit
+from rag_r1.training.time_limit import STOPPED, Hours, TimeLimit, check_resume
 
 #: The link to the chosen model, and veRL's log, in `trainer.default_local_dir`.
 MODEL, METRICS = "model", "metrics.jsonl"
@@ -88,7 +89,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         config.trainer.get("device"), config.trainer.get("n_gpus_per_node"), recipe, overrides
     )
     folder = Path(str(config.trainer.get("default_local_dir"))).expanduser()
-    if not _passes_preflight(config, faults, command, folder):
+    more = [] if args.hours is None else list(check_resume(config))
+    if not _passes_preflight(config, faults, command, folder, more):
         return 1
     if args.check_only:
         print(f"all checks passed: {args.recipe} would be trained into {folder}")
@@ -103,14 +105,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _passes_preflight(
-    config: Any, faults: list[tuple[str, str, str]], command: Sequence[str], folder: Path
+    config: Any,
+    faults: list[tuple[str, str, str]],
+    command: Sequence[str],
+    folder: Path,
+    more: Sequence[Problem],
 ) -> bool:
-    """Run the preflight and print what it finds; whether the training can start."""
+    """Run the preflight and print what it finds, and `more` problems; whether the training can start."""
     from rag_r1.options.problems import error
     from rag_r1.training.preflight import preflight_sft
 
     report = preflight_sft(config)
     report.problems[:0] = [error(*fault) for fault in faults]
+    report.problems += more
     nodes = config.trainer.get("nnodes")
     if isinstance(nodes, int) and nodes > 1:
         report.problems.append(error(*_too_many_nodes(nodes, command)))

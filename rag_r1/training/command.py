@@ -25,7 +25,7 @@ from rag_r1.options.import_path import add_working_directory
 from rag_r1.options.settings_file import recorded_settings
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.start_checks import StartError
-from rag_r1.training.time_limit import Hours
+from rag_r1.training.time_limit import Hours, check_resume
 
 #: The environment of Ray's processes, in which veRL's trainer runs.
 _RAY_VARIABLES = "ray_kwargs.ray_init.runtime_env.env_vars"
@@ -239,6 +239,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     report.problems[:0] = [error(*fault) for fault in faults]
     if args.leave_model:
         report.problems += check_export(config)
+    if args.hours is not None:
+        report.problems += check_resume(config)
     for note in report.notes:
         print(f"checked: {note}")
     for problem in report.problems:

@@ -17,14 +17,15 @@ from __future__ import annotations
 import re
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field
 
 from rag_r1.options.declare import Constraint
+from rag_r1.options.problems import Problem, error
 
 Hours = Annotated[float, Field(gt=0, allow_inf_nan=False), Constraint("a number of hours above 0")]
 #: The exit status of a command that stopped before its end and goes on when it is given again.
@@ -70,6 +71,13 @@ class TimeLimit:
             f"ended after {hours:.2f} of {self.hours:g} hours, with {at}. The same command goes on; on "
             f"another machine, with the folder {self.folder} ({folder_bytes(self.folder) / 1e9:.1f} GB)"
         )
+
+
+def check_resume(config: Any) -> Iterator[Problem]:
+    """A training in pieces goes on from its last checkpoint."""
+    if config.trainer.get("resume_mode") == "disable":
+        text = "is disable, so each piece of --hours would begin anew"
+        yield error("trainer.resume_mode", text, "set it to auto")
 
 
 def last_checkpoint(folder: Path) -> int | None:

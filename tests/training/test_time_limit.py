@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from omegaconf import OmegaConf
 
 from rag_r1.runs.processes import run_child_until
 from rag_r1.training import launch
 from rag_r1.training.command import main as train
-from rag_r1.training.time_limit import STOPPED, TRACKER, TimeLimit, last_checkpoint
+from rag_r1.training.time_limit import STOPPED, TRACKER, TimeLimit, check_resume, last_checkpoint
 
 
 class Clock:
@@ -124,6 +125,12 @@ def test_the_launcher_ends_with_the_status_of_what_goes_on_later(tmp_path, monke
     monkeypatch.setattr(launch, "warn_of_other_trainings", lambda: None)
     assert launch.main(["--hours=0.5", f"--run={tmp_path}", "--keep=2", str(tmp_path), "recipe"]) == STOPPED
     assert ended and str(tmp_path) in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("mode", "keys"), [("disable", ["trainer.resume_mode"]), ("auto", [])])
+def test_a_recipe_that_never_resumes_is_no_training_in_pieces(mode, keys):
+    config = OmegaConf.create({"trainer": {"resume_mode": mode}})
+    assert [problem.where for problem in check_resume(config)] == keys
 
 
 @pytest.mark.parametrize("hours", ["0", "-1", "nan", "soon"])
