@@ -1,11 +1,16 @@
-"""The problems and notes that checks report, and helpers that read a configuration."""
+"""The problems and notes that checks report, and helpers that read a configuration.
+
+Commands of the base installation, which has no OmegaConf, report problems too, so the functions that need it
+import it.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from omegaconf import DictConfig, OmegaConf
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
 
 
 @dataclass(frozen=True)
@@ -62,6 +67,8 @@ class PreflightReport:
 
 def is_unset(config: DictConfig, key: str) -> bool:
     """Whether a key is null, missing (`???`) or absent."""
+    from omegaconf import OmegaConf
+
     parent, _, name = key.rpartition(".")
     node = OmegaConf.select(config, parent)
     return not OmegaConf.is_dict(node) or OmegaConf.is_missing(node, name) or node.get(name) is None
@@ -69,6 +76,8 @@ def is_unset(config: DictConfig, key: str) -> bool:
 
 def plain(node: Any) -> Any:
     """The node as plain Python types."""
+    from omegaconf import OmegaConf
+
     return OmegaConf.to_container(node, resolve=True) if OmegaConf.is_config(node) else node
 
 
