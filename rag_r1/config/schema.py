@@ -20,6 +20,7 @@ from pydantic import AfterValidator, BeforeValidator, Strict
 from rag_r1.agent import Budget, FailurePolicy
 from rag_r1.agent.budget import EpisodeLimits
 from rag_r1.agent.failures import FOR_TRAINING
+from rag_r1.config.guard import GuardOptions
 from rag_r1.io.atomic_files import reason_of
 from rag_r1.options.declare import (
     Constraint,
@@ -92,6 +93,8 @@ class _RagR1Block:
     tools: Section = field(default_factory=dict)
     reward: Entries = _REWARD
     failures: Section = field(default_factory=dict)
+    #: When a training counts as going wrong (config/guard.py).
+    guard: Section = field(default_factory=dict)
     #: Under which the questions of a validation are played once more (plugin/probe_rows.py).
     probes: Probes = ()
     #: The passages that `random` and `gold` show (rag_r1/probes/passages.py).
@@ -120,6 +123,7 @@ class RagR1Config:
     tools: dict[str, Any]
     reward: tuple[dict[str, Any], ...]
     failures: FailurePolicy
+    guard: GuardOptions
     trajectory_dir: str | None
     probes: tuple[ValidationProbe, ...] = ()
     probe_passages: str | None = None
@@ -174,6 +178,7 @@ class RagR1Config:
             retriever=block.retriever,
             validation_retriever={**block.retriever, **block.validation_retriever},
             failures=section(FailurePolicy, {**FOR_TRAINING, **block.failures}),
+            guard=section(GuardOptions, block.guard),
             **{name: getattr(block, name) for name in _UNCHANGED},
         )
         fault = _missing_passages(block)

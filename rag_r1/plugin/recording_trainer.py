@@ -1,5 +1,8 @@
 """veRL's trainers that also record advantages: `trainer.v1.trainer_mode=search_<veRL's mode>`.
 
+They log `search/trained_tokens`, the tokens of a trajectory on which its loss is computed: more than
+`search/generated_tokens`, and the loss teaches what the environment wrote.
+
 A trajectory record is written when its reward is known; its advantage depends on the rest of its group, and
 veRL computes it later, in the trainer. These trainers are veRL's own with one method overridden: after
 `_compute_advantage` they read advantages, masks and rewards of the batch back from veRL's store and append a
@@ -9,6 +12,7 @@ line for each trajectory to `<rag_r1.trajectory_dir>/advantages/step_<step>-<pro
      "score",                               the reward that the trainer used
      "advantage",                           mean over the generated tokens; the same for all of them in GRPO
      "advantage_min", "advantage_max",
+     "trained_tokens",                      on which its loss is computed
      "group_size", "group_mean", "group_std"}    of the scores in this batch
 
 A disk that is full loses these lines, not the run; `search/recording_s` is the time that they take.
@@ -59,10 +63,13 @@ class RecordingMixin:
     def _compute_advantage(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
         batch = super()._compute_advantage(batch, metrics)
         started = time.perf_counter()
+        lines = list(advantage_lines(batch, self.global_steps))
+        if lines:
+            metrics["search/trained_tokens"] = fmean(line["trained_tokens"] for line in lines)
         if folder := OmegaConf.select(self.config, "rag_r1.trajectory_dir"):
             path = Path(folder) / "advantages" / f"step_{self.global_steps:06d}-{os.getpid()}.ndjson"
             try:
-                append_records(path, *advantage_lines(batch, self.global_steps))
+                append_records(path, *lines)
             except OSError as error:
                 logger.error(
                     "cannot write the advantages of step %d to %s: %s", self.global_steps, path, error
@@ -96,6 +103,7 @@ def advantage_lines(batch: KVBatchMeta, step: int) -> Iterator[dict[str, Any]]:
             "advantage": float(generated.mean()),
             "advantage_min": float(generated.min()),
             "advantage_max": float(generated.max()),
+            "trained_tokens": sum(int(masks[key].sum()) for key in rows),
             "group_size": len(group),
             "group_mean": fmean(group),
             "group_std": pstdev(group),

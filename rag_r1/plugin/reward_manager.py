@@ -35,6 +35,7 @@ from rag_r1.plugin.algorithms.turn_loo import NAME as TURN_LOO
 from rag_r1.plugin.probe_rows import probe_of, suffix_of
 from rag_r1.protocols import SEARCH
 from rag_r1.rewards import RewardSum
+from rag_r1.rewards.answer_metrics import exact_match
 
 
 @register("search")
@@ -77,6 +78,8 @@ class SearchRewardManager(RewardManagerBase):
                 **summary(record),
                 **signals(record, evidence.recall if evidence else None),
                 **calls_by_tool(record, self.tools),
+                # Whatever the reward pays for.
+                "right": None if record.masked(self.mask) else exact_match(record.answer, golds),
                 "source": source,  # a text, which veRL's validation leaves out
                 "masked": float(record.masked(self.mask)),
                 "undumped": float(not dumped),

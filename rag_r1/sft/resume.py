@@ -18,8 +18,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-#: veRL's file with the number of the last whole checkpoint.
-LATEST = "latest_checkpointed_iteration.txt"
+from rag_r1.inference.model_folders import TRACKER
 
 
 def begin_next_epoch(folder: Path, config: Any) -> bool:
@@ -59,7 +58,7 @@ def _resumed_from(folder: Path, config: Any) -> Path | None:
     if named:
         checkpoint = Path(named).expanduser()
     else:
-        latest = folder / LATEST
+        latest = folder / TRACKER
         step = latest.read_text(encoding="utf-8").strip() if latest.is_file() else ""
         checkpoint = folder / f"global_step_{step}"
     return checkpoint if re.fullmatch(r"global_step_\d+", checkpoint.name) and checkpoint.is_dir() else None

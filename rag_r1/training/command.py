@@ -25,14 +25,11 @@ from rag_r1.options.import_path import add_working_directory
 from rag_r1.options.settings_file import recorded_settings
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.start_checks import StartError
+from rag_r1.training.metrics_files import RAY_VARIABLES, metrics_file, metrics_override
 from rag_r1.training.time_limit import Hours, check_resume
 
-#: The environment of Ray's processes, in which veRL's trainer runs.
-_RAY_VARIABLES = "ray_kwargs.ray_init.runtime_env.env_vars"
 #: veRL's key for modules that its processes import at start, and ours.
-SESSION_TRAINERS = f"{_RAY_VARIABLES}.VERL_USE_EXTERNAL_MODULES=rag_r1.session_trainers"
-#: Where veRL's logger `file` writes: the file itself, or the folder of all projects.
-_LOG_VARIABLES = ("VERL_FILE_LOGGER_PATH", "VERL_FILE_LOGGER_ROOT")
+SESSION_TRAINERS = f"{RAY_VARIABLES}.VERL_USE_EXTERNAL_MODULES=rag_r1.session_trainers"
 #: Keys whose values may be the user's files or folders.
 _PATHS = (
     "rag_r1.protocol",
@@ -65,25 +62,6 @@ def trainer_overrides(config: Any) -> list[str]:
     if not str(config.trainer.v1.trainer_mode).startswith(("search_", "sessions_")):
         return []
     return [f"++{SESSION_TRAINERS}"]
-
-
-def log_overrides(config: Any) -> list[str]:
-    """Overrides that put the file of veRL's logger `file` below the run's folder, unless the user names
-    another place. veRL empties its file at each start, so each start gets one of its own: metrics-1.jsonl,
-    metrics-2.jsonl, ..."""
-    from omegaconf import OmegaConf
-
-    logger = config.trainer.logger
-    if "file" not in ([logger] if isinstance(logger, str) else logger or ()):
-        return []
-    set_for_ray = OmegaConf.select(config, _RAY_VARIABLES) or {}
-    if any(name in os.environ or name in set_for_ray for name in _LOG_VARIABLES):
-        return []
-    folder = Path(config.trainer.default_local_dir).expanduser().absolute()
-    before = [path.stem.rpartition("-")[2] for path in folder.glob("metrics-*.jsonl")]
-    number = 1 + max((int(number) for number in before if number.isdecimal()), default=0)
-    folder.mkdir(parents=True, exist_ok=True)
-    return [f"++{_RAY_VARIABLES}.{_LOG_VARIABLES[0]}={hydra_quoted(folder / f'metrics-{number}.jsonl')}"]
 
 
 def config_overrides(config: Any, overrides: Sequence[str]) -> list[str]:
@@ -216,6 +194,9 @@ class TrainArguments(Arguments):
     hours: Hours | None = argument(
         "end after so many hours at most, with a checkpoint; the same command goes on", "H", default=None
     )
+    supervise: bool = argument(
+        "go back to a good checkpoint when it goes wrong, and start again after a crash", default=False
+    )
     overrides: Overrides = argument("any key of veRL or of `rag_r1:`", "key=value", default=[])
 
 
@@ -232,6 +213,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # veRL checks for nvidia-smi: on a machine with GPUs it would choose cuda.
         os.environ["VERL_PLATFORM"] = "cpu"
     from rag_r1.options.problems import error
+    from rag_r1.training.guard.supervisor import check_supervision
     from rag_r1.training.preflight import preflight
     from rag_r1.training.preflight.settings import check_export
 
@@ -239,7 +221,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     report.problems[:0] = [error(*fault) for fault in faults]
     if args.leave_model:
         report.problems += check_export(config)
-    if args.hours is not None:
+    if args.supervise:
+        report.problems += check_supervision(config)
+    elif args.hours is not None:
         report.problems += check_resume(config)
     for note in report.notes:
         print(f"checked: {note}")
@@ -253,14 +237,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     sys.stdout.flush()
     overrides = [*args.overrides, *whole_paths(config), *trainer_overrides(config)]
-    overrides += log_overrides(config) + config_overrides(config, args.overrides)
+    overrides += config_overrides(config, args.overrides)
     folder = Path(config.trainer.default_local_dir).expanduser()
-    limit = []
-    if args.hours is not None:
-        limit = [f"--hours={args.hours}", f"--run={folder.absolute()}"]
-        if keep := config.trainer.get("max_actor_ckpt_to_keep"):
-            limit.append(f"--keep={keep}")
-    command = [sys.executable, "-m", "rag_r1.training.launch", *limit, str(recipe.folder), recipe.name]
+    flags = [] if args.hours is None else [f"--hours={args.hours}"]
+    if args.supervise:
+        flags.append("--supervise")  # it gives each attempt a file of its own
+    elif (metrics := metrics_file(config)) is not None:
+        flags.append(f"--metrics={metrics}")
+        overrides.append(metrics_override(metrics))
+    command = [sys.executable, "-m", "rag_r1.training.launch", *flags, str(recipe.folder), recipe.name]
     command += overrides
     with recorded_settings("rag-r1 train", args, folder, other="trainer.default_local_dir=OTHER"):
         os.execv(command[0], command)

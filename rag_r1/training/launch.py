@@ -1,9 +1,9 @@
-"""Launches veRL's trainer for `rag-r1 train` and prints the next steps at its end.
+"""Launches veRL's trainer for `rag-r1 train`, watches it, and prints the next steps at its end.
 
 `rag-r1 train` becomes this process after its checks. It is small: what the checks have imported is gone, and
-for the length of the training there is nothing in it but a wait. Interrupted, it ends the training.
+for the length of the training there is little in it but a wait. Interrupted, it ends the training.
 
-    python -m rag_r1.training.launch [--hours=H --run=DIR --keep=N] FOLDER RECIPE key=value ...
+    python -m rag_r1.training.launch [--supervise] [--hours=H] [--metrics=FILE] FOLDER RECIPE key=value ...
 """
 
 from __future__ import annotations
@@ -12,44 +12,95 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from rag_r1.config.recipes import Recipe
 from rag_r1.io.atomic_files import error_text
 from rag_r1.options.command_exit import command_main
 from rag_r1.runs.errors import RunError
-from rag_r1.runs.processes import run_child, run_child_until
+from rag_r1.runs.processes import run_child_until
 from rag_r1.system.concurrent_trainings import warn_of_other_trainings
 from rag_r1.training.command import compose_recipe
+from rag_r1.training.guard.bands import BandCheck
+from rag_r1.training.guard.guard import Guard, training_facts
+from rag_r1.training.guard.supervisor import Supervisor, guard_options
+from rag_r1.training.guard.watch import Watch
+from rag_r1.training.metrics_files import MetricsFile, metrics_override
 from rag_r1.training.next_steps import after_training
 from rag_r1.training.time_limit import STOPPED, TimeLimit
 
 
-@command_main()
+@command_main(RunError)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns the exit status of the training; 3 if `--hours` ended it."""
     parser = argparse.ArgumentParser()
+    parser.add_argument("--supervise", action="store_true")
     parser.add_argument("--hours", type=float)
-    parser.add_argument("--run", type=Path)
-    parser.add_argument("--keep", type=int)
+    parser.add_argument("--metrics", type=Path)
     parser.add_argument("folder", type=Path)
     parser.add_argument("recipe")
     parser.add_argument("overrides", nargs=argparse.REMAINDER)
     args = parser.parse_args(arguments)
-    recipe, overrides = Recipe(args.folder, args.recipe), args.overrides
+    recipe = Recipe(args.folder, args.recipe)
+    config = compose_recipe(recipe, args.overrides)
+    folder = Path(config.trainer.default_local_dir).expanduser().absolute()
+    keep = config.trainer.get("max_actor_ckpt_to_keep")
+    limit = TimeLimit(args.hours, folder, keep) if args.hours else None
+    band = BandCheck.of_recipe(recipe)
     warn_of_other_trainings()
-    limit = TimeLimit(args.hours, args.run, args.keep) if args.hours else None
-    command = recipe.command(overrides)
-    status = run_child_until(limit.is_over, command) if limit else run_child(command)
+    if args.supervise:
+        status = _supervise(recipe, args.overrides, folder, config, band, limit)
+    else:
+        status = _watch(recipe, args.overrides, config, args.metrics, band, limit)
+    if band is not None and (summary := band.summary()):
+        print(summary, flush=True)
     if status is None:
         assert limit is not None
         print(limit.report(), flush=True)
         return STOPPED
     if status == 0:
         try:
-            lines = after_training(compose_recipe(recipe, overrides))
+            lines = after_training(config)
         except (RunError, OSError) as error:
             lines = [f"the commands for what was trained could not be made: {error_text(error)}"]
         print("\n".join(["", *lines]), flush=True)
+    return status
+
+
+def _supervise(
+    recipe: Recipe,
+    overrides: Sequence[str],
+    folder: Path,
+    config: Any,
+    band: BandCheck | None,
+    limit: TimeLimit | None,
+) -> int | None:
+    def command(changes: Sequence[str], metrics: Path) -> list[str]:
+        return recipe.command([*overrides, *changes, metrics_override(metrics)])
+
+    return Supervisor(folder, config, command, band).run(limit)
+
+
+def _watch(
+    recipe: Recipe,
+    overrides: Sequence[str],
+    config: Any,
+    metrics: Path | None,
+    band: BandCheck | None,
+    limit: TimeLimit | None,
+) -> int | None:
+    watch = None
+    if metrics is not None:
+        watch = Watch(MetricsFile(metrics), Guard(guard_options(config), training_facts(config)), band)
+
+    def is_over() -> bool:
+        if watch is not None:
+            watch.look()
+        return limit is not None and limit.is_over()
+
+    status = run_child_until(is_over, recipe.command(overrides))
+    if watch is not None:
+        watch.look()
     return status
 
 

@@ -24,6 +24,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from rag_r1.inference.model_folders import TRACKER
 from rag_r1.options.declare import Constraint
 from rag_r1.options.problems import Problem, error
 
@@ -31,7 +32,6 @@ Hours = Annotated[float, Field(gt=0, allow_inf_nan=False), Constraint("a number 
 #: The exit status of a command that stopped before its end and goes on when it is given again.
 STOPPED = 3
 _CHECKPOINT = re.compile(r"global_step_(\d+)")
-TRACKER = "latest_checkpointed_iteration.txt"
 
 
 @dataclass

@@ -12,7 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 from omegaconf import DictConfig, OmegaConf
 
-from rag_r1.sft.resume import LATEST, begin_next_epoch, steps_of_epoch
+from rag_r1.inference.model_folders import TRACKER
+from rag_r1.sft.resume import begin_next_epoch, steps_of_epoch
 
 #: Of each file; in batches of 4 the two are five steps, and two rows are dropped.
 ROWS = (15, 7)
@@ -27,7 +28,7 @@ def run(tmp_path: Path) -> Path:
         folder.mkdir()
         for name in ("data_0.pt", "data_1.pt", "model_world_size_2_rank_0.pt"):
             (folder / name).touch()
-    (tmp_path / LATEST).write_text("5")
+    (tmp_path / TRACKER).write_text("5")
     return tmp_path
 
 
@@ -50,7 +51,7 @@ def test_at_the_end_of_an_epoch_the_loader_begins_anew(run):
 
 
 def test_within_an_epoch_the_loader_goes_on(run):
-    (run / LATEST).write_text("4\n")
+    (run / TRACKER).write_text("4\n")
     assert not begin_next_epoch(run, config_of(run)) and states(run, 4) == WHOLE
 
 
@@ -65,12 +66,12 @@ def test_a_limit_of_the_samples_shortens_the_epoch(run):
     assert steps_of_epoch(config_of(run).data) == 5
     assert steps_of_epoch(config_of(run, limit=16).data) == 4
     assert steps_of_epoch(config_of(run, limit=1000).data) == 5
-    (run / LATEST).write_text("4")
+    (run / TRACKER).write_text("4")
     assert begin_next_epoch(run, config_of(run, limit=16)) and states(run, 4) == WITHOUT
 
 
 @pytest.mark.parametrize("latest", [None, "", "7", "many"])
 def test_without_a_checkpoint_nothing_is_done(run, latest):
-    (run / LATEST).unlink() if latest is None else (run / LATEST).write_text(latest)
+    (run / TRACKER).unlink() if latest is None else (run / TRACKER).write_text(latest)
     assert not begin_next_epoch(run, config_of(run))
     assert all(states(run, step) == WHOLE for step in (4, 5, 10))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
-from rag_r1.training.command import log_overrides
+from rag_r1.training.metrics_files import metrics_file, metrics_override
 
 KEY = "ray_kwargs.ray_init.runtime_env.env_vars.VERL_FILE_LOGGER_PATH"
 
@@ -17,6 +17,11 @@ KEY = "ray_kwargs.ray_init.runtime_env.env_vars.VERL_FILE_LOGGER_PATH"
 def _no_place_of_the_users(monkeypatch):
     for name in ("VERL_FILE_LOGGER_PATH", "VERL_FILE_LOGGER_ROOT"):
         monkeypatch.delenv(name, raising=False)
+
+
+def log_overrides(config) -> list[str]:
+    path = metrics_file(config)
+    return [] if path is None else [metrics_override(path)]
 
 
 def config(folder: Path | str, logger=("console", "file"), **variables):

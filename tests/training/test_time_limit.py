@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
+from rag_r1.config.recipes import RECIPES
 from rag_r1.runs.processes import run_child_until
 from rag_r1.training import launch
 from rag_r1.training.command import main as train
@@ -123,7 +124,8 @@ def test_the_launcher_ends_with_the_status_of_what_goes_on_later(tmp_path, monke
     ended = []
     monkeypatch.setattr(launch, "run_child_until", lambda is_over, command: ended.append(is_over))
     monkeypatch.setattr(launch, "warn_of_other_trainings", lambda: None)
-    assert launch.main(["--hours=0.5", f"--run={tmp_path}", "--keep=2", str(tmp_path), "recipe"]) == STOPPED
+    folder = f"trainer.default_local_dir={tmp_path}"
+    assert launch.main(["--hours=0.5", str(RECIPES), "demo/grpo", folder]) == STOPPED
     assert ended and str(tmp_path) in capsys.readouterr().out
 
 

@@ -1,0 +1,147 @@
+"""The record of a supervised run: every start of the training, what changed, and how it ended.
+
+`attempts.jsonl` in the run's folder is appended to: a line when an attempt begins, when a sign shows, and
+when the attempt ends. `attempts.md` tells the same on a page, with a picture of all attempts, and is written
+anew when an attempt ends.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rag_r1.io.bounded_json import limited_lines
+from rag_r1.runs.json_lines import JsonLinesFile
+from rag_r1.runs.markdown import Page, cell, number
+from rag_r1.runs.pictures import GREY, SERIES, draw, whole_steps
+from rag_r1.training.guard.history import History, Series
+from rag_r1.training.guard.signs import Sign
+from rag_r1.training.metrics_files import MetricsFile
+
+RECORD, PAGE, PICTURE = "attempts.jsonl", "attempts.md", "attempts.png"
+
+
+@dataclass
+class Attempt:
+    """One start of the training. `first`: the step of the checkpoint from which it goes on, 0 for none;
+    `rollbacks`: how often a sign had ended an attempt before it."""
+
+    number: int
+    first: int
+    rollbacks: int
+    changes: list[str]
+    metrics: str
+    signs: list[dict[str, Any]] = field(default_factory=list)
+    ending: str = ""
+    last: int | None = None
+
+
+class Attempts:
+    """The attempts of the run in `folder`, over all commands that supervised it."""
+
+    def __init__(self, folder: Path):
+        self.folder, self.all = folder, list[Attempt]()
+        folder.mkdir(parents=True, exist_ok=True)
+        self._file = JsonLinesFile(folder / RECORD, lambda line, place: self._take(line))
+
+    @property
+    def rollbacks(self) -> int:
+        """How many attempts a sign has ended."""
+        return sum(attempt.ending.startswith("rolled back") for attempt in self.all)
+
+    def begin(self, first: int, changes: list[str], metrics: Path) -> Attempt:
+        """An attempt begins."""
+        number = len(self.all) + 1
+        self._append(
+            "begin", number, first=first, rollbacks=self.rollbacks, changes=changes, metrics=metrics.name
+        )
+        return self.all[-1]
+
+    def sign(self, sign: Sign, step: int) -> None:
+        """A sign shows in the attempt that runs."""
+        told = {"name": sign.name, "verdict": sign.verdict.name, "cause": sign.cause, "since": sign.since}
+        self._append("sign", len(self.all), step=step, **told)
+
+    def end(self, ending: str, step: int | None) -> None:
+        """The attempt that runs has ended, with this as its last step."""
+        self._append("end", len(self.all), ending=ending, last=step)
+        self.write_page()
+
+    def _append(self, event: str, number: int, **values: Any) -> None:
+        self._file.append({"event": event, "attempt": number, "time": round(time.time(), 1), **values})
+
+    def _take(self, line: dict[str, Any]) -> None:
+        event, values = (
+            line["event"],
+            {k: v for k, v in line.items() if k not in ("event", "attempt", "time")},
+        )
+        if event == "begin":
+            self.all.append(Attempt(line["attempt"], **values))
+        elif event == "sign":
+            self.all[-1].signs.append(values)
+        else:
+            self.all[-1].ending, self.all[-1].last = values["ending"], values["last"]
+
+    def write_page(self) -> None:
+        """Write `attempts.md` and its picture."""
+        page = Page("Attempts of this training")
+        page.text(
+            "Each attempt is a start of the training, and goes on from a checkpoint of the one before. Right "
+            "answers: their share of the training's trajectories, in the attempt's first step, at best, and "
+            "in its last step."
+        )
+        series = [self._series(attempt) for attempt in self.all]
+        page.pictures(draw(self.folder / PICTURE, lambda axes: self._paint(axes, series), size=(7.0, 3.2)))
+        rows = [self._row(*known) for known in zip(self.all, (right for right, _ in series), strict=True)]
+        page.table(["attempt", "steps", "changed settings", "right answers", "ended"], rows, "rllll")
+        signs = [
+            f"attempt {attempt.number}, step {sign['step']}: "
+            f"{sign['verdict'].lower().replace('_', ' ')}: {cell(sign['cause'])}"
+            for attempt in self.all
+            for sign in attempt.signs
+        ]
+        page.heading("Signs").bullets(signs or ["none"])
+        (self.folder / PAGE).write_text(f"{page}\n", encoding="utf-8")
+
+    def _row(self, attempt: Attempt, right: Series) -> list[object]:
+        last = attempt.last if attempt.last is not None else max(right.steps, default=attempt.first)
+        three = (right.values[0], max(right.values), right.values[-1]) if len(right) else ()
+        shares = " → ".join(number(value, 2) for value in three) or "–"
+        changes = ", ".join(map(cell, attempt.changes)) or "none"
+        return [
+            attempt.number,
+            f"{attempt.first + 1} to {last}",
+            changes,
+            shares,
+            cell(attempt.ending or "runs"),
+        ]
+
+    def _series(self, attempt: Attempt) -> tuple[Series, Series]:
+        history = History()
+        for step, metrics in MetricsFile(self.folder / attempt.metrics).new_lines():
+            history.add(step, metrics)
+        return history.right, history.held_out
+
+    def _paint(self, axes: Any, series: list[tuple[Series, Series]]) -> None:
+        for attempt, (right, held_out) in zip(self.all, series, strict=True):
+            color = SERIES[(attempt.number - 1) % len(SERIES)]
+            axes.plot(right.steps, right.values, "-", color=color, label=f"attempt {attempt.number}")
+            axes.plot(held_out.steps, held_out.values, "o", color=color)
+        for attempt in self.all:
+            if any(sign["verdict"] != "WARN" for sign in attempt.signs) and attempt.last is not None:
+                axes.axvline(attempt.last, color=GREY, linestyle=":")
+        axes.set(xlabel="step", ylabel="right answers (points: held out)", ylim=(0, 1))
+        whole_steps(axes)
+        axes.legend(frameon=False)
+
+
+def read_attempts(folder: Path) -> list[dict[str, Any]]:
+    """The lines of a run's record; none without one."""
+    try:
+        with (folder / RECORD).open("rb") as file:
+            return [json.loads(line) for line in limited_lines(file)]
+    except FileNotFoundError:
+        return []

@@ -1,0 +1,159 @@
+"""The expected band of a recipe: where its signals are, step by step, in runs that went well.
+
+A band lies beside its recipe (`recipes/demo/grpo.band.json`) and was measured with the recipe as it is
+shipped, its model and its data. `rag-r1 train` compares a run with it and says at the end whether it went as
+expected, or which signal left the band, and when. Other data, another model or a changed learning rate have
+other curves, which the comparison says and no more.
+
+    python -m rag_r1.training.guard.bands --runs RUN RUN ... --out grpo.band.json
+
+makes one from finished runs of several seeds: for each step, mean and standard deviation over all seeds in
+this step and its two neighbours, and four deviations to both sides.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+from rag_r1.config.recipes import Recipe
+from rag_r1.io.atomic_files import write_json
+from rag_r1.io.bounded_json import read_json_object
+from rag_r1.options.command_exit import command_main
+from rag_r1.options.command_line import Arguments, argument, read_arguments
+from rag_r1.runs.errors import RunError
+from rag_r1.training.guard.history import History, Series
+from rag_r1.training.metrics_files import MetricsFile, earlier_files
+
+#: Standard deviations to both sides; the narrowest deviation, relative to the mean; and the least steps.
+_DEVIATIONS, _LEAST = 4.0, 0.02
+SIGNALS = (
+    "right",
+    "held_out",
+    "search/searches",
+    "search/valid_actions",
+    "search/logprob_thought",
+    "response_length/mean",
+)
+
+
+@dataclass
+class BandCheck:
+    """Compares a run with a band while it runs. `signals`: name -> step -> (low, high)."""
+
+    signals: Mapping[str, Mapping[int, tuple[float, float]]]
+    history: History = field(default_factory=History)
+    left: dict[str, tuple[int, float]] = field(default_factory=dict)
+    compared: set[int] = field(default_factory=set)
+
+    @classmethod
+    def of_recipe(cls, recipe: Recipe) -> BandCheck | None:
+        """The band beside a recipe; None without one. Raises RunError for a file that is none."""
+        path = recipe.path.with_suffix(".band.json")
+        return cls(read_band(path)) if path.is_file() else None
+
+    def see(self, step: int, metrics: Mapping[str, Any]) -> list[str]:
+        """The metrics of a step; a sentence for each signal that leaves the band for the first time."""
+        self.history.add(step, metrics)
+        lines = []
+        for name, band in self.signals.items():
+            series = _series(self.history, name)
+            if step not in band or series.steps[-1:] != [step]:
+                continue
+            self.compared.add(step)
+            low, high = band[step]
+            if not low <= series.values[-1] <= high and name not in self.left:
+                self.left[name] = (step, series.values[-1])
+                lines.append(
+                    f"step {step}: {name} is {series.values[-1]:.3f}, expected {low:.3f} to {high:.3f}"
+                )
+        return lines
+
+    def summary(self) -> str:
+        """How the run went, in a sentence; empty if nothing could be compared."""
+        if not self.compared:
+            return ""
+        of = f"{len(self.signals)} signals at {len(self.compared)} steps"
+        if not self.left:
+            return f"as expected: {of} are in the band of this recipe"
+        names = ", ".join(f"{name} (step {step})" for name, (step, _) in self.left.items())
+        return f"not as expected: of {of}, these left the band of this recipe: {names}"
+
+
+def make_band(histories: Sequence[History]) -> dict[str, dict[str, list[float]]]:
+    """The band of runs: signal -> step -> [low, high]. Raises RunError for fewer than three."""
+    if len(histories) < 3:
+        raise RunError("a band needs three runs or more, of different seeds")
+    signals = {}
+    for name in SIGNALS:
+        series = [_series(history, name) for history in histories]
+        steps = sorted(set.intersection(*(set(one.steps) for one in series)))
+        band = {}
+        for i, step in enumerate(steps):
+            near = steps[max(0, i - 1) : i + 2]
+            values = [
+                value for one in series for at, value in zip(one.steps, one.values, strict=True) if at in near
+            ]
+            own = fmean(
+                value for one in series for at, value in zip(one.steps, one.values, strict=True) if at == step
+            )
+            reach = _DEVIATIONS * max(stdev(values), _LEAST * abs(own))
+            band[str(step)] = [round(own - reach, 4), round(own + reach, 4)]
+        if band:
+            signals[name] = band
+    return signals
+
+
+def read_band(path: Path) -> dict[str, dict[int, tuple[float, float]]]:
+    """The signals of a band's file. Raises RunError for another file."""
+    try:
+        signals = read_json_object(path)["signals"]
+        return {
+            name: {int(step): (float(low), float(high)) for step, (low, high) in band.items()}
+            for name, band in signals.items()
+        }
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise RunError(f"{path} is no band: {error!r}; make it anew from runs") from error
+
+
+def read_history(run: Path) -> History:
+    """The metrics of a finished run, from all its starts. Raises RunError if there are none."""
+    history = History()
+    for path in earlier_files(run) or [run / "metrics.jsonl"]:
+        for step, metrics in MetricsFile(path).new_lines():
+            history.add(step, metrics)
+    if history.step < 0:
+        raise RunError(f"{run} has no metrics*.jsonl with steps: train with trainer.logger=[console,file]")
+    return history
+
+
+def _series(history: History, name: str) -> Series:
+    return history.right if name == "right" else history[name]
+
+
+class BandArguments(Arguments):
+    """Finished runs, and the file of their band."""
+
+    runs: list[Path] = argument("folders of finished runs of one recipe, a seed each", ("RUN", ...))
+    out: Path = argument("the band's file, e.g. recipes/demo/grpo.band.json", "FILE")
+    made: str = argument("machine and date, for those who read the file", "TEXT", default="")
+
+
+@command_main(RunError)
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command; see the top of the module."""
+    args = read_arguments(
+        BandArguments, arguments, prog="python -m rag_r1.training.guard.bands", description=__doc__
+    )
+    band = make_band([read_history(run) for run in args.runs])
+    write_json(args.out, {"runs": len(args.runs), "made": args.made, "signals": band})
+    print(f"{args.out}: {len(band)} signals of {len(args.runs)} runs")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,115 @@
+"""The checkpoints of a supervised run: good ones are kept, and a run goes back to one.
+
+veRL removes all but its last few checkpoints, and when a sign shows the last good one may be among the
+removed. So every checkpoint is kept a second time under `kept/` as hard links, which take no room until veRL
+removes its own. A sign may show soon or late, so the kept ones are not the last ones: the older, the further
+apart. `go_back` makes one of them the run's last: veRL resumes from the step that its file
+`latest_checkpointed_iteration.txt` names.
+
+A changed learning rate would have no effect after that: veRL restores optimizer and scheduler with the
+learning rate that they had (verl 0.9.1, fsdp_checkpoint_manager.py, `load_checkpoint`). So it is changed in
+their files (learning_rate.py), in copies of the kept ones.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from rag_r1.inference.model_folders import TRACKER
+from rag_r1.io.atomic_files import write_text
+from rag_r1.runs.errors import RunError
+from rag_r1.system.child_processes import last_lines
+from rag_r1.training.time_limit import last_checkpoint
+
+_STEP = re.compile(r"global_step_(\d+)")
+KEPT = "kept"
+
+
+def steps_in(folder: Path) -> dict[int, Path]:
+    """The checkpoints in a folder, by step."""
+    found = ((_STEP.fullmatch(path.name), path) for path in folder.glob("global_step_*"))
+    return {int(match[1]): path for match, path in sorted(found, key=lambda one: one[1]) if match}
+
+
+class Checkpoints:
+    """Those of the run in `folder` (`trainer.default_local_dir`); `count` of them are kept."""
+
+    def __init__(self, folder: Path, count: int):
+        self.folder, self.count, self._kept = folder, count, folder / KEPT
+
+    def kept_steps(self) -> list[int]:
+        """The steps of the kept checkpoints, in order."""
+        return sorted(steps_in(self._kept))
+
+    def keep(self, last: int) -> None:
+        """Keep the whole checkpoints of the run up to the step `last`, of all no more than `count`."""
+        whole = last_checkpoint(self.folder)
+        newest = max(self.kept_steps(), default=0)
+        for step in sorted(steps_in(self.folder)):
+            if whole is not None and newest < step <= min(last, whole):
+                self._keep(step)
+        for step in surplus(self.kept_steps(), self.count):
+            shutil.rmtree(self.path(step))
+
+    def _keep(self, step: int) -> None:
+        """One that veRL removes meanwhile is left out."""
+        target, part = self._kept / f"global_step_{step}", self._kept / f"part_{step}"
+        shutil.rmtree(part, ignore_errors=True)
+        try:
+            shutil.copytree(self.folder / target.name, part, copy_function=_link)
+        except (FileNotFoundError, shutil.Error):
+            shutil.rmtree(part, ignore_errors=True)
+            return
+        part.rename(target)
+
+    def path(self, step: int) -> Path:
+        """The kept checkpoint of a step."""
+        return self._kept / f"global_step_{step}"
+
+    def before(self, step: int) -> int | None:
+        """The last kept step up to this one; None without one."""
+        return max((kept for kept in self.kept_steps() if kept <= step), default=None)
+
+    def go_back(self, step: int | None) -> None:
+        """The run goes on from the kept checkpoint of this step, or from the beginning. What was saved later
+        is removed."""
+        for folder in (self.folder, self._kept):
+            for later, path in steps_in(folder).items():
+                if step is None or later > step or folder == self.folder:
+                    shutil.rmtree(path)
+        if step is None:
+            (self.folder / TRACKER).unlink(missing_ok=True)
+            return
+        shutil.copytree(self.path(step), self.folder / f"global_step_{step}", copy_function=_link)
+        write_text(self.folder / TRACKER, str(step))
+
+    def set_learning_rate(self, step: int, rate: float) -> None:
+        """Change the actor's learning rate in the run's checkpoint of this step. Raises RunError."""
+        actor = self.folder / f"global_step_{step}" / "actor"
+        command = [sys.executable, "-m", "rag_r1.training.guard.learning_rate", str(actor), str(rate)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise RunError(f"cannot change the learning rate in {actor}:\n{last_lines(done.stderr, 5)}")
+
+
+def surplus(steps: Sequence[int], count: int) -> list[int]:
+    """Which of these steps, in order, are too many: never the last, and of the others those that are closest
+    to their neighbours for their age."""
+    left = list(steps)
+    while len(left) > count:
+        gaps = {i: (left[i + 1] - left[i - 1]) / (left[-1] - left[i]) for i in range(1, len(left) - 1)}
+        del left[min(gaps, key=lambda i: gaps[i]) if count > 1 and gaps else 0]
+    return sorted(set(steps) - set(left))
+
+
+def _link(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:  # a file system without hard links
+        shutil.copy2(source, target)

@@ -1,0 +1,54 @@
+"""The guard of a training: it is given the metrics of each step and says which signs are new.
+
+A sign is reported once for as long as it shows, and again when its verdict becomes worse. The guard acts on
+nothing: `rag-r1 train` prints what it says, and with `--supervise` ends and restarts the training
+(supervisor.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rag_r1.config.guard import GuardOptions
+from rag_r1.training.guard.history import History
+from rag_r1.training.guard.signs import RULES, Sign, TrainingFacts, Verdict
+
+
+class Guard:
+    """Watches one run, over all of its starts. `history` may be read."""
+
+    def __init__(self, options: GuardOptions, facts: TrainingFacts | None = None):
+        self.options, self.facts, self.history = options, facts or TrainingFacts(), History()
+        self._shown: dict[str, Verdict] = {}
+
+    def see(self, step: int, metrics: Mapping[str, Any]) -> list[Sign]:
+        """The new signs after a step, the worst first."""
+        self.history.add(step, metrics)
+        if not self.options.enabled:
+            return []
+        signs = [sign for rule in RULES for sign in rule(self.history, self.options, self.facts)]
+        new = [sign for sign in signs if sign.verdict > self._shown.get(sign.name, 0)]
+        # A step with no metrics of a training, such as a validation at the start, ends no sign.
+        if self.history.now("search/score") is not None:
+            self._shown = {sign.name: sign.verdict for sign in signs}
+        return sorted(new, key=lambda sign: -sign.verdict)
+
+    def back_to(self, step: int) -> None:
+        """The training goes on from the checkpoint of this step."""
+        self.history.back_to(step)
+        self._shown = {}
+
+
+def training_facts(config: Any) -> TrainingFacts:
+    """What the rules need of a composed configuration."""
+    from rag_r1.options.problems import plain
+
+    terms = {}
+    for entry in plain(config.rag_r1.get("reward")) or ():
+        name = str(entry.get("name") or entry.get("term"))
+        terms[name.rpartition(":")[2]] = float(entry.get("weight", 1.0))
+    actor, correction = config.actor_rollout_ref.actor, config.algorithm.get("rollout_correction") or {}
+    updates = actor.get("ppo_epochs", 1) * config.data.train_batch_size / actor.ppo_mini_batch_size
+    # Of one update the ratio is 1 but for what the engine's log-probs differ.
+    return TrainingFacts(terms, bool(correction.get("bypass_mode")) and updates <= 1)

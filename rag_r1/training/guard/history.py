@@ -1,0 +1,125 @@
+"""The metrics of a training so far, as series over its steps.
+
+`History.add` takes a line of veRL's metrics as it is. A step that was trained again replaces what was known
+of it and of all later ones, so that a run that was killed or rolled back has one value for a step.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean, median
+from typing import Any
+
+#: Of a validation, without the probes' questions: the share of right answers of a source.
+_HELD_OUT = ("/right/mean@1", "/em/mean@1")
+#: How the share of right answers is called in a step's metrics, the best name first. A run of an earlier
+#: version has no `right`, and one without golds has only its reward.
+_RIGHT = ("search/right", "search/em", "search/score")
+
+
+@dataclass
+class Series:
+    """A metric by step, in order."""
+
+    steps: list[int] = field(default_factory=list)
+    values: list[float] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def recent(self, window: int) -> float:
+        """The mean of the last `window` values."""
+        return fmean(self.values[-window:])
+
+    def windows(self, window: int) -> list[float]:
+        """The means of all `window` values in a row that are not part of the last ones."""
+        values = self.values[:-window]
+        return [fmean(values[i : i + window]) for i in range(len(values) - window + 1)]
+
+    def deviation(self) -> float:
+        """The standard deviation of a single value around the trend, from the median difference of
+        neighbours, which a collapse does not change; 0 for fewer than three values."""
+        differences = [abs(b - a) for a, b in zip(self.values, self.values[1:], strict=False)]
+        # Of a normal distribution, the median of |difference| is .6745 * sqrt(2) deviations.
+        return median(differences) / 0.954 if len(differences) > 1 else 0.0
+
+    def since(self, window: int) -> int:
+        """The first step of the last `window` values."""
+        return self.steps[-min(window, len(self))]
+
+
+class History:
+    """The series of a run; see the top of the module."""
+
+    def __init__(self) -> None:
+        self._series: dict[str, Series] = {}
+        self.step = -1
+
+    def add(self, step: int, metrics: Mapping[str, Any]) -> None:
+        """The metrics of a step, as veRL logged them; what is no number is left out."""
+        if step <= self.step:
+            self.back_to(step - 1)
+        self.step = step
+        numbers = {
+            name: float(value)
+            for name, value in metrics.items()
+            if isinstance(value, int | float) and not isinstance(value, bool)
+        }
+        for name, value in [*numbers.items(), *_held_out(numbers)]:
+            series = self._series.setdefault(name, Series())
+            series.steps.append(step)
+            series.values.append(value)
+
+    def back_to(self, step: int) -> None:
+        """Forget all steps after this one."""
+        for series in self._series.values():
+            count = sum(known <= step for known in series.steps)
+            del series.steps[count:], series.values[count:]
+        self.step = min(self.step, step)
+
+    def __getitem__(self, name: str) -> Series:
+        """The series of a metric; an empty one if it was never logged."""
+        return self._series.get(name, Series())
+
+    def now(self, name: str) -> float | None:
+        """The value of a metric in the last step; None if it was not logged there."""
+        series = self[name]
+        return series.values[-1] if series.steps[-1:] == [self.step] else None
+
+    @property
+    def right(self) -> Series:
+        """The share of right answers in training; without it, the reward."""
+        return next((self[name] for name in _RIGHT if len(self[name])), Series())
+
+    @property
+    def held_out(self) -> Series:
+        """The share of right answers of the validations."""
+        return self["held_out"]
+
+
+def _held_out(metrics: Mapping[str, float]) -> Iterator[tuple[str, float]]:
+    for end in _HELD_OUT:
+        values = [value for name, value in metrics.items() if _is_held_out(name, end)]
+        if values and not any(map(math.isnan, values)):
+            yield "held_out", fmean(values)
+            return
+
+
+def _is_held_out(name: str, end: str) -> bool:
+    return name.startswith("val-") and name.endswith(end) and "/probe_" not in name
+
+
+def best_window(series: Series, window: int) -> tuple[float, int]:
+    """The highest mean of `window` values before the last ones, and the number of its last value. Needs
+    twice as many values."""
+    means = series.windows(window)
+    number = max(range(len(means)), key=lambda i: means[i])
+    return means[number], number + window - 1
+
+
+def at_steps(series: Series, steps: Sequence[int]) -> list[float]:
+    """The values of a series at some steps, as far as it has them."""
+    known = dict(zip(series.steps, series.values, strict=True))
+    return [known[step] for step in steps if step in known]

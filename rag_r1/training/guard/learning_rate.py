@@ -1,0 +1,90 @@
+"""Changes the learning rate in a checkpoint's optimizer and scheduler, in a process with torch of its own.
+
+    python -m rag_r1.training.guard.learning_rate RUN/global_step_8/actor 1e-6
+
+Both files of each rank are changed: veRL restores `lr` and `initial_lr` of the optimizer's groups, and
+`base_lrs` and `_last_lr` of the scheduler (verl 0.9.1, fsdp_checkpoint_manager.py, `load_checkpoint`). All
+rates are multiplied by the same factor, so that groups with rates of their own keep their ratio, and a
+schedule its shape. Each file is replaced as a whole, never changed in place: it may have another name as a
+hard link. The files are read without running code from them.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rag_r1.io.atomic_files import atomic_file
+from rag_r1.options.command_exit import command_main
+from rag_r1.runs.errors import RunError
+
+
+def set_learning_rate(actor: Path, rate: float) -> None:
+    """Make `rate` the base learning rate of the checkpoint in the folder `actor`. Raises RunError if it has
+    no optimizer, or no scheduler with a rate above 0."""
+    states = sorted(actor.glob("extra_state_world_size_*_rank_*.pt"))
+    if not states:
+        raise RunError(
+            f"{actor} has no extra_state_*.pt: save it with checkpoint.save_contents=[model,optimizer,extra]"
+        )
+    for path in states:
+        optimizer_path = path.with_name(path.name.replace("extra_state", "optim"))
+        extra, optimizer = _load(path), _load(optimizer_path)
+        scheduler = extra["lr_scheduler"]
+        base = max(scheduler["base_lrs"], default=0.0)
+        if base <= 0:
+            raise RunError(f"{path}: the scheduler's learning rate is {base}")
+        factor = rate / base
+        for name in ("base_lrs", "_last_lr"):
+            scheduler[name] = [factor * value for value in scheduler[name]]
+        for group in optimizer["param_groups"]:
+            group.update({name: factor * group[name] for name in ("lr", "initial_lr") if name in group})
+        _save(extra, path)
+        _save(optimizer, optimizer_path)
+
+
+def _load(path: Path) -> Any:
+    import numpy as np
+    import torch
+    import torch.distributed.tensor  # states of the optimizer are DTensors
+
+    # The state of numpy's random generator is an array.
+    allowed = [
+        np.ndarray,
+        np.dtype,
+        np.dtypes.UInt32DType,
+        (_reconstruct(), "numpy._core.multiarray._reconstruct"),
+    ]
+    allowed.append((_reconstruct(), "numpy.core.multiarray._reconstruct"))
+    try:
+        with torch.serialization.safe_globals(allowed):
+            return torch.load(path, weights_only=True, map_location="cpu")
+    except (OSError, RuntimeError, ValueError) as error:
+        raise RunError(f"{path} cannot be read: {str(error).splitlines()[0]}") from error
+
+
+def _reconstruct() -> Any:
+    import numpy as np
+
+    return np.ndarray((0,)).__reduce__()[0]
+
+
+def _save(state: Any, path: Path) -> None:
+    import torch
+
+    with atomic_file(path) as file:
+        torch.save(state, file)
+
+
+@command_main(RunError)
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The process; see the top of the module."""
+    folder, rate = sys.argv[1:] if arguments is None else arguments
+    set_learning_rate(Path(folder), float(rate))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

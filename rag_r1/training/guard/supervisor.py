@@ -1,0 +1,246 @@
+"""`rag-r1 train --supervise`: a training that is ended and restarted when it goes wrong.
+
+The supervisor starts veRL as `rag-r1 train` does, follows its metrics with the guard, and keeps good
+checkpoints. What it does then:
+
+    a sign says roll back   the training is ended, goes back to the last checkpoint that was saved `margin`
+                            steps before the sign or earlier, and is started again with the next settings of
+                            `rag_r1.guard.ladder`, at most `max_restarts` times
+    a sign says stop        the training is ended; nothing that a restart changes would help
+    it crashes or hangs     it is started again as it is, from the last checkpoint, unless it has ended
+                            `max_restarts` times in a row without a new one
+
+A process that is started again from a checkpoint has no memory of what went wrong: its weights, optimizer and
+place in the data are those of the checkpoint, in every trainer mode. So all of this needs nothing inside of
+veRL. The supervisor may be killed as well: all its state is in the run's folder, and the next command ends
+what is left of the training and goes on.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from rag_r1.config.guard import GuardOptions, Rung
+from rag_r1.options.declare import options_from
+from rag_r1.options.problems import Problem, error, plain
+from rag_r1.runs.errors import RunError
+from rag_r1.runs.lock import hold_lock
+from rag_r1.runs.processes import MARK, run_child_until, stop_leftovers
+from rag_r1.training.guard.attempts import PAGE, Attempts
+from rag_r1.training.guard.bands import BandCheck
+from rag_r1.training.guard.checkpoints import Checkpoints
+from rag_r1.training.guard.guard import Guard, training_facts
+from rag_r1.training.guard.signs import Sign, Verdict
+from rag_r1.training.guard.watch import report
+from rag_r1.training.metrics_files import (
+    MetricsFile,
+    earlier_files,
+    log_place,
+    logs_to_file,
+    next_metrics_file,
+)
+from rag_r1.training.time_limit import TimeLimit, check_resume, last_checkpoint
+
+LEARNING_RATE = "actor_rollout_ref.actor.optim.lr"
+#: The command of an attempt, from its changed settings and its file of metrics.
+Command = Callable[[Sequence[str], Path], Sequence[str]]
+
+
+def guard_options(config: Any) -> GuardOptions:
+    """The block `rag_r1.guard` of a composed configuration."""
+    return options_from(GuardOptions, plain(config.rag_r1.get("guard")) or {})
+
+
+def check_supervision(config: Any) -> Iterator[Problem]:
+    """What a supervised training needs: checkpoints that it can go back to."""
+    yield from check_resume(config)
+    if not logs_to_file(config):
+        yield error("trainer.logger", "lacks `file`, whose lines are followed", "set it to [console,file]")
+    if place := log_place(config):
+        yield error(place, "is set, but each attempt needs a file of its own", "unset it")
+    if (config.trainer.get("save_freq") or 0) <= 0:
+        yield error(
+            "trainer.save_freq", "is not above 0, so there is nothing to go back to", "set it, e.g. to 10"
+        )
+    contents = set(plain(config.actor_rollout_ref.actor.checkpoint.get("save_contents")) or ())
+    if missing := {"model", "optimizer", "extra"} - contents:
+        key = "actor_rollout_ref.actor.checkpoint.save_contents"
+        yield error(
+            key, f"lacks {', '.join(sorted(missing))}, so a training cannot go on from it", "add them"
+        )
+
+
+class Supervisor:
+    """Supervises the run in `folder`; `command` makes the command of an attempt."""
+
+    def __init__(self, folder: Path, config: Any, command: Command, band: BandCheck | None = None):
+        self.folder, self.command, self.band = folder.absolute(), command, band
+        self.options = guard_options(config)
+        self.guard = Guard(self.options, training_facts(config))
+        self.rate = float(config.actor_rollout_ref.actor.optim.lr)
+        records = config.rag_r1.get("trajectory_dir")
+        self.records = Path(records).expanduser() if records else None
+        self.checkpoints = Checkpoints(self.folder, self.options.kept_checkpoints)
+
+    def run(self, limit: TimeLimit | None = None) -> int | None:
+        """Train to the end. Returns 0, the status of a training that cannot be started again, or None if
+        `limit` ended it. Raises RunError with the cause if a sign ended it for good."""
+        busy = RunError(f"another command supervises {self.folder}: wait for it or end it")
+        with hold_lock(self.folder, busy, name="supervisor.lock"):
+            if left := stop_leftovers(self.folder):
+                self._say(f"ended {left} processes of an earlier start")
+            attempts = Attempts(self.folder)
+            self._read_earlier(attempts)
+            fruitless = 0
+            while True:
+                before = last_checkpoint(self.folder)
+                attempt = _Attempt(self, attempts, limit)
+                status = attempt.run()
+                if attempt.sign is not None:
+                    self._after_sign(attempt.sign, attempts)
+                    fruitless = 0
+                elif attempt.is_limit or status == 0:
+                    attempts.end(
+                        "the time limit" if attempt.is_limit else "finished", self.guard.history.step
+                    )
+                    return status
+                else:
+                    ending = "it hung" if status is None else f"it ended with status {status}"
+                    fruitless = 0 if last_checkpoint(self.folder) != before else fruitless + 1
+                    self._after_crash(ending, fruitless, attempts)
+
+    def changes(self, rollbacks: int) -> list[str]:
+        """The overrides after so many rollbacks: those of all rungs up to there."""
+        rungs: Sequence[Rung] = self.options.ladder[:rollbacks]
+        overrides = [override for rung in rungs for override in rung.set]
+        rate = self.rate_after(rollbacks)
+        return [f"{LEARNING_RATE}={rate:g}", *overrides] if rate != self.rate else overrides
+
+    def rate_after(self, rollbacks: int) -> float:
+        """The learning rate after so many rollbacks."""
+        rate = self.rate
+        for rung in self.options.ladder[:rollbacks]:
+            rate *= rung.learning_rate
+        return rate
+
+    def _read_earlier(self, attempts: Attempts) -> None:
+        """What is known of the steps before the checkpoint from which the run goes on."""
+        for path in earlier_files(self.folder):
+            for step, metrics in MetricsFile(path).new_lines():
+                self.guard.see(step, metrics)
+        if attempts.all and not attempts.all[-1].ending:
+            attempts.end("the supervisor was ended", self.guard.history.step)
+        self.guard.back_to(last_checkpoint(self.folder) or 0)
+
+    def _after_sign(self, sign: Sign, attempts: Attempts) -> None:
+        """Prepares the next attempt. Raises RunError if there is none."""
+        step, page = self.guard.history.step, self.folder / PAGE
+        self.checkpoints.keep(sign.since - self.options.margin)
+        good = self.checkpoints.before(sign.since - self.options.margin)
+        kept = (
+            "there is no checkpoint from before" if good is None else f"good: {self.checkpoints.path(good)}"
+        )
+        if sign.verdict is Verdict.STOP:
+            attempts.end(f"stopped: {sign.cause}", step)
+            raise RunError(f"the training was stopped at step {step}: {sign.cause}; {kept}; see {page}")
+        rollbacks = attempts.rollbacks + 1
+        if rollbacks > self.options.max_restarts:
+            attempts.end(f"stopped after {rollbacks - 1} restarts: {sign.cause}", step)
+            raise RunError(
+                f"the training was stopped at step {step}, after {rollbacks - 1} restarts "
+                f"(rag_r1.guard.max_restarts): {sign.cause}; {kept}; see {page}"
+            )
+        self._move_records(good or 0, len(attempts.all))
+        self.checkpoints.go_back(good)
+        if good is not None and self.rate_after(rollbacks) != self.rate_after(rollbacks - 1):
+            self.checkpoints.set_learning_rate(good, self.rate_after(rollbacks))
+        self.guard.back_to(good or 0)
+        attempts.end(f"rolled back to step {good or 0}: {sign.cause}", step)
+        changes = ", ".join(self.changes(rollbacks)) or "no change"
+        self._say(f"back to step {good or 0}, with {changes}")
+
+    def _after_crash(self, ending: str, fruitless: int, attempts: Attempts) -> None:
+        attempts.end(ending, self.guard.history.step)
+        stop_leftovers(self.folder)
+        if fruitless >= max(1, self.options.max_restarts):
+            raise RunError(
+                f"the training was given up: {ending}, and {fruitless} attempts in a row saved no "
+                f"checkpoint; its last lines are above, and all attempts in {self.folder / PAGE}"
+            )
+        step = last_checkpoint(self.folder) or 0
+        self.guard.back_to(step)
+        self._say(f"{ending}; it goes on from step {step}")
+
+    def _move_records(self, step: int, attempt: int) -> None:
+        """Trajectories of steps that are given up are the attempt's, not the run's."""
+        if self.records is None:
+            return
+        for path in sorted(self.records.rglob("step_*")):
+            number = path.name.split("_")[1].split("-")[0].split(".")[0]
+            if number.isdecimal() and int(number) > step:
+                target = self.folder / "attempts" / str(attempt) / path.relative_to(self.records)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.move(path, target)
+
+    def _say(self, text: str) -> None:
+        print(f"supervisor: {text}", flush=True)
+
+
+class _Attempt:
+    """One start of the training, until it ends or has to be ended."""
+
+    def __init__(self, supervisor: Supervisor, attempts: Attempts, limit: TimeLimit | None):
+        self.owner, self.attempts, self.limit = supervisor, attempts, limit
+        self.sign: Sign | None = None
+        self.is_limit = False
+        self.metrics = MetricsFile(next_metrics_file(supervisor.folder))
+        self._progress = time.monotonic()
+        self._longest = 0.0
+
+    def run(self) -> int | None:
+        """The exit status; None if it had to be ended."""
+        owner = self.owner
+        changes = owner.changes(self.attempts.rollbacks)
+        attempt = self.attempts.begin(last_checkpoint(owner.folder) or 0, changes, self.metrics.path)
+        owner._say(f"attempt {attempt.number} begins after step {attempt.first}")
+        environment = {**os.environ, MARK: str(owner.folder)}
+        status = run_child_until(self._is_over, owner.command(changes, self.metrics.path), environment)
+        self._look()
+        with suppress(RunError):
+            stop_leftovers(owner.folder)
+        return status
+
+    def _is_over(self) -> bool:
+        if self._look():
+            return True
+        if self.limit is not None and self.limit.is_over():
+            self.is_limit = True
+            return True
+        options = self.owner.options
+        return time.monotonic() - self._progress > max(options.hang_s, options.hang_factor * self._longest)
+
+    def _look(self) -> bool:
+        """Read new metrics and checkpoints; whether a sign ends the attempt."""
+        owner = self.owner
+        for step, metrics in self.metrics.new_lines():
+            now = time.monotonic()
+            self._longest, self._progress = max(self._longest, now - self._progress), now
+            for sign in owner.guard.see(step, metrics):
+                self.attempts.sign(sign, step)
+                print(report(sign, step), file=sys.stderr, flush=True)
+                if sign.verdict > Verdict.WARN and self.sign is None:
+                    self.sign = sign
+            for line in owner.band.see(step, metrics) if owner.band else ():
+                print(f"band: {line}", flush=True)
+            if self.sign is not None:
+                return True
+        # A checkpoint is written before the metrics of its step are.
+        owner.checkpoints.keep(owner.guard.history.step)
+        return False

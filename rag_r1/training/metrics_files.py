@@ -1,0 +1,92 @@
+"""The files of veRL's logger `file`: where they are, and their lines while veRL writes them.
+
+A line is `{"step", "data"}`, and each start of a training has a file of its own (`metrics_file`). Lines are
+read once and whole; one that cannot be read is skipped, since it belongs to somebody else.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from rag_r1.options.command_line import hydra_quoted
+
+#: A line of a step has some hundred numbers; a longer one is none of veRL's.
+_MOST_BYTES = 1 << 20
+#: The environment of Ray's processes, in which veRL's trainer runs.
+RAY_VARIABLES = "ray_kwargs.ray_init.runtime_env.env_vars"
+#: Where the logger writes: the file itself, or the folder of all projects.
+_LOG_VARIABLES = ("VERL_FILE_LOGGER_PATH", "VERL_FILE_LOGGER_ROOT")
+Line = tuple[int, dict[str, Any]]
+
+
+class MetricsFile:
+    """Follows one file, which need not exist yet."""
+
+    def __init__(self, path: Path):
+        self.path, self._at = path, 0
+
+    def new_lines(self) -> Iterator[Line]:
+        """The lines that were finished since the last call: step and metrics. NaN is read as such."""
+        try:
+            with self.path.open("rb") as file:
+                file.seek(self._at)
+                while (line := file.readline(_MOST_BYTES)).endswith(b"\n"):
+                    self._at = file.tell()
+                    if (read := _read(line)) is not None:
+                        yield read
+        except FileNotFoundError:
+            return
+
+
+def _read(line: bytes) -> Line | None:
+    try:
+        entry = json.loads(line)
+        step, metrics = entry["step"], entry["data"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+    return (step, metrics) if isinstance(step, int) and isinstance(metrics, dict) else None
+
+
+def next_metrics_file(folder: Path) -> Path:
+    """The file of the next start in a run's folder."""
+    numbers = [int(path.stem.rpartition("-")[2]) for path in earlier_files(folder)]
+    return folder / f"metrics-{max(numbers, default=0) + 1}.jsonl"
+
+
+def earlier_files(folder: Path) -> list[Path]:
+    """The files of all starts in a run's folder, in order: metrics-1.jsonl, metrics-2.jsonl, ..."""
+    numbered = [(path.stem.rpartition("-")[2], path) for path in folder.glob("metrics-*.jsonl")]
+    return [path for _, path in sorted((int(n), path) for n, path in numbered if n.isdecimal())]
+
+
+def metrics_file(config: Any) -> Path | None:
+    """Where veRL's logger `file` writes at the next start: below the run's folder. veRL empties its file at
+    each start, so each start gets one of its own: metrics-1.jsonl, metrics-2.jsonl, ... None without that
+    logger, and if the user names another place."""
+    if not logs_to_file(config) or log_place(config):
+        return None
+    return next_metrics_file(Path(config.trainer.default_local_dir).expanduser().absolute())
+
+
+def logs_to_file(config: Any) -> bool:
+    """Whether veRL's logger `file` is on."""
+    logger = config.trainer.logger
+    return "file" in ([logger] if isinstance(logger, str) else logger or ())
+
+
+def log_place(config: Any) -> str | None:
+    """The variable with which the user has named a place for the file; None if there is none."""
+    from omegaconf import OmegaConf
+
+    set_for_ray = OmegaConf.select(config, RAY_VARIABLES) or {}
+    return next((name for name in _LOG_VARIABLES if name in os.environ or name in set_for_ray), None)
+
+
+def metrics_override(path: Path) -> str:
+    """The override that makes veRL write its metrics there; its folder is made."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return f"++{RAY_VARIABLES}.{_LOG_VARIABLES[0]}={hydra_quoted(path)}"

@@ -1,0 +1,52 @@
+"""A training that only pretends: it writes metrics and checkpoints as veRL does, step after step, and goes
+wrong as it is told to. What it knows of earlier attempts is what stands in its folder.
+
+    python pretended_training.py FOLDER METRICS PLAN(JSON) key=value ...
+
+The plan: `steps`; `save` (every so many steps); and faults, each with the number of attempts that have it
+(`in`): `collapse` {at, in}: right answers vanish; `crash` {at, in, status}; `hang` {at, in}.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+
+TRACKER = "latest_checkpointed_iteration.txt"
+
+
+def main() -> None:
+    folder, metrics, plan = Path(sys.argv[1]), Path(sys.argv[2]), json.loads(sys.argv[3])
+    starts = folder / "starts.txt"
+    with starts.open("a") as file:
+        print(*sys.argv[4:], file=file)
+    attempt = len(starts.read_text().splitlines())
+    tracker = folder / TRACKER
+    first = int(tracker.read_text()) if tracker.exists() else 0
+
+    def has(fault: str, step: int) -> bool:
+        planned = plan.get(fault)
+        return planned is not None and step >= planned["at"] and attempt <= planned["in"]
+
+    with metrics.open("w") as lines:
+        for step in range(first + 1, plan["steps"] + 1):
+            if has("hang", step):
+                time.sleep(600)
+            if has("crash", step):
+                sys.exit(plan["crash"]["status"])
+            if step % plan["save"] == 0:
+                checkpoint = folder / f"global_step_{step}"
+                checkpoint.mkdir(exist_ok=True)
+                (checkpoint / "weights").write_text(f"attempt {attempt}, step {step}")
+                tracker.write_text(str(step))
+            right = 0.0 if has("collapse", step) else min(0.9, 0.3 + 0.1 * step)
+            data = {"search/right": right, "search/score": right, "search/searches": 1.5}
+            lines.write(json.dumps({"step": step, "data": data}) + "\n")
+            lines.flush()
+            time.sleep(plan.get("wait", 0.05))
+
+
+if __name__ == "__main__":
+    main()
