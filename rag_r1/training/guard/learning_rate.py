@@ -14,6 +14,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 from rag_r1.io.atomic_files import atomic_file
@@ -61,7 +62,7 @@ def _load(path: Path) -> Any:
     try:
         with torch.serialization.safe_globals(allowed):
             return torch.load(path, weights_only=True, map_location="cpu")
-    except (OSError, RuntimeError, ValueError) as error:
+    except (OSError, RuntimeError, ValueError, UnpicklingError) as error:
         raise RunError(f"{path} cannot be read: {str(error).splitlines()[0]}") from error
 
 

@@ -1,0 +1,206 @@
+"""Does the guard find planted faults, and does a supervised training recover from them?
+
+    python benchmarks/guard.py --faults learning_rate --seeds 834962 336739 660845
+    python benchmarks/guard.py --faults engine reward mask no_search --seeds 834962
+    python benchmarks/guard.py --faults none --random 10
+
+Each is the demo's GRPO on this CPU through `rag-r1 train --supervise`, with a checkpoint in every step and
+a validation in every second one. Two faults are transient: they begin when right answers held out have
+reached .7, and end with the first attempt. Three are permanent: a reward for searching alone, a response mask
+that lets observations be trained on, and a reward that teaches to stop searching. `none` counts false alarms.
+A run whose folder is finished is not repeated.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from demo_seeds import drawn
+
+from rag_r1.demo.policy import policy_path
+from rag_r1.demo.world import demo_protocol, write_demo
+from rag_r1.runs.errors import RunError
+from rag_r1.runs.markdown import number, print_table
+from rag_r1.runs.processes import run_and_wait
+from rag_r1.tools.retrieval.local_server import build_index, retrieval_process
+from rag_r1.training.guard.attempts import Attempts
+from rag_r1.training.guard.bands import read_history
+from rag_r1.training.guard.history import History
+from rag_r1.training.metrics_files import MetricsFile
+
+ROOT = Path(__file__).resolve().parents[1]
+#: Right answers held out from which a transient fault acts.
+LEARNED = 0.7
+TRANSIENT = ("learning_rate", "engine")
+_SEARCHES = "benchmarks.guard_faults:searches"
+PERMANENT = {
+    "reward": [f"rag_r1.reward=[{{term: '{_SEARCHES}', weight: 0.1}}]"],
+    "no_search": [f"rag_r1.reward=[{{term: em, weight: 0.2}}, {{term: '{_SEARCHES}', weight: -0.5}}]"],
+    "mask": ["actor_rollout_ref.rollout.agent.agent_loop_config_path={loops}"],
+}
+OVERRIDES = (
+    "trainer.test_freq=2",
+    "trainer.save_freq=1",
+    "trainer.max_actor_ckpt_to_keep=2",
+    "trainer.resume_mode=auto",
+    "actor_rollout_ref.model.external_lib=benchmarks.guard_faults",
+)
+
+
+def run(fault: str, seed: int, folder: Path, overrides: Sequence[str]) -> dict[str, Any]:
+    """What happened in one supervised training, from its folder if it is finished."""
+    out = folder / f"{fault}-seed{seed}"
+    result = out / "result.json"
+    if not result.exists():
+        out.mkdir(parents=True, exist_ok=True)
+        started = time.monotonic()
+        error = _train(fault, seed, out, overrides)
+        minutes = (time.monotonic() - started) / 60
+        result.write_text(
+            json.dumps({**_summary(fault, seed, out), "error": error, "minutes": round(minutes, 1)})
+        )
+    return json.loads(result.read_text())
+
+
+def _train(fault: str, seed: int, out: Path, overrides: Sequence[str]) -> str:
+    """Train; returns the error with which the training ended, or an empty text."""
+    protocol, flag, run_folder = demo_protocol("rag_r1_mq"), out / "fault", out / "run"
+    write_demo(out / "data", protocol, seed)
+    build_index(out / "data" / "corpus.jsonl", out / "index", "--backend", "bm25")
+    loops = out / "agent_loops.yaml"
+    loops.write_text("- {name: search_agent, _target_: benchmarks.guard_faults.UnmaskedAgentLoop}\n")
+    with retrieval_process(out / "index", out / "server.log") as url:
+        command = [
+            sys.executable,
+            "-m",
+            "rag_r1.cli",
+            "train",
+            "--recipe",
+            "demo/grpo",
+            "--supervise",
+            *OVERRIDES,
+        ]
+        command += [
+            f"data.train_files={out / 'data' / 'train.parquet'}",
+            f"data.val_files={out / 'data' / 'val.parquet'}",
+            f"data.seed={seed}",
+            f"actor_rollout_ref.model.path={policy_path('rag_r1_mq')}",
+            f"rag_r1.retriever.url={url}",
+            f"trainer.default_local_dir={run_folder}",
+            *(override.format(loops=loops) for override in PERMANENT.get(fault, ())),
+            *overrides,
+        ]
+        environment = {
+            "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
+            "VERL_ENGINE_VENDOR": "faulty",
+            "GUARD_FAULT": str(flag),
+        }
+        try:
+            watch = _planting(fault, run_folder, flag) if fault in TRANSIENT else None
+            run_and_wait(command, log=out / "train.log", environment=environment, watch=watch)
+        except RunError:
+            lines = (out / "train.log").read_text(errors="replace").splitlines()
+            return next(
+                (line for line in reversed(lines) if line.startswith("error: ")), "ended without a message"
+            )
+    return ""
+
+
+def _planting(fault: str, run_folder: Path, flag: Path) -> Callable[[], None]:
+    """Makes the fault's file when enough is learned in the first attempt, and removes it after that."""
+    metrics, history = MetricsFile(run_folder / "metrics-1.jsonl"), History()
+
+    def watch() -> None:
+        for step, values in metrics.new_lines():
+            history.add(step, values)
+            learned = len(history.held_out) and history.held_out.values[-1] >= LEARNED
+            if learned and not flag.with_suffix(".step").exists():
+                flag.with_suffix(".step").write_text(str(step))
+                flag.write_text(fault)
+        if (run_folder / "metrics-2.jsonl").exists():
+            flag.unlink(missing_ok=True)
+
+    return watch
+
+
+def _summary(fault: str, seed: int, out: Path) -> dict[str, Any]:
+    run_folder = out / "run"
+    attempts = Attempts(run_folder).all
+    first = History()
+    for step, values in MetricsFile(run_folder / attempts[0].metrics).new_lines():
+        first.add(step, values)
+    signs = [sign for sign in attempts[0].signs if sign["verdict"] != "WARN"]
+    flagged = signs[0]["step"] if signs else None
+    planted = out / "fault.step"
+    held_out = dict(zip(first.held_out.steps, first.held_out.values, strict=True))
+    before = [value for step, value in held_out.items() if flagged is None or step < flagged]
+    final = read_history(run_folder).held_out
+    return {
+        "fault": fault,
+        "seed": seed,
+        "planted": int(planted.read_text()) if planted.exists() else None,
+        "flagged": flagged,
+        "cause": signs[0]["cause"] if signs else "",
+        "warnings": [
+            f"step {s['step']}: {s['cause']}" for a in attempts for s in a.signs if s["verdict"] == "WARN"
+        ],
+        "best": max(before, default=None),
+        "last_before": before[-1] if before else None,
+        "at_flag": held_out.get(flagged),
+        "attempts": len(attempts),
+        "endings": [attempt.ending for attempt in attempts],
+        "final": final.values[-1] if len(final) else None,
+    }
+
+
+HEAD = [
+    "fault",
+    "seed",
+    "acts after",
+    "flagged",
+    "cause",
+    "held out: best",
+    "before",
+    "then",
+    "attempts",
+    "at the end",
+]
+
+
+def row(result: dict[str, Any]) -> list[object]:
+    """One line of the table."""
+    shares = [number(result[name], 2) for name in ("best", "last_before", "at_flag")]
+    steps = ["–" if result[name] is None else result[name] for name in ("planted", "flagged")]
+    end = "stopped" if result["error"] else number(result["final"], 2)
+    return [result["fault"], result["seed"], *steps, result["cause"] or "–", *shares, result["attempts"], end]
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--faults", nargs="+", choices=[*TRANSIENT, *PERMANENT, "none"], required=True)
+    seeds = parser.add_mutually_exclusive_group()
+    seeds.add_argument("--seeds", nargs="+", type=int, default=[0])
+    seeds.add_argument("--random", type=int, metavar="COUNT", help="draw this many seeds at random instead")
+    parser.add_argument("--out", type=Path, default=ROOT / "outputs" / "guard", help="folder of the runs")
+    parser.add_argument("--set", nargs="*", default=[], metavar="key=value", help="overrides of every run")
+    args = parser.parse_args(argv)
+    chosen = args.seeds if args.random is None else drawn(args.random, args.out)
+    print("seeds:", *chosen, flush=True)
+    results = [run(fault, seed, args.out.resolve(), args.set) for fault in args.faults for seed in chosen]
+    print_table(HEAD, map(row, results), "lrrrlrrrrr")
+    for result in results:
+        for warning in result["warnings"]:
+            print(f"{result['fault']}, seed {result['seed']}: warning: {warning}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,215 @@
+"""The guard's rules: which signs show in which series, and with which verdict."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Mapping, Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rag_r1.config.guard import GuardOptions
+from rag_r1.training.guard.guard import Guard
+from rag_r1.training.guard.signs import Sign, TrainingFacts, Verdict
+
+WARN, ROLL_BACK, STOP = Verdict
+#: A training that learns and then keeps what it has learned; the noise is that of a hundred trajectories.
+LEARNS = [0.36, 0.57, 0.66, 0.74, 0.67, 0.78, 0.66, 0.83, 0.79, 0.84]
+
+
+def seen(
+    metrics: Sequence[Mapping[str, float]], facts: TrainingFacts | None = None, **options
+) -> list[tuple[int, Sign]]:
+    guard = Guard(GuardOptions(**options), facts)
+    return [(step, sign) for step, values in enumerate(metrics, 1) for sign in guard.see(step, values)]
+
+
+def steps(right: Sequence[float], **others: Sequence[float] | float) -> list[dict[str, float]]:
+    """Metrics of steps: right answers, the reward (equal to them unless given), and others, the last value of
+    which stays."""
+    rows = []
+    for i, value in enumerate(right):
+        row = {"search/right": value, "search/score": value}
+        for name, series in others.items():
+            values = [series] if isinstance(series, int | float) else series
+            row[name.replace("__", "/")] = values[min(i, len(values) - 1)]
+        rows.append(row)
+    return rows
+
+
+def verdicts(found: list[tuple[int, Sign]]) -> dict[str, tuple[int, Verdict]]:
+    """The first step of each sign's worst verdict."""
+    worst: dict[str, tuple[int, Verdict]] = {}
+    for step, sign in found:
+        if sign.name not in worst or sign.verdict > worst[sign.name][1]:
+            worst[sign.name] = (step, sign.verdict)
+    return worst
+
+
+def test_a_training_that_learns_shows_no_sign():
+    assert seen(steps(LEARNS, search__searches=[1.0, 1.5, 1.7], search__valid_actions=[0.97, 1.0])) == []
+
+
+def test_right_answers_that_vanish_with_their_reward_are_to_be_rolled_back_at_once():
+    ((step, sign),) = seen(steps([*LEARNS, 0.05]))
+    assert (step, sign.name, sign.verdict, sign.since) == (11, "right_answers", ROLL_BACK, 11)
+
+
+def test_a_slow_fall_shows_in_the_mean_of_several_steps():
+    noise = random.Random(1)
+    falling = [0.85 - 0.03 * i + noise.uniform(-0.05, 0.05) for i in range(20)]
+    found = verdicts(seen(steps([*LEARNS, *LEARNS[-4:], *falling])))
+    assert found["right_answers"][1] is ROLL_BACK and 18 <= found["right_answers"][0] <= 32
+
+
+def test_a_reward_that_rises_while_right_answers_fall_is_to_be_stopped_and_its_term_named():
+    rows = steps(
+        [*LEARNS, 0.3, 0.1], search__score=[*LEARNS, 1.5, 2.0], search__searches=[1.5] * 10 + [3.0, 4.0]
+    )
+    found = seen(rows, TrainingFacts({"em": 0.1, "searches": 0.5}))
+    step, sign = next(item for item in found if item[1].name == "right_answers")
+    assert (step, sign.verdict) == (12, STOP) and "it pays for searches (weight 0.5)" in sign.cause
+
+
+def test_held_out_answers_that_fall_are_to_be_rolled_back():
+    rows = steps(LEARNS)
+    for number, value in ((2, 0.8), (4, 0.82), (6, 0.6)):
+        rows[number]["val-aux/nq/right/mean@1"] = value
+        rows[number]["val-aux/nq/probe_gold/right/mean@1"] = 0.0  # a probe's questions are others
+    ((step, sign),) = seen(rows)
+    assert (step, sign.name, sign.verdict, sign.since) == (7, "held_out", ROLL_BACK, 6)
+
+
+FEWER = [*LEARNS, 0.1, 0.1]
+
+
+@pytest.mark.parametrize(
+    ("name", "sign", "healthy", "wrong"),
+    [
+        ("search/searches", "searches", 1.6, 0.3),
+        ("search/valid_actions", "valid_actions", 1.0, 0.5),
+        ("search/logprob_right", "logprob_right", -0.03, -0.6),
+        ("search/logprob", "entropy", -0.05, -1.5),
+    ],
+)
+def test_a_sign_is_a_warning_while_answers_stay_right_and_a_rollback_when_they_do_not(
+    name, sign, healthy, wrong
+):
+    series = [healthy] * 10 + [wrong] * 2
+    key = name.replace("/", "__")
+    ((first, warned),) = seen(steps([*LEARNS, 0.8, 0.8], **{key: series}))
+    assert (warned.name, warned.verdict) == (sign, WARN) and first in (11, 12)
+    assert verdicts(seen(steps(FEWER, **{key: series})))[sign][1] is ROLL_BACK
+
+
+@pytest.mark.parametrize(
+    ("series", "facts", "expected"),
+    [
+        (
+            {"training__rollout_probs_diff_mean": [1e-3, 1e-3, 0.05, 0.05]},
+            TrainingFacts(),
+            {"engine": (4, ROLL_BACK)},
+        ),
+        ({"training__rollout_probs_diff_mean": [1e-3, 0.05, 1e-3]}, TrainingFacts(), {}),
+        (
+            {"actor__ppo_kl": [1e-5, 0.01, -0.01]},
+            TrainingFacts(is_first_kl_zero=True),
+            {"engine": (3, ROLL_BACK)},
+        ),
+        ({"actor__ppo_kl": [1e-5, 0.01, -0.01]}, TrainingFacts(), {}),
+    ],
+)
+def test_an_engine_with_other_weights_is_known_by_its_probabilities(series, facts, expected):
+    assert verdicts(seen(steps(LEARNS, **series), facts)) == expected
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_gradient_that_is_no_number_is_to_be_rolled_back(value):
+    assert verdicts(seen(steps(LEARNS, actor__grad_norm=[0.2, 0.3, value]))) == {"not_finite": (3, ROLL_BACK)}
+
+
+def test_a_gradient_far_above_the_usual_is_a_warning():
+    assert verdicts(seen(steps(LEARNS, actor__grad_norm=[0.2, 0.3, 0.2, 0.3, 9.0, 0.2]))) == {
+        "gradient": (5, WARN)
+    }
+
+
+def test_a_mask_that_lets_observations_be_trained_on_is_to_be_stopped_in_the_first_step():
+    rows = steps(LEARNS, search__generated_tokens=50.0, search__trained_tokens=150.0)
+    assert verdicts(seen(rows)) == {"mask": (1, STOP)}
+    assert seen(steps(LEARNS, search__generated_tokens=50.0, search__trained_tokens=50.0)) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "sign"),
+    [
+        ("search__masked", "masked"),
+        ("search__tool_failures", "tools"),
+        ("response_length__clip_ratio", "cut_off"),
+    ],
+)
+def test_what_leaves_little_to_train_on_is_a_warning(name, sign):
+    assert verdicts(seen(steps(LEARNS, **{name: [0.0, 0.6, 0.0, 0.6, 0.6]}))) == {sign: (5, WARN)}
+
+
+def test_a_sign_is_reported_once_while_it_shows_and_again_when_it_becomes_worse():
+    searches = [1.6] * 10 + [0.3] * 6
+    right = [*LEARNS, 0.8, 0.8, 0.8, 0.1, 0.1, 0.1]
+    found = [
+        (step, sign.verdict)
+        for step, sign in seen(steps(right, search__searches=searches))
+        if sign.name == "searches"
+    ]
+    assert found == [(12, WARN), (14, ROLL_BACK)]
+
+
+def test_a_run_that_went_back_is_judged_by_what_it_went_back_to():
+    guard = Guard(GuardOptions())
+    for step, row in enumerate(steps([*LEARNS, 0.0]), 1):
+        guard.see(step, row)
+    guard.back_to(9)
+    assert guard.history.right.steps == list(range(1, 10))
+    assert [guard.see(step, row) for step, row in enumerate(steps([0.8, 0.82, 0.81]), 10)] == [[], [], []]
+
+
+def test_a_guard_that_is_off_says_nothing():
+    assert seen(steps([*LEARNS, 0.0]), enabled=False) == []
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=40))
+def test_right_answers_that_never_fall_show_no_sign(values):
+    assert seen(steps(sorted(values))) == []
+
+
+_NAMES = (
+    "search/right",
+    "search/score",
+    "search/searches",
+    "actor/grad_norm",
+    "search/logprob_right",
+    "search/masked",
+)
+_ANY = st.one_of(st.floats(), st.integers(-(10**6), 10**6), st.booleans(), st.none(), st.text(max_size=3))
+
+
+@given(st.lists(st.tuples(st.integers(0, 12), st.dictionaries(st.sampled_from(_NAMES), _ANY)), max_size=25))
+def test_whatever_a_logger_wrote_the_guard_answers(lines):
+    guard = Guard(GuardOptions())
+    for step, values in lines:
+        for sign in guard.see(step, values):
+            assert sign.cause and sign.since <= step
+        assert guard.history.step == step
+
+
+@given(st.lists(st.floats(0, 1), min_size=12, max_size=30), st.integers(1, 11))
+def test_a_step_that_is_trained_again_replaces_it_and_all_later_ones(values, again):
+    first, second = Guard(GuardOptions()), Guard(GuardOptions())
+    for step, row in enumerate(steps(values), 1):
+        first.see(step, row)
+    for step, row in enumerate(steps(values[again:]), again + 1):
+        first.see(step, row)
+    for step, row in enumerate(steps(values), 1):
+        second.see(step, row)
+    assert first.history.right == second.history.right
