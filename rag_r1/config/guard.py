@@ -1,6 +1,6 @@
 """The keys under `rag_r1.guard`: when a training counts as going wrong, and what is tried then.
 
-The rules are in rag_r1/training/guard/signs.py, where each threshold is used; docs/guides/guard.md says from
+The rules are in rag_r1/training/guard/rules.py, where each threshold is used; docs/guides/guard.md says from
 which runs the defaults come.
 """
 

@@ -25,7 +25,19 @@ _MEANS = {
     "retrieval": {"tool failures": "tool_failures", "masked": "masked::INTEGER"},
 }
 #: How the metrics of veRL that are shown begin, and their groups.
-_METRICS = {"actor/entropy": "entropy", "timing_s/": "time"}
+_METRICS = {
+    "actor/entropy": "entropy",
+    "timing_s/": "time",
+    "search/logprob": "likelihood",
+    "search/group": "groups",
+    "search/score/": "sources",
+    "search/valid_actions": "shares",
+    "search/retrieval_recall": "shares",
+    "search/observed_share": "shares",
+    "training/rollout_probs_diff_mean": "engine",
+    "actor/ppo_kl": "engine",
+    "actor/grad_norm": "gradient",
+}
 _MOST_BYTES = 1 << 20
 
 

@@ -13,7 +13,10 @@ import { changed, current, filters, go } from "./state.js";
 const COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00"];
 const TOGETHER = {   // group -> title, unit
   status: ["How episodes end", "share"], cause: ["Causes of failure", "share"], time: ["Time", "seconds"],
-  entropy: ["Entropy", "nats"],
+  entropy: ["Entropy", "nats"], likelihood: ["Log-probs of sampled tokens", "nats a token"],
+  groups: ["Rewards within a group", "deviation, share of groups"], sources: ["Reward by source", "mean score"],
+  shares: ["Valid turns, recall, observed tokens", "share"], engine: ["Engine against actor", "difference"],
+  gradient: ["Gradient", "norm"],
 };
 const MEASURES = {   // name of a series -> title, unit
   score: ["Reward", "mean score"], right: ["Exact match", "share right"], searches: ["Searches", "a question"],
@@ -194,7 +197,7 @@ function chartsOf(series) {
       : [isTerm ? `Reward term: ${words(measure)}` : words(measure), "mean"]);
     const named = isTogether && kind ? `${title}, ${kind}` : title;
     if (!charts.has(named)) charts.set(named, { title: named, unit, measure: isTogether ? one.group : measure, lines: [] });
-    const name = isTogether || !kind ? words(measure.replace(/^timing_s\//, "")) : kind;
+    const name = isTogether || !kind ? words(measure.replace(/^(timing_s|search|actor|training)\//, "")) : kind;
     const names = (colours[isTogether ? one.group : kind ? "kind" : named] ??= []);
     if (!names.includes(name)) names.push(name);
     charts.get(named).lines.push({ ...one, name, kind, value: measure, colour: names.indexOf(name) });

@@ -12,7 +12,8 @@ from typing import Any
 
 from rag_r1.config.guard import GuardOptions
 from rag_r1.training.guard.history import History
-from rag_r1.training.guard.signs import RULES, Sign, TrainingFacts, Verdict
+from rag_r1.training.guard.rules import RULES
+from rag_r1.training.guard.signs import Sign, TrainingFacts, Verdict
 
 
 class Guard:

@@ -146,12 +146,14 @@ def test_a_mask_that_lets_observations_be_trained_on_is_to_be_stopped_in_the_fir
     ("name", "sign"),
     [
         ("search__masked", "masked"),
-        ("search__tool_failures", "tools"),
+        ("search__failed_calls", "tools"),
         ("response_length__clip_ratio", "cut_off"),
     ],
 )
 def test_what_leaves_little_to_train_on_is_a_warning(name, sign):
-    assert verdicts(seen(steps(LEARNS, **{name: [0.0, 0.6, 0.0, 0.6, 0.6]}))) == {sign: (5, WARN)}
+    assert verdicts(seen(steps(LEARNS, search__calls=1.0, **{name: [0.0, 0.6, 0.0, 0.6, 0.6]}))) == {
+        sign: (5, WARN)
+    }
 
 
 def test_a_sign_is_reported_once_while_it_shows_and_again_when_it_becomes_worse():

@@ -1,0 +1,210 @@
+"""The known signs that a training goes wrong: numbers in, verdicts out.
+
+Each rule is a function of the history so far that yields a `Sign` if its sign shows in the last step. Most
+compare the mean of the last steps (`window`) with the best such mean before, since a training that learns has
+no fixed level. The thresholds are `rag_r1.guard`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from statistics import median
+
+from rag_r1.config.guard import GuardOptions
+from rag_r1.training.guard.history import History, Series, at_steps, best_window
+from rag_r1.training.guard.signs import Fall, Sign, TrainingFacts, Verdict, by_right, find_fall, mild_fall
+
+#: A slow fall shows in longer windows.
+_LONG = 4
+#: Held out, fewer right answers by less than this are chance in the usual validations of 100 and more.
+_HELD_OUT_LOSS = 0.1
+#: Steps of which the start is the median, and before which there is no usual norm of a gradient.
+_START = 4
+
+Rule = Callable[[History, GuardOptions, TrainingFacts], Iterator[Sign]]
+
+
+def right_answers_fall(history: History, options: GuardOptions, facts: TrainingFacts) -> Iterator[Sign]:
+    """Fewer right answers in training: at once by twice the loss, or in the mean of a window."""
+    loss, windows = options.right_loss, (options.window, _LONG * options.window)
+    limits = ((1, 2 * loss), *((window, loss) for window in windows))
+    falls = (find_fall(history, *limit, options.right_deviations) for limit in limits)
+    if fall := next(filter(None, falls), None):
+        text = f"right answers fell from {fall.before:.2f} to {fall.now:.2f}"
+        if fall.verdict is Verdict.STOP:
+            text += f" while the reward rose from {fall.reward_before:.2f} to {fall.reward_now:.2f}"
+            text += _paying_term(history, facts, fall)
+        yield Sign("right_answers", fall.verdict, text, fall.since)
+
+
+def _paying_term(history: History, facts: TrainingFacts, fall: Fall) -> str:
+    """The term of the reward that rose most."""
+    gains = {}
+    for term, weight in facts.terms.items():
+        series = history[f"search/{term}"]
+        before, now = (at_steps(series, steps) for steps in (fall.best_steps, [history.step]))
+        if before and now:
+            gains[term] = weight * (now[-1] - sum(before) / len(before))
+    term = max(gains, key=lambda name: gains[name], default=None)
+    if term is None or gains[term] <= 0:
+        return ": it pays for something else"
+    return f": it pays for {term} (weight {facts.terms[term]:g}), which brought {gains[term]:+.2f}"
+
+
+def held_out_falls(history: History, options: GuardOptions, facts: TrainingFacts) -> Iterator[Sign]:
+    """Fewer right answers held out."""
+    series = history.held_out
+    if len(series) < 2 or series.steps[-1] != history.step:
+        return
+    best, now = max(series.values[:-1]), series.values[-1]
+    if best - now >= max(options.right_loss * best, _HELD_OUT_LOSS):
+        reward = history["search/score"]
+        fall = mild_fall(history, options)
+        pays = fall is not None and fall.verdict is Verdict.STOP and len(reward) > 0
+        text = f"right answers held out fell from {best:.2f} to {now:.2f}"
+        yield Sign("held_out", Verdict.STOP if pays else Verdict.ROLL_BACK, text, series.steps[-2] + 1)
+
+
+def searches_vanish(history: History, options: GuardOptions, facts: TrainingFacts) -> Iterator[Sign]:
+    """The policy stops searching."""
+    if change := _below_best(history["search/searches"], history, options):
+        before, now, since = change
+        if now < options.searches_left * before:
+            yield by_right(
+                "searches",
+                f"searches a question fell from {before:.2f} to {now:.2f}",
+                since,
+                history,
+                options,
+            )
+
+
+def actions_become_invalid(history: History, options: GuardOptions, facts: TrainingFacts) -> Iterator[Sign]:
+    """Turns that are neither a search nor an answer."""
+    if change := _below_best(history["search/valid_actions"], history, options):
+        before, now, since = change
+        if before - now > options.valid_loss:
+            text = f"valid turns fell from {before:.0%} to {now:.0%}"
+            yield by_right("valid_actions", text, since, history, options)
+
+
+def right_answers_become_unlikely(
+    history: History, options: GuardOptions, facts: TrainingFacts
+) -> Iterator[Sign]:
+    """The displacement of likelihood that precedes a collapse (arXiv 2512.04220)."""
+    if change := _below_best(history["search/logprob_right"], history, options):
+        before, now, since = change
+        if now < before - options.logprob_loss and now < options.logprob_factor * before:
+            text = f"the mean log-prob of right answers' tokens fell from {before:.3f} to {now:.3f}"
+            yield by_right("logprob_right", text, since, history, options)
+
+
+def entropy_explodes(history: History, options: GuardOptions, facts: TrainingFacts) -> Iterator[Sign]:
+    """The policy becomes noise; the mean of -log p of the sampled tokens is its entropy."""
+    series = history["search/logprob"]
+    if len(series) < _START + options.window or series.steps[-1] != history.step:
+        return
+    start, now = -median(series.values[:_START]), -series.recent(options.window)
+    if now > start + options.entropy_gain and now > options.entropy_factor * start:
+        text = f"the entropy rose from {start:.3f} to {now:.3f} nats a token"
+        yield by_right("entropy", text, series.since(options.window), history, options)
+
+
+def engine_disagrees(history: History, options: GuardOptions, facts: TrainingFacts) -> Iterator[Sign]:
+    """The engine generates with other weights than the actor has."""
+    gaps = [("training/rollout_probs_diff_mean", options.probability_gap, "probabilities")]
+    if facts.is_first_kl_zero:
+        gaps.append(("actor/ppo_kl", options.stale_kl, "log-probs"))
+    for name, most, what in gaps:
+        values = history[name].values[-options.window :]
+        if len(values) == options.window and history.now(name) is not None and min(map(abs, values)) > most:
+            text = (
+                f"the {what} of engine and actor differ by {abs(values[-1]):.4f} ({name}), so the engine has "
+                "other weights"
+            )
+            yield Sign("engine", Verdict.ROLL_BACK, text, history[name].since(options.window))
+
+
+def numbers_are_no_numbers(history: History, options: GuardOptions, facts: TrainingFacts) -> Iterator[Sign]:
+    """NaN and infinity."""
+    for name in ("actor/grad_norm", "actor/loss", "search/score"):
+        if (value := history.now(name)) is not None and not math.isfinite(value):
+            yield Sign("not_finite", Verdict.ROLL_BACK, f"{name} is {value}", history.step)
+            return
+
+
+def gradient_jumps(history: History, options: GuardOptions, facts: TrainingFacts) -> Iterator[Sign]:
+    """A gradient far larger than usual."""
+    before, now = history["actor/grad_norm"].values[:-1], history.now("actor/grad_norm")
+    if now is None or len(before) < _START:
+        return
+    usual = median(before)
+    if math.isfinite(now) and now > options.gradient_factor * usual:
+        text = f"the norm of the gradient is {now:.3g}, usually {usual:.3g}"
+        yield Sign("gradient", Verdict.WARN, text, history.step)
+
+
+def environment_is_trained_on(
+    history: History, options: GuardOptions, facts: TrainingFacts
+) -> Iterator[Sign]:
+    """The loss is computed on tokens that the policy did not generate."""
+    trained, generated = history.now("search/trained_tokens"), history.now("search/generated_tokens")
+    if trained is not None and generated and trained > options.trained_excess * generated:
+        text = (
+            f"the loss is computed on {trained:.0f} tokens of a trajectory, of which the policy generated "
+            f"{generated:.0f}: the response mask lets observations be trained on"
+        )
+        yield Sign("mask", Verdict.STOP, text, history.step)
+
+
+def trajectories_are_masked(history: History, options: GuardOptions, facts: TrainingFacts) -> Iterator[Sign]:
+    """Failures of the infrastructure leave little to train on."""
+    yield from _above(
+        "masked", "search/masked", options.masked, "of the trajectories are masked", history, options
+    )
+    calls, failed = (history[f"search/{name}"] for name in ("calls", "failed_calls"))
+    if len(failed) >= options.window and history.now("search/failed_calls") is not None:
+        share = failed.recent(options.window) / max(calls.recent(options.window), 1e-9)
+        if share > options.masked:
+            yield Sign("tools", Verdict.WARN, f"{share:.0%} of the calls fail", failed.since(options.window))
+
+
+def answers_are_cut_off(history: History, options: GuardOptions, facts: TrainingFacts) -> Iterator[Sign]:
+    """Trajectories reach the limit of their length."""
+    name = "response_length/clip_ratio"
+    yield from _above("cut_off", name, options.cut_off, "of the trajectories are cut off", history, options)
+
+
+RULES: tuple[Rule, ...] = (
+    numbers_are_no_numbers,
+    environment_is_trained_on,
+    held_out_falls,
+    right_answers_fall,
+    searches_vanish,
+    actions_become_invalid,
+    right_answers_become_unlikely,
+    entropy_explodes,
+    engine_disagrees,
+    gradient_jumps,
+    trajectories_are_masked,
+    answers_are_cut_off,
+)
+
+
+def _below_best(series: Series, history: History, options: GuardOptions) -> tuple[float, float, int] | None:
+    """The best window's mean, that of now, and since when; None without enough values."""
+    window = options.window
+    if len(series) < 2 * window or series.steps[-1] != history.step:
+        return None
+    return best_window(series, window)[0], series.recent(window), series.since(window)
+
+
+def _above(
+    sign: str, name: str, most: float, text: str, history: History, options: GuardOptions
+) -> Iterator[Sign]:
+    series = history[name]
+    if len(series) >= options.window and history.now(name) is not None:
+        value = series.recent(options.window)
+        if value > most:
+            yield Sign(sign, Verdict.WARN, f"{value:.0%} {text}", series.since(options.window))
