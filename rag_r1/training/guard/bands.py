@@ -7,30 +7,32 @@ other curves, which the comparison says and no more.
 
     python -m rag_r1.training.guard.bands --runs RUN RUN ... --out grpo.band.json
 
-makes one from finished runs of several seeds: for each step, mean and standard deviation over all seeds in
-this step and its two neighbours, and four deviations to both sides.
+makes one from finished runs of several seeds: for each step the mean over the seeds, and five standard
+deviations to both sides. The variance is the mean of this step's and of two steps before and after it.
 """
 
 from __future__ import annotations
 
+import json
+import math
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean, variance
 from typing import Any
 
 from rag_r1.config.recipes import Recipe
-from rag_r1.io.atomic_files import write_json
+from rag_r1.io.atomic_files import write_text
 from rag_r1.io.bounded_json import read_json_object
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, argument, read_arguments
 from rag_r1.runs.errors import RunError
-from rag_r1.training.guard.history import History, Series
+from rag_r1.training.guard.history import History, Series, at_steps
 from rag_r1.training.metrics_files import MetricsFile, earlier_files
 
-#: Standard deviations to both sides; the narrowest deviation, relative to the mean; and the least steps.
-_DEVIATIONS, _LEAST = 4.0, 0.02
+#: Standard deviations to both sides, and the least one relative to the mean; steps near enough to share it.
+_DEVIATIONS, _LEAST, _NEAR = 5.0, 0.02, 2
 SIGNALS = (
     "right",
     "held_out",
@@ -92,16 +94,13 @@ def make_band(histories: Sequence[History]) -> dict[str, dict[str, list[float]]]
     for name in SIGNALS:
         series = [_series(history, name) for history in histories]
         steps = sorted(set.intersection(*(set(one.steps) for one in series)))
+        values = [at_steps(one, steps) for one in series]
+        means = [fmean(column) for column in zip(*values, strict=True)]
+        variances = [variance(column) for column in zip(*values, strict=True)]
         band = {}
-        for i, step in enumerate(steps):
-            near = steps[max(0, i - 1) : i + 2]
-            values = [
-                value for one in series for at, value in zip(one.steps, one.values, strict=True) if at in near
-            ]
-            own = fmean(
-                value for one in series for at, value in zip(one.steps, one.values, strict=True) if at == step
-            )
-            reach = _DEVIATIONS * max(stdev(values), _LEAST * abs(own))
+        for i, (step, own) in enumerate(zip(steps, means, strict=True)):
+            near = fmean(variances[max(0, i - _NEAR) : i + _NEAR + 1])
+            reach = _DEVIATIONS * max(math.sqrt(near), _LEAST * abs(own))
             band[str(step)] = [round(own - reach, 4), round(own + reach, 4)]
         if band:
             signals[name] = band
@@ -150,7 +149,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         BandArguments, arguments, prog="python -m rag_r1.training.guard.bands", description=__doc__
     )
     band = make_band([read_history(run) for run in args.runs])
-    write_json(args.out, {"runs": len(args.runs), "made": args.made, "signals": band})
+    # A line for each signal.
+    signals = ",\n".join(f"  {json.dumps(name)}: {json.dumps(steps)}" for name, steps in band.items())
+    about = json.dumps({"runs": len(args.runs), "made": args.made})[1:-1]
+    write_text(args.out, f'{{{about}, "signals": {{\n{signals}\n}}}}\n')
     print(f"{args.out}: {len(band)} signals of {len(args.runs)} runs")
     return 0
 

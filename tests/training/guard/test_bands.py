@@ -45,7 +45,7 @@ def test_the_signal_that_leaves_is_named_once_with_its_step(band):
         check.see(step, line(known, step, search__searches=0.5 if step > 6 else 1.5)) for step in range(1, 13)
     ]
     assert [bool(said) for said in lines] == [False] * 6 + [True] + [False] * 5
-    assert lines[6][0].startswith("step 7: search/searches is 0.500, expected 1.380 to 1.620")
+    assert lines[6][0].startswith("step 7: search/searches is 0.500, expected 1.350 to 1.650")
     assert check.summary().endswith("left the band of this recipe: search/searches (step 7)")
 
 
