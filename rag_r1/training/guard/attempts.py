@@ -133,7 +133,7 @@ class Attempts:
         for attempt in self.all:
             if any(sign["verdict"] != "WARN" for sign in attempt.signs) and attempt.last is not None:
                 axes.axvline(attempt.last, color=GREY, linestyle=":")
-        axes.set(xlabel="step", ylabel="right answers (points: held out)", ylim=(0, 1))
+        axes.set(xlabel="step", ylabel="right answers (points: held out)", ylim=(0, 1.03))
         whole_steps(axes)
         axes.legend(frameon=False)
 

@@ -1,0 +1,86 @@
+"""What do the signals and the guard cost? CPU of our functions divided by that of the step.
+
+    python benchmarks/guard_cost.py outputs/demo/grpo
+
+takes a finished run with trajectories and metrics and calls the functions again on what it recorded: the
+log-probs of each part of a turn and the signals of every trajectory, the groups' deviations, and the guard
+and the band on every step. The CPU of a step is taken to be one core for as long as the step took, which is
+less than it was: generation and update use all cores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from transformers import AutoTokenizer
+
+from rag_r1.agent.records import records_by_step, trajectory_of
+from rag_r1.agent.tokens.ledger import Span
+from rag_r1.agent.tokens.signals import group_signals, part_logprobs, signals
+from rag_r1.config.guard import GuardOptions
+from rag_r1.config.recipes import Recipe
+from rag_r1.demo.policy import policy_path
+from rag_r1.demo.world import demo_protocol
+from rag_r1.rewards.answer_metrics import exact_match
+from rag_r1.runs.markdown import print_table
+from rag_r1.training.guard.bands import BandCheck
+from rag_r1.training.guard.guard import Guard
+from rag_r1.training.metrics_files import MetricsFile, earlier_files
+
+
+def spent(work: Callable[[], Any]) -> float:
+    """CPU seconds of this process."""
+    started = time.process_time()
+    work()
+    return time.process_time() - started
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("run", type=Path, help="folder of a finished run of demo/grpo")
+    args = parser.parse_args(argv)
+    tokenizer, protocol = AutoTokenizer.from_pretrained(policy_path("rag_r1_mq")), demo_protocol("rag_r1_mq")
+    folder = args.run / "trajectories" / "train"
+    records = {step: list(map(trajectory_of, of_step)) for step, of_step in records_by_step(folder).items()}
+    files = earlier_files(args.run) or [args.run / "metrics.jsonl"]
+    lines = [line for file in files for line in MetricsFile(file).new_lines()]
+    seconds = sum(metrics.get("timing_s/step", 0.0) for _, metrics in lines)
+
+    def spans_of(record: Any) -> list[Span]:
+        ids = [tokenizer.encode(turn.text, add_special_tokens=False) for turn in record.turns]
+        return [Span(tuple(tokens), True, i, (-0.1,) * len(tokens)) for i, tokens in enumerate(ids)]
+
+    known = [(record, spans_of(record)) for of_step in records.values() for record in of_step]
+    groups: dict[str, list[float]] = defaultdict(list)
+    for record, _ in known:
+        groups[record.id.rpartition("#")[0]].append(record.rewards.get("score") or 0.0)
+    guard, band = Guard(GuardOptions()), BandCheck.of_recipe(Recipe.find("demo/grpo"))
+    assert band is not None
+    costs = {
+        "log-probs by part": lambda: [
+            part_logprobs(r.turns, s, protocol, tokenizer.decode) for r, s in known
+        ],
+        "signals": lambda: [
+            (signals(r, lambda documents: 0.5), exact_match(r.answer, ["x"])) for r, _ in known
+        ],
+        "groups": lambda: group_signals(groups),
+        "guard and band": lambda: [(guard.see(*line), band.see(*line)) for line in lines],
+    }
+    used = {name: spent(work) for name, work in costs.items()}
+    steps = max(1, len(lines))
+    rows = [[name, f"{1000 * cpu / steps:.1f}", f"{cpu / seconds:.3%}"] for name, cpu in used.items()]
+    total = sum(used.values())
+    rows.append(["all", f"{1000 * total / steps:.1f}", f"{total / seconds:.3%}"])
+    print(f"{len(known)} trajectories, {len(lines)} lines of metrics, steps of {seconds / steps:.1f} s")
+    print_table(["", "CPU ms a step", "of the step"], rows)
+
+
+if __name__ == "__main__":
+    main()
