@@ -2,13 +2,14 @@
 
     python benchmarks/guard.py --faults learning_rate --seeds 834962 336739 660845
     python benchmarks/guard.py --faults engine reward mask no_search --seeds 834962
-    python benchmarks/guard.py --faults none --random 10
+    python benchmarks/guard.py --replay outputs/demo_seeds/*
 
 Each is the demo's GRPO on this CPU through `rag-r1 train --supervise`, with a checkpoint in every step and
 a validation in every second one. Two faults are transient: they begin when right answers held out have
 reached .7, and end with the first attempt. Three are permanent: a reward for searching alone, a response mask
-that lets observations be trained on, and a reward that teaches to stop searching. `none` counts false alarms.
-A run whose folder is finished is not repeated.
+that lets observations be trained on, and a reward that teaches to stop searching. A run whose folder is finished
+is not repeated. `--replay` counts false alarms: it gives the guard and the band the metrics of runs that went
+undisturbed (of benchmarks/demo_seeds.py with `--set trainer.test_freq=2`).
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from demo_seeds import drawn
-
+from rag_r1.config.guard import GuardOptions
+from rag_r1.config.recipes import Recipe
 from rag_r1.demo.policy import policy_path
 from rag_r1.demo.world import demo_protocol, write_demo
 from rag_r1.runs.errors import RunError
@@ -31,9 +32,11 @@ from rag_r1.runs.markdown import number, print_table
 from rag_r1.runs.processes import run_and_wait
 from rag_r1.tools.retrieval.local_server import build_index, retrieval_process
 from rag_r1.training.guard.attempts import Attempts
-from rag_r1.training.guard.bands import read_history
+from rag_r1.training.guard.bands import BandCheck, read_history
+from rag_r1.training.guard.guard import Guard
 from rag_r1.training.guard.history import History
-from rag_r1.training.metrics_files import MetricsFile
+from rag_r1.training.guard.signs import TrainingFacts
+from rag_r1.training.metrics_files import MetricsFile, earlier_files
 
 ROOT = Path(__file__).resolve().parents[1]
 #: Right answers held out from which a transient fault acts.
@@ -182,20 +185,33 @@ def row(result: dict[str, Any]) -> list[object]:
     return [result["fault"], result["seed"], *steps, result["cause"] or "–", *shares, result["attempts"], end]
 
 
+def replayed(run_folder: Path) -> list[object]:
+    """The signs and the band of a run that went undisturbed."""
+    guard = Guard(GuardOptions(), TrainingFacts({"em": 1.0, "turn_cost": -0.05}, is_first_kl_zero=True))
+    band, signs = BandCheck.of_recipe(Recipe.find("demo/grpo")), []
+    assert band is not None
+    for file in earlier_files(run_folder) or [run_folder / "metrics.jsonl"]:
+        for step, metrics in MetricsFile(file).new_lines():
+            signs += [f"step {step}: {sign.cause}" for sign in guard.see(step, metrics)]
+            band.see(step, metrics)
+    return [run_folder.name, guard.history.step, "; ".join(signs) or "none", band.summary().partition(":")[0]]
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--faults", nargs="+", choices=[*TRANSIENT, *PERMANENT, "none"], required=True)
-    seeds = parser.add_mutually_exclusive_group()
-    seeds.add_argument("--seeds", nargs="+", type=int, default=[0])
-    seeds.add_argument("--random", type=int, metavar="COUNT", help="draw this many seeds at random instead")
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--faults", nargs="+", choices=[*TRANSIENT, *PERMANENT])
+    what.add_argument("--replay", nargs="+", type=Path, metavar="RUN", help="folders of finished demo runs")
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0])
     parser.add_argument("--out", type=Path, default=ROOT / "outputs" / "guard", help="folder of the runs")
     parser.add_argument("--set", nargs="*", default=[], metavar="key=value", help="overrides of every run")
     args = parser.parse_args(argv)
-    chosen = args.seeds if args.random is None else drawn(args.random, args.out)
-    print("seeds:", *chosen, flush=True)
-    results = [run(fault, seed, args.out.resolve(), args.set) for fault in args.faults for seed in chosen]
+    if args.replay:
+        print_table(["run", "last step", "signs", "band"], map(replayed, args.replay), "lrll")
+        return
+    results = [run(fault, seed, args.out.resolve(), args.set) for fault in args.faults for seed in args.seeds]
     print_table(HEAD, map(row, results), "lrrrlrrrrr")
     for result in results:
         for warning in result["warnings"]:

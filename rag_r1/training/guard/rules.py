@@ -172,7 +172,8 @@ def trajectories_are_masked(history: History, options: GuardOptions, facts: Trai
 
 def answers_are_cut_off(history: History, options: GuardOptions, facts: TrainingFacts) -> Iterator[Sign]:
     """Trajectories reach the limit of their length."""
-    name = "response_length/clip_ratio"
+    # Not veRL's response_length/clip_ratio: its limit is the longest row of the batch.
+    name = "search/token_limit"
     yield from _above("cut_off", name, options.cut_off, "of the trajectories are cut off", history, options)
 
 

@@ -147,7 +147,7 @@ def test_a_mask_that_lets_observations_be_trained_on_is_to_be_stopped_in_the_fir
     [
         ("search__masked", "masked"),
         ("search__failed_calls", "tools"),
-        ("response_length__clip_ratio", "cut_off"),
+        ("search__token_limit", "cut_off"),
     ],
 )
 def test_what_leaves_little_to_train_on_is_a_warning(name, sign):
