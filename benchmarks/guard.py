@@ -7,9 +7,9 @@
 Each is the demo's GRPO on this CPU through `rag-r1 train --supervise`, with a checkpoint in every step and
 a validation in every second one. Two faults are transient: they begin when right answers held out have
 reached .7, and end with the first attempt. Three are permanent: a reward for searching alone, a response mask
-that lets observations be trained on, and a reward that teaches to stop searching. A run whose folder is finished
-is not repeated. `--replay` counts false alarms: it gives the guard and the band the metrics of runs that went
-undisturbed (of benchmarks/demo_seeds.py with `--set trainer.test_freq=2`).
+that lets observations be trained on, and a reward that teaches to stop searching. A run whose folder is
+finished is not repeated. `--replay` counts false alarms: it gives the guard and the band the metrics of runs
+that went undisturbed (of benchmarks/demo_seeds.py with `--set trainer.test_freq=2`).
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,16 +27,16 @@ RECORD, PAGE, PICTURE = "attempts.jsonl", "attempts.md", "attempts.png"
 @dataclass
 class Attempt:
     """One start of the training. `first`: the step of the checkpoint from which it goes on, 0 for none;
-    `rollbacks`: how often a sign had ended an attempt before it."""
+    `last`: its last step; `back_to`: the step to which the run went back after a sign."""
 
     number: int
     first: int
-    rollbacks: int
     changes: list[str]
     metrics: str
     signs: list[dict[str, Any]] = field(default_factory=list)
     ending: str = ""
     last: int | None = None
+    back_to: int | None = None
 
 
 class Attempts:
@@ -50,24 +50,22 @@ class Attempts:
     @property
     def rollbacks(self) -> int:
         """How many attempts a sign has ended."""
-        return sum(attempt.ending.startswith("rolled back") for attempt in self.all)
+        return sum(attempt.back_to is not None for attempt in self.all)
 
     def begin(self, first: int, changes: list[str], metrics: Path) -> Attempt:
         """An attempt begins."""
         number = len(self.all) + 1
-        self._append(
-            "begin", number, first=first, rollbacks=self.rollbacks, changes=changes, metrics=metrics.name
-        )
+        self._append("begin", number, first=first, changes=changes, metrics=metrics.name)
         return self.all[-1]
 
     def sign(self, sign: Sign, step: int) -> None:
         """A sign shows in the attempt that runs."""
-        told = {"name": sign.name, "verdict": sign.verdict.name, "cause": sign.cause, "since": sign.since}
-        self._append("sign", len(self.all), step=step, **told)
+        about = {"name": sign.name, "verdict": sign.verdict.name, "cause": sign.cause, "since": sign.since}
+        self._append("sign", len(self.all), step=step, **about)
 
-    def end(self, ending: str, step: int | None) -> None:
+    def end(self, ending: str, step: int | None, back_to: int | None = None) -> None:
         """The attempt that runs has ended, with this as its last step."""
-        self._append("end", len(self.all), ending=ending, last=step)
+        self._append("end", len(self.all), ending=ending, last=step, back_to=back_to)
         self.write_page()
 
     def _append(self, event: str, number: int, **values: Any) -> None:
@@ -83,7 +81,7 @@ class Attempts:
         elif event == "sign":
             self.all[-1].signs.append(values)
         else:
-            self.all[-1].ending, self.all[-1].last = values["ending"], values["last"]
+            self.all[-1] = replace(self.all[-1], **values)
 
     def write_page(self) -> None:
         """Write `attempts.md` and its picture."""

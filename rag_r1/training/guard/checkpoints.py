@@ -80,8 +80,8 @@ class Checkpoints:
         """The run goes on from the kept checkpoint of this step, or from the beginning. What was saved later
         is removed."""
         for folder in (self.folder, self._kept):
-            for later, path in steps_in(folder).items():
-                if step is None or later > step or folder == self.folder:
+            for saved, path in steps_in(folder).items():
+                if step is None or saved > step or folder == self.folder:
                     shutil.rmtree(path)
         if step is None:
             (self.folder / TRACKER).unlink(missing_ok=True)

@@ -100,6 +100,7 @@ class Supervisor:
             self._read_earlier(attempts)
             fruitless = 0
             while True:
+                self._prepare(attempts)
                 before = last_checkpoint(self.folder)
                 attempt = _Attempt(self, attempts, limit)
                 status = attempt.run()
@@ -157,14 +158,22 @@ class Supervisor:
                 f"the training was stopped at step {step}, after {rollbacks - 1} restarts "
                 f"(rag_r1.guard.max_restarts): {sign.cause}; {kept}; see {page}"
             )
-        self._move_records(good or 0, len(attempts.all))
-        self.checkpoints.go_back(good)
-        if good is not None and self.rate_after(rollbacks) != self.rate_after(rollbacks - 1):
-            self.checkpoints.set_learning_rate(good, self.rate_after(rollbacks))
-        self.guard.back_to(good or 0)
-        attempts.end(f"rolled back to step {good or 0}: {sign.cause}", step)
-        changes = ", ".join(self.changes(rollbacks)) or "no change"
-        self._say(f"back to step {good or 0}, with {changes}")
+        attempts.end(f"rolled back to step {good or 0}: {sign.cause}", step, back_to=good or 0)
+
+    def _prepare(self, attempts: Attempts) -> None:
+        """Makes the folder what the next attempt begins with. After a rollback it may be done twice: if the
+        supervisor is killed meanwhile, the record says what is to be done."""
+        step = attempts.all[-1].back_to if attempts.all else None
+        if step is None:
+            return
+        self._move_records(step, len(attempts.all))
+        self.checkpoints.go_back(step or None)
+        # A kept checkpoint may be older than an earlier change of the rate.
+        if step and (rate := self.rate_after(attempts.rollbacks)) != self.rate:
+            self.checkpoints.set_learning_rate(step, rate)
+        self.guard.back_to(step)
+        changes = ", ".join(self.changes(attempts.rollbacks)) or "no change"
+        self._say(f"back to step {step}, with {changes}")
 
     def _after_crash(self, ending: str, fruitless: int, attempts: Attempts) -> None:
         attempts.end(ending, self.guard.history.step)
@@ -201,8 +210,8 @@ class _Attempt:
         self.sign: Sign | None = None
         self.is_limit = False
         self.metrics = MetricsFile(next_metrics_file(supervisor.folder))
-        self._progress = time.monotonic()
-        self._longest = 0.0
+        #: When the last line came, the longest time between two, and whether there was one.
+        self._progress, self._longest, self._has_begun = time.monotonic(), 0.0, False
 
     def run(self) -> int | None:
         """The exit status; None if it had to be ended."""
@@ -231,7 +240,9 @@ class _Attempt:
         owner = self.owner
         for step, metrics in self.metrics.new_lines():
             now = time.monotonic()
-            self._longest, self._progress = max(self._longest, now - self._progress), now
+            if self._has_begun:
+                self._longest = max(self._longest, now - self._progress)
+            self._has_begun, self._progress = True, now
             for sign in owner.guard.see(step, metrics):
                 self.attempts.sign(sign, step)
                 print(report(sign, step), file=sys.stderr, flush=True)
