@@ -214,6 +214,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.environ["VERL_PLATFORM"] = "cpu"
     from rag_r1.options.problems import error
     from rag_r1.training.guard.supervisor import check_supervision
+    from rag_r1.training.guard.watched_run import WatchedRun
     from rag_r1.training.preflight import preflight
     from rag_r1.training.preflight.settings import check_export
 
@@ -245,8 +246,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     elif (metrics := metrics_file(config)) is not None:
         flags.append(f"--metrics={metrics}")
         overrides.append(metrics_override(metrics))
-    command = [sys.executable, "-m", "rag_r1.training.launch", *flags, str(recipe.folder), recipe.name]
-    command += overrides
+    command = [
+        sys.executable,
+        "-m",
+        "rag_r1.training.launch",
+        *flags,
+        WatchedRun.from_config(config).to_json(),
+    ]
+    command += [str(recipe.folder), recipe.name, *overrides]
     with recorded_settings("rag-r1 train", args, folder, other="trainer.default_local_dir=OTHER"):
         os.execv(command[0], command)
 

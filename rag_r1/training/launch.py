@@ -3,7 +3,9 @@
 `rag-r1 train` becomes this process after its checks. It is small: what the checks have imported is gone, and
 for the length of the training there is little in it but a wait. Interrupted, it ends the training.
 
-    python -m rag_r1.training.launch [--supervise] [--hours=H] [--metrics=FILE] FOLDER RECIPE key=value ...
+    python -m rag_r1.training.launch [--supervise] [--hours=H] [--metrics=FILE] RUN FOLDER RECIPE key=value...
+
+RUN is a WatchedRun in JSON.
 """
 
 from __future__ import annotations
@@ -12,7 +14,6 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from rag_r1.config.recipes import Recipe
 from rag_r1.io.atomic_files import error_text
@@ -22,9 +23,10 @@ from rag_r1.runs.processes import run_child_until
 from rag_r1.system.concurrent_trainings import warn_of_other_trainings
 from rag_r1.training.command import compose_recipe
 from rag_r1.training.guard.bands import BandCheck
-from rag_r1.training.guard.guard import Guard, training_facts
-from rag_r1.training.guard.supervisor import Supervisor, guard_options
+from rag_r1.training.guard.guard import Guard
+from rag_r1.training.guard.supervisor import Supervisor
 from rag_r1.training.guard.watch import Watch
+from rag_r1.training.guard.watched_run import WatchedRun
 from rag_r1.training.metrics_files import MetricsFile, metrics_override
 from rag_r1.training.next_steps import after_training
 from rag_r1.training.time_limit import STOPPED, TimeLimit
@@ -37,21 +39,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--supervise", action="store_true")
     parser.add_argument("--hours", type=float)
     parser.add_argument("--metrics", type=Path)
+    parser.add_argument("run", type=WatchedRun.from_json)
     parser.add_argument("folder", type=Path)
     parser.add_argument("recipe")
     parser.add_argument("overrides", nargs=argparse.REMAINDER)
     args = parser.parse_args(arguments)
-    recipe = Recipe(args.folder, args.recipe)
-    config = compose_recipe(recipe, args.overrides)
-    folder = Path(config.trainer.default_local_dir).expanduser().absolute()
-    keep = config.trainer.get("max_actor_ckpt_to_keep")
-    limit = TimeLimit(args.hours, folder, keep) if args.hours else None
+    recipe, run = Recipe(args.folder, args.recipe), args.run
+    limit = TimeLimit(args.hours, run.folder, run.checkpoints) if args.hours else None
     band = BandCheck.of_recipe(recipe)
     warn_of_other_trainings()
     if args.supervise:
-        status = _supervise(recipe, args.overrides, folder, config, band, limit)
+        status = _supervise(run, recipe, args.overrides, band, limit)
     else:
-        status = _watch(recipe, args.overrides, config, args.metrics, band, limit)
+        status = _watch(run, recipe, args.overrides, args.metrics, band, limit)
     if band is not None and (summary := band.summary()):
         print(summary, flush=True)
     if status is None:
@@ -60,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return STOPPED
     if status == 0:
         try:
-            lines = after_training(config)
+            lines = after_training(compose_recipe(recipe, args.overrides))
         except (RunError, OSError) as error:
             lines = [f"the commands for what was trained could not be made: {error_text(error)}"]
         print("\n".join(["", *lines]), flush=True)
@@ -68,30 +68,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _supervise(
+    run: WatchedRun,
     recipe: Recipe,
     overrides: Sequence[str],
-    folder: Path,
-    config: Any,
     band: BandCheck | None,
     limit: TimeLimit | None,
 ) -> int | None:
     def command(changes: Sequence[str], metrics: Path) -> list[str]:
         return recipe.command([*overrides, *changes, metrics_override(metrics)])
 
-    return Supervisor(folder, config, command, band).run(limit)
+    return Supervisor(run, command, band).run(limit)
 
 
 def _watch(
+    run: WatchedRun,
     recipe: Recipe,
     overrides: Sequence[str],
-    config: Any,
     metrics: Path | None,
     band: BandCheck | None,
     limit: TimeLimit | None,
 ) -> int | None:
     watch = None
     if metrics is not None:
-        watch = Watch(MetricsFile(metrics), Guard(guard_options(config), training_facts(config)), band)
+        watch = Watch(MetricsFile(metrics), Guard(run.options, run.facts), band)
 
     def is_over() -> bool:
         if watch is not None:

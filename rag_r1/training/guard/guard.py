@@ -39,17 +39,3 @@ class Guard:
         """The training goes on from the checkpoint of this step."""
         self.history.back_to(step)
         self._shown = {}
-
-
-def training_facts(config: Any) -> TrainingFacts:
-    """What the rules need of a composed configuration."""
-    from rag_r1.options.problems import plain
-
-    terms = {}
-    for entry in plain(config.rag_r1.get("reward")) or ():
-        name = str(entry.get("name") or entry.get("term"))
-        terms[name.rpartition(":")[2]] = float(entry.get("weight", 1.0))
-    actor, correction = config.actor_rollout_ref.actor, config.algorithm.get("rollout_correction") or {}
-    updates = actor.get("ppo_epochs", 1) * config.data.train_batch_size / actor.ppo_mini_batch_size
-    # Of one update the ratio is 1 but for what the engine's log-probs differ.
-    return TrainingFacts(terms, bool(correction.get("bypass_mode")) and updates <= 1)

@@ -27,8 +27,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from rag_r1.config.guard import GuardOptions, Rung
-from rag_r1.options.declare import options_from
+from rag_r1.config.guard import Rung
 from rag_r1.options.problems import Problem, error, plain
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.lock import hold_lock
@@ -36,9 +35,10 @@ from rag_r1.runs.processes import MARK, run_child_until, stop_leftovers
 from rag_r1.training.guard.attempts import PAGE, Attempts
 from rag_r1.training.guard.bands import BandCheck
 from rag_r1.training.guard.checkpoints import Checkpoints
-from rag_r1.training.guard.guard import Guard, training_facts
+from rag_r1.training.guard.guard import Guard
 from rag_r1.training.guard.signs import Sign, Verdict
 from rag_r1.training.guard.watch import report
+from rag_r1.training.guard.watched_run import WatchedRun
 from rag_r1.training.metrics_files import (
     MetricsFile,
     earlier_files,
@@ -51,11 +51,6 @@ from rag_r1.training.time_limit import TimeLimit, check_resume, last_checkpoint
 LEARNING_RATE = "actor_rollout_ref.actor.optim.lr"
 #: The command of an attempt, from its changed settings and its file of metrics.
 Command = Callable[[Sequence[str], Path], Sequence[str]]
-
-
-def guard_options(config: Any) -> GuardOptions:
-    """The block `rag_r1.guard` of a composed configuration."""
-    return options_from(GuardOptions, plain(config.rag_r1.get("guard")) or {})
 
 
 def check_supervision(config: Any) -> Iterator[Problem]:
@@ -78,15 +73,11 @@ def check_supervision(config: Any) -> Iterator[Problem]:
 
 
 class Supervisor:
-    """Supervises the run in `folder`; `command` makes the command of an attempt."""
+    """Supervises a run; `command` makes the command of an attempt."""
 
-    def __init__(self, folder: Path, config: Any, command: Command, band: BandCheck | None = None):
-        self.folder, self.command, self.band = folder.absolute(), command, band
-        self.options = guard_options(config)
-        self.guard = Guard(self.options, training_facts(config))
-        self.rate = float(config.actor_rollout_ref.actor.optim.lr)
-        records = config.rag_r1.get("trajectory_dir")
-        self.records = Path(records).expanduser() if records else None
+    def __init__(self, run: WatchedRun, command: Command, band: BandCheck | None = None):
+        self.folder, self.options, self.rate, self.records = run.folder, run.options, run.rate, run.records
+        self.command, self.band, self.guard = command, band, Guard(run.options, run.facts)
         self.checkpoints = Checkpoints(self.folder, self.options.kept_checkpoints)
 
     def run(self, limit: TimeLimit | None = None) -> int | None:

@@ -14,36 +14,31 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from omegaconf import OmegaConf
 
+from rag_r1.config.guard import GuardOptions
 from rag_r1.config.recipes import RECIPES, Recipe
 from rag_r1.runs.errors import RunError
 from rag_r1.training.command import compose_recipe
 from rag_r1.training.guard.attempts import Attempts
+from rag_r1.training.guard.signs import TrainingFacts
 from rag_r1.training.guard.supervisor import Supervisor, check_supervision
+from rag_r1.training.guard.watched_run import WatchedRun
 from rag_r1.training.time_limit import TRACKER
 
 PRETENDED = Path(__file__).with_name("pretended_training.py")
 
 
-def config(folder: Path, **guard):
-    values = {
-        "rag_r1": {
-            "guard": {"hang_s": 60.0, **guard},
-            "reward": [{"term": "em"}],
-            "trajectory_dir": str(folder / "t"),
-        }
-    }
-    values["actor_rollout_ref"] = {"actor": {"optim": {"lr": 1e-3}, "ppo_mini_batch_size": 4}}
-    values["data"], values["algorithm"] = {"train_batch_size": 4}, {}
-    return OmegaConf.create(values)
+def watched(folder: Path, **guard) -> WatchedRun:
+    options = GuardOptions(**{"hang_s": 60.0, **guard})
+    run = WatchedRun(folder, options, TrainingFacts({"em": 1.0}), 1e-3, folder / "t")
+    return WatchedRun.from_json(run.to_json())  # as `rag-r1 train` passes it on
 
 
 def supervisor(folder: Path, plan: dict, monkeypatch, **guard) -> Supervisor:
     def command(changes: Sequence[str], metrics: Path) -> list[str]:
         return [sys.executable, str(PRETENDED), str(folder), str(metrics), json.dumps(plan), *changes]
 
-    made = Supervisor(folder, config(folder, **guard), command)
+    made = Supervisor(watched(folder, **guard), command)
     # A pretended checkpoint has no optimizer.
     monkeypatch.setattr(made.checkpoints, "set_learning_rate", lambda step, rate: rates.append((step, rate)))
     rates: list[tuple[int, float]] = []
@@ -184,3 +179,16 @@ def test_what_it_needs_is_asked_for_before_it_starts(change, where, monkeypatch)
     right = ["trainer.save_freq=2", "trainer.resume_mode=auto"]
     config = compose_recipe(Recipe(RECIPES, "demo/grpo"), [*right, change])
     assert [problem.where for problem in check_supervision(config)] == ([where] if where else [])
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_zero"),
+    [([], True), (["actor_rollout_ref.actor.ppo_mini_batch_size=4"], False), (["preset=llds"], False)],
+)
+def test_what_is_watched_is_read_from_the_composed_recipe(changes, is_zero, tmp_path):
+    folder = f"trainer.default_local_dir={tmp_path}"
+    run = WatchedRun.from_config(compose_recipe(Recipe(RECIPES, "demo/grpo"), [folder, *changes]))
+    assert WatchedRun.from_json(run.to_json()) == run
+    assert (run.folder, run.rate, run.records) == (tmp_path, 3e-4, tmp_path / "trajectories")
+    assert run.facts == TrainingFacts({"em": 1.0, "turn_cost": -0.05}, is_first_kl_zero=is_zero)
+    assert run.options == GuardOptions()
