@@ -1,7 +1,8 @@
 """A supervised training whose processes are killed ends with all its steps, as an undisturbed one does.
 
-One real training of four steps by `rag-r1 train --supervise`. After its first checkpoint the worker that
-holds the weights is killed, after the second one veRL's trainer itself.
+One real training of four steps by `rag-r1 train --supervise` in each trainer mode, the asynchronous ones in
+the nightly tier. After its first checkpoint the worker that holds the weights is killed, after the second one
+veRL's trainer itself.
 """
 
 from __future__ import annotations
@@ -22,10 +23,11 @@ from rag_r1.demo.policy import policy_path
 from rag_r1.runs.processes import find_leftovers
 from rag_r1.training.guard.attempts import Attempt, Attempts
 from rag_r1.training.time_limit import last_checkpoint
+from tests.chaos.test_async_trainers import MODES as ASYNC_MODES
 from tests.e2e.demo_training import QUESTIONS, ROOT, SMALL, hydra
 from tests.e2e.left_behind import step_metrics
 
-pytestmark = [pytest.mark.e2e, pytest.mark.full, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(2400)]
 
 STEPS, WAIT_S = 4, 900.0
 
@@ -40,8 +42,25 @@ class Supervised:
     attempts: list[Attempt]
 
 
-@pytest.fixture(scope="module")
-def supervised(demo_index, make_module_server, tmp_path_factory) -> Supervised:
+_ASYNC = ("trainer.v1.sampler.custom_sampler.name=SearchReplayBufferAsync",)
+MODES = {
+    "sync": (),
+    "colocate_async": ("trainer.v1.trainer_mode=search_colocate_async", *_ASYNC),
+    "separate_async": (
+        "trainer.v1.trainer_mode=search_separate_async",
+        *_ASYNC,
+        "algorithm.rollout_correction.bypass_mode=false",
+        *(override for override in ASYNC_MODES["separate_async"] if "trainer_mode" not in override),
+    ),
+}
+_MARKS = {"sync": pytest.mark.full}
+
+
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(mode, marks=_MARKS.get(mode, pytest.mark.nightly)) for mode in MODES],
+)
+def supervised(request, demo_index, make_module_server, tmp_path_factory) -> Supervised:
     """The finished training."""
     folder = tmp_path_factory.mktemp("supervised")
     server, log = make_module_server(), folder / "log"
@@ -55,6 +74,7 @@ def supervised(demo_index, make_module_server, tmp_path_factory) -> Supervised:
         f"trainer.total_training_steps={STEPS}",
         "trainer.save_freq=1",
         "trainer.resume_mode=auto",
+        *MODES[request.param],
     ]
     command = [
         sys.executable,
