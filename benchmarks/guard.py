@@ -46,7 +46,7 @@ _SEARCHES = "benchmarks.guard_faults:searches"
 PERMANENT = {
     "reward": [f"rag_r1.reward=[{{term: '{_SEARCHES}', weight: 0.1}}]"],
     "no_search": [f"rag_r1.reward=[{{term: em, weight: 0.2}}, {{term: '{_SEARCHES}', weight: -0.5}}]"],
-    "mask": ["actor_rollout_ref.rollout.agent.agent_loop_config_path={loops}"],
+    "mask": ["actor_rollout_ref.rollout.agent.agent_loop_config_path=LOOPS"],
 }
 OVERRIDES = (
     "trainer.test_freq=2",
@@ -97,7 +97,7 @@ def _train(fault: str, seed: int, out: Path, overrides: Sequence[str]) -> str:
             f"actor_rollout_ref.model.path={policy_path('rag_r1_mq')}",
             f"rag_r1.retriever.url={url}",
             f"trainer.default_local_dir={run_folder}",
-            *(override.format(loops=loops) for override in PERMANENT.get(fault, ())),
+            *(override.replace("LOOPS", str(loops)) for override in PERMANENT.get(fault, ())),
             *overrides,
         ]
         environment = {
