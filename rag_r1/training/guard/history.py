@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from statistics import fmean, median
 from typing import Any
 
-#: Of a validation, without the probes' questions: the share of right answers of a source.
-_HELD_OUT = ("/right/mean@1", "/em/mean@1")
+#: Our names for the figures of a validation, without the probes' questions, and those of a source in veRL's
+#: metrics, the best one first.
+_HELD_OUT = {"held_out": ("/right/mean@1", "/em/mean@1"), "held_out_score": ("/score/mean@1",)}
 #: How the share of right answers is called in a step's metrics, the best name first. A run of an earlier
 #: version has no `right`, and one without golds has only its reward.
 _RIGHT = ("search/right", "search/em", "search/score")
@@ -95,16 +96,16 @@ class History:
 
     @property
     def held_out(self) -> Series:
-        """The share of right answers of the validations."""
+        """The share of right answers of the validations; "held_out_score" is their mean reward."""
         return self["held_out"]
 
 
 def _held_out(metrics: Mapping[str, float]) -> Iterator[tuple[str, float]]:
-    for end in _HELD_OUT:
-        values = [value for name, value in metrics.items() if _is_held_out(name, end)]
+    for series, ends in _HELD_OUT.items():
+        known = ([value for name, value in metrics.items() if _is_held_out(name, end)] for end in ends)
+        values = next(filter(None, known), [])
         if values and not any(map(math.isnan, values)):
-            yield "held_out", fmean(values)
-            return
+            yield series, fmean(values)
 
 
 def _is_held_out(name: str, end: str) -> bool:

@@ -8,12 +8,12 @@ no fixed level. The thresholds are `rag_r1.guard`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from statistics import median
 
 from rag_r1.config.guard import GuardOptions
 from rag_r1.training.guard.history import History, Series, at_steps, best_window
-from rag_r1.training.guard.signs import Fall, Sign, TrainingFacts, Verdict, by_right, find_fall, mild_fall
+from rag_r1.training.guard.signs import Sign, TrainingFacts, Verdict, by_right, find_fall
 
 #: A slow fall shows in longer windows.
 _LONG = 4
@@ -34,16 +34,16 @@ def right_answers_fall(history: History, options: GuardOptions, facts: TrainingF
         text = f"right answers fell from {fall.before:.2f} to {fall.now:.2f}"
         if fall.verdict is Verdict.STOP:
             text += f" while the reward rose from {fall.reward_before:.2f} to {fall.reward_now:.2f}"
-            text += _paying_term(history, facts, fall)
+            text += _paying_term(history, facts, fall.best_steps)
         yield Sign("right_answers", fall.verdict, text, fall.since)
 
 
-def _paying_term(history: History, facts: TrainingFacts, fall: Fall) -> str:
-    """The term of the reward that rose most."""
+def _paying_term(history: History, facts: TrainingFacts, best_steps: Sequence[int]) -> str:
+    """The term of the reward that rose most since right answers were best."""
     gains = {}
     for term, weight in facts.terms.items():
         series = history[f"search/{term}"]
-        before, now = (at_steps(series, steps) for steps in (fall.best_steps, [history.step]))
+        before, now = (at_steps(series, steps) for steps in (best_steps, [history.step]))
         if before and now:
             gains[term] = weight * (now[-1] - sum(before) / len(before))
     term = max(gains, key=lambda name: gains[name], default=None)
@@ -59,11 +59,15 @@ def held_out_falls(history: History, options: GuardOptions, facts: TrainingFacts
         return
     best, now = max(series.values[:-1]), series.values[-1]
     if best - now >= max(options.right_loss * best, _HELD_OUT_LOSS):
-        reward = history["search/score"]
-        fall = mild_fall(history, options)
-        pays = fall is not None and fall.verdict is Verdict.STOP and len(reward) > 0
         text = f"right answers held out fell from {best:.2f} to {now:.2f}"
-        yield Sign("held_out", Verdict.STOP if pays else Verdict.ROLL_BACK, text, series.steps[-2] + 1)
+        steps = [series.steps[series.values.index(best)], history.step]
+        rewards = at_steps(history["held_out_score"], steps)
+        verdict = Verdict.ROLL_BACK
+        if len(rewards) == 2 and rewards[1] > rewards[0]:
+            verdict = Verdict.STOP
+            text += f" while their reward rose from {rewards[0]:.2f} to {rewards[1]:.2f}"
+            text += _paying_term(history, facts, steps[:1])
+        yield Sign("held_out", verdict, text, series.steps[-2] + 1)
 
 
 def searches_vanish(history: History, options: GuardOptions, facts: TrainingFacts) -> Iterator[Sign]:

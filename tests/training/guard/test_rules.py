@@ -82,6 +82,14 @@ def test_held_out_answers_that_fall_are_to_be_rolled_back():
     assert (step, sign.name, sign.verdict, sign.since) == (7, "held_out", ROLL_BACK, 6)
 
 
+def test_held_out_answers_that_fall_while_their_reward_rises_are_to_be_stopped():
+    rows = steps(LEARNS, search__searches=[1.5] * 5 + [3.0])
+    for number, right, reward in ((1, 0.8, 0.2), (3, 0.82, 0.3), (5, 0.5, 0.6)):
+        rows[number] |= {"val-aux/nq/em/mean@1": right, "val-aux/nq/score/mean@1": reward}
+    ((step, sign),) = seen(rows, TrainingFacts({"searches": 0.5}))
+    assert (step, sign.name, sign.verdict) == (6, "held_out", STOP) and "pays for searches" in sign.cause
+
+
 FEWER = [*LEARNS, 0.1, 0.1]
 
 
