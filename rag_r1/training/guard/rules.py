@@ -43,7 +43,8 @@ def _paying_term(history: History, facts: TrainingFacts, best_steps: Sequence[in
     gains = {}
     for term, weight in facts.terms.items():
         series = history[f"search/{term}"]
-        before, now = (at_steps(series, steps) for steps in (best_steps, [history.step]))
+        # A validation before the first step has no step of a training beside it.
+        before, now = at_steps(series, best_steps) or series.values[:1], at_steps(series, [history.step])
         if before and now:
             gains[term] = weight * (now[-1] - sum(before) / len(before))
     term = max(gains, key=lambda name: gains[name], default=None)
