@@ -14,6 +14,8 @@ from rag_r1.explorer.runs.command import age, main
 from rag_r1.explorer.runs.facts import RunFacts, runs_below
 from rag_r1.options.settings_file import recorded_settings
 from rag_r1.runs.folder import RunFolder
+from rag_r1.runs.lock import hold_lock
+from rag_r1.training.guard.attempts import SUPERVISOR_LOCK
 from tests.explorer.made_records import record, training, write
 
 SETTINGS = {"command": "eval", "questions": 4, "samples": 1}
@@ -67,6 +69,15 @@ def test_a_run_that_nobody_holds_has_stopped_and_says_how_to_go_on(tmp_path):
 def test_a_run_that_was_just_written_to_is_running(tmp_path):
     begun(tmp_path / "one", RECORDS).close()
     assert only(tmp_path).state == "running"
+
+
+def test_a_supervised_training_runs_for_as_long_as_its_supervisor_does(tmp_path):
+    write(tmp_path / "run" / "trajectories" / "train" / "step_000001-1.jsonl", [training("a", 1)])
+    with hold_lock(tmp_path / "run", None, name=SUPERVISOR_LOCK):
+        long_ago(tmp_path)
+        assert only(tmp_path).state == "running"
+    write(tmp_path / "run" / "trajectories" / "train" / "step_000002-1.jsonl", [training("a", 2)])
+    assert only(tmp_path).state == "stopped"
 
 
 def test_a_run_with_a_report_is_finished_until_its_journal_grows(tmp_path):

@@ -24,6 +24,7 @@ from rag_r1.explorer.sources import NOT_ENTERED, run_settings
 from rag_r1.io.bounded_json import limited_lines, read_json_file, read_json_line
 from rag_r1.io.bounded_yaml import YamlError, read_yaml
 from rag_r1.options.settings_file import SETTINGS
+from rag_r1.training.guard.attempts import SUPERVISOR_LOCK
 
 _CONFIG = Path("hydra", ".hydra", "config.yaml")
 #: Files that a command writes when it has its result.
@@ -86,13 +87,16 @@ def _facts(top: Path, folder: Path, held: frozenset[int]) -> RunFacts:
         step, steps, em, n = _of_training(folder)
     else:
         step, steps, em, n = _of_rollouts(folder)
-    places = (folder, folder / "lock", journal, journal / "lock", folder / "checkpoints" / "lock")
+    supervised = folder / SUPERVISOR_LOCK
+    places = (folder, folder / "lock", journal, journal / "lock", folder / "checkpoints" / "lock", supervised)
     if any(_inode(place) in held for place in places):
         state = "running"
     elif _is_finished(folder) or _has_all(folder, is_training, step, steps):
         state = "finished"
     else:
-        state = "running" if time.time() - newest < _QUIET_S else "stopped"
+        # Of a supervised training the lock says it all.
+        is_fresh = time.time() - newest < _QUIET_S and not supervised.exists()
+        state = "running" if is_fresh else "stopped"
     return RunFacts(
         name=folder.relative_to(top.resolve()).as_posix() if folder != top.resolve() else folder.name,
         path=str(folder),

@@ -7,13 +7,11 @@ anew when an attempt ends.
 
 from __future__ import annotations
 
-import json
 import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from rag_r1.io.bounded_json import limited_lines
 from rag_r1.runs.json_lines import JsonLinesFile
 from rag_r1.runs.markdown import Page, cell, number
 from rag_r1.runs.pictures import GREY, SERIES, draw, whole_steps
@@ -22,6 +20,8 @@ from rag_r1.training.guard.signs import Sign
 from rag_r1.training.metrics_files import MetricsFile
 
 RECORD, PAGE, PICTURE = "attempts.jsonl", "attempts.md", "attempts.png"
+#: Held for as long as a run is supervised.
+SUPERVISOR_LOCK = "supervisor.lock"
 
 
 @dataclass
@@ -134,12 +134,3 @@ class Attempts:
         axes.set(xlabel="step", ylabel="right answers (points: held out)", ylim=(0, 1.03))
         whole_steps(axes)
         axes.legend(frameon=False)
-
-
-def read_attempts(folder: Path) -> list[dict[str, Any]]:
-    """The lines of a run's record; none without one."""
-    try:
-        with (folder / RECORD).open("rb") as file:
-            return [json.loads(line) for line in limited_lines(file)]
-    except FileNotFoundError:
-        return []

@@ -32,7 +32,7 @@ from rag_r1.options.problems import Problem, error, plain
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.lock import hold_lock
 from rag_r1.runs.processes import MARK, run_child_until, stop_leftovers
-from rag_r1.training.guard.attempts import PAGE, Attempts
+from rag_r1.training.guard.attempts import PAGE, SUPERVISOR_LOCK, Attempts
 from rag_r1.training.guard.bands import BandCheck
 from rag_r1.training.guard.checkpoints import Checkpoints
 from rag_r1.training.guard.guard import Guard
@@ -84,7 +84,7 @@ class Supervisor:
         """Train to the end. Returns 0, the status of a training that cannot be started again, or None if
         `limit` ended it. Raises RunError with the cause if a sign ended it for good."""
         busy = RunError(f"another command supervises {self.folder}: wait for it or end it")
-        with hold_lock(self.folder, busy, name="supervisor.lock"):
+        with hold_lock(self.folder, busy, name=SUPERVISOR_LOCK):
             if left := stop_leftovers(self.folder):
                 self._say(f"ended {left} processes of an earlier start")
             attempts = Attempts(self.folder)
