@@ -46,6 +46,7 @@ from rag_r1.options.suggestions import did_you_mean
 #: The file's name in a run's folder, and how it begins.
 SETTINGS = "settings.yaml"
 _HEAD = "# rag-r1 "
+_EXAMPLES = f"@RUN/{SETTINGS} or one of your own (@mine.yaml)"
 _FILE = re.compile(r"@(.+\.(?:ya?ml|json))", re.DOTALL)
 
 
@@ -56,10 +57,10 @@ def split_files(words: Sequence[str], cls: Any) -> tuple[list[str], dict[str, An
     positional: list[str] = []
     settings: dict[str, Any] = {}
     fields = field_names(cls)
-    for word in words:
-        if word.startswith("@") and Path(word[1:]).is_dir():
-            raise ArgumentsError(_instead_of_folder(word))
+    for before, word in zip(["", *words], words, strict=False):
         if (named := _FILE.fullmatch(word)) is None:
+            if word.startswith("@") and not (_takes_value(before, fields) or Path(word).exists()):
+                raise ArgumentsError(_instead_of(word))
             rest.append(word)
             continue
         for name, value in read_settings(Path(named[1]), cls).items():
@@ -70,14 +71,23 @@ def split_files(words: Sequence[str], cls: Any) -> tuple[list[str], dict[str, An
     return [*positional, *rest], settings
 
 
-def _instead_of_folder(word: str) -> str:
-    """What to give instead of a folder behind an @."""
-    if Path(word[1:], SETTINGS).is_file():
+def _takes_value(flag: str, fields: Any) -> bool:
+    """Does this word name a flag whose value is the next word?"""
+    names = {flag_of(name) for name, field in fields.items() if field.annotation is bool}
+    return flag.startswith("--") and "=" not in flag and flag.replace("--no-", "--") not in names
+
+
+def _instead_of(word: str) -> str:
+    """What to give instead of a word with an @ that names no file of settings."""
+    path = Path(word[1:])
+    if (path / SETTINGS).is_file():
         return f"{word} is a folder: give its file of settings, {word}/{SETTINGS}"
-    return (
-        f"{word} is a folder without {SETTINGS}, so no run is in it: give a file of settings, "
-        f"@RUN/{SETTINGS} or one of your own (@mine.yaml)"
-    )
+    why = "is no settings file: its name must end in .yaml or .json"
+    if path.is_dir():
+        why = f"is a folder without {SETTINGS}, so no run is in it"
+    elif not path.exists():
+        why = f"names no settings file, since there is no file or run {word[1:]!r}"
+    return f"{word} {why}: give a file of settings, {_EXAMPLES}"
 
 
 def read_settings(path: Path, cls: Any) -> dict[str, Any]:
@@ -86,7 +96,10 @@ def read_settings(path: Path, cls: Any) -> dict[str, Any]:
     try:
         values = read_yaml(path)
     except (OSError, YamlError) as error:
-        raise ArgumentsError(f"{path} cannot be read: {reason_of(error)}") from error
+        remedy = (
+            "correct its YAML" if isinstance(error, YamlError) else f"give a file of settings, {_EXAMPLES}"
+        )
+        raise ArgumentsError(f"{path} cannot be read: {reason_of(error)}: {remedy}") from error
     if not isinstance(values, dict):
         raise ArgumentsError(f"{path}: must be a mapping of settings")
     fields = field_names(cls)

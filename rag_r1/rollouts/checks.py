@@ -81,6 +81,15 @@ def _read(args: RolloutArguments, path: Any, protocol: str) -> None:
     read_questions([path], load_protocol(protocol), skip_bad_rows=args.skip_bad_rows)
 
 
+def started(*checks: Callable[[], Any]) -> list[Callable[[], Any]]:
+    """These checks of servers, which begin now and at the same time, each in a thread. What is returned waits
+    for their results or errors, and may be called again: each server is asked once, also if all hang."""
+    with_threads = ThreadPoolExecutor(len(checks))
+    running = [with_threads.submit(check) for check in checks]
+    with_threads.shutdown(wait=False)
+    return [check.result for check in running]
+
+
 def check_search(args: RolloutArguments, defaults: Mapping[str, Any]) -> None:
     """One search, for `all_problems` of a command whose reading of the arguments asks the model's server: if
     that fails, a search that fails too is reported beside it. Raises RunError."""

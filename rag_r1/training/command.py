@@ -18,7 +18,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from rag_r1.config.recipes import KINDS, Recipe, kind_of
+from rag_r1.config.recipes import KINDS, QUOTING, UNREADABLE, Recipe, kind_of
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, Overrides, argument, hydra_quoted, read_arguments
 from rag_r1.options.import_path import add_working_directory
@@ -39,6 +39,8 @@ _PATHS = (
     "rag_r1.prompt",
     "actor_rollout_ref.model.path",
     "actor_rollout_ref.model.tokenizer_path",
+    "critic.model.path",
+    "critic.model.tokenizer_path",
     "data.train_files",
     "data.val_files",
 )
@@ -137,7 +139,7 @@ def compose_valid(recipe: Recipe, overrides: Sequence[str]):
             if wrong is None:
                 raise
             valid.remove(wrong)
-            faults.append((wrong, str(error.__cause__)))
+            faults.append((wrong, error.__cause__))
         else:
             return config, [_override_fault(config, *fault) for fault in faults]
 
@@ -160,10 +162,13 @@ def _is_at_fault(override: str, error: BaseException | None) -> bool:
     return any(name in str(error) for name in named)
 
 
-def _override_fault(config: Any, override: str, message: str) -> tuple[str, str, str]:
+def _override_fault(config: Any, override: str, error: BaseException) -> tuple[str, str, str]:
+    from hydra.errors import OverrideParseException
     from omegaconf import OmegaConf
 
-    key = override.lstrip("+~").partition("=")[0]
+    key, message = override.lstrip("+~").partition("=")[0], str(error)
+    if isinstance(error, OverrideParseException):
+        return repr(override), UNREADABLE, QUOTING
     if key == "preset" and override.startswith("+"):
         return key, "Hydra looks for what + adds beside the recipe", f"write {override.lstrip('+')}"
     if key == "preset" and "Could not override" in message:

@@ -16,6 +16,7 @@ from rag_r1.options.out_folder import check_out
 from tests.chaos.test_full_disk import files_of_at_most
 from tests.evaluation.finished_runs import card, record, write_run
 from tests.evaluation.made_traces import ANSWER, SEARCH, as_record, played, tokenizer, write_records
+from tests.fakes.json_server import JsonStub
 from tests.fakes.retriever import Retriever
 
 DEAD, ALSO_DEAD = "http://127.0.0.1:9", "http://127.0.0.1:7"
@@ -181,6 +182,11 @@ def test_a_search_that_may_come_later_is_a_warning_to_mcp_clients_and_an_error_o
     assert main(["mcp", *args.to_argv(), "--check-only"]) == 1
 
 
+def test_mcp_refuses_another_server_in_place_of_the_search():
+    with JsonStub(lambda asked: {"hello": "world"}) as stub:
+        assert main(["mcp", "--retriever-url", stub.url]) == 1
+
+
 @pytest.mark.parametrize(
     ("words", "named"),
     [
@@ -189,6 +195,9 @@ def test_a_search_that_may_come_later_is_a_warning_to_mcp_clients_and_an_error_o
         ("data --trian nq --out new", "did you mean --train?"),
         ("data @mix.yaml --out new", "mix.yaml: train"),
         ("data @binary.yaml", "binary.yaml cannot be read: No such file"),
+        ("eval @none", "there is no file or run 'none'"),
+        ("data @none/run --out new", "there is no file or run 'none/run'"),
+        ("train @questions.jsonl", "must end in .yaml or .json"),
         ("data --train questions=notes --near-duplicates 0 --out new", "cannot read notes: Is a directory"),
         ("documents --folder file --out new", "file is a file: give the folder"),
         ("sft-data --traces traces --model notes --out new", "--model notes"),

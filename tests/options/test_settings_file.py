@@ -68,6 +68,18 @@ def test_a_folder_in_place_of_a_file_of_settings_is_named(tmp_path, capsys):
     assert f"@{tmp_path} is a folder: give its file of settings" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("before", [[], ["--card"], ["--no-card"], ["--samples=2"], ["--samples", "2"]])
+def test_a_run_that_does_not_exist_is_named_before_missing_flags_are(before, tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        play(*before, f"@{tmp_path / 'none'}")
+    said = capsys.readouterr().err
+    assert f"there is no file or run '{tmp_path / 'none'}'" in said and "@RUN/settings.yaml" in said
+
+
+def test_a_value_that_begins_with_an_at_sign_is_no_file_of_settings():
+    assert play("--questions", "@q", "--out", "@o").out == Path("@o")
+
+
 def test_a_folder_without_settings_is_named_with_what_is_expected(tmp_path, capsys):
     with pytest.raises(SystemExit):
         play(f"@{tmp_path}")

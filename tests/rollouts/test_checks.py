@@ -13,10 +13,13 @@ from rag_r1.inference.model_folders import is_hub_name, local_model
 from rag_r1.options.out_folder import INDEX_FILE
 from rag_r1.options.server_address import search_fault, server_fault
 from rag_r1.retriever.data import command as retriever_data
+from rag_r1.rollouts import server_check
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.start_checks import try_servers
 from rag_r1.sft import filter_command, traces_command
+from rag_r1.tools.retrieval import options as search_options
 from tests.fakes.scripted_vllm import Policy
+from tests.fakes.silent_server import HangingServer
 from tests.fakes.web_page import WebPage
 
 DEAD = "http://127.0.0.1:9"
@@ -79,6 +82,26 @@ def test_web_pages_in_place_of_both_servers_are_named(name, tmp_path, capsys):
         f"{page.url}/v1 answers with a web page" in message
         and f"the search at {page.url} does not" in message
     )
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("check_only", [[], ["--check-only"]])
+def test_two_servers_that_hang_are_asked_once_each_and_both_named(
+    name, check_only, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setattr(server_check, "TIMEOUT_S", 0.3)
+    monkeypatch.setattr(search_options, "FIRST_ANSWER_S", 0.3)
+    main, server = COMMANDS[name]
+    (tmp_path / "questions.jsonl").write_text(json.dumps({"question": "Who?", "golden_answers": ["she"]}))
+    with HangingServer() as model, HangingServer() as search:
+        words = [model.url + "/v1" if word == f"{DEAD}/v1" else word for word in server]
+        words += ["--questions", str(tmp_path / "questions.jsonl"), "--engine", "chat"]
+        words += ["--retriever-url", search.url, "--out", str(tmp_path / "out"), *check_only]
+        assert main(words) == 1
+    assert (model.asked, search.asked) == (["/v1/models"], ["/retrieve"])
+    message = capsys.readouterr().err
+    assert f"no model server answers at {model.url}/v1" in message
+    assert f"the search at {search.url} does not work (no answer within" in message
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -66,3 +66,16 @@ def test_what_the_command_itself_reads_is_named_too_if_it_is_missing(capsys):
     errors = capsys.readouterr().err
     assert "error: trainer.device: must be given" in errors
     assert "error: trainer.save_freq: must be given" in errors
+
+
+@pytest.mark.parametrize(
+    "override", ["trainer.nnodes=[1,", "trainer.project_name='mine", "a b=3", "hydra.searchpath=["]
+)
+def test_an_override_that_hydra_cannot_read_is_named_with_how_to_quote_it(override, capsys):
+    words = ["--recipe", "demo/grpo", "--check-only", "rag_r1.agent.max_trns=3"]
+    assert main([*words, override, "trainer.save_freq=[2,"]) == 1
+    errors = capsys.readouterr().err
+    for wrong in (override, "trainer.save_freq=[2,"):
+        assert f"error: {wrong!r}: cannot be read as key=value" in errors
+    assert "quote a text with spaces" in errors and "max_trns" in errors, "the others are reported too"
+    assert "viable" not in errors and "hydra.cc" not in errors
