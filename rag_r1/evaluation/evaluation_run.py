@@ -13,6 +13,7 @@ from rag_r1.evaluation.probes.suite import gather_passages, make_search_card
 from rag_r1.evaluation.target import check_judge, resolve_model, serve_model
 from rag_r1.rollouts.checks import all_problems, check_search, started
 from rag_r1.rollouts.session import check_only
+from rag_r1.runs.errors import RunError
 from rag_r1.tools.retrieval.local_server import retrieval_process
 
 #: In the run's folder: what the retrieval server prints.
@@ -56,6 +57,11 @@ def _served_search(args: EvalArguments) -> Iterator[EvalArguments]:
     if args.serve_index is None:
         yield args
         return
+    if not (args.serve_index / "manifest.json").is_file():
+        raise RunError(
+            f"--serve-index {args.serve_index}: no manifest.json in it: give the folder of a finished index "
+            "(`rag-r1 index build`)"
+        )
     args.out.mkdir(parents=True, exist_ok=True)
     with retrieval_process(args.serve_index, args.out / SEARCH_LOG) as url:
         yield args.model_copy(update={"retriever_url": url, "index": args.index or args.serve_index})

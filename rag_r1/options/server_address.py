@@ -17,7 +17,7 @@ from rag_r1.options.declare import Constraint, Text
 
 #: Seconds that a server has for the first request of a command, if it may take longer for others: one that
 #: hangs is named before any work. A search in a large index that nobody has read yet takes some of them.
-FIRST_ANSWER_S = 20.0
+FIRST_ANSWER_S = 12.0
 
 #: What a client says of an answer that is HTML.
 WEB_PAGE = "a web page instead of JSON"

@@ -21,7 +21,7 @@ from rag_r1.options.out_folder import check_out
 from rag_r1.options.server_address import is_other_server, search_fault
 from rag_r1.protocols import Failure, load_protocol
 from rag_r1.protocols.retriever_query import CallContext, Context
-from rag_r1.rollouts.arguments import RolloutArguments, block_of
+from rag_r1.rollouts.arguments import RolloutArguments, config_of
 from rag_r1.rollouts.engine_factory import TokenUnit
 from rag_r1.rollouts.requests import read_questions
 from rag_r1.runs.errors import OtherServerError, RunError
@@ -58,7 +58,7 @@ def start_problems(
 
     def configured(**changes: Any) -> RagR1Config:
         plain = {"protocol": protocol, "prompt": None, "overrides": []}
-        return RagR1Config.from_config(block_of(args.changed(**{**plain, **changes}), defaults))
+        return config_of(args.changed(**{**plain, **changes}), defaults)
 
     protocol = _ANY_PROTOCOL
     for command_check in more:
@@ -93,7 +93,7 @@ def started(*checks: Callable[[], Any]) -> list[Callable[[], Any]]:
 def check_search(args: RolloutArguments, defaults: Mapping[str, Any]) -> None:
     """One search, for `all_problems` of a command whose reading of the arguments asks the model's server: if
     that fails, a search that fails too is reported beside it. Raises RunError."""
-    config = RagR1Config.from_config(block_of(args, defaults))
+    config = config_of(args, defaults)
     run_in_thread(try_servers(try_first_search(config.validation_retriever, args.retriever_url)))
 
 

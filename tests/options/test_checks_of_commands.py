@@ -204,18 +204,39 @@ def test_mcp_refuses_another_server_in_place_of_the_search():
         ("sft-data --traces traces --model none/none --out new", "`hf download none/none --local-dir DIR`"),
         ("sft-data --traces traces --model model --out checked", "is the folder of a run of `rag-r1 corpus"),
         ("eval report binary", "RUN binary is a file"),
+        ("eval reprot run", "did you mean report?"),
+        ("eval none", "`rag-r1 runs FOLDER` lists the runs"),
+        ("eval notes", "give the folder of one"),
+        ("eval report none", "none: there is no such file or folder: correct the path"),
+        ("eval compare run other --differs nothing", "the cards have no such key; they have"),
+        (
+            "eval groups --questions q --model m --out new --temperatures nan",
+            "must be a number above 0",
+        ),
+        ("eval --limit 0 --model m --questions q --out new", "must be a whole number of at least 1, not '0'"),
+        ("documents --folder broken_notes --out new --no-progress", "broken.pdf"),
+        ("data --train questoins=questions.jsonl --out new", "did you mean questions?"),
+        ("data --mix bad.yaml --out new", "bad.yaml: while parsing"),
+        ("data --mix bad.yaml --out new", "correct its YAML"),
+        ("iterate --recipe bad.yaml --out new --check-only", "correct its YAML, or give another file"),
+        ("data --train questions=questions.jsonl --prompt binary --out new", "convert it with `iconv"),
     ],
 )
 def test_a_wrong_input_is_named_with_the_remedy(words, named, right, capsys, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    (right / "bad.yaml").write_text("a: [")
+    (right / "broken_notes").mkdir()
+    (right / "broken_notes" / "broken.pdf").write_text("%PDF-1.4 and no more")
     (right / "checked").mkdir()
     (right / "checked" / "settings.yaml").write_text("# rag-r1 corpus check @checked/settings.yaml --out X\n")
+    before = sorted(right.rglob("*"))
     try:
         status = main(shlex.split(words))
     except SystemExit as end:
         status = end.code
     message = capsys.readouterr().err
     assert status in (1, 2) and named in message and "Traceback" not in message
+    assert sorted(right.rglob("*")) == before
 
 
 @pytest.mark.parametrize(

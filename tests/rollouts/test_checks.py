@@ -55,6 +55,40 @@ def test_five_planted_problems_are_reported_in_one_run(name, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("name", COMMANDS)
+def test_a_folder_that_cannot_be_made_hides_no_other_problem(name, tmp_path, capsys):
+    main, server = COMMANDS[name]
+    (tmp_path / "file").touch()
+    questions = ["--questions", str(tmp_path / "missing.parquet"), "--engine", "chat"]
+    keys = ["rag_r1.agent.max_turns=-1", "rag_r1.retriever.topk=many"]
+    assert main([*server, *questions, "--out", str(tmp_path / "file"), *keys]) == 1
+    said = capsys.readouterr()
+    wanted = ("--out", "missing.parquet", "rag_r1.agent.max_turns", "rag_r1.retriever.topk")
+    assert [word for word in wanted if word not in said.err] == [] and said.out == ""
+    assert [*tmp_path.iterdir()] == [tmp_path / "file"]
+
+
+@pytest.mark.parametrize(
+    ("name", "flags", "named"),
+    [
+        ("eval", ["--serve-index", "none"], "--serve-index none: no manifest.json in it"),
+        (
+            "retriever data",
+            ["--trajectories", "none"],
+            "--trajectories none has no trajectories/records.jsonl",
+        ),
+    ],
+)
+def test_a_folder_of_other_work_is_looked_at_before_anything_is_written(name, flags, named, tmp_path, capsys):
+    main, _ = COMMANDS[name]
+    (tmp_path / "q.jsonl").write_text(json.dumps({"question": "Who?", "golden_answers": ["she"]}))
+    with Policy(None, {}, lambda *unused: True) as policy:
+        server = ["--model", "m", "--base-url", f"{policy.url}/v1", "--retriever-url", policy.url]
+        words = ["--questions", str(tmp_path / "q.jsonl"), "--engine", "chat", "--out", str(tmp_path / "out")]
+        assert main([*server, *words, *flags]) == 1
+    assert named in capsys.readouterr().err and not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("name", COMMANDS)
 def test_two_dead_servers_are_named_with_the_commands_that_start_them(name, tmp_path, capsys):
     main, server = COMMANDS[name]
     questions = tmp_path / "questions.jsonl"

@@ -229,5 +229,5 @@ def _parquet_rows(path: Path, columns: Collection[str]) -> tuple[list[str], Rows
         file = pq.ParquetFile(path)
         names = file.schema_arrow.names
     except pyarrow.ArrowInvalid as error:
-        raise DataError(f"{path} is not a parquet file: {error}") from error
+        raise DataError(f"{path} is not a parquet file: {error}: give another, or make it again") from error
     return names, rows()

@@ -36,6 +36,7 @@ from rag_r1.retriever.data.steps import (
     score_relevance,
     trajectories_of,
 )
+from rag_r1.retriever.data.trajectories import check_trajectories
 from rag_r1.retriever.records import CANDIDATES, CORRECTNESS, PASSAGES, RELEVANCE, TRAIN
 from rag_r1.retriever.selection.command import write_rows
 from rag_r1.retriever.selection.scores import ScoreFiles
@@ -68,7 +69,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 async def make_data(args: DataArguments) -> int:
     """Take all steps that are not done; returns the exit status. Raises RunError."""
     model, search = started(partial(resolve_model, args), partial(check_search, args, {}))
-    with all_problems(args, {}, [model, search]):
+    played = partial(check_trajectories, args.trajectories)
+    with all_problems(args, {}, [model, search, played]):
+        played()
         args = model()
         ready = prepare(args, validation_limits(args.protocol), validation=True)
         search()
