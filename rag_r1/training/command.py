@@ -168,7 +168,7 @@ def _override_fault(config: Any, override: str, error: BaseException) -> tuple[s
 
     key, message = override.lstrip("+~").partition("=")[0], str(error)
     if isinstance(error, OverrideParseException):
-        return repr(override), UNREADABLE, QUOTING
+        return key, f"{override!r} {UNREADABLE}", QUOTING
     if key == "preset" and override.startswith("+"):
         return key, "Hydra looks for what + adds beside the recipe", f"write {override.lstrip('+')}"
     if key == "preset" and "Could not override" in message:

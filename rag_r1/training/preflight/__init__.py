@@ -20,7 +20,7 @@ from rag_r1.training.preflight.model import (
     check_turns,
 )
 from rag_r1.training.preflight.probes import check_probes
-from rag_r1.training.preflight.resume import check_resumed_rates
+from rag_r1.training.preflight.resume import check_resumed_rates, check_run_folder
 from rag_r1.training.preflight.retriever import check_retriever
 from rag_r1.training.preflight.sampler import check_filtering, check_sampler
 from rag_r1.training.preflight.sessions import check_sessions, needs_critic
@@ -79,6 +79,7 @@ def preflight(config: DictConfig) -> PreflightReport:
     ):
         report.problems += check(config)
     report.problems += check_resumed_rates(config, critic=needs_critic(config))
+    report.problems += check_run_folder(config)
     report.problems += check_sampler(config)
     for check in (check_filtering, check_sessions, check_probes):
         report.problems += check(config, settings)

@@ -17,10 +17,11 @@ from omegaconf import DictConfig, OmegaConf
 from rag_r1.agent import TokenizerCodec
 from rag_r1.config.agent_setup import for_tokenizer, tool_schemas
 from rag_r1.config.schema import RagR1Config
-from rag_r1.inference.model_folders import has_weights, hub_answers, is_hub_name
+from rag_r1.inference.model_folders import has_weights, is_hub_name
 from rag_r1.inference.tokenizer import why_not_loaded
 from rag_r1.io.bounded_json import read_json_file
 from rag_r1.io.errors import DataError
+from rag_r1.io.hub import hub_answers
 from rag_r1.options.problems import Problem, error, is_unset, plain, problem_of_fault, warning
 from rag_r1.protocols import ChatTemplateError, Protocol
 from rag_r1.sandbox.chat_template import refuse_endless_files, refuse_endless_template
