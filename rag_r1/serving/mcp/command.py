@@ -25,7 +25,7 @@ from rag_r1.io.terminal_text import has_control_characters
 from rag_r1.options.command_exit import CommandError, command_main
 from rag_r1.options.command_line import Arguments, Positive, argument, read_arguments
 from rag_r1.options.declare import Constraint, options_from
-from rag_r1.options.server_address import Address
+from rag_r1.options.server_address import FIRST_ANSWER_S, Address
 from rag_r1.rollouts.agent_arguments import AgentSelection, shared_arguments
 from rag_r1.runs.errors import OtherServerError, RunError
 from rag_r1.runs.start_checks import CHECK_ONLY
@@ -206,10 +206,11 @@ def _print_tools(server: Sequence[str]) -> int:
         raise CommandError(f"rag-r1 mcp needs the package mcp, 2.0 or later: {pip_command('mcp')}")
     options |= {"url": server[0]} if is_address else {"command": list(server)}
     try:
-        tools = asyncio.run(_tools_of(options_from(McpOptions, options, "rag_r1.tools.NAME")))
+        limit = {"timeout_s": FIRST_ANSWER_S} if is_address else {}  # a command may be fetched first
+        tools = asyncio.run(_tools_of(options_from(McpOptions, options | limit, "rag_r1.tools.NAME")))
     except McpFailure as error:
-        why = str(error).removeprefix("the server cannot be reached: ")
-        if why == str(error):
+        why = str(error).removeprefix("the server cannot be reached: ").removeprefix("the server ")
+        if why.startswith("does not list"):
             raise
         if is_address:
             why = f"no MCP server answers at {server[0]} ({why}): start it, or correct the address"

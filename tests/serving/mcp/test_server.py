@@ -19,6 +19,7 @@ from rag_r1.serving.mcp import command as mcp_command
 from rag_r1.tools import make_tool
 from rag_r1.tools.mcp.tool import has_mcp
 from tests.fakes.json_server import JsonStub
+from tests.fakes.silent_server import silent_server
 from tests.fakes.web_page import WebPage
 from tests.serving.process_tree import descendants, is_there
 
@@ -326,6 +327,15 @@ async def test_over_http_a_client_that_waits_keeps_its_connection(over_http, mon
     (second,) = await tool.call([{"query": "Ulm"}])
     await tool.close()
     assert first == second and "Ulm lies on the Danube." in first[0].contents
+
+
+def test_a_server_that_hangs_is_named_after_one_short_wait(capsys, monkeypatch):
+    monkeypatch.setattr(mcp_command, "FIRST_ANSWER_S", 0.5)
+    with silent_server() as url:
+        assert mcp_command.main(["--tools", url]) == 1
+    assert (
+        f"no MCP server answers at {url} (did not open a connection within 0.5 s)" in capsys.readouterr().err
+    )
 
 
 def test_a_port_that_is_taken_is_named_with_its_flag(capsys):
