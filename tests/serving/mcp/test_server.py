@@ -333,9 +333,8 @@ def test_a_server_that_hangs_is_named_after_one_short_wait(capsys, monkeypatch):
     monkeypatch.setattr(mcp_command, "FIRST_ANSWER_S", 0.5)
     with silent_server() as url:
         assert mcp_command.main(["--tools", url]) == 1
-    assert (
-        f"no MCP server answers at {url} (did not open a connection within 0.5 s)" in capsys.readouterr().err
-    )
+    said = capsys.readouterr().err
+    assert f"no MCP server answers at {url} (did not open a connection within 0.5 s)" in said
 
 
 def test_a_port_that_is_taken_is_named_with_its_flag(capsys):
