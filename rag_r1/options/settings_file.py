@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -109,23 +109,31 @@ def read_settings(path: Path, cls: Any) -> dict[str, Any]:
         settings = from_plain(values, fields)
     except ArgumentsError as error:
         raise ArgumentsError(f"{path}: {_by_key(str(error), error.flags[0])}", error.flags) from None
-    if unknown := [name for name in settings if name not in fields]:
+    unknown = [name for name in settings if name not in fields]
+    messages = []
+    if unknown:
         hint = did_you_mean(unknown[0], map(str, fields)) or "the keys are the names of the flags"
-        raise ArgumentsError(f"{path}: unknown key {', '.join(unknown)}: {hint}", map(flag_of, unknown))
+        messages = [f"unknown key {', '.join(unknown)}: {hint}"]
+    wrong = _wrong_values({name: value for name, value in settings.items() if name in fields}, cls, fields)
+    messages += [_by_key(text, flag) for flag, text in wrong.items()]
+    if messages:
+        raise ArgumentsError(f"{path}: {'; '.join(messages)}", [*map(flag_of, unknown), *wrong])
+    return settings
+
+
+def _wrong_values(settings: Mapping[str, Any], cls: Any, fields: Any) -> dict[str, str]:
+    """By flag, what is wrong with a value. What is absent may be on the command line, and so may what
+    contradicts the other settings."""
     try:
         cls(**settings)
     except ArgumentsError as error:
         assert isinstance(error.__cause__, ValidationError)
-        # What is absent may be on the command line, and so may what contradicts the other settings.
-        wrong = {
+        return {
             flag_of(item["loc"][0]): sentence(item, fields)
             for item in error.__cause__.errors(include_url=False)
             if item["loc"] and item["type"] != "missing"
         }
-        if wrong:
-            messages = "; ".join(_by_key(text, flag) for flag, text in wrong.items())
-            raise ArgumentsError(f"{path}: {messages}", wrong) from None
-    return settings
+    return {}
 
 
 def _by_key(message: str, flag: str) -> str:

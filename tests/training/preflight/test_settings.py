@@ -101,3 +101,23 @@ def test_a_number_that_nothing_can_be_trained_with_is_named_by_its_key(recipe, k
     config = changed(composed(recipe), **{key: value})
     problems = {problem.where: problem for problem in check(config).errors}
     assert what in problems[key].what and problems[key].remedy.startswith("give ")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            "defaults: [rag_r1/gpro, _self_]\n",
+            "is built on 'rag_r1/gpro', which is not there: did you mean rag_r1/grpo?",
+        ),
+        (
+            "defaults: [rag_r1/grpo, _self_]\ntrainer: [\n",
+            "mine.yaml, line 3: no YAML (expected the node content",
+        ),
+    ],
+)
+def test_a_recipe_that_does_not_compose_is_named_with_the_remedy(text, said, tmp_path, capsys):
+    (tmp_path / "mine.yaml").write_text(text)
+    assert main(["--recipe", str(tmp_path / "mine.yaml"), "--check-only"]) == 1
+    errors = capsys.readouterr().err
+    assert said in errors and "Config search path" not in errors
