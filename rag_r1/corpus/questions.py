@@ -104,7 +104,8 @@ def has_verl_columns(path: Path) -> bool:
         check_parquet(path, COLUMNS_READ)
         return {"extra_info", "reward_model"} <= set(pq.read_schema(path).names)
     except (OSError, pyarrow.ArrowException) as error:
-        text = f"{path} is not a parquet file that can be read: {error}: give another, or make it again"
+        why = str(error).rstrip(".")
+        text = f"{path} is not a parquet file that can be read: {why}: give another, or make it again"
         raise DataError(text) from error
 
 

@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from rag_r1.agent import Tool
@@ -24,6 +25,7 @@ from rag_r1.protocols.retriever_query import CallContext, Context
 from rag_r1.rollouts.arguments import RolloutArguments, config_of
 from rag_r1.rollouts.engine_factory import TokenUnit
 from rag_r1.rollouts.requests import read_questions
+from rag_r1.rollouts.server_check import check_endpoint
 from rag_r1.runs.errors import OtherServerError, RunError
 from rag_r1.runs.start_checks import FAULTS, StartChecks, StartError, try_servers
 from rag_r1.tools import close_tools, shared_searcher
@@ -95,6 +97,17 @@ def check_search(args: RolloutArguments, defaults: Mapping[str, Any]) -> None:
     that fails, a search that fails too is reported beside it. Raises RunError."""
     config = config_of(args, defaults)
     run_in_thread(try_servers(try_first_search(config.validation_retriever, args.retriever_url)))
+
+
+def check_servers(args: RolloutArguments, defaults: Mapping[str, Any], url: str, model: str) -> None:
+    """One request each to the search and to the model's server, for `all_problems` of a command whose reading
+    of the arguments asks none: they are tried beside what is wrong with the files. Raises StartError."""
+    asked = [partial(check_search, args, defaults)]
+    if not args.trust_env:  # through a proxy, the server may be unknown here
+        asked.append(partial(check_endpoint, url, args.api_key_env, "model server", "--base-url", model))
+    with StartChecks() as checks:
+        for check in started(*asked):
+            checks.run(check)
 
 
 def run_in_thread(work: Coroutine[Any, Any, Any]) -> None:

@@ -205,6 +205,10 @@ def test_mcp_refuses_another_server_in_place_of_the_search():
         ("sft-data --traces traces --model model --out checked", "is the folder of a run of `rag-r1 corpus"),
         ("eval report binary", "RUN binary is a file"),
         ("eval reprot run", "did you mean report?"),
+        (
+            f"chat --model m --base-url {DEAD}/v1 --prompt prompt.txt --out new",
+            "rag_r1.prompt: prompt.txt: the prompt",
+        ),
         ("eval none", "`rag-r1 runs FOLDER` lists the runs"),
         ("eval notes", "give the folder of one"),
         ("eval report none", "none: there is no such file or folder: correct the path"),
@@ -225,6 +229,7 @@ def test_mcp_refuses_another_server_in_place_of_the_search():
 def test_a_wrong_input_is_named_with_the_remedy(words, named, right, capsys, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     (right / "bad.yaml").write_text("a: [")
+    (right / "prompt.txt").write_text("a prompt without the question's place")
     (right / "broken_notes").mkdir()
     (right / "broken_notes" / "broken.pdf").write_text("%PDF-1.4 and no more")
     (right / "checked").mkdir()

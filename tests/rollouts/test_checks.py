@@ -62,7 +62,7 @@ def test_a_folder_that_cannot_be_made_hides_no_other_problem(name, tmp_path, cap
     keys = ["rag_r1.agent.max_turns=-1", "rag_r1.retriever.topk=many"]
     assert main([*server, *questions, "--out", str(tmp_path / "file"), *keys]) == 1
     said = capsys.readouterr()
-    wanted = ("--out", "missing.parquet", "rag_r1.agent.max_turns", "rag_r1.retriever.topk")
+    wanted = ("--out", "missing.parquet", "rag_r1.agent.max_turns", "rag_r1.retriever.topk", f"{DEAD}/v1")
     assert [word for word in wanted if word not in said.err] == [] and said.out == ""
     assert [*tmp_path.iterdir()] == [tmp_path / "file"]
 

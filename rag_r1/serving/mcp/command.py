@@ -202,6 +202,9 @@ def _print_tools(server: Sequence[str]) -> int:
     if not server or (options and not is_address):
         kind = " of an MCP server, after --token-env NAME" if options else " or the command of an MCP server"
         raise CommandError(f"rag-r1 mcp --tools needs the address{kind}")
+    if (variable := options.get("token_env")) and not os.environ.get(variable, "").strip():
+        unset = "there is no such environment variable, so no token is sent: set it to the token"
+        print(f"warning: --token-env {variable}: {unset}", file=sys.stderr)
     if not has_mcp():
         raise CommandError(f"rag-r1 mcp needs the package mcp, 2.0 or later: {pip_command('mcp')}")
     options |= {"url": server[0]} if is_address else {"command": list(server)}

@@ -483,6 +483,7 @@ def test_what_is_missing_is_said(capsys):
     for words, message in (
         ([], "rag-r1 mcp --tools needs the address"),
         (["--token-env"], "rag-r1 mcp --tools needs the address"),
+        (["--token-env", "UNSET_TOKEN", url], "warning: --token-env UNSET_TOKEN: there is no"),
         (["--token-env", "X", "a", "command"], "rag-r1 mcp --tools needs the address"),
         (["--token", "X", url], "unknown flag --token; rag-r1 mcp --tools [--token-env NAME] URL"),
         (["--help"], "unknown flag --help; rag-r1 mcp --tools"),
