@@ -14,7 +14,10 @@ from rag_r1.data.files.questions import QuestionFile, read_file, read_hub
 from rag_r1.io.errors import DataError
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, argument, read_arguments, with_defaults
+from rag_r1.options.out_folder import check_out
 from rag_r1.protocols import Protocol, ProtocolError, load_with_prompt, protocol_names
+from rag_r1.runs.errors import RunError
+from rag_r1.runs.start_checks import StartChecks
 
 ScriptArguments = TypeVar("ScriptArguments", bound="QuestionArguments")
 
@@ -85,14 +88,17 @@ def main(
     )
 
 
-@command_main(DataError, OSError)
+@command_main(DataError, RunError, OSError)
 def run(args: ScriptArguments, read: Callable[[ScriptArguments], tuple[list[Split], dict[str, Any]]]) -> int:
     """Write what `read` returns (the splits, and further entries of the summary) and print the counts;
     returns the exit status."""
-    if not re.fullmatch(r"[\w.-]+", args.source_name):
-        raise DataError(f"--source-name {args.source_name!r}: use letters, digits, `_`, `.` and `-`")
-    dialect = read_protocol(args.protocol, args.prompt)
-    splits, more = read(args)
+    with StartChecks() as checks:
+        checks.run(_check_source_name, args.source_name)
+        dialect = checks.run(read_protocol, args.protocol, args.prompt)
+        checks.run(check_out, args.out)
+        made = checks.run(read, args)
+    assert dialect is not None and made is not None
+    splits, more = made
     bad = sum((split.source.bad for split in splits), more.pop(BAD_ROWS, BadRows()))
     if bad.count and not args.skip_bad_rows:
         raise DataError(f"nothing was written, because of {bad.refusal()}")
@@ -115,12 +121,16 @@ def run(args: ScriptArguments, read: Callable[[ScriptArguments], tuple[list[Spli
     return 0
 
 
+def _check_source_name(name: str) -> None:
+    if not re.fullmatch(r"[\w.-]+", name):
+        raise DataError(f"--source-name {name!r}: use letters, digits, `_`, `.` and `-`")
+
+
 def _sources(args: HubArguments) -> tuple[QuestionFile | None, QuestionFile | None]:
     if args.train or args.validation:
-        return (
-            read_file(args.train) if args.train else None,
-            read_file(args.validation) if args.validation else None,
-        )
+        with StartChecks() as checks:
+            read = [checks.run(read_file, file) if file else None for file in (args.train, args.validation)]
+        return read[0], read[1]
     if not args.hub:
         raise DataError("nothing to read: give --train FILE and --validation FILE, or --hub DATASET")
     train, test = (read_hub(args.hub, args.hub_config, split) for split in args.hub_splits)

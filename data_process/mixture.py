@@ -26,9 +26,11 @@ from typing import Any
 
 from data_process.sources import SOURCES, SourceKind
 from data_process.sources.source_kind import HubSplit
+from rag_r1.io.atomic_files import reason_of
 from rag_r1.io.bounded_yaml import YamlError, read_yaml
 from rag_r1.io.errors import DataError
 from rag_r1.options.declare import OptionsError, PositiveCount, Text, options, options_from
+from rag_r1.options.suggestions import did_you_mean
 from rag_r1.runs.start_checks import StartChecks
 
 #: The splits of a set, as their files are named, and the flags with which they are given.
@@ -116,7 +118,8 @@ def _listed(path: Path) -> list[tuple[str, str, Any]]:
     try:
         content = read_yaml(path)
     except (OSError, YamlError) as error:
-        raise DataError(f"cannot read --mix {path}: {error}") from error
+        remedy = "correct its YAML" if isinstance(error, YamlError) else "give another file"
+        raise DataError(f"cannot read --mix {path}: {reason_of(error)}: {remedy}") from error
     splits = {flag: split for split, flag in FLAGS.items()}
     if not isinstance(content, dict) or not set(content) <= set(splits):
         raise DataError(f"--mix {path}: needs the keys {' and '.join(splits)}, and no others")
@@ -144,7 +147,8 @@ def _entry(label: str, split: str, values: MixEntryOptions) -> MixEntry:
     """The entry, checked against the table of sources."""
     kind = SOURCES.get(values.source)
     if kind is None:
-        raise DataError(f"{label}: there is no source {values.source!r}: use {', '.join(SOURCES)}")
+        hint = " ".join(filter(None, [did_you_mean(values.source, SOURCES), f"use {', '.join(SOURCES)}"]))
+        raise DataError(f"{label}: there is no source {values.source!r}: {hint}")
     name = values.name or (kind.name if values.join == 1 else f"{kind.name}_{values.join}")
     if not re.fullmatch(r"[\w.-]+", name):
         raise DataError(f"{label}: the name {name!r} must have letters, digits, `_`, `.` and `-` only")

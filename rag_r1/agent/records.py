@@ -122,7 +122,7 @@ def placed_records(
     """As `read_records`, each record with its file and line, for messages."""
     for path in map(Path, paths):
         if not path.exists():
-            raise DataError(f"{path}: there is no such file or folder")
+            raise DataError(f"{path}: there is no such file or folder: correct the path")
         for file in _files_in(path, "**/") if path.is_dir() else [path]:
             yield from _records_of(file, skip_broken)
 

@@ -28,6 +28,12 @@ from rag_r1.runs.errors import RunError
 #: A file that only the folder of the recipes has.
 _DEFAULTS = "rag_r1_defaults.yaml"
 _SEARCHPATH = "hydra.searchpath="
+#: What is wrong with an override that Hydra's grammar refuses, and the remedy.
+UNREADABLE = "cannot be read as key=value"
+QUOTING = (
+    "close its brackets and quotes, and quote a text with spaces, commas, brackets, quotes, = or : twice, "
+    """for the shell and for Hydra: 'key="a, b"'"""
+)
 
 
 def recipes_folder() -> Path:
@@ -88,7 +94,8 @@ class Recipe:
         if override is not None:
             from hydra.core.override_parser.overrides_parser import OverridesParser
 
-            value: Any = OverridesParser.create().parse_override(override).value()
+            [parsed] = OverridesParser.create().parse_overrides([override])
+            value: Any = parsed.value()
         else:
             block = _content(self.path).get("hydra") or {}
             value = block.get("searchpath") if isinstance(block, dict) else None

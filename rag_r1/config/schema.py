@@ -280,6 +280,11 @@ def _protocol(block: _RagR1Block) -> Protocol:
         except (OSError, ValueError) as error:
             raise ValueError(f"rag_r1.prompt: cannot read {block.prompt!r}: {reason_of(error)}") from error
     try:
-        return load_protocol(block.protocol, prompt)
+        protocol = load_protocol(block.protocol)
     except ProtocolError as error:
         raise ValueError(f"rag_r1.protocol: {error}") from error
+    try:
+        return load_protocol(block.protocol, prompt) if prompt is not None else protocol
+    except ProtocolError as error:
+        why = str(error).removeprefix(f"{block.protocol}: ")
+        raise ValueError(f"rag_r1.prompt: {block.prompt}: {why}") from error

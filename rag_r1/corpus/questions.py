@@ -104,7 +104,9 @@ def has_verl_columns(path: Path) -> bool:
         check_parquet(path, COLUMNS_READ)
         return {"extra_info", "reward_model"} <= set(pq.read_schema(path).names)
     except (OSError, pyarrow.ArrowException) as error:
-        raise DataError(f"{path} is not a parquet file that can be read: {error}") from error
+        why = str(error).rstrip(".")
+        text = f"{path} is not a parquet file that can be read: {why}: give another, or make it again"
+        raise DataError(text) from error
 
 
 def _of_verl(row: Mapping[str, Any], path: Path, number: int) -> CorpusQuestion:

@@ -22,6 +22,7 @@ from pathlib import Path
 from rag_r1.evaluation.eval_arguments import EvalArguments
 from rag_r1.options.command_exit import CommandError, command_main
 from rag_r1.options.command_line import read_arguments
+from rag_r1.options.suggestions import did_you_mean
 from rag_r1.runs.errors import RunError
 
 #: The subcommands and their modules. These, and what plays, are imported when they are needed: `--help` and
@@ -78,7 +79,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         defaults = defaults_of(Path(arguments[0]))
     except RunError as error:
-        raise CommandError(error) from error
+        hint = did_you_mean(arguments[0], _SUBCOMMANDS)
+        raise CommandError(f"{error}; {hint}" if hint else error) from error
     args = defaults.completed(read(words, settings=defaults.values), words)
     print("\n".join(defaults.lines(args)), flush=True)
     return run(args)

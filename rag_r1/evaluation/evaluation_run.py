@@ -11,8 +11,9 @@ from rag_r1.evaluation.condition_run import prepare_evaluation, read_annotations
 from rag_r1.evaluation.eval_arguments import EvalArguments
 from rag_r1.evaluation.probes.suite import gather_passages, make_search_card
 from rag_r1.evaluation.target import check_judge, resolve_model, serve_model
-from rag_r1.rollouts.checks import all_problems, check_search
+from rag_r1.rollouts.checks import all_problems, check_search, started
 from rag_r1.rollouts.session import check_only
+from rag_r1.runs.errors import RunError
 from rag_r1.tools.retrieval.local_server import retrieval_process
 
 #: In the run's folder: what the retrieval server prints.
@@ -21,15 +22,20 @@ SEARCH_LOG = "retriever.log"
 
 async def evaluate(args: EvalArguments) -> int:
     """Evaluate as the arguments say; returns the exit status. Raises RunError."""
-    checks = [partial(check, args) for check in (check_judge, resolve_model, read_annotations)]
-    if args.serve_index is None and args.baseline is None:
-        checks.append(partial(check_search, args, {}))
+    searches = args.serve_index is None and args.baseline is None
+    judge, model, *search = started(
+        partial(check_judge, args),
+        partial(resolve_model, args),
+        *([partial(check_search, args, {})] if searches else []),
+    )
     with ExitStack() as servers:
-        with all_problems(args, {}, checks):
-            check_judge(args)
-            args = resolve_model(args)
+        with all_problems(args, {}, [judge, model, partial(read_annotations, args), *search]):
+            judge()
+            args = model()
             args = servers.enter_context(_served_search(args))
             ready = prepare_evaluation(args)
+            for check in search:
+                check()
         if args.check_only:
             return await check_only(args, ready, args.base_url, args.model)
         if args.card:
@@ -51,6 +57,11 @@ def _served_search(args: EvalArguments) -> Iterator[EvalArguments]:
     if args.serve_index is None:
         yield args
         return
+    if not (args.serve_index / "manifest.json").is_file():
+        raise RunError(
+            f"--serve-index {args.serve_index}: no manifest.json in it: give the folder of a finished index "
+            "(`rag-r1 index build`)"
+        )
     args.out.mkdir(parents=True, exist_ok=True)
     with retrieval_process(args.serve_index, args.out / SEARCH_LOG) as url:
         yield args.model_copy(update={"retriever_url": url, "index": args.index or args.serve_index})

@@ -29,7 +29,7 @@ from rag_r1.evaluation.target import resolve_model, serve_model
 from rag_r1.io.atomic_files import write_json, write_text
 from rag_r1.options.command_line import Positive, argument, read_arguments
 from rag_r1.options.declare import Constraint
-from rag_r1.rollouts.checks import all_problems, check_search
+from rag_r1.rollouts.checks import all_problems, check_search, started
 from rag_r1.rollouts.session import check_only, run_command
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.markdown import Page, number, table
@@ -96,9 +96,11 @@ async def evaluate_groups(args: GroupsArguments) -> int:
     """Play the runs and write the table; returns the exit status. Raises RunError."""
     runs = args.runs()
     first = next(iter(runs.values()))
-    with all_problems(args, {}, [partial(resolve_model, first), partial(check_search, first, {})]):
-        resolved = resolve_model(first)
+    model, search = started(partial(resolve_model, first), partial(check_search, first, {}))
+    with all_problems(args, {}, [model, search]):
+        resolved = model()
         ready = prepare_evaluation(resolved)
+        search()
     if args.check_only:
         return await check_only(resolved, ready, resolved.base_url, resolved.model)
     with serve_model(resolved) as served:

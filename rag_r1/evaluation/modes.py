@@ -39,7 +39,7 @@ from rag_r1.evaluation.target import resolve_model, serve_model
 from rag_r1.io.atomic_files import write_json, write_text
 from rag_r1.options.command_line import argument, read_arguments
 from rag_r1.options.server_address import Address
-from rag_r1.rollouts.checks import all_problems
+from rag_r1.rollouts.checks import all_problems, check_search, started
 from rag_r1.rollouts.provenance import Provenance
 from rag_r1.rollouts.session import check_only, run_command
 from rag_r1.runs.errors import RunError
@@ -106,6 +106,7 @@ async def evaluate_modes(args: ModesArguments) -> int:
     checks = [partial(resolve_model, untrained)]
     if trained.base_url is None:  # else its server may take the place of the first one later
         checks.append(partial(resolve_model, trained))
+    checks = started(*checks, partial(check_search, untrained, {}))
     with all_problems(args, {}, checks):
         before, *_ = (check() for check in checks)
         ready = prepare_evaluation(before)

@@ -75,11 +75,12 @@ def defaults_of(run: Path) -> RunDefaults:
         return _of_training(run, config)
     path = run / SETTINGS
     if not run.is_dir():
-        raise RunError(f"{run} is neither the folder of a run nor a subcommand of `rag-r1 eval`")
+        remedy = "`rag-r1 runs FOLDER` lists the runs below a folder"
+        raise RunError(f"{run} is neither the folder of a run nor a subcommand of `rag-r1 eval`: {remedy}")
     if not path.is_file():
         raise RunError(
             f"{run} is no run that can be evaluated: it has neither {CONFIG}, as a training has, nor "
-            f"{SETTINGS}, as an evaluation has"
+            f"{SETTINGS}, as an evaluation has: give the folder of one"
         )
     try:
         values = read_settings(path, EvalArguments)

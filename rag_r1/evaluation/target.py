@@ -91,7 +91,8 @@ def _context_of_model(folder: Path) -> int | None:
     try:
         return _length(read_json_file(folder / "config.json").get("max_position_embeddings"))
     except (OSError, ValueError, RecursionError, AttributeError) as error:
-        raise RunError(f"{folder / 'config.json'} cannot be read: {error}") from error
+        remedy = "copy or download the model again, or give another folder"
+        raise RunError(f"{folder / 'config.json'} cannot be read: {error}: {remedy}") from error
 
 
 def _length(value: Any) -> int | None:

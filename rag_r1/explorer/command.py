@@ -91,7 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         ViewArguments, arguments, prog="rag-r1 view", description=_DESCRIPTION, epilog=_EPILOG
     )
     if missing := [str(path) for path in args.paths if not path.exists()]:
-        raise RunError(f"{', '.join(missing)}: there is no such file or folder")
+        raise RunError(f"{', '.join(missing)}: there is no such file or folder: correct the path")
     named = Sources(args.paths)
     files = (path for path in args.paths if path.is_file() and path.stat().st_size)
     if wrong := [str(path) for path in files if not named.is_record_file(path)]:

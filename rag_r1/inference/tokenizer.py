@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from rag_r1.inference.model_folders import hub_answers, is_hub_name
+from rag_r1.inference.model_folders import is_hub_name
+from rag_r1.io.hub import hub_answers
 from rag_r1.sandbox.chat_template import refuse_endless_files, refuse_endless_template
 
 

@@ -168,7 +168,8 @@ def read_plan(path: Path, overrides: Sequence[str] = ()) -> LoopPlan:
     try:
         sections = read_yaml(path)
     except (OSError, YamlError) as error:
-        raise PlanError([f"{path} cannot be read: {' '.join(str(error).split())}"]) from error
+        why = f"{path} cannot be read: {' '.join(str(error).split())}"
+        raise PlanError([f"{why}: correct its YAML, or give another file"]) from error
     if not isinstance(sections, dict):
         raise PlanError([f"{path}: must be a mapping with the sections {', '.join(_SECTIONS)}"])
     problems = [problem for override in overrides if (problem := _override(sections, override))]

@@ -60,9 +60,12 @@ def sentence(error: Any, fields: Fields) -> str:
     if cause and not error["loc"]:
         return str(cause)
     name, value = error["loc"][0], error["input"]
-    must = describe_type(fields[name].annotation, fields[name].metadata)
-    if not is_safe_to_show(fields[name].annotation, fields[name].metadata):
-        return f"argument {flag_of(name)}: must be {must.removesuffix(' or null')}"
+    annotation, metadata = fields[name].annotation, fields[name].metadata
+    if len(error["loc"]) > 1 and get_origin(annotation) is list:  # an item of it is wrong
+        annotation, metadata = get_args(annotation)[0], ()
+    must = describe_type(annotation, metadata).removesuffix(" or null")
+    if not is_safe_to_show(annotation, metadata):
+        return f"argument {flag_of(name)}: must be {must}"
     if cause:
         return str(cause)
     return f"argument {flag_of(name)}: must be {must}, not {value!r}"

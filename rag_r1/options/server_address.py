@@ -17,10 +17,12 @@ from rag_r1.options.declare import Constraint, Text
 
 #: Seconds that a server has for the first request of a command, if it may take longer for others: one that
 #: hangs is named before any work. A search in a large index that nobody has read yet takes some of them.
-FIRST_ANSWER_S = 20.0
+FIRST_ANSWER_S = 12.0
 
 #: What a client says of an answer that is HTML.
 WEB_PAGE = "a web page instead of JSON"
+#: How the error about an answer begins that is JSON, but no search's result.
+OTHER_JSON = "JSON of another shape"
 
 #: What an address must be, in the words of error messages.
 AN_ADDRESS = (
@@ -78,7 +80,7 @@ def is_refused(error: str) -> bool:
 
 def is_other_server(error: str) -> bool:
     """Does the text of a search's error say that something else than a retrieval server has answered?"""
-    return WEB_PAGE in error or "JSONDecodeError" in error
+    return any(words in error for words in (WEB_PAGE, OTHER_JSON, "JSONDecodeError"))
 
 
 def server_fault(what: str, url: str, error: str, start: str, flag: str) -> str:
@@ -108,8 +110,11 @@ def other_answer_fault(what: str, url: str, answer: str, flag: str) -> str:
 def search_fault(url: str, error: str, flag: str) -> str:
     """The sentence for a search that fails at a retrieval server, as `server_fault`."""
     if not is_refused(error):
-        no_json = "it answers with a web page" if WEB_PAGE in error else "it does not answer with JSON"
-        why = no_json if is_other_server(error) else error
+        why = error
+        if OTHER_JSON in error:
+            why = f"it answers with {error.removeprefix('ValueError: ')}"
+        elif is_other_server(error):
+            why = "it answers with a web page" if WEB_PAGE in error else "it does not answer with JSON"
         remedy = "set RETRIEVAL_TOKEN, or correct" if "HTTP 401" in error else "correct the server, or"
         return f"the search at {url} does not work ({why}): {remedy} {flag}"
     return server_fault("retrieval server", url, error, "rag-r1 index serve --index DIR --port {port}", flag)

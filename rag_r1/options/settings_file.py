@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -46,6 +46,9 @@ from rag_r1.options.suggestions import did_you_mean
 #: The file's name in a run's folder, and how it begins.
 SETTINGS = "settings.yaml"
 _HEAD = "# rag-r1 "
+#: What a command locks a folder with, which says nothing of a run.
+_LOCK = ".lock"
+_EXAMPLES = f"@RUN/{SETTINGS} or one of your own (@mine.yaml)"
 _FILE = re.compile(r"@(.+\.(?:ya?ml|json))", re.DOTALL)
 
 
@@ -56,10 +59,10 @@ def split_files(words: Sequence[str], cls: Any) -> tuple[list[str], dict[str, An
     positional: list[str] = []
     settings: dict[str, Any] = {}
     fields = field_names(cls)
-    for word in words:
-        if word.startswith("@") and Path(word[1:]).is_dir():
-            raise ArgumentsError(_instead_of_folder(word))
+    for before, word in zip(["", *words], words, strict=False):
         if (named := _FILE.fullmatch(word)) is None:
+            if word.startswith("@") and not (_takes_value(before, fields) or Path(word).exists()):
+                raise ArgumentsError(_instead_of(word))
             rest.append(word)
             continue
         for name, value in read_settings(Path(named[1]), cls).items():
@@ -70,14 +73,23 @@ def split_files(words: Sequence[str], cls: Any) -> tuple[list[str], dict[str, An
     return [*positional, *rest], settings
 
 
-def _instead_of_folder(word: str) -> str:
-    """What to give instead of a folder behind an @."""
-    if Path(word[1:], SETTINGS).is_file():
+def _takes_value(flag: str, fields: Any) -> bool:
+    """Does this word name a flag whose value is the next word?"""
+    names = {flag_of(name) for name, field in fields.items() if field.annotation is bool}
+    return flag.startswith("--") and "=" not in flag and flag.replace("--no-", "--") not in names
+
+
+def _instead_of(word: str) -> str:
+    """What to give instead of a word with an @ that names no file of settings."""
+    path = Path(word[1:])
+    if (path / SETTINGS).is_file():
         return f"{word} is a folder: give its file of settings, {word}/{SETTINGS}"
-    return (
-        f"{word} is a folder without {SETTINGS}, so no run is in it: give a file of settings, "
-        f"@RUN/{SETTINGS} or one of your own (@mine.yaml)"
-    )
+    why = "is no settings file: its name must end in .yaml or .json"
+    if path.is_dir():
+        why = f"is a folder without {SETTINGS}, so no run is in it"
+    elif not path.exists():
+        why = f"names no settings file, since there is no file or run {word[1:]!r}"
+    return f"{word} {why}: give a file of settings, {_EXAMPLES}"
 
 
 def read_settings(path: Path, cls: Any) -> dict[str, Any]:
@@ -86,7 +98,10 @@ def read_settings(path: Path, cls: Any) -> dict[str, Any]:
     try:
         values = read_yaml(path)
     except (OSError, YamlError) as error:
-        raise ArgumentsError(f"{path} cannot be read: {reason_of(error)}") from error
+        remedy = (
+            "correct its YAML" if isinstance(error, YamlError) else f"give a file of settings, {_EXAMPLES}"
+        )
+        raise ArgumentsError(f"{path} cannot be read: {reason_of(error)}: {remedy}") from error
     if not isinstance(values, dict):
         raise ArgumentsError(f"{path}: must be a mapping of settings")
     fields = field_names(cls)
@@ -94,23 +109,31 @@ def read_settings(path: Path, cls: Any) -> dict[str, Any]:
         settings = from_plain(values, fields)
     except ArgumentsError as error:
         raise ArgumentsError(f"{path}: {_by_key(str(error), error.flags[0])}", error.flags) from None
-    if unknown := [name for name in settings if name not in fields]:
+    unknown = [name for name in settings if name not in fields]
+    messages = []
+    if unknown:
         hint = did_you_mean(unknown[0], map(str, fields)) or "the keys are the names of the flags"
-        raise ArgumentsError(f"{path}: unknown key {', '.join(unknown)}: {hint}", map(flag_of, unknown))
+        messages = [f"unknown key {', '.join(unknown)}: {hint}"]
+    wrong = _wrong_values({name: value for name, value in settings.items() if name in fields}, cls, fields)
+    messages += [_by_key(text, flag) for flag, text in wrong.items()]
+    if messages:
+        raise ArgumentsError(f"{path}: {'; '.join(messages)}", [*map(flag_of, unknown), *wrong])
+    return settings
+
+
+def _wrong_values(settings: Mapping[str, Any], cls: Any, fields: Any) -> dict[str, str]:
+    """By flag, what is wrong with a value. What is absent may be on the command line, and so may what
+    contradicts the other settings."""
     try:
         cls(**settings)
     except ArgumentsError as error:
         assert isinstance(error.__cause__, ValidationError)
-        # What is absent may be on the command line, and so may what contradicts the other settings.
-        wrong = {
+        return {
             flag_of(item["loc"][0]): sentence(item, fields)
             for item in error.__cause__.errors(include_url=False)
             if item["loc"] and item["type"] != "missing"
         }
-        if wrong:
-            messages = "; ".join(_by_key(text, flag) for flag, text in wrong.items())
-            raise ArgumentsError(f"{path}: {messages}", wrong) from None
-    return settings
+    return {}
 
 
 def _by_key(message: str, flag: str) -> str:
@@ -125,9 +148,9 @@ def recorded_settings(
     """Write `settings.yaml` into the folder of a run, by default `args.out`, for the block that does the run.
 
     If the block raises an error, the start was refused or has failed: the file of an earlier start is put
-    back, and a folder that has nothing else is removed. `args`: an Arguments; `command`: with its subcommand,
-    as in `rag-r1 eval modes`; `other`: the argument that names another folder. Raises CommandError if a file
-    of that name is not of a run, and OSError."""
+    back, and a folder that has nothing else but a lock is removed. `args`: an Arguments; `command`: with its
+    subcommand, as in `rag-r1 eval modes`; `other`: the argument that names another folder. Raises
+    CommandError if a file of that name is not of a run, and OSError."""
     folder = folder or args.out
     path, is_new = folder / SETTINGS, not folder.exists()
     before = path.read_text(encoding="utf-8", errors="surrogateescape") if path.exists() else None
@@ -141,9 +164,10 @@ def recorded_settings(
     except Exception:
         if before is not None:
             write_text(path, before, private=True)
-        elif [*folder.iterdir()] == [path]:
+        elif {entry.name for entry in folder.iterdir()} <= {SETTINGS, _LOCK}:
             path.unlink()
             if is_new:
+                (folder / _LOCK).unlink(missing_ok=True)
                 folder.rmdir()
         raise
 

@@ -68,9 +68,10 @@ def load_with_prompt(name_or_path: str, prompt_file: str | Path | None) -> Proto
     try:
         prompt = Path(prompt_file).read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        raise ProtocolError(f"{source}: not UTF-8 text ({error.reason})") from error
+        remedy = "convert it with `iconv -t UTF-8`"
+        raise ProtocolError(f"{source}: not UTF-8 text ({error.reason}): {remedy}") from error
     except OSError as error:
-        raise ProtocolError(f"{source} cannot be read: {error.strerror}") from error
+        raise ProtocolError(f"{source} cannot be read: {error.strerror}: give a text file") from error
     return _with_prompt(protocol, prompt, source)
 
 

@@ -13,6 +13,8 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field, model_validator
 
+from rag_r1.config.schema import RagR1Config
+from rag_r1.config.search_faults import search_faults
 from rag_r1.data.files.bad_rows import HELP
 from rag_r1.io.bounded_yaml import YamlError, load_yaml
 from rag_r1.options.command_line import Arguments, Positive, argument
@@ -27,7 +29,7 @@ from rag_r1.rollouts.agent_arguments import (
     AgentSelection,
     EpisodeTokens,
 )
-from rag_r1.runs.start_checks import CHECK_ONLY
+from rag_r1.runs.start_checks import CHECK_ONLY, StartError
 
 Above0 = Annotated[float, Field(gt=0, allow_inf_nan=False), Constraint("a number above 0")]
 From0 = Annotated[float, Field(ge=0, allow_inf_nan=False), Constraint("a number of at least 0")]
@@ -141,6 +143,17 @@ def keys_of(args: RolloutArguments) -> dict[str, Any]:
         except YamlError as error:
             raise ValueError(f"{override}: its value cannot be read: {error}") from None
     return keys
+
+
+def config_of(args: RolloutArguments, defaults: Mapping[str, Any]) -> RagR1Config:
+    """The block rag_r1 of this run, checked with the keys of its search. Raises ValueError with all that is
+    wrong."""
+    settings, faults = RagR1Config.read(block_of(args, defaults))
+    if settings is not None:
+        faults += search_faults(settings)
+    if settings is None or faults:
+        raise faults[0] if len(faults) == 1 else StartError(list(map(str, faults)))
+    return settings
 
 
 def block_of(args: RolloutArguments, defaults: Mapping[str, Any]) -> dict[str, Any]:

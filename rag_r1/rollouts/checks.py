@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from rag_r1.agent import Tool
@@ -21,9 +22,10 @@ from rag_r1.options.out_folder import check_out
 from rag_r1.options.server_address import is_other_server, search_fault
 from rag_r1.protocols import Failure, load_protocol
 from rag_r1.protocols.retriever_query import CallContext, Context
-from rag_r1.rollouts.arguments import RolloutArguments, block_of
+from rag_r1.rollouts.arguments import RolloutArguments, config_of
 from rag_r1.rollouts.engine_factory import TokenUnit
 from rag_r1.rollouts.requests import read_questions
+from rag_r1.rollouts.server_check import check_endpoint
 from rag_r1.runs.errors import OtherServerError, RunError
 from rag_r1.runs.start_checks import FAULTS, StartChecks, StartError, try_servers
 from rag_r1.tools import close_tools, shared_searcher
@@ -58,7 +60,7 @@ def start_problems(
 
     def configured(**changes: Any) -> RagR1Config:
         plain = {"protocol": protocol, "prompt": None, "overrides": []}
-        return RagR1Config.from_config(block_of(args.changed(**{**plain, **changes}), defaults))
+        return config_of(args.changed(**{**plain, **changes}), defaults)
 
     protocol = _ANY_PROTOCOL
     for command_check in more:
@@ -81,11 +83,31 @@ def _read(args: RolloutArguments, path: Any, protocol: str) -> None:
     read_questions([path], load_protocol(protocol), skip_bad_rows=args.skip_bad_rows)
 
 
+def started(*checks: Callable[[], Any]) -> list[Callable[[], Any]]:
+    """These checks of servers, which begin now and at the same time, each in a thread. What is returned waits
+    for their results or errors, and may be called again: each server is asked once, also if all hang."""
+    with_threads = ThreadPoolExecutor(len(checks))
+    running = [with_threads.submit(check) for check in checks]
+    with_threads.shutdown(wait=False)
+    return [check.result for check in running]
+
+
 def check_search(args: RolloutArguments, defaults: Mapping[str, Any]) -> None:
     """One search, for `all_problems` of a command whose reading of the arguments asks the model's server: if
     that fails, a search that fails too is reported beside it. Raises RunError."""
-    config = RagR1Config.from_config(block_of(args, defaults))
+    config = config_of(args, defaults)
     run_in_thread(try_servers(try_first_search(config.validation_retriever, args.retriever_url)))
+
+
+def check_servers(args: RolloutArguments, defaults: Mapping[str, Any], url: str, model: str) -> None:
+    """One request each to the search and to the model's server, for `all_problems` of a command whose reading
+    of the arguments asks none: they are tried beside what is wrong with the files. Raises StartError."""
+    asked = [partial(check_search, args, defaults)]
+    if not args.trust_env:  # through a proxy, the server may be unknown here
+        asked.append(partial(check_endpoint, url, args.api_key_env, "model server", "--base-url", model))
+    with StartChecks() as checks:
+        for check in started(*asked):
+            checks.run(check)
 
 
 def run_in_thread(work: Coroutine[Any, Any, Any]) -> None:

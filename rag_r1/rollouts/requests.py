@@ -124,7 +124,9 @@ def _is_data_set(path: Path) -> bool:
         check_parquet(path, COLUMNS_READ)
         names = set(pq.read_schema(path).names)
     except (pyarrow.ArrowInvalid, OSError) as error:
-        raise DataError(f"{path} is not a parquet file: {error}") from error
+        why = str(error).rstrip(".")
+        text = f"{path} is not a parquet file: {why}: give another, or make it again"
+        raise DataError(text) from error
     return {"extra_info", "reward_model"} <= names
 
 

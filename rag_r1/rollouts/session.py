@@ -13,9 +13,10 @@ import dataclasses
 import hashlib
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager, nullcontext, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from rag_r1.config.agent_setup import AgentSetup, RowLimits
@@ -29,7 +30,7 @@ from rag_r1.options.import_path import add_working_directory
 from rag_r1.options.out_folder import check_out
 from rag_r1.options.settings_file import recorded_settings
 from rag_r1.rewards import RewardError, RewardSum
-from rag_r1.rollouts.arguments import RolloutArguments, block_of, keys_of
+from rag_r1.rollouts.arguments import RolloutArguments, config_of, keys_of
 from rag_r1.rollouts.checks import try_first_search
 from rag_r1.rollouts.engine_factory import IDS, TokenUnit, agent_setup, engine_maker
 from rag_r1.rollouts.requests import QuestionSet, questions_hash, read_questions
@@ -83,7 +84,7 @@ def prepare_agent(
     args: RolloutArguments, defaults: Mapping[str, Any], *, validation: bool
 ) -> tuple[RagR1Config, TokenUnit, AgentSetup]:
     """The agent by the arguments; see `prepare`. Raises ValueError."""
-    config = RagR1Config.from_config(block_of(args, defaults))
+    config = config_of(args, defaults)
     tokens = TokenUnit.of(args.tokenizer)
     limits = RowLimits(args.max_prompt_tokens, args.max_response_tokens, args.max_context_tokens)
     setup = agent_setup(config, tokens, limits, validation=validation)
@@ -236,6 +237,10 @@ def run_command(command: str, work: Callable[[Any], Coroutine[Any, Any, int]], a
     returns its exit status, 1 with a message for what the user can mend."""
     with StartChecks() as checks:
         checks.run(check_out, args.out, command)
+        if checks.problems:  # the others are reported too
+            with TemporaryDirectory() as place, redirect_stdout(None):
+                rehearsal = args.changed(out=Path(place), check_only=True)
+                checks.run(lambda: asyncio.run(work(rehearsal)))
     recorded = nullcontext() if getattr(args, "check_only", False) else recorded_settings(command, args)
     with recorded:
         return asyncio.run(work(args))

@@ -27,7 +27,7 @@ from rag_r1.options.command_line import Positive, argument, read_arguments
 from rag_r1.options.server_address import Address
 from rag_r1.rollouts.agent_arguments import SAMPLING
 from rag_r1.rollouts.arguments import From0, RolloutArguments, Share
-from rag_r1.rollouts.checks import all_problems
+from rag_r1.rollouts.checks import all_problems, check_servers
 from rag_r1.rollouts.requests import EpisodeRequest, make_request
 from rag_r1.rollouts.runner import EpisodeRunner
 from rag_r1.rollouts.session import (
@@ -80,7 +80,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 async def filter_questions(args: FilterArguments) -> int:
     """Play what is missing and write the files; returns the exit status. Raises RunError."""
-    with all_problems(args, _DEFAULTS):
+    servers = partial(check_servers, args, _DEFAULTS, args.base_url, args.model)
+    with all_problems(args, _DEFAULTS, [servers]):
         ready = prepare(args, _DEFAULTS)
     if args.check_only:
         return await check_only(args, ready, args.base_url, args.model)

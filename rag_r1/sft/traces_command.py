@@ -26,7 +26,7 @@ from rag_r1.options.command_line import Positive, argument, read_arguments
 from rag_r1.options.server_address import Address
 from rag_r1.rollouts.agent_arguments import MODEL_SERVER
 from rag_r1.rollouts.arguments import From0, RolloutArguments
-from rag_r1.rollouts.checks import all_problems
+from rag_r1.rollouts.checks import all_problems, check_servers
 from rag_r1.rollouts.requests import EpisodeRequest, make_request
 from rag_r1.rollouts.session import (
     RunSession,
@@ -74,7 +74,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 async def make_traces(args: TracesArguments) -> int:
     """Play what is missing, write the files, print the figures; returns the exit status. Raises RunError."""
-    with all_problems(args, _DEFAULTS):
+    servers = partial(check_servers, args, _DEFAULTS, args.base_url, args.teacher_model)
+    with all_problems(args, _DEFAULTS, [servers]):
         ready = prepare(args, _DEFAULTS)
     if args.check_only:
         return await check_only(args, ready, args.base_url, args.teacher_model)

@@ -18,11 +18,12 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from rag_r1.config.recipes import KINDS, Recipe, kind_of
+from rag_r1.config.recipes import KINDS, QUOTING, UNREADABLE, Recipe, kind_of, shipped_names
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, Overrides, argument, hydra_quoted, read_arguments
 from rag_r1.options.import_path import add_working_directory
 from rag_r1.options.settings_file import recorded_settings
+from rag_r1.options.suggestions import did_you_mean
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.start_checks import StartError
 from rag_r1.training.metrics_files import RAY_VARIABLES, metrics_file, metrics_override
@@ -36,6 +37,8 @@ _PATHS = (
     "rag_r1.prompt",
     "actor_rollout_ref.model.path",
     "actor_rollout_ref.model.tokenizer_path",
+    "critic.model.path",
+    "critic.model.tokenizer_path",
     "data.train_files",
     "data.val_files",
 )
@@ -77,9 +80,10 @@ def compose_recipe(recipe: Recipe, overrides: Sequence[str]):
     """The whole configuration, as veRL will see it. Raises RunError naming the key or file, also for a
     variable of the environment that the block `rag_r1` takes a value from and that is not set."""
     from hydra import compose, initialize_config_dir
-    from hydra.errors import HydraException
+    from hydra.errors import HydraException, MissingConfigException
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
+    from yaml import YAMLError
 
     try:
         with initialize_config_dir(str(recipe.folder), version_base=None):
@@ -90,8 +94,21 @@ def compose_recipe(recipe: Recipe, overrides: Sequence[str]):
     except RecursionError as error:
         reason = "its defaults list leads back to itself, or its values are nested too deep"
         raise RunError(f"{recipe.path}: {reason}: name what it builds on, e.g. rag_r1/grpo") from error
+    except YAMLError as error:
+        raise RunError(_yaml_fault(recipe, error)) from error
+    except MissingConfigException as error:
+        missing = str(error.missing_cfg_file or "?").removesuffix(".yaml")
+        hint = did_you_mean(missing.strip("/"), shipped_names()) or "correct its defaults list"
+        raise RunError(f"{recipe.name} is built on {missing!r}, which is not there: {hint}") from error
     except (HydraException, OmegaConfBaseException) as error:
         raise RunError(f"{recipe.name}: {error}") from error
+
+
+def _yaml_fault(recipe: Recipe, error: Exception) -> str:
+    """What is wrong with the YAML of a recipe, or of a file that it is built on."""
+    mark = getattr(error, "problem_mark", None)
+    where = f"{mark.name}, line {mark.line + 1}" if mark is not None else str(recipe.path)
+    return f"{where}: no YAML ({getattr(error, 'problem', None) or error}): correct it"
 
 
 def check_training(recipe: Recipe, config: Any) -> None:
@@ -115,7 +132,7 @@ def compose_valid(recipe: Recipe, overrides: Sequence[str]):
             if wrong is None:
                 raise
             valid.remove(wrong)
-            faults.append((wrong, str(error.__cause__)))
+            faults.append((wrong, error.__cause__))
         else:
             return config, [_override_fault(config, *fault) for fault in faults]
 
@@ -138,10 +155,13 @@ def _is_at_fault(override: str, error: BaseException | None) -> bool:
     return any(name in str(error) for name in named)
 
 
-def _override_fault(config: Any, override: str, message: str) -> tuple[str, str, str]:
+def _override_fault(config: Any, override: str, error: BaseException) -> tuple[str, str, str]:
+    from hydra.errors import OverrideParseException
     from omegaconf import OmegaConf
 
-    key = override.lstrip("+~").partition("=")[0]
+    key, message = override.lstrip("+~").partition("=")[0], str(error)
+    if isinstance(error, OverrideParseException):
+        return key, f"{override!r} {UNREADABLE}", QUOTING
     if key == "preset" and override.startswith("+"):
         return key, "Hydra looks for what + adds beside the recipe", f"write {override.lstrip('+')}"
     if key == "preset" and "Could not override" in message:

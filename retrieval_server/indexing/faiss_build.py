@@ -10,6 +10,7 @@ finished, so that a build that was killed continues there.
 from __future__ import annotations
 
 import logging
+import re
 from pathlib import Path
 
 import faiss
@@ -152,4 +153,5 @@ def _leave_out_polysemous_training(index: faiss.Index) -> None:
 
 def faiss_message(error: RuntimeError) -> str:
     """FAISS's own message, without the place in its C++ source."""
-    return str(error).strip().splitlines()[-1].rpartition("Error: ")[2].rpartition(" failed: ")[2]
+    line = re.sub(r"^Error in .* at \S+:\d+: ", "", str(error).strip().splitlines()[-1])
+    return line.rpartition("Error: ")[2].rpartition(" failed: ")[2]

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from rag_r1.inference.model_folders import hub_answers
 from rag_r1.inference.tokenizer import load_tokenizer
+from rag_r1.io.hub import hub_answers
 from rag_r1.rollouts.engine_factory import TokenUnit
 from rag_r1.runs.errors import RunError
 

@@ -16,6 +16,7 @@ from rag_r1.options.out_folder import check_out
 from tests.chaos.test_full_disk import files_of_at_most
 from tests.evaluation.finished_runs import card, record, write_run
 from tests.evaluation.made_traces import ANSWER, SEARCH, as_record, played, tokenizer, write_records
+from tests.fakes.json_server import JsonStub
 from tests.fakes.retriever import Retriever
 
 DEAD, ALSO_DEAD = "http://127.0.0.1:9", "http://127.0.0.1:7"
@@ -181,6 +182,11 @@ def test_a_search_that_may_come_later_is_a_warning_to_mcp_clients_and_an_error_o
     assert main(["mcp", *args.to_argv(), "--check-only"]) == 1
 
 
+def test_mcp_refuses_another_server_in_place_of_the_search():
+    with JsonStub(lambda asked: {"hello": "world"}) as stub:
+        assert main(["mcp", "--retriever-url", stub.url]) == 1
+
+
 @pytest.mark.parametrize(
     ("words", "named"),
     [
@@ -189,24 +195,53 @@ def test_a_search_that_may_come_later_is_a_warning_to_mcp_clients_and_an_error_o
         ("data --trian nq --out new", "did you mean --train?"),
         ("data @mix.yaml --out new", "mix.yaml: train"),
         ("data @binary.yaml", "binary.yaml cannot be read: No such file"),
+        ("eval @none", "there is no file or run 'none'"),
+        ("data @none/run --out new", "there is no file or run 'none/run'"),
+        ("train @questions.jsonl", "must end in .yaml or .json"),
         ("data --train questions=notes --near-duplicates 0 --out new", "cannot read notes: Is a directory"),
         ("documents --folder file --out new", "file is a file: give the folder"),
         ("sft-data --traces traces --model notes --out new", "--model notes"),
         ("sft-data --traces traces --model none/none --out new", "`hf download none/none --local-dir DIR`"),
         ("sft-data --traces traces --model model --out checked", "is the folder of a run of `rag-r1 corpus"),
         ("eval report binary", "RUN binary is a file"),
+        ("eval reprot run", "did you mean report?"),
+        (
+            f"chat --model m --base-url {DEAD}/v1 --prompt prompt.txt --out new",
+            "rag_r1.prompt: prompt.txt: the prompt",
+        ),
+        ("eval none", "`rag-r1 runs FOLDER` lists the runs"),
+        ("eval notes", "give the folder of one"),
+        ("eval report none", "none: there is no such file or folder: correct the path"),
+        ("eval compare run other --differs nothing", "the cards have no such key; they have"),
+        (
+            "eval groups --questions q --model m --out new --temperatures nan",
+            "must be a number above 0",
+        ),
+        ("eval --limit 0 --model m --questions q --out new", "must be a whole number of at least 1, not '0'"),
+        ("documents --folder broken_notes --out new --no-progress", "broken.pdf"),
+        ("data --train questoins=questions.jsonl --out new", "did you mean questions?"),
+        ("data --mix bad.yaml --out new", "bad.yaml: while parsing"),
+        ("data --mix bad.yaml --out new", "correct its YAML"),
+        ("iterate --recipe bad.yaml --out new --check-only", "correct its YAML, or give another file"),
+        ("data --train questions=questions.jsonl --prompt binary --out new", "convert it with `iconv"),
     ],
 )
 def test_a_wrong_input_is_named_with_the_remedy(words, named, right, capsys, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    (right / "bad.yaml").write_text("a: [")
+    (right / "prompt.txt").write_text("a prompt without the question's place")
+    (right / "broken_notes").mkdir()
+    (right / "broken_notes" / "broken.pdf").write_text("%PDF-1.4 and no more")
     (right / "checked").mkdir()
     (right / "checked" / "settings.yaml").write_text("# rag-r1 corpus check @checked/settings.yaml --out X\n")
+    before = sorted(right.rglob("*"))
     try:
         status = main(shlex.split(words))
     except SystemExit as end:
         status = end.code
     message = capsys.readouterr().err
     assert status in (1, 2) and named in message and "Traceback" not in message
+    assert sorted(right.rglob("*")) == before
 
 
 @pytest.mark.parametrize(

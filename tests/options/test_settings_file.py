@@ -68,6 +68,18 @@ def test_a_folder_in_place_of_a_file_of_settings_is_named(tmp_path, capsys):
     assert f"@{tmp_path} is a folder: give its file of settings" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("before", [[], ["--card"], ["--no-card"], ["--samples=2"], ["--samples", "2"]])
+def test_a_run_that_does_not_exist_is_named_before_missing_flags_are(before, tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        play(*before, f"@{tmp_path / 'none'}")
+    said = capsys.readouterr().err
+    assert f"there is no file or run '{tmp_path / 'none'}'" in said and "@RUN/settings.yaml" in said
+
+
+def test_a_value_that_begins_with_an_at_sign_is_no_file_of_settings():
+    assert play("--questions", "@q", "--out", "@o").out == Path("@o")
+
+
 def test_a_folder_without_settings_is_named_with_what_is_expected(tmp_path, capsys):
     with pytest.raises(SystemExit):
         play(f"@{tmp_path}")
@@ -84,6 +96,8 @@ def test_a_folder_without_settings_is_named_with_what_is_expected(tmp_path, caps
         ("samples: 0\nout: {a: 1}\n", "out: must be a path"),
         ("url: http://me:secret@host\n", "url: must be an http(s) address"),
         ("samples: 1\nsamples-: 1\n", "unknown key samples_"),
+        ("sample: 3\ncard: 1\nurl: x\n", "card: must be true or false, not 1"),
+        ("sample: 3\nsamples: 0\n", "did you mean samples?; samples: must be a whole number of at least 1"),
         ("data: a\nquestions: b\n", "questions: given twice"),
         ("[1]", "must be a mapping"),
         ("a: [", "cannot be read"),

@@ -312,6 +312,29 @@ def test_all_problems_are_reported_at_once(base_config, tmp_path: Path):
     } <= wheres
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "what"),
+    [
+        ("none.jsonl", None, "no such file"),
+        ("questions.csv", "question,answer", "veRL reads .parquet"),
+        ("questions.jsonl", '{"question": "Who?"}', "no rows with a prompt"),
+    ],
+)
+def test_a_data_file_that_is_no_parquet_is_looked_at_too(base_config, tmp_path: Path, name, text, what):
+    path = tmp_path / name
+    if text is not None:
+        path.write_text(text)
+    problems = preflight(changed(base_config, data__train_files=str(path))).errors
+    [problem] = [problem for problem in problems if problem.where == str(path)]
+    assert what in problem.what and "rag-r1 data" in problem.remedy
+
+
+def test_a_folder_of_the_run_that_cannot_be_made_is_named(base_config):
+    config = changed(base_config, trainer__default_local_dir="/proc/run")
+    [problem] = [p for p in preflight(config).errors if p.where == "trainer.default_local_dir"]
+    assert "/proc cannot be written to" in problem.what and "choose another folder" in problem.remedy
+
+
 # --- the command
 
 

@@ -13,10 +13,13 @@ from rag_r1.inference.model_folders import is_hub_name, local_model
 from rag_r1.options.out_folder import INDEX_FILE
 from rag_r1.options.server_address import search_fault, server_fault
 from rag_r1.retriever.data import command as retriever_data
+from rag_r1.rollouts import server_check
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.start_checks import try_servers
 from rag_r1.sft import filter_command, traces_command
+from rag_r1.tools.retrieval import options as search_options
 from tests.fakes.scripted_vllm import Policy
+from tests.fakes.silent_server import HangingServer
 from tests.fakes.web_page import WebPage
 
 DEAD = "http://127.0.0.1:9"
@@ -52,6 +55,40 @@ def test_five_planted_problems_are_reported_in_one_run(name, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("name", COMMANDS)
+def test_a_folder_that_cannot_be_made_hides_no_other_problem(name, tmp_path, capsys):
+    main, server = COMMANDS[name]
+    (tmp_path / "file").touch()
+    questions = ["--questions", str(tmp_path / "missing.parquet"), "--engine", "chat"]
+    keys = ["rag_r1.agent.max_turns=-1", "rag_r1.retriever.topk=many"]
+    assert main([*server, *questions, "--out", str(tmp_path / "file"), *keys]) == 1
+    said = capsys.readouterr()
+    wanted = ("--out", "missing.parquet", "rag_r1.agent.max_turns", "rag_r1.retriever.topk", f"{DEAD}/v1")
+    assert [word for word in wanted if word not in said.err] == [] and said.out == ""
+    assert [*tmp_path.iterdir()] == [tmp_path / "file"]
+
+
+@pytest.mark.parametrize(
+    ("name", "flags", "named"),
+    [
+        ("eval", ["--serve-index", "none"], "--serve-index none: no manifest.json in it"),
+        (
+            "retriever data",
+            ["--trajectories", "none"],
+            "--trajectories none has no trajectories/records.jsonl",
+        ),
+    ],
+)
+def test_a_folder_of_other_work_is_looked_at_before_anything_is_written(name, flags, named, tmp_path, capsys):
+    main, _ = COMMANDS[name]
+    (tmp_path / "q.jsonl").write_text(json.dumps({"question": "Who?", "golden_answers": ["she"]}))
+    with Policy(None, {}, lambda *unused: True) as policy:
+        server = ["--model", "m", "--base-url", f"{policy.url}/v1", "--retriever-url", policy.url]
+        words = ["--questions", str(tmp_path / "q.jsonl"), "--engine", "chat", "--out", str(tmp_path / "out")]
+        assert main([*server, *words, *flags]) == 1
+    assert named in capsys.readouterr().err and not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("name", COMMANDS)
 def test_two_dead_servers_are_named_with_the_commands_that_start_them(name, tmp_path, capsys):
     main, server = COMMANDS[name]
     questions = tmp_path / "questions.jsonl"
@@ -79,6 +116,26 @@ def test_web_pages_in_place_of_both_servers_are_named(name, tmp_path, capsys):
         f"{page.url}/v1 answers with a web page" in message
         and f"the search at {page.url} does not" in message
     )
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("check_only", [[], ["--check-only"]])
+def test_two_servers_that_hang_are_asked_once_each_and_both_named(
+    name, check_only, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setattr(server_check, "TIMEOUT_S", 0.3)
+    monkeypatch.setattr(search_options, "FIRST_ANSWER_S", 0.3)
+    main, server = COMMANDS[name]
+    (tmp_path / "questions.jsonl").write_text(json.dumps({"question": "Who?", "golden_answers": ["she"]}))
+    with HangingServer() as model, HangingServer() as search:
+        words = [model.url + "/v1" if word == f"{DEAD}/v1" else word for word in server]
+        words += ["--questions", str(tmp_path / "questions.jsonl"), "--engine", "chat"]
+        words += ["--retriever-url", search.url, "--out", str(tmp_path / "out"), *check_only]
+        assert main(words) == 1
+    assert (model.asked, search.asked) == (["/v1/models"], ["/retrieve"])
+    message = capsys.readouterr().err
+    assert f"no model server answers at {model.url}/v1" in message
+    assert f"the search at {search.url} does not work (no answer within" in message
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -87,3 +87,20 @@ def test_a_search_that_hangs_is_named_after_one_short_wait(monkeypatch):
 def test_a_web_page_in_place_of_a_search_is_called_one():
     with WebPage() as page, pytest.raises(OtherServerError, match="it answers with a web page"):
         first_search(page.url)
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        ({"hello": "world"}, "'result' must be a list"),
+        ([1, 2], "'result' must be a list"),
+        ({"result": [[{"text": "Paris"}]]}, "a document must have a string 'contents'"),
+    ],
+)
+def test_json_of_another_shape_in_place_of_a_search_is_named_with_what_is_expected(answer, said):
+    with JsonStub(lambda asked: answer) as stub, pytest.raises(OtherServerError) as raised:
+        first_search(stub.url)
+    assert f"the search at {stub.url} does not work (it answers with JSON of another shape: {said}" in str(
+        raised.value
+    )
+    assert "correct the server, or --retriever-url" in str(raised.value)

@@ -19,6 +19,7 @@ from typing import Any
 from rag_r1.data.files.bad_rows import BadRows
 from rag_r1.data.files.row_files import ACCEPTED, open_rows, short_text
 from rag_r1.io.errors import DataError
+from rag_r1.io.hub import hub_answers
 
 _ANSWER_KEYS = ("golden_answers", "answers", "answer")
 _ID_KEYS = ("id", "_id", "idx")
@@ -95,14 +96,17 @@ def hub_rows(
         raise DataError(
             f"cannot load {name}: the package `datasets` is missing (pip install datasets), or {remedy}"
         ) from error
+    if not hub_answers():  # then `datasets` looks into its cache at once
+        datasets.config.HF_HUB_OFFLINE = True
     try:
         rows = datasets.load_dataset(dataset, config, split=split, **({"data_files": files} if files else {}))
         columns = rows.column_names
         rows = rows.select_columns([key for key in keys if key in columns])
     except Exception as error:  # many kinds, of the package itself and of its HTTP clients
         first_line = str(error).strip().partition("\n")[0]
+        why = f"{type(error).__name__}: {first_line}"
         raise DataError(
-            f"cannot load {name} from the Hub: {type(error).__name__}: {first_line}. Offline, {remedy}"
+            f"cannot load {name} from the Hub: {why}. Check name and network. Offline, {remedy}"
         ) from error
     return enumerate(rows, 1), columns
 

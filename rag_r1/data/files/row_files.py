@@ -229,5 +229,7 @@ def _parquet_rows(path: Path, columns: Collection[str]) -> tuple[list[str], Rows
         file = pq.ParquetFile(path)
         names = file.schema_arrow.names
     except pyarrow.ArrowInvalid as error:
-        raise DataError(f"{path} is not a parquet file: {error}") from error
+        why = str(error).rstrip(".")
+        text = f"{path} is not a parquet file: {why}: give another, or make it again"
+        raise DataError(text) from error
     return names, rows()

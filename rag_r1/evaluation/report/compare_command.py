@@ -170,8 +170,9 @@ def _check_keys(cards: Sequence[Provenance], names: Sequence[str]) -> None:
     sections = {".".join(key.split(".")[:n]) for key in keys for n in range(1, key.count(".") + 2)}
     for name in names:
         if name != NO_CARD and name not in sections:
-            words = [f"--differs {name}: the cards have no such key", did_you_mean(name, sections)]
-            raise RunError("; ".join(filter(None, words)))
+            known = sorted(section for section in sections if "." not in section)
+            hint = did_you_mean(name, sections) or f"they have {', '.join(known)}"
+            raise RunError(f"--differs {name}: the cards have no such key; {hint}")
 
 
 def _value_text(value: Any) -> str:

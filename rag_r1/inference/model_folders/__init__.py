@@ -4,7 +4,7 @@ Two calls: `local_model` (hub.py) turns a name into a folder, and `model_folder`
 into that of a Hugging Face model; it merges the shards of a checkpoint if it must (shard_merge.py).
 """
 
-from rag_r1.inference.model_folders.hub import hub_answers, is_hub_name, local_model
+from rag_r1.inference.model_folders.hub import is_hub_name, local_model
 from rag_r1.inference.model_folders.model_folder import (
     TRACKER,
     checkpoint_name,
@@ -17,7 +17,6 @@ __all__ = [
     "TRACKER",
     "checkpoint_name",
     "has_weights",
-    "hub_answers",
     "is_hub_name",
     "local_model",
     "model_folder",

@@ -8,8 +8,6 @@ from pathlib import Path
 from rag_r1.runs.errors import RunError
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
-#: Seconds in which the Hub must answer.
-_ANSWER_S = 5.0
 #: Weights in forms that neither transformers nor vLLM needs.
 _NOT_NEEDED = ["*.gguf", "*.onnx", "*.h5", "*.msgpack", "*.pth", "original/*", "*.tflite"]
 
@@ -17,21 +15,6 @@ _NOT_NEEDED = ["*.gguf", "*.onnx", "*.h5", "*.msgpack", "*.pth", "original/*", "
 def is_hub_name(name: str) -> bool:
     """Whether this has the form of a Hub name (owner/name), and is no path on this machine."""
     return _NAME.fullmatch(name) is not None and not Path(name).exists()
-
-
-def hub_answers() -> bool:
-    """Whether the Hub can be reached, by one request: transformers repeats its own for a minute before it
-    looks into the cache."""
-    from huggingface_hub import constants
-    from huggingface_hub.utils import get_session
-
-    if constants.HF_HUB_OFFLINE:
-        return False
-    try:
-        get_session().head(constants.ENDPOINT, timeout=_ANSWER_S)
-    except Exception:  # of httpx or of requests, by its version
-        return False
-    return True
 
 
 def local_model(name: str) -> Path:

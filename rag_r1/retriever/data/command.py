@@ -36,10 +36,11 @@ from rag_r1.retriever.data.steps import (
     score_relevance,
     trajectories_of,
 )
+from rag_r1.retriever.data.trajectories import check_trajectories
 from rag_r1.retriever.records import CANDIDATES, CORRECTNESS, PASSAGES, RELEVANCE, TRAIN
 from rag_r1.retriever.selection.command import write_rows
 from rag_r1.retriever.selection.scores import ScoreFiles
-from rag_r1.rollouts.checks import all_problems, check_search
+from rag_r1.rollouts.checks import all_problems, check_search, started
 from rag_r1.rollouts.session import check_only, prepare, run_command
 from rag_r1.runs.errors import RunError
 
@@ -67,9 +68,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 async def make_data(args: DataArguments) -> int:
     """Take all steps that are not done; returns the exit status. Raises RunError."""
-    with all_problems(args, {}, [partial(resolve_model, args), partial(check_search, args, {})]):
-        args = resolve_model(args)
+    model, search = started(partial(resolve_model, args), partial(check_search, args, {}))
+    played = partial(check_trajectories, args.trajectories)
+    with all_problems(args, {}, [model, search, played]):
+        played()
+        args = model()
         ready = prepare(args, validation_limits(args.protocol), validation=True)
+        search()
     if args.check_only:
         return await check_only(args, ready, args.base_url, args.model)
     budget = ready.setup.budget

@@ -140,7 +140,10 @@ async def trajectories_of(run: DataRun) -> TrajectoryReader | None:
     for reason, count in left_out.items():
         print(f"  left out: {count:,} trajectories, {REASONS[reason]}")
     if not len(trajectories):
-        raise RunError(f"no trajectory of {folder} has a search that can be scored")
+        raise RunError(
+            f"no trajectory of {folder} has a search that can be scored: take a model that searches, with "
+            "the protocol that it was trained with"
+        )
     return trajectories
 
 

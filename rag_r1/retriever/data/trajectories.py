@@ -38,6 +38,13 @@ REASONS = {
 _WRONG = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 
 
+def check_trajectories(run: Path | None) -> None:
+    """Raises RunError unless the folder of `--trajectories`, if there is one, is of an evaluation."""
+    if run is not None and not (run / TRAJECTORIES / "records.jsonl").is_file():
+        message = f"--trajectories {run} has no {TRAJECTORIES}/records.jsonl"
+        raise RunError(f"{message}: give the folder of a finished `rag-r1 eval`")
+
+
 class TrajectoryReader:
     """The trajectories of a finished run of `rag-r1 eval` that can be used, in the order of its questions.
 
@@ -59,9 +66,7 @@ class TrajectoryReader:
         #: Those whose question names the answers of its steps.
         self.with_steps = 0
         self._places: list[int] = []
-        if not self.path.is_file():
-            message = f"{run} has no {TRAJECTORIES}/records.jsonl"
-            raise RunError(f"{message}: give the folder of a finished `rag-r1 eval`")
+        check_trajectories(run)
         _read(self.path, self._note)
 
     def __len__(self) -> int:

@@ -25,7 +25,7 @@ from rag_r1.io.terminal_text import has_control_characters
 from rag_r1.options.command_exit import CommandError, command_main
 from rag_r1.options.command_line import Arguments, Positive, argument, read_arguments
 from rag_r1.options.declare import Constraint, options_from
-from rag_r1.options.server_address import Address
+from rag_r1.options.server_address import FIRST_ANSWER_S, Address
 from rag_r1.rollouts.agent_arguments import AgentSelection, shared_arguments
 from rag_r1.runs.errors import OtherServerError, RunError
 from rag_r1.runs.start_checks import CHECK_ONLY
@@ -202,14 +202,18 @@ def _print_tools(server: Sequence[str]) -> int:
     if not server or (options and not is_address):
         kind = " of an MCP server, after --token-env NAME" if options else " or the command of an MCP server"
         raise CommandError(f"rag-r1 mcp --tools needs the address{kind}")
+    if (variable := options.get("token_env")) and not os.environ.get(variable, "").strip():
+        unset = "there is no such environment variable, so no token is sent: set it to the token"
+        print(f"warning: --token-env {variable}: {unset}", file=sys.stderr)
     if not has_mcp():
         raise CommandError(f"rag-r1 mcp needs the package mcp, 2.0 or later: {pip_command('mcp')}")
     options |= {"url": server[0]} if is_address else {"command": list(server)}
     try:
-        tools = asyncio.run(_tools_of(options_from(McpOptions, options, "rag_r1.tools.NAME")))
+        limit = {"timeout_s": FIRST_ANSWER_S} if is_address else {}  # a command may be fetched first
+        tools = asyncio.run(_tools_of(options_from(McpOptions, options | limit, "rag_r1.tools.NAME")))
     except McpFailure as error:
-        why = str(error).removeprefix("the server cannot be reached: ")
-        if why == str(error):
+        why = str(error).removeprefix("the server cannot be reached: ").removeprefix("the server ")
+        if why.startswith("does not list"):
             raise
         if is_address:
             why = f"no MCP server answers at {server[0]} ({why}): start it, or correct the address"

@@ -41,17 +41,19 @@ class ChatError(Exception):
 
 
 def check_server(url: str) -> None:
-    """Raises ChatError if nobody answers at an address, or not soon. What else may be wrong with the server
-    is known with the first question, at once."""
+    """Raises ChatError if nobody answers at an address, or not soon, or with a web page. What else may be
+    wrong with the server is known with the first question, at once."""
     try:
         with bounded_http_client(_HEALTH_S) as client:
-            client.get(f"{url}/health")
+            answer = client.get(f"{url}/health")
     except httpx.TimeoutException as error:
         raise _away(url, f"no answer within {_HEALTH_S:g} s") from error
     except httpx.NetworkError as error:
         raise _away(url, f"{type(error).__name__}: {error}") from error
     except (httpx.HTTPError, httpx.InvalidURL, OSError):
         return
+    if is_web_page(answer.headers):
+        raise ChatError(web_page_fault("chat", url, "--url"))
 
 
 def _away(url: str, why: str) -> ChatError:

@@ -14,9 +14,11 @@ from rag_r1.options.out_folder import check_out
 from rag_r1.options.settings_file import recorded_settings
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.start_checks import CHECK_ONLY, StartChecks
-from rag_r1.tools.documents.corpus import count_passages, document_files, index_folder
+from rag_r1.tools.documents.corpus import count_passages, document_files, index_folder, other_files
 from rag_r1.tools.documents.parsers import READERS
 
+#: Files of other kinds that are named.
+_NAMED = 5
 _DESCRIPTION = f"""\
 Cut the documents of a folder ({", ".join(READERS)}; subfolders too) into passages of about 100 words, with
 titles and page numbers, and write them as a corpus for the retrieval server. Nothing is done if the folder
@@ -55,6 +57,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         corpus = index_folder(args.folder, args.out, **how)
     with corpus.open("rb") as lines:
         print(f"{sum(1 for _ in lines):,} passages: {terminal_text(str(corpus), 4000)}")
+    others = [path for path in other_files(args.folder) if args.out not in path.parents]
+    if others:
+        named = ", ".join(terminal_text(str(path.relative_to(args.folder)), 200) for path in others[:_NAMED])
+        more = f" and {len(others) - _NAMED:,} more" if len(others) > _NAMED else ""
+        print(f"not read, as their names end in none of {', '.join(READERS)}: {named}{more}", file=sys.stderr)
     return 0
 
 

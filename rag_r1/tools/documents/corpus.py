@@ -94,6 +94,17 @@ def count_passages(folder: Path, progress: bool = True, *, skip_bad_files: bool 
     return passages
 
 
+def other_files(folder: Path) -> list[Path]:
+    """The files that are not read because of their kind, sorted by name; without hidden ones."""
+    return [path for path in _shown_files(folder) if path.suffix.lower() not in READERS]
+
+
+def _shown_files(folder: Path) -> Iterator[Path]:
+    for path in sorted(folder.rglob("*")):
+        if not any(part.startswith(".") for part in path.relative_to(folder).parts) and path.is_file():
+            yield path
+
+
 def document_files(folder: Path) -> list[Path]:
     """The files that can be read, sorted by name. Hidden ones are left out, and so are links that lead out of
     the folder. Raises RunError if there are none."""
@@ -103,11 +114,8 @@ def document_files(folder: Path) -> list[Path]:
     inside = folder.resolve()
     paths = [
         path
-        for path in sorted(folder.rglob("*"))
-        if path.suffix.lower() in READERS
-        and not any(part.startswith(".") for part in path.relative_to(folder).parts)
-        and path.is_file()
-        and path.resolve().is_relative_to(inside)
+        for path in _shown_files(folder)
+        if path.suffix.lower() in READERS and path.resolve().is_relative_to(inside)
     ]
     if not paths:
         raise RunError(f"{folder}: no file in it ends in one of {', '.join(READERS)}: give another folder")

@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rag_r1.options.server_address import OTHER_JSON
 from rag_r1.protocols import Document
 
 #: A passage is about 100 words; a document beyond this many characters is cut before it reaches a tokenizer.
@@ -64,7 +65,8 @@ def _results(data: Any, key: str, n_queries: int) -> list[list[Any]]:
         or len(result) != n_queries
         or not all(isinstance(items, list) for items in result)
     ):
-        raise ValueError(f"{key!r} must be a list with one list of documents for each of {n_queries} queries")
+        must = f"{key!r} must be a list with one list of documents for each of {n_queries} queries"
+        raise ValueError(f"{OTHER_JSON}: {must}")
     return result
 
 
@@ -74,7 +76,7 @@ def _read_document(item: Any) -> Document:
     document, score = (item["document"], item.get("score")) if scored else (item, None)
     contents = document.get("contents") if isinstance(document, dict) else None
     if not isinstance(contents, str):
-        raise ValueError("a document must have a string 'contents'")
+        raise ValueError(f"{OTHER_JSON}: a document must have a string 'contents'")
     document_id = document.get("id")
     has_id = isinstance(document_id, str | int | float) and not isinstance(document_id, bool)
     name = str(document_id)[:MAX_ID_CHARS] if has_id else ""
@@ -96,7 +98,7 @@ def _read_score(score: Any) -> float | None:
 def _read_line(item: Any) -> Document:
     """A document of `queries`: one text, with the id before the first tab."""
     if not isinstance(item, str):
-        raise ValueError("an answer must be a string, id<TAB>contents")
+        raise ValueError(f"{OTHER_JSON}: an answer must be a string, id<TAB>contents")
     document_id, tab, contents = item.partition("\t")
     if not tab:
         document_id, contents = "", item

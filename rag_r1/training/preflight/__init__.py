@@ -12,9 +12,15 @@ from omegaconf import DictConfig
 from rag_r1.options.problems import PreflightReport, Problem
 from rag_r1.training.preflight.cluster import check_batch_sizes, check_engines, check_reachability
 from rag_r1.training.preflight.data import check_data, check_steps
-from rag_r1.training.preflight.model import check_model, check_quantisation, check_tags, check_turns
+from rag_r1.training.preflight.model import (
+    check_critic,
+    check_model,
+    check_quantisation,
+    check_tags,
+    check_turns,
+)
 from rag_r1.training.preflight.probes import check_probes
-from rag_r1.training.preflight.resume import check_resumed_rates
+from rag_r1.training.preflight.resume import check_resumed_rates, check_run_folder
 from rag_r1.training.preflight.retriever import check_retriever
 from rag_r1.training.preflight.sampler import check_filtering, check_sampler
 from rag_r1.training.preflight.sessions import check_sessions, needs_critic
@@ -61,7 +67,8 @@ def preflight(config: DictConfig) -> PreflightReport:
         return report  # the other checks calculate with these
     report.problems += check_quantisation(config)
     report.problems += check_bucket(config)
-    report.problems += check_verl(config, model_is_there=tokenizer is not None)
+    report.problems += (of_critic := check_critic(config))
+    report.problems += check_verl(config, model_is_there=tokenizer is not None and not of_critic)
     for check in (
         check_lengths,
         check_log_probs,
@@ -72,6 +79,7 @@ def preflight(config: DictConfig) -> PreflightReport:
     ):
         report.problems += check(config)
     report.problems += check_resumed_rates(config, critic=needs_critic(config))
+    report.problems += check_run_folder(config)
     report.problems += check_sampler(config)
     for check in (check_filtering, check_sessions, check_probes):
         report.problems += check(config, settings)

@@ -43,7 +43,9 @@ def check_data(
         for path in files_of(config.data, key):
             rows = None  # that can be trained on, as veRL counts them
             if "://" in path or not path.endswith(".parquet"):
-                report.notes.append(f"{path}: not a local parquet file, so its rows were not checked")
+                report.problems += (unreadable := list(_check_other_file(path)))
+                if not unreadable:
+                    report.notes.append(f"{path}: not a local parquet file, so its rows were not checked")
             elif (problems := column_problems(path)) or protocol is None:
                 report.problems += problems
             else:
@@ -56,6 +58,22 @@ def check_data(
             if key == "train_files":
                 train_rows = None if None in (rows, train_rows) else train_rows + rows
     return train_rows
+
+
+def _check_other_file(path: str) -> Iterator[Problem]:
+    """A local file that is no parquet is there, is of a form that veRL reads, and has prompts in it."""
+    remedy = "make it with `rag-r1 data`, which reads questions, and give its train.parquet or test.parquet"
+    if "://" in path:
+        return
+    if not Path(path).expanduser().is_file():
+        yield error(path, "there is no such file", remedy)
+    elif not path.endswith((".json", ".jsonl")):
+        yield error(path, "veRL reads .parquet, .json and .jsonl", remedy)
+    else:
+        with Path(path).expanduser().open("rb") as file:
+            head = file.read(1 << 20)
+        if b'"prompt"' not in head:
+            yield error(path, "has no rows with a prompt", remedy)
 
 
 def _count_tokens(setup: AgentSetup, row: QuestionRow) -> int:

@@ -17,14 +17,17 @@ from omegaconf import DictConfig, OmegaConf
 from rag_r1.agent import TokenizerCodec
 from rag_r1.config.agent_setup import for_tokenizer, tool_schemas
 from rag_r1.config.schema import RagR1Config
-from rag_r1.inference.model_folders import has_weights, hub_answers, is_hub_name
+from rag_r1.inference.model_folders import has_weights, is_hub_name
 from rag_r1.inference.tokenizer import why_not_loaded
 from rag_r1.io.bounded_json import read_json_file
 from rag_r1.io.errors import DataError
+from rag_r1.io.hub import hub_answers
 from rag_r1.options.problems import Problem, error, is_unset, plain, problem_of_fault, warning
 from rag_r1.protocols import ChatTemplateError, Protocol
 from rag_r1.sandbox.chat_template import refuse_endless_files, refuse_endless_template
+from rag_r1.training.preflight.sessions import needs_critic
 
+_CRITIC = "critic.model"
 #: Keys by which transformers and PEFT load weights in 4 or 8 bits.
 _QUANTISED = ("load_in_4bit", "load_in_8bit", "quantization_config", "bnb_4bit_quant_type", "qlora")
 
@@ -39,12 +42,21 @@ def check_model(
     node = OmegaConf.select(config, section)
     if (problem := _check_folder(f"{section}.path", node.path)) is not None:
         return None, [problem]
-    in_shards = OmegaConf.select(config, "actor_rollout_ref.actor.megatron.use_dist_checkpointing")
+    engine = "critic" if section == _CRITIC else "actor_rollout_ref.actor"
+    in_shards = OmegaConf.select(config, f"{engine}.megatron.use_dist_checkpointing")
     weights = [] if in_shards else list(_check_weights(f"{section}.path", node.path))
     tokenizer, problem = _load_tokenizer(section, node)
-    if problem is None:
+    if problem is None and section != _CRITIC:  # the critic gets rows that are made already
         problem = _check_template(section, node, tokenizer)
     return (tokenizer, weights) if problem is None else (None, [problem, *weights])
+
+
+def check_critic(config: DictConfig) -> list[Problem]:
+    """The critic's model, if one is trained and is not the policy's: it is checked as that is."""
+    is_own = OmegaConf.select(config, f"{_CRITIC}.path") != OmegaConf.select(
+        config, "actor_rollout_ref.model.path"
+    )
+    return check_model(config, _CRITIC)[1] if needs_critic(config) and is_own else []
 
 
 def _check_folder(key: str, name: str) -> Problem | None:

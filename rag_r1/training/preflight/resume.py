@@ -1,4 +1,4 @@
-"""Checks a resumed training: its learning rates must be those of the checkpoint.
+"""Checks the folder of a training and, if it resumes, that its learning rates are those of the checkpoint.
 
 When veRL 0.9.1 resumes it restores optimizers and schedulers (utils/checkpoint/fsdp_checkpoint_manager.py,
 `load_checkpoint`). The rates with which a scheduler was created, `base_lrs`, are part of its state, so a rate
@@ -19,6 +19,7 @@ from pathlib import Path
 from omegaconf import DictConfig, OmegaConf
 
 from rag_r1.inference.model_folders import newest_checkpoint
+from rag_r1.options.out_folder import check_out
 from rag_r1.options.problems import Problem, error, warning
 from rag_r1.sandbox.worker_pool import JobError, JobLimits, LimitError, WorkerPool
 
@@ -36,6 +37,17 @@ def check_resumed_rates(config: DictConfig, critic: bool) -> Iterator[Problem]:
 def check_resumed_sft_rate(config: DictConfig) -> Iterator[Problem]:
     """The same for `rag-r1 sft`, whose checkpoints have no folders for roles."""
     return _check(config, "optim.lr", "checkpoint", "")
+
+
+def check_run_folder(config: DictConfig) -> Iterator[Problem]:
+    """The folder of the checkpoints can be made and written to."""
+    folder = config.trainer.get("default_local_dir")
+    try:
+        if folder is not None:
+            check_out(Path(str(folder)).expanduser(), flag="the folder")
+    except ValueError as fault:
+        what, _, remedy = str(fault).rpartition(": ")
+        yield error("trainer.default_local_dir", what, remedy)
 
 
 def resumed_from(config: DictConfig) -> Path | None:

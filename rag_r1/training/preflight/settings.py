@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import importlib
 import io
+import math
 import warnings
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
@@ -15,12 +16,13 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 from omegaconf import DictConfig, OmegaConf
 
 from rag_r1.config.schema import RagR1Config, find_faults
+from rag_r1.config.search_faults import search_faults
 from rag_r1.options.declare import OptionsError
 from rag_r1.options.import_path import ImportPathError
 from rag_r1.options.problems import Problem, error, is_unset, plain, problem_of_fault, warning
 from rag_r1.protocols import SEARCH
 from rag_r1.rewards import RewardSum
-from rag_r1.tools.registry import DEFAULT_TOOL, make_searcher, make_tool
+from rag_r1.tools.registry import make_tool
 from rag_r1.training.model_config import model_config
 from rag_r1.training.preflight.sessions import is_separate
 
@@ -71,21 +73,9 @@ def check_rag_r1_keys(config: DictConfig) -> tuple[RagR1Config | None, list[Prob
                     faults.append(fault)
         if settings.reward:
             faults += RewardSum.read([dict(item) for item in settings.reward], settings.protocol)[1]
-        faults += _tool_faults(settings) + _own_tool_faults(settings)
+        faults += search_faults(settings) + _own_tool_faults(settings)
         faults += find_faults(lambda _: settings.check_paths(), {})
     return settings, [problem_of_fault(fault) for fault in faults]
-
-
-def _tool_faults(settings: RagR1Config) -> list[Exception]:
-    """What is wrong with the keys of the search tool, in training and, if that differs, in validation."""
-    training = _searcher_faults(settings.retriever)
-    known = {str(fault) for fault in training}
-    others = [str(fault) for fault in _searcher_faults(settings.validation_retriever)]
-    return training + [
-        ValueError(text.replace("rag_r1.retriever.", "rag_r1.validation_retriever.", 1))
-        for text in others
-        if text not in known
-    ]
 
 
 def _own_tool_faults(settings: RagR1Config) -> list[Exception]:
@@ -109,27 +99,19 @@ def _own_tool_faults(settings: RagR1Config) -> list[Exception]:
     return faults
 
 
-def _searcher_faults(options: dict[str, Any]) -> list[Exception]:
-    tool = options.get("tool") or DEFAULT_TOOL
-    if tool == DEFAULT_TOOL:
-        options = {key: value for key, value in options.items() if key != "url" or value not in (None, "???")}
-        return find_faults(make_searcher, options)
-    try:
-        make_searcher(options)
-    except ImportPathError as fault:
-        return [fault]
-    except Exception as fault:  # a user's factory may raise anything
-        named = str(fault).startswith("rag_r1.")
-        return [ValueError(str(fault) if named else f"rag_r1.retriever.tool: {tool!r} raises {fault!r}")]
-    return []
-
-
 def check_numbers(config: DictConfig, keys: Iterable[str]) -> Iterator[Problem]:
-    """What other checks and veRL calculate with is a number; unset keys are not judged here."""
+    """What other checks and veRL count with is a whole number, of at least 1 if it is not how often something
+    is done; unset keys are not judged here."""
     for key in keys:
         value = None if is_unset(config, key) else OmegaConf.select(config, key)
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
+        if value is not None and not _is_number(value):
             yield error(key, f"is {value!r}, which is no number", "give a whole number")
+        elif value is not None and (value != int(value) or (value < 1 and not key.endswith("_freq"))):
+            yield error(key, f"is {value!r}", "give a whole number of at least 1")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def wrong_types(config: DictConfig, numbers: Iterable[str]) -> list[Problem]:
@@ -146,12 +128,13 @@ def check_types(config: DictConfig, exempt: Collection[str] = ()) -> Iterator[Pr
     for key, value, types in _declared(config):
         if key in exempt:
             continue
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
         if types == {bool} and not isinstance(value, bool):
             yield error(key, f"is {value!r}, which is neither true nor false", "give true or false")
-        elif types and types <= {int, float} and not is_number:
+        elif types and types <= {int, float} and not _is_number(value):
             kind = "a number" if float in types else "a whole number"
             yield error(key, f"is {value!r}, which is no number", f"give {kind}")
+        elif key.endswith("optim.lr") and types <= {int, float} and value < 0:
+            yield error(key, f"is {value!r}, a learning rate below 0", "give a number of at least 0")
 
 
 def _declared(node: DictConfig, path: str = "") -> Iterator[tuple[str, Any, set[type]]]:

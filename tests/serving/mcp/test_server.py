@@ -19,6 +19,7 @@ from rag_r1.serving.mcp import command as mcp_command
 from rag_r1.tools import make_tool
 from rag_r1.tools.mcp.tool import has_mcp
 from tests.fakes.json_server import JsonStub
+from tests.fakes.silent_server import silent_server
 from tests.fakes.web_page import WebPage
 from tests.serving.process_tree import descendants, is_there
 
@@ -328,6 +329,14 @@ async def test_over_http_a_client_that_waits_keeps_its_connection(over_http, mon
     assert first == second and "Ulm lies on the Danube." in first[0].contents
 
 
+def test_a_server_that_hangs_is_named_after_one_short_wait(capsys, monkeypatch):
+    monkeypatch.setattr(mcp_command, "FIRST_ANSWER_S", 0.5)
+    with silent_server() as url:
+        assert mcp_command.main(["--tools", url]) == 1
+    said = capsys.readouterr().err
+    assert f"no MCP server answers at {url} (did not open a connection within 0.5 s)" in said
+
+
 def test_a_port_that_is_taken_is_named_with_its_flag(capsys):
     with bind_socket("127.0.0.1", 0) as taken:
         port = taken.getsockname()[1]
@@ -474,6 +483,7 @@ def test_what_is_missing_is_said(capsys):
     for words, message in (
         ([], "rag-r1 mcp --tools needs the address"),
         (["--token-env"], "rag-r1 mcp --tools needs the address"),
+        (["--token-env", "UNSET_TOKEN", url], "warning: --token-env UNSET_TOKEN: there is no"),
         (["--token-env", "X", "a", "command"], "rag-r1 mcp --tools needs the address"),
         (["--token", "X", url], "unknown flag --token; rag-r1 mcp --tools [--token-env NAME] URL"),
         (["--help"], "unknown flag --help; rag-r1 mcp --tools"),

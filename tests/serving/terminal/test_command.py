@@ -19,6 +19,7 @@ from rag_r1.serving.terminal.command import TerminalChat, main, plain_text
 from tests.fakes.json_server import JsonStub
 from tests.fakes.openai_server import OpenAIServer
 from tests.fakes.silent_server import silent_server
+from tests.fakes.web_page import WebPage
 from tests.serving.running_chat import GOLD, PASSAGES, QUESTION, arguments, chat_server, policy_of
 
 CONTROLS = "\x1b[2J\x07\x9b31m"
@@ -100,6 +101,15 @@ def test_a_server_that_is_no_chat_is_an_error_with_its_address_and_flag(capsys, 
         assert main(["--url", server.url, "--ask", QUESTION]) == 1
     said = capsys.readouterr()
     assert server.url in said.err and "correct --url" in said.err and said.out == ""
+
+
+def test_a_web_page_in_place_of_the_chat_is_named_before_anything_is_typed(capsys):
+    with WebPage() as page:
+        assert main(["--url", page.url]) == 1
+        assert page.asked == ["/health"]
+    assert (
+        f"{page.url} answers with a web page, so it is not a chat: correct --url" in capsys.readouterr().err
+    )
 
 
 def test_a_server_that_hangs_is_an_error_before_the_first_question(capsys, monkeypatch):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from omegaconf import OmegaConf
 
-from rag_r1.training.preflight.model import check_model
+from rag_r1.training.preflight.model import check_critic, check_model
 from tests.agent.chat_templates import tokenizer_with
 
 
@@ -52,3 +52,19 @@ def test_weights_in_megatrons_own_shards_need_none_in_the_model_folder(home):
     actor = {"actor": {"megatron": {"use_dist_checkpointing": True}}}
     config = OmegaConf.create({"model": {"path": "~/model"}, "actor_rollout_ref": actor})
     assert check_model(config, "model")[1] == []
+
+
+def test_weights_are_looked_for_in_the_folder_of_a_critics_own_model(home):
+    tokenizer_with("plain").save_pretrained(home / "value")
+    (home / "value" / "config.json").write_text("{}")
+
+    def critic(path: str, enable: bool = True) -> list:
+        parts = {"critic": {"enable": enable, "model": {"path": path}}, "algorithm": {"adv_estimator": "gae"}}
+        return check_critic(OmegaConf.create({**parts, "actor_rollout_ref": {"model": {"path": "~/policy"}}}))
+
+    [problem] = critic("~/value")
+    assert problem.where == "critic.model.path" and "~/value holds no weights" in problem.what
+    assert [problem.where for problem in critic("~/none")] == ["critic.model.path"]
+    assert critic("~/value", enable=False) == critic("~/policy") == []
+    (home / "value" / "model.safetensors").touch()
+    assert critic("~/value") == [], "it needs no chat template"

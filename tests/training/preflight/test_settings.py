@@ -7,7 +7,7 @@ from omegaconf import OmegaConf
 
 from rag_r1.config.recipes import shipped_names
 from rag_r1.training.command import main
-from rag_r1.training.preflight import preflight
+from rag_r1.training.preflight import preflight, preflight_sft
 from rag_r1.training.preflight.settings import check_types, check_verls_keys, wrong_types
 from tests.recipes.composed_recipes import changed, composed
 
@@ -66,3 +66,58 @@ def test_what_the_command_itself_reads_is_named_too_if_it_is_missing(capsys):
     errors = capsys.readouterr().err
     assert "error: trainer.device: must be given" in errors
     assert "error: trainer.save_freq: must be given" in errors
+
+
+@pytest.mark.parametrize(
+    "override", ["trainer.nnodes=[1,", "trainer.project_name='mine", "a b=3", "hydra.searchpath=["]
+)
+def test_an_override_that_hydra_cannot_read_is_named_with_how_to_quote_it(override, capsys):
+    words = ["--recipe", "demo/grpo", "--check-only", "rag_r1.agent.max_trns=3"]
+    assert main([*words, override, "trainer.save_freq=[2,"]) == 1
+    errors = capsys.readouterr().err
+    for wrong in (override, "trainer.save_freq=[2,"):
+        assert f"error: {wrong.partition('=')[0]}: {wrong!r} cannot be read as key=value" in errors
+    assert "quote a text with spaces" in errors and "max_trns" in errors, "the others are reported too"
+    assert "viable" not in errors and "hydra.cc" not in errors
+
+
+@pytest.mark.parametrize(
+    ("recipe", "key", "value", "what"),
+    [
+        (GRPO, "data.train_batch_size", 0, "is 0"),
+        (GRPO, f"{ROLLOUT}.n", -2, "is -2"),
+        (GRPO, "trainer.total_epochs", float("nan"), "nan, which is no number"),
+        (GRPO, "trainer.save_freq", float("inf"), "inf, which is no number"),
+        (GRPO, "data.max_response_length", 1.5, "is 1.5"),
+        (GRPO, "algorithm.gamma", float("nan"), "nan, which is no number"),
+        (GRPO, "actor_rollout_ref.actor.optim.lr", -1, "a learning rate below 0"),
+        (SFT, "trainer.total_epochs", float("nan"), "nan, which is no number"),
+        (SFT, "data.train_batch_size", 0, "is 0"),
+        (SFT, "optim.lr", -1e-5, "a learning rate below 0"),
+    ],
+)
+def test_a_number_that_nothing_can_be_trained_with_is_named_by_its_key(recipe, key, value, what):
+    check = preflight if recipe == GRPO else preflight_sft
+    config = changed(composed(recipe), **{key: value})
+    problems = {problem.where: problem for problem in check(config).errors}
+    assert what in problems[key].what and problems[key].remedy.startswith("give ")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            "defaults: [rag_r1/gpro, _self_]\n",
+            "is built on 'rag_r1/gpro', which is not there: did you mean rag_r1/grpo?",
+        ),
+        (
+            "defaults: [rag_r1/grpo, _self_]\ntrainer: [\n",
+            "mine.yaml, line 3: no YAML (expected the node content",
+        ),
+    ],
+)
+def test_a_recipe_that_does_not_compose_is_named_with_the_remedy(text, said, tmp_path, capsys):
+    (tmp_path / "mine.yaml").write_text(text)
+    assert main(["--recipe", str(tmp_path / "mine.yaml"), "--check-only"]) == 1
+    errors = capsys.readouterr().err
+    assert said in errors and "Config search path" not in errors

@@ -1,0 +1,40 @@
+"""Checks the keys of the search tool, `rag_r1.retriever` and `rag_r1.validation_retriever`.
+
+The block `rag_r1:` does not know them (schema.py): they are those of the tool that it names, which checks
+them when it is made.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rag_r1.config.schema import RagR1Config, find_faults
+from rag_r1.options.import_path import ImportPathError
+from rag_r1.tools.registry import DEFAULT_TOOL, make_searcher
+
+
+def search_faults(settings: RagR1Config) -> list[Exception]:
+    """What is wrong with the keys of the search tool, in training and, if that differs, in validation."""
+    training = _searcher_faults(settings.retriever)
+    known = {str(fault) for fault in training}
+    others = [str(fault) for fault in _searcher_faults(settings.validation_retriever)]
+    return training + [
+        ValueError(text.replace("rag_r1.retriever.", "rag_r1.validation_retriever.", 1))
+        for text in others
+        if text not in known
+    ]
+
+
+def _searcher_faults(options: dict[str, Any]) -> list[Exception]:
+    tool = options.get("tool") or DEFAULT_TOOL
+    if tool == DEFAULT_TOOL:
+        options = {key: value for key, value in options.items() if key != "url" or value not in (None, "???")}
+        return find_faults(make_searcher, options)
+    try:
+        make_searcher(options)
+    except ImportPathError as fault:
+        return [fault]
+    except Exception as fault:  # a user's factory may raise anything
+        named = str(fault).startswith("rag_r1.")
+        return [ValueError(str(fault) if named else f"rag_r1.retriever.tool: {tool!r} raises {fault!r}")]
+    return []
