@@ -1,0 +1,49 @@
+"""Searches of a run, each kept in its journal: a start that was killed searches nothing twice, and builds the
+same requests to the reader from the same passages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rag_r1.protocols import Document, Failure
+from rag_r1.runs.json_lines import JsonLinesFile, Place
+from rag_r1.tools.retrieval.client import RetrievalClient, RetrieverConfig
+
+
+class SearchFailedError(Exception):
+    """The retrieval server did not answer a query; the next start of the command asks it again."""
+
+
+class JournaledSearch:
+    """The first `config.topk` passages for a query. Raises RunError for a journal that cannot be used."""
+
+    def __init__(self, config: RetrieverConfig, path: Path):
+        self._places: dict[str, Place] = {}
+        self._lines = JsonLinesFile(path, self._note)
+        self._client = RetrievalClient(config)
+
+    async def __call__(self, queries: Sequence[str]) -> list[list[Document]]:
+        """The passages for each query, best first. Raises SearchFailedError."""
+        missing = [query for query in dict.fromkeys(queries) if query not in self._places]
+        results = await self._client.search(missing) if missing else []
+        for query, found in zip(missing, results, strict=True):
+            if isinstance(found, Failure):
+                raise SearchFailedError(found.detail)
+            if query not in self._places:  # meanwhile, for another question
+                self._lines.append({"query": query, "documents": [[d.id, d.contents] for d in found]})
+        return [
+            [Document(*pair) for pair in self._lines.at(self._places[query])["documents"]]
+            for query in queries
+        ]
+
+    async def close(self) -> None:
+        """Close the connections and the journal."""
+        await self._client.close()
+        self._lines.close()
+
+    def _note(self, line: Mapping[str, Any], place: Place) -> None:
+        if not isinstance(line["documents"], list):
+            raise TypeError("`documents` is no list")
+        self._places[line["query"]] = place
