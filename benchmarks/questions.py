@@ -2,11 +2,11 @@
 
     python benchmarks/questions.py --work out --people 300 --places 60 --errors 0.03
 
-The corpus is the demo's invented world with copies of pages, sentences that everybody knows, and passages that
-are not in the index (tests/fakes/question_world.py). Teacher and reader are processes that see the requests
-only (tests/fakes/question_models.py): the teacher plants faults at a known rate, the reader errs in a share
-(--errors) of its replies. Which fault a question has is known from the teacher's log, and what the world makes
-of it (a rival, a copy, a lost passage) from the corpus.
+The corpus is the demo's invented world with copies of pages, sentences that everybody knows, and passages
+that are not in the index (tests/fakes/question_world.py). Teacher and reader are processes that see the
+requests only (tests/fakes/question_models.py): the teacher plants faults at a known rate, the reader errs in a
+share (--errors) of its replies. Which fault a question has is known from the teacher's log, and what the world
+makes of it (a rival, a copy, a lost passage) from the corpus.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from tests.fakes.question_models import FAULTS, Facts, model_process  # noqa: E4
 from tests.fakes.question_world import WorldRetriever, is_lost, make_corpus  # noqa: E402
 
 DUPLICATES = ("duplicate", "in_other_split")
-#: Smallest share of the faulty questions that are refused for the right reason, largest share of good ones lost.
+#: Smallest share of faulty questions that are refused for the right reason, largest share of good ones lost.
 BARS = (0.95, 0.05)
 
 
 @dataclass(frozen=True)
 class Planted:
-    """A draft as it was planted: its `fault` (`good` for none) and the reasons for which it may be refused; and
-    the reason for which it was, None if it was kept."""
+    """A draft as it was planted: its `fault` (`good` for none) and the reasons for which it may be refused;
+    and the reason for which it was, None if it was kept."""
 
     fault: str
     right: tuple[str, ...]
@@ -48,6 +48,10 @@ class Planted:
     @property
     def is_good(self) -> bool:
         return self.fault == "good"
+
+    @property
+    def is_as_it_should(self) -> bool:
+        return self.reason is None if self.is_good else self.reason in self.right
 
 
 def planted(rows: Sequence[dict[str, str]], log: Path, out: Path) -> list[Planted]:
@@ -70,12 +74,11 @@ def planted(rows: Sequence[dict[str, str]], log: Path, out: Path) -> list[Plante
         if fault == "good":
             by_question[question_key(entry["question"])].append(len(judged))
         judged.append(Planted(fault, right, seed.get("reason")))
-    for (
-        places
-    ) in by_question.values():  # of questions with one wording, one is good and the others are repeated
+    # Of the questions with one wording, one is good, and the others repeat it.
+    for places in by_question.values():
         refused = [place for place in places if judged[place].reason in DUPLICATES]
-        repeated = (refused + [place for place in places if place not in refused])[: len(places) - 1]
-        for place in repeated:
+        kept = [place for place in places if judged[place].reason is None]
+        for place in [*refused, *kept][: max(0, len(refused) + len(kept) - 1)]:
             judged[place] = Planted("duplicate", DUPLICATES, judged[place].reason)
     return judged
 
@@ -101,21 +104,18 @@ def fault_and_reasons(entry: dict[str, Any], facts: Facts) -> tuple[str, tuple[s
 
 
 def report(judged: Sequence[Planted]) -> tuple[float, float]:
-    """Print the table; returns the share of faulty questions refused for the right reason, and of good lost."""
+    """Print the table; returns the share of faulty questions that are refused for the right reason, and of
+    good ones that are lost."""
     rows = []
     for fault in sorted({one.fault for one in judged}):
         own = [one for one in judged if one.fault == fault]
-        reasons = Counter(one.reason or "kept" for one in own)
-        right = sum(one.reason in one.right for one in own) if fault != "good" else reasons["kept"]
-        wrong = {reason: count for reason, count in reasons.most_common() if reason not in own[0].right}
-        wrong.pop("kept" if fault == "good" else "", None)
-        rows.append(
-            (fault, len(own), right, ", ".join(f"{count} {name}" for name, count in wrong.items()) or "–")
-        )
+        wrong = Counter(one.reason or "kept" for one in own if not one.is_as_it_should)
+        otherwise = ", ".join(f"{count} {reason}" for reason, count in wrong.most_common())
+        rows.append((fault, len(own), len(own) - wrong.total(), otherwise or "–"))
     print_table(("planted", "drafts", "as it should be", "otherwise"), rows, "lrrl")
     faulty = [one for one in judged if not one.is_good]
     good = [one for one in judged if one.is_good]
-    refused = sum(one.reason in one.right for one in faulty) / len(faulty)
+    refused = sum(one.is_as_it_should for one in faulty) / len(faulty)
     lost = sum(one.reason is not None for one in good) / len(good)
     kept = sum(one.reason is None for one in faulty)
     print(f"faulty: {len(faulty):,}, {refused:.1%} refused for the right reason, {kept} kept")
@@ -155,6 +155,7 @@ def main() -> int:
             retriever_url=retriever.url,
             per_kind=len(rows),
             seed=args.seed,
+            obscure=0.5,
             in_flight=16,
         )
         started = time.monotonic()

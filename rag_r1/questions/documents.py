@@ -103,8 +103,8 @@ def read_pool(paths: Sequence[Path], seed: int, test_share: float, most: int) ->
         kept.add(seeded_fraction(seed, "pool", name), read, made)
     if not kept.items:
         raise DataError(
-            f"{', '.join(map(str, paths))}: no passage of at least {FEWEST_CHARS} characters: give a corpus of "
-            "texts"
+            f"{', '.join(map(str, paths))}: no passage of at least {FEWEST_CHARS} characters: give a "
+            "corpus of texts"
         )
     return PassagePool(tuple(kept.in_order()), read)
 

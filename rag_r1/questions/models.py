@@ -96,11 +96,12 @@ class Reader(StrictReplies):
         that a search finds beside the draft's own. Raises EngineFailure."""
         for number, passages in enumerate(check.shows(draft, others)):
             answers: list[str | None] = []
-            votes: list[bool] = []
-            while (decided := verdict(votes, self.rules.samples, self._needed(check, draft))) is None:
-                name = f"{check.step}/{draft.id}/{number}/{len(votes)}"
-                answers.append(await self._answer(name, check, draft, passages, len(votes)))
-                votes.append(check.says(draft, passages, answers[-1]))
+            samples, needed = self.rules.samples, self._needed(check, draft)
+            while (
+                decided := verdict(check.votes(draft, passages, answers), len(answers), samples, needed)
+            ) is None:
+                name = f"{check.step}/{draft.id}/{number}/{len(answers)}"
+                answers.append(await self._answer(name, check, draft, passages, len(answers)))
             if decided == check.refuses:
                 return "the reader: " + ", ".join("no answer" if a is None else a for a in answers)
         return None

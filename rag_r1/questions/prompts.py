@@ -2,10 +2,10 @@
 
 Passages are hostile data. Each stands in its request as a JSON string, which it cannot end, since quotation
 marks in it are escaped; and before that, whatever a chat template or a tokenizer would take for a mark of
-its own (`<|im_end|>`, `<tool_call>`, `[INST]`) is made harmless, as in an observation. A request is about one
-seed or one draft, so an instruction in a passage cannot change another question. The keys of the endpoints are
-cut out of all texts. A reply must be one JSON object with the fields that were asked for and no other, within
-limits of length.
+its own (`<|im_end|>`, `<tool_call>`, `[INST]`) is made harmless, as in an observation. A request is about
+one seed or one draft, so an instruction in a passage cannot change another question. The keys of the endpoints
+are cut out of all texts. A reply must be one JSON object with the fields that were asked for and no other,
+within limits of length.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ TASKS: dict[KindName, str] = {
         "nothing else. The answer is the name of what the passage is about; the question does not tell it."
     ),
     "bridge": (
-        "Ask a question that needs all passages, one after the other: what the first says leads to what the "
-        "next is about. Describe what the later passages are about by what the earlier ones say of it, and do "
-        "not name it. The answer stands in the last passage, and in no other."
+        "Ask a question that needs all passages, one after the other: what the first says leads to what "
+        "the next is about. Describe what the later passages are about by what the earlier ones say of it, "
+        "and do not name it. The answer stands in the last passage, and in no other."
     ),
     "comparison": (
-        "Ask which of the two that the passages are about comes first, is older, larger or the like. Both are "
-        "named; the answer is the name of one. Each passage states the half of what has to be compared."
+        "Ask which of the two that the passages are about comes first, is older, larger or the like. Both "
+        "are named; the answer is the name of one. Each passage states the half of what has to be compared."
     ),
     "yes_no": (
-        "Ask a question about both that the passages are about, whose answer is yes or no and needs a fact of "
-        "each. Both are named."
+        "Ask a question about both that the passages are about, whose answer is yes or no and needs a fact "
+        "of each. Both are named."
     ),
 }
 _OBSCURE = (

@@ -3,7 +3,7 @@
     with_passages    shown the passages that it names, the reader must give the answer
     closed_book      shown nothing, it must not
     one_passage      shown one of them alone, it must not, if the question claims to need several
-    other_passages   shown what a search finds beside them, it must not give another answer that stands there
+    other_passages   shown what a search finds beside them, it must not find one other answer there
     standalone       asked whether the question makes sense by itself, it must not say no
 
 A reader errs, so it is asked several times and a majority decides: `verdict`. It ends as soon as the rest
@@ -13,6 +13,7 @@ before a draft is refused for an answer that the reader should not have.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -21,6 +22,8 @@ from rag_r1.questions.prompts import shown
 from rag_r1.questions.rules import YES_NO
 from rag_r1.rewards import cover_exact_match, normalise
 
+#: Of the samples of a reading; None for no answer.
+Answers = Sequence[str | None]
 #: Words that a reader's answer may have beside those of the answer.
 _MORE_WORDS = 4
 
@@ -28,12 +31,12 @@ _MORE_WORDS = 4
 @dataclass(frozen=True)
 class Check:
     """A check. `shows`: the passages of each reading, from the draft and what a search finds beside its own;
-    `says`: does an answer to a reading speak for the verdict `yes`; `refuses`: the verdict with which a draft
-    is refused for the `reason`; `by_all`: must all samples agree for `yes`, for this draft?"""
+    `votes`: how many of the answers to a reading speak for the verdict `yes`; `refuses`: the verdict with
+    which a draft is refused for the `reason`; `by_all`: must all samples agree for `yes`, for this draft?"""
 
     reason: str
     shows: Callable[[Draft, Sequence[str]], list[tuple[str, ...]]]
-    says: Callable[[Draft, Sequence[str], str | None], bool]
+    votes: Callable[[Draft, Sequence[str], Answers], int]
     refuses: bool
     by_all: Callable[[Draft], bool] = lambda draft: draft.is_guessable
 
@@ -64,12 +67,12 @@ def is_rival(draft: Draft, passages: Sequence[str], answer: str | None) -> bool:
     return stands and not cover_exact_match(draft.question, [answer], ordered=True)
 
 
-def verdict(votes: Sequence[bool], samples: int, needed: int) -> bool | None:
-    """Whether at least `needed` of `samples` votes are yes; None while the missing ones can decide."""
-    yes = sum(votes)
-    if yes >= needed:
+def verdict(votes: int, answers: int, samples: int, needed: int) -> bool | None:
+    """Whether at least `needed` of `samples` answers vote yes, of which `votes` of the first `answers` do;
+    None while the missing ones can decide."""
+    if votes >= needed:
         return True
-    return False if yes + samples - len(votes) < needed else None
+    return False if votes + samples - answers < needed else None
 
 
 def _named(draft: Draft, others: Sequence[str]) -> list[tuple[str, ...]]:
@@ -88,18 +91,24 @@ def _others(draft: Draft, others: Sequence[str]) -> list[tuple[str, ...]]:
     return [tuple(map(shown, others))] if others else []
 
 
-def _is_right(draft: Draft, passages: Sequence[str], answer: str | None) -> bool:
-    return agrees(answer, draft.golds)
+def _right(draft: Draft, passages: Sequence[str], answers: Answers) -> int:
+    return sum(agrees(answer, draft.golds) for answer in answers)
 
 
-def _says_no(draft: Draft, passages: Sequence[str], answer: str | None) -> bool:
-    return normalise(answer or "") == "no"
+def _rivals(draft: Draft, passages: Sequence[str], answers: Answers) -> int:
+    """How often the reader gave the same other answer: one who errs seldom errs twice alike."""
+    rivals = Counter(normalise(answer or "") for answer in answers if is_rival(draft, passages, answer))
+    return max(rivals.values(), default=0)
 
 
-STANDALONE = Check("not_standalone", _nothing, _says_no, refuses=True, by_all=lambda draft: False)
+def _noes(draft: Draft, passages: Sequence[str], answers: Answers) -> int:
+    return sum(normalise(answer or "") == "no" for answer in answers)
+
+
+STANDALONE = Check("not_standalone", _nothing, _noes, refuses=True, by_all=lambda draft: False)
 CHECKS = (
-    Check("reader_disagrees", _named, _is_right, refuses=False, by_all=lambda draft: False),
-    Check("needs_no_search", _nothing, _is_right, refuses=True),
-    Check("one_passage_is_enough", _each, _is_right, refuses=True),
-    Check("another_answer", _others, is_rival, refuses=True),
+    Check("reader_disagrees", _named, _right, refuses=False, by_all=lambda draft: False),
+    Check("needs_no_search", _nothing, _right, refuses=True),
+    Check("one_passage_is_enough", _each, _right, refuses=True),
+    Check("another_answer", _others, _rivals, refuses=True),
 )

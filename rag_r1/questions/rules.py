@@ -2,8 +2,8 @@
 
 A rule sees the draft alone. They are tried in the order of `RULES`, so a draft is refused for the first
 reason that holds. `golds_of` makes the accepted forms of an answer. Of the aliases that a teacher names only
-those count that stand in the passages and are a longer or a shorter form of the answer (a full name, a surname),
-since any other alias would make another answer right.
+those count that stand in the passages and are a longer or a shorter form of the answer (a full name, a
+surname), since any other alias would make another answer right.
 """
 
 from __future__ import annotations
@@ -24,27 +24,31 @@ _TEXT = (
 _REFERENCES = [
     re.compile(pattern, re.IGNORECASE)
     for pattern in (
-        rf"\b(?:the|this|that|these|those|each|both|either) (?:(?:above|given|provided|following|preceding|first|"
-        rf"second|third|same|two) )*{_TEXT}\b(?! [\"“‘'])",
+        rf"\b(?:the|this|that|these|those|each|both|either) (?:(?:above|given|provided|following|preceding|"
+        rf"first|second|third|same|two) )*{_TEXT}\b(?! [\"“‘'])",
         rf"\b(?:according to|based on) (?:the )?{_TEXT}\b",
         rf"\b{_TEXT} (?:number )?[1-4]\b",
         r"\b(?:mentioned|described|stated|given|listed|named|discussed) (?:above|below|earlier|here)\b",
         r"\bthe (?:above|aforementioned|following)\b",
     )
 ]
-_PERSON = re.compile(r"\b(?:he|she|him|his|her|hers|himself|herself)\b", re.IGNORECASE)
-_THING = re.compile(
-    r"\b(?:it|its|itself|they|them|their|theirs|this|these|those)\b(?! (?:year|day)\b)", re.IGNORECASE
-)
+#: Pronouns, by what they can mean: a person or a thing, and whether something in the same clause.
+_SELF = re.compile(r"\b(?:his|her|hers|himself|herself|its|itself|their|theirs|themselves)\b", re.IGNORECASE)
+_OTHER = re.compile(r"\b(?:he|she|him|it|they|them)\b", re.IGNORECASE)
+_THIS = re.compile(r"\b(?:this|these|those)\b(?! (?:year|day|month|century)\b)", re.IGNORECASE)
+_OF_PERSONS = frozenset("he she him his her hers himself herself".split())
 _ASKED = re.compile(r"\b(?:which|what) (?:[a-z\-]+ )*?([a-z\-]+)\b", re.IGNORECASE)
-_AUXILIARY = frozenset(
-    "is was are were be do does did has have had can could will would should may might".split()
+_AUXILIARY = frozenset("is was are were be do does did has have had can could will would should may".split())
+#: What is asked for, and is nothing that has or does something; and what else is no person.
+_MEASURES = frozenset("year date day month time age number amount century decade".split())
+_PLACES = frozenset(
+    "place town city village country state river street language company band film book".split()
 )
-#: What is asked for, and can be nobody that a pronoun means.
-_NOBODY = frozenset(
-    "year date day month time place town city village country state river street language number age".split()
+_NEW_CLAUSE = re.compile(r",|\b(?:when|after|before|while|that|which|who|where|because|and|if|until)\b")
+#: A name that does not begin the question, something in quotation marks, or `the town that ...`.
+_NAME = re.compile(
+    r"(?<=\S )[A-ZÀ-ÖØ-Þ]\w|[\"“][^\"”]+[\"”]|\b(?:the|an?) (?:[a-z\-]+ ){1,3}(?:that|which|who|whose|where)\b"
 )
-_ANTECEDENT = re.compile(r"(?<=\S )[A-ZÀ-ÖØ-Þ]\w|[\"“][^\"”]+[\"”]")
 
 
 def golds_of(answer: str, aliases: Sequence[str], passages: Sequence[SourcePassage]) -> tuple[str, ...]:
@@ -131,15 +135,22 @@ def _stands_in(passages: Sequence[SourcePassage], answers: Sequence[str]) -> boo
 
 def _has_dangling_pronoun(question: str) -> bool:
     """Is there a pronoun before which nothing is named that it could mean?"""
-    for pattern, is_person in ((_PERSON, True), (_THING, False)):
-        if (match := pattern.search(question)) is None:
-            continue
-        before = question[: match.start()]
-        asked = _ASKED.search(before)
-        noun = asked[1].lower() if asked else "is"
-        is_asked = noun not in _AUXILIARY and not (is_person and noun in _NOBODY)
-        # "Who left his home?", and not "Who did he leave?".
-        is_who = match[0].lower() not in ("he", "she") and re.match(r"who\b", before, re.IGNORECASE)
-        if not (_ANTECEDENT.search(before) or is_asked or (is_person and is_who)):
-            return True
-    return False
+    return any(
+        (match := pattern.search(question)) is not None
+        and not _NAME.search(before := question[: match.start()])
+        and not (pattern is not _THIS and _is_asked_for(match[0].lower(), before, pattern is _SELF))
+        for pattern in (_SELF, _OTHER, _THIS)
+    )
+
+
+def _is_asked_for(pronoun: str, before: str, is_of_same_clause: bool) -> bool:
+    """Can a pronoun mean what is asked for, as in "Which town lost its gates?", and not as in "Which river
+    flows past it?"."""
+    asked = _ASKED.search(before) or re.search(r"\b(who)\b", before, re.IGNORECASE)
+    if asked is None:
+        return False
+    noun, between = asked[1].lower(), before[asked.end() :]
+    is_person = pronoun in _OF_PERSONS
+    if noun in _AUXILIARY or noun in _MEASURES or (is_person and noun in _PLACES):
+        return False
+    return is_of_same_clause or bool(_NEW_CLAUSE.search(between))

@@ -17,8 +17,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Literal, get_args
 
+from rag_r1.data.files.near_duplicates import jaccard
 from rag_r1.questions.documents import PassagePool, SourcePassage
 from rag_r1.questions.links import Link, Links
 from rag_r1.rollouts.requests import seeded_fraction
@@ -34,6 +36,8 @@ GUESSABLE = frozenset({"comparison", "yes_no"})
 _LENGTHS = ((2, 0.6), (3, 0.3), (4, 0.1))
 #: Passages for which similar ones are searched, for each pair that is wanted.
 _SPARE = 2
+#: Similarity from which a passage is a copy of another one.
+_COPY = 0.8
 
 #: Passage id -> ids of similar passages, best first.
 Similar = Mapping[str, Sequence[str]]
@@ -72,8 +76,8 @@ class SeedPlan:
         for kind in self.kinds:
             count = _SPARE * self.per_kind if kind in PAIRS else 0
             if kind == "bridge":
-                linked = sum(bool(self.links.of(passage)) for passage in self.pool.passages)
-                count = max(0, self.per_kind - linked)
+                linked = (passage for passage in self._starts(kind) if self.links.of(passage))
+                count = self.per_kind - sum(1 for _ in islice(linked, self.per_kind))
             wanted |= {
                 passage.id: passage for passage, _ in zip(self._starts(kind), range(count), strict=False)
             }
@@ -145,12 +149,15 @@ class SeedPlan:
         return self.pool.by_id[link.target], link.how
 
     def _others(self, start: SourcePassage, similar: Similar) -> list[tuple[SourcePassage, str]]:
-        """The similar passages of other documents in the same split."""
+        """The similar passages of other documents in the same split, but for copies of the same text."""
         others = (self.pool.by_id.get(other) for other in similar.get(start.id, ()))
         return [
             (other, "similar")
             for other in others
-            if other and other.document != start.document and other.split == start.split
+            if other
+            and other.document != start.document
+            and other.split == start.split
+            and jaccard(start.contents, other.contents) < _COPY
         ]
 
     def _fraction(self, purpose: str, key: str) -> float:

@@ -3,11 +3,11 @@
     python -m tests.fakes.question_models teacher --log FILE
     python -m tests.fakes.question_models reader --log FILE
 
-They know no world and no seed: by regular expressions they read the sentences of the demo's world, and two more
-(`SENTENCES`), from the passages that a prompt quotes. Both fail at known rates, which depend on a hash of the
+They know no world and no seed: by regular expressions they read the sentences of the demo's world, and two
+more (`SENTENCES`), from the passages that a prompt quotes. Both fail at known rates, which depend on a hash of the
 request alone: the teacher makes the faults of `FAULTS`, each of which the log names, and the reader gives a
 wrong answer to `--errors` of the requests. The log has a line for each request that was answered:
-`{"request": sha256, "kind", "passages", "fault", "question"}`. The address is printed when the server is ready.
+`{"request": sha256, "kind", "passages", "fault", "question"}`. The address is printed when it is ready.
 """
 
 from __future__ import annotations
@@ -30,14 +30,22 @@ from tests.fakes.openai_server import OpenAIServer, chat
 ROOT = Path(__file__).parents[2]
 #: Sentence -> the relations of its groups: the first group is what it is about.
 SENTENCES = {
-    r"The (?P<trade>\w+) (?P<entity>\w+ \w+) was born in (?P<birthplace>\w+ \w+) in (?P<year>\d{4})\.": "person",
+    r"The (?P<trade>\w+) (?P<entity>\w+ \w+) was born in (?P<birthplace>\w+ \w+) in (?P<year>\d+)\.": "person",
     r"The town (?P<entity>\w+ \w+) lies on the river (?P<river>\w+ \w+)\.": "town",
     r"The company (?P<entity>\w+ \w+) was founded by (?P<founder>\w+ \w+)\.": "company",
     r"The sign of (?P<entity>\w+ \w+) is a (?P<sign>\w+ \w+)\.": "",
 }
 COMMON = re.compile(r"It is taxed in (\w+), the capital of (\w+)\.")
 #: What a reader knows without any passage.
-CAPITALS = {"France": "Paris", "Italy": "Rome", "Spain": "Madrid", "Norway": "Oslo", "Austria": "Vienna"}
+CAPITALS = dict(
+    pair.split(":")
+    for pair in (
+        "France:Paris Italy:Rome Spain:Madrid Norway:Oslo Austria:Vienna Portugal:Lisbon Greece:Athens Peru:Lima "
+        "Poland:Warsaw Hungary:Budapest Ireland:Dublin Finland:Helsinki Sweden:Stockholm Denmark:Copenhagen "
+        "Japan:Tokyo Egypt:Cairo Kenya:Nairobi Chile:Santiago Cuba:Havana Iceland:Reykjavik Latvia:Riga "
+        "Estonia:Tallinn Croatia:Zagreb Serbia:Belgrade Bulgaria:Sofia Turkey:Ankara Iran:Tehran Iraq:Baghdad"
+    ).split()
+)
 #: Fault of the teacher -> the reasons for which it should be refused.
 FAULTS: dict[str, tuple[str, ...]] = {
     "wrong_answer": ("reader_disagrees",),
@@ -99,16 +107,21 @@ def texts_of(case: dict[str, Any]) -> list[str]:
     return [passage["text"] for passage in case.get("passages", [])]
 
 
-def fault_of(case: dict[str, Any]) -> str | None:
-    """What goes wrong with a seed in all attempts; the faults in equal shares, in `RATE` of the seeds."""
-    name = json.dumps(case, sort_keys=True)
-    if fraction("faulty", name) >= RATE:
-        return None
-    names = list(FAULTS)
-    return names[int(fraction("fault", name) * len(names))]
+def planted(case: dict[str, Any]) -> tuple[str | None, Any]:
+    """What goes wrong with a seed in all attempts, and the reply: one of the faults that can be made of its
+    passages, in `RATE` of the seeds."""
+    name, texts, is_obscure = json.dumps(case, sort_keys=True), texts_of(case), HIDES in case["task"]
+    if fraction("faulty", name) < RATE:
+        for fault in sorted(FAULTS, key=lambda fault: fraction(fault, name) * WEIGHTS.get(fault, 1)):
+            if made := _faulty(fault, case["kind"], texts, is_obscure):
+                return fault, made
+    return None, _good(case["kind"], texts, is_obscure)
 
 
 RATE = 0.4
+#: The higher, the rarer: some can be made of all passages, and some of few.
+WEIGHTS = {"malformed": 4, "refusal": 4, "closed_book": 0.2, "one_passage": 0.4, "named": 0.2}
+HIDES = "Do not name what the first"
 
 
 def teach(body: dict[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -118,11 +131,7 @@ def teach(body: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     entry: dict[str, Any] = {"kind": kind, "passages": texts, "fault": None, "question": None}
     if fraction("first", json.dumps(body, sort_keys=True)) < 0.05:  # the next attempt is another request
         return "Sure! Here is one:", {**entry, "fault": "transient"}
-    fault = fault_of(case)
-    is_obscure = "Do not name what the first" in case["task"]
-    made = _faulty(fault, kind, texts, is_obscure) if fault else None
-    if made is None:
-        fault, made = None, _good(kind, texts, is_obscure)
+    fault, made = planted(case)
     entry["fault"] = fault
     if isinstance(made, str):
         return made, entry
