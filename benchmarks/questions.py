@@ -4,9 +4,9 @@
 
 The corpus is the demo's invented world with copies of pages, sentences that everybody knows, and passages
 that are not in the index (tests/fakes/question_world.py). Teacher and reader are processes that see the
-requests only (tests/fakes/question_models.py): the teacher plants faults at a known rate, the reader errs in a
-share (--errors) of its replies. Which fault a question has is known from the teacher's log, and what the world
-makes of it (a rival, a copy, a lost passage) from the corpus.
+requests only (tests/fakes/question_models.py): the teacher plants faults at a known rate, the reader errs in
+a share (--errors) of its replies. Which fault a question has is known from the teacher's log, and what the
+world makes of it (a rival, a copy, a lost passage) from the corpus.
 """
 
 from __future__ import annotations

@@ -2,10 +2,10 @@
 
     title   a passage names the title of another document
     url     a passage links to the address of another document
-    name    two passages share a name that few documents have
+    name    two passages share a name that few have, and that is not what the first is about
 
-A title in parentheses at its end, `Alien (film)`, is looked for without them; one that two documents then
-have leads nowhere. Both ends of a link are in one split, so a question never mixes the two.
+A title with parentheses at its end, `Alien (film)`, is looked for without them; one that two documents then
+have is no link of the first kind. Both ends of a link are in one split, so a question never mixes the two.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from rag_r1.questions.documents import PassagePool, SourcePassage
 
-#: Documents that may share a name; one that more have says little.
+#: Passages that may share a name; one that more have says little.
 MOST_SHARING = 4
 #: Words of a title that is looked for in texts.
 _MOST_WORDS = 6
@@ -73,7 +73,7 @@ class Links:
 
     def _names(self, passage: SourcePassage) -> Iterator[SourcePassage]:
         for name in dict.fromkeys(_NAME.findall(passage.contents)):
-            sharing = self._sharing[name]
+            sharing = self._sharing[name] if name not in passage.title else ()
             if 1 < len(sharing) <= MOST_SHARING:
                 yield from (self._pool.by_id[other] for other in sorted(sharing))
 

@@ -1,9 +1,9 @@
 """The requests to teacher and reader, and the strict reading of their replies.
 
 Passages are hostile data. Each stands in its request as a JSON string, which it cannot end, since quotation
-marks in it are escaped; and before that, whatever a chat template or a tokenizer would take for a mark of
-its own (`<|im_end|>`, `<tool_call>`, `[INST]`) is made harmless, as in an observation. A request is about
-one seed or one draft, so an instruction in a passage cannot change another question. The keys of the endpoints
+marks in it are escaped; and before that, whatever a chat template or a tokenizer would take for a mark of its
+own (`<|im_end|>`, `<tool_call>`, `[INST]`) is made harmless, as in an observation. A request is about one
+seed or one draft, so an instruction in a passage cannot change another question. The keys of the endpoints
 are cut out of all texts. A reply must be one JSON object with the fields that were asked for and no other,
 within limits of length.
 """

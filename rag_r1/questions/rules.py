@@ -45,9 +45,11 @@ _PLACES = frozenset(
     "place town city village country state river street language company band film book".split()
 )
 _NEW_CLAUSE = re.compile(r",|\b(?:when|after|before|while|that|which|who|where|because|and|if|until)\b")
+_QUOTED = re.compile(r"[\"“][^\"”]+[\"”]")
 #: A name that does not begin the question, something in quotation marks, or `the town that ...`.
 _NAME = re.compile(
-    r"(?<=\S )[A-ZÀ-ÖØ-Þ]\w|[\"“][^\"”]+[\"”]|\b(?:the|an?) (?:[a-z\-]+ ){1,3}(?:that|which|who|whose|where)\b"
+    r"(?<=\S )[A-ZÀ-ÖØ-Þ]\w|[\"“][^\"”]+[\"”]"
+    r"|\b(?:the|an?) (?:[a-z\-]+ ){1,3}(?:that|which|who|whose|where)\b"
 )
 
 
@@ -85,9 +87,8 @@ def answer_in_question(draft: Draft) -> bool:
 
 def dangling_reference(draft: Draft) -> bool:
     """Does it refer to its passage, or to somebody whom it does not name?"""
-    return any(pattern.search(draft.question) for pattern in _REFERENCES) or _has_dangling_pronoun(
-        draft.question
-    )
+    question = _QUOTED.sub('"Title"', draft.question)
+    return any(pattern.search(question) for pattern in _REFERENCES) or _has_dangling_pronoun(question)
 
 
 def name_not_hidden(draft: Draft) -> bool:

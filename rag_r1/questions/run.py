@@ -3,8 +3,8 @@
 The teacher writes all drafts; then each draft goes through the checks, the cheap ones first, until one
 refuses it. Replies and searches are kept in the journal of the run's folder before they are used, and
 everything else follows from them. So a start that was killed asks nothing twice but what was under way, and
-ends with the same files. A draft for which a server did not answer is open: the next start goes on with it. If
-the run is stopped (--max-cost, a key that is refused), the files have what is kept so far.
+ends with the same files. A draft for which a server did not answer is open: the next start goes on with it.
+If the run is stopped (--max-cost, a key that is refused), the files have what is kept so far.
 """
 
 from __future__ import annotations

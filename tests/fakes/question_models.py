@@ -4,9 +4,9 @@
     python -m tests.fakes.question_models reader --log FILE
 
 They know no world and no seed: by regular expressions they read the sentences of the demo's world, and two
-more (`SENTENCES`), from the passages that a prompt quotes. Both fail at known rates, which depend on a hash of the
-request alone: the teacher makes the faults of `FAULTS`, each of which the log names, and the reader gives a
-wrong answer to `--errors` of the requests. The log has a line for each request that was answered:
+more (`SENTENCES`), from the passages that a prompt quotes. Both fail at known rates, which depend on a hash
+of the request alone: the teacher makes the faults of `FAULTS`, each of which the log names, and the reader
+gives a wrong answer to `--errors` of the requests. The log has a line for each request that was answered:
 `{"request": sha256, "kind", "passages", "fault", "question"}`. The address is printed when it is ready.
 """
 
@@ -30,7 +30,7 @@ from tests.fakes.openai_server import OpenAIServer, chat
 ROOT = Path(__file__).parents[2]
 #: Sentence -> the relations of its groups: the first group is what it is about.
 SENTENCES = {
-    r"The (?P<trade>\w+) (?P<entity>\w+ \w+) was born in (?P<birthplace>\w+ \w+) in (?P<year>\d+)\.": "person",
+    r"The (?P<trade>\w+) (?P<entity>\w+ \w+) was born in (?P<birthplace>\w+ \w+) in (?P<year>\d+)": "person",
     r"The town (?P<entity>\w+ \w+) lies on the river (?P<river>\w+ \w+)\.": "town",
     r"The company (?P<entity>\w+ \w+) was founded by (?P<founder>\w+ \w+)\.": "company",
     r"The sign of (?P<entity>\w+ \w+) is a (?P<sign>\w+ \w+)\.": "",
@@ -40,8 +40,8 @@ COMMON = re.compile(r"It is taxed in (\w+), the capital of (\w+)\.")
 CAPITALS = dict(
     pair.split(":")
     for pair in (
-        "France:Paris Italy:Rome Spain:Madrid Norway:Oslo Austria:Vienna Portugal:Lisbon Greece:Athens Peru:Lima "
-        "Poland:Warsaw Hungary:Budapest Ireland:Dublin Finland:Helsinki Sweden:Stockholm Denmark:Copenhagen "
+        "France:Paris Italy:Rome Spain:Madrid Norway:Oslo Austria:Vienna Portugal:Lisbon Greece:Athens "
+        "Peru:Lima Poland:Warsaw Ireland:Dublin Finland:Helsinki Sweden:Stockholm Denmark:Copenhagen "
         "Japan:Tokyo Egypt:Cairo Kenya:Nairobi Chile:Santiago Cuba:Havana Iceland:Reykjavik Latvia:Riga "
         "Estonia:Tallinn Croatia:Zagreb Serbia:Belgrade Bulgaria:Sofia Turkey:Ankara Iran:Tehran Iraq:Baghdad"
     ).split()

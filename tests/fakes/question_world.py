@@ -1,8 +1,8 @@
 """A corpus in which questions are written: the demo's world, and a search in it.
 
 Some passages have a sentence that everybody knows; each company has a sign of its own; some passages stand
-there a second time under another title (`About ...`), as copies of a page do on the web; and a few are not in the
-index of the search.
+there a second time under another title (`About ...`), as copies of a page do on the web; and a few are not in
+the index of the search.
 """
 
 from __future__ import annotations
