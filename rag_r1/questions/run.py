@@ -62,7 +62,7 @@ class QuestionsResult:
 
 async def write_questions(spec: QuestionsSpec, say: Say = print) -> QuestionsResult:
     """Write and verify questions, or go on with them. `say`: is told what the run will take. Raises RunError
-    and DataError for what a user can mend."""
+    for what a user can mend."""
     async with _opened(spec) as run:
         outcomes = await run.drafts(await run.seeds(say))
         if run.stop.reason is None:
@@ -80,8 +80,11 @@ async def plan_questions(spec: QuestionsSpec, say: Say = print) -> list[Seed]:
 @asynccontextmanager
 async def _opened(spec: QuestionsSpec) -> AsyncIterator[QuestionsRun]:
     """The run in its folder, which is held while the block runs."""
-    protocol = load_with_prompt(spec.protocol, spec.prompt)
-    pool = read_pool(spec.corpus, spec.seed, spec.test_share, spec.most_passages)
+    try:
+        protocol = load_with_prompt(spec.protocol, spec.prompt)
+        pool = read_pool(spec.corpus, spec.seed, spec.test_share, spec.most_passages)
+    except ValueError as error:  # of the protocol, of the corpus
+        raise RunError(str(error)) from error
     async with AsyncExitStack() as opened:
         yield await _open(spec, pool, protocol, opened)
 
