@@ -31,6 +31,8 @@ ATTEMPTS = 3
 RETRY_TEMPERATURE = 0.7
 #: Requests without an answer in a row after which the run ends: the endpoint is gone.
 MAX_CONSECUTIVE_FAILURES = 50
+#: Replies after which the run ends if none of them had the form: this model, so asked, does not give it.
+MAX_USELESS = 100
 _FENCE = re.compile(r"```(?:json)?\s*\n(.*)\n\s*```", re.DOTALL)
 
 #: The body of the request of an attempt, and how many tokens its reply may have.
@@ -47,6 +49,8 @@ class StrictReplies:
         self._failures_in_a_row = 0
         #: One that refuses everything is set up wrongly, and the run ends; after an answer it is the request.
         self._has_answered = False
+        #: Had a reply the form that was asked for?
+        self._has_form = False
 
     async def ask(
         self, ask_id: str, make: MakeRequest, read: Callable[[str], Read], earlier: int = 0
@@ -73,10 +77,22 @@ class StrictReplies:
                 raise
             self._failures_in_a_row, self._has_answered = 0, True
             try:
-                return read(reply.text)
-            except ValueError:
-                self.counts["refused"] += 1
+                value = read(reply.text)
+            except ValueError as error:
+                self._note_refused(error)
+                continue
+            self._has_form = True
+            return value
         return None
+
+    def _note_refused(self, error: ValueError) -> None:
+        self.counts["refused"] += 1
+        if not self._has_form and self.counts["refused"] == MAX_USELESS:
+            why = " ".join(str(error).split())[:200]
+            self.endpoint.stop(
+                f"none of {MAX_USELESS} replies of the {self.name} had the form that was asked for ({why}): "
+                "try other keys of its requests (max_tokens, thinking switched off), or another model"
+            )
 
     def _note_unanswered(self, error: EngineFailure) -> None:
         self.counts["unanswered"] += 1

@@ -21,6 +21,7 @@ from rag_r1.corpus.reader import Corpus
 from rag_r1.data.files.near_duplicates import require_library
 from rag_r1.evaluation.report.summary import stop_message
 from rag_r1.inference.client import base_address
+from rag_r1.io.terminal_text import terminal_text
 from rag_r1.options.command_line import Positive, argument, read_arguments
 from rag_r1.options.declare import Constraint
 from rag_r1.options.server_address import Address
@@ -242,8 +243,8 @@ def _print(out: Path, result: QuestionsResult) -> None:
     if result.stopped:
         print(stop_message(result.stopped, f"{card['open']:,} drafts are open"))
     elif card["open"]:
-        reasons = {outcome.detail for outcome in result.outcomes if outcome.is_open}
-        print(f"{card['open']:,} drafts are open ({min(reasons)}); the same command goes on with them")
+        reason = terminal_text(min(outcome.detail for outcome in result.outcomes if outcome.is_open))
+        print(f"{card['open']:,} drafts are open ({reason}); the same command goes on with them")
 
 
 if __name__ == "__main__":

@@ -44,8 +44,8 @@ TASKS: dict[KindName, str] = {
         "are named; the answer is the name of one. Each passage states the half of what has to be compared."
     ),
     "yes_no": (
-        "Ask a question about both that the passages are about, whose answer is yes or no and needs a fact "
-        "of each. Both are named."
+        "Ask a question about both that the passages are about, which can be answered with yes or no and "
+        "needs a fact of each. Both are named."
     ),
 }
 _OBSCURE = (
@@ -105,6 +105,7 @@ class Prompts:
     def teacher_case(self, seed: Seed) -> dict[str, Any]:
         """What the teacher gets for a seed."""
         task = TASKS[seed.kind] + (_OBSCURE if seed.obscure else "")
+        task += f" The answer is {seed.wanted}." if seed.wanted else ""
         passages = self._numbered([passage.contents for passage in seed.passages])
         return {"kind": seed.kind, "task": task, "passages": passages}
 

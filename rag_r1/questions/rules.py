@@ -65,7 +65,9 @@ def wrong_form(draft: Draft) -> bool:
     answer = draft.golds[0] if draft.golds else ""
     if not draft.question.endswith("?") or not answer:
         return True
-    if (draft.kind == "yes_no") != (normalise(answer) in YES_NO):
+    if draft.seed.wanted is None and normalise(answer) in YES_NO:
+        return True
+    if draft.seed.wanted is not None and normalise(answer) != draft.seed.wanted:
         return True
     return draft.kind == "number_date" and not re.search(r"\d", answer)
 

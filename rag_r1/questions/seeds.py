@@ -59,6 +59,14 @@ class Seed:
         """The split of all its passages."""
         return self.passages[0].split
 
+    @property
+    def wanted(self) -> str | None:
+        """The answer of a yes_no question, in equal shares, so that always saying yes earns nothing; None for
+        other kinds."""
+        if self.kind != "yes_no":
+            return None
+        return "yes" if seeded_fraction(0, "wanted", self.id) < 0.5 else "no"
+
 
 class SeedPlan:
     """Draws the seeds of a pool. `seed`: of all that is random; `per_kind`: seeds of each kind, at most;

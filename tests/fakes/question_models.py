@@ -110,12 +110,12 @@ def texts_of(case: dict[str, Any]) -> list[str]:
 def planted(case: dict[str, Any]) -> tuple[str | None, Any]:
     """What goes wrong with a seed in all attempts, and the reply: one of the faults that can be made of its
     passages, in `RATE` of the seeds."""
-    name, texts, is_obscure = json.dumps(case, sort_keys=True), texts_of(case), HIDES in case["task"]
+    name, kind, texts, task = json.dumps(case, sort_keys=True), case["kind"], texts_of(case), case["task"]
     if fraction("faulty", name) < RATE:
         for fault in sorted(FAULTS, key=lambda fault: fraction(fault, name) * WEIGHTS.get(fault, 1)):
-            if made := _faulty(fault, case["kind"], texts, is_obscure):
+            if made := _faulty(fault, kind, texts, task):
                 return fault, made
-    return None, _good(case["kind"], texts, is_obscure)
+    return None, _good(kind, texts, task)
 
 
 RATE = 0.4
@@ -148,7 +148,7 @@ def teach(body: dict[str, Any]) -> tuple[str, dict[str, Any]]:
 Made = tuple[str, str, list[int]]
 
 
-def _good(kind: str, texts: Sequence[str], is_obscure: bool) -> Made | None:
+def _good(kind: str, texts: Sequence[str], task: str) -> Made | None:
     """A right question, if this teacher has one for such passages."""
     if order := INJECTION.search(" ".join(texts)):
         return order[1], order[2], list(range(1, len(texts) + 1))
@@ -168,15 +168,26 @@ def _good(kind: str, texts: Sequence[str], is_obscure: bool) -> Made | None:
         trade, town, year = (facts.get(relation, name) for relation in ("trade", "birthplace", "year"))
         return f"Which {trade} was born in {town} in {year}?", name, [1]
     if kind == "bridge":
-        return _bridge(each, names, kinds, is_obscure)
+        return _bridge(each, names, kinds, HIDES in task)
     if kind in ("comparison", "yes_no") and kinds == ["person", "person"]:
         years = [each[number].get("year", names[number]) or "" for number in (0, 1)]
         if kind == "yes_no":
-            return f"Was {names[0]} born before {names[1]}?", "yes" if years[0] < years[1] else "no", [1, 2]
+            wanted = "yes" if "The answer is yes." in task else "no"
+            return _yes_no(names, years, wanted), wanted, [1, 2]
         if years[0] != years[1]:
             first = names[years.index(min(years))]
             return f"Who was born earlier, {names[0]} or {names[1]}?", first, [1, 2]
     return None
+
+
+def _yes_no(names: Sequence[str], years: Sequence[str], answer: str) -> str:
+    """A question about two people that has this answer."""
+    if years[0] == years[1]:
+        one, other = names
+        same = f"Were {one} and {other} born in the same year?"
+        return same if answer == "yes" else f"Was {one} born before {other}?"
+    first, last = names if years[0] < years[1] else (names[1], names[0])
+    return f"Was {first} born before {last}?" if answer == "yes" else f"Was {last} born before {first}?"
 
 
 def _bridge(
@@ -206,9 +217,9 @@ def _bridge(
     return None
 
 
-def _faulty(fault: str, kind: str, texts: Sequence[str], is_obscure: bool) -> Made | str | None:
+def _faulty(fault: str, kind: str, texts: Sequence[str], task: str) -> Made | str | None:
     """A faulty question, a malformed reply, or None if this fault cannot be made of such passages."""
-    good = _good(kind, texts, is_obscure)
+    good = _good(kind, texts, task)
     facts = Facts.of(texts[:1])
     name = next(iter(facts.kinds), "")
     is_person = facts.kinds.get(name) == "person"
@@ -228,13 +239,12 @@ def _faulty(fault: str, kind: str, texts: Sequence[str], is_obscure: bool) -> Ma
         return None
     question, answer, numbers = good
     match fault:
-        case "wrong_answer" if kind in ("comparison", "yes_no"):
-            others = (
-                {"yes": "no", "no": "yes"}
-                if kind == "yes_no"
-                else dict.fromkeys([answer], _other(question, answer))
-            )
-            return question, others[answer], numbers
+        case "wrong_answer" if kind == "comparison":
+            return question, _other(question, answer), numbers
+        case "wrong_answer" if kind == "yes_no":
+            opposite = task.replace(f"is {answer}.", "is yes." if answer == "no" else "is no.")
+            made = _good(kind, texts, opposite)
+            return made and (made[0], answer, numbers)
         case "wrong_answer" if kind == "bridge":
             return question, facts.get("founder", name) or facts.get("birthplace", name) or "", numbers
         case "wrong_answer" if kind == "one_hop" and is_person:
@@ -257,7 +267,7 @@ def _faulty(fault: str, kind: str, texts: Sequence[str], is_obscure: bool) -> Ma
             forms += [question.replace(name, "he")] if is_person else [question.replace(name, "it")]
             forms += [question.replace(name, "this " + facts.kinds[name])]
             return forms[int(fraction("form", texts[0]) * 3)], answer, numbers
-        case "named" if is_obscure:
+        case "named" if HIDES in task:
             sign = facts.get("sign", name)
             return question.replace(f"the company whose sign is a {sign}", name), answer, numbers
     return None
@@ -299,6 +309,9 @@ def answered(question: str, texts: Sequence[str]) -> str | None:
     if match := re.fullmatch(r"Was (\w+ \w+) born before (\w+ \w+)\?", question):
         years = [facts.get("year", match[number]) for number in (1, 2)]
         return None if None in years else "yes" if years[0] < years[1] else "no"
+    if match := re.fullmatch(r"Were (\w+ \w+) and (\w+ \w+) born in the same year\?", question):
+        years = [facts.get("year", match[number]) for number in (1, 2)]
+        return None if None in years else "yes" if years[0] == years[1] else "no"
     if match := re.fullmatch(r"Who was born earlier, (\w+ \w+) or (\w+ \w+)\?", question):
         years = {name: facts.get("year", name) for name in match.groups()}
         return None if None in years.values() else min(years, key=years.__getitem__)

@@ -36,5 +36,7 @@ def draft(
     passages = tuple(
         passage(f"{title}{page}", text, split=split) for title, text in zip(names, texts, strict=False)
     )
-    seed = Seed(name or f"{kind}-1", kind, passages, ("title",) * (len(passages) - 1), obscure)
+    names = [name] if name else [f"{kind}-{number}" for number in range(20)]
+    name = next((one for one in names if Seed(one, kind, passages).wanted in (None, answer)), names[0])
+    seed = Seed(name, kind, passages, ("title",) * (len(passages) - 1), obscure)
     return Draft(seed, question, golds_of(answer, aliases, passages), passages)

@@ -57,6 +57,12 @@ def test_a_faulty_draft_is_refused_for_the_right_reason(question, answer, kind, 
     assert refused_by_rule(draft(question, answer, kind)) == reason
 
 
+def test_a_yes_no_question_has_the_answer_that_was_wanted():
+    made = draft("Was Ann Lee born in Ulm?", "yes", "yes_no")
+    wrong = draft("Was Ann Lee born in Ulm?", "no", "yes_no", name=made.id)
+    assert (refused_by_rule(made), refused_by_rule(wrong)) == (None, "wrong_form")
+
+
 def test_a_bridge_that_names_one_passage_claims_too_much():
     assert refused_by_rule(draft("Where was Ann Lee born?", "Ulm", "bridge", ANN)) == "too_few_passages"
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from rag_r1.questions.documents import PassagePool, SourcePassage
 from rag_r1.questions.links import Link, Links
-from rag_r1.questions.seeds import KINDS, PAIRS, SeedPlan
+from rag_r1.questions.seeds import KINDS, PAIRS, Seed, SeedPlan
 from tests.questions.drafted import passage
 
 CHAIN = {
@@ -101,6 +101,12 @@ def test_more_seeds_leave_those_that_were_drawn_before():
     pool = pool_of(*(passage(f"Page {n}", f"Text {n}.") for n in range(30)))
     few, many = (SeedPlan(pool, ["one_hop"], count, 3, 0).draw({}) for count in (5, 20))
     assert many[:5] == few
+
+
+def test_yes_and_no_are_wanted_equally_often():
+    wanted = Counter(Seed(f"yes_no-{n}", "yes_no", (passage("a", "b"),)).wanted for n in range(400))
+    assert set(wanted) == {"yes", "no"} and abs(wanted["yes"] - wanted["no"]) < 60
+    assert Seed("x", "comparison", (passage("a", "b"),)).wanted is None
 
 
 def test_a_copy_of_a_passage_is_not_compared_with_it():
