@@ -30,8 +30,9 @@ def card_of(
     rows: Mapping[str, int],
     settings: Mapping[str, Any],
     usage: Mapping[str, tuple[Usage, float]],
+    stopped: str | None = None,
 ) -> dict[str, Any]:
-    """The card. `usage`: of each model, with its cost. All that it says follows from the outcomes, so a run
+    """The card. `usage`: of each model, with its cost; `stopped`: why the run was stopped before its end. All that it says follows from the outcomes, so a run
     that was killed ends with the same one."""
     kept = Counter(outcome.seed.kind for outcome in outcomes if outcome.is_kept)
     seeds = Counter(outcome.seed.kind for outcome in outcomes)
@@ -46,16 +47,18 @@ def card_of(
         }
         for kind, count in seeds.items()
     }
+    left = sum(outcome.is_open for outcome in outcomes)
     return {
         "seeds": len(outcomes),
         "kept": sum(kept.values()),
-        "open": sum(outcome.is_open for outcome in outcomes),
+        "open": left,
         "yield": round(sum(kept.values()) / len(outcomes), 4) if outcomes else None,
         "rows": dict(rows),
         "by_kind": by_kind,
         "refused": {reason: reasons[reason] for reason in STEP_OF if reasons[reason]},
-        "steps": _steps(reasons, len(outcomes) - sum(outcome.is_open for outcome in outcomes)),
+        "steps": _steps(reasons, len(outcomes) - left),
         "usage": {name: {**vars(used), "cost": round(cost, 6)} for name, (used, cost) in usage.items()},
+        "stopped": stopped or (f"{left:,} drafts are open" if left else None),
         "settings": dict(settings),
         "limits": list(_LIMITS),
     }

@@ -70,11 +70,13 @@ class QuestionsArguments(EndpointArguments):
         "environment variable with the teacher's key", "NAME", default="OPENAI_API_KEY", rare=MODEL_SERVER
     )
     reader_url: Address | None = argument(
-        "endpoint of the reader, up to and with /v1 (default: the teacher reads)", "URL", default=None
+        "endpoint of the reader, up to and with /v1 (default: the teacher's)", "URL", default=None
     )
-    reader_model: str | None = argument("name of the reader at its endpoint", "NAME", default=None)
+    reader_model: str | None = argument(
+        "name of the reader at its endpoint (default: the teacher reads)", "NAME", default=None
+    )
     reader_api_key_env: str = argument(
-        "environment variable with the reader's key", "NAME", default="OPENAI_API_KEY", rare=READER
+        "environment variable with the key of --reader-url", "NAME", default="READER_API_KEY", rare=READER
     )
     reader_body: str = argument(
         "further keys of each request to the reader; null leaves a key out", "JSON", default="{}", rare=READER
@@ -135,8 +137,8 @@ class QuestionsArguments(EndpointArguments):
 
     @model_validator(mode="after")
     def _reader_is_whole(self) -> QuestionsArguments:
-        if (self.reader_url is None) != (self.reader_model is None):
-            raise ValueError("--reader-url and --reader-model are given together, or neither")
+        if self.reader_url is not None and self.reader_model is None:
+            raise ValueError("--reader-url needs --reader-model, the name of the model there")
         json_body("--reader-body", self.reader_body)
         if self.right > self.samples:
             raise ValueError(f"--right {self.right} is more than --samples {self.samples}")
@@ -176,10 +178,12 @@ class QuestionsArguments(EndpointArguments):
         )
 
     def _reader(self) -> ModelSpec | None:
-        if self.reader_url is None or self.reader_model is None:
+        if self.reader_model is None:
             return None
         body = json_body("--reader-body", self.reader_body)
         prices = self.reader_price_in, self.reader_price_out
+        if self.reader_url is None:
+            return ModelSpec(self.base_url, self.reader_model, self.api_key_env, body, *prices)
         return ModelSpec(self.reader_url, self.reader_model, self.reader_api_key_env, body, *prices)
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import heapq
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -31,8 +31,7 @@ FEWEST_CHARS = 30
 
 @dataclass(frozen=True)
 class SourcePassage:
-    """A passage with its `document`, the `source` of that, and its split. `place`: of the passage in its
-    document, from 0."""
+    """A passage with its `document`, the `source` of that, and its split."""
 
     id: str
     contents: str = field(repr=False)
@@ -41,7 +40,6 @@ class SourcePassage:
     document: str = ""
     source: str = ""
     split: str = "train"
-    place: int = 0
 
     @property
     def query(self) -> str:
@@ -78,35 +76,36 @@ class PassagePool:
 def read_pool(paths: Sequence[Path], seed: int, test_share: float, most: int) -> PassagePool:
     """The passages of a corpus, at most `most`. Raises DataError for a row that is no passage, for an id that
     two passages have, and if no passage is long enough."""
-    kept, read, places, ids = _Smallest(most), 0, defaultdict[str, int](int), set[str]()
-    for passage, source in _passages(Corpus(paths)):
+    kept, read = _Smallest(most), 0
+    for passage, file in _passages(Corpus(paths)):
         read += 1
-        if passage.id in ids:
-            raise DataError(
-                f"two passages have the id {passage.id!r}: give each its own, and index them again"
-            )
-        ids.add(passage.id or "")
-        if len(passage.contents) < FEWEST_CHARS:
-            continue
-        name = title_key(passage.title or "") or passage.url or passage.id or ""
-        made = SourcePassage(
-            id=passage.id or "",
-            contents=passage.contents,
-            title=passage.title or "",
-            url=passage.url,
-            document=name,
-            source=(urlsplit(passage.url).hostname if passage.url else None) or source,
-            split=SPLITS[seeded_fraction(seed, "split", name) < test_share],
-            place=places[name],
-        )
-        places[name] += 1
-        kept.add(seeded_fraction(seed, "pool", name), read, made)
-    if not kept.items:
+        if len(passage.contents) >= FEWEST_CHARS:
+            made = _source_passage(passage, file, seed, test_share)
+            kept.add(seeded_fraction(seed, "pool", made.document), read, made)
+    pool = PassagePool(tuple(kept.in_order()), read)
+    if not pool.passages:
         raise DataError(
             f"{', '.join(map(str, paths))}: no passage of at least {FEWEST_CHARS} characters: give a "
             "corpus of texts"
         )
-    return PassagePool(tuple(kept.in_order()), read)
+    if len(pool.by_id) < len(pool.passages):
+        twice, _ = Counter(passage.id for passage in pool.passages).most_common(1)[0]
+        raise DataError(f"two passages have the id {twice!r}: give each its own, and index them again")
+    return pool
+
+
+def _source_passage(passage: Passage, file: str, seed: int, test_share: float) -> SourcePassage:
+    """A passage with its document. `file`: its name, the source of a passage without an address."""
+    document = title_key(passage.title or "") or passage.url or passage.id or ""
+    return SourcePassage(
+        id=passage.id or "",
+        contents=passage.contents,
+        title=passage.title or "",
+        url=passage.url,
+        document=document,
+        source=(urlsplit(passage.url).hostname if passage.url else None) or file,
+        split=SPLITS[seeded_fraction(seed, "split", document) < test_share],
+    )
 
 
 def _passages(corpus: Corpus) -> Iterator[tuple[Passage, str]]:

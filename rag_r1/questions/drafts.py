@@ -14,7 +14,7 @@ from rag_r1.questions.seeds import GUESSABLE, MULTI_HOP, Seed
 #: Step -> the reasons for which it refuses, and what each means.
 REASONS: dict[str, dict[str, str]] = {
     "draft": {
-        "malformed_reply": "the teacher's reply was not the JSON that was asked for, in any attempt",
+        "malformed_reply": "no reply of the teacher was the JSON that was asked for",
         "teacher_declined": "the teacher said that the passages hold no such question",
     },
     "rules": {

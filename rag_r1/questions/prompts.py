@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from importlib.resources import files
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from rag_r1.inference.strict_replies import json_of
 from rag_r1.protocols.neutraliser import Neutraliser
@@ -53,7 +53,17 @@ _OBSCURE = (
     "what is meant, and so that the description is true of nothing else."
 )
 
-_Short = Annotated[str, Field(min_length=1, max_length=120)]
+
+def _plain(text: str) -> str:
+    """A text on one line. Raises ValueError for what cannot be printed, such as half of a character."""
+    text = " ".join(text.split())
+    if not text.isprintable():
+        raise ValueError("it has characters that cannot be printed")
+    return text
+
+
+_Text = Annotated[str, AfterValidator(_plain)]
+_Short = Annotated[_Text, Field(min_length=1, max_length=120)]
 
 
 class _Strict(BaseModel):
@@ -63,7 +73,7 @@ class _Strict(BaseModel):
 class TeacherReply(_Strict):
     """A question, its answer, and the numbers of the passages that it needs, from 1."""
 
-    question: Annotated[str, Field(min_length=8, max_length=400)]
+    question: Annotated[_Text, Field(min_length=8, max_length=400)]
     answer: _Short
     aliases: Annotated[list[_Short], Field(max_length=8)] = []
     passages: Annotated[list[Annotated[int, Field(ge=1, le=4)]], Field(min_length=1, max_length=4)]
@@ -78,7 +88,7 @@ class Declined(_Strict):
 class ReaderReply(_Strict):
     """The reader's answer."""
 
-    answer: Annotated[str, Field(min_length=1, max_length=300)]
+    answer: Annotated[_Text, Field(min_length=1, max_length=300)]
 
 
 class Prompts:
@@ -150,7 +160,7 @@ def read_teacher(reply: str, passages: int) -> TeacherReply | Declined:
 def read_reader(reply: str) -> str | None:
     """The reader's answer; None if it has none. Raises ValueError for anything else."""
     try:
-        answer = ReaderReply.model_validate(_object(reply)).answer.strip()
+        answer = ReaderReply.model_validate(_object(reply)).answer
     except ValidationError as error:
         raise ValueError(str(error)) from None
     return None if answer.rstrip(".").casefold() in (UNKNOWN, "") else answer

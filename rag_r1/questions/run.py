@@ -184,7 +184,7 @@ class QuestionsRun:
         tapes = {"teacher": (spec.teacher, self.folder.tape), "reader": (spec.reading, self.reader_tape)}
         for name, (model, tape) in tapes.items():
             usage[name] = tape.usage, tape.usage.cost(model.price_in, model.price_out)
-        card = card_of(final, rows, self.settings, usage)
+        card = card_of(final, rows, self.settings, usage, self.stop.reason)
         write_card(spec.out, card)
         return QuestionsResult(final, card, self.stop.reason)
 

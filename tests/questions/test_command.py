@@ -11,6 +11,7 @@ import pytest
 
 from rag_r1.cli import main
 from rag_r1.data.rows import QuestionRow, read_rows
+from rag_r1.explorer.runs.facts import runs_below
 from rag_r1.inference.strict_replies import ATTEMPTS
 from rag_r1.questions.run import retriever_of
 from rag_r1.questions.spec import ModelSpec, QuestionsSpec, Verification
@@ -75,6 +76,11 @@ def test_the_files_hold_what_was_kept_and_no_document_is_in_both_splits(served: 
     }
 
 
+def test_a_finished_run_is_listed_as_one(finished: Path):
+    [facts] = runs_below(finished)
+    assert (facts.kind, facts.state) == ("questions", "finished")
+
+
 def test_a_finished_run_asks_nothing_and_writes_the_same_files(served: Served, finished: Path):
     before, files = served.asked(), contents(finished)
     assert run([f"@{finished}/settings.yaml"]) == 0
@@ -128,6 +134,8 @@ def test_the_run_ends_at_max_cost_keeps_what_it_has_and_goes_on_with_more(
     assert run(served.words(out, *prices, "--max-cost", str(most))) == 3
     assert "stopped: " in capsys.readouterr().out
     half = json.loads((out / "data_card.json").read_text())
+    [facts] = runs_below(out)
+    assert (facts.kind, facts.state) == ("questions", "running") and half["stopped"], "written to just now"
     assert 0 < half["kept"] < len(lines(finished / "questions.jsonl")) and half["open"]
     assert sum(used["cost"] for used in half["usage"].values()) <= most
     assert run(served.words(out, *prices, "--max-cost", str(1000 * most))) == 0
@@ -234,6 +242,23 @@ def test_a_reader_that_is_not_named_is_the_teacher(served: Served, tmp_path):
     assert len(systems) == 2
 
 
+def test_the_teachers_key_goes_with_another_model_there_and_not_to_another_address(
+    served: Served, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    replies = OpenAIServer(lambda body: teach(body)[0] if body["model"] == "t" else '{"answer": "unknown"}')
+    reader = OpenAIServer(lambda body: '{"answer": "unknown"}')
+    words = served.words(tmp_path / "one", "--kinds", "one_hop", per_kind=4)
+    at = words.index("--reader-url")
+    with replies, reader:
+        words[words.index("--base-url") + 1] = replies.base
+        assert run([*words[:at], *words[at + 2 :]]) == 0
+        assert {body["model"] for body in replies.bodies} == {"t", "r"} and replies.keys == {f"Bearer {KEY}"}
+        words[at + 1], words[words.index("--out") + 1] = reader.base, str(tmp_path / "other")
+        assert run(words) == 0
+    assert reader.bodies and reader.keys == {None}
+
+
 def test_a_server_of_another_corpus_is_refused(served: Served, tmp_path, capsys):
     with Retriever({"elsewhere": "Another corpus."}) as other:
         assert run(served.words(tmp_path / "run", "--retriever-url", other.url)) == 1
@@ -251,7 +276,7 @@ def test_every_server_that_is_dead_is_named(served: Served, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("words", "named"),
     [
-        ("--reader-url http://127.0.0.1:1/v1", "--reader-url and --reader-model are given together"),
+        ("--reader-url http://127.0.0.1:1/v1", "--reader-url needs --reader-model"),
         ("--samples 2 --right 3", "--right 3 is more than --samples 2"),
         ("--reader-body [1]", "--reader-body must be a JSON object"),
         ("--kinds one_hop riddle", "argument --kinds: must be of one_hop"),

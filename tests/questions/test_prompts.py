@@ -70,6 +70,9 @@ def test_a_right_reply_is_read_with_or_without_a_fence():
     assert read_teacher(plain, 1) == read_teacher(f"```json\n{plain}\n```", 1)
     assert read_teacher('{"question": null}', 1) == Declined(question=None)
     assert read_reader('{"answer": " Ulm "}') == "Ulm"
+    assert read_teacher(json.dumps({**RIGHT, "question": "Where was\n Ann Lee born?"}), 1) == read_teacher(
+        plain, 1
+    )
     assert read_reader('{"answer": "Unknown."}') is None
 
 
@@ -93,6 +96,8 @@ def test_a_right_reply_is_read_with_or_without_a_fence():
         json.dumps({**RIGHT, "passages": ["1"]}),
         json.dumps({**RIGHT, "question": " " * 20_000}),
         json.dumps({"answer": "Ulm", "passages": [1]}),
+        '{"question": "Where was \\ud800 born?", "answer": "Ulm", "passages": [1]}',
+        json.dumps({**RIGHT, "answer": "Ulm\x1b[31m"}),
     ],
 )
 def test_any_other_reply_of_the_teacher_is_refused(reply):

@@ -91,7 +91,7 @@ def test_every_seed_has_the_passages_of_its_kind_all_of_one_split(seed, count):
 
 def test_a_large_source_and_a_long_document_do_not_fill_the_set():
     large = [passage(f"A {n}", f"Text {n}.", source="large") for n in range(50)]
-    long = [SourcePassage(f"B{n}", f"Part {n}.", document="b", source="small", place=n) for n in range(50)]
+    long = [SourcePassage(f"B{n}", f"Part {n}.", document="b", source="small") for n in range(50)]
     seeds = SeedPlan(pool_of(*large, *long, passage("C", "x", source="small")), ["one_hop"], 4, 0, 0).draw({})
     assert Counter(seed.passages[0].source for seed in seeds) == {"large": 2, "small": 2}
     assert len({seed.passages[0].document for seed in seeds}) == 4
