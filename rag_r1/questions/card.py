@@ -32,8 +32,8 @@ def card_of(
     usage: Mapping[str, tuple[Usage, float]],
     stopped: str | None = None,
 ) -> dict[str, Any]:
-    """The card. `usage`: of each model, with its cost; `stopped`: why the run was stopped before its end. All that it says follows from the outcomes, so a run
-    that was killed ends with the same one."""
+    """The card. `usage`: of each model, with its cost; `stopped`: why the run was stopped before its end. All
+    that it says follows from the outcomes, so a run that was killed ends with the same one."""
     kept = Counter(outcome.seed.kind for outcome in outcomes if outcome.is_kept)
     seeds = Counter(outcome.seed.kind for outcome in outcomes)
     reasons = Counter(outcome.reason for outcome in outcomes if outcome.reason)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import shlex
@@ -13,7 +14,7 @@ from rag_r1.cli import main
 from rag_r1.data.rows import QuestionRow, read_rows
 from rag_r1.explorer.runs.facts import runs_below
 from rag_r1.inference.strict_replies import ATTEMPTS
-from rag_r1.questions.run import retriever_of
+from rag_r1.questions.run import retriever_of, write_questions
 from rag_r1.questions.spec import ModelSpec, QuestionsSpec, Verification
 from tests.fakes.openai_server import OpenAIServer
 from tests.fakes.question_models import model_process, teach
@@ -92,6 +93,21 @@ def test_another_run_with_the_same_settings_ends_with_the_same_files(
 ):
     assert run([f"@{finished}/settings.yaml", "--out", str(tmp_path / "other"), "--in-flight", "3"]) == 0
     assert contents(tmp_path / "other") == contents(finished)
+
+
+def test_a_program_gets_the_same_from_a_spec(served: Served, finished: Path, tmp_path):
+    spec = QuestionsSpec(
+        corpus=(served.corpus,),
+        out=tmp_path / "api",
+        teacher=ModelSpec(served.teacher, "t"),
+        reader=ModelSpec(served.reader, "r"),
+        retriever_url=served.retriever.url,
+        per_kind=25,
+    )
+    said: list[str] = []
+    result = asyncio.run(write_questions(spec, said.append))
+    assert contents(spec.out) == contents(finished) and result.stopped is None
+    assert said[0].startswith("seeds: ") and sum(o.is_kept for o in result.outcomes) == result.card["kept"]
 
 
 def test_other_settings_are_refused_by_their_key(served: Served, finished: Path, capsys):
