@@ -100,6 +100,10 @@ def fault_and_reasons(entry: dict[str, Any], facts: Facts) -> tuple[str, tuple[s
         relations = ("year",) if fault == "ambiguous" else ("trade", "birthplace", "year")
         rivals = facts.having(**{relation: about.get(relation, name) or "" for relation in relations})
         fault = "ambiguous" if len(rivals) > 1 else "good"
+    if fault == "ambiguous_chain":
+        people = facts.having(trade=about.get("trade", name) or "", year=about.get("year", name) or "")
+        rivers = {facts.get("river", facts.get("birthplace", person)) for person in people}
+        fault = fault if len(rivers) > 1 else "good"
     return fault, FAULTS.get(fault, ())
 
 

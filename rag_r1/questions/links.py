@@ -5,7 +5,7 @@
     name    two passages share a name that few have, and that is not what the first is about
 
 A title with parentheses at its end, `Alien (film)`, is looked for without them; one that two documents then
-have is no link of the first kind. Both ends of a link are in one split, so a question never mixes the two.
+have is no link of the first kind.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Links:
     """The links of a pool."""
 
     def __init__(self, pool: PassagePool):
-        self._pool = pool
+        self.pool = pool
         self._by_title: dict[str, set[str]] = defaultdict(set)
         self._by_url: dict[str, SourcePassage] = {}
         self._sharing: dict[str, set[str]] = defaultdict(set)
@@ -56,7 +56,7 @@ class Links:
         ways = (("title", self._titles), ("url", self._urls), ("name", self._names))
         for how, targets in ways:
             for target in targets(passage):
-                if target.document != passage.document and target.split == passage.split:
+                if target.document != passage.document:
                     found.setdefault(target.id, how)
         return [Link(target, how) for target, how in found.items()]
 
@@ -64,7 +64,7 @@ class Links:
         for mention in _mentions(passage.contents):
             documents = self._by_title.get(mention, ())
             if len(documents) == 1:
-                yield self._pool.leads[next(iter(documents))]
+                yield self.pool.leads[next(iter(documents))]
 
     def _urls(self, passage: SourcePassage) -> Iterator[SourcePassage]:
         for address in _ADDRESS.findall(passage.contents):
@@ -75,7 +75,7 @@ class Links:
         for name in dict.fromkeys(_NAME.findall(passage.contents)):
             sharing = self._sharing[name] if name not in passage.title else ()
             if 1 < len(sharing) <= MOST_SHARING:
-                yield from (self._pool.by_id[other] for other in sorted(sharing))
+                yield from (self.pool.by_id[other] for other in sorted(sharing))
 
 
 def base_title(title: str) -> str:

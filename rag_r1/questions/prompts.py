@@ -53,6 +53,8 @@ _OBSCURE = (
     "what is meant, and so that the description is true of nothing else."
 )
 
+_WANTED = " The answer is {}."
+
 
 def _plain(text: str) -> str:
     """A text on one line. Raises ValueError for what cannot be printed, such as half of a character."""
@@ -105,7 +107,10 @@ class Prompts:
     @property
     def sha256(self) -> dict[str, str]:
         """The hash of each prompt; the teacher's includes the tasks."""
-        texts = {**self._texts, "teacher": "\n".join([self._texts["teacher"], *TASKS.values(), _OBSCURE])}
+        texts = {
+            **self._texts,
+            "teacher": "\n".join([self._texts["teacher"], *TASKS.values(), _OBSCURE, _WANTED]),
+        }
         return {name: hashlib.sha256(text.encode()).hexdigest() for name, text in texts.items()}
 
     def instructions(self, name: str) -> str:
@@ -115,7 +120,7 @@ class Prompts:
     def teacher_case(self, seed: Seed) -> dict[str, Any]:
         """What the teacher gets for a seed."""
         task = TASKS[seed.kind] + (_OBSCURE if seed.obscure else "")
-        task += f" The answer is {seed.wanted}." if seed.wanted else ""
+        task += _WANTED.format(seed.wanted) if seed.wanted else ""
         passages = self._numbered([passage.contents for passage in seed.passages])
         return {"kind": seed.kind, "task": task, "passages": passages}
 

@@ -24,6 +24,7 @@ from rag_r1.questions.card import card_of, write_card
 from rag_r1.questions.documents import PassagePool, SourcePassage, read_pool
 from rag_r1.questions.drafts import Draft, Outcome
 from rag_r1.questions.forecast import forecast, forecast_lines
+from rag_r1.questions.links import Links
 from rag_r1.questions.models import Reader, Teacher, open_endpoint
 from rag_r1.questions.prompts import Prompts
 from rag_r1.questions.readings import CHECKS, STANDALONE
@@ -112,7 +113,9 @@ async def _open(
     opened.callback(tape.close)
     search = JournaledSearch(config, folder.journal / "searches.ndjson")
     opened.push_async_callback(search.close)
-    return QuestionsRun(spec, pool, protocol, prompts, settings, folder, tape, search, CancelToken())
+    return QuestionsRun(
+        spec, pool, Links(pool), protocol, prompts, settings, folder, tape, search, CancelToken()
+    )
 
 
 def retriever_of(spec: QuestionsSpec) -> RetrieverConfig:
@@ -129,6 +132,7 @@ class QuestionsRun:
 
     spec: QuestionsSpec
     pool: PassagePool
+    links: Links
     protocol: Protocol
     prompts: Prompts
     settings: Mapping[str, Any]
@@ -141,7 +145,7 @@ class QuestionsRun:
         """The seeds. Raises RunError if there is none, or if the server has another corpus."""
         spec = self.spec
         await self._check_corpus()
-        plan = SeedPlan(self.pool, spec.kinds, spec.per_kind, spec.seed, spec.obscure_share)
+        plan = SeedPlan(self.links, spec.kinds, spec.per_kind, spec.seed, spec.obscure_share)
         starts = plan.needs_similar()
         jobs = [partial(self._similar, passage) for passage in starts]
         found = await self._jobs(jobs, "search", _SEARCHES)
@@ -208,7 +212,8 @@ class QuestionsRun:
 
     async def _searched(self, draft: Draft) -> tuple[str | None, list[str]]:
         """Why a draft's passages cannot be found, and the texts of what is found beside them: by the question
-        and by the titles of its passages, in turn."""
+        and by the titles of its passages, in turn. Of a bridge also where these lead to, since another answer
+        may stand at the end of another chain."""
         rules = self.spec.verification
         found = await self.search([draft.question, *(passage.query for passage in draft.passages)])
         ids = [[document.id for document in documents[: rules.topk]] for documents in found]
@@ -218,8 +223,19 @@ class QuestionsRun:
             for documents in found:
                 if rank < len(documents) and documents[rank].id not in own:
                     others.setdefault(documents[rank].id, documents[rank].contents)
-        texts = list(others.values())[: rules.neighbours]
+        ids_beside = list(others)[: rules.neighbours]
+        texts = [others[name] for name in ids_beside]
+        if draft.kind == "bridge":
+            texts += [passage.contents for passage in self._led_to(ids_beside, own)][: rules.neighbours]
         return ("unreachable" if unreachable(draft, ids[0], ids[1:]) else None), texts
+
+    def _led_to(self, ids: Sequence[str], own: set[str]) -> list[SourcePassage]:
+        """The passages that those with these ids name by their titles, each once, but for a draft's own."""
+        beside = [self.pool.by_id[name] for name in ids if name in self.pool.by_id]
+        targets = [
+            link.target for passage in beside for link in self.links.of(passage) if link.how == "title"
+        ]
+        return [self.pool.by_id[name] for name in dict.fromkeys(targets) if name not in {*own, *ids}]
 
     async def _similar(self, passage: SourcePassage) -> list[str] | None:
         """The ids of similar passages; None if the search failed, which the next start asks again."""

@@ -21,7 +21,7 @@ from itertools import islice
 from typing import Literal, get_args
 
 from rag_r1.data.files.near_duplicates import jaccard
-from rag_r1.questions.documents import PassagePool, SourcePassage
+from rag_r1.questions.documents import SourcePassage
 from rag_r1.questions.links import Link, Links
 from rag_r1.rollouts.requests import seeded_fraction
 
@@ -69,13 +69,13 @@ class Seed:
 
 
 class SeedPlan:
-    """Draws the seeds of a pool. `seed`: of all that is random; `per_kind`: seeds of each kind, at most;
-    `obscure_share`: of the bridges, how many hide a name."""
+    """Draws the seeds of the pool that has these links. `seed`: of all that is random; `per_kind`: seeds of
+    each kind, at most; `obscure_share`: of the bridges, how many hide a name."""
 
     def __init__(
-        self, pool: PassagePool, kinds: Sequence[KindName], per_kind: int, seed: int, obscure_share: float
+        self, links: Links, kinds: Sequence[KindName], per_kind: int, seed: int, obscure_share: float
     ):
-        self.pool, self.links = pool, Links(pool)
+        self.pool, self.links = links.pool, links
         self.kinds, self.per_kind, self.seed, self.obscure_share = kinds, per_kind, seed, obscure_share
 
     def needs_similar(self) -> list[SourcePassage]:
@@ -84,7 +84,7 @@ class SeedPlan:
         for kind in self.kinds:
             count = _SPARE * self.per_kind if kind in PAIRS else 0
             if kind == "bridge":
-                linked = (passage for passage in self._starts(kind) if self.links.of(passage))
+                linked = (passage for passage in self._starts(kind) if self._links(passage))
                 count = self.per_kind - sum(1 for _ in islice(linked, self.per_kind))
             wanted |= {
                 passage.id: passage for passage, _ in zip(self._starts(kind), range(count), strict=False)
@@ -145,9 +145,7 @@ class SeedPlan:
         """A passage to which the last one leads, of a document that is not in the chain: by a title if it
         names one, since that says what is asked about."""
         last, documents = chain[-1], {passage.document for passage in chain}
-        links = [
-            link for link in self.links.of(last) if self.pool.by_id[link.target].document not in documents
-        ]
+        links = [link for link in self._links(last) if self.pool.by_id[link.target].document not in documents]
         links = [link for link in links if link.how == "title"] or links
         if not links and len(chain) == 1:
             return next(iter(self._others(last, similar)), None)
@@ -155,6 +153,11 @@ class SeedPlan:
             return None
         link: Link = min(links, key=lambda link: self._fraction(last.id, link.target))
         return self.pool.by_id[link.target], link.how
+
+    def _links(self, passage: SourcePassage) -> list[Link]:
+        """The links that stay in the split, so that no question mixes the two."""
+        links = self.links.of(passage)
+        return [link for link in links if self.pool.by_id[link.target].split == passage.split]
 
     def _others(self, start: SourcePassage, similar: Similar) -> list[tuple[SourcePassage, str]]:
         """The similar passages of other documents in the same split, but for copies of the same text."""

@@ -52,6 +52,7 @@ FAULTS: dict[str, tuple[str, ...]] = {
     "closed_book": ("needs_no_search",),
     "one_passage": ("one_passage_is_enough",),
     "ambiguous": ("another_answer",),
+    "ambiguous_chain": ("another_answer",),
     "malformed": ("malformed_reply",),
     "refusal": ("malformed_reply",),
     "dangling": ("dangling_reference",),
@@ -120,7 +121,14 @@ def planted(case: dict[str, Any]) -> tuple[str | None, Any]:
 
 RATE = 0.4
 #: The higher, the rarer: some can be made of all passages, and some of few.
-WEIGHTS = {"malformed": 4, "refusal": 4, "closed_book": 0.2, "one_passage": 0.4, "named": 0.2}
+WEIGHTS = {
+    "malformed": 4,
+    "refusal": 4,
+    "closed_book": 0.2,
+    "one_passage": 0.4,
+    "named": 0.2,
+    "ambiguous_chain": 0.1,
+}
 HIDES = "Do not name what the first"
 
 
@@ -249,6 +257,9 @@ def _faulty(fault: str, kind: str, texts: Sequence[str], task: str) -> Made | st
             return question, facts.get("founder", name) or facts.get("birthplace", name) or "", numbers
         case "wrong_answer" if kind == "one_hop" and is_person:
             return question, facts.get("year", name) or "", numbers
+        case "ambiguous_chain" if kind == "bridge" and is_person and question.startswith("Which river"):
+            described = f"the {facts.get('trade', name)} born in {facts.get('year', name)}"
+            return f"Which river flows past the birthplace of {described}?", answer, numbers
         case "one_passage" if kind == "bridge":
             last = Facts.of(texts[-1:])
             about = next(iter(last.kinds))
@@ -326,18 +337,22 @@ def answered(question: str, texts: Sequence[str]) -> str | None:
         (r"(?:According to the passage, )?[Ww]ho founded (.+)\?", "founder"),
     ):
         if match := re.fullmatch(pattern, question):
-            return facts.get(relation, meant(match[1], facts))
+            values = (facts.get(relation, entity) for entity in meant(match[1], facts))
+            return next(filter(None, values), None)
     return None
 
 
-def meant(words: str, facts: Facts) -> str | None:
-    """The entity that words describe."""
+def meant(words: str, facts: Facts) -> list[str]:
+    """The entities that words describe."""
     for prefix, relation in (("the birthplace of ", "birthplace"), ("the founder of ", "founder")):
         if words.startswith(prefix):
-            return facts.get(relation, meant(words.removeprefix(prefix), facts))
+            values = (facts.get(relation, entity) for entity in meant(words.removeprefix(prefix), facts))
+            return [value for value in values if value]
     if words.startswith("the company whose sign is a "):
-        return next(iter(facts.having(sign=words.removeprefix("the company whose sign is a "))), None)
-    return words
+        return facts.having(sign=words.removeprefix("the company whose sign is a "))
+    if match := re.fullmatch(r"the (\w+) born in (\d+)", words):
+        return facts.having(trade=match[1], year=match[2])
+    return [words]
 
 
 # --- the processes -----------------------------------------------------------------------------------------

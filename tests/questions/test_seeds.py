@@ -53,16 +53,19 @@ def test_a_name_of_many_a_title_of_two_and_the_first_word_of_a_sentence_are_none
     }
 
 
-def test_no_link_leaves_the_split_or_stays_in_the_document():
-    pool = chain(Grey="test")
-    links = Links(pool)
-    assert links.of(pool.by_id["Ann Lee"]) == [], "Grey Ulm is in the other split"
+def test_no_link_stays_in_its_document():
     part = passage("Ann Lee", "Ann Lee, once more.", document="ann lee")
-    assert Links(pool_of(pool.by_id["Ann Lee"], part)).of(part) == []
+    assert Links(pool_of(chain().by_id["Ann Lee"], part)).of(part) == []
+
+
+def test_no_bridge_leaves_its_split():
+    pool = chain(Grey="test")
+    seeds = SeedPlan(Links(pool), ["bridge"], 9, 0, 0.0).draw({})
+    assert Links(pool).of(pool.by_id["Ann Lee"]) and seeds == [], "each names something in the other split"
 
 
 def test_a_bridge_follows_the_links_in_their_order():
-    seeds = SeedPlan(chain(), ["bridge"], 9, 0, 0.0).draw({})
+    seeds = SeedPlan(Links(chain()), ["bridge"], 9, 0, 0.0).draw({})
     titles = [[p.title for p in seed.passages] for seed in seeds]
     order = list(CHAIN)
     assert titles and all(found == order[order.index(found[0]) :][: len(found)] for found in titles)
@@ -78,7 +81,7 @@ def test_every_seed_has_the_passages_of_its_kind_all_of_one_split(seed, count):
         )
     )
     similar = {p.id: [q.id for q in pool.passages] for p in pool.passages}
-    seeds = SeedPlan(pool, KINDS, count, seed, 0.5).draw(similar)
+    seeds = SeedPlan(Links(pool), KINDS, count, seed, 0.5).draw(similar)
     assert len({one.id for one in seeds}) == len(seeds)
     assert max(Counter(one.kind for one in seeds).values()) <= count
     for one in seeds:
@@ -92,14 +95,16 @@ def test_every_seed_has_the_passages_of_its_kind_all_of_one_split(seed, count):
 def test_a_large_source_and_a_long_document_do_not_fill_the_set():
     large = [passage(f"A {n}", f"Text {n}.", source="large") for n in range(50)]
     long = [SourcePassage(f"B{n}", f"Part {n}.", document="b", source="small") for n in range(50)]
-    seeds = SeedPlan(pool_of(*large, *long, passage("C", "x", source="small")), ["one_hop"], 4, 0, 0).draw({})
+    seeds = SeedPlan(
+        Links(pool_of(*large, *long, passage("C", "x", source="small"))), ["one_hop"], 4, 0, 0
+    ).draw({})
     assert Counter(seed.passages[0].source for seed in seeds) == {"large": 2, "small": 2}
     assert len({seed.passages[0].document for seed in seeds}) == 4
 
 
 def test_more_seeds_leave_those_that_were_drawn_before():
     pool = pool_of(*(passage(f"Page {n}", f"Text {n}.") for n in range(30)))
-    few, many = (SeedPlan(pool, ["one_hop"], count, 3, 0).draw({}) for count in (5, 20))
+    few, many = (SeedPlan(Links(pool), ["one_hop"], count, 3, 0).draw({}) for count in (5, 20))
     assert many[:5] == few
 
 
@@ -113,5 +118,5 @@ def test_a_copy_of_a_passage_is_not_compared_with_it():
     text = "Ann Lee was born in Ulm in 1903, and wrote many novels there."
     pool = pool_of(passage("Ann Lee", text), passage("About Ann Lee", text), passage("Bo Ray", "A singer."))
     similar = {"Ann Lee": ["Ann Lee", "About Ann Lee", "Bo Ray"]}
-    [seed] = SeedPlan(pool, ["comparison"], 5, 0, 0).draw(similar)
+    [seed] = SeedPlan(Links(pool), ["comparison"], 5, 0, 0).draw(similar)
     assert [p.title for p in seed.passages] == ["Ann Lee", "Bo Ray"]
