@@ -121,7 +121,7 @@ class QuestionsArguments(EndpointArguments):
         "passages of a search in which a question's own must be", "K", default=10, rare=CHECKING
     )
     neighbours: From0Count = argument(
-        "other passages in which the reader looks for another answer", "N", default=5, rare=CHECKING
+        "other passages in which the reader looks for another answer", "N", default=10, rare=CHECKING
     )
     check_standalone: bool = argument(
         "let the reader judge, too, whether a question makes sense by itself", default=False, rare=CHECKING

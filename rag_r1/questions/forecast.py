@@ -20,13 +20,15 @@ _DRAFT_TOKENS, _ANSWER_TOKENS, _QUESTION_TOKENS = 60, 10, 25
 
 def forecast(spec: QuestionsSpec, seeds: Sequence[Seed], prompts: Prompts) -> tuple[Usage, Usage]:
     """The most that teacher and reader use."""
-    rules, neighbours = spec.verification, _mean_tokens(seeds) * spec.verification.neighbours
+    rules, mean = spec.verification, _mean_tokens(seeds)
     head = {name: estimate_tokens(prompts.instructions(name)) for name in ("teacher", "reader", "standalone")}
     teacher, reader = Usage(), Usage()
     for seed in seeds:
         own = estimate_tokens(prompts.teacher_case(seed))
         teacher.add(Usage(1, head["teacher"] + own, _DRAFT_TOKENS))
         texts = [estimate_tokens(shown(passage.contents)) for passage in seed.passages]
+        shares = 2.5 if seed.kind == "bridge" else 1.5  # by the question, by titles, and where these lead to
+        neighbours = int(mean * rules.neighbours * shares)
         readings = [sum(texts), 0, neighbours, *(texts if seed.kind in MULTI_HOP else [])]
         prompt = sum(head["reader"] + _QUESTION_TOKENS + tokens for tokens in readings)
         count = len(readings) + rules.standalone

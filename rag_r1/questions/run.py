@@ -30,7 +30,7 @@ from rag_r1.questions.prompts import Prompts
 from rag_r1.questions.readings import CHECKS, STANDALONE
 from rag_r1.questions.rows import without_duplicates, write_files
 from rag_r1.questions.rules import refused_by_rule, unreachable
-from rag_r1.questions.search import JournaledSearch, SearchFailedError
+from rag_r1.questions.search import JournaledSearch, SearchFailedError, found_beside
 from rag_r1.questions.seeds import Seed, SeedPlan
 from rag_r1.questions.spec import QuestionsSpec
 from rag_r1.rollouts.concurrency import JobPool
@@ -211,22 +211,17 @@ class QuestionsRun:
         return replace(outcome, is_verified=True)
 
     async def _searched(self, draft: Draft) -> tuple[str | None, list[str]]:
-        """Why a draft's passages cannot be found, and the texts of what is found beside them: by the question
-        and by the titles of its passages, in turn. Of a bridge also where these lead to, since another answer
-        may stand at the end of another chain."""
+        """Why a draft's passages cannot be found, and the texts of what is found beside them; of a bridge
+        also where these lead to, since another answer may stand at the end of another chain."""
         rules = self.spec.verification
         found = await self.search([draft.question, *(passage.query for passage in draft.passages)])
         ids = [[document.id for document in documents[: rules.topk]] for documents in found]
         own = {passage.id for passage in draft.passages}
-        others: dict[str, str] = {}
-        for rank in range(max(map(len, found), default=0)):
-            for documents in found:
-                if rank < len(documents) and documents[rank].id not in own:
-                    others.setdefault(documents[rank].id, documents[rank].contents)
-        ids_beside = list(others)[: rules.neighbours]
-        texts = [others[name] for name in ids_beside]
+        beside = found_beside(own, found[0], found[1:], rules.neighbours)
+        texts = [document.contents for document in beside]
         if draft.kind == "bridge":
-            texts += [passage.contents for passage in self._led_to(ids_beside, own)][: rules.neighbours]
+            led_to = self._led_to([document.id for document in beside], own)
+            texts += [passage.contents for passage in led_to[: rules.neighbours]]
         return ("unreachable" if unreachable(draft, ids[0], ids[1:]) else None), texts
 
     def _led_to(self, ids: Sequence[str], own: set[str]) -> list[SourcePassage]:

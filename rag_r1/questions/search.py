@@ -3,7 +3,8 @@ same requests to the reader from the same passages."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -47,3 +48,19 @@ class JournaledSearch:
         if not isinstance(line["documents"], list):
             raise TypeError("`documents` is no list")
         self._places[line["query"]] = place
+
+
+def found_beside(
+    own: Collection[str], of_question: Sequence[Document], of_titles: Sequence[Sequence[Document]], most: int
+) -> list[Document]:
+    """What searches find beside the passages `own`, each once: the first `most` for the question, and half as
+    many for the titles, in turn."""
+    by_question = {document.id: document for document in of_question if document.id not in own}
+    beside = dict(list(by_question.items())[:most])
+    by_title = {
+        document.id: document
+        for rank in zip_longest(*of_titles)
+        for document in rank
+        if document is not None and document.id not in own and document.id not in beside
+    }
+    return [*beside.values(), *list(by_title.values())[: most // 2]]

@@ -61,7 +61,7 @@ class Verification:
     samples: int = 3
     right: int = 2
     topk: int = 10
-    neighbours: int = 5
+    neighbours: int = 10
     standalone: bool = False
     similarity: float = 0.8
 
