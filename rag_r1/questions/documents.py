@@ -21,12 +21,15 @@ from urllib.parse import urlsplit
 
 from rag_r1.corpus.reader import Corpus, Passage
 from rag_r1.data.evidence import title_key
+from rag_r1.data.files.near_duplicates import jaccard
 from rag_r1.io.errors import DataError
 from rag_r1.rollouts.requests import seeded_fraction
 
 SPLITS = ("train", "test")
 #: Shorter passages, in characters, hold nothing to ask about.
 FEWEST_CHARS = 30
+#: Similarity from which a passage is a copy of another one, and the characters that are compared.
+_COPY, _COMPARED = 0.8, 1000
 
 
 @dataclass(frozen=True)
@@ -114,6 +117,11 @@ def _passages(corpus: Corpus) -> Iterator[tuple[Passage, str]]:
         if isinstance(row, ValueError):
             raise DataError(f"{corpus.location(place)}: {row}: repair the corpus (`rag-r1 corpus check`)")
         yield row, corpus.files[place.file].name
+
+
+def is_copy(contents: str, other: str) -> bool:
+    """Has a passage the text of another one, or nearly, as copies of a page do?"""
+    return jaccard(contents[:_COMPARED], other[:_COMPARED]) >= _COPY
 
 
 class _Smallest:

@@ -1,8 +1,9 @@
 """What is kept in the end, and the files of it.
 
-Of two questions with one wording, or one answer from the same passages, or one answer and nearly one wording,
-the first is kept; of a question of train and one of test that of test, which must not be trained on. The rows
-are those of any data set (rag_r1/data/rows.py), with the ids of the passages that a question needs.
+Of two questions with one wording, or one answer from the same passages, or one answer and nearly one wording
+with the same names and numbers, the first is kept; of a question of train and one of test that of test, which
+must not be trained on. The rows are those of any data set (rag_r1/data/rows.py), with the ids of the passages
+that a question needs.
 
     train.parquet, test.parquet   the rows, each if there is one
     questions.jsonl               the same with kind and split, for people and for `rag-r1 eval report`
@@ -11,6 +12,7 @@ are those of any data set (rag_r1/data/rows.py), with the ids of the passages th
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -62,10 +64,10 @@ def _repeated(drafts: Sequence[Draft], similarity: float) -> dict[int, int]:
             if number not in refused and (known := first.setdefault(key(drafts[number]), number)) != number:
                 refused[number] = known
     # Questions of one wording about two things are alike, too: they have other answers.
-    by_answer: dict[str, list[int]] = defaultdict(list)
+    by_answer: dict[Any, list[int]] = defaultdict(list)
     for number, draft in enumerate(drafts):
         if number not in refused:
-            by_answer[normalise(draft.golds[0])].append(number)
+            by_answer[normalise(draft.golds[0]), _names(draft.question)].append(number)
     for numbers in by_answer.values():
         if similarity and len(numbers) > 1:
             refused |= _similar(drafts, numbers, similarity)
@@ -81,6 +83,11 @@ def _similar(drafts: Sequence[Draft], numbers: Sequence[int], similarity: float)
         if numbers[pair.first] not in refused:
             refused[numbers[pair.later]] = numbers[pair.first]
     return refused
+
+
+def _names(question: str) -> frozenset[str]:
+    """The names and numbers in a question: two that differ in these ask about two things."""
+    return frozenset(re.findall(r"(?<=\s)[\"“(]?([A-ZÀ-ÖØ-Þ]\w*|\d+)", question))
 
 
 def _wording(draft: Draft) -> str:

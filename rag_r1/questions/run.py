@@ -216,21 +216,21 @@ class QuestionsRun:
         rules = self.spec.verification
         found = await self.search([draft.question, *(passage.query for passage in draft.passages)])
         ids = [[document.id for document in documents[: rules.topk]] for documents in found]
-        own = {passage.id for passage in draft.passages}
-        beside = found_beside(own, found[0], found[1:], rules.neighbours)
+        beside = found_beside(draft.passages, found[0], found[1:], rules.neighbours)
         texts = [document.contents for document in beside]
         if draft.kind == "bridge":
-            led_to = self._led_to([document.id for document in beside], own)
+            led_to = self._led_to([document.id for document in beside], draft)
             texts += [passage.contents for passage in led_to[: rules.neighbours]]
         return ("unreachable" if unreachable(draft, ids[0], ids[1:]) else None), texts
 
-    def _led_to(self, ids: Sequence[str], own: set[str]) -> list[SourcePassage]:
+    def _led_to(self, ids: Sequence[str], draft: Draft) -> list[SourcePassage]:
         """The passages that those with these ids name by their titles, each once, but for a draft's own."""
         beside = [self.pool.by_id[name] for name in ids if name in self.pool.by_id]
         targets = [
             link.target for passage in beside for link in self.links.of(passage) if link.how == "title"
         ]
-        return [self.pool.by_id[name] for name in dict.fromkeys(targets) if name not in {*own, *ids}]
+        known = {*ids, *(passage.id for passage in draft.passages)}
+        return [self.pool.by_id[name] for name in dict.fromkeys(targets) if name not in known]
 
     async def _similar(self, passage: SourcePassage) -> list[str] | None:
         """The ids of similar passages; None if the search failed, which the next start asks again."""

@@ -3,12 +3,13 @@ same requests to the reader from the same passages."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 from rag_r1.protocols import Document, Failure
+from rag_r1.questions.documents import SourcePassage, is_copy
 from rag_r1.runs.json_lines import JsonLinesFile, Place
 from rag_r1.tools.retrieval.client import RetrievalClient, RetrieverConfig
 
@@ -51,10 +52,18 @@ class JournaledSearch:
 
 
 def found_beside(
-    own: Collection[str], of_question: Sequence[Document], of_titles: Sequence[Sequence[Document]], most: int
+    passages: Sequence[SourcePassage],
+    of_question: Sequence[Document],
+    of_titles: Sequence[Sequence[Document]],
+    most: int,
 ) -> list[Document]:
-    """What searches find beside the passages `own`, each once: the first `most` for the question, and half as
-    many for the titles, in turn."""
+    """What searches find beside these passages and copies of them, each once: the first `most` for the
+    question, and half as many for the titles, in turn."""
+    own = {passage.id for passage in passages}
+    every = {document.id: document.contents for found in (of_question, *of_titles) for document in found}
+    own |= {
+        name for name, text in every.items() if any(is_copy(passage.contents, text) for passage in passages)
+    }
     by_question = {document.id: document for document in of_question if document.id not in own}
     beside = dict(list(by_question.items())[:most])
     by_title = {

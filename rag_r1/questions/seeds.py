@@ -20,8 +20,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Literal, get_args
 
-from rag_r1.data.files.near_duplicates import jaccard
-from rag_r1.questions.documents import SourcePassage
+from rag_r1.questions.documents import SourcePassage, is_copy
 from rag_r1.questions.links import Link, Links
 from rag_r1.rollouts.requests import seeded_fraction
 
@@ -36,8 +35,6 @@ GUESSABLE = frozenset({"comparison", "yes_no"})
 _LENGTHS = ((2, 0.6), (3, 0.3), (4, 0.1))
 #: Passages for which similar ones are searched, for each pair that is wanted.
 _SPARE = 2
-#: Similarity from which a passage is a copy of another one.
-_COPY = 0.8
 
 #: Passage id -> ids of similar passages, best first.
 Similar = Mapping[str, Sequence[str]]
@@ -168,7 +165,7 @@ class SeedPlan:
             if other
             and other.document != start.document
             and other.split == start.split
-            and jaccard(start.contents, other.contents) < _COPY
+            and not is_copy(start.contents, other.contents)
         ]
 
     def _fraction(self, purpose: str, key: str) -> float:

@@ -40,12 +40,19 @@ def test_one_answer_from_the_same_passages_is_one_question():
 
 def test_nearly_one_wording_counts_with_the_same_answer_only():
     name = "Where was the writer Ann Lee born, who wrote Grey Water?"
-    near = "Where was the writer Ann Lee born, who wrote Grey Waters?"
+    near = "Where was the writer Ann Lee born, who once wrote Grey Water?"
     other = draft(near, "Ulm", "one_hop", "Ann Lee was born in Ulm, says another page.", name="z", page="2")
     assert reasons(born("a", name), other) == [None, "duplicate"]
     assert reasons(born("a", name), other, similarity=0) == [None, None]
     elsewhere = draft(near, "Trier", "one_hop", "She was born in Trier.", name="z", page="2")
     assert reasons(born("a", name), elsewhere) == [None, None]
+
+
+def test_questions_about_two_names_are_two_questions():
+    name = "Which river flows past the birthplace of the writer Ann Lee?"
+    text = "Anna Lee was born on the Danube."
+    other = draft(name.replace("Ann", "Anna"), "Danube", "one_hop", text, name="z", page="2")
+    assert reasons(draft(name, "Danube", "bridge"), other) == [None, None]
 
 
 def test_of_train_and_test_that_of_test_is_kept():
