@@ -18,8 +18,8 @@ CARD = "data_card.json"
 _LIMITS = (
     "No person has read these questions. Right means right by the corpus, as a teacher wrote it and a reader "
     "confirmed it: what both believe wrongly, and what is wrong in the corpus, is wrong here.",
-    "Another answer is looked for in what a few searches find: a question of several steps may have one along "
-    "other passages.",
+    "Another answer is looked for in what a few searches find: a question of several steps may have one "
+    "along other passages.",
     "The closed-book check is about this reader: another model may know answers that it does not.",
     "The passages keep their licence; the terms of both models may limit what their output is used for.",
 )

@@ -41,8 +41,8 @@ PLANTED = {
         ["none.tsv", "bad.jsonl, line 1", "--out file"],
     ),
     "questions": (
-        f"--corpus none.tsv bad.jsonl --base-url {DEAD}/v1 --teacher-model m --protocol none --prompt none.txt "
-        "--out fine",
+        f"--corpus none.tsv bad.jsonl --base-url {DEAD}/v1 --teacher-model m --protocol none "
+        "--prompt none.txt --out fine",
         ["none.tsv", "bad.jsonl, line 1", "'none'", "none.txt"],
     ),
     "sft-data": (
