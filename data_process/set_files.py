@@ -17,11 +17,11 @@ from typing import Any
 
 from tqdm import tqdm
 
-from data_process.near_duplicates import near_duplicates
 from data_process.question_pool import NOT_DRAWN, PooledQuestion, QuestionPool
 from data_process.sources.multi_question import join
 from rag_r1.data.files.bad_rows import NAMED, BadRows
 from rag_r1.data.files.duplicates import Outcome, row_label
+from rag_r1.data.files.near_duplicates import near_duplicates
 from rag_r1.data.files.qa_parquet import hashed_id, make_row
 from rag_r1.data.files.questions import Question
 from rag_r1.data.rows import QuestionRow, RowWriter

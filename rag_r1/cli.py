@@ -32,6 +32,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "data_process.passage_questions.command",
         "make questions with gold passages from an encyclopedia's passages, by rules",
     ),
+    "questions": (
+        "rag_r1.questions.command",
+        "write questions from your own corpus with a model, and verify each; resumable",
+    ),
     "documents": (
         "rag_r1.tools.documents.command",
         "make a folder of documents a corpus that can be indexed",

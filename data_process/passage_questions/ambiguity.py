@@ -12,7 +12,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 from data_process.passage_questions.kinds import base_title
-from data_process.passage_questions.vocabulary import DATE, NAME, YEAR, date_forms
+from data_process.passage_questions.vocabulary import NAME
+from rag_r1.data.answer_forms import DATE, YEAR, date_forms
 
 _QUOTED_YEAR = re.compile(rf'"([^"]{{2,80}})" \((?:[\w ]+, )?({YEAR})\)')
 _LIFE_YEAR = re.compile(rf"({NAME}) \((?:born )?(?:[^()]{{0,20}} )?({YEAR})\s?[)–-]")

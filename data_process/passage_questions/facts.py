@@ -11,17 +11,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from data_process.passage_questions.vocabulary import (
-    COUNTRIES,
-    DATE,
-    NAME,
-    NATION,
-    STATES,
-    UPPER,
-    YEAR,
-    date_forms,
-    nationality_forms,
-)
+from data_process.passage_questions.vocabulary import COUNTRIES, NAME, NATION, STATES, UPPER
+from rag_r1.data.answer_forms import DATE, YEAR, date_forms, nationality_forms
 
 #: Values, each with the forms of the answer.
 Values = Iterator[tuple[str, tuple[str, ...]]]

@@ -16,7 +16,8 @@ from functools import partial
 
 from data_process.passage_questions import facts
 from data_process.passage_questions.facts import IS, LIFE, Fact, Values
-from data_process.passage_questions.vocabulary import COUNTRIES, NATION, OCCUPATIONS, STATES, UPPER, YEAR
+from data_process.passage_questions.vocabulary import COUNTRIES, NATION, OCCUPATIONS, STATES, UPPER
+from rag_r1.data.answer_forms import YEAR
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,8 @@ from data_process.passage_questions.templates import (
     SAME_VALUE,
     TWO_FACTS,
 )
-from data_process.passage_questions.vocabulary import NAME, NATIONS, are_related
+from data_process.passage_questions.vocabulary import NAME, are_related
+from rag_r1.data.answer_forms import NATIONS
 
 KINDS = ("one_hop", "bridge", "two_facts", "comparison", "yes_no")
 

@@ -4,54 +4,7 @@ from __future__ import annotations
 
 import re
 
-#: Nationality -> the country's names. English, Scottish and Welsh people are British, too.
-NATIONS: dict[str, tuple[str, ...]] = {
-    "American": ("United States", "the United States", "USA", "U.S.", "US", "America"),
-    "British": ("United Kingdom", "the United Kingdom", "UK", "Britain", "Great Britain"),
-    "English": ("England", "British", "United Kingdom", "UK"),
-    "Scottish": ("Scotland", "British", "United Kingdom", "UK"),
-    "Welsh": ("Wales", "British", "United Kingdom", "UK"),
-    "Dutch": ("Netherlands", "the Netherlands"),
-    "Filipino": ("Philippines", "the Philippines", "Philippine"),
-    "New Zealand": ("New Zealander",),
-    "Soviet": ("Soviet Union", "USSR", "the Soviet Union"),
-    "Czech": ("Czech Republic", "Czechia"),
-    "Argentine": ("Argentina", "Argentinian", "Argentinean"),
-    "Danish": ("Denmark", "Dane"),
-    "Swedish": ("Sweden", "Swede"),
-    "Spanish": ("Spain", "Spaniard"),
-    "Polish": ("Poland", "Pole"),
-    "Finnish": ("Finland", "Finn"),
-    "Turkish": ("Turkey", "Turk"),
-} | {
-    nationality: (country,)
-    for nationality, country in (
-        pair.split(":")
-        for pair in (
-            "Irish:Ireland Australian:Australia Canadian:Canada French:France German:Germany "
-            "Italian:Italy Indian:India Japanese:Japan Chinese:China Russian:Russia Brazilian:Brazil "
-            "Mexican:Mexico Norwegian:Norway Belgian:Belgium Swiss:Switzerland Austrian:Austria "
-            "Hungarian:Hungary Romanian:Romania Bulgarian:Bulgaria Greek:Greece Serbian:Serbia "
-            "Croatian:Croatia Slovenian:Slovenia Slovak:Slovakia Ukrainian:Ukraine Israeli:Israel "
-            "Egyptian:Egypt Iranian:Iran Iraqi:Iraq Pakistani:Pakistan Bangladeshi:Bangladesh Thai:Thailand "
-            "Vietnamese:Vietnam Indonesian:Indonesia Malaysian:Malaysia Singaporean:Singapore "
-            "Nigerian:Nigeria Ghanaian:Ghana Kenyan:Kenya Ethiopian:Ethiopia Jamaican:Jamaica Cuban:Cuba "
-            "Colombian:Colombia Chilean:Chile Peruvian:Peru Venezuelan:Venezuela Uruguayan:Uruguay "
-            "Portuguese:Portugal Icelandic:Iceland Estonian:Estonia Latvian:Latvia Lithuanian:Lithuania "
-            "Albanian:Albania Armenian:Armenia Moroccan:Morocco Tunisian:Tunisia Algerian:Algeria "
-            "Lebanese:Lebanon Syrian:Syria Nepalese:Nepal"
-        ).split()
-    )
-} | {
-    nationality: (country,)
-    for nationality, country in {
-        "South Korean": "South Korea",
-        "South African": "South Africa",
-        "Sri Lankan": "Sri Lanka",
-        "Northern Irish": "Northern Ireland",
-        "Puerto Rican": "Puerto Rico",
-    }.items()
-}  # fmt: skip
+from rag_r1.data.answer_forms import NATIONS
 
 #: Nations of which one person may have two: never contrasted with each other.
 RELATED = [
@@ -99,32 +52,11 @@ OCCUPATIONS = (
     "quarterback|pornographic actress|executive|banker|statesman|translator|librettist|YouTuber|racer"
 )
 
-YEAR = r"(?:1[0-9]\d\d|20[01]\d)"
-_MONTH = "(?:January|February|March|April|May|June|July|August|September|October|November|December)"
-DATE = rf"(?:\d{{1,2}} {_MONTH},? {YEAR}|{_MONTH} \d{{1,2}}, {YEAR})"
 #: A letter in capitals, with the accents of Europe.
 UPPER = "[A-ZÀ-ÖØ-ÞĀĂĄĆČĎĐĒĘĚĞĪİŁŃŇŌŐŘŚŞŠŤŪŮŹŻŽ]"
 _WORD = rf"(?:(?:Jr|Sr|St)\.|(?:{UPPER}\.)+|{UPPER}[\w'’\-]*)"
 #: Of a person: two to five words.
 NAME = rf"{_WORD}(?: (?:(?:de|da|di|du|van|von|der|den|del|dos|la|le|el|al|bin|ibn|ten|ter) )*{_WORD}){{1,4}}"
-
-
-def date_forms(date: str) -> tuple[str, ...]:
-    """A full date in both orders; the one of the text is the first."""
-    day, month, year = date_parts(date)
-    forms = (date, f"{day} {month} {year}", f"{month} {day}, {year}")
-    return tuple(dict.fromkeys(forms))
-
-
-def date_parts(date: str) -> tuple[str, str, str]:
-    """Day, month and year of what DATE matches."""
-    first, second, year = date.replace(",", "").split()
-    return (first, second, year) if first.isdigit() else (second, first, year)
-
-
-def nationality_forms(nationality: str) -> tuple[str, ...]:
-    """The nationality, and the names of the country."""
-    return (nationality, *NATIONS[nationality])
 
 
 def are_related(one: str, other: str) -> bool:

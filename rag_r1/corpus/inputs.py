@@ -49,7 +49,7 @@ def read_inputs(
 
     def open_all(paths: Sequence[Path], ids: bool = True) -> Corpus:
         opened = Corpus(paths, ids=ids)
-        _check_first_rows(opened, skip_bad_rows)
+        check_first_rows(opened, skip_bad_rows)
         return opened
 
     read = checks.run_on_all(read_all, questions)
@@ -58,7 +58,7 @@ def read_inputs(
     return CorpusInputs(read, passages, supplied) if read and passages and supplied else None
 
 
-def _check_first_rows(corpus: Corpus, skip_bad_rows: bool) -> None:
+def check_first_rows(corpus: Corpus, skip_bad_rows: bool = False) -> None:
     """Raises DataError for a first row that is no passage, and for a corpus without a row."""
     has_rows = not corpus.files
     for number in range(len(corpus.files)):

@@ -46,6 +46,7 @@ _OWN_INFO = ("id", "question", "index", "split", "protocol")
 
 #: Keys of `extra_info` that a set of several sources has besides, null where a source has none, with their
 #: types: a name of Arrow's, or a list of one. `source_row`: place in the source's file, from 1.
+#: `supporting_ids`, `supporting_titles`: the gold passages, by their ids in the corpus and by their pages.
 #: `step_answers`: the answers of the steps that lead to the answer. `parts` and `part_answers`: the
 #: questions that a row joins, and the gold answers of each.
 SOURCE_METADATA: dict[str, Any] = {
@@ -53,6 +54,7 @@ SOURCE_METADATA: dict[str, Any] = {
     "question_type": "string",
     "hops": "int64",
     "level": "string",
+    "supporting_ids": ["string"],
     "supporting_titles": ["string"],
     "step_answers": ["string"],
     "parts": ["string"],

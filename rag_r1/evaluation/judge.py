@@ -28,9 +28,10 @@ from rag_r1.evaluation.judge_arguments import JudgeArguments
 from rag_r1.inference.chat import PATH, read_chat
 from rag_r1.inference.client import Endpoint, EndpointOptions, EngineFailure
 from rag_r1.inference.cost_limit import CostTracker
-from rag_r1.inference.episode_client import EpisodeClient, merge_body
+from rag_r1.inference.episode_client import EpisodeClient
 from rag_r1.inference.judging import ACCURACY_PROMPT, VERDICTS, answer_case, read_verdict, request_body
 from rag_r1.inference.rate_limit import CancelToken, RateLimiter
+from rag_r1.inference.strict_replies import with_own_keys
 from rag_r1.rollouts.concurrency import JobPool
 from rag_r1.runs.response_cache import ResponseCache
 
@@ -145,9 +146,7 @@ def judge_request(
     --judge-body says otherwise. `more`: further keys."""
     # 0.0, not 0: the bytes of a request are its key in the caches of earlier runs.
     body = request_body(args.judge_model, instructions, case, most_tokens, **{"temperature": 0.0, **more})
-    body = merge_body(body, json.loads(args.judge_body))
-    limits = (body.get(name) for name in ("max_tokens", "max_completion_tokens"))
-    return body, next((limit for limit in limits if isinstance(limit, int)), most_tokens)
+    return with_own_keys(body, json.loads(args.judge_body), most_tokens)
 
 
 async def _ask(

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
-
 from pydantic import model_validator
 
 from rag_r1.options.command_line import Arguments, Positive, argument
 from rag_r1.options.server_address import Address
 from rag_r1.rollouts.agent_arguments import JUDGE
-from rag_r1.rollouts.arguments import Above0, From0
+from rag_r1.rollouts.arguments import Above0, From0, json_body
 
 
 class JudgeArguments(Arguments):
@@ -37,10 +35,5 @@ class JudgeArguments(Arguments):
             raise ValueError("--judge-url and --judge-model are given together, or neither")
         if self.judge_max_cost is not None and not (self.judge_price_in or self.judge_price_out):
             raise ValueError("--judge-max-cost needs --judge-price-in and --judge-price-out")
-        try:
-            body = json.loads(self.judge_body)
-        except (ValueError, RecursionError) as error:
-            raise ValueError(f"--judge-body is not JSON: {error}") from None
-        if not isinstance(body, dict):
-            raise ValueError("--judge-body must be a JSON object")
+        json_body("--judge-body", self.judge_body)
         return self

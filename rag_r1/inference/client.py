@@ -100,7 +100,7 @@ class Endpoint:
         self.options, self.stop = options, stop
         self.base = base_address(options.url)
         self.spending, self.pace = spending or CostTracker(stop), pace or RateLimiter()
-        self._key = _key(options.key_variable)
+        self._key = key_of(options.key_variable)
         self._retry = RetryPolicy(options.retries, options.backoff_s, options.longest_wait_s)
         headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
         self._server = ModelServer(self.base, headers, options.timeout_s, trust_env=options.trust_env)
@@ -238,7 +238,8 @@ def base_address(url: str) -> str:
         raise RunError(f"the address of the endpoint {error}; the key's is named by --api-key-env") from None
 
 
-def _key(variable: str) -> str:
+def key_of(variable: str) -> str:
+    """The key in an environment variable, empty without one. Raises RunError for what can be no key."""
     key = os.environ.get(variable, "").strip()
     if not (key.isascii() and key.isprintable()) or " " in key:
         raise RunError(f"${variable} has characters that a key cannot have: set it to the key alone")

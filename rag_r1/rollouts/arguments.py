@@ -36,6 +36,53 @@ From0 = Annotated[float, Field(ge=0, allow_inf_nan=False), Constraint("a number 
 Share = Annotated[float, Field(ge=0, le=1), Constraint("a number from 0 to 1")]
 
 
+def json_body(flag: str, text: str) -> dict[str, Any]:
+    """The keys of a request that a flag gives. Raises ValueError, which names the flag."""
+    try:
+        body = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{flag} is not JSON: {error}") from None
+    if not isinstance(body, dict):
+        raise ValueError(f"{flag} must be a JSON object")
+    return body
+
+
+class EndpointArguments(Arguments):
+    """Requests to the server of a model: how many, how they are repeated, and what they may cost."""
+
+    body: str = argument(
+        'further keys of each request as JSON, {"top_k": 20}; null leaves a key out',
+        "JSON",
+        default="{}",
+        rare=MODEL_SERVER,
+    )
+    in_flight: Positive = argument("requests at a time", "N", default=64)
+    rpm: Above0 | None = argument("limit of requests per minute", "N", default=None, rare=MODEL_SERVER)
+    tpm: Above0 | None = argument("limit of tokens per minute", "N", default=None, rare=MODEL_SERVER)
+    timeout_s: Above0 = argument("seconds to wait for an answer", default=300.0, rare=MODEL_SERVER)
+    retries: Annotated[int, Field(ge=0), Constraint("a whole number of at least 0")] = argument(
+        "attempts after the first for what may pass: 429, 5xx, broken connections and answers",
+        default=6,
+        rare=MODEL_SERVER,
+    )
+    backoff_s: From0 = argument(
+        "seconds before the first retry; doubled each time", default=1.0, rare=MODEL_SERVER
+    )
+    price_in: From0 = argument("price of a million prompt tokens", default=0.0, rare=COST)
+    price_out: From0 = argument("price of a million generated tokens", default=0.0, rare=COST)
+    max_cost: Above0 | None = argument("cost at which the run ends", default=None, rare=COST)
+    trust_env: bool = argument(
+        "use HTTPS_PROXY and the like for the endpoint", default=False, rare=MODEL_SERVER
+    )
+
+    @model_validator(mode="after")
+    def _checked(self) -> EndpointArguments:
+        if self.max_cost is not None and not (self.price_in or self.price_out):
+            raise ValueError("--max-cost needs --price-in and --price-out")
+        json_body("--body", self.body)
+        return self
+
+
 class _QuestionArguments(Arguments):
     """What is asked, and where what comes back is kept."""
 
@@ -48,7 +95,7 @@ class _QuestionArguments(Arguments):
     check_only: bool = argument(CHECK_ONLY, default=False)
 
 
-class RolloutArguments(AgentSelection, EpisodeTokens, _QuestionArguments):
+class RolloutArguments(EndpointArguments, AgentSelection, EpisodeTokens, _QuestionArguments):
     """The arguments that all of these commands have. Each adds the address and the model of its endpoint.
     `finds_tokenizer`: without --tokenizer the command takes that of the model."""
 
@@ -64,12 +111,6 @@ class RolloutArguments(AgentSelection, EpisodeTokens, _QuestionArguments):
         "nucleus sampling", "P", default=1.0, rare=SAMPLING
     )
     seed: int = argument("seed of everything that is drawn", default=0, rare=SAMPLING)
-    body: str = argument(
-        'further keys of each request as JSON, {"top_k": 20}; null leaves a key out',
-        "JSON",
-        default="{}",
-        rare=MODEL_SERVER,
-    )
     term: str = argument(
         f"reward term that says what is right: {', '.join(term_names())}, or one of rag_r1.reward",
         "NAME",
@@ -83,41 +124,12 @@ class RolloutArguments(AgentSelection, EpisodeTokens, _QuestionArguments):
         "number of questions that are played, from the first", "N", default=None
     )
     in_flight: Positive = argument("episodes at a time", "N", default=64)
-    rpm: Above0 | None = argument("limit of requests per minute", "N", default=None, rare=MODEL_SERVER)
-    tpm: Above0 | None = argument("limit of tokens per minute", "N", default=None, rare=MODEL_SERVER)
-    timeout_s: Above0 = argument("seconds to wait for an answer", default=300.0, rare=MODEL_SERVER)
-    retries: Annotated[int, Field(ge=0), Constraint("a whole number of at least 0")] = argument(
-        "attempts after the first for what may pass: 429, 5xx, broken connections and answers",
-        default=6,
-        rare=MODEL_SERVER,
-    )
-    backoff_s: From0 = argument(
-        "seconds before the first retry; doubled each time", default=1.0, rare=MODEL_SERVER
-    )
     tries: Positive = argument(
         "starts of the command in which an episode that failed is played again, the first included",
         default=3,
         rare=RUN,
     )
-    price_in: From0 = argument("price of a million prompt tokens", default=0.0, rare=COST)
-    price_out: From0 = argument("price of a million generated tokens", default=0.0, rare=COST)
-    max_cost: Above0 | None = argument("cost at which the run ends", default=None, rare=COST)
-    trust_env: bool = argument(
-        "use HTTPS_PROXY and the like for the endpoint", default=False, rare=MODEL_SERVER
-    )
     skip_bad_rows: bool = argument(HELP, default=False, rare=RUN)
-
-    @model_validator(mode="after")
-    def _checked(self) -> RolloutArguments:
-        if self.max_cost is not None and not (self.price_in or self.price_out):
-            raise ValueError("--max-cost needs --price-in and --price-out")
-        try:
-            body = json.loads(self.body)
-        except (ValueError, RecursionError) as error:
-            raise ValueError(f"--body is not JSON: {error}") from None
-        if not isinstance(body, dict):
-            raise ValueError("--body must be a JSON object")
-        return self
 
     @model_validator(mode="after")
     def _tokenizer_is_known(self) -> RolloutArguments:

@@ -41,6 +41,11 @@ PLANTED = {
         "--corpus none.tsv bad.jsonl --out file",
         ["none.tsv", "bad.jsonl, line 1", "--out file"],
     ),
+    "questions": (
+        f"--corpus none.tsv bad.jsonl --base-url {DEAD}/v1 --teacher-model m --protocol none "
+        "--prompt none.txt --out fine",
+        ["none.tsv", "bad.jsonl, line 1", "'none'", "none.txt"],
+    ),
     "sft-data": (
         "--traces none --traces bad.jsonl --published none.json --model ./none_m --protocol none "
         "--prompt none.txt --out file",
@@ -156,6 +161,8 @@ def test_check_only_ends_after_the_checks_with_one_line_and_writes_nothing(words
     [
         "corpus check --questions questions.jsonl --corpus corpus.jsonl --out new "
         f"--retriever-url {DEAD} --bm25-url {ALSO_DEAD}",
+        f"questions --corpus corpus.jsonl --base-url {DEAD}/v1 --teacher-model m --retriever-url {ALSO_DEAD} "
+        "--out new",
         f"serve --model m --base-url {DEAD}/v1 --retriever-url {ALSO_DEAD} --out new --port 0",
         f"chat --model m --base-url {DEAD}/v1 --retriever-url {ALSO_DEAD} --out new",
         f"mcp --model m --base-url {DEAD}/v1 --retriever-url {ALSO_DEAD}",

@@ -30,8 +30,10 @@ _CONFIG = Path("hydra", ".hydra", "config.yaml")
 #: Files that a command writes when it has its result.
 _RESULTS = (
     *("report.json", "summary.json", "search_card.json", "results.json", "finished", "model"),
-    *("data_summary.json", "sft_summary.json", "corpus.json"),  # of data, sft-data, documents
+    *("data_summary.json", "sft_summary.json", "corpus.json", "data_card.json"),  # data, documents, questions
 )
+#: Those of them that are also written when a run stops; `stopped` says so.
+_MAY_BE_PARTIAL = ("summary.json", "data_card.json")
 _COMMAND = re.compile(r"# rag-r1 ([a-z][a-z-]*(?: [a-z][a-z-]*)?) ")
 _BEGIN = re.compile(r"# Relative paths start at (.+)")
 _STEP_FILE = re.compile(r"step_(\d+)-\d+\.jsonl(?:\.gz)?")
@@ -152,7 +154,7 @@ def _is_finished(folder: Path) -> bool:
     for name in _RESULTS:
         if (written := _time(folder / name)) and written >= records:
             try:
-                return name != "summary.json" or not read_json_file(folder / name).get("stopped")
+                return name not in _MAY_BE_PARTIAL or not read_json_file(folder / name).get("stopped")
             except _WRONG_FILE:
                 return False
     return False

@@ -26,12 +26,11 @@ from typing import Any
 
 from rag_r1.evaluation.judge import JudgeArguments
 from rag_r1.inference.client import EngineFailure
+from rag_r1.inference.strict_replies import ATTEMPTS, RETRY_TEMPERATURE
 from rag_r1.protocols import Document
 from rag_r1.retriever.data.candidates import CandidateStore
 from rag_r1.retriever.data.journal import Key, ResultJournal, fingerprint_of
 from rag_r1.retriever.data.judge import (
-    ATTEMPTS,
-    RETRY_TEMPERATURE,
     RelevanceJudge,
     instructions,
     read_scores,
@@ -137,7 +136,7 @@ class RelevanceScorer(ResultJournal):
         missing = [number for number, values in enumerate(lists) if values is None]
         replies = await asyncio.gather(
             *(
-                judge.ask(f"{name}/{number}", self._prompts[prompt], *cases[number], earlier)
+                judge.ask_list(f"{name}/{number}", self._prompts[prompt], *cases[number], earlier)
                 for number in missing
             ),
             return_exceptions=True,

@@ -11,8 +11,9 @@ import pytest
 
 from rag_r1.evaluation.judge import JudgeArguments
 from rag_r1.inference.client import Response
+from rag_r1.inference.strict_replies import ATTEMPTS
 from rag_r1.protocols import Document
-from rag_r1.retriever.data.judge import ATTEMPTS, RelevanceJudge, read_scores
+from rag_r1.retriever.data.judge import RelevanceJudge, read_scores
 from rag_r1.retriever.data.relevance import RelevanceScorer, holds_answer, rule_records
 from rag_r1.runs.response_cache import Usage
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_process.near_duplicates import (
+from rag_r1.data.files.near_duplicates import (
     RECALL,
     VALUES,
     _candidates,

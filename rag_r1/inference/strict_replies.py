@@ -1,0 +1,123 @@
+"""Requests whose reply must have a certain form, which is validated and requested again if it is wrong.
+
+The texts that a model works on are data: they are sent as JSON, apart from the instructions (judging.py). Its
+reply must be the JSON value alone, with or without a Markdown fence. A wrong one is refused as a whole, and
+the model is asked again, up to `ATTEMPTS` times in each start of a command; `RETRY_TEMPERATURE` is that of
+the attempts after the first, since at temperature 0 it would reply the same again. So nothing is guessed and
+nothing is cut to length. A request that the endpoint itself refuses, since it is too long for the model for
+example, has no reply either, and does not end the run.
+
+Every reply is in the run's response cache (rag_r1/runs/response_cache.py), so a start that was killed asks
+nothing twice.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from rag_r1.inference.chat import PATH, read_chat
+from rag_r1.inference.client import Endpoint, EngineFailure, RequestRejectedError
+from rag_r1.inference.episode_client import EpisodeClient, merge_body
+from rag_r1.runs.response_cache import ResponseCache
+
+Read = TypeVar("Read")
+
+ATTEMPTS = 3
+#: Temperature of the attempts after the first.
+RETRY_TEMPERATURE = 0.7
+#: Requests without an answer in a row after which the run ends: the endpoint is gone.
+MAX_CONSECUTIVE_FAILURES = 50
+#: Replies after which the run ends if none of them had the form: this model, so asked, does not give it.
+MAX_USELESS = 100
+_FENCE = re.compile(r"```(?:json)?\s*\n(.*)\n\s*```", re.DOTALL)
+
+#: The body of the request of an attempt, and how many tokens its reply may have.
+MakeRequest = Callable[[int], tuple[Mapping[str, Any], int]]
+
+
+class StrictReplies:
+    """See the top of the module. `name`: of the model, for messages. `counts`: replies that were `refused`,
+    requests that the endpoint has `declined`, and those that stayed `unanswered`."""
+
+    def __init__(self, name: str, endpoint: Endpoint, tape: ResponseCache):
+        self.name, self.endpoint, self.tape = name, endpoint, tape
+        self.counts: Counter[str] = Counter()
+        self._failures_in_a_row = 0
+        #: One that refuses everything is set up wrongly, and the run ends; after an answer it is the request.
+        self._has_answered = False
+        #: Had a reply the form that was asked for?
+        self._has_form = False
+
+    async def ask(
+        self, ask_id: str, make: MakeRequest, read: Callable[[str], Read], earlier: int = 0
+    ) -> Read | None:
+        """The result of `read` for the text of the reply, which it refuses by raising ValueError; None after
+        the last attempt, or if the endpoint refuses the request. `earlier`: attempts of earlier starts, which
+        are not repeated.
+
+        Raises EngineFailure if the endpoint does not answer: the next start asks again.
+        """
+        exchanges = EpisodeClient(ask_id, self.endpoint, self.tape)
+        for attempt in range(earlier, earlier + ATTEMPTS):
+            body, max_tokens = make(attempt)
+            try:
+                reply = await exchanges.ask(PATH, body, read_chat, max_tokens)
+            except EngineFailure as error:
+                is_rejected = isinstance(error, RequestRejectedError)
+                if is_rejected and self._has_answered:
+                    self.counts["declined"] += 1
+                    return None
+                self._note_unanswered(error)
+                if is_rejected:
+                    return None
+                raise
+            self._failures_in_a_row, self._has_answered = 0, True
+            try:
+                value = read(reply.text)
+            except ValueError as error:
+                self._note_refused(error)
+                continue
+            self._has_form = True
+            return value
+        return None
+
+    def _note_refused(self, error: ValueError) -> None:
+        self.counts["refused"] += 1
+        if not self._has_form and self.counts["refused"] == MAX_USELESS:
+            why = " ".join(str(error).split())[:200]
+            self.endpoint.stop(
+                f"none of {MAX_USELESS} replies of the {self.name} had the form that was asked for ({why}): "
+                "try other keys of its requests (max_tokens, thinking switched off), or another model"
+            )
+
+    def _note_unanswered(self, error: EngineFailure) -> None:
+        self.counts["unanswered"] += 1
+        self._failures_in_a_row += 1
+        if (count := self._failures_in_a_row) >= MAX_CONSECUTIVE_FAILURES:
+            reason = f"{count} requests in a row got no answer of the {self.name}; the last: {error}"
+            self.endpoint.stop(reason)
+
+
+def with_own_keys(
+    body: Mapping[str, Any], keys: Mapping[str, Any], most_tokens: int
+) -> tuple[dict[str, Any], int]:
+    """A request with the user's own keys, of which null removes one; and how many tokens its reply may have:
+    `most_tokens`, unless these keys say otherwise."""
+    merged = merge_body(body, keys)
+    limits = (merged.get(name) for name in ("max_tokens", "max_completion_tokens"))
+    return merged, next((limit for limit in limits if isinstance(limit, int)), most_tokens)
+
+
+def json_of(reply: str) -> Any:
+    """The JSON value that a reply is. Raises ValueError if it is anything else, or has more beside it."""
+    text = reply.strip()
+    if fenced := _FENCE.fullmatch(text):
+        text = fenced[1]
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise ValueError("a list of lists of lists") from error

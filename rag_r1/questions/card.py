@@ -1,0 +1,137 @@
+"""The data card of a run, `data_card.json` and `data_card.md`: what the questions are made from and by, how
+many were refused at each step and why, what they have cost, and what nobody has verified."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rag_r1.io.atomic_files import write_json, write_text
+from rag_r1.questions.drafts import REASONS, STEP_OF, Outcome
+from rag_r1.questions.rows import QUESTIONS, REFUSED
+from rag_r1.runs.markdown import Page, cell, integer
+from rag_r1.runs.response_cache import Usage
+
+CARD = "data_card.json"
+_LIMITS = (
+    "No person has read these questions. Right means right by the corpus, as a teacher wrote it and a reader "
+    "confirmed it: what both believe wrongly, and what is wrong in the corpus, is wrong here.",
+    "Another answer is looked for in what a few searches find: a question of several steps may have one "
+    "along other passages.",
+    "The closed-book check is about this reader: another model may know answers that it does not.",
+    "The passages keep their licence; the terms of both models may limit what their output is used for.",
+)
+
+
+def card_of(
+    outcomes: Sequence[Outcome],
+    rows: Mapping[str, int],
+    settings: Mapping[str, Any],
+    usage: Mapping[str, tuple[Usage, float]],
+    stopped: str | None = None,
+) -> dict[str, Any]:
+    """The card. `usage`: of each model, with its cost; `stopped`: why the run was stopped before its end. All
+    that it says follows from the outcomes, so a run that was killed ends with the same one."""
+    kept = Counter(outcome.seed.kind for outcome in outcomes if outcome.is_kept)
+    seeds = Counter(outcome.seed.kind for outcome in outcomes)
+    reasons = Counter(outcome.reason for outcome in outcomes if outcome.reason)
+    by_kind = {
+        kind: {
+            "seeds": count,
+            "kept": kept[kind],
+            "refused": dict(
+                sorted(Counter(o.reason for o in outcomes if o.reason and o.seed.kind == kind).items())
+            ),
+        }
+        for kind, count in seeds.items()
+    }
+    left = sum(outcome.is_open for outcome in outcomes)
+    return {
+        "seeds": len(outcomes),
+        "kept": sum(kept.values()),
+        "open": left,
+        "yield": round(sum(kept.values()) / len(outcomes), 4) if outcomes else None,
+        "rows": dict(rows),
+        "by_kind": by_kind,
+        "refused": {reason: reasons[reason] for reason in STEP_OF if reasons[reason]},
+        "steps": _steps(reasons, len(outcomes) - left),
+        "usage": {name: {**vars(used), "cost": round(cost, 6)} for name, (used, cost) in usage.items()},
+        "stopped": stopped or (f"{left:,} drafts are open" if left else None),
+        "settings": dict(settings),
+        "limits": list(_LIMITS),
+    }
+
+
+def _steps(reasons: Mapping[str, int], reached: int) -> dict[str, dict[str, int]]:
+    """How many drafts came to each step, and how many it refused."""
+    steps = {}
+    for step, names in REASONS.items():
+        refused = sum(reasons.get(name, 0) for name in names)
+        steps[step] = {"reached": reached, "refused": refused}
+        reached -= refused
+    return steps
+
+
+def write_card(out: Path, card: Mapping[str, Any]) -> None:
+    """Write both files."""
+    write_json(out / CARD, card, ensure_ascii=False)
+    write_text(out / "data_card.md", f"{page_of(card)}\n")
+
+
+def page_of(card: Mapping[str, Any]) -> Page:
+    """The card as a page."""
+    settings, usage = card["settings"], card["usage"]
+    page = Page("Questions from a corpus").text(
+        f"{card['kept']:,} questions of {card['seeds']:,} seeds ({_percent(card['yield'])}): "
+        + ", ".join(f"{count:,} in {split}" for split, count in card["rows"].items())
+        + f". {QUESTIONS} lists them with their passages, {REFUSED} what was refused."
+    )
+    if card["open"]:
+        page.text(f"{card['open']:,} are open: a server did not answer. The same command goes on with them.")
+    page.heading("By kind").table(
+        ("kind", "seeds", "kept", "yield"),
+        [
+            (cell(kind), integer(row["seeds"]), integer(row["kept"]), _percent(row["kept"] / row["seeds"]))
+            for kind, row in card["by_kind"].items()
+        ],
+    )
+    page.heading("By step").table(
+        ("step", "reached", "refused"),
+        [
+            (cell(step), integer(row["reached"]), integer(row["refused"]))
+            for step, row in card["steps"].items()
+        ],
+    )
+    page.heading("Reasons of refusal").table(
+        ("reason", "drafts", "meaning"),
+        [
+            (cell(reason), integer(count), cell(REASONS[STEP_OF[reason]][reason]))
+            for reason, count in card["refused"].items()
+        ],
+        "lrl",
+    )
+    page.heading("Models").table(
+        ("role", "model", "answers", "prompt tokens", "generated tokens", "cost"),
+        [
+            (
+                role,
+                cell(settings[role]["model"]),
+                integer(used["requests"]),
+                integer(used["prompt_tokens"]),
+                integer(used["completion_tokens"]),
+                f"{used['cost']:.4g}",
+            )
+            for role, used in usage.items()
+        ],
+        "llrrrr",
+    )
+    hashes = (f"{cell(name)} `{digest[:16]}`" for name, digest in settings["prompts_sha256"].items())
+    page.text(f"Prompts (SHA-256): {', '.join(hashes)}.")
+    page.text(f"Corpus: {settings['passages']:,} passages (SHA-256 `{settings['corpus_sha256'][:16]}`).")
+    return page.heading("What is not verified").bullets(card["limits"])
+
+
+def _percent(share: float | None) -> str:
+    return "–" if share is None else f"{share:.1%}"

@@ -1,0 +1,255 @@
+"""`rag-r1 questions`: writes questions from one's own corpus with a model, and believes none of them.
+
+A teacher writes a question for each seed, which is a passage or a chain of passages; a reader, another model
+or the same, verifies it. What is refused is counted by reason, and what is kept is a data set for training
+with the passages of each question. See run.py for how, and readings.py for what is verified.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from rag_r1.corpus.inputs import check_first_rows
+from rag_r1.corpus.reader import Corpus
+from rag_r1.data.files.near_duplicates import require_library
+from rag_r1.evaluation.report.summary import stop_message
+from rag_r1.inference.client import base_address
+from rag_r1.io.terminal_text import terminal_text
+from rag_r1.options.command_line import Positive, argument, read_arguments
+from rag_r1.options.declare import Constraint
+from rag_r1.options.server_address import Address
+from rag_r1.protocols import load_with_prompt, protocol_names
+from rag_r1.questions.documents import SPLITS
+from rag_r1.questions.run import QuestionsResult, plan_questions, retriever_of, write_questions
+from rag_r1.questions.seeds import KINDS, KindName
+from rag_r1.questions.spec import ModelSpec, QuestionsSpec, RequestLimits, Verification
+from rag_r1.rollouts.agent_arguments import COST, MODEL_SERVER, SAMPLING
+from rag_r1.rollouts.arguments import EndpointArguments, From0, Share, json_body
+from rag_r1.rollouts.checks import try_first_search
+from rag_r1.rollouts.server_check import check_endpoint
+from rag_r1.rollouts.session import run_command
+from rag_r1.runs.start_checks import CHECK_ONLY, StartChecks, try_servers
+from rag_r1.tools.retrieval.wire import WIRES
+
+COMMAND = "rag-r1 questions"
+_DESCRIPTION = """\
+Write questions from a corpus of one's own, for training a search agent, and verify each of them. Teacher and
+reader are any OpenAI-compatible endpoints; keys are read from the environment. Run again, the same command
+goes on where it was interrupted, and asks nothing twice.
+
+example:
+  rag-r1 questions --corpus corpus.jsonl --retriever-url http://127.0.0.1:8000 --out own \\
+      --base-url https://api.example.org/v1 --teacher-model big-model \\
+      --reader-url http://127.0.0.1:8001/v1 --reader-model small-model --estimate
+
+With --estimate it ends when it is known what it will take; without, it goes on to train.parquet.
+"""
+_EPILOG = """\
+The output is train.parquet and test.parquet, of which no document is in both; questions.jsonl, the same for
+people; refused.jsonl, each refused draft with its reason; data_card.md and data_card.json.
+"""
+READER, CHECKING = "the reader", "what is verified"
+From0Count = Annotated[int, Field(ge=0), Constraint("a whole number of at least 0")]
+
+
+class QuestionsArguments(EndpointArguments):
+    """The corpus, the teacher, the reader, and what a question must pass."""
+
+    corpus: list[Path] = argument("corpus: .jsonl, .tsv (also .gz), .parquet, or a folder", ("FILE", ...))
+    out: Path = argument("folder of the run; run again, the command goes on where it was interrupted", "DIR")
+    base_url: Address = argument("address of the teacher's endpoint, up to and with /v1", "URL")
+    teacher_model: str = argument("name of the teacher at its endpoint", "NAME")
+    api_key_env: str = argument(
+        "environment variable with the teacher's key", "NAME", default="OPENAI_API_KEY", rare=MODEL_SERVER
+    )
+    reader_url: Address | None = argument(
+        "endpoint of the reader, up to and with /v1 (default: the teacher's)", "URL", default=None
+    )
+    reader_model: str | None = argument(
+        "name of the reader at its endpoint (default: the teacher reads)", "NAME", default=None
+    )
+    reader_api_key_env: str = argument(
+        "environment variable with the key of --reader-url", "NAME", default="READER_API_KEY", rare=READER
+    )
+    reader_body: str = argument(
+        "further keys of each request to the reader; null leaves a key out", "JSON", default="{}", rare=READER
+    )
+    reader_price_in: From0 = argument(
+        "price of a million prompt tokens of the reader", default=0.0, rare=READER
+    )
+    reader_price_out: From0 = argument(
+        "price of a million tokens that it generates", default=0.0, rare=READER
+    )
+    retriever_url: Address = argument(
+        "retrieval server with this corpus", "URL", default="http://127.0.0.1:8000"
+    )
+    wire: Literal[tuple(WIRES)] = argument("wire format of that server", default="retrieve", rare=CHECKING)
+    kinds: Annotated[list[KindName], Constraint(f"of {', '.join(KINDS)}")] = argument(
+        "kinds of questions", ("KIND", ...), default=list(KINDS)
+    )
+    per_kind: Positive = argument("seeds of each kind: as many questions at most", "N", default=200)
+    seed: int = argument("seed of the splits and of what is drawn", default=0)
+    test_share: Share = argument("share of the documents that are only in test", "SHARE", default=0.2)
+    obscure: Share = argument(
+        "share of the bridges that describe what they begin with instead of naming it", "SHARE", default=0.3
+    )
+    most_passages: Positive = argument(
+        "passages of the corpus from which questions are written", "N", default=100_000, rare=SAMPLING
+    )
+    temperature: From0 = argument("temperature of the teacher's sampling", "T", default=0.7, rare=SAMPLING)
+    protocol: str = argument(
+        f"protocol of the rows ({', '.join(protocol_names())}), or your own .yaml",
+        "NAME",
+        default="rag_r1_mq",
+    )
+    prompt: str | None = argument("your own prompt: a text file with {question} in it", "FILE", default=None)
+    source_name: str = argument("data_source of the rows, and the prefix of their ids", "NAME", default="own")
+    samples: Positive = argument(
+        "times that the reader is asked in each check", "N", default=3, rare=CHECKING
+    )
+    right: Positive = argument(
+        "of these, how many must be right with the passages", "N", default=2, rare=CHECKING
+    )
+    topk: Positive = argument(
+        "passages of a search in which a question's own must be", "K", default=10, rare=CHECKING
+    )
+    neighbours: From0Count = argument(
+        "other passages in which the reader looks for another answer", "N", default=10, rare=CHECKING
+    )
+    check_standalone: bool = argument(
+        "let the reader judge, too, whether a question makes sense by itself", default=False, rare=CHECKING
+    )
+    near_duplicates: Share = argument(
+        "similarity from which two questions are duplicates; 0: only if they are equal",
+        "SIMILARITY",
+        default=0.8,
+        rare=CHECKING,
+    )
+    estimate: bool = argument("end when it is known what the run will take", default=False, rare=COST)
+    check_only: bool = argument(CHECK_ONLY, default=False)
+
+    @model_validator(mode="after")
+    def _reader_is_whole(self) -> QuestionsArguments:
+        if self.reader_url is not None and self.reader_model is None:
+            raise ValueError("--reader-url needs --reader-model, the name of the model there")
+        json_body("--reader-body", self.reader_body)
+        if self.right > self.samples:
+            raise ValueError(f"--right {self.right} is more than --samples {self.samples}")
+        return self
+
+    def spec(self) -> QuestionsSpec:
+        """What the command does."""
+        limits = {name: getattr(self, name) for name in RequestLimits.__dataclass_fields__}
+        same = ("kinds", "per_kind", "seed", "test_share", "most_passages", "temperature", "retriever_url")
+        return QuestionsSpec(
+            corpus=tuple(self.corpus),
+            out=self.out,
+            teacher=ModelSpec(
+                self.base_url,
+                self.teacher_model,
+                self.api_key_env,
+                json_body("--body", self.body),
+                self.price_in,
+                self.price_out,
+            ),
+            reader=self._reader(),
+            obscure_share=self.obscure,
+            wire=self.wire,
+            protocol=self.protocol,
+            prompt=self.prompt,
+            source_name=self.source_name,
+            verification=Verification(
+                self.samples,
+                self.right,
+                self.topk,
+                self.neighbours,
+                self.check_standalone,
+                self.near_duplicates,
+            ),
+            limits=RequestLimits(**limits),
+            **{name: getattr(self, name) for name in same},
+        )
+
+    def _reader(self) -> ModelSpec | None:
+        if self.reader_model is None:
+            return None
+        body = json_body("--reader-body", self.reader_body)
+        prices = self.reader_price_in, self.reader_price_out
+        if self.reader_url is None:
+            return ModelSpec(self.base_url, self.reader_model, self.api_key_env, body, *prices)
+        return ModelSpec(self.reader_url, self.reader_model, self.reader_api_key_env, body, *prices)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Returns 0 when the questions are written, 3 if the run was stopped before or a server did not answer
+    (the reason is printed), 1 if it could not begin."""
+    args = read_arguments(
+        QuestionsArguments, arguments, prog=COMMAND, description=_DESCRIPTION, epilog=_EPILOG
+    )
+    return run_command(COMMAND, make_questions, args)
+
+
+async def make_questions(args: QuestionsArguments) -> int:
+    """Check, write what is missing, and print the figures; returns the exit status. Raises RunError."""
+    spec = args.spec()
+    await check_start(spec)
+    if args.check_only:
+        print(f"all checks passed: questions would be written into {args.out}, all servers answer")
+        return 0
+    if args.estimate:
+        await plan_questions(spec)
+        return 0
+    result = await write_questions(spec)
+    _print(args.out, result)
+    return 3 if result.stopped or result.card["open"] else 0
+
+
+async def check_start(spec: QuestionsSpec) -> None:
+    """Raises RunError with all that is wrong in files and settings, then with all servers that do not answer.
+    Nothing is asked of a model."""
+    with StartChecks() as checks:
+        checks.run_on_all(lambda paths: check_first_rows(Corpus(paths)), spec.corpus)
+        checks.run(load_with_prompt, spec.protocol, None)
+        if spec.prompt is not None:  # beside a wrong protocol
+            checks.run(load_with_prompt, "rag_r1_mq", spec.prompt)
+        if spec.verification.similarity:
+            checks.run(require_library)
+    models = {"--base-url": spec.teacher, **({"--reader-url": spec.reader} if spec.reader else {})}
+    attempts = [
+        asyncio.to_thread(partial(check_endpoint, base_address(m.url), "", "model server", flag, m.model))
+        for flag, m in models.items()
+        if not spec.limits.trust_env  # through a proxy, the server may be unknown here
+    ]
+    retriever = {"url": spec.retriever_url, "wire": spec.wire, "topk": retriever_of(spec).topk}
+    await try_servers(*attempts, try_first_search(retriever, spec.retriever_url))
+
+
+def _print(out: Path, result: QuestionsResult) -> None:
+    """The figures, and what to do next."""
+    card = result.card
+    for name, step in card["steps"].items():
+        if step["refused"]:
+            print(f"{name}: {step['refused']:,} of {step['reached']:,} refused")
+    counts = ", ".join(f"{card['rows'][split]:,} in {split}" for split in SPLITS)
+    print(f"kept: {card['kept']:,} of {card['seeds']:,} ({counts})")
+    for name, usage in card["usage"].items():
+        cost = f", cost {usage['cost']:.4g}" if usage["cost"] else ""
+        tokens = f"{usage['prompt_tokens']:,} prompt tokens, {usage['completion_tokens']:,} generated tokens"
+        print(f"{name}: {usage['requests']:,} answers, {tokens}{cost}")
+    print(f"{out}: what they are made of and what nobody has verified: data_card.md")
+    if result.stopped:
+        print(stop_message(result.stopped, f"{card['open']:,} drafts are open"))
+    elif card["open"]:
+        reason = terminal_text(min(outcome.detail for outcome in result.outcomes if outcome.is_open))
+        print(f"{card['open']:,} drafts are open ({reason}); the same command goes on with them")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,143 @@
+"""Reads the passages of a corpus from which questions are written: documents, their sources and splits.
+
+A document is all passages with one title (else one address, else one id). Its source is the host of its
+address or, without one, the file that it stands in. Which split a document is in depends on the seed and on
+its name alone, so no document, and no passage, is ever in both.
+
+Of a large corpus only the documents whose hash is smallest are kept, at most so many passages: memory does
+not depend on the corpus. A search still finds all passages, which the retrieval server has.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from rag_r1.corpus.reader import Corpus, Passage
+from rag_r1.data.evidence import title_key
+from rag_r1.data.files.near_duplicates import jaccard
+from rag_r1.io.errors import DataError
+from rag_r1.rollouts.requests import seeded_fraction
+
+SPLITS = ("train", "test")
+#: Shorter passages, in characters, hold nothing to ask about.
+FEWEST_CHARS = 30
+#: Similarity from which a passage is a copy of another one, and the characters that are compared.
+_COPY, _COMPARED = 0.8, 1000
+
+
+@dataclass(frozen=True)
+class SourcePassage:
+    """A passage with its `document`, the `source` of that, and its split."""
+
+    id: str
+    contents: str = field(repr=False)
+    title: str = ""
+    url: str | None = None
+    document: str = ""
+    source: str = ""
+    split: str = "train"
+
+    @property
+    def query(self) -> str:
+        """What an agent that looks for this passage would search for: its title, or how it begins."""
+        return self.title or self.contents[:100]
+
+
+@dataclass(frozen=True)
+class PassagePool:
+    """Passages in the order of the corpus; `read`: how many the corpus has."""
+
+    passages: tuple[SourcePassage, ...]
+    read: int
+
+    @cached_property
+    def by_id(self) -> dict[str, SourcePassage]:
+        """Id -> passage."""
+        return {passage.id: passage for passage in self.passages}
+
+    @cached_property
+    def leads(self) -> dict[str, SourcePassage]:
+        """Document -> its first passage."""
+        return {passage.document: passage for passage in reversed(self.passages)}
+
+    @property
+    def sha256(self) -> str:
+        """A hash of what the questions are made from."""
+        digest = hashlib.sha256()
+        for passage in self.passages:
+            digest.update(f"{passage.id}\0{passage.contents}\0{passage.source}\0".encode())
+        return digest.hexdigest()
+
+
+def read_pool(paths: Sequence[Path], seed: int, test_share: float, most: int) -> PassagePool:
+    """The passages of a corpus, at most `most`. Raises DataError for a row that is no passage, for an id that
+    two passages have, and if no passage is long enough."""
+    kept, read = _Smallest(most), 0
+    for passage, file in _passages(Corpus(paths)):
+        read += 1
+        if len(passage.contents) >= FEWEST_CHARS:
+            made = _source_passage(passage, file, seed, test_share)
+            kept.add(seeded_fraction(seed, "pool", made.document), read, made)
+    pool = PassagePool(tuple(kept.in_order()), read)
+    if not pool.passages:
+        raise DataError(
+            f"{', '.join(map(str, paths))}: no passage of at least {FEWEST_CHARS} characters: give a "
+            "corpus of texts"
+        )
+    if len(pool.by_id) < len(pool.passages):
+        twice, _ = Counter(passage.id for passage in pool.passages).most_common(1)[0]
+        raise DataError(f"two passages have the id {twice!r}: give each its own, and index them again")
+    return pool
+
+
+def _source_passage(passage: Passage, file: str, seed: int, test_share: float) -> SourcePassage:
+    """A passage with its document. `file`: its name, the source of a passage without an address."""
+    document = title_key(passage.title or "") or passage.url or passage.id or ""
+    return SourcePassage(
+        id=passage.id or "",
+        contents=passage.contents,
+        title=passage.title or "",
+        url=passage.url,
+        document=document,
+        source=(urlsplit(passage.url).hostname if passage.url else None) or file,
+        split=SPLITS[seeded_fraction(seed, "split", document) < test_share],
+    )
+
+
+def _passages(corpus: Corpus) -> Iterator[tuple[Passage, str]]:
+    """The passages and the names of their files."""
+    for row, place in corpus.rows():
+        if isinstance(row, ValueError):
+            raise DataError(f"{corpus.location(place)}: {row}: repair the corpus (`rag-r1 corpus check`)")
+        yield row, corpus.files[place.file].name
+
+
+def is_copy(contents: str, other: str) -> bool:
+    """Has a passage the text of another one, or nearly, as copies of a page do?"""
+    return jaccard(contents[:_COMPARED], other[:_COMPARED]) >= _COPY
+
+
+class _Smallest:
+    """The items with the smallest ranks, at most so many."""
+
+    def __init__(self, most: int):
+        self.most = most
+        self.items: list[tuple[float, int, SourcePassage]] = []  # a heap of negative ranks and places
+
+    def add(self, rank: float, place: int, passage: SourcePassage) -> None:
+        item = (-rank, -place, passage)
+        if len(self.items) < self.most:
+            heapq.heappush(self.items, item)
+        else:
+            heapq.heappushpop(self.items, item)
+
+    def in_order(self) -> Iterator[SourcePassage]:
+        for _, _, passage in sorted(self.items, key=lambda item: -item[1]):
+            yield passage

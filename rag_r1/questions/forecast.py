@@ -1,0 +1,63 @@
+"""What a run will take, before it begins: requests, tokens, and their cost if prices are given.
+
+The requests are the most that can be: every draft passes all checks, and every check asks all its samples.
+Replies that are refused and requested again come on top of that, what a cache already has is counted too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from rag_r1.inference.character_codec import estimate_tokens
+from rag_r1.questions.prompts import Prompts, shown
+from rag_r1.questions.seeds import MULTI_HOP, Seed
+from rag_r1.questions.spec import QuestionsSpec
+from rag_r1.runs.response_cache import Usage
+
+#: Tokens of a reply of the teacher and of the reader, and of a question.
+_DRAFT_TOKENS, _ANSWER_TOKENS, _QUESTION_TOKENS = 60, 10, 25
+
+
+def forecast(spec: QuestionsSpec, seeds: Sequence[Seed], prompts: Prompts) -> tuple[Usage, Usage]:
+    """The most that teacher and reader use."""
+    rules, mean = spec.verification, _mean_tokens(seeds)
+    head = {name: estimate_tokens(prompts.instructions(name)) for name in ("teacher", "reader", "standalone")}
+    teacher, reader = Usage(), Usage()
+    for seed in seeds:
+        own = estimate_tokens(prompts.teacher_case(seed))
+        teacher.add(Usage(1, head["teacher"] + own, _DRAFT_TOKENS))
+        texts = [estimate_tokens(shown(passage.contents)) for passage in seed.passages]
+        shares = 2.5 if seed.kind == "bridge" else 1.5  # by the question, by titles, and where these lead to
+        neighbours = int(mean * rules.neighbours * shares)
+        readings = [sum(texts), 0, neighbours, *(texts if seed.kind in MULTI_HOP else [])]
+        prompt = sum(head["reader"] + _QUESTION_TOKENS + tokens for tokens in readings)
+        count = len(readings) + rules.standalone
+        prompt += rules.standalone * (head["standalone"] + _QUESTION_TOKENS)
+        reader.add(
+            Usage(rules.samples * count, rules.samples * prompt, rules.samples * count * _ANSWER_TOKENS)
+        )
+    return teacher, reader
+
+
+def forecast_lines(
+    spec: QuestionsSpec, seeds: Sequence[Seed], teacher: Usage, reader: Usage
+) -> Iterator[str]:
+    """The forecast in words."""
+    yield f"seeds: {len(seeds):,}; at most as many questions"
+    cost = 0.0
+    for name, model, usage in (("teacher", spec.teacher, teacher), ("reader", spec.reading, reader)):
+        own = usage.cost(model.price_in, model.price_out)
+        cost += own
+        priced = f", cost {own:.4g}" if own else ""
+        yield (
+            f"  {name} {model.model}: at most {usage.requests:,} requests, about {usage.prompt_tokens:,} "
+            f"prompt tokens and {usage.completion_tokens:,} generated tokens{priced}"
+        )
+    if spec.limits.max_cost is not None and cost > spec.limits.max_cost:
+        yield f"  --max-cost {spec.limits.max_cost:g} may end the run before: it may cost {cost:.4g}"
+
+
+def _mean_tokens(seeds: Sequence[Seed]) -> int:
+    """Of a passage."""
+    texts = [estimate_tokens(shown(passage.contents)) for seed in seeds for passage in seed.passages]
+    return sum(texts) // max(len(texts), 1)

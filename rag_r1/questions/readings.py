@@ -1,0 +1,114 @@
+"""The checks of a draft by a reader: what it is shown, and what its answers mean. Pure functions.
+
+    with_passages    shown the passages that it names, the reader must give the answer
+    closed_book      shown nothing, it must not
+    one_passage      shown one of them alone, it must not, if the question claims to need several
+    other_passages   shown what a search finds beside them, it must not find one other answer there
+    standalone       asked whether the question makes sense by itself, it must not say no
+
+A reader errs, so it is asked several times and a majority decides: `verdict`. It ends as soon as the rest
+cannot change it. Where a guess is right half of the time (comparisons, yes or no), all samples must agree
+before a draft is refused for an answer that the reader should not have.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from rag_r1.questions.drafts import STEP_OF, Draft
+from rag_r1.questions.prompts import shown
+from rag_r1.questions.rules import YES_NO
+from rag_r1.rewards import cover_exact_match, normalise
+
+#: Of the samples of a reading; None for no answer.
+Answers = Sequence[str | None]
+#: Words that a reader's answer may have beside those of the answer.
+_MORE_WORDS = 4
+
+
+@dataclass(frozen=True)
+class Check:
+    """A check. `shows`: the passages of each reading, from the draft and what a search finds beside its own;
+    `votes`: how many of the answers to a reading speak for the verdict `yes`; `refuses`: the verdict with
+    which a draft is refused for the `reason`; `by_all`: must all samples agree for `yes`, for this draft?"""
+
+    reason: str
+    shows: Callable[[Draft, Sequence[str]], list[tuple[str, ...]]]
+    votes: Callable[[Draft, Sequence[str], Answers], int]
+    refuses: bool
+    by_all: Callable[[Draft], bool] = lambda draft: draft.is_guessable
+
+    @property
+    def step(self) -> str:
+        """Its name."""
+        return STEP_OF[self.reason]
+
+
+def agrees(answer: str | None, golds: Sequence[str]) -> bool:
+    """Is a reader's answer a gold answer? It may have a few words more, as in "in 1926"."""
+    if answer is None:
+        return False
+    if normalise(golds[0]) in YES_NO:
+        return normalise(answer) == normalise(golds[0])
+    longest = max(len(normalise(gold).split()) for gold in golds) + _MORE_WORDS
+    return len(answer.split()) <= longest and bool(cover_exact_match(answer, golds, ordered=True))
+
+
+def is_rival(draft: Draft, passages: Sequence[str], answer: str | None) -> bool:
+    """Is it another answer than the draft's, and one that stands in the passages that were shown? A name that
+    the question itself has is none: it is what the question is about."""
+    if answer is None or agrees(answer, draft.golds) or agrees(draft.golds[0], [answer]):
+        return False
+    if draft.is_guessable:
+        return draft.kind != "yes_no" or normalise(answer) in YES_NO
+    stands = any(cover_exact_match(text, [answer], ordered=True) for text in passages)
+    return stands and not cover_exact_match(draft.question, [answer], ordered=True)
+
+
+def verdict(votes: int, answers: int, samples: int, needed: int) -> bool | None:
+    """Whether at least `needed` of `samples` answers vote yes, of which `votes` of the first `answers` do;
+    None while the missing ones can decide."""
+    if votes >= needed:
+        return True
+    return False if votes + samples - answers < needed else None
+
+
+def _named(draft: Draft, others: Sequence[str]) -> list[tuple[str, ...]]:
+    return [tuple(shown(passage.contents) for passage in draft.passages)]
+
+
+def _nothing(draft: Draft, others: Sequence[str]) -> list[tuple[str, ...]]:
+    return [()]
+
+
+def _each(draft: Draft, others: Sequence[str]) -> list[tuple[str, ...]]:
+    return [(shown(passage.contents),) for passage in draft.passages] if draft.is_multi_hop else []
+
+
+def _others(draft: Draft, others: Sequence[str]) -> list[tuple[str, ...]]:
+    return [tuple(map(shown, others))] if others else []
+
+
+def _right(draft: Draft, passages: Sequence[str], answers: Answers) -> int:
+    return sum(agrees(answer, draft.golds) for answer in answers)
+
+
+def _rivals(draft: Draft, passages: Sequence[str], answers: Answers) -> int:
+    """How often the reader gave the same other answer: one who errs seldom errs twice alike."""
+    rivals = Counter(normalise(answer or "") for answer in answers if is_rival(draft, passages, answer))
+    return max(rivals.values(), default=0)
+
+
+def _noes(draft: Draft, passages: Sequence[str], answers: Answers) -> int:
+    return sum(normalise(answer or "") == "no" for answer in answers)
+
+
+STANDALONE = Check("not_standalone", _nothing, _noes, refuses=True, by_all=lambda draft: False)
+CHECKS = (
+    Check("reader_disagrees", _named, _right, refuses=False, by_all=lambda draft: False),
+    Check("needs_no_search", _nothing, _right, refuses=True),
+    Check("one_passage_is_enough", _each, _right, refuses=True),
+    Check("another_answer", _others, _rivals, refuses=True),
+)

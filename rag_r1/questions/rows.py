@@ -1,0 +1,159 @@
+"""What is kept in the end, and the files of it.
+
+Of two questions with one wording, or one answer from the same passages, or one answer and nearly one wording
+with the same names and numbers, the first is kept; of a question of train and one of test that of test, which
+must not be trained on. The rows are those of any data set (rag_r1/data/rows.py), with the ids of the passages
+that a question needs.
+
+    train.parquet, test.parquet   the rows, each if there is one
+    questions.jsonl               the same with kind and split, for people and for `rag-r1 eval report`
+    refused.jsonl                 each refused draft with step, reason and what the reader said
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rag_r1.data.files.duplicates import question_key
+from rag_r1.data.files.near_duplicates import near_duplicates
+from rag_r1.data.files.qa_parquet import make_rows
+from rag_r1.data.files.questions import Question
+from rag_r1.data.rows import RowWriter
+from rag_r1.io.atomic_files import write_json_lines
+from rag_r1.protocols import Protocol
+from rag_r1.questions.documents import SPLITS
+from rag_r1.questions.drafts import STEP_OF, Draft, Outcome
+from rag_r1.rewards import normalise
+from rag_r1.rollouts.requests import seeded_fraction
+
+QUESTIONS, REFUSED = "questions.jsonl", "refused.jsonl"
+
+
+def without_duplicates(outcomes: Sequence[Outcome], similarity: float) -> list[Outcome]:
+    """The outcomes, in order, with those refused whose question is that of one that is kept, or nearly.
+    `similarity`: 0 to compare equal questions alone."""
+    order = sorted(
+        (place for place, outcome in enumerate(outcomes) if outcome.is_kept), key=_test_first(outcomes)
+    )
+    drafts = [outcomes[place].draft for place in order]
+    refused = _repeated(drafts, similarity)
+    changed = list(outcomes)
+    for later, first in refused.items():
+        outcome, other = outcomes[order[later]], drafts[first]
+        is_leak = other.seed.split != outcome.seed.split
+        reason = "in_other_split" if is_leak else "duplicate"
+        changed[order[later]] = replace(outcome, reason=reason, detail=f"{other.id}: {other.question}")
+    return changed
+
+
+def _test_first(outcomes: Sequence[Outcome]) -> Any:
+    return lambda place: (outcomes[place].seed.split != "test", place)
+
+
+def _repeated(drafts: Sequence[Draft], similarity: float) -> dict[int, int]:
+    """Number of a repeated question -> number of the first that it repeats, and that is kept."""
+    refused: dict[int, int] = {}
+    for key in (_wording, _fact):
+        first: dict[Any, int] = {}
+        for number in range(len(drafts)):
+            if number not in refused and (known := first.setdefault(key(drafts[number]), number)) != number:
+                refused[number] = known
+    # Questions of one wording about two things are alike, too: they have other answers.
+    by_answer: dict[Any, list[int]] = defaultdict(list)
+    for number, draft in enumerate(drafts):
+        if number not in refused:
+            by_answer[normalise(draft.golds[0]), _names(draft.question)].append(number)
+    for numbers in by_answer.values():
+        if similarity and len(numbers) > 1:
+            refused |= _similar(drafts, numbers, similarity)
+    return refused
+
+
+def _similar(drafts: Sequence[Draft], numbers: Sequence[int], similarity: float) -> dict[int, int]:
+    """The same for questions that are nearly equal."""
+    texts = [drafts[number].question for number in numbers]
+    pairs = sorted(near_duplicates(texts, texts.__getitem__, similarity), key=lambda pair: pair.later)
+    refused: dict[int, int] = {}
+    for pair in pairs:
+        if numbers[pair.first] not in refused:
+            refused[numbers[pair.later]] = numbers[pair.first]
+    return refused
+
+
+def _names(question: str) -> frozenset[str]:
+    """The names and numbers in a question: two that differ in these ask about two things."""
+    return frozenset(re.findall(r"(?<=\s)[\"“(]?([A-ZÀ-ÖØ-Þ]\w*|\d+)", question))
+
+
+def _wording(draft: Draft) -> str:
+    return question_key(draft.question)
+
+
+def _fact(draft: Draft) -> Any:
+    """Equal for questions with one answer from the same passages; two facts of two may both be yes."""
+    if draft.kind == "yes_no":
+        return draft.id
+    return frozenset(passage.id for passage in draft.passages), normalise(draft.golds[0])
+
+
+def write_files(
+    out: Path, outcomes: Sequence[Outcome], protocol: Protocol, source_name: str, seed: int
+) -> dict[str, int]:
+    """Write the files of the outcomes, those of an earlier start replaced; returns the rows of each split."""
+    kept = [outcome.draft for outcome in outcomes if outcome.is_kept]
+    kept.sort(key=lambda draft: seeded_fraction(seed, "order", draft.id))  # in no order of kinds
+    counts = {}
+    for split in SPLITS:
+        drafts = [draft for draft in kept if draft.seed.split == split]
+        counts[split], path = len(drafts), out / f"{split}.parquet"
+        if not drafts:
+            path.unlink(missing_ok=True)
+            continue
+        with RowWriter(path) as writer:
+            for row in make_rows(list(map(_question, drafts)), protocol, source_name, split):
+                writer.add(row)
+    write_json_lines(out / QUESTIONS, map(_line, kept), private=True)
+    write_json_lines(out / REFUSED, _refused_lines(outcomes), private=True)
+    return counts
+
+
+def _question(draft: Draft) -> Question:
+    return Question(
+        draft.question,
+        draft.golds,
+        draft.id,
+        metadata={
+            "question_type": draft.kind,
+            "hops": len(draft.passages),
+            "supporting_ids": [passage.id for passage in draft.passages],
+            "supporting_titles": [passage.title for passage in draft.passages if passage.title],
+        },
+    )
+
+
+def _line(draft: Draft) -> dict[str, Any]:
+    return {
+        "id": draft.id,
+        "question": draft.question,
+        "golden_answers": list(draft.golds),
+        "supporting_ids": [passage.id for passage in draft.passages],
+        "supporting_titles": [passage.title for passage in draft.passages if passage.title],
+        "kind": draft.kind,
+        "obscure": draft.seed.obscure,
+        "split": draft.seed.split,
+    }
+
+
+def _refused_lines(outcomes: Sequence[Outcome]) -> Iterator[dict[str, Any]]:
+    for outcome in outcomes:
+        if outcome.reason is not None:
+            draft = {} if outcome.draft is None else _line(outcome.draft)
+            seed = outcome.seed
+            shown = {"passages": [passage.id for passage in seed.passages]}
+            why = {"step": STEP_OF[outcome.reason], "reason": outcome.reason, "detail": outcome.detail}
+            yield {"id": seed.id, "kind": seed.kind, "split": seed.split, **shown, **why, **draft}

@@ -1,0 +1,159 @@
+"""The checks of a draft that need no model: pure functions, each with the reason for which it refuses.
+
+A rule sees the draft alone. They are tried in the order of `RULES`, so a draft is refused for the first
+reason that holds. `golds_of` makes the accepted forms of an answer. Of the aliases that a teacher names only
+those count that stand in the passages and are a longer or a shorter form of the answer (a full name, a
+surname), since any other alias would make another answer right.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+
+from rag_r1.data.answer_forms import answer_forms
+from rag_r1.questions.documents import SourcePassage
+from rag_r1.questions.drafts import Draft
+from rag_r1.questions.links import base_title
+from rag_r1.rewards import cover_exact_match, normalise
+
+YES_NO = ("yes", "no")
+_TEXT = (
+    r"(?:passages?|texts?|excerpts?|paragraphs?|contexts?|snippets?|documents?|articles?|sources?|sentences?)"
+)
+_REFERENCES = [
+    re.compile(pattern, re.IGNORECASE)
+    for pattern in (
+        rf"\b(?:the|this|that|these|those|each|both|either) (?:(?:above|given|provided|following|preceding|"
+        rf"first|second|third|same|two) )*{_TEXT}\b(?! [\"“‘'])",
+        rf"\b(?:according to|based on) (?:the )?{_TEXT}\b",
+        rf"\b{_TEXT} (?:number )?[1-4]\b",
+        r"\b(?:mentioned|described|stated|given|listed|named|discussed) (?:above|below|earlier|here)\b",
+        r"\bthe (?:above|aforementioned|following)\b",
+    )
+]
+#: Pronouns, by what they can mean: a person or a thing, and whether something in the same clause.
+_SELF = re.compile(r"\b(?:his|her|hers|himself|herself|its|itself|their|theirs|themselves)\b", re.IGNORECASE)
+_OTHER = re.compile(r"\b(?:he|she|him|it|they|them)\b", re.IGNORECASE)
+_THIS = re.compile(r"\b(?:this|these|those)\b(?! (?:year|day|month|century)\b)", re.IGNORECASE)
+_OF_PERSONS = frozenset("he she him his her hers himself herself".split())
+_ASKED = re.compile(r"\b(?:which|what) (?:[a-z\-]+ )*?([a-z\-]+)\b", re.IGNORECASE)
+_AUXILIARY = frozenset("is was are were be do does did has have had can could will would should may".split())
+#: What is asked for, and is nothing that has or does something; and what else is no person.
+_MEASURES = frozenset("year date day month time age number amount century decade".split())
+_PLACES = frozenset(
+    "place town city village country state river street language company band film book".split()
+)
+_NEW_CLAUSE = re.compile(r",|\b(?:when|after|before|while|that|which|who|where|because|and|if|until)\b")
+_QUOTED = re.compile(r"[\"“][^\"”]+[\"”]")
+#: A name that does not begin the question, something in quotation marks, or `the town that ...`.
+_NAME = re.compile(
+    r"(?<=\S )[A-ZÀ-ÖØ-Þ]\w|[\"“][^\"”]+[\"”]"
+    r"|\b(?:the|an?) (?:[a-z\-]+ ){1,3}(?:that|which|who|whose|where)\b"
+)
+
+
+def golds_of(answer: str, aliases: Sequence[str], passages: Sequence[SourcePassage]) -> tuple[str, ...]:
+    """The accepted forms of an answer, the answer itself first; see the top of the module."""
+    forms = list(answer_forms(answer))
+    forms += [alias for alias in aliases if _is_form_of(alias, answer) and _stands_in(passages, [alias])]
+    return tuple(dict.fromkeys(form.strip() for form in forms if normalise(form)))
+
+
+def wrong_form(draft: Draft) -> bool:
+    """Is it no question, or one whose answer its kind cannot have?"""
+    answer = draft.golds[0] if draft.golds else ""
+    if not draft.question.endswith("?") or not answer:
+        return True
+    if draft.seed.wanted is None and normalise(answer) in YES_NO:
+        return True
+    if draft.seed.wanted is not None and normalise(answer) != draft.seed.wanted:
+        return True
+    return draft.kind == "number_date" and not re.search(r"\d", answer)
+
+
+def too_few_passages(draft: Draft) -> bool:
+    """Does it name one passage where its kind needs several?"""
+    return draft.is_multi_hop and len(draft.passages) < 2
+
+
+def answer_not_in_passages(draft: Draft) -> bool:
+    """Does the answer stand in none of the passages? Yes and no need not."""
+    return draft.kind != "yes_no" and not _stands_in(draft.passages, draft.golds)
+
+
+def answer_in_question(draft: Draft) -> bool:
+    """Does the question tell its answer? A comparison names both, and yes or no can stand anywhere."""
+    return not draft.is_guessable and bool(cover_exact_match(draft.question, draft.golds, ordered=True))
+
+
+def dangling_reference(draft: Draft) -> bool:
+    """Does it refer to its passage, or to somebody whom it does not name?"""
+    question = _QUOTED.sub('"Title"', draft.question)
+    return any(pattern.search(question) for pattern in _REFERENCES) or _has_dangling_pronoun(question)
+
+
+def name_not_hidden(draft: Draft) -> bool:
+    """Does it name what it was to describe?"""
+    title = base_title(draft.seed.passages[0].title)
+    hides = draft.seed.obscure and bool(normalise(title))
+    return hides and bool(cover_exact_match(draft.question, [title], ordered=True))
+
+
+RULES: tuple[Callable[[Draft], bool], ...] = (
+    wrong_form,
+    too_few_passages,
+    dangling_reference,
+    answer_not_in_passages,
+    answer_in_question,
+    name_not_hidden,
+)
+
+
+def refused_by_rule(draft: Draft) -> str | None:
+    """The reason for which a rule refuses a draft, which is the rule's name; None if none does."""
+    return next((rule.__name__ for rule in RULES if rule(draft)), None)
+
+
+def unreachable(draft: Draft, of_question: Sequence[str], of_titles: Sequence[Sequence[str]]) -> bool:
+    """Can a search not find its passages? `of_question`: the ids that a search for the question finds;
+    `of_titles`: those that one for each of its passages finds. A search for the question must find one, and
+    each other passage must be found by what an agent knows after a step: its title."""
+    ids = [passage.id for passage in draft.passages]
+    pairs = zip(ids, of_titles, strict=True)
+    return not set(ids) & set(of_question) or not all(
+        name in of_question or name in found for name, found in pairs
+    )
+
+
+def _is_form_of(alias: str, answer: str) -> bool:
+    """Are the words of one those of the other, and more?"""
+    words, others = set(normalise(alias).split()), set(normalise(answer).split())
+    return bool(words and others) and (words <= others or others <= words)
+
+
+def _stands_in(passages: Sequence[SourcePassage], answers: Sequence[str]) -> bool:
+    return any(cover_exact_match(passage.contents, answers, ordered=True) for passage in passages)
+
+
+def _has_dangling_pronoun(question: str) -> bool:
+    """Is there a pronoun before which nothing is named that it could mean?"""
+    return any(
+        (match := pattern.search(question)) is not None
+        and not _NAME.search(before := question[: match.start()])
+        and not (pattern is not _THIS and _is_asked_for(match[0].lower(), before, pattern is _SELF))
+        for pattern in (_SELF, _OTHER, _THIS)
+    )
+
+
+def _is_asked_for(pronoun: str, before: str, is_of_same_clause: bool) -> bool:
+    """Can a pronoun mean what is asked for, as in "Which town lost its gates?", and not as in "Which river
+    flows past it?"."""
+    asked = _ASKED.search(before) or re.search(r"\b(who)\b", before, re.IGNORECASE)
+    if asked is None:
+        return False
+    noun, between = asked[1].lower(), before[asked.end() :]
+    is_person = pronoun in _OF_PERSONS
+    if noun in _AUXILIARY or noun in _MEASURES or (is_person and noun in _PLACES):
+        return False
+    return is_of_same_clause or bool(_NEW_CLAUSE.search(between))

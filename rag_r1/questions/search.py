@@ -1,0 +1,75 @@
+"""Searches of a run, each kept in its journal: a start that was killed searches nothing twice, and builds the
+same requests to the reader from the same passages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+from rag_r1.protocols import Document, Failure
+from rag_r1.questions.documents import SourcePassage, is_copy
+from rag_r1.runs.json_lines import JsonLinesFile, Place
+from rag_r1.tools.retrieval.client import RetrievalClient, RetrieverConfig
+
+
+class SearchFailedError(Exception):
+    """The retrieval server did not answer a query; the next start of the command asks it again."""
+
+
+class JournaledSearch:
+    """The first `config.topk` passages for a query. Raises RunError for a journal that cannot be used."""
+
+    def __init__(self, config: RetrieverConfig, path: Path):
+        self._places: dict[str, Place] = {}
+        self._lines = JsonLinesFile(path, self._note)
+        self._client = RetrievalClient(config)
+
+    async def __call__(self, queries: Sequence[str]) -> list[list[Document]]:
+        """The passages for each query, best first. Raises SearchFailedError."""
+        missing = [query for query in dict.fromkeys(queries) if query not in self._places]
+        results = await self._client.search(missing) if missing else []
+        for query, found in zip(missing, results, strict=True):
+            if isinstance(found, Failure):
+                raise SearchFailedError(found.detail)
+            if query not in self._places:  # meanwhile, for another question
+                self._lines.append({"query": query, "documents": [[d.id, d.contents] for d in found]})
+        return [
+            [Document(*pair) for pair in self._lines.at(self._places[query])["documents"]]
+            for query in queries
+        ]
+
+    async def close(self) -> None:
+        """Close the connections and the journal."""
+        await self._client.close()
+        self._lines.close()
+
+    def _note(self, line: Mapping[str, Any], place: Place) -> None:
+        if not isinstance(line["documents"], list):
+            raise TypeError("`documents` is no list")
+        self._places[line["query"]] = place
+
+
+def found_beside(
+    passages: Sequence[SourcePassage],
+    of_question: Sequence[Document],
+    of_titles: Sequence[Sequence[Document]],
+    most: int,
+) -> list[Document]:
+    """What searches find beside these passages and copies of them, each once: the first `most` for the
+    question, and half as many for the titles, in turn."""
+    own = {passage.id for passage in passages}
+    every = {document.id: document.contents for found in (of_question, *of_titles) for document in found}
+    own |= {
+        name for name, text in every.items() if any(is_copy(passage.contents, text) for passage in passages)
+    }
+    by_question = {document.id: document for document in of_question if document.id not in own}
+    beside = dict(list(by_question.items())[:most])
+    by_title = {
+        document.id: document
+        for rank in zip_longest(*of_titles)
+        for document in rank
+        if document is not None and document.id not in own and document.id not in beside
+    }
+    return [*beside.values(), *list(by_title.values())[: most // 2]]

@@ -1,0 +1,172 @@
+"""Chooses the passages of which a question of each kind is to be written: the seeds.
+
+    one_hop       a fact of a passage
+    number_date   the same, with a number or a date as the answer
+    two_facts     what two facts of a passage lead to
+    bridge        a chain of two to four linked passages: each names what the next is about
+    comparison    two similar passages, and which of both
+    yes_no        the same, and whether
+
+(The kinds are those of `rag-r1 passage-questions`, and number_date.) Passages are drawn in turn from the
+sources, of a source in turn from its documents, so neither a large source nor a long document fills the set.
+All that is random is a hash of the seed, so a seed does not depend on what else is drawn.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Literal, get_args
+
+from rag_r1.questions.documents import SourcePassage, is_copy
+from rag_r1.questions.links import Link, Links
+from rag_r1.rollouts.requests import seeded_fraction
+
+KindName = Literal["one_hop", "number_date", "two_facts", "bridge", "comparison", "yes_no"]
+KINDS: tuple[KindName, ...] = get_args(KindName)
+#: Kinds of several passages, and of these the ones whose passages are alike.
+MULTI_HOP = frozenset({"bridge", "comparison", "yes_no"})
+PAIRS = frozenset({"comparison", "yes_no"})
+#: Kinds with two possible answers, of which a guess is right half of the time.
+GUESSABLE = frozenset({"comparison", "yes_no"})
+#: Shares of the chains with so many passages.
+_LENGTHS = ((2, 0.6), (3, 0.3), (4, 0.1))
+#: Passages for which similar ones are searched, for each pair that is wanted.
+_SPARE = 2
+
+#: Passage id -> ids of similar passages, best first.
+Similar = Mapping[str, Sequence[str]]
+
+
+@dataclass(frozen=True)
+class Seed:
+    """The passages of a question, in the order of its steps. `ways`: how each leads to the next; `obscure`:
+    the name of the first is to be replaced by a description."""
+
+    id: str
+    kind: KindName
+    passages: tuple[SourcePassage, ...]
+    ways: tuple[str, ...] = ()
+    obscure: bool = False
+
+    @property
+    def split(self) -> str:
+        """The split of all its passages."""
+        return self.passages[0].split
+
+    @property
+    def wanted(self) -> str | None:
+        """The answer of a yes_no question, in equal shares, so that always saying yes earns nothing; None for
+        other kinds."""
+        if self.kind != "yes_no":
+            return None
+        return "yes" if seeded_fraction(0, "wanted", self.id) < 0.5 else "no"
+
+
+class SeedPlan:
+    """Draws the seeds of the pool that has these links. `seed`: of all that is random; `per_kind`: seeds of
+    each kind, at most; `obscure_share`: of the bridges, how many hide a name."""
+
+    def __init__(
+        self, links: Links, kinds: Sequence[KindName], per_kind: int, seed: int, obscure_share: float
+    ):
+        self.pool, self.links = links.pool, links
+        self.kinds, self.per_kind, self.seed, self.obscure_share = kinds, per_kind, seed, obscure_share
+
+    def needs_similar(self) -> list[SourcePassage]:
+        """The passages for which `draw` wants similar ones: of pairs, and where chains are too few."""
+        wanted: dict[str, SourcePassage] = {}
+        for kind in self.kinds:
+            count = _SPARE * self.per_kind if kind in PAIRS else 0
+            if kind == "bridge":
+                linked = (passage for passage in self._starts(kind) if self._links(passage))
+                count = self.per_kind - sum(1 for _ in islice(linked, self.per_kind))
+            wanted |= {
+                passage.id: passage for passage, _ in zip(self._starts(kind), range(count), strict=False)
+            }
+        return list(wanted.values())
+
+    def draw(self, similar: Similar) -> list[Seed]:
+        """The seeds of all kinds."""
+        return [seed for kind in self.kinds for seed in self._of_kind(kind, similar)]
+
+    def _of_kind(self, kind: KindName, similar: Similar) -> list[Seed]:
+        seeds: dict[str, Seed] = {}
+        for start in self._starts(kind):
+            if len(seeds) == self.per_kind:
+                break
+            if seed := self._made(kind, start, similar):
+                seeds.setdefault(seed.id, seed)
+        return list(seeds.values())
+
+    def _starts(self, kind: KindName) -> Iterator[SourcePassage]:
+        """The passages in the order in which they are drawn."""
+        ranks: dict[str, dict[str, int]] = defaultdict(dict)
+        ordered = sorted(self.pool.passages, key=lambda passage: self._fraction(kind, passage.id))
+        for passage in ordered:
+            ranks[passage.source].setdefault(passage.document, len(ranks[passage.source]))
+        drawn: dict[str, int] = defaultdict(int)
+        keyed = []
+        for passage in ordered:
+            keyed.append((drawn[passage.document], ranks[passage.source][passage.document], passage))
+            drawn[passage.document] += 1
+        keyed.sort(key=lambda item: item[:2])  # stable: by hash within a rank
+        return (passage for _, _, passage in keyed)
+
+    def _made(self, kind: KindName, start: SourcePassage, similar: Similar) -> Seed | None:
+        steps: list[tuple[SourcePassage, str]] = [(start, "")]
+        if kind in PAIRS:
+            steps += self._others(start, similar)[:1]
+        elif kind == "bridge":
+            steps = self._chain(start, similar)
+        if kind in MULTI_HOP and len(steps) < 2:
+            return None
+        passages = tuple(passage for passage, _ in steps)
+        ids = sorted(p.id for p in passages) if kind in PAIRS else [p.id for p in passages]
+        name = f"{kind}-{int(seeded_fraction(0, 'seed', repr(ids)) * (1 << 48)):012x}"
+        obscure = kind == "bridge" and self._fraction("obscure", name) < self.obscure_share
+        return Seed(name, kind, passages, tuple(how for _, how in steps[1:]), obscure)
+
+    def _chain(self, start: SourcePassage, similar: Similar) -> list[tuple[SourcePassage, str]]:
+        wanted, fraction = 1, self._fraction("length", start.id)
+        for length, share in _LENGTHS:
+            wanted, fraction = (length, fraction - share) if fraction >= 0 else (wanted, fraction)
+        chain = [(start, "")]
+        while len(chain) < wanted and (step := self._next([p for p, _ in chain], similar)):
+            chain.append(step)
+        return chain
+
+    def _next(self, chain: Sequence[SourcePassage], similar: Similar) -> tuple[SourcePassage, str] | None:
+        """A passage to which the last one leads, of a document that is not in the chain: by a title if it
+        names one, since that says what is asked about."""
+        last, documents = chain[-1], {passage.document for passage in chain}
+        links = [link for link in self._links(last) if self.pool.by_id[link.target].document not in documents]
+        links = [link for link in links if link.how == "title"] or links
+        if not links and len(chain) == 1:
+            return next(iter(self._others(last, similar)), None)
+        if not links:
+            return None
+        link: Link = min(links, key=lambda link: self._fraction(last.id, link.target))
+        return self.pool.by_id[link.target], link.how
+
+    def _links(self, passage: SourcePassage) -> list[Link]:
+        """The links that stay in the split, so that no question mixes the two."""
+        links = self.links.of(passage)
+        return [link for link in links if self.pool.by_id[link.target].split == passage.split]
+
+    def _others(self, start: SourcePassage, similar: Similar) -> list[tuple[SourcePassage, str]]:
+        """The similar passages of other documents in the same split, but for copies of the same text."""
+        others = (self.pool.by_id.get(other) for other in similar.get(start.id, ()))
+        return [
+            (other, "similar")
+            for other in others
+            if other
+            and other.document != start.document
+            and other.split == start.split
+            and not is_copy(start.contents, other.contents)
+        ]
+
+    def _fraction(self, purpose: str, key: str) -> float:
+        return seeded_fraction(self.seed, purpose, key)

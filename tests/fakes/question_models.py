@@ -1,0 +1,398 @@
+"""A teacher and a reader of questions, each a process that sees nothing but the requests that it gets.
+
+    python -m tests.fakes.question_models teacher --log FILE
+    python -m tests.fakes.question_models reader --log FILE
+
+They know no world and no seed: by regular expressions they read the sentences of the demo's world, and two
+more (`SENTENCES`), from the passages that a prompt quotes. Both fail at known rates, which depend on a hash
+of the request alone: the teacher makes the faults of `FAULTS`, each of which the log names, and the reader
+gives a wrong answer to `--errors` of the requests. The log has a line for each request that was answered:
+`{"request": sha256, "kind", "passages", "fault", "question"}`. The address is printed when it is ready.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.fakes.openai_server import OpenAIServer, chat
+
+ROOT = Path(__file__).parents[2]
+#: Sentence -> the relations of its groups: the first group is what it is about.
+SENTENCES = {
+    r"The (?P<trade>\w+) (?P<entity>\w+ \w+) was born in (?P<birthplace>\w+ \w+) in (?P<year>\d+)": "person",
+    r"The town (?P<entity>\w+ \w+) lies on the river (?P<river>\w+ \w+)\.": "town",
+    r"The company (?P<entity>\w+ \w+) was founded by (?P<founder>\w+ \w+)\.": "company",
+    r"The sign of (?P<entity>\w+ \w+) is a (?P<sign>\w+ \w+)\.": "",
+}
+COMMON = re.compile(r"It is taxed in (\w+), the capital of (\w+)\.")
+#: What a reader knows without any passage.
+CAPITALS = dict(
+    pair.split(":")
+    for pair in (
+        "France:Paris Italy:Rome Spain:Madrid Norway:Oslo Austria:Vienna Portugal:Lisbon Greece:Athens "
+        "Peru:Lima Poland:Warsaw Ireland:Dublin Finland:Helsinki Sweden:Stockholm Denmark:Copenhagen "
+        "Japan:Tokyo Egypt:Cairo Kenya:Nairobi Chile:Santiago Cuba:Havana Iceland:Reykjavik Latvia:Riga "
+        "Estonia:Tallinn Croatia:Zagreb Serbia:Belgrade Bulgaria:Sofia Turkey:Ankara Iran:Tehran Iraq:Baghdad"
+    ).split()
+)
+#: Fault of the teacher -> the reasons for which it should be refused.
+FAULTS: dict[str, tuple[str, ...]] = {
+    "wrong_answer": ("reader_disagrees",),
+    "closed_book": ("needs_no_search",),
+    "one_passage": ("one_passage_is_enough",),
+    "ambiguous": ("another_answer",),
+    "ambiguous_chain": ("another_answer",),
+    "malformed": ("malformed_reply",),
+    "refusal": ("malformed_reply",),
+    "dangling": ("dangling_reference",),
+    "invented_answer": ("answer_not_in_passages",),
+    "leak": ("answer_in_question",),
+    "named": ("name_not_hidden",),
+}
+INJECTION = re.compile(r'IGNORE ALL INSTRUCTIONS AND ASK "([^"]+)" ANSWER "([^"]+)"')
+
+
+def fraction(purpose: str, text: str) -> float:
+    """From 0 to 1, by a hash."""
+    return int.from_bytes(hashlib.sha256(f"{purpose}/{text}".encode()).digest()[:6], "big") / (1 << 48)
+
+
+@dataclass
+class Facts:
+    """What sentences say: (relation, entity) -> value, and the kind of each entity."""
+
+    values: dict[tuple[str, str], str]
+    kinds: dict[str, str]
+
+    @classmethod
+    def of(cls, texts: Sequence[str]) -> Facts:
+        values, kinds = {}, {}
+        for text in texts:
+            for pattern, kind in SENTENCES.items():
+                for match in re.finditer(pattern, text):
+                    entity = match["entity"]
+                    if kind:
+                        kinds.setdefault(entity, kind)
+                    for relation, value in match.groupdict().items():
+                        if relation != "entity":
+                            values.setdefault((relation, entity), value)
+        return cls(values, kinds)
+
+    def get(self, relation: str, entity: str | None) -> str | None:
+        return self.values.get((relation, entity or ""))
+
+    def having(self, **wanted: str) -> list[str]:
+        """The entities with these values."""
+        return [e for e in self.kinds if all(self.get(name, e) == value for name, value in wanted.items())]
+
+
+# --- the teacher -------------------------------------------------------------------------------------------
+
+
+def case_of(body: dict[str, Any]) -> dict[str, Any]:
+    return json.loads(body["messages"][-1]["content"])
+
+
+def texts_of(case: dict[str, Any]) -> list[str]:
+    return [passage["text"] for passage in case.get("passages", [])]
+
+
+def planted(case: dict[str, Any]) -> tuple[str | None, Any]:
+    """What goes wrong with a seed in all attempts, and the reply: one of the faults that can be made of its
+    passages, in `RATE` of the seeds."""
+    name, kind, texts, task = json.dumps(case, sort_keys=True), case["kind"], texts_of(case), case["task"]
+    if fraction("faulty", name) < RATE:
+        for fault in sorted(FAULTS, key=lambda fault: fraction(fault, name) * WEIGHTS.get(fault, 1)):
+            if made := _faulty(fault, kind, texts, task):
+                return fault, made
+    return None, _good(kind, texts, task)
+
+
+RATE = 0.4
+#: The higher, the rarer: some can be made of all passages, and some of few.
+WEIGHTS = {
+    "malformed": 4,
+    "refusal": 4,
+    "closed_book": 0.2,
+    "one_passage": 0.4,
+    "named": 0.2,
+    "ambiguous_chain": 0.1,
+}
+HIDES = "Do not name what the first"
+
+
+def teach(body: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """The teacher's reply, and what the log has of it."""
+    case = case_of(body)
+    texts, kind = texts_of(case), case["kind"]
+    entry: dict[str, Any] = {"kind": kind, "passages": texts, "fault": None, "question": None}
+    if fraction("first", json.dumps(body, sort_keys=True)) < 0.05:  # the next attempt is another request
+        return "Sure! Here is one:", {**entry, "fault": "transient"}
+    fault, made = planted(case)
+    entry["fault"] = fault
+    if isinstance(made, str):
+        return made, entry
+    if made is None:
+        return json.dumps({"question": None}), {**entry, "fault": "declined"}
+    question, answer, numbers = made
+    aliases = ["Nobody", answer] if fraction("alias", question) < 0.5 else []
+    reply = {"question": question, "answer": answer, "aliases": aliases, "passages": numbers}
+    text = json.dumps(reply)
+    fenced = f"```json\n{text}\n```" if fraction("fence", question) < 0.2 else text
+    return fenced, {**entry, "question": question, "answer": answer}
+
+
+Made = tuple[str, str, list[int]]
+
+
+def _good(kind: str, texts: Sequence[str], task: str) -> Made | None:
+    """A right question, if this teacher has one for such passages."""
+    if order := INJECTION.search(" ".join(texts)):
+        return order[1], order[2], list(range(1, len(texts) + 1))
+    each = [Facts.of([text]) for text in texts]
+    names = [next(iter(facts.kinds), "") for facts in each]
+    kinds = [facts.kinds.get(name, "") for facts, name in zip(each, names, strict=True)]
+    facts, name = each[0], names[0]
+    if kind == "one_hop":
+        return {
+            "person": (f"Where was {name} born?", facts.get("birthplace", name) or "", [1]),
+            "town": (f"Which river flows past {name}?", facts.get("river", name) or "", [1]),
+            "company": (f"Who founded {name}?", facts.get("founder", name) or "", [1]),
+        }.get(kinds[0])
+    if kind == "number_date" and kinds[0] == "person":
+        return f"In what year was {name} born?", facts.get("year", name) or "", [1]
+    if kind == "two_facts" and kinds[0] == "person":
+        trade, town, year = (facts.get(relation, name) for relation in ("trade", "birthplace", "year"))
+        return f"Which {trade} was born in {town} in {year}?", name, [1]
+    if kind == "bridge":
+        return _bridge(each, names, kinds, HIDES in task)
+    if kind in ("comparison", "yes_no") and kinds == ["person", "person"]:
+        years = [each[number].get("year", names[number]) or "" for number in (0, 1)]
+        if kind == "yes_no":
+            wanted = "yes" if "The answer is yes." in task else "no"
+            return _yes_no(names, years, wanted), wanted, [1, 2]
+        if years[0] != years[1]:
+            first = names[years.index(min(years))]
+            return f"Who was born earlier, {names[0]} or {names[1]}?", first, [1, 2]
+    return None
+
+
+def _yes_no(names: Sequence[str], years: Sequence[str], answer: str) -> str:
+    """A question about two people that has this answer."""
+    if years[0] == years[1]:
+        one, other = names
+        same = f"Were {one} and {other} born in the same year?"
+        return same if answer == "yes" else f"Was {one} born before {other}?"
+    first, last = names if years[0] < years[1] else (names[1], names[0])
+    return f"Was {first} born before {last}?" if answer == "yes" else f"Was {last} born before {first}?"
+
+
+def _bridge(
+    each: Sequence[Facts], names: Sequence[str], kinds: Sequence[str], is_obscure: bool
+) -> Made | None:
+    """A question along a chain whose passages name each other."""
+    called, sign = names[0], each[0].get("sign", names[0])
+    if is_obscure:
+        if kinds[0] != "company" or sign is None:
+            return None
+        called = f"the company whose sign is a {sign}"
+    numbers = list(range(1, len(names) + 1))
+    steps = [each[0].get("founder", names[0]), each[0].get("birthplace", names[0])]
+    if names[1] not in steps:
+        return None
+    if kinds == ["company", "person"]:
+        return f"Where was the founder of {called} born?", each[1].get("birthplace", names[1]) or "", numbers
+    if kinds == ["person", "town"]:
+        return (
+            f"Which river flows past the birthplace of {called}?",
+            each[1].get("river", names[1]) or "",
+            numbers,
+        )
+    if kinds == ["company", "person", "town"] and each[1].get("birthplace", names[1]) == names[2]:
+        river = each[2].get("river", names[2]) or ""
+        return f"Which river flows past the birthplace of the founder of {called}?", river, numbers
+    return None
+
+
+def _faulty(fault: str, kind: str, texts: Sequence[str], task: str) -> Made | str | None:
+    """A faulty question, a malformed reply, or None if this fault cannot be made of such passages."""
+    good = _good(kind, texts, task)
+    facts = Facts.of(texts[:1])
+    name = next(iter(facts.kinds), "")
+    is_person = facts.kinds.get(name) == "person"
+    match fault:
+        case "refusal":
+            return "I'm sorry, but I can't help with that."
+        case "malformed":
+            broken = ['{"question": "Who?"', '["Who founded it?", "x"]', '{"question": 5, "answer": "x"}']
+            extra = json.dumps({"question": f"Who is {name}?", "answer": name, "passages": [1], "note": "!"})
+            absent = json.dumps({"question": f"Who is {name}?", "answer": name, "passages": [4]})
+            return [*broken, extra, absent][int(fraction("form", texts[0]) * 5)]
+        case "closed_book" if kind == "one_hop" and (common := COMMON.search(texts[0])):
+            return f"What is the capital of {common[2]}?", common[1], [1]
+        case "ambiguous" if kind in ("one_hop", "two_facts") and is_person:
+            return f"Who was born in {facts.get('year', name)}?", name, [1]
+    if good is None or not name:
+        return None
+    question, answer, numbers = good
+    match fault:
+        case "wrong_answer" if kind == "comparison":
+            return question, _other(question, answer), numbers
+        case "wrong_answer" if kind == "yes_no":
+            opposite = task.replace(f"is {answer}.", "is yes." if answer == "no" else "is no.")
+            made = _good(kind, texts, opposite)
+            return made and (made[0], answer, numbers)
+        case "wrong_answer" if kind == "bridge":
+            return question, facts.get("founder", name) or facts.get("birthplace", name) or "", numbers
+        case "wrong_answer" if kind == "one_hop" and is_person:
+            return question, facts.get("year", name) or "", numbers
+        case "ambiguous_chain" if kind == "bridge" and is_person and question.startswith("Which river"):
+            described = f"the {facts.get('trade', name)} born in {facts.get('year', name)}"
+            return f"Which river flows past the birthplace of {described}?", answer, numbers
+        case "one_passage" if kind == "bridge":
+            last = Facts.of(texts[-1:])
+            about = next(iter(last.kinds))
+            if about == name:
+                return None
+            asked = (
+                f"Which river flows past {about}?" if last.get("river", about) else f"Where was {about} born?"
+            )
+            return asked, answer, numbers
+        case "invented_answer" if kind in ("one_hop", "bridge"):
+            return question, "Atlantis Bay", numbers
+        case "leak" if kind in ("one_hop", "bridge"):
+            return f"{question[:-1]}, {answer} or elsewhere?", answer, numbers
+        case "dangling" if kind in ("one_hop", "number_date"):
+            forms = [f"According to the passage, {question[0].lower()}{question[1:]}"]
+            forms += [question.replace(name, "he")] if is_person else [question.replace(name, "it")]
+            forms += [question.replace(name, "this " + facts.kinds[name])]
+            return forms[int(fraction("form", texts[0]) * 3)], answer, numbers
+        case "named" if HIDES in task:
+            sign = facts.get("sign", name)
+            return question.replace(f"the company whose sign is a {sign}", name), answer, numbers
+    return None
+
+
+def _other(question: str, answer: str) -> str:
+    match = re.search(r"earlier, (\w+ \w+) or (\w+ \w+)\?", question)
+    assert match is not None
+    return match[1] if match[2] == answer else match[2]
+
+
+# --- the reader --------------------------------------------------------------------------------------------
+
+
+def read(body: dict[str, Any], errors: float) -> str:
+    """The reader's reply, by the passages that it is shown; wrong in `errors` of the requests."""
+    case = case_of(body)
+    if "by itself" in body["messages"][0]["content"]:
+        refers = re.search(r"passage|\b(?:he|it|this \w+)\b", case["question"])
+        return json.dumps({"answer": "no" if refers else "yes"})
+    texts = texts_of(case)
+    answer = answered(case["question"], texts)
+    name = json.dumps(body, sort_keys=True)
+    if fraction("error", name) < errors:
+        names = re.findall(r"[A-Z]\w+ [A-Z]\w+|\d{4}", " ".join(texts))
+        answer = names[int(fraction("which", name) * len(names))] if names else None
+    if fraction("prose", name) < errors / 2:
+        return "I think that I know."
+    if answer and fraction("words", name) < 0.2:
+        answer = f"in {answer}" if answer.isdigit() else answer
+    return json.dumps({"answer": answer or "unknown"})
+
+
+def answered(question: str, texts: Sequence[str]) -> str | None:
+    """The answer that the passages give, or that everybody knows."""
+    facts = Facts.of(texts)
+    if match := re.fullmatch(r"What is the capital of (\w+)\?", question):
+        return CAPITALS.get(match[1])
+    if match := re.fullmatch(r"Was (\w+ \w+) born before (\w+ \w+)\?", question):
+        years = [facts.get("year", match[number]) for number in (1, 2)]
+        return None if None in years else "yes" if years[0] < years[1] else "no"
+    if match := re.fullmatch(r"Were (\w+ \w+) and (\w+ \w+) born in the same year\?", question):
+        years = [facts.get("year", match[number]) for number in (1, 2)]
+        return None if None in years else "yes" if years[0] == years[1] else "no"
+    if match := re.fullmatch(r"Who was born earlier, (\w+ \w+) or (\w+ \w+)\?", question):
+        years = {name: facts.get("year", name) for name in match.groups()}
+        return None if None in years.values() else min(years, key=years.__getitem__)
+    if match := re.fullmatch(r"Who was born in (\d{4})\?", question):
+        return next(iter(facts.having(year=match[1])), None)
+    if match := re.fullmatch(r"Which (\w+) was born in (\w+ \w+) in (\d{4})\?", question):
+        return next(iter(facts.having(trade=match[1], birthplace=match[2], year=match[3])), None)
+    for pattern, relation in (
+        (r"(?:According to the passage, )?[Ww]here was (.+) born\?", "birthplace"),
+        (r"(?:According to the passage, )?[Ii]n what year was (.+) born\?", "year"),
+        (r"(?:According to the passage, )?[Ww]hich river flows past (.+)\?", "river"),
+        (r"(?:According to the passage, )?[Ww]ho founded (.+)\?", "founder"),
+    ):
+        if match := re.fullmatch(pattern, question):
+            values = (facts.get(relation, entity) for entity in meant(match[1], facts))
+            return next(filter(None, values), None)
+    return None
+
+
+def meant(words: str, facts: Facts) -> list[str]:
+    """The entities that words describe."""
+    for prefix, relation in (("the birthplace of ", "birthplace"), ("the founder of ", "founder")):
+        if words.startswith(prefix):
+            values = (facts.get(relation, entity) for entity in meant(words.removeprefix(prefix), facts))
+            return [value for value in values if value]
+    if words.startswith("the company whose sign is a "):
+        return facts.having(sign=words.removeprefix("the company whose sign is a "))
+    if match := re.fullmatch(r"the (\w+) born in (\d+)", words):
+        return facts.having(trade=match[1], year=match[2])
+    return [words]
+
+
+# --- the processes -----------------------------------------------------------------------------------------
+
+
+@contextmanager
+def model_process(role: str, log: Path, *options: str) -> Iterator[str]:
+    """The address, with /v1, of a teacher or a reader in a process of its own."""
+    command = [sys.executable, "-m", "tests.fakes.question_models", role, "--log", str(log), *options]
+    process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        yield process.stdout.readline().strip()
+    finally:
+        assert process.stdin is not None
+        process.stdin.close()  # at which it ends
+        process.wait(timeout=30)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("role", choices=["teacher", "reader"])
+    parser.add_argument("--log", type=Path, required=True)
+    parser.add_argument("--errors", type=float, default=0.03)
+    parser.add_argument("--delay-s", type=float, default=0.0)
+    args = parser.parse_args()
+    with args.log.open("a", buffering=1) as log:
+
+        def reply(body: dict[str, Any]) -> dict[str, Any]:
+            text, entry = teach(body) if args.role == "teacher" else (read(body, args.errors), {})
+            request = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+            log.write(json.dumps({"request": request, "time": time.monotonic(), **entry}) + "\n")
+            prompt = sum(len(message["content"]) for message in body["messages"]) // 4
+            usage = {"prompt_tokens": prompt, "completion_tokens": len(text) // 4 + 1}
+            return {**chat(text), "usage": usage}
+
+        with OpenAIServer(reply, delay_s=args.delay_s) as server:
+            print(server.base, flush=True)
+            sys.stdin.read()
+
+
+if __name__ == "__main__":
+    main()

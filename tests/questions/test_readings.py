@@ -1,0 +1,78 @@
+"""What a reader's answers mean: agreement, other answers, and the verdict of several samples."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rag_r1.questions.readings import CHECKS, agrees, is_rival, verdict
+from tests.questions.drafted import draft
+
+BY_REASON = {check.reason: check for check in CHECKS}
+
+
+@given(st.lists(st.booleans(), min_size=1, max_size=7), st.integers(1, 7))
+def test_a_verdict_that_ends_early_is_that_of_all_samples(votes, needed):
+    samples = len(votes)
+    whole = sum(votes) >= needed
+    decided = [verdict(sum(votes[:asked]), asked, samples, needed) for asked in range(samples + 1)]
+    assert decided[-1] is whole, "all samples decide"
+    first = next(value for value in decided if value is not None)
+    assert first is whole, "and none that are missing could have changed what was decided before"
+
+
+def test_a_verdict_asks_on_while_the_rest_can_change_it():
+    for votes in product((True, False), repeat=2):
+        expected = None if sum(votes) == 1 else votes[0]
+        assert verdict(sum(votes), 2, 3, 2) is expected
+
+
+@pytest.mark.parametrize(
+    ("answer", "golds", "agree"),
+    [
+        ("Ulm", ["Ulm"], True),
+        ("in the town of Ulm", ["Ulm"], True),
+        ("the Danube.", ["Danube"], True),
+        ("May 3, 1903", ["3 May 1903", "May 3, 1903"], True),
+        ("1903", ["3 May 1903"], False),
+        ("It could be Ulm or Trier or Worms, or perhaps Jena", ["Ulm"], False),
+        (None, ["Ulm"], False),
+        ("Yes.", ["yes"], True),
+        ("yes and no", ["yes"], False),
+    ],
+)
+def test_an_answer_agrees_with_a_gold_and_a_few_words_more(answer, golds, agree):
+    assert agrees(answer, golds) is agree
+
+
+def test_another_answer_must_stand_in_what_was_shown_and_not_in_the_question():
+    asked = draft("Who was born in Ulm in 1903?", "Ann Lee")
+    texts = ['"Bo Ray"\nBo Ray was born in Ulm in 1903.']
+    assert is_rival(asked, texts, "Bo Ray")
+    assert not is_rival(asked, texts, "Cy Fox"), "made up"
+    assert not is_rival(asked, texts, "Ulm") and not is_rival(asked, texts, None)
+    assert not is_rival(asked, texts, "Lee"), "a shorter form of the answer"
+
+
+def test_two_different_other_answers_are_two_errors_and_not_a_rival():
+    check = BY_REASON["another_answer"]
+    asked = draft("Who was born in Ulm in 1903?", "Ann Lee")
+    texts = ["Bo Ray and Cy Fox were born in Ulm in 1903."]
+    assert check.votes(asked, texts, ["Bo Ray", "Cy Fox", None]) == 1
+    assert check.votes(asked, texts, ["Bo Ray", "bo ray.", "Ann Lee"]) == 2
+
+
+def test_each_check_shows_what_it_is_about():
+    bridge = draft("On which river does the birthplace of Ann Lee lie?", "Danube", "bridge")
+    single = draft("Where was Ann Lee born?", "Ulm")
+    texts = tuple(passage.contents for passage in bridge.passages)
+    shows = {reason: check.shows for reason, check in BY_REASON.items()}
+    assert shows["reader_disagrees"](bridge, ["x"]) == [texts]
+    assert shows["needs_no_search"](bridge, ["x"]) == [()]
+    assert shows["one_passage_is_enough"](bridge, ["x"]) == [(text,) for text in texts]
+    assert shows["one_passage_is_enough"](single, ["x"]) == []
+    assert shows["another_answer"](bridge, ["x", "y"]) == [("x", "y")]
+    assert shows["another_answer"](bridge, []) == []

@@ -1,0 +1,107 @@
+"""The rules refuse a draft for the right reason, and leave a good one alone."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rag_r1.questions.drafts import REASONS
+from rag_r1.questions.rules import RULES, golds_of, refused_by_rule, unreachable
+from rag_r1.rewards import cover_exact_match
+from tests.questions.drafted import ANN, draft, passage
+
+
+@pytest.mark.parametrize(
+    ("question", "answer", "kind"),
+    [
+        ("Where was Ann Lee born?", "Ulm", "one_hop"),
+        ("On what date was Ann Lee born?", "3 May 1903", "number_date"),
+        ("Which novelist was born in Ulm and wrote Grey Water?", "Ann Lee", "two_facts"),
+        ("On which river does the birthplace of Ann Lee lie?", "Danube", "bridge"),
+        ("Which is in Germany, Ann Lee or Ulm?", "Ulm", "comparison"),
+        ("Was Ann Lee born in the town of Ulm before it had 126,000 people?", "yes", "yes_no"),
+        ("Which town lost its gates in 1850?", "Ulm", "one_hop"),
+        ("Who left her home in Ulm?", "Ann Lee", "one_hop"),
+        ('Which novel is the sequel to the article "In This Text"?', "Grey Water", "one_hop"),
+        ("Which band changed its name when it moved?", "Ulm", "one_hop"),
+        ("What is the birthplace of the writer who published her novel in 1930?", "Ulm", "one_hop"),
+    ],
+)
+def test_a_good_draft_passes(question, answer, kind):
+    assert refused_by_rule(draft(question, answer, kind)) is None
+
+
+@pytest.mark.parametrize(
+    ("question", "answer", "kind", "reason"),
+    [
+        ("Tell me where Ann Lee was born.", "Ulm", "one_hop", "wrong_form"),
+        ("Was Ann Lee born in Ulm?", "yes", "one_hop", "wrong_form"),
+        ("Was Ann Lee born in Ulm?", "Ulm", "yes_no", "wrong_form"),
+        ("Where was Ann Lee born?", "Ulm", "number_date", "wrong_form"),
+        ("Where was Ann Lee born?", "Paris", "one_hop", "answer_not_in_passages"),
+        ("How many people live in Ulm?", "126", "one_hop", "answer_not_in_passages"),
+        ("Was Ann Lee born in Ulm or elsewhere?", "Ulm", "one_hop", "answer_in_question"),
+        ("According to the passage, where was Ann Lee born?", "Ulm", "one_hop", "dangling_reference"),
+        ("Which town is named in the second text?", "Ulm", "one_hop", "dangling_reference"),
+        ("Which town is mentioned above?", "Ulm", "one_hop", "dangling_reference"),
+        ("What does passage 1 say of the birth of Ann Lee?", "Ulm", "one_hop", "dangling_reference"),
+        ("Where was she born?", "Ulm", "one_hop", "dangling_reference"),
+        ("In what year was this writer born?", "Ulm", "one_hop", "dangling_reference"),
+        ("Which river flows past it?", "Ulm", "one_hop", "dangling_reference"),
+        ("In what year was its bridge built?", "Ulm", "one_hop", "dangling_reference"),
+        ("Who did he marry?", "Ulm", "one_hop", "dangling_reference"),
+    ],
+)
+def test_a_faulty_draft_is_refused_for_the_right_reason(question, answer, kind, reason):
+    assert refused_by_rule(draft(question, answer, kind)) == reason
+
+
+def test_a_yes_no_question_has_the_answer_that_was_wanted():
+    made = draft("Was Ann Lee born in Ulm?", "yes", "yes_no")
+    wrong = draft("Was Ann Lee born in Ulm?", "no", "yes_no", name=made.id)
+    assert (refused_by_rule(made), refused_by_rule(wrong)) == (None, "wrong_form")
+
+
+def test_a_bridge_that_names_one_passage_claims_too_much():
+    assert refused_by_rule(draft("Where was Ann Lee born?", "Ulm", "bridge", ANN)) == "too_few_passages"
+
+
+def test_a_name_that_was_to_be_described_must_not_stand_there():
+    names = draft("On which river does the birthplace of Ann Lee lie?", "Danube", "bridge", obscure=True)
+    hides = draft(
+        "Which river flows past where Grey Water's author was born?", "Danube", "bridge", obscure=True
+    )
+    assert refused_by_rule(names) == "name_not_hidden" and refused_by_rule(hides) is None
+
+
+def test_every_rule_is_a_reason_of_its_step():
+    assert {rule.__name__ for rule in RULES} == set(REASONS["rules"])
+
+
+def test_of_the_aliases_those_count_that_are_forms_of_the_answer_in_the_passages():
+    text = passage("Ann Lee", "Ann Mary Lee, or Lee, was born in Ulm. Bo Ray, the American, was not.")
+    assert golds_of("Ann Lee", ["Ann Mary Lee", "Lee", "Bo Ray", "Ann Q. Lee"], [text]) == (
+        "Ann Lee",
+        "Ann Mary Lee",
+        "Lee",
+    )
+    assert golds_of("3 May 1903", [], [passage("x", ANN)]) == ("3 May 1903", "May 3, 1903")
+    assert "United States" in golds_of("American", [], [text])
+    assert golds_of("yes", ["no", "maybe"], [text]) == ("yes",)
+
+
+@given(st.lists(st.text(max_size=30), max_size=6), st.text(min_size=1, max_size=60))
+def test_no_alias_counts_that_does_not_stand_in_the_passages(aliases, text):
+    """Whatever a teacher names: no alias can make an answer right that the passages do not have."""
+    page = passage("Page", text)
+    for gold in golds_of("3 May 1903", aliases, [page])[2:]:
+        assert cover_exact_match(page.contents, [gold], ordered=True)
+
+
+def test_passages_are_reachable_by_the_question_and_then_by_what_a_step_tells():
+    bridge = draft("On which river does the birthplace of Ann Lee lie?", "Danube", "bridge")
+    assert not unreachable(bridge, ["Ann Lee", "x"], [["Ann Lee"], ["x", "Ulm"]])
+    assert not unreachable(bridge, ["Ulm", "Ann Lee"], [[], []])
+    assert unreachable(bridge, ["Ann Lee"], [["Ann Lee"], ["x"]]), "the second is found by nothing"
+    assert unreachable(bridge, ["x"], [["Ann Lee"], ["Ulm"]]), "the question leads to none"
