@@ -12,6 +12,7 @@ from omegaconf import DictConfig
 from rag_r1.options.problems import PreflightReport, Problem
 from rag_r1.training.preflight.cluster import check_batch_sizes, check_engines, check_reachability
 from rag_r1.training.preflight.data import check_data, check_steps
+from rag_r1.training.preflight.memory.check import check_memory
 from rag_r1.training.preflight.model import check_model, check_quantisation, check_tags, check_turns
 from rag_r1.training.preflight.probes import check_probes
 from rag_r1.training.preflight.resume import check_resumed_rates
@@ -71,6 +72,7 @@ def preflight(config: DictConfig) -> PreflightReport:
         check_reachability,
     ):
         report.problems += check(config)
+    report.problems += check_memory(config, report)
     report.problems += check_resumed_rates(config, critic=needs_critic(config))
     report.problems += check_sampler(config)
     for check in (check_filtering, check_sessions, check_probes):

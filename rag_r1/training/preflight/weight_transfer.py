@@ -20,7 +20,7 @@ from omegaconf import DictConfig, OmegaConf
 from rag_r1.options.problems import Problem, error, is_unset, warning
 from rag_r1.training.model_config import model_config
 from rag_r1.training.preflight.adapters import adapter_rank
-from rag_r1.training.preflight.memory import bytes_of
+from rag_r1.training.preflight.memory.formulas import bytes_of
 
 _KEY = "actor_rollout_ref.rollout.checkpoint_engine.update_weights_bucket_megabytes"
 #: A header that is longer is none of safetensors, which allows this many bytes.
