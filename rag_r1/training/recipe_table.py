@@ -13,7 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from rag_r1.config.recipes import shipped_names
 from rag_r1.runs.markdown import table
-from rag_r1.training.preflight.adapters import adapter_rank
+from rag_r1.training.preflight.adapters import adapter_rank, is_nf4
 from rag_r1.training.preflight.cluster import gpu_count
 from rag_r1.training.preflight.memory.estimate import MemoryEstimate, memory_of, sft_memory_of
 from rag_r1.training.preflight.memory.shape import SHAPES
@@ -28,12 +28,19 @@ _SIZES = {
     "agentic_r/agent_demo": "demo",
     "agentic_rag/": "3B",
     "demo/": "demo",
+    "hardware/one_gpu_24_nf4": "7B",
+    "hardware/one_gpu_24": "3B",
+    "hardware/one_gpu_80_nf4": "14B",
+    "hardware/two_gpu_80": "32B",
     "r1_searcher/stage1_llama": "Llama 8B",
     "r1_searcher/stage2_llama": "Llama 8B",
     "rag_r1/sft/demo": "demo",
     "real_small/": "135M",
     "smoke/": "demo",
 }
+
+#: Sizes of critics that are smaller than their policies, by the recipes' names.
+_CRITICS = {"one_gpu_24_ppo": "0.5B", "one_gpu_80_ppo": "1.5B"}
 
 Compose = Callable[[str, Sequence[str]], DictConfig]
 
@@ -50,21 +57,31 @@ def recipe_row(name: str, config: DictConfig, size: str) -> tuple[str, ...]:
     else:
         dtype, lora, rates = _trained(config)
     count = "-" if config.trainer.device == "cpu" else str(gpu_count(config))
-    return name, size, dtype, lora, rates, count, *_figures(memory_for(config, size))
+    return (
+        name,
+        size,
+        dtype,
+        lora,
+        rates,
+        count,
+        *_figures(memory_for(config, size, _CRITICS.get(name.strip("`").rpartition("/")[2], ""))),
+    )
 
 
-def memory_for(config: DictConfig, size: str) -> MemoryEstimate:
-    """Memory of a recipe with a model of this size, on the GPU that it names, or one of 80 GB."""
+def memory_for(config: DictConfig, size: str, critic: str = "") -> MemoryEstimate:
+    """Memory of a recipe with a model, and a critic, of these sizes, on the GPU that it names, or one of
+    80 GB."""
     gpu = 1e9 * float(OmegaConf.select(config, "rag_r1.gpu_memory_gb") or 80)
-    estimate = sft_memory_of if config.get("actor_rollout_ref") is None else memory_of
-    return estimate(config, SHAPES[size], gpu)
+    if config.get("actor_rollout_ref") is None:
+        return sft_memory_of(config, SHAPES[size], gpu)
+    return memory_of(config, SHAPES[size], gpu, SHAPES.get(critic))
 
 
 def _trained(config: DictConfig) -> tuple[str, str, str]:
     """Dtypes, adapters and rates of policy and critic, in words."""
     policy, critic = config.actor_rollout_ref, config.critic if needs_critic(config) else None
     dtypes = [
-        policy.actor.fsdp_config.model_dtype,
+        "nf4" if is_nf4(config) else policy.actor.fsdp_config.model_dtype,
         *([critic.fsdp.model_dtype] if critic else []),
     ]
     rates = [_rate(policy.actor.optim.lr), *([f"critic {_rate(critic.optim.lr)}"] if critic else [])]

@@ -16,7 +16,7 @@ from tests.recipes.composed_recipes import compose_quickly, composed
 FOLDERS = sorted({folder_of(name) for name in shipped_names("train", "sft")})
 #: Millions of parameters, from the models' cards.
 PUBLISHED = {"1.5B": 1_540, "3B": 3_090, "7B": 7_610, "14B": 14_700, "32B": 32_500, "Llama 8B": 8_030}
-PUBLISHED["135M"] = 134.5
+PUBLISHED |= {"135M": 134.5, "0.5B": 494}
 
 
 def test_every_recipe_that_trains_is_found_and_no_fragment_is():
@@ -103,4 +103,4 @@ def test_the_command_prints_one_recipe_with_a_size_and_overrides(capsys):
     assert recipes_command.main(["table", "--recipe", "recipes/nowhere"]) == 1
     assert "there is no recipe" in capsys.readouterr().err
     assert recipes_command.main(["table", "--recipe", "demo/grpo", "--size", "5B"]) == 1
-    assert "the sizes that are known are 1.5B, 3B" in capsys.readouterr().err
+    assert "the sizes that are known are 0.5B, 1.5B, 3B" in capsys.readouterr().err

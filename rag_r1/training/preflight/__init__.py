@@ -13,7 +13,14 @@ from rag_r1.options.problems import PreflightReport, Problem
 from rag_r1.training.preflight.cluster import check_batch_sizes, check_engines, check_reachability
 from rag_r1.training.preflight.data import check_data, check_steps
 from rag_r1.training.preflight.memory.check import check_memory
-from rag_r1.training.preflight.model import check_model, check_quantisation, check_tags, check_turns
+from rag_r1.training.preflight.model import (
+    check_critic_model,
+    check_model,
+    check_quantisation,
+    check_tags,
+    check_turns,
+)
+from rag_r1.training.preflight.nf4 import check_nf4
 from rag_r1.training.preflight.probes import check_probes
 from rag_r1.training.preflight.resume import check_resumed_rates
 from rag_r1.training.preflight.retriever import check_retriever
@@ -60,7 +67,9 @@ def preflight(config: DictConfig) -> PreflightReport:
         report.problems += wrong
         check_retriever(config, report)
         return report  # the other checks calculate with these
+    report.problems += check_critic_model(config)
     report.problems += check_quantisation(config)
+    report.problems += check_nf4(config)
     report.problems += check_bucket(config)
     report.problems += check_verl(config, model_is_there=tokenizer is not None)
     for check in (

@@ -24,6 +24,8 @@ from rag_r1.io.errors import DataError
 from rag_r1.options.problems import Problem, error, is_unset, plain, problem_of_fault, warning
 from rag_r1.protocols import ChatTemplateError, Protocol
 from rag_r1.sandbox.chat_template import refuse_endless_files, refuse_endless_template
+from rag_r1.training.preflight.adapters import NF4_ENGINE
+from rag_r1.training.preflight.sessions import needs_critic
 
 #: Keys by which transformers and PEFT load weights in 4 or 8 bits.
 _QUANTISED = ("load_in_4bit", "load_in_8bit", "quantization_config", "bnb_4bit_quant_type", "qlora")
@@ -98,12 +100,25 @@ def _check_template(section: str, node: DictConfig, tokenizer: Any) -> Problem |
     return None
 
 
+def check_critic_model(config: DictConfig) -> Iterator[Problem]:
+    """A critic that is trained has a model: the policy's, unless a recipe leaves it open."""
+    key = "critic.model.path"
+    if not needs_critic(config):
+        return
+    if is_unset(config, key):
+        yield error(key, "must be given", "set it to a model with the policy's tokenizer")
+    elif (problem := _check_folder(key, str(config.critic.model.path))) is not None:
+        yield problem
+
+
 def check_quantisation(config: DictConfig, section: str = "actor_rollout_ref.model") -> Iterator[Problem]:
     """No key sets weights of 4 or 8 bits: veRL's engines would train a policy that vLLM cannot load."""
     for key in (f"{node}.{name}" for node in (section, f"{section}.override_config") for name in _QUANTISED):
         if OmegaConf.select(config, key):
-            text = "veRL 0.9.1 trains no weights of 4 or 8 bits (nf4, int8): vLLM is sent weights of 16 bits"
-            yield error(key, text, f"remove it, and set {section}.lora_rank=8: adapters in 16 bits")
+            text = "no weights of 4 or 8 bits (nf4, int8) are trained by this key: vLLM gets 16 bits"
+            nf4 = f", or over weights in nf4 with {section}.external_lib={NF4_ENGINE} (recipes/hardware)"
+            remedy = f"remove it, and set {section}.lora_rank=8: adapters in 16 bits"
+            yield error(key, text, remedy + (nf4 if section.startswith("actor") else ""))
 
 
 def check_tags(

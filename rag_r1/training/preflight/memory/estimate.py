@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from omegaconf import DictConfig, OmegaConf
 
-from rag_r1.training.preflight.adapters import adapter_rank
+from rag_r1.training.preflight.adapters import adapter_rank, is_nf4
 from rag_r1.training.preflight.cluster import gpu_count, needs_reference
 from rag_r1.training.preflight.memory.formulas import (
     CONTEXT,
@@ -56,10 +56,13 @@ class MemoryEstimate:
         return 0.0 if found is None else found.bytes if part is None else found.parts.get(part, 0.0)
 
 
-def memory_of(config: DictConfig, shape: ModelShape, gpu: float = 80e9) -> MemoryEstimate:
-    """Memory of a composed recipe of `rag-r1 train`, with a model of this shape, on GPUs of `gpu` bytes."""
+def memory_of(
+    config: DictConfig, shape: ModelShape, gpu: float = 80e9, of_critic: ModelShape | None = None
+) -> MemoryEstimate:
+    """Memory of a composed recipe of `rag-r1 train`, with a model of this shape, on GPUs of `gpu` bytes.
+    `of_critic`: the critic's shape, if it is another."""
     row = int(config.data.max_prompt_length + config.data.max_response_length)
-    actor, critic = _policy(config, shape), _critic(config, shape)
+    actor, critic = _policy(config, shape), _critic(config, of_critic or shape)
     host = _host(config, shape, actor, critic)
     if config.trainer.device == "cpu":
         return MemoryEstimate((), 0, row, host + _on_cpu(config, actor, critic, row), gpu)
@@ -97,7 +100,7 @@ def _policy(config: DictConfig, shape: ModelShape) -> Trained:
         bytes_of(_dtype(config.actor_rollout_ref.actor)),
         gpu_count(config),
         shape.adapters(rank, model.target_modules) if rank else 0,
-        False,
+        is_nf4(config),
         bool(model.get("use_fused_kernels")),
         _is_sdpa(model),
         checkpointed=bool(model.enable_gradient_checkpointing),

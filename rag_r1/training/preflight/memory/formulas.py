@@ -18,8 +18,8 @@ GPU: a phase is the sum of its components (`COMPONENTS`; estimate.py), among the
                   (`sdpa_mask` of transformers; `convert_boolean_attn_mask` of PyTorch)
     logits        10 T V (bf16, fp32, the gradient), 6 T V without gradients; fused: 24 and 16 bytes for 512
                   tokens at a time (veRL's utils/experimental/torch_functional.py, `FusedLinearForPPO`)
-    allocator     SLACK of the four above: what PyTorch's allocator reserves and does not use; not of logits that
-                  are not fused, which are blocks of their own
+    allocator     SLACK of the four above: what PyTorch's allocator reserves and does not use; not of
+                  logits that are not fused, which are blocks of their own
     vLLM          2 P / TP, values of `max_num_batched_tokens`, logits of `max_num_seqs`; its cache has the
                   rest of `gpu_memory_utilization`
     bucket        what weights are sent in (`update_weights_bucket_megabytes`)

@@ -78,6 +78,7 @@ class ModelShape:
 SHAPES = {
     shape.name: shape
     for shape in (
+        ModelShape("0.5B", 24, 896, 4864, 14, 2, 151_936, tied=True, head=64),
         ModelShape("1.5B", 28, 1536, 8960, 12, 2, 151_936, tied=True),
         ModelShape("3B", 36, 2048, 11_008, 16, 2, 151_936, tied=True),
         ModelShape("7B", 28, 3584, 18_944, 28, 4, 152_064, tied=False),
