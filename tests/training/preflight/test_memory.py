@@ -11,6 +11,7 @@ import pytest
 
 from rag_r1.options.problems import PreflightReport
 from rag_r1.training import recipes_command
+from rag_r1.training.command import main as train
 from rag_r1.training.preflight.memory.check import check_memory, estimate_of, gpu_bytes
 from rag_r1.training.preflight.memory.estimate import memory_of
 from rag_r1.training.preflight.memory.formulas import HELD, NF4_BYTES, SLACK, Trained, cached_rows
@@ -261,6 +262,22 @@ def test_the_gpu_is_the_recipes_else_this_machines_else_one_of_80_gb(run, nvidia
     assert gpu_bytes(run()) == 81_559 * 2**20
     nvidia_smi("no driver")
     assert gpu_bytes(run()) == 80e9
+
+
+@pytest.mark.slow
+def test_check_only_prints_the_table_even_if_something_else_is_wrong(run, tmp_path, capsys):
+    run()
+    words = [
+        "--recipe",
+        GRPO,
+        f"actor_rollout_ref.model.path={tmp_path}",
+        "rag_r1.retriever.url=http://127.0.0.1:9",
+    ]
+    assert train([*words, "--check-only"]) == 1
+    printed = capsys.readouterr().out
+    assert "| GB on a GPU | generation |" in printed and "fit into vLLM's cache" in printed
+    assert train(words) == 1
+    assert "| GB on a GPU |" not in capsys.readouterr().out
 
 
 @pytest.mark.slow
