@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Strict
+from pydantic import AfterValidator, BeforeValidator, Field, Strict
 
 from rag_r1.agent import Budget, FailurePolicy
 from rag_r1.agent.budget import EpisodeLimits
@@ -104,6 +104,10 @@ class _RagR1Block:
     trajectory_gzip: Flag = False
     #: Whether they hold their training rows: ids, mask and log-probs.
     trajectory_tokens: Flag = False
+    #: GB (10^9 bytes) of a GPU, for the preflight's estimate; None: this machine's, or 80.
+    gpu_memory_gb: Annotated[float | None, Strict(), Field(gt=0), Constraint("a number above 0, or null")] = (
+        None
+    )
 
 
 @dataclass(frozen=True)

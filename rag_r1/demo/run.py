@@ -51,6 +51,8 @@ from rag_r1.training.next_steps import after_demo
 OUTPUTS = Path("outputs", "demo")
 #: Saves the policy of the last step, as a Hugging Face model only.
 KEEP_POLICY = ("trainer.save_freq=1000000", "actor_rollout_ref.actor.checkpoint.save_contents=[hf_model]")
+#: The recipe whose policy are adapters, which are saved as such.
+_OVER_NF4 = "grpo_nf4"
 
 
 @dataclass(frozen=True)
@@ -199,7 +201,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         description="Watch a tiny language model learn to search, on this machine, in a few minutes.",
         epilog="key=value arguments change the recipe, for example trainer.total_training_steps=5",
     )
-    require("verl", "vllm", "bm25s")
+    over_nf4 = args.recipe == _OVER_NF4
+    require("verl", "vllm", "bm25s", *(["bitsandbytes"] if over_nf4 else []))
     add_working_directory()
     out = (args.out or OUTPUTS / args.recipe).resolve()
     with StartChecks() as checks:
@@ -209,12 +212,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"all checks passed: demo/{args.recipe} would be trained into {out}")
         return 0
     with recorded_settings("rag-r1 demo", args, out):
-        results = run_demo(args.recipe, out, args.seed, [*KEEP_POLICY, *args.overrides], args.timeout)
+        changes = [*(KEEP_POLICY[:1] if over_nf4 else KEEP_POLICY), *args.overrides]
+        results = run_demo(args.recipe, out, args.seed, changes, args.timeout)
     picture = out / "report.png"  # is not drawn without matplotlib
     picture_note = f" Picture: {picture}" if picture.exists() else ""
     print(f"\n{markdown(results)}\n\n{results['seconds']:.0f} s in total.{picture_note}")
     model = newest_checkpoint(out / "checkpoints")
-    print("\n".join(["", *after_demo(out, model)]))
+    base = policy_path(demo_protocol(protocol_of(args.recipe)).name) if over_nf4 else None
+    print("\n".join(["", *after_demo(out, model, base)]))
     return 0
 
 

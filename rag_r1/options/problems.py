@@ -54,10 +54,11 @@ def problem_of_fault(fault: Exception) -> Problem:
 
 @dataclass
 class PreflightReport:
-    """What was found; `notes` say what was checked."""
+    """What was found; `notes` say what was checked, `tables` what was estimated, for `--check-only`."""
 
     problems: list[Problem] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    tables: list[str] = field(default_factory=list)
 
     @property
     def errors(self) -> list[Problem]:

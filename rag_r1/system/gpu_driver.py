@@ -32,6 +32,19 @@ def driver_version() -> str | None:
     return first[0].strip() if done.returncode == 0 and first and re.match(r"\d+\.", first[0]) else None
 
 
+def gpu_memory() -> float | None:
+    """Bytes of this machine's smallest GPU, by nvidia-smi; None without one."""
+    if driver_version() is None:
+        return None
+    query = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
+    try:
+        done = subprocess.run(query, capture_output=True, text=True, timeout=30)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    sizes = [line.strip() for line in done.stdout.splitlines() if line.strip().isdigit()]
+    return min(map(int, sizes)) * 2.0**20 if done.returncode == 0 and sizes else None
+
+
 def oldest_driver(cuda: str | None) -> int:
     """The driver series that a torch for `cuda` ("13.0") needs; None: that of the locked environment."""
     major = int(cuda.partition(".")[0]) if cuda else CUDA

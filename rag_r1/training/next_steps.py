@@ -24,11 +24,15 @@ _EVALUATE = "evaluate it (with --card: does it search, or does it already know?)
 def after_training(config: Any) -> list[str]:
     """The last lines of a reinforcement learning; `config`: the composed one (command.py), with the paths as
     seen from the working directory."""
+    from rag_r1.training.preflight.adapters import is_nf4  # imports OmegaConf, which the demo's help has not
+
     folder = Path(config.trainer.default_local_dir).expanduser()
     checkpoint = newest_checkpoint(folder)
     if checkpoint is None:
         why = f"trainer.save_freq is {config.trainer.save_freq}; above 0, the last step is saved"
         return [f"no checkpoint was saved in {folder}: {why}", *_inspection(config)]
+    if is_nf4(config):
+        return [f"checkpoint: {checkpoint}", *_after_nf4(config, checkpoint, folder), *_inspection(config)]
     return [
         f"checkpoint: {checkpoint}",
         _EVALUATE,
@@ -58,11 +62,15 @@ def after_sft(model: Path) -> list[str]:
     ]
 
 
-def after_demo(out: Path, checkpoint: Path | None) -> list[str]:
-    """The last lines of a demo run in the folder `out`."""
+def after_demo(out: Path, checkpoint: Path | None, base: Path | None = None) -> list[str]:
+    """The last lines of a demo run in the folder `out`; `base`: the policy that was quantised, if adapters
+    over nf4 were trained."""
     lines = _reports(out / "trajectories")
     if checkpoint is None:
         return lines
+    if base is not None:
+        exported = "export it as one model, which `rag-r1 eval --model` takes:"
+        return [*lines, f"the trained adapters: {checkpoint}", exported, _export_nf4(checkpoint, str(base))]
     corpus = str(out / "data" / "corpus.jsonl")
     return [
         *lines,
@@ -87,6 +95,27 @@ def _evaluation(config: Any, checkpoint: Path, folder: Path) -> list[str]:
         return [str(folder)]
     out = folder / "evaluation"
     return EvalArguments(model=str(checkpoint), out=out, **validation_arguments(config)).to_argv()
+
+
+def _after_nf4(config: Any, checkpoint: Path, folder: Path) -> list[str]:
+    """The commands that export adapters over nf4 as one model, and evaluate it."""
+    values = validation_arguments(config)
+    evaluation = EvalArguments(model=str(_exported(checkpoint)), out=folder / "evaluation", **values)
+    return [
+        "export it as one model (without --merged: the dequantised weights, and the adapters):",
+        _export_nf4(checkpoint, str(config.actor_rollout_ref.model.path)),
+        _EVALUATE,
+        command(["rag-r1", "eval", *evaluation.to_argv()]),
+    ]
+
+
+def _export_nf4(checkpoint: Path, base: str) -> str:
+    words = ["rag-r1", "model", "export-nf4", str(checkpoint), "--base", base, "--merged"]
+    return command([*words, "--out", str(_exported(checkpoint))])
+
+
+def _exported(checkpoint: Path) -> Path:
+    return checkpoint.with_name(f"{checkpoint.name}_huggingface")
 
 
 def _inspection(config: Any) -> list[str]:
@@ -124,7 +153,7 @@ def _export(config: Any, checkpoint: Path) -> list[str]:
     if any(exported.glob("*.safetensors")):
         return [f"exported as a Hugging Face model: {exported}"]
     backend = "megatron" if config.actor_rollout_ref.actor.strategy == "megatron" else "fsdp"
-    target = checkpoint.with_name(f"{checkpoint.name}_huggingface")
+    target = _exported(checkpoint)
     words = ["TORCH_FORCE_WEIGHTS_ONLY_LOAD=1"] if backend == "fsdp" else []  # its files are pickles
     words += ["python", "-m", "verl.model_merger", "merge", "--backend", backend]
     words += ["--local_dir", str(actor), "--target_dir", str(target)]

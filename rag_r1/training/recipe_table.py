@@ -9,17 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from rag_r1.config.recipes import shipped_names
 from rag_r1.runs.markdown import table
-from rag_r1.training.preflight.adapters import adapter_rank
+from rag_r1.training.preflight.adapters import adapter_rank, is_nf4
 from rag_r1.training.preflight.cluster import gpu_count
-from rag_r1.training.preflight.memory import SHAPES, MemoryEstimate, memory_of, sft_memory_of
+from rag_r1.training.preflight.memory.estimate import MemoryEstimate, memory_of, sft_memory_of
+from rag_r1.training.preflight.memory.shape import SHAPES
 from rag_r1.training.preflight.sessions import needs_critic
 
 _COLUMNS = (
-    "recipe", "model", "`model_dtype`", "LoRA", "learning rate", "GPUs", "update, GB", "vLLM's weights, GB",
+    "recipe", "model", "`model_dtype`", "LoRA", "learning rate", "GPUs", "update, GB", "generation, GB",
     "rows in its cache", "host, GB",
 )  # fmt: skip
 #: The sizes of the models that recipes are for, by the beginning of their name; 7B for the others.
@@ -27,12 +28,19 @@ _SIZES = {
     "agentic_r/agent_demo": "demo",
     "agentic_rag/": "3B",
     "demo/": "demo",
+    "hardware/one_gpu_24_nf4": "7B",
+    "hardware/one_gpu_24": "3B",
+    "hardware/one_gpu_80_nf4": "14B",
+    "hardware/two_gpu_80": "32B",
     "r1_searcher/stage1_llama": "Llama 8B",
     "r1_searcher/stage2_llama": "Llama 8B",
     "rag_r1/sft/demo": "demo",
     "real_small/": "135M",
     "smoke/": "demo",
 }
+
+#: Sizes of critics that are smaller than their policies, by the recipes' names.
+_CRITICS = {"one_gpu_24_ppo": "0.5B", "one_gpu_80_ppo": "1.5B"}
 
 Compose = Callable[[str, Sequence[str]], DictConfig]
 
@@ -44,21 +52,38 @@ def size_for(name: str) -> str:
 
 def recipe_row(name: str, config: DictConfig, size: str) -> tuple[str, ...]:
     """One line of the table."""
-    shape = SHAPES[size]
     if config.get("actor_rollout_ref") is None:
-        memory = sft_memory_of(config, shape)
         dtype, lora, rates = str(config.engine.model_dtype), "-", _rate(config.optim.lr)
     else:
-        memory = memory_of(config, shape)
         dtype, lora, rates = _trained(config)
     count = "-" if config.trainer.device == "cpu" else str(gpu_count(config))
-    return name, size, dtype, lora, rates, count, *_figures(memory)
+    return (
+        name,
+        size,
+        dtype,
+        lora,
+        rates,
+        count,
+        *_figures(memory_for(config, size, _CRITICS.get(name.strip("`").rpartition("/")[2], ""))),
+    )
+
+
+def memory_for(config: DictConfig, size: str, critic: str = "") -> MemoryEstimate:
+    """Memory of a recipe with a model, and a critic, of these sizes, on the GPU that it names, or one of
+    80 GB."""
+    gpu = 1e9 * float(OmegaConf.select(config, "rag_r1.gpu_memory_gb") or 80)
+    if config.get("actor_rollout_ref") is None:
+        return sft_memory_of(config, SHAPES[size], gpu)
+    return memory_of(config, SHAPES[size], gpu, SHAPES.get(critic))
 
 
 def _trained(config: DictConfig) -> tuple[str, str, str]:
     """Dtypes, adapters and rates of policy and critic, in words."""
     policy, critic = config.actor_rollout_ref, config.critic if needs_critic(config) else None
-    dtypes = [policy.actor.fsdp_config.model_dtype, *([critic.fsdp.model_dtype] if critic else [])]
+    dtypes = [
+        "nf4" if is_nf4(config) else policy.actor.fsdp_config.model_dtype,
+        *([critic.fsdp.model_dtype] if critic else []),
+    ]
     rates = [_rate(policy.actor.optim.lr), *([f"critic {_rate(critic.optim.lr)}"] if critic else [])]
     merged = "merged" if policy.model.lora.merge else "not merged"
     rank = adapter_rank(config)
@@ -73,13 +98,15 @@ def _rate(value: Any) -> str:
 
 def _figures(memory: MemoryEstimate) -> tuple[str, ...]:
     """Memory in GB; a dash for what there is not."""
-    update = "-" if not memory.update else f"{memory.update / 1e9:.0f}"
-    if memory.critic:
-        update += f", critic {memory.critic / 1e9:.0f}"
-    weights = f"{memory.weights / 1e9:.{0 if memory.weights >= 1e9 else 3}f}" if memory.weights else "-"
+    update, critic = memory.bytes_of("update"), memory.bytes_of("critic")
+    of_update = f"{update / 1e9:.0f}" if update else "-"
+    if critic:
+        of_update += f", critic {critic / 1e9:.0f}"
+    generation = memory.bytes_of("generation")
+    generated = f"{generation / 1e9:.0f}" if generation else "-"
     rows = f"{memory.rows:.0f}" if memory.rows else "-"
     host = f"{memory.host / 1e9:.{0 if memory.host >= 2e9 else 1}f}" if memory.host else "-"
-    return update, weights, rows, host
+    return of_update, generated, rows, host
 
 
 def recipe_table(rows: Sequence[Sequence[str]]) -> str:

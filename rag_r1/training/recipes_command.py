@@ -101,7 +101,9 @@ class TableArguments(Arguments):
 
     recipe: str | None = argument("a recipe; without it, all shipped ones", default=None)
     size: str | None = argument(
-        "size of the model, a Qwen2.5 or a named one, e.g. 32B (default: the recipe's)", default=None
+        "size of the model, a Qwen2.5 or a named one, e.g. 32B, or several: 7B,14B (default: the recipe's); "
+        "for one, the table of `rag-r1 train --check-only` follows",
+        default=None,
     )
     overrides: CheckedOverrides = argument("changes, with --recipe", "key=value", default=[])
 
@@ -122,8 +124,9 @@ def print_recipe_table(arguments: Sequence[str]) -> int:
     if args.recipe is None and (args.overrides or args.size):
         raise RunError("changes and --size are for one recipe: name it with --recipe")
     from rag_r1.training.command import check_composition, check_training, compose_recipe
-    from rag_r1.training.preflight.memory import SHAPES
-    from rag_r1.training.recipe_table import recipe_row, recipe_table, recipe_tables, size_for
+    from rag_r1.training.preflight.memory.shape import SHAPES
+    from rag_r1.training.preflight.memory.table import memory_table
+    from rag_r1.training.recipe_table import memory_for, recipe_row, recipe_table, recipe_tables, size_for
 
     if args.recipe is None:
         for folder, text in recipe_tables(lambda name, changes: compose_recipe(Recipe.find(name), changes)):
@@ -133,10 +136,12 @@ def print_recipe_table(arguments: Sequence[str]) -> int:
     config = check_composition(recipe, args.overrides)
     if kind_of(recipe.path) != "sft":
         check_training(recipe, config)
-    size = args.size or size_for(recipe.name)
-    if size not in SHAPES:
-        raise RunError(f"--size {size}: the sizes that are known are {', '.join(SHAPES)}")
-    print(recipe_table([recipe_row(f"`{recipe.name}`", config, size)]))
+    sizes = (args.size or size_for(recipe.name)).split(",")
+    if unknown := [size for size in sizes if size not in SHAPES]:
+        raise RunError(f"--size {unknown[0]}: the sizes that are known are {', '.join(SHAPES)}")
+    print(recipe_table([recipe_row(f"`{recipe.name}`", config, size) for size in sizes]))
+    if len(sizes) == 1:
+        print(f"\n{memory_table(memory_for(config, sizes[0]))}")
     return 0
 
 

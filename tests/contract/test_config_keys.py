@@ -19,6 +19,7 @@ from tests.contract.verl_source import ROOT
 #: Keys that veRL's YAML does not have: its classes, or ours that extend one, do, it passes them on, or our
 #: data sets read them.
 MORE_KEYS = (
+    "actor_rollout_ref.actor.checkpoint.save_lora_only",
     "actor_rollout_ref.actor.fsdp_config.mixed_precision",
     "actor_rollout_ref.actor.policy_loss.llds_coef",
     "actor_rollout_ref.ref.fsdp_config.mixed_precision",

@@ -148,7 +148,7 @@ def check_rag_r1(words: list[str], folder: Path) -> None:
         values = accepted(lambda: cli.main(words))
         overrides = [word for word in getattr(values, "overrides", []) if "=" in word]
         recipe = getattr(values, "recipe", None)
-        if command in ("train", "sft"):
+        if command in ("train", "sft") or (command == "recipes" and recipe):
             compose_quickly(recipe, overrides)
         elif command == "demo":
             compose_quickly(f"demo/{recipe}", overrides)

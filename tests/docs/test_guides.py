@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 from omegaconf import DictConfig, OmegaConf
 
-from rag_r1.training.preflight.memory import CONTEXTS, SHAPES, training_bytes
 from tests.docs.fences import blocks
 from tests.recipes.composed_recipes import compose_quickly
 
@@ -115,47 +114,3 @@ def test_ray_node_tells_what_it_can_and_refuses_what_it_cannot():
     for wrong in ([], ["worker"], ["wait"], ["other"]):
         done = subprocess.run([*script, *wrong], cwd=ROOT, capture_output=True, text=True, timeout=60)
         assert done.returncode == 2 and "error:" in done.stderr
-
-
-def table(text: str, first: str) -> list[list[str]]:
-    """The rows of the table whose head holds ``first``, head left out."""
-    lines = text.splitlines()
-    start = next(i for i, line in enumerate(lines) if line.startswith("|") and first in line)
-    rows = []
-    for line in lines[start + 2 :]:
-        if not line.startswith("|"):
-            return rows
-        rows.append([cell.strip() for cell in line.strip("|").split("|")])
-    return rows
-
-
-def test_the_estimates_of_memory_follow_from_what_stands_beside_them():
-    text = (ROOT / "docs" / "guides" / "memory.md").read_text("utf-8")
-    rows = {row[0]: row[1:5] for row in table(text, "| 7B |")}
-    for column in range(4):
-        sizes = [float(rows[name][column]) for name in ("parameters, 10^9", "layers", "KV heads of 128")]
-        parameters, layers, heads = sizes
-        left, token = 0.6 * 80 - 2 * parameters, 2 * layers * heads * 128 * 2 / 1e3
-        expected = {
-            "training state on a GPU, GB": 16 * parameters / 8,
-            "vLLM's weights on a GPU, GB": 2 * parameters,
-            "left for its cache, GB": left,
-            "cache of a token, KB": token,
-            "rows of 10,240 tokens in it": left * 1e6 / (10_240 * token),
-            "host memory, GRPO, GB": 16 * parameters,
-            "host memory, PPO, GB": 28 * parameters,
-            "a checkpoint, GRPO, GB": 12 * parameters,
-            "a checkpoint, PPO, GB": 24 * parameters,
-        }
-        for name, value in expected.items():
-            cell = rows[name][column]
-            assert value < 0 if cell == "-" else abs(float(cell) - value) <= 0.51, (name, column, value)
-    shape = SHAPES["7B"]
-    for tokens, inputs, activations, logits, whole, fused in table(text, "tokens in a micro batch |"):
-        number = int(tokens.replace(",", ""))
-        layers, scores = number * 28 * 3584 * 2 / 1e9, number * 152_064 * 10 / 1e9
-        layer = 2 * number * (4 * 3584 + 3584 + 2 * 512 + 3 * 18_944) * 2 / 1e9
-        cells = [float(cell) for cell in (inputs, activations, logits)]
-        assert cells == pytest.approx([layers, layer, scores], abs=0.1)
-        every = [training_bytes(shape, 4, 8, number, fused=kernels) + CONTEXTS for kernels in (False, True)]
-        assert [float(whole), float(fused)] == pytest.approx([size / 1e9 for size in every], abs=0.51)

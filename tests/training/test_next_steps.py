@@ -14,6 +14,7 @@ from rag_r1.evaluation.eval_arguments import EvalArguments
 from rag_r1.evaluation.report.report import ReportArguments
 from rag_r1.explorer.command import ViewArguments
 from rag_r1.inference.model_folders import newest_checkpoint
+from rag_r1.inference.nf4.export import ExportArguments
 from rag_r1.options.command_line import read_arguments
 from rag_r1.training import launch
 from rag_r1.training.command import compose_recipe, config_overrides
@@ -69,6 +70,16 @@ def records(folder: Path, *names: str) -> None:
 def commands(lines: list[str]) -> list[list[str]]:
     """The commands: lines of their own, indented."""
     return [shlex.split(line) for line in lines if line.startswith("  ")]
+
+
+def test_after_a_training_over_nf4_the_export_comes_before_the_evaluation(tmp_path):
+    settings = config(tmp_path)
+    settings.actor_rollout_ref.model = {"path": "models/qwen", "external_lib": "rag_r1.plugin.nf4.register"}
+    step = checkpoint(tmp_path)
+    export, evaluation, *_ = commands(after_training(settings))
+    args = read_arguments(ExportArguments, export[3:], prog="", description="")
+    assert (args.checkpoint, args.base, args.merged) == (step, "models/qwen", True)
+    assert evaluation[:2] == ["rag-r1", "eval"] and str(args.out) in evaluation
 
 
 def test_the_newest_checkpoint_is_evaluated_inspected_and_exported(tmp_path):

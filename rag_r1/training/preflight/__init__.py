@@ -12,6 +12,7 @@ from omegaconf import DictConfig
 from rag_r1.options.problems import PreflightReport, Problem
 from rag_r1.training.preflight.cluster import check_batch_sizes, check_engines, check_reachability
 from rag_r1.training.preflight.data import check_data, check_steps
+from rag_r1.training.preflight.memory.check import check_memory
 from rag_r1.training.preflight.model import (
     check_critic,
     check_model,
@@ -19,6 +20,7 @@ from rag_r1.training.preflight.model import (
     check_tags,
     check_turns,
 )
+from rag_r1.training.preflight.nf4 import check_nf4
 from rag_r1.training.preflight.probes import check_probes
 from rag_r1.training.preflight.resume import check_resumed_rates, check_run_folder
 from rag_r1.training.preflight.retriever import check_retriever
@@ -66,6 +68,7 @@ def preflight(config: DictConfig) -> PreflightReport:
         check_retriever(config, report)
         return report  # the other checks calculate with these
     report.problems += check_quantisation(config)
+    report.problems += check_nf4(config)
     report.problems += check_bucket(config)
     report.problems += (of_critic := check_critic(config))
     report.problems += check_verl(config, model_is_there=tokenizer is not None and not of_critic)
@@ -78,6 +81,7 @@ def preflight(config: DictConfig) -> PreflightReport:
         check_reachability,
     ):
         report.problems += check(config)
+    report.problems += check_memory(config, report)
     report.problems += check_resumed_rates(config, critic=needs_critic(config))
     report.problems += check_run_folder(config)
     report.problems += check_sampler(config)

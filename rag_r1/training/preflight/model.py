@@ -25,6 +25,7 @@ from rag_r1.io.hub import hub_answers
 from rag_r1.options.problems import Problem, error, is_unset, plain, problem_of_fault, warning
 from rag_r1.protocols import ChatTemplateError, Protocol
 from rag_r1.sandbox.chat_template import refuse_endless_files, refuse_endless_template
+from rag_r1.training.preflight.adapters import NF4_ENGINE
 from rag_r1.training.preflight.sessions import needs_critic
 
 _CRITIC = "critic.model"
@@ -52,11 +53,14 @@ def check_model(
 
 
 def check_critic(config: DictConfig) -> list[Problem]:
-    """The critic's model, if one is trained and is not the policy's: it is checked as that is."""
-    is_own = OmegaConf.select(config, f"{_CRITIC}.path") != OmegaConf.select(
-        config, "actor_rollout_ref.model.path"
-    )
-    return check_model(config, _CRITIC)[1] if needs_critic(config) and is_own else []
+    """The model of a critic that is trained must be given; if it is not the policy's, it is checked as that
+    is."""
+    if not needs_critic(config):
+        return []
+    if is_unset(config, f"{_CRITIC}.path"):
+        return [error(f"{_CRITIC}.path", "must be given", "set it to a model with the policy's tokenizer")]
+    is_own = config.critic.model.path != OmegaConf.select(config, "actor_rollout_ref.model.path")
+    return check_model(config, _CRITIC)[1] if is_own else []
 
 
 def _check_folder(key: str, name: str) -> Problem | None:
@@ -114,8 +118,10 @@ def check_quantisation(config: DictConfig, section: str = "actor_rollout_ref.mod
     """No key sets weights of 4 or 8 bits: veRL's engines would train a policy that vLLM cannot load."""
     for key in (f"{node}.{name}" for node in (section, f"{section}.override_config") for name in _QUANTISED):
         if OmegaConf.select(config, key):
-            text = "veRL 0.9.1 trains no weights of 4 or 8 bits (nf4, int8): vLLM is sent weights of 16 bits"
-            yield error(key, text, f"remove it, and set {section}.lora_rank=8: adapters in 16 bits")
+            text = "no weights of 4 or 8 bits (nf4, int8) are trained by this key: vLLM gets 16 bits"
+            nf4 = f", or over weights in nf4 with {section}.external_lib={NF4_ENGINE} (recipes/hardware)"
+            remedy = f"remove it, and set {section}.lora_rank=8: adapters in 16 bits"
+            yield error(key, text, remedy + (nf4 if section.startswith("actor") else ""))
 
 
 def check_tags(

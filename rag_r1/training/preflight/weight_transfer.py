@@ -19,8 +19,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from rag_r1.options.problems import Problem, error, is_unset, warning
 from rag_r1.training.model_config import model_config
-from rag_r1.training.preflight.adapters import adapter_rank
-from rag_r1.training.preflight.memory import bytes_of
+from rag_r1.training.preflight.adapters import adapter_rank, is_nf4
+from rag_r1.training.preflight.memory.formulas import bytes_of
 
 _KEY = "actor_rollout_ref.rollout.checkpoint_engine.update_weights_bucket_megabytes"
 #: A header that is longer is none of safetensors, which allows this many bytes.
@@ -33,6 +33,7 @@ def check_bucket(config: DictConfig) -> Iterator[Problem]:
     model, engine = config.actor_rollout_ref.model, rollout.checkpoint_engine
     if is_unset(config, "actor_rollout_ref.model.path") or actor.strategy not in ("fsdp", "fsdp2"):
         return
+    nf4 = is_nf4(config)
     unmerged = adapter_rank(config) and not (model.get("lora") or {}).get("merge")
     if unmerged and "dummy" not in str(rollout.load_format):
         return  # only adapters are sent
@@ -40,7 +41,8 @@ def check_bucket(config: DictConfig) -> Iterator[Problem]:
     if largest is None:
         return
     name, values = largest
-    dtype = OmegaConf.select(actor, "fsdp_config.model_dtype")
+    dtype = OmegaConf.select(actor, f"fsdp_config.{'mixed_precision.param_dtype' if nf4 else 'model_dtype'}")
+    dtype = dtype or ("bf16" if nf4 else None)
     needed = math.ceil(values * bytes_of(dtype) / 2**20)
     bucket = int(engine.update_weights_bucket_megabytes)
     if bucket >= needed:

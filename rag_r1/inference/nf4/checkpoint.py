@@ -1,0 +1,73 @@
+"""The adapters that a training over nf4 has saved: one file of a rank, with `lora_train_meta.json` beside it.
+
+The ranks have the same adapters, so the first rank's file is enough. It is a pickle, of which PyTorch reads
+nothing but tensors.
+"""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rag_r1.io.bounded_json import read_json_file
+from rag_r1.runs.errors import RunError
+
+_META = "lora_train_meta.json"
+_RANK_0 = "model_world_size_*_rank_0.pt"
+#: PEFT's name of the adapter, which its own files leave out.
+_NAME = ".default."
+
+
+@dataclass(frozen=True)
+class SavedAdapters:
+    """Adapters, named as in PEFT's files, their rank and alpha, and the folder with config and tokenizer."""
+
+    weights: dict[str, Any]
+    rank: int
+    alpha: int
+    huggingface: Path
+
+    @property
+    def targets(self) -> list[str]:
+        """The names of the layers that have adapters."""
+        return sorted({name.partition(".lora_")[0].rpartition(".")[2] for name in self.weights})
+
+    def config(self, base: str) -> Any:
+        """PEFT's configuration, over the model `base`."""
+        from peft import LoraConfig, TaskType
+
+        return LoraConfig(
+            task_type=TaskType.CAUSAL_LM,
+            r=self.rank,
+            lora_alpha=self.alpha,
+            target_modules=self.targets,
+            base_model_name_or_path=base,
+            inference_mode=True,
+        )
+
+
+def read_adapters(checkpoint: Path) -> SavedAdapters:
+    """From a checkpoint, or its folder `actor`. Raises RunError for one with other weights or none."""
+    import torch
+
+    state = checkpoint / "actor" if (checkpoint / "actor").is_dir() else checkpoint
+    files = sorted(state.glob(_RANK_0))
+    if len(files) != 1 or not (state / _META).is_file():
+        raise RunError(
+            f"{checkpoint} is no checkpoint of adapters: give a folder global_step_N of the training"
+        )
+    try:
+        meta = read_json_file(state / _META)
+        rank, alpha = int(meta["r"]), int(meta["lora_alpha"])
+        saved = torch.load(files[0], map_location="cpu", weights_only=True)
+    except (OSError, ValueError, KeyError, TypeError, RuntimeError, pickle.UnpicklingError) as error:
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise RunError(f"{state} cannot be read ({reason}): give another checkpoint") from error
+    if not saved or not all(".lora_" in name for name in saved):
+        raise RunError(
+            f"{files[0]} holds the whole model: export it with veRL's merger (docs/guides/exporting.md)"
+        )
+    weights = {name.replace(_NAME, "."): value.contiguous() for name, value in saved.items()}
+    return SavedAdapters(weights, rank, alpha, state / "huggingface")

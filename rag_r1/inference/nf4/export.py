@@ -1,0 +1,144 @@
+"""`rag-r1 model export-nf4`: the model of a training over nf4, for vLLM and transformers.
+
+What was trained are adapters over the dequantised weights, not over the original ones: with these the policy
+is another. So the weights are quantised again, which gives the same numbers, and dequantised into a model of
+their own. The folder is made whole or not at all.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic_settings import CliPositionalArg
+
+from rag_r1.inference.nf4.checkpoint import SavedAdapters, read_adapters
+from rag_r1.io.atomic_files import atomic_file, write_json
+from rag_r1.io.bounded_json import read_json_file
+from rag_r1.options.command_exit import command_main
+from rag_r1.options.command_line import Arguments, argument, read_arguments
+from rag_r1.options.out_folder import check_out
+from rag_r1.runs.errors import RunError
+from rag_r1.runs.start_checks import StartChecks
+from rag_r1.system.installation import require
+
+_DESCRIPTION = """\
+Export a checkpoint of a training with weights in nf4 (recipes/hardware): the dequantised weights as a
+model of their own, and the adapters, which belong to it and not to the original model.
+
+example:
+  rag-r1 model export-nf4 outputs/run/global_step_100 --base Qwen/Qwen2.5-14B-Instruct --out exported
+  vllm serve exported/base --enable-lora --max-lora-rank 32 --lora-modules policy=exported/adapter
+"""
+#: Keys of a config.json in which the training's model and the one that is quantised again must agree.
+_SIZES = ("hidden_size", "num_hidden_layers", "intermediate_size", "vocab_size", "num_attention_heads")
+
+
+class ExportArguments(Arguments):
+    """A checkpoint, the model that was quantised, and where to."""
+
+    checkpoint: CliPositionalArg[Path] = argument("the checkpoint, a folder global_step_N", "CHECKPOINT")
+    base: str = argument("the model that was trained, as actor_rollout_ref.model.path names it", "MODEL")
+    out: Path = argument("a new folder", "DIR")
+    merged: bool = argument(
+        "one model, with the adapters in its weights, for `rag-r1 eval` and a vLLM without adapters",
+        default=False,
+    )
+    dtype: Literal["bfloat16", "float32"] | None = argument(
+        "of the weights (default: that of the training; with --merged float32, because bfloat16 rounds small "
+        "updates away)",
+        default=None,
+    )
+
+
+@command_main(RunError, OSError)
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit status."""
+    prog = "rag-r1 model export-nf4"
+    args = read_arguments(ExportArguments, arguments, prog=prog, description=_DESCRIPTION)
+    require("bitsandbytes", "peft", "transformers")
+    with StartChecks() as checks:
+        adapters = checks.run(read_adapters, args.checkpoint)
+        checks.run(_check_new, args.out)
+        checks.run(check_out, args.out)
+    assert adapters is not None
+    model = _quantised(args.base, adapters)
+    dtype = args.dtype or ("float32" if args.merged else _dtype_of(model))
+    args.out.absolute().parent.mkdir(parents=True, exist_ok=True)
+    with atomic_file(args.out.absolute()) as part:
+        part.mkdir()
+        if args.merged:
+            _write_model(_with_adapters(model, adapters), adapters, part, dtype, merged=True)
+        else:
+            _write_model(model, adapters, part / "base", dtype)
+            _write_adapters(adapters, part / "adapter", str(args.out / "base"))
+    print(args.out if args.merged else f"{args.out / 'base'} and {args.out / 'adapter'}")
+    return 0
+
+
+def _check_new(out: Path) -> None:
+    if out.exists():
+        raise RunError(f"--out {out} exists already: give another folder")
+
+
+def _dtype_of(model: Any) -> str:
+    return str(model.dtype).removeprefix("torch.")
+
+
+def _quantised(base: str, adapters: SavedAdapters) -> Any:
+    """The model in nf4, on the CPU, in the training's dtype. Raises RunError if it is another model."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    from rag_r1.inference.nf4.weights import load_nf4
+
+    try:
+        trained = read_json_file(adapters.huggingface / "config.json")
+        config = AutoConfig.from_pretrained(base, trust_remote_code=False)
+    except (OSError, ValueError) as error:
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise RunError(
+            f"--base {base} and the checkpoint's config.json cannot be compared: {reason}"
+        ) from error
+    for key in _SIZES:
+        if key in trained and getattr(config, key, None) != trained[key]:
+            raise RunError(f"--base {base} has another {key} than the trained model: give that model")
+    dtype = torch.float32 if "32" in str(trained.get("dtype")) else torch.bfloat16
+    return load_nf4(AutoModelForCausalLM, base, dtype, "cpu", trust_remote_code=False)
+
+
+def _with_adapters(model: Any, adapters: SavedAdapters) -> Any:
+    from peft import get_peft_model, set_peft_model_state_dict
+
+    wrapped = get_peft_model(model, adapters.config(""))
+    missing = set_peft_model_state_dict(wrapped, adapters.weights).unexpected_keys
+    if missing:
+        raise RunError(
+            f"the model has no layer for the adapter {missing[0]}: give the model that was trained"
+        )
+    return wrapped.base_model.model
+
+
+def _write_model(model: Any, adapters: SavedAdapters, out: Path, dtype: str, *, merged: bool = False) -> None:
+    """Dequantised weights, and the checkpoint's config and tokenizer."""
+    import torch
+    from huggingface_hub import save_torch_state_dict
+
+    from rag_r1.inference.nf4.weights import weight_readers
+
+    readers = weight_readers(model, "cpu", merged=merged, dtype=getattr(torch, dtype))
+    shutil.copytree(adapters.huggingface, out, dirs_exist_ok=True)
+    save_torch_state_dict({name: read() for name, read in readers.items()}, out)
+    keys = read_json_file(out / "config.json")
+    keys.pop("quantization_config", None)
+    write_json(out / "config.json", {**keys, "dtype": dtype})
+
+
+def _write_adapters(adapters: SavedAdapters, out: Path, base: str) -> None:
+    from safetensors.torch import save_file
+
+    out.mkdir()
+    adapters.config(base).save_pretrained(out)
+    save_file(adapters.weights, out / "adapter_model.safetensors")

@@ -1,0 +1,96 @@
+"""Loads a model with its linear layers in nf4, and reads back the weights that it computes with.
+
+bitsandbytes keeps 4 bits for a weight, an absolute maximum for 64 of them, and these maxima in 8 bits (double
+quantisation). What a layer multiplies with are the dequantised numbers: a model in 16 or 32 bits that has
+these gives the same logits; the model before quantisation does not. The embeddings and the last layer are not
+quantised.
+
+Of a layer with adapters PEFT makes a wrapper, whose `base_layer` is the layer itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from copy import copy
+from typing import Any
+
+import torch
+
+#: A weight of PEFT's wrapper is named as that of the layer in it.
+_WRAPPED = "base_layer"
+
+
+def load_nf4(
+    model_class: Any, folder: str, dtype: torch.dtype, device: Any, **options: Any
+) -> torch.nn.Module:
+    """A model of transformers in nf4 on a device, computing in `dtype`. `model_class`: one of transformers'
+    with `from_pretrained`; `options` are passed on to that."""
+    from transformers import BitsAndBytesConfig
+
+    how = BitsAndBytesConfig(
+        load_in_4bit=True,
+        bnb_4bit_quant_type="nf4",
+        bnb_4bit_use_double_quant=True,
+        bnb_4bit_compute_dtype=dtype,
+        bnb_4bit_quant_storage=torch.bfloat16,
+    )
+    model = model_class.from_pretrained(
+        folder, dtype=dtype, device_map={"": device}, quantization_config=how, **options
+    )
+    # A model that is saved from this config has dequantised weights.
+    del model.config.quantization_config
+    for layer in model.modules():
+        if hasattr(layer, "support_avx512bf16_for_cpu"):
+            # In eval mode bitsandbytes repacks weights for such a CPU; training with these has no gradients.
+            layer.support_avx512bf16_for_cpu = False
+    return model
+
+
+def weight_readers(
+    model: torch.nn.Module, device: Any, *, merged: bool = False, dtype: torch.dtype | None = None
+) -> dict[str, Callable[[], torch.Tensor]]:
+    """For each weight its name, as in the model's own files, and a function that reads it as a new tensor on
+    a device, in `dtype`, or that in which the model computes. `model`: inside PEFT's, if it has adapters;
+    `merged`: with the adapters added, in 32 bits before rounding."""
+    return {
+        name: lambda weight=weight, wrapper=wrapper: _read(weight, wrapper, device, dtype)
+        for name, weight, wrapper in _weights(model, merged)
+    }
+
+
+def _weights(model: torch.nn.Module, merged: bool) -> Iterator[tuple[str, torch.Tensor, Any]]:
+    """Name, parameter, and the wrapper whose adapters are to be added; each tied weight once."""
+    for name, value in model.named_parameters():
+        owner, _, key = name.rpartition(".")
+        if ".lora_" in name:
+            continue
+        wrapper = None
+        if owner.endswith(_WRAPPED):
+            owner = owner.removesuffix(f".{_WRAPPED}")
+            wrapper = model.get_submodule(owner) if merged and key == "weight" else None
+        yield f"{owner}.{key}", value, wrapper
+
+
+@torch.no_grad()
+def _read(weight: torch.Tensor, wrapper: Any, device: Any, dtype: torch.dtype | None) -> torch.Tensor:
+    state = getattr(weight, "quant_state", None)
+    if state is None:
+        value = weight.detach().to(device, copy=True)
+    else:
+        from bitsandbytes.functional import dequantize_4bit
+
+        value = dequantize_4bit(weight.data.to(device), _state_on(state, device))
+    dtype = dtype or value.dtype
+    if wrapper is None:
+        return value.to(dtype)
+    delta = wrapper.get_delta_weight("default").to(device, torch.float32)
+    return (value.float() + delta).to(dtype)
+
+
+def _state_on(state: Any, device: Any) -> Any:
+    """A copy of what dequantises a weight on a device; bitsandbytes' own `to` would move the weight's."""
+    moved = copy(state)
+    if moved.state2 is not None:
+        moved.state2 = copy(moved.state2)
+    moved.to(device)
+    return moved

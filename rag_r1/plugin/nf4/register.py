@@ -1,0 +1,32 @@
+"""Makes veRL train adapters over weights in nf4, if `actor_rollout_ref.model.external_lib` names this module.
+
+    actor_rollout_ref.model.external_lib=rag_r1.plugin.nf4.register
+
+veRL imports it before it makes an engine. It registers engines for language models that go before veRL's own,
+under veRL's key for a vendor's: on a CPU and on NVIDIA GPUs. A critic keeps veRL's. The preflight
+(rag_r1/training/preflight/nf4.py) refuses settings with which veRL would silently train or generate with
+other weights.
+"""
+
+from __future__ import annotations
+
+from verl.utils.device import get_device_name
+from verl.workers.engine import EngineRegistry
+from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
+
+from rag_r1.plugin.nf4.engine import NF4Mixin
+
+_FSDP = ["fsdp", "fsdp2"]
+
+
+@EngineRegistry.register(model_type="language_model", backend=_FSDP, device="cuda", vendor="nvidia")
+class CUDAEngineOverNF4(NF4Mixin, FSDPEngineWithLMHead):
+    """The engine on NVIDIA GPUs."""
+
+
+if get_device_name() == "cpu":
+    from rag_r1.plugin.cpu.engines import CPUEngineWithLMHead
+
+    @EngineRegistry.register(model_type="language_model", backend=_FSDP, device="cpu", vendor="cpu")
+    class CPUEngineOverNF4(NF4Mixin, CPUEngineWithLMHead):
+        """The engine on a CPU."""

@@ -1,0 +1,84 @@
+"""Estimates the memory of a run before it starts, for `--check-only`, and warns of what may not fit.
+
+An estimate never refuses a run: its constants come from one measurement (formulas.py). The GPU is the one
+that the recipe names (`rag_r1.gpu_memory_gb`), else this machine's, else one of 80 GB.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from omegaconf import DictConfig, OmegaConf
+
+from rag_r1.inference.model_folders import is_hub_name
+from rag_r1.options.problems import PreflightReport, Problem, is_unset, warning
+from rag_r1.system.gpu_driver import gpu_memory
+from rag_r1.training.model_config import model_config
+from rag_r1.training.preflight.memory.estimate import MemoryEstimate, memory_of
+from rag_r1.training.preflight.memory.shape import shape_of
+from rag_r1.training.preflight.memory.table import memory_table
+
+_KEY = "rag_r1.gpu_memory_gb"
+_GPU = 80e9
+_LESS = {
+    "generation": ("actor_rollout_ref.rollout.gpu_memory_utilization", "lower it"),
+    "weights to vLLM": (
+        "actor_rollout_ref.rollout.checkpoint_engine.update_weights_bucket_megabytes",
+        "lower it, or set actor_rollout_ref.rollout.tensor_model_parallel_size higher",
+    ),
+    "log-probs": ("actor_rollout_ref.rollout.log_prob_max_token_len_per_gpu", "lower it"),
+    "reference": ("actor_rollout_ref.ref.log_prob_max_token_len_per_gpu", "lower it"),
+    "critic": ("critic.ppo_max_token_len_per_gpu", "lower it"),
+    "update": (
+        "actor_rollout_ref.actor.ppo_max_token_len_per_gpu",
+        "lower it, set actor_rollout_ref.model.use_fused_kernels=true, or train adapters",
+    ),
+}
+
+
+def check_memory(config: DictConfig, report: PreflightReport) -> Iterator[Problem]:
+    """A warning for each phase that a GPU may be too small for; the table goes into the report."""
+    memory = estimate_of(config)
+    if memory is None:
+        return
+    report.tables.append(memory_table(memory))
+    if not memory.phases:
+        return
+    for phase in memory.phases:
+        if phase.bytes > memory.gpu:
+            key, remedy = _LESS[phase.name]
+            text = f"{phase.name} may need {phase.bytes / 1e9:.0f} GB of a GPU of {memory.gpu / 1e9:.0f} GB"
+            yield warning(key, text, f"{remedy}; `--check-only` shows the estimate")
+    if memory.rows < 1:
+        text = f"vLLM's cache may have no room for a row of {memory.row:,} tokens"
+        key = "actor_rollout_ref.rollout.gpu_memory_utilization"
+        yield warning(
+            key, text, "raise it, or set actor_rollout_ref.rollout.tensor_model_parallel_size higher"
+        )
+
+
+def estimate_of(config: DictConfig) -> MemoryEstimate | None:
+    """The estimate for a run's own model; None if its config.json cannot be read or has sizes that are not
+    known here."""
+    if is_unset(config, "actor_rollout_ref.model.path"):
+        return None
+    shape = shape_of(model_config(_folder_of(str(config.actor_rollout_ref.model.path))))
+    of_critic = shape_of(model_config(_folder_of(str(OmegaConf.select(config, "critic.model.path")))))
+    return None if shape is None else memory_of(config, shape, gpu_bytes(config), of_critic)
+
+
+def gpu_bytes(config: DictConfig) -> float:
+    """Bytes of a GPU: the recipe's, this machine's, or 80 GB."""
+    named = OmegaConf.select(config, _KEY)
+    return float(named) * 1e9 if named else gpu_memory() or _GPU
+
+
+def _folder_of(name: str) -> Path:
+    """The folder of a model, or of its config.json in the cache of the Hub."""
+    if not is_hub_name(name):
+        return Path(name).expanduser()
+    from huggingface_hub import try_to_load_from_cache
+
+    file = try_to_load_from_cache(name, "config.json")
+    return Path(file).parent if isinstance(file, str) else Path(name)

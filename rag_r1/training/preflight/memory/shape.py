@@ -1,0 +1,113 @@
+"""The shape of a decoder: the sizes from which its memory is calculated.
+
+Those of the public models stand in `SHAPES`; `shape_of` reads the ones of a model's config.json. A mixture of
+experts has none: how much of it a GPU holds at a time depends on the router.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+#: Keys by which a config.json names experts.
+_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
+
+
+@dataclass(frozen=True)
+class ModelShape:
+    """A decoder of the Qwen2 or Llama family, by the names of its config.json."""
+
+    name: str
+    layers: int
+    hidden: int
+    intermediate: int
+    heads: int
+    kv_heads: int
+    vocabulary: int
+    tied: bool
+    head: int = 128
+    biases: bool = True
+
+    @property
+    def attention(self) -> tuple[int, int]:
+        """Widths of the queries, and of keys and of values."""
+        return self.heads * self.head, self.kv_heads * self.head
+
+    @property
+    def layer(self) -> int:
+        """Parameters of a layer."""
+        q, kv = self.attention
+        biases = q + 2 * kv if self.biases else 0
+        return self.hidden * (2 * q + 2 * kv) + biases + 3 * self.hidden * self.intermediate + 2 * self.hidden
+
+    @property
+    def linear(self) -> int:
+        """Weights of the linear layers of all layers: what nf4 quantises, and adapters adapt."""
+        q, kv = self.attention
+        return self.layers * self.hidden * (2 * q + 2 * kv + 3 * self.intermediate)
+
+    @property
+    def embeddings(self) -> int:
+        """Parameters of the embeddings, at both ends."""
+        return self.vocabulary * self.hidden * (1 if self.tied else 2)
+
+    @property
+    def parameters(self) -> int:
+        """All parameters."""
+        return self.embeddings + self.layers * self.layer + self.hidden
+
+    @property
+    def cached_bytes(self) -> int:
+        """Bytes of a token in vLLM's cache, in 16 bits."""
+        return 2 * self.layers * self.attention[1] * 2
+
+    def adapters(self, rank: int, targets: object) -> int:
+        """Parameters of LoRA adapters of this rank on linear layers by their names; a text: on all."""
+        q, kv = self.attention
+        h, inner = self.hidden, self.intermediate
+        sizes = {
+            "q_proj": h + q, "k_proj": h + kv, "v_proj": h + kv, "o_proj": q + h,
+            "gate_proj": h + inner, "up_proj": h + inner, "down_proj": inner + h,
+        }  # fmt: skip
+        names = sizes if isinstance(targets, str) else targets
+        return self.layers * rank * sum(sizes.get(name, 0) for name in names)
+
+
+#: The public configurations.
+SHAPES = {
+    shape.name: shape
+    for shape in (
+        ModelShape("0.5B", 24, 896, 4864, 14, 2, 151_936, tied=True, head=64),
+        ModelShape("1.5B", 28, 1536, 8960, 12, 2, 151_936, tied=True),
+        ModelShape("3B", 36, 2048, 11_008, 16, 2, 151_936, tied=True),
+        ModelShape("7B", 28, 3584, 18_944, 28, 4, 152_064, tied=False),
+        ModelShape("14B", 48, 5120, 13_824, 40, 8, 152_064, tied=False),
+        ModelShape("32B", 64, 5120, 27_648, 40, 8, 152_064, tied=False),
+        ModelShape("Llama 8B", 32, 4096, 14_336, 32, 8, 128_256, tied=False, biases=False),
+        ModelShape("135M", 30, 576, 1536, 9, 3, 49_152, tied=True, head=64, biases=False),
+        ModelShape("demo", 4, 128, 384, 4, 4, 1017, tied=True, head=32),
+    )
+}
+
+
+def shape_of(keys: Mapping[str, Any], name: str = "model") -> ModelShape | None:
+    """The shape that a config.json describes; None if it lacks a size, or has experts."""
+    if any(keys.get(key) for key in _EXPERTS):
+        return None
+    try:
+        heads, hidden = int(keys["num_attention_heads"]), int(keys["hidden_size"])
+        return ModelShape(
+            name,
+            layers=int(keys["num_hidden_layers"]),
+            hidden=hidden,
+            intermediate=int(keys["intermediate_size"]),
+            heads=heads,
+            kv_heads=int(keys.get("num_key_value_heads") or heads),
+            vocabulary=int(keys["vocab_size"]),
+            tied=bool(keys.get("tie_word_embeddings")),
+            head=int(keys.get("head_dim") or hidden // heads),
+            biases=keys.get("model_type") == "qwen2" or bool(keys.get("attention_bias")),
+        )
+    except (KeyError, TypeError, ValueError, ZeroDivisionError):
+        return None
