@@ -51,7 +51,7 @@ validation:
     ("flag", "message"),
     [
         ("", "--train : give SOURCE"),
-        ("trivia=x.json", "there is no source 'trivia': use nq, triviaqa, "),
+        ("trivia=x.json", "there is no source 'trivia': did you mean triviaqa\\? use nq, triviaqa, "),
         ("popqa", "popqa has no train split on the Hub that is known here: give a file"),
         ("questions", "questions has no train split on the Hub"),
         ("n_questions=hub:train", "n_questions has no train split on the Hub"),

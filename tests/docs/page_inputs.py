@@ -156,6 +156,7 @@ EXAMPLES = {
     ),
     "docs/security.md": Example(lambda folder: index(folder / "indexes", "wiki")),
     "recipes/README.md": Example(lambda folder: None, ("mine.yaml",)),
+    "recipes/hardware/README.md": Example(lambda folder: None, prints=("rank 32, not merged", "of 24 GB")),
     "retrieval_server/README.md": Example(
         lambda folder: corpus(folder / "corpus.jsonl.gz"), prints=("Jane Austen", "founded in 850")
     ),

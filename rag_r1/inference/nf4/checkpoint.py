@@ -67,7 +67,7 @@ def read_adapters(checkpoint: Path) -> SavedAdapters:
         raise RunError(f"{state} cannot be read ({reason}): give another checkpoint") from error
     if not saved or not all(".lora_" in name for name in saved):
         raise RunError(
-            f"{files[0]} holds the whole model: export it with veRL's merger (docs/guides/exporting.md)"
+            f"{files[0]} holds the whole model: export it with `python -m verl.model_merger merge`"
         )
     weights = {name.replace(_NAME, "."): value.contiguous() for name, value in saved.items()}
     return SavedAdapters(weights, rank, alpha, state / "huggingface")

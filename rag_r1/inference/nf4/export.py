@@ -25,8 +25,8 @@ from rag_r1.runs.start_checks import StartChecks
 from rag_r1.system.installation import require
 
 _DESCRIPTION = """\
-Export a checkpoint of a training with weights in nf4 (recipes/hardware): the dequantised weights as a
-model of their own, and the adapters, which belong to it and not to the original model.
+Export a checkpoint of a training with weights in nf4 (as hardware/one_gpu_24_nf4): the dequantised weights
+as a model of their own, and the adapters, which belong to it and not to the original model.
 
 example:
   rag-r1 model export-nf4 outputs/run/global_step_100 --base Qwen/Qwen2.5-14B-Instruct --out exported
@@ -106,7 +106,7 @@ def _quantised(base: str, adapters: SavedAdapters) -> Any:
         if key in trained and getattr(config, key, None) != trained[key]:
             raise RunError(f"--base {base} has another {key} than the trained model: give that model")
     dtype = torch.float32 if "32" in str(trained.get("dtype")) else torch.bfloat16
-    return load_nf4(AutoModelForCausalLM, base, dtype, "cpu", trust_remote_code=False)
+    return load_nf4(AutoModelForCausalLM, base, dtype, "cpu")
 
 
 def _with_adapters(model: Any, adapters: SavedAdapters) -> Any:

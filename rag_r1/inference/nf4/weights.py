@@ -21,7 +21,13 @@ _WRAPPED = "base_layer"
 
 
 def load_nf4(
-    model_class: Any, folder: str, dtype: torch.dtype, device: Any, **options: Any
+    model_class: Any,
+    folder: str,
+    dtype: torch.dtype,
+    device: Any,
+    *,
+    trust_remote_code: bool = False,
+    **options: Any,
 ) -> torch.nn.Module:
     """A model of transformers in nf4 on a device, computing in `dtype`. `model_class`: one of transformers'
     with `from_pretrained`; `options` are passed on to that."""
@@ -35,7 +41,12 @@ def load_nf4(
         bnb_4bit_quant_storage=torch.bfloat16,
     )
     model = model_class.from_pretrained(
-        folder, dtype=dtype, device_map={"": device}, quantization_config=how, **options
+        folder,
+        dtype=dtype,
+        device_map={"": device},
+        quantization_config=how,
+        trust_remote_code=trust_remote_code,
+        **options,
     )
     # A model that is saved from this config has dequantised weights.
     del model.config.quantization_config

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from rag_r1.io.atomic_files import write_text
 from rag_r1.runs.json_lines import JsonLinesFile
 from rag_r1.runs.markdown import Page, cell, number
 from rag_r1.runs.pictures import GREY, SERIES, draw, whole_steps
@@ -102,7 +103,7 @@ class Attempts:
             for sign in attempt.signs
         ]
         page.heading("Signs").bullets(signs or ["none"])
-        (self.folder / PAGE).write_text(f"{page}\n", encoding="utf-8")
+        write_text(self.folder / PAGE, f"{page}\n")
 
     def _row(self, attempt: Attempt, right: Series) -> list[object]:
         last = attempt.last if attempt.last is not None else max(right.steps, default=attempt.first)

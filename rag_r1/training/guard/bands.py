@@ -1,6 +1,6 @@
 """The expected band of a recipe: where its signals are, step by step, in runs that went well.
 
-A band lies beside its recipe (`recipes/demo/grpo.band.json`) and was measured with the recipe as it is
+A band lies beside its recipe (as grpo.band.json beside demo/grpo) and was measured with the recipe as it is
 shipped, its model and its data. `rag-r1 train` compares a run with it and says at the end whether it went as
 expected, or which signal left the band, and when. Other data, another model or a changed learning rate have
 other curves, which the comparison says and no more.
@@ -138,7 +138,7 @@ class BandArguments(Arguments):
     """Finished runs, and the file of their band."""
 
     runs: list[Path] = argument("folders of finished runs of one recipe, a seed each", ("RUN", ...))
-    out: Path = argument("the band's file, e.g. recipes/demo/grpo.band.json", "FILE")
+    out: Path = argument("the band's file: that of my.yaml is my.band.json", "FILE")
     made: str = argument("machine and date, for those who read the file", "TEXT", default="")
 
 

@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rag_r1.inference.model_folders import TRACKER
-from rag_r1.io.atomic_files import write_text
+from rag_r1.io.atomic_files import move_into_place, write_text
 from rag_r1.runs.errors import RunError
 from rag_r1.system.child_processes import last_lines
 from rag_r1.training.time_limit import last_checkpoint
@@ -66,7 +66,7 @@ class Checkpoints:
         except (FileNotFoundError, shutil.Error):
             shutil.rmtree(part, ignore_errors=True)
             return
-        part.rename(target)
+        move_into_place(part, target)
 
     def path(self, step: int) -> Path:
         """The kept checkpoint of a step."""

@@ -41,5 +41,5 @@ def _remedy(sign: Sign, margin: int) -> str:
         return "    -> end it and repair the cause; more steps, or other seeds, do not change that"
     return (
         f"    -> end it and go on from a checkpoint of step {good} or earlier with a smaller learning rate; "
-        "rag-r1 train --supervise does so by itself (docs/guides/guard.md)"
+        "rag-r1 train --supervise does so by itself"
     )

@@ -119,7 +119,9 @@ def check_quantisation(config: DictConfig, section: str = "actor_rollout_ref.mod
     for key in (f"{node}.{name}" for node in (section, f"{section}.override_config") for name in _QUANTISED):
         if OmegaConf.select(config, key):
             text = "no weights of 4 or 8 bits (nf4, int8) are trained by this key: vLLM gets 16 bits"
-            nf4 = f", or over weights in nf4 with {section}.external_lib={NF4_ENGINE} (recipes/hardware)"
+            nf4 = (
+                f", or over weights in nf4 with {section}.external_lib={NF4_ENGINE} (hardware/one_gpu_24_nf4)"
+            )
             remedy = f"remove it, and set {section}.lora_rank=8: adapters in 16 bits"
             yield error(key, text, remedy + (nf4 if section.startswith("actor") else ""))
 
