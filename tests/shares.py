@@ -30,7 +30,7 @@ import pytest
 #: Beginnings of paths: tests that import veRL, then those that import torch or transformers.
 HEAVY = """
     plugin recipes e2e chaos
-    training/doctor training/preflight retriever sft examples demo benchmarks
+    training/doctor training/preflight training/guard inference/nf4 retriever sft examples demo benchmarks
     retrieval_server/encode retrieval_server/indexing retrieval_server/search retrieval_server/cluster
     retrieval_server/engine retrieval_server/test_determinism.py retrieval_server/folder/test_manifest.py
     retrieval_server/server/test_app.py retrieval_server/server/test_reload.py

@@ -25,6 +25,8 @@ from rag_r1.training.guard.supervisor import Supervisor, check_supervision
 from rag_r1.training.guard.watched_run import WatchedRun
 from rag_r1.training.time_limit import TRACKER
 
+pytestmark = pytest.mark.slow  # seconds of waiting
+
 PRETENDED = Path(__file__).with_name("pretended_training.py")
 
 
