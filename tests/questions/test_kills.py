@@ -3,52 +3,20 @@ nothing twice but what was under way."""
 
 from __future__ import annotations
 
-import os
 import random
-import subprocess
-import sys
-import time
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from rag_r1.questions.command import main
-from tests.evaluation.killed_runs import lines
+from tests.evaluation.killed_runs import journals, killed_at, lines, written
 from tests.questions.conftest import Served
 from tests.questions.test_command import contents
 
-ROOT = Path(__file__).parents[2]
 KILLS, IN_FLIGHT = 8, 8
 
 pytestmark = [pytest.mark.slow, pytest.mark.full]
-
-
-def journals(out: Path) -> list[Path]:
-    return sorted((out / "journal").rglob("*.ndjson"))
-
-
-def written(out: Path) -> int:
-    """Lines of all journals."""
-    return sum(path.read_bytes().count(b"\n") for path in journals(out))
-
-
-def killed_at(words: list[str], out: Path, count: int) -> bool:
-    """Start the command and kill it as soon as its journals have so many lines; False if it ended before."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "rag_r1.cli", "questions", *words],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    while written(out) < count:
-        if process.poll() is not None:
-            return False
-        time.sleep(0.002)
-    process.kill()
-    process.wait()
-    return True
 
 
 def twice(out: Path) -> list[object]:
@@ -68,7 +36,7 @@ def test_a_run_killed_at_random_moments_ends_as_one_that_was_not(served: Served,
     words = served.words(out)
     moments = sorted(random.Random(0).sample(range(1, whole), KILLS))
     for count in moments:
-        assert killed_at(words, out, count), "each start was killed while it worked"
+        assert killed_at(["questions", *words], out, count), "each start was killed while it worked"
     assert main(words) == 0
     again = served.asked() - asked
     assert contents(out) == contents(tmp_path / "whole")

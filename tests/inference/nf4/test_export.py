@@ -16,6 +16,7 @@ from transformers import AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 from rag_r1.inference.nf4.export import main
 from rag_r1.inference.nf4.weights import load_nf4, weight_readers
+from tests.fakes.small_qwen import save_small_qwen
 
 pytestmark = pytest.mark.slow
 
@@ -24,20 +25,7 @@ IDS = torch.tensor([[1, 5, 9, 2, 7, 30, 12, 4]])
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory) -> Path:
-    torch.manual_seed(0)
-    config = Qwen2Config(
-        vocab_size=50,
-        hidden_size=64,
-        intermediate_size=128,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        tie_word_embeddings=True,
-        initializer_range=0.2,
-    )
-    folder = tmp_path_factory.mktemp("base")
-    Qwen2ForCausalLM(config).save_pretrained(folder)
-    return folder
+    return save_small_qwen(tmp_path_factory.mktemp("base"))
 
 
 @pytest.fixture(params=["float32", "bfloat16"])

@@ -10,23 +10,10 @@ from tests.plugin.conftest import lone_worker  # noqa: F401
 
 @pytest.fixture(scope="session")
 def qwen(tmp_path_factory) -> str:
-    """A model whose layers bitsandbytes quantises: two layers of 64, 50 ids."""
-    from transformers import Qwen2Config, Qwen2ForCausalLM
+    """A model whose layers bitsandbytes quantises."""
+    from tests.fakes.small_qwen import save_small_qwen  # here: it imports torch's transformers
 
-    torch.manual_seed(0)
-    config = Qwen2Config(
-        vocab_size=50,
-        hidden_size=64,
-        intermediate_size=128,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        tie_word_embeddings=True,
-        initializer_range=0.2,
-    )
-    folder = tmp_path_factory.mktemp("qwen")
-    Qwen2ForCausalLM(config).save_pretrained(folder)
-    return str(folder)
+    return str(save_small_qwen(tmp_path_factory.mktemp("qwen")))
 
 
 @pytest.fixture

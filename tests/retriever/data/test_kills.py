@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import random
-import subprocess
-import sys
-import time
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from rag_r1.retriever.data import command
-from tests.evaluation.killed_runs import lines
-from tests.fakes.scored_world import ScoredWorld, scored_world
+from tests.evaluation.killed_runs import journals, killed_at, lines, written
+from tests.fakes.scored_world import scored_world
 
-ROOT = Path(__file__).parents[3]
 ARTEFACTS = (
     "candidates.jsonl",
     "passages.jsonl",
@@ -29,34 +24,6 @@ ARTEFACTS = (
 KILLS = 10
 
 pytestmark = [pytest.mark.slow, pytest.mark.full]
-
-
-def journals(out: Path) -> list[Path]:
-    """The files that are appended to while the command works."""
-    return sorted(out.rglob("journal/*.ndjson"))
-
-
-def written(out: Path) -> int:
-    """Lines of all journals."""
-    return sum(path.read_bytes().count(b"\n") for path in journals(out))
-
-
-def killed_at(world: ScoredWorld, out: Path, args: list[str], count: int) -> bool:
-    """Start the command and kill it as soon as its journals have so many lines; False if it ended before."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "rag_r1.cli", "retriever", "data", *args],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    while written(out) < count:
-        if process.poll() is not None:
-            return False
-        time.sleep(0.002)
-    process.kill()
-    process.wait()
-    return True
 
 
 def twice(out: Path) -> list[object]:
@@ -81,7 +48,7 @@ def test_a_run_killed_at_ten_random_moments_ends_as_one_that_was_not(tmp_path, t
         out = tmp_path / "killed"
         args = world.words(out, *few)
         moments = sorted(random.Random(0).sample(range(1, whole), KILLS))
-        kills = sum(killed_at(world, out, args, count) for count in moments)
+        kills = sum(killed_at(["retriever", "data", *args], out, count) for count in moments)
         assert kills == KILLS, "each start was killed while it worked"
         assert command.main(args) == 0
         asked_again = len(world.policy.bodies) - 2 * played
