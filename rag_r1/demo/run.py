@@ -45,6 +45,7 @@ from rag_r1.system.concurrent_trainings import warn_of_other_trainings
 from rag_r1.system.installation import require
 from rag_r1.tools.retrieval.local_server import build_index, retrieval_process
 from rag_r1.training.command import check_composition
+from rag_r1.training.guard.bands import BandCheck
 from rag_r1.training.next_steps import after_demo
 
 #: Where runs are written, a folder for each recipe; below the working directory.
@@ -217,6 +218,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     picture = out / "report.png"  # is not drawn without matplotlib
     picture_note = f" Picture: {picture}" if picture.exists() else ""
     print(f"\n{markdown(results)}\n\n{results['seconds']:.0f} s in total.{picture_note}")
+    # A changed recipe has other curves.
+    recipe = Recipe.find(f"demo/{args.recipe}")
+    if not args.overrides and (summary := BandCheck.of_run(recipe, out / "metrics.jsonl")):
+        print(summary)
     model = newest_checkpoint(out / "checkpoints")
     base = policy_path(demo_protocol(protocol_of(args.recipe)).name) if over_nf4 else None
     print("\n".join(["", *after_demo(out, model, base)]))

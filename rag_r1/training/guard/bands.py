@@ -58,6 +58,15 @@ class BandCheck:
         path = recipe.path.with_suffix(".band.json")
         return cls(read_band(path)) if path.is_file() else None
 
+    @classmethod
+    def of_run(cls, recipe: Recipe, metrics: Path) -> str:
+        """How a finished run of a recipe went, from its file of metrics; empty without a band."""
+        if (check := cls.of_recipe(recipe)) is None:
+            return ""
+        for line in MetricsFile(metrics).new_lines():
+            check.see(*line)
+        return check.summary()
+
     def see(self, step: int, metrics: Mapping[str, Any]) -> list[str]:
         """The metrics of a step; a sentence for each signal that leaves the band for the first time."""
         self.history.add(step, metrics)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 
 import pytest
@@ -47,6 +48,17 @@ def test_the_signal_that_leaves_is_named_once_with_its_step(band):
     assert [bool(said) for said in lines] == [False] * 6 + [True] + [False] * 5
     assert lines[6][0].startswith("step 7: search/searches is 0.500, expected 1.350 to 1.650")
     assert check.summary().endswith("left the band of this recipe: search/searches (step 7)")
+
+
+def test_a_finished_run_of_a_recipe_with_a_band_is_compared_with_it(tmp_path):
+    folder, metrics = tmp_path / "mine.yaml", tmp_path / "metrics.jsonl"
+    folder.write_text("defaults: [rag_r1/grpo, _self_]\n")
+    assert BandCheck.of_run(Recipe.find(folder), metrics) == ""  # there is none
+    signals = make_band([history(seed) for seed in range(5)])
+    write_json(tmp_path / "mine.band.json", {"signals": signals})
+    values = {"search/right": 0.53, "search/searches": 9.0}
+    metrics.write_text(json.dumps({"step": 1, "data": values}) + "\n")
+    assert BandCheck.of_run(Recipe.find(folder), metrics).endswith("search/searches (step 1)")
 
 
 def test_a_run_without_a_step_of_the_band_is_not_judged(band):
