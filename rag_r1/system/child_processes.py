@@ -159,6 +159,9 @@ def end(process: subprocess.Popen, ending: Ending) -> None:
     for number, seconds in ending.signals:
         if _has_exited(process):
             break
+        # A shell starts what it puts into the background with SIGINT ignored, and children inherit that.
+        if signal.getsignal(number) is signal.SIG_IGN:
+            number = signal.SIGTERM
         os.kill(-process.pid if ending.asks_group else process.pid, number)
         deadline = time.monotonic() + seconds
         while not _has_exited(process) and time.monotonic() < deadline:

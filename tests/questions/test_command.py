@@ -295,7 +295,7 @@ def test_every_server_that_is_dead_is_named(served: Served, tmp_path, capsys):
         ("--reader-url http://127.0.0.1:1/v1", "--reader-url needs --reader-model"),
         ("--samples 2 --right 3", "--right 3 is more than --samples 2"),
         ("--reader-body [1]", "--reader-body must be a JSON object"),
-        ("--kinds one_hop riddle", "argument --kinds: must be of one_hop"),
+        ("--kinds one_hop riddle", "argument --kinds: must be one of one_hop"),
         ("--max-cost 5", "--max-cost needs --price-in and --price-out"),
     ],
 )

@@ -282,6 +282,25 @@ def test_a_child_of_the_same_group_is_ended_alone():
     end(process, SAME_GROUP)  # one that has ended
 
 
+def test_a_child_that_inherits_ignored_interrupts_is_asked_in_another_way(tmp_path):
+    script = (
+        "import signal, sys\n"
+        "from rag_r1.system.child_processes import SAME_GROUP, end, start\n"
+        "signal.signal(signal.SIGINT, signal.SIG_IGN)\n"  # as a shell does for its background
+        "child = 'import signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit(7));'\n"
+        "child += 'print(1, flush=True); signal.pause()'\n"
+        "import subprocess\n"
+        "process = subprocess.Popen([sys.executable, '-c', child], stdout=subprocess.PIPE)\n"
+        "process.stdout.readline()\n"
+        "end(process, SAME_GROUP)\n"
+        "print(process.returncode)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=120
+    )
+    assert done.stdout.strip() == "7", done.stderr
+
+
 def test_a_server_is_awaited_until_it_is_ready_ends_or_is_late(tmp_path):
     log, signals = tmp_path / "log", iter([False, False, True])
     with child_process(

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
+from rag_r1.config.guard import GuardOptions
 from rag_r1.config.recipes import Recipe
 from rag_r1.evaluation.eval_arguments import EvalArguments
 from rag_r1.evaluation.report.report import ReportArguments
@@ -18,6 +19,8 @@ from rag_r1.inference.nf4.export import ExportArguments
 from rag_r1.options.command_line import read_arguments
 from rag_r1.training import launch
 from rag_r1.training.command import compose_recipe, config_overrides
+from rag_r1.training.guard.signs import TrainingFacts
+from rag_r1.training.guard.watched_run import WatchedRun
 from rag_r1.training.next_steps import after_demo, after_sft, after_training
 
 
@@ -207,7 +210,8 @@ def test_a_training_that_has_ended_well_ends_with_the_lines(tmp_path, monkeypatc
     monkeypatch.setattr(Recipe, "command", lambda self, overrides: trained)
     recipe = Recipe.find("recipes/rag_r1/ppo_mq")
     words = [f"trainer.default_local_dir={tmp_path}", "rag_r1.retriever.url=http://127.0.0.1:1"]
-    assert launch.main([str(recipe.folder), recipe.name, *words]) == (0 if printed else 3)
+    run = WatchedRun(tmp_path, GuardOptions(), TrainingFacts(), 1e-6).to_json()
+    assert launch.main([run, str(recipe.folder), recipe.name, *words]) == (0 if printed else 3)
     # Before it, there may be a warning of another training on this machine.
     before, training, after = capfd.readouterr().out.partition("training\n")
     assert training and "no checkpoint was saved" not in before
