@@ -185,7 +185,7 @@ def row(result: dict[str, Any]) -> list[object]:
     return [result["fault"], result["seed"], *steps, result["cause"] or "–", *shares, result["attempts"], end]
 
 
-def replayed(run_folder: Path) -> list[object]:
+def replay_row(run_folder: Path) -> list[object]:
     """The signs and the band of a run that went undisturbed."""
     guard = Guard(GuardOptions(), TrainingFacts({"em": 1.0, "turn_cost": -0.05}, is_first_kl_zero=True))
     band, signs = BandCheck.of_recipe(Recipe.find("demo/grpo")), []
@@ -209,7 +209,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--set", nargs="*", default=[], metavar="key=value", help="overrides of every run")
     args = parser.parse_args(argv)
     if args.replay:
-        print_table(["run", "last step", "signs", "band"], map(replayed, args.replay), "lrll")
+        print_table(["run", "last step", "signs", "band"], map(replay_row, args.replay), "lrll")
         return
     results = [run(fault, seed, args.out.resolve(), args.set) for fault in args.faults for seed in args.seeds]
     print_table(HEAD, map(row, results), "lrrrlrrrrr")

@@ -159,6 +159,9 @@ def search_metrics(infos: Sequence[dict[str, Any]]) -> dict[str, float]:
                 values[name].append(float(value))
         if isinstance(info.get("score"), int | float):
             values[f"score/{info.get('source')}"].append(float(info["score"]))
+    # A trajectory has one of the two, and all together estimate the entropy.
+    if logprobs := values.get("logprob_right", []) + values.get("logprob_wrong", []):
+        values["logprob"] = logprobs
     means = {f"search/{name}": sum(numbers) / len(numbers) for name, numbers in values.items()}
     return {**means, "search/samples": float(len(infos))}
 

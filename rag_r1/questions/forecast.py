@@ -1,4 +1,4 @@
-"""What a run will take, before it begins: requests, tokens, and their cost if prices are given.
+"""Estimates the requests and tokens of a run before it starts, and their cost if prices are given.
 
 The requests are the most that can be: every draft passes all checks, and every check asks all its samples.
 Replies that are refused and requested again come on top of that, what a cache already has is counted too.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from rag_r1.inference.character_codec import estimate_tokens
-from rag_r1.questions.prompts import Prompts, shown
+from rag_r1.questions.prompts import Prompts, truncated
 from rag_r1.questions.seeds import MULTI_HOP, Seed
 from rag_r1.questions.spec import QuestionsSpec
 from rag_r1.runs.response_cache import Usage
@@ -26,7 +26,7 @@ def forecast(spec: QuestionsSpec, seeds: Sequence[Seed], prompts: Prompts) -> tu
     for seed in seeds:
         own = estimate_tokens(prompts.teacher_case(seed))
         teacher.add(Usage(1, head["teacher"] + own, _DRAFT_TOKENS))
-        texts = [estimate_tokens(shown(passage.contents)) for passage in seed.passages]
+        texts = [estimate_tokens(truncated(passage.contents)) for passage in seed.passages]
         shares = 2.5 if seed.kind == "bridge" else 1.5  # by the question, by titles, and where these lead to
         neighbours = int(mean * rules.neighbours * shares)
         readings = [sum(texts), 0, neighbours, *(texts if seed.kind in MULTI_HOP else [])]
@@ -59,5 +59,5 @@ def forecast_lines(
 
 def _mean_tokens(seeds: Sequence[Seed]) -> int:
     """Of a passage."""
-    texts = [estimate_tokens(shown(passage.contents)) for seed in seeds for passage in seed.passages]
+    texts = [estimate_tokens(truncated(passage.contents)) for seed in seeds for passage in seed.passages]
     return sum(texts) // max(len(texts), 1)

@@ -120,7 +120,7 @@ class Prompts:
     def teacher_case(self, seed: Seed) -> dict[str, Any]:
         """What the teacher gets for a seed."""
         task = TASKS[seed.kind] + (_OBSCURE if seed.obscure else "")
-        task += _WANTED.format(seed.wanted) if seed.wanted else ""
+        task += _WANTED.format(seed.planned_answer) if seed.planned_answer else ""
         passages = self._numbered([passage.contents for passage in seed.passages])
         return {"kind": seed.kind, "task": task, "passages": passages}
 
@@ -139,11 +139,11 @@ class Prompts:
         return self._neutralise(text)
 
     def _numbered(self, passages: Sequence[str]) -> list[dict[str, Any]]:
-        texts = (self.harmless(shown(passage)) for passage in passages)
+        texts = (self.harmless(truncated(passage)) for passage in passages)
         return [{"number": number, "text": text} for number, text in enumerate(texts, 1)]
 
 
-def shown(contents: str) -> str:
+def truncated(contents: str) -> str:
     """The part of a passage that models read."""
     return contents[:MOST_CHARS]
 

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from rag_r1.questions.drafts import STEP_OF, Draft
-from rag_r1.questions.prompts import shown
+from rag_r1.questions.prompts import truncated
 from rag_r1.questions.rules import YES_NO
 from rag_r1.rewards import cover_exact_match, normalise
 
@@ -76,7 +76,7 @@ def verdict(votes: int, answers: int, samples: int, needed: int) -> bool | None:
 
 
 def _named(draft: Draft, others: Sequence[str]) -> list[tuple[str, ...]]:
-    return [tuple(shown(passage.contents) for passage in draft.passages)]
+    return [tuple(truncated(passage.contents) for passage in draft.passages)]
 
 
 def _nothing(draft: Draft, others: Sequence[str]) -> list[tuple[str, ...]]:
@@ -84,11 +84,11 @@ def _nothing(draft: Draft, others: Sequence[str]) -> list[tuple[str, ...]]:
 
 
 def _each(draft: Draft, others: Sequence[str]) -> list[tuple[str, ...]]:
-    return [(shown(passage.contents),) for passage in draft.passages] if draft.is_multi_hop else []
+    return [(truncated(passage.contents),) for passage in draft.passages] if draft.is_multi_hop else []
 
 
 def _others(draft: Draft, others: Sequence[str]) -> list[tuple[str, ...]]:
-    return [tuple(map(shown, others))] if others else []
+    return [tuple(map(truncated, others))] if others else []
 
 
 def _right(draft: Draft, passages: Sequence[str], answers: Answers) -> int:

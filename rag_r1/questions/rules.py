@@ -37,7 +37,7 @@ _SELF = re.compile(r"\b(?:his|her|hers|himself|herself|its|itself|their|theirs|t
 _OTHER = re.compile(r"\b(?:he|she|him|it|they|them)\b", re.IGNORECASE)
 _THIS = re.compile(r"\b(?:this|these|those)\b(?! (?:year|day|month|century)\b)", re.IGNORECASE)
 _OF_PERSONS = frozenset("he she him his her hers himself herself".split())
-_ASKED = re.compile(r"\b(?:which|what) (?:[a-z\-]+ )*?([a-z\-]+)\b", re.IGNORECASE)
+_QUESTION_WORD = re.compile(r"\b(?:which|what) (?:[a-z\-]+ )*?([a-z\-]+)\b", re.IGNORECASE)
 _AUXILIARY = frozenset("is was are were be do does did has have had can could will would should may".split())
 #: What is asked for, and is nothing that has or does something; and what else is no person.
 _MEASURES = frozenset("year date day month time age number amount century decade".split())
@@ -65,9 +65,9 @@ def wrong_form(draft: Draft) -> bool:
     answer = draft.golds[0] if draft.golds else ""
     if not draft.question.endswith("?") or not answer:
         return True
-    if draft.seed.wanted is None and normalise(answer) in YES_NO:
+    if draft.seed.planned_answer is None and normalise(answer) in YES_NO:
         return True
-    if draft.seed.wanted is not None and normalise(answer) != draft.seed.wanted:
+    if draft.seed.planned_answer is not None and normalise(answer) != draft.seed.planned_answer:
         return True
     return draft.kind == "number_date" and not re.search(r"\d", answer)
 
@@ -141,18 +141,18 @@ def _has_dangling_pronoun(question: str) -> bool:
     return any(
         (match := pattern.search(question)) is not None
         and not _NAME.search(before := question[: match.start()])
-        and not (pattern is not _THIS and _is_asked_for(match[0].lower(), before, pattern is _SELF))
+        and not (pattern is not _THIS and _can_mean_the_answer(match[0].lower(), before, pattern is _SELF))
         for pattern in (_SELF, _OTHER, _THIS)
     )
 
 
-def _is_asked_for(pronoun: str, before: str, is_of_same_clause: bool) -> bool:
+def _can_mean_the_answer(pronoun: str, before: str, is_of_same_clause: bool) -> bool:
     """Can a pronoun mean what is asked for, as in "Which town lost its gates?", and not as in "Which river
     flows past it?"."""
-    asked = _ASKED.search(before) or re.search(r"\b(who)\b", before, re.IGNORECASE)
-    if asked is None:
+    question_word = _QUESTION_WORD.search(before) or re.search(r"\b(who)\b", before, re.IGNORECASE)
+    if question_word is None:
         return False
-    noun, between = asked[1].lower(), before[asked.end() :]
+    noun, between = question_word[1].lower(), before[question_word.end() :]
     is_person = pronoun in _OF_PERSONS
     if noun in _AUXILIARY or noun in _MEASURES or (is_person and noun in _PLACES):
         return False

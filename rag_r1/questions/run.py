@@ -72,7 +72,7 @@ async def write_questions(spec: QuestionsSpec, say: Say = print) -> QuestionsRes
 
 
 async def plan_questions(spec: QuestionsSpec, say: Say = print) -> list[Seed]:
-    """The seeds, and what the run will take, which `say` is told; no model is asked. Raises as
+    """Draws the seeds and prints the forecast by `say`, without a request to a model. Raises as
     `write_questions`."""
     async with _opened(spec) as run:
         return await run.seeds(say)

@@ -57,7 +57,7 @@ class Seed:
         return self.passages[0].split
 
     @property
-    def wanted(self) -> str | None:
+    def planned_answer(self) -> str | None:
         """The answer of a yes_no question, in equal shares, so that always saying yes earns nothing; None for
         other kinds."""
         if self.kind != "yes_no":

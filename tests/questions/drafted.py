@@ -37,6 +37,8 @@ def draft(
         passage(f"{title}{page}", text, split=split) for title, text in zip(names, texts, strict=False)
     )
     names = [name] if name else [f"{kind}-{number}" for number in range(20)]
-    name = next((one for one in names if Seed(one, kind, passages).wanted in (None, answer)), names[0])
+    name = next(
+        (one for one in names if Seed(one, kind, passages).planned_answer in (None, answer)), names[0]
+    )
     seed = Seed(name, kind, passages, ("title",) * (len(passages) - 1), obscure)
     return Draft(seed, question, golds_of(answer, aliases, passages), passages)

@@ -109,9 +109,9 @@ def test_more_seeds_leave_those_that_were_drawn_before():
 
 
 def test_yes_and_no_are_wanted_equally_often():
-    wanted = Counter(Seed(f"yes_no-{n}", "yes_no", (passage("a", "b"),)).wanted for n in range(400))
+    wanted = Counter(Seed(f"yes_no-{n}", "yes_no", (passage("a", "b"),)).planned_answer for n in range(400))
     assert set(wanted) == {"yes", "no"} and abs(wanted["yes"] - wanted["no"]) < 60
-    assert Seed("x", "comparison", (passage("a", "b"),)).wanted is None
+    assert Seed("x", "comparison", (passage("a", "b"),)).planned_answer is None
 
 
 def test_a_copy_of_a_passage_is_not_compared_with_it():

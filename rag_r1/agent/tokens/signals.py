@@ -63,8 +63,8 @@ def signals(
     record: Trajectory, recall: Callable[[Sequence[Document]], float] | None = None
 ) -> dict[str, float | None]:
     """The signals of a trajectory, the same names for all; what is not known is None. `recall`: the share of
-    the gold passages among documents. `logprob` is over all generated tokens; `logprob_right` and
-    `logprob_wrong` are the same of trajectories with a score above 0, and of the others."""
+    the gold passages among documents. `logprob_right` and `logprob_wrong` are over all generated tokens of
+    trajectories with a score above 0, and of the others."""
     totals = [sum(column) for column in zip(*record.logprobs.values(), strict=True)] or [0.0, 0.0]
     mean, score = _mean(totals), record.rewards.get("score")
     tokens = record.generated_tokens + record.observed_tokens
@@ -73,12 +73,11 @@ def signals(
     invalid = sum(turn.action == "invalid" for turn in record.turns)
     return {
         **{f"logprob_{part}": _mean(record.logprobs.get(part, ())) for part in PARTS},
-        "logprob": mean,
         "logprob_right": mean if score is not None and score > 0 else None,
         "logprob_wrong": mean if score is not None and score <= 0 else None,
         "valid_actions": 1 - invalid / len(record.turns) if record.turns else None,
         "queries_per_search": record.n_searches / searching if searching else None,
-        "generated_tokens": float(record.generated_tokens) if tokens else None,
+        "generated_tokens": record.generated_tokens if tokens else None,
         "observed_share": record.observed_tokens / tokens if tokens else None,
         "retrieval_recall": recall(documents) if recall else None,
     }
