@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import model_validator
 
@@ -78,9 +78,12 @@ def test_a_flag_may_take_one_or_more_values_and_be_given_again():
 
 words = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=12)
 values = words.filter(lambda word: not word.startswith("-"))
+# A word on its own that begins with @ is a file of settings (test_settings_file.py).
+alone = values.filter(lambda word: not word.startswith("@"))
 
 
-@given(st.lists(values, min_size=1, max_size=3), st.lists(values, max_size=3), values)
+@given(st.lists(values, min_size=1, max_size=3), st.lists(alone, max_size=3), values)
+@example(["@", "@x"], ["a@b"], "@")
 def test_whatever_is_given_arrives_as_it_was_written(recipes, overrides, out):
     flags = [word for recipe in recipes for word in ("--recipe", recipe)]
     made = bake(*overrides[:1], *flags, "--2nd-oven", out, *overrides[1:])

@@ -77,7 +77,7 @@ def signals(
         "logprob_wrong": mean if score is not None and score <= 0 else None,
         "valid_actions": 1 - invalid / len(record.turns) if record.turns else None,
         "queries_per_search": record.n_searches / searching if searching else None,
-        "generated_tokens": record.generated_tokens if tokens else None,
+        "generated_tokens": float(record.generated_tokens) if tokens else None,
         "observed_share": record.observed_tokens / tokens if tokens else None,
         "retrieval_recall": recall(documents) if recall else None,
     }
