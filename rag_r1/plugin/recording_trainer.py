@@ -15,6 +15,9 @@ line for each trajectory to `<rag_r1.trajectory_dir>/advantages/step_<step>-<pro
      "trained_tokens",                      on which its loss is computed
      "group_size", "group_mean", "group_std"}    of the scores in this batch
 
+They also write what is known of the step at that point, before the update, for the guard
+(runs/rollout_metrics.py).
+
 A disk that is full loses these lines, not the run; `search/recording_s` is the time that they take.
 
 veRL finds a trainer by its name (`register_trainer`). Its base class compares that name with "sync" in six
@@ -45,6 +48,7 @@ from verl.trainer.ppo.v1 import (
 from rag_r1.agent.records import append_records
 from rag_r1.plugin.sample_store import KVBatchMeta, read_rows
 from rag_r1.plugin.sessions import group_by_session, prompt_of
+from rag_r1.runs.rollout_metrics import rollouts_file_here
 
 logger = logging.getLogger(__name__)
 
@@ -74,8 +78,20 @@ class RecordingMixin:
                 logger.error(
                     "cannot write the advantages of step %d to %s: %s", self.global_steps, path, error
                 )
+        self._write_rollouts(metrics)
         metrics["search/recording_s"] = time.perf_counter() - started
         return batch
+
+    def _write_rollouts(self, metrics: dict) -> None:
+        path = rollouts_file_here()
+        # A part of a step's batch is more easily far from the others by chance than the whole.
+        if path is None or self.parameter_sync_step != 1:
+            return
+        numbers = {name: float(value) for name, value in metrics.items() if isinstance(value, int | float)}
+        try:
+            append_records(path, {"step": self.global_steps, "data": numbers})
+        except OSError as error:
+            logger.error("the guard sees step %d when it has ended: %s", self.global_steps, error)
 
 
 def advantage_lines(batch: KVBatchMeta, step: int) -> Iterator[dict[str, Any]]:

@@ -27,7 +27,7 @@ from rag_r1.training.guard.guard import Guard
 from rag_r1.training.guard.supervisor import Supervisor
 from rag_r1.training.guard.watch import Watch
 from rag_r1.training.guard.watched_run import WatchedRun
-from rag_r1.training.metrics_files import MetricsFile, metrics_override
+from rag_r1.training.metrics_files import StartMetrics, metrics_override
 from rag_r1.training.next_steps import after_training
 from rag_r1.training.time_limit import STOPPED, TimeLimit
 
@@ -90,7 +90,7 @@ def _watch(
 ) -> int | None:
     watch = None
     if metrics is not None:
-        watch = Watch(MetricsFile(metrics), Guard(run.options, run.facts), band)
+        watch = Watch(StartMetrics(metrics), Guard(run.options, run.facts), band)
 
     def is_over() -> bool:
         if watch is not None:

@@ -2,6 +2,9 @@
 
 A line is `{"step", "data"}`, and each start of a training has a file of its own (`metrics_file`). Lines are
 read once and whole; one that cannot be read is skipped, since it belongs to somebody else.
+
+What is known of a step when its batch is complete stands in a second file before that
+(runs/rollout_metrics.py). `StartMetrics` follows both.
 """
 
 from __future__ import annotations
@@ -10,16 +13,17 @@ import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rag_r1.options.command_line import hydra_quoted
+from rag_r1.runs.rollout_metrics import FILE_VARIABLE, METRICS, rollouts_file
 
 #: A line of a step has some hundred numbers; a longer one is none of veRL's.
 _MOST_BYTES = 1 << 20
 #: The environment of Ray's processes, in which veRL's trainer runs.
 RAY_VARIABLES = "ray_kwargs.ray_init.runtime_env.env_vars"
 #: Where the logger writes: the file itself, or the folder of all projects.
-_LOG_VARIABLES = ("VERL_FILE_LOGGER_PATH", "VERL_FILE_LOGGER_ROOT")
+_LOG_VARIABLES = (FILE_VARIABLE, "VERL_FILE_LOGGER_ROOT")
 Line = tuple[int, dict[str, Any]]
 
 
@@ -42,6 +46,29 @@ class MetricsFile:
             return
 
 
+class StepMetrics(NamedTuple):
+    """Metrics of a step; `is_whole`: all that veRL logs, not only what is known of a complete batch."""
+
+    step: int
+    metrics: dict[str, Any]
+    is_whole: bool = True
+
+
+class StartMetrics:
+    """Follows both files of one start of a training; `path` is the one that veRL writes."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        self._steps, self._rollouts = MetricsFile(path), MetricsFile(rollouts_file(path))
+
+    def new_lines(self) -> Iterator[StepMetrics]:
+        """What was written since the last call: whole steps, then batches, also those of these steps."""
+        for step, metrics in self._steps.new_lines():
+            yield StepMetrics(step, metrics)
+        for step, metrics in self._rollouts.new_lines():
+            yield StepMetrics(step, metrics, is_whole=False)
+
+
 def _read(line: bytes) -> Line | None:
     try:
         entry = json.loads(line)
@@ -54,12 +81,12 @@ def _read(line: bytes) -> Line | None:
 def next_metrics_file(folder: Path) -> Path:
     """The file of the next start in a run's folder."""
     numbers = [int(path.stem.rpartition("-")[2]) for path in earlier_files(folder)]
-    return folder / f"metrics-{max(numbers, default=0) + 1}.jsonl"
+    return folder / f"{METRICS}{max(numbers, default=0) + 1}.jsonl"
 
 
 def earlier_files(folder: Path) -> list[Path]:
     """The files of all starts in a run's folder, in order: metrics-1.jsonl, metrics-2.jsonl, ..."""
-    numbered = [(path.stem.rpartition("-")[2], path) for path in folder.glob("metrics-*.jsonl")]
+    numbered = [(path.stem.rpartition("-")[2], path) for path in folder.glob(f"{METRICS}*.jsonl")]
     return [path for _, path in sorted((int(n), path) for n, path in numbered if n.isdecimal())]
 
 

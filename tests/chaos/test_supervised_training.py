@@ -21,6 +21,7 @@ import pytest
 
 from rag_r1.demo.policy import policy_path
 from rag_r1.runs.processes import find_leftovers
+from rag_r1.runs.rollout_metrics import rollouts_file
 from rag_r1.training.guard.attempts import Attempt, Attempts
 from rag_r1.training.time_limit import last_checkpoint
 from tests.chaos.test_async_trainers import MODES as ASYNC_MODES
@@ -141,6 +142,14 @@ def test_each_attempt_goes_on_from_the_last_checkpoint_of_the_one_before(supervi
 
 def test_no_process_of_a_killed_attempt_is_left(supervised):
     assert find_leftovers(supervised.folder) == []
+
+
+def test_each_batch_was_written_before_its_step_with_what_the_step_then_says(supervised):
+    for path in supervised.folder.glob("metrics-*.jsonl"):
+        batches, logged = step_metrics(rollouts_file(path)), step_metrics(path)
+        assert set(batches) >= set(logged) - {0}
+        for step in set(batches) & set(logged):
+            assert batches[step]["search/score"] == logged[step]["search/score"]
 
 
 def test_every_step_is_trained_on_as_many_questions_as_an_undisturbed_one(supervised):

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 import verl  # noqa: F401  (loads the plugin)
+from omegaconf import OmegaConf
 from verl.trainer.ppo.v1 import get_trainer_cls
 
 from rag_r1.plugin import sample_store
-from rag_r1.plugin.recording_trainer import SearchTrainerSync, advantage_lines
+from rag_r1.plugin.recording_trainer import RecordingMixin, SearchTrainerSync, advantage_lines
 from rag_r1.plugin.sample_store import KVBatchMeta
+from rag_r1.training.metrics_files import StartMetrics
 from tests.plugin.store_in_memory import Store
 
 
@@ -79,3 +82,34 @@ def test_a_disk_that_is_full_loses_the_lines_and_not_the_step(store, tmp_path, m
     (tmp_path / "file").write_text("")
     assert _Batch(str(tmp_path / "file"), 5)._compute_advantage(batch, {}) is batch
     assert "cannot write the advantages of step 5" in caplog.text and written.stat().st_size
+
+
+class _Parent:
+    """As much of veRL's trainer as the mixin needs."""
+
+    parameter_sync_step, global_steps, config = 1, 4, OmegaConf.create({"rag_r1": {}})
+
+    def _compute_advantage(self, batch, metrics):
+        return batch
+
+
+class _Trainer(RecordingMixin, _Parent):
+    def __init__(self, parameter_sync_step: int = 1):
+        self.parameter_sync_step = parameter_sync_step
+
+
+@pytest.mark.parametrize(
+    ("logged", "updates", "written"),
+    [("metrics-3.jsonl", 1, True), ("metrics-3.jsonl", 2, False), ("mine.jsonl", 1, False), (None, 1, False)],
+)
+def test_what_is_known_of_a_whole_batch_is_written_beside_the_file_that_rag_r1_has_named(
+    store, tmp_path, monkeypatch, logged, updates, written
+):
+    put(store, "a_0_0", 1.0, [0.5, 9.0, 1.5], [1, 0, 1])
+    monkeypatch.setenv("VERL_FILE_LOGGER_PATH", str(tmp_path / logged) if logged else "")
+    batch = KVBatchMeta(partition_id="train", keys=["a_0_0"], tags=[{}])
+    _Trainer(updates)._compute_advantage(batch, {"search/right": np.float64(0.5), "search/note": "x"})
+    assert [path.name for path in tmp_path.iterdir()] == ["rollouts-3.jsonl"] * written
+    for step, metrics, is_whole in StartMetrics(tmp_path / "metrics-3.jsonl").new_lines():
+        assert (step, is_whole) == (4, False)
+        assert metrics == {"search/right": 0.5, "search/trained_tokens": 2.0}

@@ -21,10 +21,17 @@ class Guard:
 
     def __init__(self, options: GuardOptions, facts: TrainingFacts | None = None):
         self.options, self.facts, self.history = options, facts or TrainingFacts(), History()
+        #: The last step of which all is known.
+        self.step = -1
         self._shown: dict[str, Verdict] = {}
 
-    def see(self, step: int, metrics: Mapping[str, Any]) -> list[Sign]:
-        """The new signs after a step, the worst first."""
+    def see(self, step: int, metrics: Mapping[str, Any], *, is_whole: bool = True) -> list[Sign]:
+        """The new signs after a step, the worst first. `is_whole`: False if the step's batch is complete and
+        no more is known of it; the whole step follows."""
+        if is_whole:
+            self.step = step
+        elif step <= self.step:
+            return []
         self.history.add(step, metrics)
         if not self.options.enabled:
             return []
@@ -32,10 +39,12 @@ class Guard:
         new = [sign for sign in signs if sign.verdict > self._shown.get(sign.name, 0)]
         # A step with no metrics of a training, such as a validation at the start, ends no sign.
         if self.history.now("search/score") is not None:
-            self._shown = {sign.name: sign.verdict for sign in signs}
+            shown = {sign.name: sign.verdict for sign in signs}
+            self._shown = shown if is_whole else {**self._shown, **shown}
         return sorted(new, key=lambda sign: -sign.verdict)
 
     def back_to(self, step: int) -> None:
         """The training goes on from the checkpoint of this step."""
         self.history.back_to(step)
+        self.step = min(self.step, step)
         self._shown = {}

@@ -41,6 +41,7 @@ from rag_r1.training.guard.watch import report
 from rag_r1.training.guard.watched_run import WatchedRun
 from rag_r1.training.metrics_files import (
     MetricsFile,
+    StartMetrics,
     earlier_files,
     log_place,
     logs_to_file,
@@ -99,9 +100,7 @@ class Supervisor:
                     self._after_sign(attempt.sign, attempts)
                     fruitless = 0
                 elif attempt.is_limit or status == 0:
-                    attempts.end(
-                        "the time limit" if attempt.is_limit else "finished", self.guard.history.step
-                    )
+                    attempts.end("the time limit" if attempt.is_limit else "finished", self.guard.step)
                     return status
                 else:
                     ending = "it hung" if status is None else f"it ended with status {status}"
@@ -128,7 +127,7 @@ class Supervisor:
             for step, metrics in MetricsFile(path).new_lines():
                 self.guard.see(step, metrics)
         if attempts.all and not attempts.all[-1].ending:
-            attempts.end("the supervisor was ended", self.guard.history.step)
+            attempts.end("the supervisor was ended", self.guard.step)
         self.guard.back_to(last_checkpoint(self.folder) or 0)
 
     def _after_sign(self, sign: Sign, attempts: Attempts) -> None:
@@ -167,7 +166,7 @@ class Supervisor:
         self._say(f"back to step {step}, with {changes}")
 
     def _after_crash(self, ending: str, fruitless: int, attempts: Attempts) -> None:
-        attempts.end(ending, self.guard.history.step)
+        attempts.end(ending, self.guard.step)
         stop_leftovers(self.folder)
         if fruitless >= max(1, self.options.max_restarts):
             raise RunError(
@@ -200,7 +199,7 @@ class _Attempt:
         self.owner, self.attempts, self.limit = supervisor, attempts, limit
         self.sign: Sign | None = None
         self.is_limit = False
-        self.metrics = MetricsFile(next_metrics_file(supervisor.folder))
+        self.metrics = StartMetrics(next_metrics_file(supervisor.folder))
         #: When the last line came, the longest time between two, and whether there was one.
         self._progress, self._longest, self._has_begun = time.monotonic(), 0.0, False
 
@@ -229,20 +228,24 @@ class _Attempt:
     def _look(self) -> bool:
         """Read new metrics and checkpoints; whether a sign ends the attempt."""
         owner = self.owner
-        for step, metrics in self.metrics.new_lines():
-            now = time.monotonic()
-            if self._has_begun:
-                self._longest = max(self._longest, now - self._progress)
-            self._has_begun, self._progress = True, now
-            for sign in owner.guard.see(step, metrics):
+        for step, metrics, is_whole in self.metrics.new_lines():
+            if is_whole:
+                self._note_progress()
+            for sign in owner.guard.see(step, metrics, is_whole=is_whole):
                 self.attempts.sign(sign, step)
                 print(report(sign, step), file=sys.stderr, flush=True)
                 if sign.verdict > Verdict.WARN and self.sign is None:
                     self.sign = sign
-            for line in owner.band.see(step, metrics) if owner.band else ():
+            for line in owner.band.see(step, metrics) if owner.band and is_whole else ():
                 print(f"band: {line}", flush=True)
             if self.sign is not None:
                 return True
         # A checkpoint is written before the metrics of its step are.
-        owner.checkpoints.keep(owner.guard.history.step)
+        owner.checkpoints.keep(owner.guard.step)
         return False
+
+    def _note_progress(self) -> None:
+        now = time.monotonic()
+        if self._has_begun:
+            self._longest = max(self._longest, now - self._progress)
+        self._has_begun, self._progress = True, now

@@ -1,6 +1,6 @@
 """What `rag-r1 train` says about a training while it runs: signs that it goes wrong, and its band.
 
-It reads the run's file of metrics and prints; it ends nothing (supervisor.py does, with `--supervise`).
+It reads the run's files of metrics and prints; it ends nothing (supervisor.py does, with `--supervise`).
 """
 
 from __future__ import annotations
@@ -10,23 +10,23 @@ import sys
 from rag_r1.training.guard.bands import BandCheck
 from rag_r1.training.guard.guard import Guard
 from rag_r1.training.guard.signs import Sign, Verdict
-from rag_r1.training.metrics_files import MetricsFile
+from rag_r1.training.metrics_files import StartMetrics
 
 
 class Watch:
     """Watches one start of a training."""
 
-    def __init__(self, metrics: MetricsFile, guard: Guard, band: BandCheck | None):
+    def __init__(self, metrics: StartMetrics, guard: Guard, band: BandCheck | None):
         self.metrics, self.guard, self.band = metrics, guard, band
 
     def look(self) -> None:
         """Print what the lines that are new say."""
-        for step, metrics in self.metrics.new_lines():
-            for sign in self.guard.see(step, metrics):
+        for step, metrics, is_whole in self.metrics.new_lines():
+            for sign in self.guard.see(step, metrics, is_whole=is_whole):
                 print(report(sign, step), file=sys.stderr, flush=True)
                 if sign.verdict > Verdict.WARN:
                     print(_remedy(sign, self.guard.options.margin), file=sys.stderr, flush=True)
-            for line in self.band.see(step, metrics) if self.band else ():
+            for line in self.band.see(step, metrics) if self.band and is_whole else ():
                 print(f"band: {line}", flush=True)
 
 

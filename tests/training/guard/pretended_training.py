@@ -4,7 +4,8 @@ wrong as it is told to. What it knows of earlier attempts is what stands in its 
     python pretended_training.py FOLDER METRICS PLAN(JSON) key=value ...
 
 The plan: `steps`; `save` (every so many steps); and faults, each with the number of attempts that have it
-(`in`): `collapse` {at, in}: right answers vanish; `crash` {at, in, status}; `hang` {at, in}.
+(`in`): `collapse` {at, in}: right answers vanish; `crash` {at, in, status}; `hang` {at, in}, and
+`long_update` {at, in}, after the step's batch is complete.
 """
 
 from __future__ import annotations
@@ -14,7 +15,10 @@ import sys
 import time
 from pathlib import Path
 
+from rag_r1.runs.rollout_metrics import rollouts_file
+
 TRACKER = "latest_checkpointed_iteration.txt"
+SAME = {"search/searches": 1.5}
 
 
 def main() -> None:
@@ -30,20 +34,24 @@ def main() -> None:
         planned = plan.get(fault)
         return planned is not None and step >= planned["at"] and attempt <= planned["in"]
 
-    with metrics.open("w") as lines:
+    with metrics.open("w") as lines, rollouts_file(metrics).open("w") as batches:
         for step in range(first + 1, plan["steps"] + 1):
             if has("hang", step):
                 time.sleep(600)
             if has("crash", step):
                 sys.exit(plan["crash"]["status"])
+            right = 0.0 if has("collapse", step) else min(0.9, 0.3 + 0.1 * step)
+            line = json.dumps({"step": step, "data": {**SAME, "search/right": right, "search/score": right}})
+            batches.write(line + "\n")
+            batches.flush()
+            if has("long_update", step):
+                time.sleep(600)
             if step % plan["save"] == 0:
                 checkpoint = folder / f"global_step_{step}"
                 checkpoint.mkdir(exist_ok=True)
                 (checkpoint / "weights").write_text(f"attempt {attempt}, step {step}")
                 tracker.write_text(str(step))
-            right = 0.0 if has("collapse", step) else min(0.9, 0.3 + 0.1 * step)
-            data = {"search/right": right, "search/score": right, "search/searches": 1.5}
-            lines.write(json.dumps({"step": step, "data": data}) + "\n")
+            lines.write(line + "\n")
             lines.flush()
             time.sleep(plan.get("wait", 0.05))
 

@@ -184,6 +184,29 @@ def test_a_run_that_went_back_is_judged_by_what_it_went_back_to():
     assert [guard.see(step, row) for step, row in enumerate(steps([0.8, 0.82, 0.81]), 10)] == [[], [], []]
 
 
+@given(st.lists(st.tuples(st.floats(0, 1), st.floats(0, 2), st.floats(0, 99)), max_size=30))
+def test_a_batch_shows_the_signs_of_its_step_before_the_step_ends_and_they_are_reported_once(values):
+    rows = [
+        {"search/right": right, "search/score": right, "search/searches": searches, "actor/grad_norm": norm}
+        for right, searches, norm in values
+    ]
+    guard, early, late = Guard(GuardOptions()), [], []
+    for step, row in enumerate(rows, 1):
+        batch = {name: value for name, value in row.items() if name.startswith("search/")}
+        early += [(step, sign) for sign in guard.see(step, batch, is_whole=False)]
+        late += [(step, sign) for sign in guard.see(step, row)]
+    assert {sign.name for _, sign in late} <= {"gradient"}
+    assert sorted([*early, *late], key=str) == sorted(seen(rows), key=str)
+
+
+def test_a_batch_of_a_step_that_has_ended_says_nothing():
+    guard = Guard(GuardOptions())
+    for step, row in enumerate(steps(LEARNS), 1):
+        guard.see(step, row)
+    assert guard.see(10, {"search/right": 0.0, "search/score": 0.0}, is_whole=False) == []
+    assert guard.history.right.values == LEARNS
+
+
 def test_a_guard_that_is_off_says_nothing():
     assert seen(steps([*LEARNS, 0.0]), enabled=False) == []
 

@@ -23,6 +23,7 @@ from rag_r1.training.guard.attempts import Attempts
 from rag_r1.training.guard.signs import TrainingFacts
 from rag_r1.training.guard.supervisor import Supervisor, check_supervision
 from rag_r1.training.guard.watched_run import WatchedRun
+from rag_r1.training.metrics_files import MetricsFile
 from rag_r1.training.time_limit import TRACKER
 
 pytestmark = pytest.mark.slow  # seconds of waiting
@@ -77,6 +78,15 @@ def test_it_goes_back_to_a_checkpoint_from_before_the_sign_with_a_smaller_learni
     assert (tmp_path / "global_step_7" / "weights").read_text() == "attempt 2, step 7"
     assert [path.name for path in sorted(records.iterdir())] == ["step_000004-1.jsonl", "step_000005-1.jsonl"]
     assert (tmp_path / "attempts" / "1" / "train" / "step_000007-1.jsonl").exists()
+
+
+def test_a_sign_in_a_batch_ends_the_training_before_it_is_learned_from(tmp_path, monkeypatch):
+    plan = {"steps": 9, "save": 1, "collapse": {"at": 7, "in": 1}, "long_update": {"at": 7, "in": 1}}
+    assert supervisor(tmp_path, plan, monkeypatch).run() == 0
+    first, second = Attempts(tmp_path).all
+    assert first.ending.startswith("rolled back to step 5: right answers fell") and first.last == 7
+    assert [step for step, _ in MetricsFile(tmp_path / "metrics-1.jsonl").new_lines()] == [1, 2, 3, 4, 5, 6]
+    assert (second.first, second.ending) == (5, "finished")
 
 
 def test_a_sign_that_comes_back_climbs_the_ladder_and_then_stops_with_its_cause(tmp_path, monkeypatch):
