@@ -26,7 +26,7 @@ from rag_r1.agent.interfaces import Tool, call_tool
 from rag_r1.agent.trajectory import CallRecord
 from rag_r1.agent.validation import CallTimeoutError, checked_results, error_line, failure_text, with_timeout
 from rag_r1.options.tool_limits import ToolLimits
-from rag_r1.protocols import Document, Failure, Refusal, text_result
+from rag_r1.protocols import CachedDocuments, Document, Failure, Refusal, text_result
 from rag_r1.protocols.retriever_query import CallContext, Context
 
 logger = logging.getLogger(__name__)
@@ -149,4 +149,5 @@ class ToolExecutor:
         else:
             index = self._setting(call.tool, "index", "")
             call.index = index[:_SHOWN] if isinstance(index, str) else ""
+            call.cached = isinstance(answer, CachedDocuments)
         return answer

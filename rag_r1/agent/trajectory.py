@@ -56,7 +56,8 @@ class CallRecord:
     tool was called, None if they are the same (a search may be sent more than the query:
     rag_r1/protocols/retriever_query.py); `documents`: as shown to the policy, None if nothing was shown;
     `seconds`: wall time, retries included (of all the turn's calls of this tool if made together); `index`:
-    the one that answered and how often it was loaded (`wiki 1`), if the tool knows."""
+    the one that answered and how often it was loaded (`wiki 1`), if the tool knows; `cached`: nothing was
+    sent, since the same call was answered before or was under way."""
 
     tool: str
     arguments: dict[str, Any]
@@ -65,6 +66,7 @@ class CallRecord:
     status: str = "ok"  # ok | failed (no answer) | refused (no such tool, wrong arguments, or one too many)
     sent: dict[str, Any] | None = None
     index: str = ""
+    cached: bool = False
 
     @property
     def query(self) -> str | None:

@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 
 from rag_r1.agent.interfaces import Generation
 from rag_r1.io.terminal_text import terminal_text
-from rag_r1.protocols import SEARCH, Document, Failure, Refusal
+from rag_r1.protocols import SEARCH, CachedDocuments, Document, Failure, Refusal
 from rag_r1.protocols.actions import well_formed
 
 #: What the policy reads when a search failed. A fixed text: a tool's own may be hostile.
@@ -143,7 +143,8 @@ def _checked_result(result: Any, message: str) -> list[Document] | Failure | Ref
     try:
         if not isinstance(result, Sequence) or not all(isinstance(item, Document) for item in result):
             raise TypeError("a result must be a list of Document, or a Failure")
-        return [_with_plain_score(document) for document in result]
+        documents = map(_with_plain_score, result)
+        return CachedDocuments(documents) if isinstance(result, CachedDocuments) else list(documents)
     except Exception as error:
         return Failure(message, "tool", error_line(error))
 

@@ -34,6 +34,7 @@ _METRICS = {
     "search/valid_actions": "shares",
     "search/retrieval_recall": "shares",
     "search/observed_share": "shares",
+    "search/cached_calls": "shares",
     "training/rollout_probs_diff_mean": "engine",
     "actor/ppo_kl": "engine",
     "actor/grad_norm": "gradient",

@@ -150,18 +150,22 @@ def trainable_keys(keys: Sequence[str], masked: Sequence[bool], group_size: int 
 
 
 def search_metrics(infos: Sequence[dict[str, Any]]) -> dict[str, float]:
-    """Means of what the reward manager returned for each trajectory, as `search/<name>`, and of the scores of
-    each data source, as `search/score/<source>`."""
+    """Means of what the reward manager returned for each trajectory, as `search/<name>`; of the scores of
+    each data source, as `search/score/<source>`; of the log-probs of trajectories with a score above 0 and of
+    the others, as `search/logprob_right` and `search/logprob_wrong`; and the share of turns that are a search,
+    a call or an answer, as `search/valid_actions`."""
     values: dict[str, list[float]] = defaultdict(list)
     for info in infos:
         for name, value in info.items():
             if isinstance(value, int | float):
                 values[name].append(float(value))
-        if isinstance(info.get("score"), int | float):
-            values[f"score/{info.get('source')}"].append(float(info["score"]))
-    # A trajectory has one of the two, and all together estimate the entropy.
-    if logprobs := values.get("logprob_right", []) + values.get("logprob_wrong", []):
-        values["logprob"] = logprobs
+        score, logprob = info.get("score"), info.get("logprob")
+        if isinstance(score, int | float):
+            values[f"score/{info.get('source')}"].append(float(score))
+            if isinstance(logprob, int | float):
+                values["logprob_right" if score > 0 else "logprob_wrong"].append(float(logprob))
+    if turns := sum(values.get("turns", ())):
+        values["valid_actions"] = [1 - sum(values["invalid_turns"]) / turns]
     means = {f"search/{name}": sum(numbers) / len(numbers) for name, numbers in values.items()}
     return {**means, "search/samples": float(len(infos))}
 

@@ -49,6 +49,11 @@ class Document:
         return self.contents.partition("\n")[2]
 
 
+class CachedDocuments(list[Document]):
+    """The documents of a call for which nothing was sent, since the same one was answered before or is under
+    way."""
+
+
 @dataclass(frozen=True)
 class Failure:
     """The result of a call that could not be answered.

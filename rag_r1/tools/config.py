@@ -42,7 +42,7 @@ from rag_r1.options.declare import (
 )
 from rag_r1.options.import_path import ImportPathError, import_object
 from rag_r1.options.tool_limits import ToolLimits
-from rag_r1.protocols import SEARCH, Document, Failure, Refusal
+from rag_r1.protocols import SEARCH, CachedDocuments, Document, Failure, Refusal
 from rag_r1.tools.argument_validator import ArgumentValidator
 from rag_r1.tools.function_tool import FunctionTool, as_tool, is_tool, named_arguments, schema_of
 
@@ -210,7 +210,8 @@ class ConfiguredTool:
     ) -> Sequence[Sequence[Document] | Failure | Refusal]:
         """The answers, of which those in the cache are not asked for again. Raises what the tool raises."""
         keys = [json.dumps(dict(args), sort_keys=True, default=str) for args in arguments]
-        answers: list[Any] = [self._cache.get(key) for key in keys]
+        kept = map(self._cache.get, keys)
+        answers: list[Any] = [None if answer is None else CachedDocuments(answer) for answer in kept]
         new = [i for i, answer in enumerate(answers) if answer is None]
         results = await self.tool.call([arguments[i] for i in new]) if new else []
         for i, answer in zip(new, results, strict=True):

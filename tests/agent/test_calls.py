@@ -5,8 +5,8 @@ import asyncio
 import pytest
 import yaml
 
-from rag_r1.agent import FailurePolicy
-from rag_r1.protocols import load_protocol
+from rag_r1.agent import FailurePolicy, Trajectory
+from rag_r1.protocols import CachedDocuments, Document, load_protocol
 from rag_r1.tools import tool
 from tests.fakes.scripted_engine import ANSWER, make_episode, observed_text
 
@@ -109,6 +109,20 @@ def test_a_tool_that_fails_costs_its_own_calls_and_its_words_are_not_shown(proto
     assert [call.status for call in record.turns[0].calls] == ["failed", "ok"]
     assert [(note.kind, note.turn) for note in record.failures] == [("tool", 0)]
     assert (record.status, record.turns[0].status) == ("answered", "tool_failure")
+
+
+class Remembering(Alternating):
+    """Has answered one of two calls before."""
+
+    async def call(self, arguments):
+        return [CachedDocuments([Document("1", "kept")]) if item["x"] == "a" else [] for item in arguments]
+
+
+def test_a_call_that_was_answered_before_is_recorded_as_such(protocol):
+    line = calls(("alternating", '{"x": "a"}'), ("alternating", '{"x": "b"}'))
+    record, shown = play(protocol, line, [Remembering()])
+    assert [call.cached for call in record.turns[0].calls] == [True, False] and "kept" in shown
+    assert Trajectory.from_dict(record.to_dict()).turns[0].calls == record.turns[0].calls
 
 
 def test_only_what_failed_is_called_again(protocol):

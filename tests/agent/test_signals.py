@@ -89,6 +89,7 @@ def test_the_record_carries_them_and_gives_the_signals():
         Turn("x", "invalid"),
         Turn(ANSWER, "answer"),
     ]
+    record.turns[0].calls[1].cached = True
     record.rewards, record.logprobs = {"score": 1.0}, {"thought": [-10.0, 20.0], "answer": [-2.0, 10.0]}
     again = Trajectory.from_dict(record.to_dict())
     assert again == record and again.logprobs is not record.logprobs
@@ -97,25 +98,13 @@ def test_the_record_carries_them_and_gives_the_signals():
         "logprob_thought": -0.5,
         "logprob_call": None,
         "logprob_answer": -0.2,
-        "logprob_right": pytest.approx(-0.4),
-        "logprob_wrong": None,
+        "logprob": pytest.approx(-0.4),
         "generated_tokens": 30,
-        "valid_actions": pytest.approx(2 / 3),
         "queries_per_search": 2.0,
         "observed_share": 0.7,
+        "cached_calls": 0.5,
         "retrieval_recall": 0.5,
     }
-
-
-@pytest.mark.parametrize(
-    ("score", "name"), [(0.0, "logprob_wrong"), (-2.0, "logprob_wrong"), (0.1, "logprob_right")]
-)
-def test_right_is_a_score_above_zero(score, name):
-    record = Trajectory(
-        "q#0", "When?", "rag_r1_mq", rewards={"score": score}, logprobs={"answer": [-3.0, 3.0]}
-    )
-    both = {key: value for key, value in signals(record).items() if key in ("logprob_right", "logprob_wrong")}
-    assert both == {"logprob_right": None, "logprob_wrong": None} | {name: -1.0}
 
 
 def test_an_episode_that_never_began_has_the_same_names_and_no_values():

@@ -74,7 +74,7 @@ def test_the_record_has_the_turns_scores_and_verl_the_total_and_numbers(tmp_path
     # veRL's validation takes the means of what is known, and leaves out texts.
     assert info.pop("source") == ""
     unknown = {name for name, value in info.items() if value is None}
-    assert unknown <= set(signals(record)) and "valid_actions" not in unknown
+    assert unknown <= set(signals(record)) and "queries_per_search" not in unknown
     assert all(type(value) is float for name, value in info.items() if name not in unknown)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from rag_r1.plugin.sampler import search_metrics
 from tests.plugin.store_in_memory import rewards_of, row, sample
 
 
@@ -114,3 +115,18 @@ def test_the_scores_of_each_source_and_the_differences_within_groups_are_logged(
     # Of three groups one has two different rewards, one has equal ones, and one a single reward.
     assert metrics["search/group_deviation"] == pytest.approx(0.25)
     assert metrics["search/groups_without_signal"] == pytest.approx(0.5)
+
+
+def test_the_share_of_valid_turns_is_of_all_turns():
+    counts = [(4.0, 0.0), (1.0, 1.0), (0.0, 0.0)]
+    infos = [{"turns": turns, "invalid_turns": invalid} for turns, invalid in counts]
+    assert search_metrics(infos)["search/valid_actions"] == pytest.approx(0.8)
+    assert "search/valid_actions" not in search_metrics(infos[2:])
+
+
+def test_right_is_a_score_above_zero_and_the_likelihood_of_right_and_wrong_is_logged_apart():
+    scores = [(0.1, -1.0), (1.0, -3.0), (0.0, -5.0), (-2.0, -7.0), (1.0, None), (None, -9.0)]
+    metrics = search_metrics([{"score": score, "logprob": logprob} for score, logprob in scores])
+    assert (metrics["search/logprob_right"], metrics["search/logprob_wrong"]) == (-2.0, -6.0)
+    assert metrics["search/logprob"] == -5.0
+    assert "search/logprob_wrong" not in search_metrics([{"score": 1.0, "logprob": -1.0}])

@@ -10,7 +10,7 @@ import yaml
 
 from rag_r1.options.declare import OptionsError
 from rag_r1.options.tool_limits import ToolLimits
-from rag_r1.protocols import Document, Failure
+from rag_r1.protocols import CachedDocuments, Document, Failure
 from rag_r1.tools import close_tools, make_tool, tool
 from rag_r1.tools.config import SHIPPED
 from tests.fakes.json_server import JsonStub
@@ -61,6 +61,7 @@ async def test_a_cache_answers_the_same_call_once_and_keeps_no_failure():
     ]
     assert ASKED == ["Bonn", "Nowhere", "Kiel", "Nowhere"]
     assert list(other[1]) == list(item[0]) and isinstance(again[0], Failure)
+    assert [isinstance(answer, CachedDocuments) for answer in (item[0], *other)] == [False, False, True]
 
 
 def test_a_web_engine_beside_an_index_is_a_retrieval_tool_of_its_own():

@@ -63,22 +63,20 @@ def signals(
     record: Trajectory, recall: Callable[[Sequence[Document]], float] | None = None
 ) -> dict[str, float | None]:
     """The signals of a trajectory, the same names for all; what is not known is None. `recall`: the share of
-    the gold passages among documents. `logprob_right` and `logprob_wrong` are over all generated tokens of
-    trajectories with a score above 0, and of the others."""
+    the gold passages among documents. `logprob` is over all generated tokens; its negative is an estimate of
+    the entropy."""
     totals = [sum(column) for column in zip(*record.logprobs.values(), strict=True)] or [0.0, 0.0]
-    mean, score = _mean(totals), record.rewards.get("score")
     tokens = record.generated_tokens + record.observed_tokens
     searching = sum(bool(turn.queries) for turn in record.turns)
     documents = [d for turn in record.turns for call in turn.calls for d in call.documents or ()]
-    invalid = sum(turn.action == "invalid" for turn in record.turns)
+    answered = [call.cached for turn in record.turns for call in turn.calls if call.status == "ok"]
     return {
         **{f"logprob_{part}": _mean(record.logprobs.get(part, ())) for part in PARTS},
-        "logprob_right": mean if score is not None and score > 0 else None,
-        "logprob_wrong": mean if score is not None and score <= 0 else None,
-        "valid_actions": 1 - invalid / len(record.turns) if record.turns else None,
+        "logprob": _mean(totals),
         "queries_per_search": record.n_searches / searching if searching else None,
         "generated_tokens": float(record.generated_tokens) if tokens else None,
         "observed_share": record.observed_tokens / tokens if tokens else None,
+        "cached_calls": sum(answered) / len(answered) if answered else None,
         "retrieval_recall": recall(documents) if recall else None,
     }
 

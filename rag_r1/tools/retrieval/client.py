@@ -35,7 +35,7 @@ from rag_r1.io.errors import TooLargeError
 from rag_r1.io.retry import RetryPolicy, is_transient, retry_after
 from rag_r1.options.declare import options_from
 from rag_r1.options.server_address import WEB_PAGE
-from rag_r1.protocols import Document, Failure
+from rag_r1.protocols import CachedDocuments, Document, Failure
 from rag_r1.protocols.retriever_query import Context
 from rag_r1.tools.function_tool import SearchTool
 from rag_r1.tools.retrieval.cache import QueryCache
@@ -130,14 +130,16 @@ class RetrievalClient(SearchTool):
                 return [failure(str(error) or type(error).__name__)] * len(arguments)
         results: list[Result | asyncio.Future[Result]] = []
         fresh: list[str] = []
+        joined: set[int] = set()
         for query in queries:
             self.stats.queries += 1
             if (hit := self._cache.get(query)) is not None:
                 self.stats.cached += 1
-                results.append(hit)
+                results.append(CachedDocuments(hit))
                 continue
             if query in self._in_flight:
                 self.stats.joined += 1
+                joined.add(len(results))
             else:
                 self._in_flight[query] = asyncio.get_running_loop().create_future()
                 fresh.append(query)
@@ -145,7 +147,13 @@ class RetrievalClient(SearchTool):
         if fresh:
             self.stats.sent += len(fresh)
             self._add(fresh)
-        return [await asyncio.shield(item) if isinstance(item, asyncio.Future) else item for item in results]
+        answers = [
+            await asyncio.shield(item) if isinstance(item, asyncio.Future) else item for item in results
+        ]
+        return [
+            CachedDocuments(answer) if i in joined and isinstance(answer, list) else answer
+            for i, answer in enumerate(answers)
+        ]
 
     async def close(self) -> None:
         """Cancel requests in flight and close the connections."""

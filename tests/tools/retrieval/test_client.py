@@ -8,7 +8,7 @@ from aiohttp import web
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rag_r1.protocols import Document, Failure
+from rag_r1.protocols import CachedDocuments, Document, Failure
 from rag_r1.tools.retrieval.client import FAILURE_TEXT
 from tests.fakes.retriever import answer, client_of, right, run
 
@@ -49,9 +49,12 @@ async def test_a_query_in_flight_is_awaited_and_a_known_one_is_not_sent_again():
         assert all(result[0] == results[0][0] for result in results)
         sent = [query for request in requests for query in request["queries"]]
         assert sorted(sent) == [*(f"own {i}" for i in range(8)), "same"]
-        before = len(requests)
-        await client.search(["same", "own 3"])
+        before, known = len(requests), await client.search(["same", "own 3"])
         assert len(requests) == before
+        assert all(isinstance(documents, CachedDocuments) for documents in known)
+        # Of the siblings, one has sent the query that they share.
+        kept = [[isinstance(documents, CachedDocuments) for documents in result] for result in results]
+        assert kept == [[False, False], *[[True, False]] * 7]
         assert (client.stats.joined, client.stats.cached, client.stats.sent) == (7, 2, 9)
 
 
