@@ -152,8 +152,8 @@ def trainable_keys(keys: Sequence[str], masked: Sequence[bool], group_size: int 
 def search_metrics(infos: Sequence[dict[str, Any]]) -> dict[str, float]:
     """Means of what the reward manager returned for each trajectory, as `search/<name>`; of the scores of
     each data source, as `search/score/<source>`; of the log-probs of trajectories with a score above 0 and of
-    the others, as `search/logprob_right` and `search/logprob_wrong`; and the share of turns that are a search,
-    a call or an answer, as `search/valid_actions`."""
+    the others, as `search/logprob_right` and `search/logprob_wrong`; and the share of turns that are a
+    search, a call or an answer, as `search/valid_actions`."""
     values: dict[str, list[float]] = defaultdict(list)
     for info in infos:
         for name, value in info.items():

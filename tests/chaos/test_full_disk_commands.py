@@ -3,12 +3,9 @@ file did not fit and what to do, and leaves no part of a file. With more room, t
 
 from __future__ import annotations
 
-import ctypes
 import json
-import os
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -18,6 +15,7 @@ from rag_r1.data.rows import write_rows
 from rag_r1.demo.policy import policy_path
 from rag_r1.demo.world import make_questions, make_world, to_row
 from rag_r1.protocols import load_protocol
+from tests.chaos.small_disk import Disk, small_disk
 from tests.evaluation.finished_runs import record, write_run
 from tests.fakes.scored_world import FEW, scored_world
 from tests.fakes.scripted_vllm import Policy
@@ -28,28 +26,10 @@ SIZE = 4 << 20
 PASSAGES = (("p1", '"Rome"\nRome is a city.'), ("p2", '"Tiber"\nA river.'))
 
 
-@dataclass
-class Disk:
-    """A disk of SIZE bytes. `leave(room)`: fill it but for so many bytes."""
-
-    path: Path
-
-    def leave(self, room: int) -> None:
-        filler = self.path / "filler"
-        filler.unlink(missing_ok=True)
-        free = os.statvfs(self.path)
-        with filler.open("wb") as file:
-            os.posix_fallocate(file.fileno(), 0, max(1, free.f_bavail * free.f_frsize - room))
-
-
 @pytest.fixture
 def disk(tmp_path) -> Iterator[Disk]:
-    place, libc = tmp_path / "disk", ctypes.CDLL(None, use_errno=True)
-    place.mkdir()
-    if libc.mount(b"tmpfs", os.fsencode(place), b"tmpfs", 0, f"size={SIZE}".encode()):
-        pytest.skip(f"left out: no tmpfs can be mounted here ({os.strerror(ctypes.get_errno())})")
-    yield Disk(place)
-    assert libc.umount2(os.fsencode(place), 2) == 0  # MNT_DETACH
+    with small_disk(tmp_path / "disk", SIZE) as mounted:
+        yield mounted
 
 
 def goes_on_with_more_room(

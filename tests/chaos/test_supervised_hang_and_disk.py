@@ -1,0 +1,61 @@
+"""A supervised training that hangs, and whose disk is then full, ends with all its steps, as an undisturbed
+one does: it ends the hanging processes by itself, and goes on by the same command when there is room again."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from rag_r1.runs.processes import find_leftovers
+from rag_r1.training.time_limit import last_checkpoint
+from tests.chaos.small_disk import small_disk
+from tests.chaos.supervised_run import STEPS, SupervisedRun
+from tests.e2e.left_behind import step_metrics
+
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.nightly,
+    pytest.mark.timeout(3600),
+    pytest.mark.skipif(sys.platform != "linux", reason="mounts a tmpfs"),
+]
+#: For the checkpoints of all steps, and longer than a start takes.
+SIZE, HANG_S = 1 << 30, 240
+
+
+@pytest.fixture
+def run_and_disk(demo_index, make_module_server, tmp_path) -> Iterator[tuple]:
+    limits = (f"rag_r1.guard.hang_s={HANG_S}", "rag_r1.guard.hang_factor=2")
+    with small_disk(tmp_path / "disk", SIZE) as disk:
+        run = SupervisedRun(disk.path, demo_index / "data", make_module_server().url, limits)
+        try:
+            yield run, disk
+        finally:
+            run.kill()
+
+
+def test_a_hang_is_ended_and_a_full_disk_told_and_the_run_ends_with_all_steps(run_and_disk):
+    run, disk = run_and_disk
+    run.start()
+    run.wait_until(lambda: last_checkpoint(run.folder) == 1)
+    run.send(signal.SIGSTOP, "ray::TaskRunner")
+    run.wait_until(lambda: len(run.attempts()) > 1)
+    assert run.attempts()[0].ending == "it hung" and run.attempts()[1].first >= 1
+
+    run.wait_until(lambda: (last_checkpoint(run.folder) or 0) >= 2)
+    disk.leave(0)
+    assert run.wait() == 1
+    (message,) = [line for line in run.text().splitlines() if line.startswith("error: ")]
+    assert "No space left on device" in message and "make room and run the same command again" in message
+    saved = last_checkpoint(run.folder)
+    assert saved < STEPS
+
+    disk.clear()
+    run.start()
+    assert run.wait() == 0, run.text()[-3000:]
+    assert last_checkpoint(run.folder) == STEPS and run.attempts()[-1].first == saved
+    steps = set().union(*(step_metrics(path) for path in run.folder.glob("metrics-*.jsonl")))
+    assert steps >= set(range(1, STEPS + 1))
+    assert find_leftovers(run.folder) == []
