@@ -1,4 +1,4 @@
-"""A real training by `rag-r1 train --supervise` in a process of its own, which can be looked at and killed."""
+"""A real training by `rag-r1 train --supervise` in a process of its own, to be looked at and killed."""
 
 from __future__ import annotations
 
