@@ -123,8 +123,10 @@ class SearchOutput(AgentLoopOutput):
         turn_scores, ends = info.pop("turn_scores", None), fields.pop("turn_ends", None)
         if turn_scores is not None:
             fields["reward_extra_info"] = info
+        number = fields.pop("row_number", 0)
         if turn_scores and ends and len(turn_scores) == len(ends):
-            row["rm_scores"] = place_turn_scores(len(self.response_ids), ends, turn_scores, self.reward_score)
+            length = len(self.response_ids)
+            row["rm_scores"] = place_turn_scores(number, length, ends, turn_scores, self.reward_score)
         return row
 
 
@@ -245,7 +247,7 @@ class SearchAgentLoop(AgentLoopBase):
         rows = [self._not_empty(training) for training in ledger.rows()]
         last = len(rows) - 1
         by_turn = (self.config.get("algorithm") or {}).get("adv_estimator") == TURN_LOO
-        if by_turn and not ledger.row_number and ledger.generated_tokens:
+        if by_turn and ledger.generated_tokens:
             fields["turn_ends"] = ledger.turn_ends(len(record.turns))
         return [
             SearchOutput(
@@ -256,7 +258,11 @@ class SearchAgentLoop(AgentLoopBase):
                 # veRL counts messages: the user's, one for each generation, one for each observation.
                 num_turns=1 + len(record.turns) + sum(turn.observed_tokens > 0 for turn in record.turns),
                 metrics=metrics if i == last else AgentLoopMetrics(),
-                extra_fields={**fields, **({"trajectory": record.to_dict()} if i == last else {})},
+                extra_fields={
+                    **fields,
+                    **({"row_number": i} if by_turn else {}),
+                    **({"trajectory": record.to_dict()} if i == last else {}),
+                },
             )
             for i, training in enumerate(rows)
         ]

@@ -46,6 +46,7 @@ from verl.trainer.ppo.v1 import (
 )
 
 from rag_r1.agent.records import append_records
+from rag_r1.plugin.algorithms.turn_loo import NAME as TURN_LOO
 from rag_r1.plugin.sample_store import KVBatchMeta, read_rows
 from rag_r1.plugin.sessions import group_by_session, prompt_of
 from rag_r1.runs.rollout_metrics import rollouts_file_here
@@ -67,7 +68,8 @@ class RecordingMixin:
     def _compute_advantage(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
         batch = super()._compute_advantage(batch, metrics)
         started = time.perf_counter()
-        lines = list(advantage_lines(batch, self.global_steps))
+        estimator = (self.config.get("algorithm") or {}).get("adv_estimator")
+        lines = list(advantage_lines(batch, self.global_steps, by_turn=estimator == TURN_LOO))
         if lines:
             metrics["search/trained_tokens"] = fmean(line["trained_tokens"] for line in lines)
         if folder := OmegaConf.select(self.config, "rag_r1.trajectory_dir"):
@@ -94,16 +96,18 @@ class RecordingMixin:
             logger.error("the guard sees step %d when it has ended: %s", self.global_steps, error)
 
 
-def advantage_lines(batch: KVBatchMeta, step: int) -> Iterator[dict[str, Any]]:
-    """A line for each trajectory of a batch whose advantages are in the store; see the top of the module."""
+def advantage_lines(batch: KVBatchMeta, step: int, by_turn: bool = False) -> Iterator[dict[str, Any]]:
+    """A line for each trajectory of a batch whose advantages are in the store; see the top of the module.
+    `by_turn`: each row has the rewards of its own turns."""
     keys = [key for key, tag in zip(batch.keys, batch.tags, strict=True) if not tag.get("is_padding")]
     if not keys:
         return
     data = read_rows(keys, batch.partition_id, _FIELDS)
     advantages, masks, rewards = (dict(zip(keys, data[name].unbind(), strict=True)) for name in _FIELDS)
     sessions = group_by_session(keys)
-    # All rows of a trajectory have its reward, and GRPO takes that of the last.
-    scores = {name: float(rewards[rows[-1]].sum()) for name, rows in sessions.items()}
+    # Otherwise all rows of a trajectory have its reward, and GRPO takes that of the last.
+    voting = {name: rows if by_turn else rows[-1:] for name, rows in sessions.items()}
+    scores = {name: sum(float(rewards[key].sum()) for key in rows) for name, rows in voting.items()}
     groups: dict[str, list[float]] = defaultdict(list)
     for name, score in scores.items():
         groups[prompt_of(name)].append(score)

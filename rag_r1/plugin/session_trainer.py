@@ -5,7 +5,8 @@ how veRL treats these, and where). The trainers are veRL's own; overridden are o
 before the step and the number of rows in a mini-batch. `ppo_mini_batch_size` keeps its meaning, in prompts: a
 step has as many updates as with one row for each trajectory.
 
-They record advantages as well, as all our trainers do (recording_trainer.py).
+They record advantages as well, as all our trainers do (recording_trainer.py). For the estimator `turn_loo`,
+for which veRL would take each row for a trajectory, they compute them anew, of whole trajectories.
 
 The metrics `sessions/rows` (mean number of rows per trajectory) and `sessions/padding` (share of padding rows
 in the batch) show what rewriting costs. veRL's own means over rows (`critic/score/mean`, `num_turns/mean`)
@@ -30,9 +31,18 @@ from verl.trainer.ppo.v1 import (
     register_trainer,
 )
 
+from rag_r1.plugin.algorithms.turn_loo import NAME as TURN_LOO
+from rag_r1.plugin.algorithms.turn_loo import turn_loo_of_sessions
 from rag_r1.plugin.recording_trainer import RecordingMixin
-from rag_r1.plugin.sample_store import KVBatchMeta
-from rag_r1.plugin.sessions import last_rows, mini_batches, padded_row_count, rank_shares
+from rag_r1.plugin.sample_store import KVBatchMeta, read_rows, write_rows
+from rag_r1.plugin.sessions import (
+    group_by_session,
+    last_rows,
+    mini_batches,
+    padded_row_count,
+    prompt_of,
+    rank_shares,
+)
 
 
 class WholeSessionMixin(RecordingMixin):
@@ -101,22 +111,54 @@ class WholeSessionMixin(RecordingMixin):
             self.config = config
 
 
+class SessionAdvantages:
+    """Mixin between ours and veRL's trainer, so that what is recorded is what is trained on."""
+
+    def _compute_advantage(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
+        batch = super()._compute_advantage(batch, metrics)
+        if self.config.algorithm.adv_estimator == TURN_LOO:
+            write_turn_advantages(batch)
+        return batch
+
+
+def write_turn_advantages(batch: KVBatchMeta) -> None:
+    """Replace advantages and returns in veRL's store by those of `turn_loo` for whole trajectories."""
+    keys = [key for key, tag in zip(batch.keys, batch.tags, strict=True) if not tag.get("is_padding")]
+    sessions = group_by_session(keys)
+    if len(sessions) == len(keys):
+        return
+    data = read_rows(keys, batch.partition_id, ["response_mask", "rm_scores"])
+    masks, rewards = (
+        dict(zip(keys, data[name].unbind(), strict=True)) for name in ("response_mask", "rm_scores")
+    )
+    parts = [[[values[key] for key in rows] for rows in sessions.values()] for values in (rewards, masks)]
+    results = turn_loo_of_sessions(*parts, index=[prompt_of(name) for name in sessions])
+    write_rows(
+        {
+            key: {"advantages": advantages, "returns": returns}
+            for rows, values in zip(sessions.values(), results, strict=True)
+            for key, (advantages, returns) in zip(rows, values, strict=True)
+        },
+        batch.partition_id,
+    )
+
+
 @register_trainer("sessions_sync")
-class SessionTrainerSync(WholeSessionMixin, PPOTrainerSync):
+class SessionTrainerSync(WholeSessionMixin, SessionAdvantages, PPOTrainerSync):
     """For `trainer_mode=sync`."""
 
     verls_mode = "sync"
 
 
 @register_trainer("sessions_colocate_async")
-class SessionTrainerColocateAsync(WholeSessionMixin, PPOTrainerColocateAsync):
+class SessionTrainerColocateAsync(WholeSessionMixin, SessionAdvantages, PPOTrainerColocateAsync):
     """For `trainer_mode=colocate_async`."""
 
     verls_mode = "colocate_async"
 
 
 @register_trainer("sessions_separate_async")
-class SessionTrainerSeparateAsync(WholeSessionMixin, PPOTrainerSeparateAsync):
+class SessionTrainerSeparateAsync(WholeSessionMixin, SessionAdvantages, PPOTrainerSeparateAsync):
     """For `trainer_mode=separate_async`."""
 
     verls_mode = "separate_async"

@@ -52,6 +52,11 @@ class Session:
         return self.rows if split and len(self.rows) > 1 else [(self.start, end)]
 
 
+def apart(session: Session) -> bool:
+    """Between the rows something was observed. Otherwise turns of two rows are one run in a single row."""
+    return not any(session.generated[begin] and session.generated[begin - 1] for begin, _ in session.rows[1:])
+
+
 def make_sessions(seed: int, prompts: int, group: int, most_rows: int = 3) -> list[Session]:
     """Trajectories of `prompts` groups, in the order in which they ended. Some rows end with an observation,
     and some last rows hold nothing else."""
@@ -109,11 +114,16 @@ def _column(values: list[Any]) -> Any:
     return torch.stack(values)
 
 
-def _fields(session: Session, begin: int, end: int) -> dict[str, Any]:
-    """A row as veRL's agent-loop worker stores it: the reward on the last token, whatever that is."""
+def _fields(session: Session, begin: int, end: int, by_turn: bool) -> dict[str, Any]:
+    """A row as veRL's agent-loop worker stores it: the reward on the last token, whatever that is. `by_turn`:
+    instead some number on the last token of each turn."""
     ids, mask = torch.tensor(session.ids), torch.tensor(session.generated[begin:end])
     rewards = torch.zeros(end - begin)
-    rewards[-1] = session.reward
+    if by_turn:
+        ends = mask.bool() & ~torch.cat([mask[1:], mask.new_zeros(1)]).bool()
+        rewards[ends] = torch.tensor(session.numbers["values"][begin:end])[ends]
+    else:
+        rewards[-1] = session.reward
     return {
         "uid": session.key.partition("_")[0],
         "session": session.key,
@@ -130,14 +140,14 @@ def _fields(session: Session, begin: int, end: int) -> dict[str, Any]:
     }
 
 
-def put(store: Store, sessions: Sequence[Session], split: bool) -> None:
+def put(store: Store, sessions: Sequence[Session], split: bool, by_turn: bool = False) -> None:
     """Store finished groups, trajectory after trajectory."""
     for session in sessions:
         uid = session.key.partition("_")[0]
         store.put("train", uid, {"is_prompt": True, "status": "finished", "global_steps": 1})
         for i, (begin, end) in enumerate(session.stretches(split)):
             tag = {"prompt_len": begin, "response_len": end - begin, "seq_len": end}
-            store.put("train", f"{session.key}_{i}", tag, **_fields(session, begin, end))
+            store.put("train", f"{session.key}_{i}", tag, **_fields(session, begin, end, by_turn))
 
 
 def _number(store: RowStore, batch: KVBatchMeta, sessions: dict[str, Session]) -> None:
@@ -245,7 +255,7 @@ def laid_out(
     buffer = make_buffer(patch, [], store=RowStore(), group_size=group)
     for module in (trainer_base, padding_utils):
         patch.setattr(module, "tq", buffer.store)
-    put(buffer.store, sessions, split)
+    put(buffer.store, sessions, split, by_turn=algorithm.get("adv_estimator") == "turn_loo")
     requested = len({session.key.partition("_")[0] for session in sessions})
     batch, metrics = buffer.sample(global_steps=1, partition_id="train", batch_size=requested)
     trainer = make_trainer(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pytest
+import torch
 import yaml
+from omegaconf import open_dict
 
 from tests.plugin.scripted_loop import config, play, score
 
@@ -40,6 +42,27 @@ def test_times_are_counted_once_and_every_row_has_the_weight_versions_of_the_tra
     for output in (first, second):
         span = (output.extra_fields["min_global_steps"], output.extra_fields["max_global_steps"])
         assert span == (1, 3) and output.num_turns == second.num_turns
+
+
+def per_turn(trajectory, golds):
+    return [0.25, 0.5, 1.0]
+
+
+def test_with_turn_loo_each_row_has_the_rewards_of_its_turns(tokenizer, cfg):
+    with open_dict(cfg):
+        cfg.algorithm = {"adv_estimator": "turn_loo"}
+        cfg.rag_r1.reward = [{"term": f"{__name__}:per_turn", "weight": 1.0}]
+    outputs, _ = play(tokenizer, [SEARCH, SUMMARY, ANSWER], cfg)
+    result = score(tokenizer, outputs[-1], cfg)
+    rewards = []
+    for output in outputs:  # as veRL's worker does: all have the score of the last
+        output.reward_score = result["reward_score"]
+        output.extra_fields["reward_extra_info"] = result["reward_extra_info"]
+        row = output.as_dict()
+        assert not {"turn_ends", "row_number", "trajectory"} & set(row["extra_fields"])
+        rewards.append(row["rm_scores"])
+        assert not rewards[-1][torch.tensor(output.response_mask) == 0].any()
+    assert [row[row != 0].tolist() for row in rewards] == [[0.25, 0.5], [1.0]]
 
 
 def test_all_rows_of_a_masked_trajectory_are_masked(tokenizer, cfg):

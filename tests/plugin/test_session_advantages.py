@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from verl.trainer.ppo import core_algos
 
-from rag_r1.plugin import sampler
+from rag_r1.plugin import sampler, session_trainer
 from rag_r1.plugin.session_trainer import SessionTrainerSync
 from rag_r1.training.preflight.sessions import EXACT_ESTIMATORS
-from tests.plugin.split_sessions import Session, laid_out, make_sessions
+from tests.plugin.split_sessions import Session, apart, laid_out, make_sessions
 
 GROUPS = {"prompts": 2, "group": 4}
 
@@ -29,11 +29,32 @@ def sessions(request) -> list[Session]:
     return drawn
 
 
-@pytest.mark.parametrize("estimator", EXACT_ESTIMATORS)
+@pytest.mark.parametrize("estimator", [name for name in EXACT_ESTIMATORS if name != "turn_loo"])
 def test_rows_change_no_tokens_advantage(monkeypatch, sessions, estimator):
     whole = advantages(monkeypatch, sessions, split=False, adv_estimator=estimator)
     split = advantages(monkeypatch, sessions, split=True, adv_estimator=estimator)
     assert split == pytest.approx(whole, abs=1e-5) and any(whole.values())
+
+
+APART = [seed for seed in range(200) if all(map(apart, make_sessions(seed, prompts=3, group=4)))]
+
+
+@pytest.mark.parametrize("seed", APART[:6])
+@pytest.mark.parametrize("field", ["advantages", "returns"])
+def test_rows_change_no_turns_credit(monkeypatch, seed, field):
+    sessions = make_sessions(seed, prompts=3, group=4)
+    assert any(len(session.rows) > 1 for session in sessions)
+    whole = advantages(monkeypatch, sessions, split=False, field=field, adv_estimator="turn_loo")
+    split = advantages(monkeypatch, sessions, split=True, field=field, adv_estimator="turn_loo")
+    assert split == pytest.approx(whole, abs=1e-5)
+
+
+def test_verls_own_trainer_would_take_each_row_for_a_trajectory(monkeypatch):
+    sessions = make_sessions(APART[0], prompts=3, group=4)
+    whole = advantages(monkeypatch, sessions, split=False, adv_estimator="turn_loo")
+    monkeypatch.setattr(session_trainer, "write_turn_advantages", lambda batch: None)
+    wrong = advantages(monkeypatch, sessions, split=True, adv_estimator="turn_loo")
+    assert max(abs(wrong[place] - whole[place]) for place in whole) > 1e-3
 
 
 @pytest.mark.parametrize("estimator", ["gae", "reinforce_plus_plus"])

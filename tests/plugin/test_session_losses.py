@@ -13,7 +13,7 @@ from verl.workers.utils.losses import ppo_loss, value_loss
 from rag_r1.plugin.algorithms.llds import LLDSConfig
 from rag_r1.plugin.session_trainer import SessionTrainerSync
 from rag_r1.training.preflight.sessions import EXACT_AGGREGATIONS, EXACT_LOSSES
-from tests.plugin.split_sessions import Laid, Session, laid_out, make_sessions
+from tests.plugin.split_sessions import Laid, Session, apart, laid_out, make_sessions
 
 GROUPS = {"prompts": 1, "group": 4}
 #: Loss of each update, and all gradients as one vector.
@@ -128,11 +128,6 @@ def test_rows_change_neither_actor_nor_kl_loss_nor_entropy_nor_their_gradients(
     config = actor(aggregation, loss)
     kind = SessionTrainerSync if ranks > 1 else None  # veRL's own deals other trajectories to two ranks
     assert difference(*both(monkeypatch, sessions, ppo_loss, config, ranks, kind)) < 1e-5
-
-
-def apart(session: Session) -> bool:
-    """Between the rows something was observed. Otherwise turns of two rows are one run in a single row."""
-    return not any(session.generated[begin] and session.generated[begin - 1] for begin, _ in session.rows[1:])
 
 
 APART = [seed for seed in range(60) if all(map(apart, make_sessions(seed, prompts=3, group=4)))]

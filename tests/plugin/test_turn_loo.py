@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from omegaconf import open_dict
 from verl.trainer.ppo.core_algos import compute_rloo_outcome_advantage, get_adv_estimator_fn
 
-from rag_r1.plugin.algorithms.turn_loo import place_turn_scores, turn_loo_advantage
+from rag_r1.plugin.algorithms.turn_loo import place_turn_scores, turn_loo_advantage, turn_loo_of_sessions
 from tests.plugin.scripted_loop import config, play, score
 
 # --- exactness
@@ -120,6 +120,27 @@ def test_the_expected_gradient_is_that_of_the_expected_reward(size):
     assert bias(turn_loo_advantage, size) < 1e-9
 
 
+def in_rows(rewards, mask, index):
+    """The same, with each trajectory in rows of its own cut after any of its turns."""
+    cuts = itertools.cycle([(9,), (3, 6), (6, 3), (3, 3, 3)])
+    rows = [[part.split(cut) for part in pair] for *pair, cut in zip(rewards, mask, cuts, strict=False)]
+    kept = [[i for i, part in enumerate(masks) if any(part)] for _, masks in rows]
+    parts = [
+        [[row[which][i] for i in keep] for row, keep in zip(rows, kept, strict=True)] for which in (0, 1)
+    ]
+    advantages = torch.zeros_like(rewards)
+    for number, (keep, found) in enumerate(zip(kept, turn_loo_of_sessions(*parts, index=index), strict=True)):
+        starts = [0, *itertools.accumulate(len(part) for part in rows[number][1])]
+        for i, (row_advantages, _) in zip(keep, found, strict=True):
+            advantages[number, starts[i] : starts[i] + len(row_advantages)] = row_advantages
+    return advantages, advantages
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_it_is_that_with_several_rows_for_a_trajectory_too(size):
+    assert bias(in_rows, size) < 1e-9
+
+
 @pytest.mark.parametrize("size", [2, 3])
 def test_centring_by_the_number_of_the_turn_is_biased_whatever_its_scale(size):
     scales = (1.0, size / (size - 1))
@@ -200,13 +221,19 @@ def test_padding_is_nobodys_sibling_and_verl_finds_the_estimator_by_its_name():
 
 
 def test_scores_stand_on_the_last_token_of_their_turns_and_sum_to_the_total():
-    placed = place_turn_scores(6, [1, None, 4], [0.25, 0.5, -1.0], -0.2)
+    placed = place_turn_scores(0, 6, [(0, 1), None, (0, 4)], [0.25, 0.5, -1.0], -0.2)
     assert placed[[0, 2, 3, 5]].tolist() == [0.0] * 4 and float(placed[1]) == 0.75
     assert float(placed.double().sum()) == pytest.approx(-0.2, abs=1e-7)
-    assert place_turn_scores(2, [None, 1], [0.5, 0.5], 1.0).tolist() == [0.0, 1.0]
-    for ends, scores in (([1], [0.5, 0.5]), ([None], [1.0])):
+    assert place_turn_scores(0, 2, [None, (0, 1)], [0.5, 0.5], 1.0).tolist() == [0.0, 1.0]
+    for ends, scores in (([(0, 1)], [0.5, 0.5]), ([None], [1.0])):
         with pytest.raises(ValueError, match="scores for turns that end at"):
-            place_turn_scores(2, ends, scores, 1.0)
+            place_turn_scores(0, 2, ends, scores, 1.0)
+
+
+def test_the_rows_of_a_trajectory_have_the_scores_of_their_turns():
+    ends, scores = [(0, 1), None, (1, 0), (1, 3)], [0.25, 0.5, 1.0, -0.5]
+    rows = [place_turn_scores(row, length, ends, scores, 1.5) for row, length in enumerate((3, 4))]
+    assert [row.tolist() for row in rows] == [[0.0, 0.75, 0.0], [1.0, 0.0, 0.0, -0.25]]
 
 
 def per_turn(trajectory, golds):

@@ -203,6 +203,12 @@ def test_with_a_memory_a_preset_that_counts_rows_is_refused_as_the_readme_says(c
     assert all("rewrites its context" in problem for problem in problems)
 
 
+@pytest.mark.parametrize("aggregation", ["token-mean", "token-sum"])
+def test_with_a_memory_turn_loo_trains_whole_trajectories_by_a_sum_over_tokens(compose, aggregation):
+    words = ("preset=turn_loo", f"{ACTOR}.loss_agg_mode={aggregation}")
+    assert refusals(compose("demo/memory_grpo", *words)) == []
+
+
 @pytest.mark.parametrize(
     ("recipe", "word", "words"),
     [

@@ -149,23 +149,25 @@ class Ledger:
         """All spans of all rows, in order."""
         return (span for row in self._rows for span in row.spans)
 
-    def turn_ends(self, turns: int) -> list[int | None]:
-        """Where in the response of the only row the last generated token of each of `turns` turns stands;
-        None for a turn without one. Raises ValueError if there are several rows, as `row`."""
-        if len(self._rows) > 1:
-            raise ValueError(f"the context was rewritten: there are {len(self._rows)} rows")
-        ends: list[int | None] = [None] * turns
-        at = 0
-        for span in self._rows[0].spans:
-            at += len(span.ids)
-            if span.generated and span.ids and span.turn < turns:
-                ends[span.turn] = at - 1
+    def turn_ends(self, turns: int) -> list[tuple[int, int] | None]:
+        """Where the last generated token of each of `turns` turns stands: the number of its row in `rows`,
+        and its place in the response there; None for a turn without one."""
+        ends: list[tuple[int, int] | None] = [None] * turns
+        for number, row in enumerate(self._trained()):
+            at = 0
+            for span in row.spans:
+                at += len(span.ids)
+                if span.generated and span.ids and span.turn < turns:
+                    ends[span.turn] = (number, at - 1)
         return ends
 
     def rows(self) -> list[TrainingRow]:
         """The training rows with a generated token, as copies; if none has one, the first row."""
+        return [row.training_row() for row in self._trained()]
+
+    def _trained(self) -> list[_Row]:
         rows = [row for row in self._rows if any(span.generated and span.ids for span in row.spans)]
-        return [row.training_row() for row in rows or self._rows[:1]]
+        return rows or self._rows[:1]
 
     def row(self) -> TrainingRow:
         """The only training row. Raises ValueError if the context was rewritten: then there are several."""

@@ -17,12 +17,13 @@ expected gradient is exactly that of the expected reward: the sum over turns, an
 
 A turn is an unbroken run of the response mask in a row; two turns without an observation between them are
 one. Its reward stands on its last generated token, where `place_turn_scores` puts it. A row without a
-generated token (padding) is nobody's sibling. Trajectories of several rows are refused before the run
-(rag_r1/training/preflight/sessions.py).
+generated token (padding) is nobody's sibling. Of a trajectory whose context is rewritten, the rows follow one
+another, and a turn ends with its row (`turn_loo_of_sessions`, which session_trainer.py calls).
 """
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
@@ -76,20 +77,47 @@ def turn_loo_advantage(
     return advantages * response_mask, returns * response_mask
 
 
+def turn_loo_of_sessions(
+    rewards: Sequence[Sequence[torch.Tensor]], masks: Sequence[Sequence[torch.Tensor]], index: Sequence[Any]
+) -> list[list[tuple[torch.Tensor, torch.Tensor]]]:
+    """Advantages and returns of trajectories of several rows. `rewards`, `masks`: of each trajectory the rows
+    in order, each of shape (tokens,); `index`: the question of each trajectory."""
+    joined = [_joined(rows) for rows in rewards], [_joined(rows) for rows in masks]
+    padded = [torch.nn.utils.rnn.pad_sequence(rows, batch_first=True) for rows in joined]
+    results = turn_loo_advantage(*padded, index)
+    found = []
+    for number, rows in enumerate(masks):
+        # As in `_joined`: one more for each row.
+        lengths = [len(row) + 1 for row in rows]
+        parts = [result[number, : sum(lengths)].split(lengths) for result in results]
+        found.append([(advantages[:-1], returns[:-1]) for advantages, returns in zip(*parts, strict=True)])
+    return found
+
+
+def _joined(rows: Sequence[torch.Tensor]) -> torch.Tensor:
+    """One row of several, with a token of the environment after each, which ends its last turn."""
+    return torch.cat([part for row in rows for part in (row, row.new_zeros(1))])
+
+
 def place_turn_scores(
-    length: int, ends: Sequence[int | None], turn_scores: Sequence[float], score: float
+    row: int,
+    length: int,
+    ends: Sequence[tuple[int, int] | None],
+    turn_scores: Sequence[float],
+    score: float,
 ) -> torch.Tensor:
-    """The rewards of a row's tokens, of shape (tokens,), that sum to `score`: each turn's on its last
-    generated token. `ends`: where that stands in the response of `length` tokens, for each turn; None for a
-    turn without one, whose score goes to the turn before it, or else after it. What rounding leaves over goes
-    to the last. Raises ValueError if there are not as many scores as turns, or no token at all."""
-    places = [end for end in ends if end is not None]
-    if len(ends) != len(turn_scores) or not places:
+    """The rewards of the tokens of one of a trajectory's rows, of shape (tokens,); those of all its rows sum
+    to `score`, and each turn's is on its last generated token. `ends`: row and place of that for each turn,
+    in a response that is `length` long in this `row`; None for a turn without one, whose score goes to the
+    turn before it, or else after it. What rounding leaves over goes to the last. Raises ValueError if there
+    are not as many scores as turns, or no token at all."""
+    known = [end for end in ends if end is not None]
+    if len(ends) != len(turn_scores) or not known:
         raise ValueError(f"{len(turn_scores)} scores for turns that end at {list(ends)}")
-    rewards = torch.zeros(length, dtype=torch.float32)
-    place = places[0]
-    for end, turn_score in zip(ends, turn_scores, strict=True):
-        place = place if end is None else end
-        rewards[place] += turn_score
-    rewards[places[-1]] += score - float(rewards.double().sum())
+    rewards, end = torch.zeros(length, dtype=torch.float32), known[0]
+    left = [(known[-1], score - math.fsum(turn_scores))]
+    for place, turn_score in [*zip(ends, turn_scores, strict=True), *left]:
+        end = end if place is None else place
+        if end[0] == row:
+            rewards[end[1]] += turn_score
     return rewards

@@ -34,9 +34,10 @@ EXACT_AGGREGATIONS = ("token-mean", "token-sum")
 #: A term for each token, independent of the other rows of a micro-batch (in ours, llds, of the other turns).
 #: Other losses depend on them, or have not been checked.
 EXACT_LOSSES = ("vanilla", "dppo_tv", "dppo_kl", "gpg", "dro", "cispo", "llds")
-#: GRPO uses one row of a session; the others give every token the reward, and whiten over tokens. Estimators
-#: that are not listed count rows, or have not been checked.
-EXACT_ESTIMATORS = ("grpo", "gae", "reinforce_plus_plus")
+#: GRPO uses one row of a session; gae and reinforce_plus_plus give every token the reward, and whiten over
+#: tokens; turn_loo is computed of whole sessions. Estimators that are not listed count rows, or have not been
+#: checked.
+EXACT_ESTIMATORS = ("grpo", "gae", "reinforce_plus_plus", "turn_loo")
 
 
 def splits_sessions(settings: RagR1Config | None) -> bool:

@@ -151,8 +151,11 @@ def test_the_last_generated_token_of_each_turn_is_found_where_the_row_has_it():
     ledger.generated([], turn=1)
     ledger.generated([8], turn=2)
     ledger.observed([9], turn=2)
-    assert ledger.turn_ends(4) == [1, None, 5, None]
-    assert ledger.turn_ends(1) == [1]
+    assert ledger.turn_ends(4) == [(0, 1), None, (0, 5), None]
+    assert ledger.turn_ends(1) == [(0, 1)]
     ledger.rewrite([1])
-    with pytest.raises(ValueError, match="there are 2 rows"):
-        ledger.turn_ends(1)
+    ledger.observed([2], turn=2)  # a row in which nothing is generated is not trained
+    ledger.rewrite([1])
+    ledger.observed([2, 3], turn=2)
+    ledger.generated([4, 5, 6], turn=3)
+    assert ledger.turn_ends(4) == [(0, 1), None, (0, 5), (1, 4)] and len(ledger.rows()) == 2
