@@ -117,7 +117,9 @@ def fault_and_reasons(entry: dict[str, Any], world: Sequence[Facts]) -> tuple[st
     right = (FAULTS | LATE).get(fault, ())
     if fault in ("malformed", "refusal", "strange_reply"):
         return fault, right
-    if len({answer_by(entry["question"], facts) for facts in world}) > 1 and fault != "ambiguous":
+    # A question that only one sense of a name answers has one answer.
+    answers = {answer_by(entry["question"], facts) for facts in world} - {None}
+    if len(answers) > 1 and fault != "ambiguous":
         return ("namesake" if fault == "good" else fault), (*right, *LATE["namesake"])
     return fault, right
 
