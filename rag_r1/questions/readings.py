@@ -14,7 +14,6 @@ before a draft is refused for an answer that the reader should not have.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -118,11 +117,12 @@ def _right(draft: Draft, passages: Sequence[str], answers: Answers) -> int:
 
 
 def _rivals(draft: Draft, passages: Sequence[str], answers: Answers) -> int:
-    """How often the reader gave the same other answer: one who errs seldom errs twice alike."""
+    """How often the reader gave the same other answer, with a few words more or without: one who errs seldom
+    errs twice alike."""
     own = {truncated(passage.contents) for passage in draft.passages}
     others = [text for text in passages if text not in own]
-    rivals = Counter(normalise(answer or "") for answer in answers if is_rival(draft, others, answer))
-    return max(rivals.values(), default=0)
+    rivals = [answer for answer in answers if answer is not None and is_rival(draft, others, answer)]
+    return max((sum(agrees(answer, [rival]) for answer in rivals) for rival in rivals), default=0)
 
 
 def _noes(draft: Draft, passages: Sequence[str], answers: Answers) -> int:

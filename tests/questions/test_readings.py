@@ -63,6 +63,8 @@ def test_two_different_other_answers_are_two_errors_and_not_a_rival():
     texts = ["Bo Ray and Cy Fox were born in Ulm in 1903."]
     assert check.votes(asked, texts, ["Bo Ray", "Cy Fox", None]) == 1
     assert check.votes(asked, texts, ["Bo Ray", "bo ray.", "Ann Lee"]) == 2
+    year = draft("In what year was Ann Lee born?", "1903", "number_date")
+    assert check.votes(year, ["Ann Lee was born in 1999."], ["1999", "in 1999", "1903"]) == 2
 
 
 def test_of_three_passages_two_must_not_be_enough_either():
