@@ -191,15 +191,21 @@ def main() -> int:
         "--errors", type=float, default=0.03, help="share of the reader's replies that are wrong"
     )
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--late", action="store_true", help="with the late kinds of faults")
+    parser.add_argument(
+        "--late",
+        nargs="?",
+        const="first",
+        choices=["first", "again"],
+        help="with the late kinds of faults; again: in the wordings that were written after the repair",
+    )
     args = parser.parse_args()
     args.work.mkdir(parents=True, exist_ok=True)
-    rows = make_corpus(args.seed, args.people, args.places, args.late)
+    rows = make_corpus(args.seed, args.people, args.places, bool(args.late))
     corpus, log = args.work / "corpus.jsonl", args.work / "teacher.log"
     corpus.write_text("".join(json.dumps(row) + "\n" for row in rows))
     errors = ("--errors", str(args.errors))
     with (
-        model_process("teacher", log, *(["--late"] if args.late else [])) as teacher,
+        model_process("teacher", log, *(["--late", args.late] if args.late else [])) as teacher,
         model_process("reader", args.work / "reader.log", *errors) as reader,
         WorldRetriever(rows) as retriever,
     ):

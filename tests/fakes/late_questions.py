@@ -12,6 +12,7 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 
+from tests.fakes.late_wordings import KIND_MEANT, PREFIXES, UNDERSTOOD
 from tests.fakes.question_facts import Facts, fraction
 
 LATE: dict[str, tuple[str, ...]] = {
@@ -262,11 +263,11 @@ _SAID_OTHERWISE = tuple(
 
 def plain(question: str) -> str:
     """A question in its plain wording: what somebody understands who reads it."""
-    for prefix in _PREFIXES:
+    for prefix in (*_PREFIXES, *PREFIXES):
         if question.startswith(f"{prefix}, "):
             rest = question.removeprefix(f"{prefix}, ")
             return plain(rest[0].upper() + rest[1:])
-    for pattern, form in _SAID_OTHERWISE:
+    for pattern, form in (*_SAID_OTHERWISE, *UNDERSTOOD):
         if match := re.fullmatch(pattern, question):
             return plain(form.format(*match.groups()))
     return question
@@ -276,6 +277,8 @@ def referred(words: str, facts: Facts) -> list[str]:
     """What "she" or "the painter" means to somebody who takes it for what the passages are about."""
     if words in ("he", "she", "it"):
         return [entity for entity, kind in facts.kinds.items() if (kind == "person") == (words != "it")]
+    if kind := KIND_MEANT.get(words):
+        return [entity for entity, own in facts.kinds.items() if own == kind]
     if match := re.fullmatch(r"(?:the|this) (\w+)", words):
         of_kind = [entity for entity, kind in facts.kinds.items() if kind == match[1]]
         return of_kind or facts.having(trade=match[1])

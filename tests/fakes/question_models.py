@@ -34,6 +34,7 @@ from tests.fakes.late_questions import (
     referred,
     reworded,
 )
+from tests.fakes.late_wordings import in_other_words
 from tests.fakes.openai_server import OpenAIServer, chat
 from tests.fakes.question_facts import CAPITALS, COMMON, Facts, fraction
 
@@ -66,10 +67,10 @@ def texts_of(case: dict[str, Any]) -> list[str]:
     return [passage["text"] for passage in case.get("passages", [])]
 
 
-def planted(case: dict[str, Any], is_late: bool = False) -> tuple[str | None, Any]:
+def planted(case: dict[str, Any], late: str | None = None) -> tuple[str | None, Any]:
     """What goes wrong with a seed in all attempts, and the reply: one of the faults that can be made of its
-    passages, in `RATE` of the seeds; if `is_late`, half of them of the late kinds, and some of the good
-    questions in other words."""
+    passages, in `RATE` of the seeds; with `late`, half of them of the late kinds, and some of the good
+    questions in other words; with `again` the late ones in their second wordings."""
     name, kind, texts, task = json.dumps(case, sort_keys=True), case["kind"], texts_of(case), case["task"]
     good = _good(kind, texts, task)
 
@@ -77,16 +78,24 @@ def planted(case: dict[str, Any], is_late: bool = False) -> tuple[str | None, An
         return sorted(faults, key=lambda fault: fraction(fault, name) * weights.get(fault, 1))
 
     if fraction("faulty", name) < RATE:
-        if is_late and fraction("late", name) < LATE_SHARE:
+        if late and fraction("late", name) < LATE_SHARE:
             for fault in drawn(LATE, LATE_WEIGHTS):
                 if made := late_question(fault, kind, texts, good):
-                    return fault, made
+                    return fault, again(fault, texts, good, made) if late == "again" else made
         for fault in drawn(FAULTS, WEIGHTS):
             if made := _faulty(fault, kind, texts, task):
                 return fault, made
-    if is_late and good and fraction("reworded", name) < REWORDED_SHARE:
+    if late and good and fraction("reworded", name) < REWORDED_SHARE:
         good = (reworded(good[0]), *good[1:])
     return None, good
+
+
+def again(fault: str, texts: Sequence[str], good: Made | None, made: Made | str) -> Made | str:
+    """A late question in its second wording, if it has one."""
+    [(name, entity), *_] = Facts.of(texts[:1]).kinds.items()
+    plain_form = good[0] if good else f"Which river flows past {name}?"
+    other = in_other_words(fault, plain_form, name, entity, fraction("second wording", texts[0]))
+    return made if isinstance(made, str) or other is None else (other, *made[1:])
 
 
 RATE = 0.4
@@ -104,14 +113,14 @@ WEIGHTS = {
 HIDES = "Do not name what the first"
 
 
-def teach(body: dict[str, Any], is_late: bool = False) -> tuple[str, dict[str, Any]]:
+def teach(body: dict[str, Any], late: str | None = None) -> tuple[str, dict[str, Any]]:
     """The teacher's reply, and what the log has of it."""
     case = case_of(body)
     texts, kind = texts_of(case), case["kind"]
     entry: dict[str, Any] = {"kind": kind, "passages": texts, "fault": None, "question": None}
     if fraction("first", json.dumps(body, sort_keys=True)) < 0.05:  # the next attempt is another request
         return "Sure! Here is one:", {**entry, "fault": "transient"}
-    fault, made = planted(case, is_late)
+    fault, made = planted(case, late)
     entry["fault"] = fault
     if isinstance(made, str):
         return made, entry
@@ -362,7 +371,7 @@ def main() -> None:
     parser.add_argument("role", choices=["teacher", "reader"])
     parser.add_argument("--log", type=Path, required=True)
     parser.add_argument("--errors", type=float, default=0.03)
-    parser.add_argument("--late", action="store_true", help="the teacher has the late faults, too")
+    parser.add_argument("--late", choices=["first", "again"], help="the teacher has the late faults, too")
     parser.add_argument("--delay-s", type=float, default=0.0)
     args = parser.parse_args()
     with args.log.open("a", buffering=1) as log:
