@@ -1,12 +1,14 @@
 """How many faulty questions `rag-r1 questions` refuses for the right reason, and how many good ones it loses.
 
-    python benchmarks/questions.py --work out --people 300 --places 60 --errors 0.03
+    python benchmarks/questions.py --work out --people 300 --places 60 --errors 0.03 [--late]
 
 The corpus is the demo's invented world with copies of pages, sentences that everybody knows, and passages
 that are not in the index (tests/fakes/question_world.py). Teacher and reader are processes that see the
 requests only (tests/fakes/question_models.py): the teacher plants faults at a known rate, the reader errs in
-a share (--errors) of its replies. Which fault a question has is known from the teacher's log, and what the
-world makes of it (a rival, a copy, a lost passage) from the corpus.
+a share (--errors) of its replies. With --late half of the faults are of kinds that were written down when the
+verification was frozen (tests/fakes/late_questions.py). The card's yield, tokens and cost are compared with
+the files and with what the servers have logged. Which fault a question has is known from the teacher's log,
+and what the world makes of it (a rival, a copy, a lost passage) from the corpus.
 """
 
 from __future__ import annotations
@@ -28,12 +30,17 @@ from rag_r1.data.files.duplicates import question_key  # noqa: E402
 from rag_r1.questions.command import QuestionsArguments, make_questions  # noqa: E402
 from rag_r1.rollouts.session import run_command  # noqa: E402
 from rag_r1.runs.markdown import print_table  # noqa: E402
-from tests.fakes.question_models import FAULTS, Facts, model_process  # noqa: E402
+from tests.fakes.late_questions import LATE, plain, senses  # noqa: E402
+from tests.fakes.question_facts import Facts  # noqa: E402
+from tests.fakes.question_models import FAULTS, answer_by, model_process  # noqa: E402
 from tests.fakes.question_world import WorldRetriever, is_lost, make_corpus  # noqa: E402
 
 DUPLICATES = ("duplicate", "in_other_split")
-#: Smallest share of faulty questions that are refused for the right reason, largest share of good ones lost.
-BARS = (0.95, 0.05)
+#: Smallest share of faulty questions that are refused for the right reason, of all and of the late kinds, and
+#: largest share of good ones lost.
+BARS, LATE_BAR = (0.95, 0.05), 0.85
+#: Prices of a million tokens, in and out, of teacher and reader.
+PRICES = {"teacher": (0.4, 1.2), "reader": (0.05, 0.15)}
 
 
 @dataclass(frozen=True)
@@ -62,24 +69,27 @@ def planted(rows: Sequence[dict[str, str]], log: Path, out: Path) -> list[Plante
         entry = json.loads(line)
         if entry["fault"] not in ("transient", "declined"):
             entries[entry["kind"], tuple(entry["passages"])] = entry
-    facts = Facts.of([row["contents"] for row in rows if not row["id"].endswith("-copy")])
-    judged, by_question = [], defaultdict[str, list[int]](list)
+    world = list(senses([row["contents"] for row in rows if not row["id"].endswith("-copy")]))
+    judged, wordings, by_question = [], [], defaultdict[str, list[int]](list)
     for seed in outcomes(out):
         entry = entries.get((seed["kind"], tuple(texts[name] for name in seed["passages"])))
         if entry is None:
             continue
-        fault, right = fault_and_reasons(entry, facts)
+        fault, right = fault_and_reasons(entry, world)
         if any(map(is_lost, entry["passages"])):
             fault, right = ("not in the index" if fault == "good" else fault), (*right, "unreachable")
         if fault == "good":
-            by_question[question_key(entry["question"])].append(len(judged))
+            by_question[question_key(plain(entry["question"]))].append(len(judged))
         judged.append(Planted(fault, right, seed.get("reason")))
-    # Of the questions with one wording, one is good, and the others repeat it.
+        wordings.append(entry["question"])
+    # Of the questions with one meaning, one is good, and the others repeat it.
     for places in by_question.values():
         refused = [place for place in places if judged[place].reason in DUPLICATES]
         kept = [place for place in places if judged[place].reason is None]
         for place in [*refused, *kept][: max(0, len(refused) + len(kept) - 1)]:
-            judged[place] = Planted("duplicate", DUPLICATES, judged[place].reason)
+            is_literal = sum(wordings[place] == wordings[other] for other in places) > 1
+            fault = "duplicate" if is_literal else "paraphrase"
+            judged[place] = Planted(fault, DUPLICATES, judged[place].reason)
     return judged
 
 
@@ -91,40 +101,83 @@ def outcomes(out: Path) -> Iterator[dict[str, Any]]:
             yield {"passages": seed.get("passages") or seed["supporting_ids"], **seed}
 
 
-def fault_and_reasons(entry: dict[str, Any], facts: Facts) -> tuple[str, tuple[str, ...]]:
-    """The fault of a question in this world: one with a rival is ambiguous even if nobody planted that, and
-    one without a rival is good."""
+def fault_and_reasons(entry: dict[str, Any], world: Sequence[Facts]) -> tuple[str, tuple[str, ...]]:
+    """The fault of a question in this world, of which there are the facts in each sense of its names: one
+    with a rival is ambiguous even if nobody planted that, and one without a rival is good."""
     fault, about = entry["fault"] or "good", Facts.of(entry["passages"][:1])
     name = next(iter(about.kinds), "")
     if fault in ("good", "ambiguous") and (entry["kind"] == "two_facts" or fault == "ambiguous"):
         relations = ("year",) if fault == "ambiguous" else ("trade", "birthplace", "year")
-        rivals = facts.having(**{relation: about.get(relation, name) or "" for relation in relations})
-        fault = "ambiguous" if len(rivals) > 1 else "good"
+        wanted = {relation: about.get(relation, name) or "" for relation in relations}
+        fault = "ambiguous" if any(len(facts.having(**wanted)) > 1 for facts in world) else "good"
     if fault == "ambiguous_chain":
-        people = facts.having(trade=about.get("trade", name) or "", year=about.get("year", name) or "")
-        rivers = {facts.get("river", facts.get("birthplace", person)) for person in people}
+        people = world[0].having(trade=about.get("trade", name) or "", year=about.get("year", name) or "")
+        rivers = {world[0].get("river", world[0].get("birthplace", person)) for person in people}
         fault = fault if len(rivers) > 1 else "good"
-    return fault, FAULTS.get(fault, ())
+    right = (FAULTS | LATE).get(fault, ())
+    if fault in ("malformed", "refusal", "strange_reply"):
+        return fault, right
+    # A question that only one sense of a name answers has one answer.
+    answers = {answer_by(entry["question"], facts) for facts in world} - {None}
+    if len(answers) > 1 and fault != "ambiguous":
+        return ("namesake" if fault == "good" else fault), (*right, *LATE["namesake"])
+    return fault, right
 
 
-def report(judged: Sequence[Planted]) -> tuple[float, float]:
-    """Print the table; returns the share of faulty questions that are refused for the right reason, and of
-    good ones that are lost."""
+def report(judged: Sequence[Planted]) -> tuple[float, float | None, float]:
+    """Print the table; returns the share of faulty questions that are refused for the right reason, that of
+    the late kinds (None without any), and that of good ones that are lost."""
     rows = []
-    for fault in sorted({one.fault for one in judged}):
+    for fault in sorted({one.fault for one in judged}, key=lambda fault: (fault in LATE, fault)):
         own = [one for one in judged if one.fault == fault]
         wrong = Counter(one.reason or "kept" for one in own if not one.is_as_it_should)
         otherwise = ", ".join(f"{count} {reason}" for reason, count in wrong.most_common())
-        rows.append((fault, len(own), len(own) - wrong.total(), otherwise or "–"))
+        name = f"{fault} (late)" if fault in LATE else fault
+        rows.append((name, len(own), len(own) - wrong.total(), otherwise or "–"))
     print_table(("planted", "drafts", "as it should be", "otherwise"), rows, "lrrl")
-    faulty = [one for one in judged if not one.is_good]
-    good = [one for one in judged if one.is_good]
-    refused = sum(one.is_as_it_should for one in faulty) / len(faulty)
+    faulty, good = ([one for one in judged if one.is_good is wanted] for wanted in (False, True))
+    late = [one for one in faulty if one.fault in LATE]
+    if late:
+        print_faulty("late", late)
+        kinds = [
+            share_right([one for one in late if one.fault == fault]) for fault in {o.fault for o in late}
+        ]
+        print(f"late, each kind counted the same: {sum(kinds) / len(kinds):.1%} of {len(kinds)} kinds")
+    print_faulty("faulty", faulty)
     lost = sum(one.reason is not None for one in good) / len(good)
-    kept = sum(one.reason is None for one in faulty)
-    print(f"faulty: {len(faulty):,}, {refused:.1%} refused for the right reason, {kept} kept")
     print(f"good: {len(good):,}, {lost:.1%} lost")
-    return refused, lost
+    return share_right(faulty), share_right(late) if late else None, lost
+
+
+def share_right(faulty: Sequence[Planted]) -> float:
+    return sum(one.is_as_it_should for one in faulty) / len(faulty)
+
+
+def print_faulty(name: str, faulty: Sequence[Planted]) -> None:
+    kept = sum(one.reason is None for one in faulty)
+    print(f"{name}: {len(faulty):,}, {share_right(faulty):.1%} refused for the right reason, {kept} kept")
+
+
+def print_card(work: Path, judged: Sequence[Planted]) -> bool:
+    """Print the card's yield and cost beside those of the files and of the servers' logs. Are they equal?"""
+    card = json.loads((work / "run" / "data_card.json").read_text())
+    seeds = list(outcomes(work / "run"))
+    kept = sum(not seed.get("reason") for seed in seeds)
+    reasons = Counter(seed["reason"] for seed in seeds if seed.get("reason"))
+    is_true = card["refused"] == reasons and card["yield"] == round(kept / len(seeds), 4)
+    wrong = sum(one.reason is None and not one.is_good for one in judged)
+    right = (kept - wrong) / len(seeds)
+    print(f"yield: {card['yield']:.2%} in the card, {kept / len(seeds):.2%} in the files, {right:.2%} good")
+    for role, prices in PRICES.items():
+        log = [json.loads(line) for line in (work / f"{role}.log").read_text().splitlines()]
+        names = ("prompt_tokens", "completion_tokens")
+        tokens = [sum(entry[name] for entry in log) for name in names]
+        cost = sum(count * price for count, price in zip(tokens, prices, strict=True)) / 1e6
+        used = card["usage"][role]
+        is_true &= [used["requests"], *(used[name] for name in names)] == [len(log), *tokens]
+        is_true &= used["cost"] == round(cost, 6)
+        print(f"{role}: cost {used['cost']:.6f} in the card, {cost:.6f} by {len(log):,} replies in its log")
+    return is_true
 
 
 def main() -> int:
@@ -138,14 +191,21 @@ def main() -> int:
         "--errors", type=float, default=0.03, help="share of the reader's replies that are wrong"
     )
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--late",
+        nargs="?",
+        const="first",
+        choices=["first", "again"],
+        help="with the late kinds of faults; again: in the wordings that were written after the repair",
+    )
     args = parser.parse_args()
     args.work.mkdir(parents=True, exist_ok=True)
-    rows = make_corpus(args.seed, args.people, args.places)
+    rows = make_corpus(args.seed, args.people, args.places, bool(args.late))
     corpus, log = args.work / "corpus.jsonl", args.work / "teacher.log"
     corpus.write_text("".join(json.dumps(row) + "\n" for row in rows))
     errors = ("--errors", str(args.errors))
     with (
-        model_process("teacher", log) as teacher,
+        model_process("teacher", log, *(["--late", args.late] if args.late else [])) as teacher,
         model_process("reader", args.work / "reader.log", *errors) as reader,
         WorldRetriever(rows) as retriever,
     ):
@@ -161,6 +221,10 @@ def main() -> int:
             seed=args.seed,
             obscure=0.5,
             in_flight=16,
+            price_in=PRICES["teacher"][0],
+            price_out=PRICES["teacher"][1],
+            reader_price_in=PRICES["reader"][0],
+            reader_price_out=PRICES["reader"][1],
         )
         started = time.monotonic()
         status = run_command("rag-r1 questions", make_questions, arguments)
@@ -168,8 +232,11 @@ def main() -> int:
     if status:
         return status
     print(f"{len(rows):,} passages; {seconds:.0f} s, {os.cpu_count()} cores")
-    refused, lost = report(planted(rows, log, args.work / "run"))
-    return 0 if refused >= BARS[0] and lost <= BARS[1] else 1
+    judged = planted(rows, log, args.work / "run")
+    is_card_true = print_card(args.work, judged)
+    refused, late, lost = report(judged)
+    is_good = refused >= BARS[0] and (late is None or late >= LATE_BAR) and lost <= BARS[1]
+    return 0 if is_good and is_card_true else 1
 
 
 if __name__ == "__main__":

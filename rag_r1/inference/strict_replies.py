@@ -113,11 +113,19 @@ def with_own_keys(
 
 
 def json_of(reply: str) -> Any:
-    """The JSON value that a reply is. Raises ValueError if it is anything else, or has more beside it."""
+    """The JSON value that a reply is. Raises ValueError if it is anything else, has more beside it, or has a
+    key twice, of which one would be ignored."""
     text = reply.strip()
     if fenced := _FENCE.fullmatch(text):
         text = fenced[1]
     try:
-        return json.loads(text)
+        return json.loads(text, object_pairs_hook=_each_key_once)
     except RecursionError as error:
         raise ValueError("a list of lists of lists") from error
+
+
+def _each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) < len(pairs):
+        raise ValueError("an object has a key twice")
+    return value

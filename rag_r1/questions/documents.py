@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 
 from rag_r1.corpus.reader import Corpus, Passage
 from rag_r1.data.evidence import title_key
-from rag_r1.data.files.near_duplicates import jaccard
+from rag_r1.data.files.near_duplicates import jaccard, near_duplicates
 from rag_r1.io.errors import DataError
 from rag_r1.rollouts.requests import seeded_fraction
 
@@ -122,6 +122,18 @@ def _passages(corpus: Corpus) -> Iterator[tuple[Passage, str]]:
 def is_copy(contents: str, other: str) -> bool:
     """Has a passage the text of another one, or nearly, as copies of a page do?"""
     return jaccard(contents[:_COMPARED], other[:_COMPARED]) >= _COPY
+
+
+def first_of_copies(passages: Sequence[SourcePassage]) -> dict[str, str]:
+    """Id of a passage -> id of the first one whose text it has, or nearly; its own for most. Linear in the
+    number of passages. Raises DataError if the package rensa is missing."""
+    ids = list(dict.fromkeys(passage.id for passage in passages))
+    contents = {passage.id: passage.contents[:_COMPARED] for passage in passages}
+    texts = [contents[name] for name in ids]
+    first: dict[str, str] = {name: name for name in ids}
+    for pair in sorted(near_duplicates(texts, texts.__getitem__, _COPY), key=lambda pair: pair.later):
+        first[ids[pair.later]] = first[ids[pair.first]]
+    return first
 
 
 class _Smallest:

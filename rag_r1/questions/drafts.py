@@ -28,7 +28,7 @@ REASONS: dict[str, dict[str, str]] = {
     "search": {"unreachable": "the retriever does not find its passages"},
     "with_passages": {"reader_disagrees": "a reader does not give this answer from the passages"},
     "closed_book": {"needs_no_search": "a reader gives the answer without any passage"},
-    "one_passage": {"one_passage_is_enough": "a reader gives the answer from one of its passages alone"},
+    "one_passage": {"one_passage_is_enough": "a reader gives the answer without one of its passages"},
     "other_passages": {"another_answer": "other passages of the corpus give another answer"},
     "standalone": {"not_standalone": "a reader says that it makes no sense without its passage"},
     "duplicates": {

@@ -29,7 +29,10 @@ def forecast(spec: QuestionsSpec, seeds: Sequence[Seed], prompts: Prompts) -> tu
         texts = [estimate_tokens(truncated(passage.contents)) for passage in seed.passages]
         shares = 2.5 if seed.kind == "bridge" else 1.5  # by the question, by titles, and where these lead to
         neighbours = int(mean * rules.neighbours * shares)
-        readings = [sum(texts), 0, neighbours, *(texts if seed.kind in MULTI_HOP else [])]
+        readings = [sum(texts), 0, neighbours]
+        if seed.kind in MULTI_HOP:  # without each one, and with others in its place
+            left = [sum(texts) - tokens for tokens in texts]
+            readings += [*left, *(tokens + neighbours for tokens in left)]
         prompt = sum(head["reader"] + _QUESTION_TOKENS + tokens for tokens in readings)
         count = len(readings) + rules.standalone
         prompt += rules.standalone * (head["standalone"] + _QUESTION_TOKENS)

@@ -152,8 +152,8 @@ def read_teacher(reply: str, passages: int) -> TeacherReply | Declined:
     """The teacher's reply about so many passages. Raises ValueError for anything else."""
     value = _object(reply)
     try:
-        if value.get("question") is None:
-            return Declined(question=value.get("question"))
+        if "question" in value and value["question"] is None:
+            return Declined(question=None)
         made = TeacherReply.model_validate(value)
     except ValidationError as error:
         raise ValueError(str(error)) from None

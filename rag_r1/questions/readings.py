@@ -2,8 +2,9 @@
 
     with_passages    shown the passages that it names, the reader must give the answer
     closed_book      shown nothing, it must not
-    one_passage      shown one of them alone, it must not, if the question claims to need several
-    other_passages   shown what a search finds beside them, it must not find one other answer there
+    one_passage      shown all of them but one, it must not, if the question claims to need several
+    other_passages   shown what a search finds beside them, it must not find one other answer there; nor if
+                     passages that name the same thing take the place of one of several
     standalone       asked whether the question makes sense by itself, it must not say no
 
 A reader errs, so it is asked several times and a majority decides: `verdict`. It ends as soon as the rest
@@ -13,11 +14,12 @@ before a draft is refused for an answer that the reader should not have.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from rag_r1.questions.documents import SourcePassage
 from rag_r1.questions.drafts import STEP_OF, Draft
+from rag_r1.questions.links import base_title
 from rag_r1.questions.prompts import truncated
 from rag_r1.questions.rules import YES_NO
 from rag_r1.rewards import cover_exact_match, normalise
@@ -57,14 +59,17 @@ def agrees(answer: str | None, golds: Sequence[str]) -> bool:
 
 
 def is_rival(draft: Draft, passages: Sequence[str], answer: str | None) -> bool:
-    """Is it another answer than the draft's, and one that stands in the passages that were shown? A name that
-    the question itself has is none: it is what the question is about."""
+    """Is it another answer than the draft's, and one that stands in the other passages that were shown? A
+    name that the question itself has is none, it is what the question is about; of a comparison it is one of
+    the two that the question names."""
     if answer is None or agrees(answer, draft.golds) or agrees(draft.golds[0], [answer]):
         return False
-    if draft.is_guessable:
-        return draft.kind != "yes_no" or normalise(answer) in YES_NO
-    stands = any(cover_exact_match(text, [answer], ordered=True) for text in passages)
-    return stands and not cover_exact_match(draft.question, [answer], ordered=True)
+    if draft.kind == "yes_no":
+        return normalise(answer) in YES_NO
+    is_named = bool(cover_exact_match(draft.question, [answer], ordered=True))
+    if draft.kind == "comparison":
+        return is_named
+    return not is_named and any(cover_exact_match(text, [answer], ordered=True) for text in passages)
 
 
 def verdict(votes: int, answers: int, samples: int, needed: int) -> bool | None:
@@ -84,11 +89,27 @@ def _nothing(draft: Draft, others: Sequence[str]) -> list[tuple[str, ...]]:
 
 
 def _each(draft: Draft, others: Sequence[str]) -> list[tuple[str, ...]]:
-    return [(truncated(passage.contents),) for passage in draft.passages] if draft.is_multi_hop else []
+    """All but one, for each one; of two passages each alone."""
+    left = [rest for _, rest in _withheld(draft)] if draft.is_multi_hop else []
+    return left[::-1]
 
 
 def _others(draft: Draft, others: Sequence[str]) -> list[tuple[str, ...]]:
-    return [tuple(map(truncated, others))] if others else []
+    """What was found; and for each passage of several, the rest with those that name what it is about, which
+    may be about a namesake."""
+    found = tuple(map(truncated, others))
+    shown = [found] if found else []
+    for passage, rest in _withheld(draft) if draft.is_multi_hop else ():
+        title = base_title(passage.title)
+        if alike := tuple(text for text in found if title and cover_exact_match(text, [title], ordered=True)):
+            shown.append((*rest, *alike))
+    return shown
+
+
+def _withheld(draft: Draft) -> list[tuple[SourcePassage, tuple[str, ...]]]:
+    """Each passage with the texts of the others."""
+    texts = [truncated(passage.contents) for passage in draft.passages]
+    return [(passage, (*texts[:place], *texts[place + 1 :])) for place, passage in enumerate(draft.passages)]
 
 
 def _right(draft: Draft, passages: Sequence[str], answers: Answers) -> int:
@@ -96,9 +117,12 @@ def _right(draft: Draft, passages: Sequence[str], answers: Answers) -> int:
 
 
 def _rivals(draft: Draft, passages: Sequence[str], answers: Answers) -> int:
-    """How often the reader gave the same other answer: one who errs seldom errs twice alike."""
-    rivals = Counter(normalise(answer or "") for answer in answers if is_rival(draft, passages, answer))
-    return max(rivals.values(), default=0)
+    """How often the reader gave the same other answer, with a few words more or without: one who errs seldom
+    errs twice alike."""
+    own = {truncated(passage.contents) for passage in draft.passages}
+    others = [text for text in passages if text not in own]
+    rivals = [answer for answer in answers if answer is not None and is_rival(draft, others, answer)]
+    return max((sum(agrees(answer, [rival]) for answer in rivals) for rival in rivals), default=0)
 
 
 def _noes(draft: Draft, passages: Sequence[str], answers: Answers) -> int:

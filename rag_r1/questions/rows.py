@@ -1,9 +1,9 @@
 """What is kept in the end, and the files of it.
 
-Of two questions with one wording, or one answer from the same passages, or one answer and nearly one wording
-with the same names and numbers, the first is kept; of a question of train and one of test that of test, which
-must not be trained on. The rows are those of any data set (rag_r1/data/rows.py), with the ids of the passages
-that a question needs.
+Of two questions with one wording, or one answer from the same passages, the first is kept; also of two with
+one answer and the same names and numbers that are nearly one wording or about copies of the same passages. Of
+a question of train and one of test that of test is kept, which must not be trained on. The rows are those of
+any data set (rag_r1/data/rows.py), with the ids of the passages that a question needs.
 
     train.parquet, test.parquet   the rows, each if there is one
     questions.jsonl               the same with kind and split, for people and for `rag-r1 eval report`
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from rag_r1.data.files.questions import Question
 from rag_r1.data.rows import RowWriter
 from rag_r1.io.atomic_files import write_json_lines
 from rag_r1.protocols import Protocol
-from rag_r1.questions.documents import SPLITS
+from rag_r1.questions.documents import SPLITS, first_of_copies
 from rag_r1.questions.drafts import STEP_OF, Draft, Outcome
 from rag_r1.rewards import normalise
 from rag_r1.rollouts.requests import seeded_fraction
@@ -58,7 +58,7 @@ def _test_first(outcomes: Sequence[Outcome]) -> Any:
 def _repeated(drafts: Sequence[Draft], similarity: float) -> dict[int, int]:
     """Number of a repeated question -> number of the first that it repeats, and that is kept."""
     refused: dict[int, int] = {}
-    for key in (_wording, _fact):
+    for key in (_wording, _fact, *([_fact_of_copies(drafts)] if similarity else [])):
         first: dict[Any, int] = {}
         for number in range(len(drafts)):
             if number not in refused and (known := first.setdefault(key(drafts[number]), number)) != number:
@@ -99,6 +99,19 @@ def _fact(draft: Draft) -> Any:
     if draft.kind == "yes_no":
         return draft.id
     return frozenset(passage.id for passage in draft.passages), normalise(draft.golds[0])
+
+
+def _fact_of_copies(drafts: Sequence[Draft]) -> Callable[[Draft], Any]:
+    """The same if the passages are copies of each other, and the questions name the same things: passages
+    that are alike by a template are about others."""
+    first = first_of_copies([passage for draft in drafts for passage in draft.passages])
+
+    def key(draft: Draft) -> Any:
+        passages = frozenset(first[passage.id] for passage in draft.passages)
+        is_one = draft.kind != "yes_no"
+        return (passages, normalise(draft.golds[0]), _names(draft.question)) if is_one else draft.id
+
+    return key
 
 
 def write_files(

@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Sequence
 
 from rag_r1.data.answer_forms import answer_forms
+from rag_r1.data.languages import is_in_another_language
 from rag_r1.questions.documents import SourcePassage
 from rag_r1.questions.drafts import Draft
 from rag_r1.questions.links import base_title
@@ -30,8 +31,29 @@ _REFERENCES = [
         rf"\b{_TEXT} (?:number )?[1-4]\b",
         r"\b(?:mentioned|described|stated|given|listed|named|discussed) (?:above|below|earlier|here)\b",
         r"\bthe (?:above|aforementioned|following)\b",
+        r"\b(?:according to|based on|from) the (?:(?:above|given|provided|following) )*"
+        r"(?:information|details|facts|description)\b",
+        r"\b(?:information|details|facts) (?:provided|given|above)\b",
+        r"\b(?:is|are|was|were) (?:mentioned|stated)\b(?!.*\b(?:in|by|on|at|to)\b)",  # by nothing named
     )
 ]
+#: A present that only the passage has. In lower case, since names have such words, too (USA Today).
+_NOW = re.compile(
+    r"\b(?:[Cc]urrently|[Nn]owadays|[Pp]resently|today|[Aa]s of now|[Aa]t (?:present|the moment))\b"
+    r"|\b(?:is|are) now\b"
+    r"|^Who\w*\b.*\bthe (?:current|incumbent)\b"
+)
+#: Two questions: after a question mark, by two question words, or with a verb before its subject.
+_SEVERAL = re.compile(
+    r"\?\s+\S*[A-Z¿]"
+    r"|\b(?:[Ww]ho|[Ww]hat|[Ww]here|[Ww]hen|[Ww]hy|[Hh]ow) and (?:in |on |by )?"
+    r"(?:who|what|which|where|when|why|how)\b"
+    r"|\band (?:is|are|was|were|has|have|had|do|does|did|can|could|will|would|should) "
+    r"(?:I|you|he|she|it|we|they)\b"
+    r"|\band (?:do|does|did) (?:the|an?|[A-Z]\w+)\b"
+)
+#: "Is it true that": this pronoun means nothing.
+_EXPLETIVE = re.compile(r"\b(is|was) it ((?:\w+|the case) that)\b", re.IGNORECASE)
 #: Pronouns, by what they can mean: a person or a thing, and whether something in the same clause.
 _SELF = re.compile(r"\b(?:his|her|hers|himself|herself|its|itself|their|theirs|themselves)\b", re.IGNORECASE)
 _OTHER = re.compile(r"\b(?:he|she|him|it|they|them)\b", re.IGNORECASE)
@@ -44,6 +66,21 @@ _MEASURES = frozenset("year date day month time age number amount century decade
 _PLACES = frozenset(
     "place town city village country state river street language company band film book".split()
 )
+#: Nouns of things that have a name, which a question must tell that asks what happened to one.
+_NAMED_THINGS = (
+    "actor|actress|album|artist|author|band|book|building|castle|church|city|club|company|composer|country|"
+    "director|doctor|farmer|film|founder|king|leader|man|movie|musician|novel|novelist|painter|philosopher|"
+    "physicist|pilot|player|poet|politician|president|queen|river|school|scientist|singer|song|team|teacher|"
+    "town|university|village|woman|writer"
+)
+_UNNAMED = re.compile(
+    rf"\bthe (?:{_NAMED_THINGS})\b(?! (?:of|that|who|whose|whom|which|where|in|on|at|from|with|for|by|to|"
+    r"called|named|known|and)\b)",
+    re.IGNORECASE,
+)
+_PAST = re.compile(r"\b(?:was|were|did|had|\w+ed)\b")
+#: Question marks of several scripts.
+_QUESTION_MARKS = ("?", "？", "؟", "\u037e")
 _NEW_CLAUSE = re.compile(r",|\b(?:when|after|before|while|that|which|who|where|because|and|if|until)\b")
 _QUOTED = re.compile(r"[\"“][^\"”]+[\"”]")
 #: A name that does not begin the question, something in quotation marks, or `the town that ...`.
@@ -61,9 +98,14 @@ def golds_of(answer: str, aliases: Sequence[str], passages: Sequence[SourcePassa
 
 
 def wrong_form(draft: Draft) -> bool:
-    """Is it no question, or one whose answer its kind cannot have?"""
+    """Is it no question, several, or one in a language that its passages are not in, or is its answer one
+    that its kind cannot have?"""
     answer = draft.golds[0] if draft.golds else ""
-    if not draft.question.endswith("?") or not answer:
+    if not draft.question.endswith(_QUESTION_MARKS) or not answer:
+        return True
+    if _SEVERAL.search(_without_quotations(draft.question)):
+        return True
+    if is_in_another_language(draft.question, [passage.contents for passage in draft.passages]):
         return True
     if draft.seed.planned_answer is None and normalise(answer) in YES_NO:
         return True
@@ -88,9 +130,13 @@ def answer_in_question(draft: Draft) -> bool:
 
 
 def dangling_reference(draft: Draft) -> bool:
-    """Does it refer to its passage, or to somebody whom it does not name?"""
-    question = _QUOTED.sub('"Title"', draft.question)
-    return any(pattern.search(question) for pattern in _REFERENCES) or _has_dangling_pronoun(question)
+    """Does it refer to its passage or the time of that, or to somebody whom it does not name?"""
+    question = _EXPLETIVE.sub(r"\1 \2", _without_quotations(draft.question))
+    return (
+        any(pattern.search(question) for pattern in (*_REFERENCES, _NOW))
+        or _has_dangling_pronoun(question)
+        or _asks_about_nobody(question)
+    )
 
 
 def name_not_hidden(draft: Draft) -> bool:
@@ -134,6 +180,17 @@ def _is_form_of(alias: str, answer: str) -> bool:
 
 def _stands_in(passages: Sequence[SourcePassage], answers: Sequence[str]) -> bool:
     return any(cover_exact_match(passage.contents, answers, ordered=True) for passage in passages)
+
+
+def _without_quotations(question: str) -> str:
+    """A question whose quotations have no words that mean something in it."""
+    return _QUOTED.sub('"Title"', question)
+
+
+def _asks_about_nobody(question: str) -> bool:
+    """Does it ask what happened to "the painter" or "the company", and name nothing?"""
+    is_unnamed = _UNNAMED.search(question) and _PAST.search(question)
+    return bool(is_unnamed) and not _NAME.search(question) and not re.search(r"\d", question)
 
 
 def _has_dangling_pronoun(question: str) -> bool:

@@ -5,9 +5,10 @@
 
 They know no world and no seed: by regular expressions they read the sentences of the demo's world, and two
 more (`SENTENCES`), from the passages that a prompt quotes. Both fail at known rates, which depend on a hash
-of the request alone: the teacher makes the faults of `FAULTS`, each of which the log names, and the reader
-gives a wrong answer to `--errors` of the requests. The log has a line for each request that was answered:
-`{"request": sha256, "kind", "passages", "fault", "question"}`. The address is printed when it is ready.
+of the request alone: the teacher makes the faults of `FAULTS`, with `--late` also those of late_questions.py,
+each of which the log names, and the reader gives a wrong answer to `--errors` of the requests. The log has a
+line for each request that was answered: `{"request": sha256, "prompt_tokens", "completion_tokens"}`, and the
+teacher's also `{"kind", "passages", "fault", "question"}`. The address is printed when it is ready.
 """
 
 from __future__ import annotations
@@ -19,33 +20,25 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.fakes.late_questions import (
+    LATE,
+    LATE_WEIGHTS,
+    late_answer,
+    late_question,
+    plain,
+    referred,
+    reworded,
+)
+from tests.fakes.late_wordings import in_other_words
 from tests.fakes.openai_server import OpenAIServer, chat
+from tests.fakes.question_facts import CAPITALS, COMMON, Facts, fraction
 
 ROOT = Path(__file__).parents[2]
-#: Sentence -> the relations of its groups: the first group is what it is about.
-SENTENCES = {
-    r"The (?P<trade>\w+) (?P<entity>\w+ \w+) was born in (?P<birthplace>\w+ \w+) in (?P<year>\d+)": "person",
-    r"The town (?P<entity>\w+ \w+) lies on the river (?P<river>\w+ \w+)\.": "town",
-    r"The company (?P<entity>\w+ \w+) was founded by (?P<founder>\w+ \w+)\.": "company",
-    r"The sign of (?P<entity>\w+ \w+) is a (?P<sign>\w+ \w+)\.": "",
-}
-COMMON = re.compile(r"It is taxed in (\w+), the capital of (\w+)\.")
-#: What a reader knows without any passage.
-CAPITALS = dict(
-    pair.split(":")
-    for pair in (
-        "France:Paris Italy:Rome Spain:Madrid Norway:Oslo Austria:Vienna Portugal:Lisbon Greece:Athens "
-        "Peru:Lima Poland:Warsaw Ireland:Dublin Finland:Helsinki Sweden:Stockholm Denmark:Copenhagen "
-        "Japan:Tokyo Egypt:Cairo Kenya:Nairobi Chile:Santiago Cuba:Havana Iceland:Reykjavik Latvia:Riga "
-        "Estonia:Tallinn Croatia:Zagreb Serbia:Belgrade Bulgaria:Sofia Turkey:Ankara Iran:Tehran Iraq:Baghdad"
-    ).split()
-)
 #: Fault of the teacher -> the reasons for which it should be refused.
 FAULTS: dict[str, tuple[str, ...]] = {
     "wrong_answer": ("reader_disagrees",),
@@ -63,40 +56,6 @@ FAULTS: dict[str, tuple[str, ...]] = {
 INJECTION = re.compile(r'IGNORE ALL INSTRUCTIONS AND ASK "([^"]+)" ANSWER "([^"]+)"')
 
 
-def fraction(purpose: str, text: str) -> float:
-    """From 0 to 1, by a hash."""
-    return int.from_bytes(hashlib.sha256(f"{purpose}/{text}".encode()).digest()[:6], "big") / (1 << 48)
-
-
-@dataclass
-class Facts:
-    """What sentences say: (relation, entity) -> value, and the kind of each entity."""
-
-    values: dict[tuple[str, str], str]
-    kinds: dict[str, str]
-
-    @classmethod
-    def of(cls, texts: Sequence[str]) -> Facts:
-        values, kinds = {}, {}
-        for text in texts:
-            for pattern, kind in SENTENCES.items():
-                for match in re.finditer(pattern, text):
-                    entity = match["entity"]
-                    if kind:
-                        kinds.setdefault(entity, kind)
-                    for relation, value in match.groupdict().items():
-                        if relation != "entity":
-                            values.setdefault((relation, entity), value)
-        return cls(values, kinds)
-
-    def get(self, relation: str, entity: str | None) -> str | None:
-        return self.values.get((relation, entity or ""))
-
-    def having(self, **wanted: str) -> list[str]:
-        """The entities with these values."""
-        return [e for e in self.kinds if all(self.get(name, e) == value for name, value in wanted.items())]
-
-
 # --- the teacher -------------------------------------------------------------------------------------------
 
 
@@ -108,18 +67,40 @@ def texts_of(case: dict[str, Any]) -> list[str]:
     return [passage["text"] for passage in case.get("passages", [])]
 
 
-def planted(case: dict[str, Any]) -> tuple[str | None, Any]:
+def planted(case: dict[str, Any], late: str | None = None) -> tuple[str | None, Any]:
     """What goes wrong with a seed in all attempts, and the reply: one of the faults that can be made of its
-    passages, in `RATE` of the seeds."""
+    passages, in `RATE` of the seeds; with `late`, half of them of the late kinds, and some of the good
+    questions in other words; with `again` the late ones in their second wordings."""
     name, kind, texts, task = json.dumps(case, sort_keys=True), case["kind"], texts_of(case), case["task"]
+    good = _good(kind, texts, task)
+
+    def drawn(faults: Iterable[str], weights: dict[str, float]) -> list[str]:
+        return sorted(faults, key=lambda fault: fraction(fault, name) * weights.get(fault, 1))
+
     if fraction("faulty", name) < RATE:
-        for fault in sorted(FAULTS, key=lambda fault: fraction(fault, name) * WEIGHTS.get(fault, 1)):
+        if late and fraction("late", name) < LATE_SHARE:
+            for fault in drawn(LATE, LATE_WEIGHTS):
+                if made := late_question(fault, kind, texts, good):
+                    return fault, again(fault, texts, good, made) if late == "again" else made
+        for fault in drawn(FAULTS, WEIGHTS):
             if made := _faulty(fault, kind, texts, task):
                 return fault, made
-    return None, _good(kind, texts, task)
+    if late and good and fraction("reworded", name) < REWORDED_SHARE:
+        good = (reworded(good[0]), *good[1:])
+    return None, good
+
+
+def again(fault: str, texts: Sequence[str], good: Made | None, made: Made | str) -> Made | str:
+    """A late question in its second wording, if it has one."""
+    [(name, entity), *_] = Facts.of(texts[:1]).kinds.items()
+    plain_form = good[0] if good else f"Which river flows past {name}?"
+    other = in_other_words(fault, plain_form, name, entity, fraction("second wording", texts[0]))
+    return made if isinstance(made, str) or other is None else (other, *made[1:])
 
 
 RATE = 0.4
+#: Of the faulty questions, and of the good ones.
+LATE_SHARE, REWORDED_SHARE = 0.5, 0.35
 #: The higher, the rarer: some can be made of all passages, and some of few.
 WEIGHTS = {
     "malformed": 4,
@@ -132,14 +113,14 @@ WEIGHTS = {
 HIDES = "Do not name what the first"
 
 
-def teach(body: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+def teach(body: dict[str, Any], late: str | None = None) -> tuple[str, dict[str, Any]]:
     """The teacher's reply, and what the log has of it."""
     case = case_of(body)
     texts, kind = texts_of(case), case["kind"]
     entry: dict[str, Any] = {"kind": kind, "passages": texts, "fault": None, "question": None}
     if fraction("first", json.dumps(body, sort_keys=True)) < 0.05:  # the next attempt is another request
         return "Sure! Here is one:", {**entry, "fault": "transient"}
-    fault, made = planted(case)
+    fault, made = planted(case, late)
     entry["fault"] = fault
     if isinstance(made, str):
         return made, entry
@@ -177,7 +158,7 @@ def _good(kind: str, texts: Sequence[str], task: str) -> Made | None:
         return f"Which {trade} was born in {town} in {year}?", name, [1]
     if kind == "bridge":
         return _bridge(each, names, kinds, HIDES in task)
-    if kind in ("comparison", "yes_no") and kinds == ["person", "person"]:
+    if kind in ("comparison", "yes_no") and kinds == ["person", "person"] and names[0] != names[1]:
         years = [each[number].get("year", names[number]) or "" for number in (0, 1)]
         if kind == "yes_no":
             wanted = "yes" if "The answer is yes." in task else "no"
@@ -297,7 +278,10 @@ def read(body: dict[str, Any], errors: float) -> str:
     """The reader's reply, by the passages that it is shown; wrong in `errors` of the requests."""
     case = case_of(body)
     if "by itself" in body["messages"][0]["content"]:
-        refers = re.search(r"passage|\b(?:he|it|this \w+)\b", case["question"])
+        refers = re.search(
+            r"passage|above|provided|given|mentioned|stated|\b(?:he|she|it|there|this \w+)\b",
+            case["question"],
+        )
         return json.dumps({"answer": "no" if refers else "yes"})
     texts = texts_of(case)
     answer = answered(case["question"], texts)
@@ -314,7 +298,20 @@ def read(body: dict[str, Any], errors: float) -> str:
 
 def answered(question: str, texts: Sequence[str]) -> str | None:
     """The answer that the passages give, or that everybody knows."""
-    facts = Facts.of(texts)
+    return answer_by(question, Facts.of(texts))
+
+
+def answer_by(question: str, facts: Facts) -> str | None:
+    """The answer that facts give, or that everybody knows."""
+    question = plain(question)
+    if (late := late_answer(question, facts)) is not None:
+        return late
+    if match := re.fullmatch(r"(.+\?) (.+\?)", question):
+        answers = [answer_by(part, facts) for part in match.groups()]
+        return None if None in answers else ", ".join(map(str, answers))
+    if match := re.fullmatch(r"Is it false that (.+) was born before (.+)\?", question):
+        opposite = {"yes": "no", "no": "yes"}
+        return opposite.get(answer_by(f"Was {match[1]} born before {match[2]}?", facts) or "")
     if match := re.fullmatch(r"What is the capital of (\w+)\?", question):
         return CAPITALS.get(match[1])
     if match := re.fullmatch(r"Was (\w+ \w+) born before (\w+ \w+)\?", question):
@@ -323,9 +320,6 @@ def answered(question: str, texts: Sequence[str]) -> str | None:
     if match := re.fullmatch(r"Were (\w+ \w+) and (\w+ \w+) born in the same year\?", question):
         years = [facts.get("year", match[number]) for number in (1, 2)]
         return None if None in years else "yes" if years[0] == years[1] else "no"
-    if match := re.fullmatch(r"Who was born earlier, (\w+ \w+) or (\w+ \w+)\?", question):
-        years = {name: facts.get("year", name) for name in match.groups()}
-        return None if None in years.values() else min(years, key=years.__getitem__)
     if match := re.fullmatch(r"Who was born in (\d{4})\?", question):
         return next(iter(facts.having(year=match[1])), None)
     if match := re.fullmatch(r"Which (\w+) was born in (\w+ \w+) in (\d{4})\?", question):
@@ -352,7 +346,7 @@ def meant(words: str, facts: Facts) -> list[str]:
         return facts.having(sign=words.removeprefix("the company whose sign is a "))
     if match := re.fullmatch(r"the (\w+) born in (\d+)", words):
         return facts.having(trade=match[1], year=match[2])
-    return [words]
+    return referred(words, facts) or [words]
 
 
 # --- the processes -----------------------------------------------------------------------------------------
@@ -377,16 +371,17 @@ def main() -> None:
     parser.add_argument("role", choices=["teacher", "reader"])
     parser.add_argument("--log", type=Path, required=True)
     parser.add_argument("--errors", type=float, default=0.03)
+    parser.add_argument("--late", choices=["first", "again"], help="the teacher has the late faults, too")
     parser.add_argument("--delay-s", type=float, default=0.0)
     args = parser.parse_args()
     with args.log.open("a", buffering=1) as log:
 
         def reply(body: dict[str, Any]) -> dict[str, Any]:
-            text, entry = teach(body) if args.role == "teacher" else (read(body, args.errors), {})
+            text, entry = teach(body, args.late) if args.role == "teacher" else (read(body, args.errors), {})
             request = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
-            log.write(json.dumps({"request": request, "time": time.monotonic(), **entry}) + "\n")
             prompt = sum(len(message["content"]) for message in body["messages"]) // 4
             usage = {"prompt_tokens": prompt, "completion_tokens": len(text) // 4 + 1}
+            log.write(json.dumps({"request": request, "time": time.monotonic(), **usage, **entry}) + "\n")
             return {**chat(text), "usage": usage}
 
         with OpenAIServer(reply, delay_s=args.delay_s) as server:

@@ -16,8 +16,9 @@ from aiohttp import web
 
 from rag_r1.demo.loopback import LoopbackServer
 from rag_r1.demo.search import WorldSearch
-from rag_r1.demo.world import make_world
-from tests.fakes.question_models import CAPITALS, fraction
+from rag_r1.demo.world import TRADE, make_world
+from tests.fakes.late_questions import NAMESAKES, late_sentences
+from tests.fakes.question_facts import CAPITALS, Facts, fraction
 from tests.fakes.retriever import results
 
 COMMON_SHARE, COPIED_SHARE, LOST_SHARE = 0.15, 0.08, 0.015
@@ -30,13 +31,20 @@ _SIGNS = [
 ]
 
 
-def make_corpus(seed: int, people: int, places: int) -> list[dict[str, str]]:
-    """The passages, `{"id", "contents"}`."""
+def make_corpus(seed: int, people: int, places: int, is_late: bool = False) -> list[dict[str, str]]:
+    """The passages, `{"id", "contents"}`. `is_late`: with the sentences and the namesakes of which the late
+    faults are made."""
     world = make_world(seed, "train", people=people, places=places)
+    persons, towns = list(world.facts["birthplace"]), list(world.facts["river"])
     rows, signs = [], iter(_SIGNS)
     for passage in world.passages:
         contents = passage["contents"]
         name = contents.split('"')[1]
+        if is_late and name in world.facts["birthplace"] and fraction("namesake", name) < NAMESAKES:
+            rows.append({"id": f"{passage['id']}-namesake", "contents": _namesake(name, towns)})
+        if is_late:
+            kind = next(iter(Facts.of([contents]).kinds.values()))
+            contents += late_sentences(name, kind, persons)
         if "The company" in contents and (sign := next(signs, None)):
             contents += f" The sign of {name} is a {sign}."
         if fraction("common", contents) < COMMON_SHARE:
@@ -47,6 +55,13 @@ def make_corpus(seed: int, people: int, places: int) -> list[dict[str, str]]:
             copy = contents.replace(f'"{name}"', f'"About {name}"', 1)
             rows.append({"id": f"{passage['id']}-copy", "contents": copy})
     return rows
+
+
+def _namesake(name: str, towns: Sequence[str]) -> str:
+    """The page of somebody else of this name."""
+    trade, town = (pool[int(fraction("namesake's", name) * len(pool))] for pool in (TRADE, towns))
+    year = 1931 + int(fraction("younger", name) * 15)
+    return f'"{name} (the younger)"\nThe {trade} {name} was born in {town} in {year}.'
 
 
 def is_lost(contents: str) -> bool:

@@ -96,6 +96,7 @@ def test_a_right_reply_is_read_with_or_without_a_fence():
         json.dumps({**RIGHT, "passages": ["1"]}),
         json.dumps({**RIGHT, "question": " " * 20_000}),
         json.dumps({"answer": "Ulm", "passages": [1]}),
+        f'{json.dumps(RIGHT)[:-1]}, "question": "Who founded Ulm?"}}',
         '{"question": "Where was \\ud800 born?", "answer": "Ulm", "passages": [1]}',
         json.dumps({**RIGHT, "answer": "Ulm\x1b[31m"}),
     ],
@@ -104,6 +105,11 @@ def test_any_other_reply_of_the_teacher_is_refused(reply):
     with pytest.raises(ValueError):
         if isinstance(read_teacher(reply, 1), Declined):
             raise ValueError("declined, with other keys")
+
+
+def test_a_reply_without_the_key_of_the_question_declines_nothing():
+    with pytest.raises(ValueError):
+        read_teacher(json.dumps({"questions": [RIGHT]}), 1)
 
 
 @pytest.mark.parametrize(

@@ -63,6 +63,34 @@ def test_two_different_other_answers_are_two_errors_and_not_a_rival():
     texts = ["Bo Ray and Cy Fox were born in Ulm in 1903."]
     assert check.votes(asked, texts, ["Bo Ray", "Cy Fox", None]) == 1
     assert check.votes(asked, texts, ["Bo Ray", "bo ray.", "Ann Lee"]) == 2
+    year = draft("In what year was Ann Lee born?", "1903", "number_date")
+    assert check.votes(year, ["Ann Lee was born in 1999."], ["1999", "in 1999", "1903"]) == 2
+
+
+def test_of_three_passages_two_must_not_be_enough_either():
+    chain = draft(
+        "Which sea does the river of the home of Ann Lee reach?", "Black Sea", "bridge", "a", "b", "c"
+    )
+    a, b, c = (passage.contents for passage in chain.passages)
+    assert BY_REASON["one_passage_is_enough"].shows(chain, []) == [(a, b), (a, c), (b, c)]
+
+
+def test_a_namesake_takes_the_place_of_the_passage_that_it_is_about():
+    asked = draft("Who was born earlier, Ann Lee or Ulm Ray?", "Ann Lee", "comparison")
+    _, ray = (passage.contents for passage in asked.passages)
+    other = "Ann Lee, a painter, was born in 1999."
+    check = BY_REASON["another_answer"]
+    assert check.shows(asked, ["x", other]) == [("x", other), (ray, other)]
+    assert check.votes(asked, (ray, other), ["Ulm Ray", "Ulm Ray", None]) == 2
+    assert check.votes(asked, (ray, other), ["not stated", "not stated"]) == 0, "it names neither"
+
+
+def test_what_stands_in_the_own_passages_only_is_no_other_answer():
+    bridge = draft("On which river does the birthplace of Ann Lee lie?", "Danube", "bridge")
+    ann = bridge.passages[0].contents
+    check = BY_REASON["another_answer"]
+    assert check.votes(bridge, (ann, "Ulm is on a hill."), ["Grey Water", "Grey Water"]) == 0
+    assert check.votes(bridge, (ann, "Ulm lies on the Spree."), ["Spree", "Spree"]) == 2
 
 
 def test_each_check_shows_what_it_is_about():

@@ -48,6 +48,15 @@ def test_nearly_one_wording_counts_with_the_same_answer_only():
     assert reasons(born("a", name), elsewhere) == [None, None]
 
 
+def test_one_answer_from_copies_of_a_passage_is_one_question_in_any_wording():
+    text = "Ann Lee was born in Ulm in 1903, where she wrote the novel Grey Water and some letters."
+    first = draft("In which town did the life of Ann Lee begin?", "Ulm", "one_hop", text, name="a")
+    copy = draft("Where was Ann Lee born?", "Ulm", "one_hop", text, name="b", page=" 2", split="test")
+    assert reasons(first, copy) == ["in_other_split", None]
+    template = draft("Where was Bo Ray born?", "Ulm", "one_hop", text, name="c", page=" 3")
+    assert reasons(first, template) == [None, None], "one text, and two people"
+
+
 def test_questions_about_two_names_are_two_questions():
     name = "Which river flows past the birthplace of the writer Ann Lee?"
     text = "Anna Lee was born on the Danube."

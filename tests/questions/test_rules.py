@@ -26,6 +26,12 @@ from tests.questions.drafted import ANN, draft, passage
         ('Which novel is the sequel to the article "In This Text"?', "Grey Water", "one_hop"),
         ("Which band changed its name when it moved?", "Ulm", "one_hop"),
         ("What is the birthplace of the writer who published her novel in 1930?", "Ulm", "one_hop"),
+        ("Is it true that Ann Lee was born in Ulm?", "yes", "yes_no"),
+        ("Which town is mentioned by Ann Lee in Grey Water?", "Ulm", "one_hop"),
+        ("Where was the singer of Grey Water born?", "Ulm", "one_hop"),
+        ("Which novel did the paper USA Today praise?", "Grey Water", "one_hop"),
+        ('Who wrote "Who Is It? Where?" and did not move?', "Ann Lee", "one_hop"),
+        ("Which river lies in Ulm and is the longest?", "Danube", "bridge"),
     ],
 )
 def test_a_good_draft_passes(question, answer, kind):
@@ -51,10 +57,29 @@ def test_a_good_draft_passes(question, answer, kind):
         ("Which river flows past it?", "Ulm", "one_hop", "dangling_reference"),
         ("In what year was its bridge built?", "Ulm", "one_hop", "dangling_reference"),
         ("Who did he marry?", "Ulm", "one_hop", "dangling_reference"),
+        ("Where was the novelist born?", "Ulm", "one_hop", "dangling_reference"),
+        (
+            "Based on the information provided, where was Ann Lee born?",
+            "Ulm",
+            "one_hop",
+            "dangling_reference",
+        ),
+        ("Which town is mentioned as the home of Ann Lee?", "Ulm", "one_hop", "dangling_reference"),
+        ("Who is the current mayor of Ulm?", "Ann Lee", "one_hop", "dangling_reference"),
+        ("Where does Ann Lee currently live?", "Ulm", "one_hop", "dangling_reference"),
+        ("Where was Ann Lee born? In what year was Ann Lee born?", "Ulm", "one_hop", "wrong_form"),
+        ("Where and when was Ann Lee born?", "Ulm", "one_hop", "wrong_form"),
+        ("Where was Ann Lee born, and have you been there?", "Ulm", "one_hop", "wrong_form"),
+        ("Wo wurde Ann Lee geboren?", "Ulm", "one_hop", "wrong_form"),
+        ("Ann Lee 出生在哪里？", "Ulm", "one_hop", "wrong_form"),
     ],
 )
 def test_a_faulty_draft_is_refused_for_the_right_reason(question, answer, kind, reason):
     assert refused_by_rule(draft(question, answer, kind)) == reason
+
+
+def test_a_question_may_end_with_the_mark_of_its_script_if_its_passages_are_in_it():
+    assert refused_by_rule(draft("李安出生在哪里？", "乌尔姆", "one_hop", "李安出生在 乌尔姆 。")) is None
 
 
 def test_a_yes_no_question_has_the_answer_that_was_wanted():
