@@ -187,7 +187,8 @@ def row(result: dict[str, Any]) -> list[object]:
 
 def replay_row(run_folder: Path) -> list[object]:
     """The signs and the band of a run that went undisturbed."""
-    guard = Guard(GuardOptions(), TrainingFacts({"em": 1.0, "turn_cost": -0.05}, is_first_kl_zero=True))
+    facts = TrainingFacts({"em": 1.0, "turn_cost": -0.05}, questions=16, is_first_kl_zero=True)
+    guard = Guard(GuardOptions(), facts)
     band, signs = BandCheck.of_recipe(Recipe.find("demo/grpo")), []
     assert band is not None
     for file in earlier_files(run_folder) or [run_folder / "metrics.jsonl"]:

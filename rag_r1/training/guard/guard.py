@@ -20,7 +20,8 @@ class Guard:
     """Watches one run, over all of its starts. `history` may be read."""
 
     def __init__(self, options: GuardOptions, facts: TrainingFacts | None = None):
-        self.options, self.facts, self.history = options, facts or TrainingFacts(), History()
+        self.options, self.facts = options, facts or TrainingFacts()
+        self.history = History(self.facts.questions)
         #: The last step of which all is known.
         self.step = -1
         self._shown: dict[str, Verdict] = {}

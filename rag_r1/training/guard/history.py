@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from statistics import fmean, median
+from statistics import fmean
 from typing import Any
 
 #: Our names for the figures of a validation, without the probes' questions, and those of a source in veRL's
@@ -17,7 +17,9 @@ from typing import Any
 _HELD_OUT = {"held_out": ("/right/mean@1", "/em/mean@1"), "held_out_score": ("/score/mean@1",)}
 #: How the share of right answers is called in a step's metrics, the best name first. A run of an earlier
 #: version has no `right`, and one without golds has only its reward.
-_RIGHT = ("search/right", "search/em", "search/score")
+_SHARES = ("search/right", "search/em")
+#: How much the largest possible deviation counts, in differences of neighbouring steps.
+_PRIOR = 8
 
 
 @dataclass
@@ -39,12 +41,9 @@ class Series:
         values = self.values[:-window]
         return [fmean(values[i : i + window]) for i in range(len(values) - window + 1)]
 
-    def deviation(self) -> float:
-        """The standard deviation of a single value around the trend, from the median difference of
-        neighbours, which a collapse does not change; 0 for fewer than three values."""
-        differences = [abs(b - a) for a, b in zip(self.values, self.values[1:], strict=False)]
-        # Of a normal distribution, the median of |difference| is .6745 * sqrt(2) deviations.
-        return median(differences) / 0.954 if len(differences) > 1 else 0.0
+    def differences(self) -> list[float]:
+        """Between neighbours, without their signs."""
+        return [abs(b - a) for a, b in zip(self.values, self.values[1:], strict=False)]
 
     def since(self, window: int) -> int:
         """The first step of the last `window` values."""
@@ -52,11 +51,11 @@ class Series:
 
 
 class History:
-    """The series of a run; see the top of the module."""
+    """The series of a run; see the top of the module. `questions`: of a step, if they are drawn at random."""
 
-    def __init__(self) -> None:
+    def __init__(self, questions: int | None = None) -> None:
         self._series: dict[str, Series] = {}
-        self.step = -1
+        self.questions, self.step = questions, -1
 
     def add(self, step: int, metrics: Mapping[str, Any]) -> None:
         """The metrics of a step, as veRL logged them; what is no number is left out."""
@@ -92,7 +91,28 @@ class History:
     @property
     def right(self) -> Series:
         """The share of right answers in training; without it, the reward."""
-        return next((self[name] for name in _RIGHT if len(self[name])), Series())
+        return self._shares if len(self._shares) else self["search/score"]
+
+    @property
+    def _shares(self) -> Series:
+        return next((self[name] for name in _SHARES if len(self[name])), Series())
+
+    def right_deviation(self, share: float) -> float:
+        """The standard deviation of a step's right answers around a mean of `share`. It is measured by the
+        differences of neighbouring steps, without the largest, of which one may be the fall that is judged.
+        Few say little, and in the first steps a fast training looks like noise; so what the deviation can
+        be at most counts as `_PRIOR` further differences: that of questions whose answers are all right or
+        all wrong, or, if questions are not drawn at random, the largest difference before the last."""
+        in_order = self.right.differences()
+        differences = sorted(in_order)
+        kept = differences[: len(differences) - len(differences) // 10 - 1]
+        most = max(in_order[:-1], default=1.0) / math.sqrt(2)
+        if self.questions is not None and len(self._shares):
+            most = math.sqrt(share * (1 - share) / self.questions)
+        # Of a normal distribution the mean of |difference| is 1.13 deviations, and .9 without the largest.
+        measured = min(fmean(kept) / 0.9, most) if kept else most
+        number = len(differences)
+        return math.sqrt((_PRIOR * most**2 + number * measured**2) / (_PRIOR + number))
 
     @property
     def held_out(self) -> Series:

@@ -46,6 +46,8 @@ class TrainingFacts:
 
     #: The weights of the terms of the reward, by name.
     terms: Mapping[str, float] = field(default_factory=dict)
+    #: The questions of a step, if they are drawn at random.
+    questions: int | None = None
     #: Whether the log-probs before the only update of a step are those of the engine, so that their KL tells
     #: whether the engine has the weights.
     is_first_kl_zero: bool = False
@@ -77,7 +79,8 @@ def find_fall(history: History, window: int, loss: float, deviations: float) -> 
     before, last = best_window(series, window)
     now = series.recent(window)
     by_chance = deviations + math.sqrt(2 * math.log(len(series.windows(window))))
-    if before - now < max(loss * before, by_chance * series.deviation() / math.sqrt(window), 1e-9):
+    deviation = history.right_deviation((before + now) / 2)
+    if before - now < max(loss * before, by_chance * deviation / math.sqrt(window), 1e-9):
         return None
     best_steps = tuple(series.steps[last - window + 1 : last + 1])
     reward = history["search/score"]

@@ -67,4 +67,8 @@ def training_facts(config: Any) -> TrainingFacts:
     actor, correction = config.actor_rollout_ref.actor, config.algorithm.get("rollout_correction") or {}
     updates = (actor.get("ppo_epochs") or 1) * config.data.train_batch_size / actor.ppo_mini_batch_size
     # Of one update the ratio is 1 but for what the engine's log-probs differ.
-    return TrainingFacts(terms, bool(correction.get("bypass_mode")) and updates <= 1)
+    return TrainingFacts(
+        terms,
+        config.data.train_batch_size if config.data.get("shuffle") else None,
+        bool(correction.get("bypass_mode")) and updates <= 1,
+    )

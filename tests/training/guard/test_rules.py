@@ -18,9 +18,12 @@ WARN, ROLL_BACK, STOP = Verdict
 #: A training that learns and then keeps what it has learned; the noise is that of a hundred trajectories.
 LEARNS = [0.36, 0.57, 0.66, 0.74, 0.67, 0.78, 0.66, 0.83, 0.79, 0.84]
 
+#: A step's questions are drawn at random, as in the recipes.
+SHUFFLED = TrainingFacts(questions=16)
+
 
 def seen(
-    metrics: Sequence[Mapping[str, float]], facts: TrainingFacts | None = None, **options
+    metrics: Sequence[Mapping[str, float]], facts: TrainingFacts = SHUFFLED, **options
 ) -> list[tuple[int, Sign]]:
     guard = Guard(GuardOptions(**options), facts)
     return [(step, sign) for step, values in enumerate(metrics, 1) for sign in guard.see(step, values)]
@@ -57,6 +60,34 @@ def test_right_answers_that_vanish_with_their_reward_are_to_be_rolled_back_at_on
     assert (step, sign.name, sign.verdict, sign.since) == (11, "right_answers", ROLL_BACK, 11)
 
 
+def test_a_training_that_learns_fast_and_breaks_down_soon_is_known_by_what_chance_can_do():
+    rows = steps([0.33, 0.59, 0.70, 0.0])
+    assert verdicts(seen(rows)) == {"right_answers": (4, ROLL_BACK)}
+    # If nothing is known of chance, the fall is not much larger than the steps before it.
+    assert verdicts(seen(rows, TrainingFacts())) == {}
+    assert verdicts(seen(rows, TrainingFacts(questions=4))) == {}
+
+
+def by_chance(share: float, answers: int, length: int, draws: random.Random) -> list[dict[str, float]]:
+    """A training that learns nothing: of so many answers in a step, each is right with this chance."""
+    return steps([sum(draws.random() < share for _ in range(answers)) / answers for _ in range(length)])
+
+
+@pytest.mark.parametrize("share", [0.1, 0.3, 0.5, 0.8])
+@pytest.mark.parametrize("questions", [8, 16, 64])
+def test_chance_alone_shows_no_sign(share, questions):
+    draws, facts = random.Random(0), TrainingFacts(questions=questions)
+    # As many as with groups of eight, half of which agree.
+    assert not [True for _ in range(20) if seen(by_chance(share, 4 * questions, 60, draws), facts)]
+
+
+@pytest.mark.parametrize("questions", [8, 16, 64])
+def test_if_all_answers_to_a_question_agree_chance_shows_a_sign_in_few_runs(questions):
+    draws, facts = random.Random(0), TrainingFacts(questions=questions)
+    shown = [bool(seen(by_chance(0.5, questions, 60, draws), facts)) for _ in range(50)]
+    assert sum(shown) <= 3
+
+
 def test_a_slow_fall_shows_in_the_mean_of_several_steps():
     noise = random.Random(1)
     falling = [0.85 - 0.03 * i + noise.uniform(-0.05, 0.05) for i in range(20)]
@@ -68,7 +99,7 @@ def test_a_reward_that_rises_while_right_answers_fall_is_to_be_stopped_and_its_t
     rows = steps(
         [*LEARNS, 0.3, 0.1], search__score=[*LEARNS, 1.5, 2.0], search__searches=[1.5] * 10 + [3.0, 4.0]
     )
-    found = seen(rows, TrainingFacts({"em": 0.1, "searches": 0.5}))
+    found = seen(rows, TrainingFacts({"em": 0.1, "searches": 0.5}, questions=16))
     step, sign = next(item for item in found if item[1].name == "right_answers")
     assert (step, sign.verdict) == (12, STOP) and "it pays for searches (weight 0.5)" in sign.cause
 
@@ -190,7 +221,7 @@ def test_a_batch_shows_the_signs_of_its_step_before_the_step_ends_and_they_are_r
         {"search/right": right, "search/score": right, "search/searches": searches, "actor/grad_norm": norm}
         for right, searches, norm in values
     ]
-    guard, early, late = Guard(GuardOptions()), [], []
+    guard, early, late = Guard(GuardOptions(), SHUFFLED), [], []
     for step, row in enumerate(rows, 1):
         batch = {name: value for name, value in row.items() if name.startswith("search/")}
         early += [(step, sign) for sign in guard.see(step, batch, is_whole=False)]

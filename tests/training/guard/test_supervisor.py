@@ -202,5 +202,5 @@ def test_what_is_watched_is_read_from_the_composed_recipe(changes, is_zero, tmp_
     run = WatchedRun.from_config(compose_recipe(Recipe(RECIPES, "demo/grpo"), [folder, *changes]))
     assert WatchedRun.from_json(run.to_json()) == run
     assert (run.folder, run.rate, run.records) == (tmp_path, 3e-4, tmp_path / "trajectories")
-    assert run.facts == TrainingFacts({"em": 1.0, "turn_cost": -0.05}, is_first_kl_zero=is_zero)
+    assert run.facts == TrainingFacts({"em": 1.0, "turn_cost": -0.05}, 16, is_first_kl_zero=is_zero)
     assert run.options == GuardOptions()
