@@ -46,8 +46,6 @@ from rag_r1.options.suggestions import did_you_mean
 #: The file's name in a run's folder, and how it begins.
 SETTINGS = "settings.yaml"
 _HEAD = "# rag-r1 "
-#: What a command locks a folder with, which says nothing of a run.
-_LOCK = ".lock"
 _EXAMPLES = f"@RUN/{SETTINGS} or one of your own (@mine.yaml)"
 _FILE = re.compile(r"@(.+\.(?:ya?ml|json))", re.DOTALL)
 
@@ -148,7 +146,7 @@ def recorded_settings(
     """Write `settings.yaml` into the folder of a run, by default `args.out`, for the block that does the run.
 
     If the block raises an error, the start was refused or has failed: the file of an earlier start is put
-    back, and a folder that has nothing else but a lock is removed. `args`: an Arguments; `command`: with its
+    back, and a folder that has nothing else is removed. `args`: an Arguments; `command`: with its
     subcommand, as in `rag-r1 eval modes`; `other`: the argument that names another folder. Raises
     CommandError if a file of that name is not of a run, and OSError."""
     folder = folder or args.out
@@ -164,10 +162,9 @@ def recorded_settings(
     except Exception:
         if before is not None:
             write_text(path, before, private=True)
-        elif {entry.name for entry in folder.iterdir()} <= {SETTINGS, _LOCK}:
+        elif {entry.name for entry in folder.iterdir()} <= {SETTINGS}:
             path.unlink()
             if is_new:
-                (folder / _LOCK).unlink(missing_ok=True)
                 folder.rmdir()
         raise
 
