@@ -57,13 +57,9 @@ class ExportArguments(Arguments):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit status."""
     prog = "rag-r1 model export-nf4"
-    args = read_arguments(ExportArguments, arguments, prog=prog, description=_DESCRIPTION)
+    args = read_arguments(ExportArguments, arguments, prog=prog, description=_DESCRIPTION, check=_check_start)
     require("bitsandbytes", "peft", "transformers")
-    with StartChecks() as checks:
-        adapters = checks.run(read_adapters, args.checkpoint)
-        checks.run(_check_new, args.out)
-        checks.run(check_out, args.out)
-    assert adapters is not None
+    adapters = _check_start(args)
     model = _quantised(args.base, adapters)
     dtype = args.dtype or ("float32" if args.merged else _dtype_of(model))
     args.out.absolute().parent.mkdir(parents=True, exist_ok=True)
@@ -76,6 +72,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _write_adapters(adapters, part / "adapter", str(args.out / "base"))
     print(args.out if args.merged else f"{args.out / 'base'} and {args.out / 'adapter'}")
     return 0
+
+
+def _check_start(args: ExportArguments) -> SavedAdapters:
+    """The adapters of the checkpoint. Raises StartError with all that is wrong."""
+    with StartChecks() as checks:
+        adapters = checks.run(read_adapters, args.checkpoint)
+        checks.run(_check_new, args.out)
+        checks.run(check_out, args.out)
+    assert adapters is not None
+    return adapters
 
 
 def _check_new(out: Path) -> None:
