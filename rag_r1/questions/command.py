@@ -223,7 +223,9 @@ async def check_start(spec: QuestionsSpec) -> None:
             checks.run(require_library)
     models = {"--base-url": spec.teacher, **({"--reader-url": spec.reader} if spec.reader else {})}
     attempts = [
-        asyncio.to_thread(partial(check_endpoint, base_address(m.url), "", "model server", flag, m.model))
+        asyncio.to_thread(
+            partial(check_endpoint, base_address(m.url), m.key_variable, "model server", flag, m.model)
+        )
         for flag, m in models.items()
         if not spec.limits.trust_env  # through a proxy, the server may be unknown here
     ]
