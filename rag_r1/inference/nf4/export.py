@@ -21,7 +21,7 @@ from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, argument, read_arguments
 from rag_r1.options.out_folder import check_out
 from rag_r1.runs.errors import RunError
-from rag_r1.runs.start_checks import StartChecks
+from rag_r1.runs.start_checks import CHECK_ONLY, StartChecks
 from rag_r1.system.installation import require
 
 _DESCRIPTION = """\
@@ -51,6 +51,7 @@ class ExportArguments(Arguments):
         "updates away)",
         default=None,
     )
+    check_only: bool = argument(CHECK_ONLY, default=False)
 
 
 @command_main(RunError, OSError)
@@ -60,6 +61,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     args = read_arguments(ExportArguments, arguments, prog=prog, description=_DESCRIPTION, check=_check_start)
     require("bitsandbytes", "peft", "transformers")
     adapters = _check_start(args)
+    if args.check_only:
+        print(f"all checks passed: the model of {args.checkpoint} would be written into {args.out}")
+        return 0
     model = _quantised(args.base, adapters)
     dtype = args.dtype or ("float32" if args.merged else _dtype_of(model))
     args.out.absolute().parent.mkdir(parents=True, exist_ok=True)
