@@ -26,12 +26,12 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from copy import copy
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar, get_args, get_origin
 
-from pydantic import AfterValidator, Field, ValidationError, create_model
+from pydantic import AfterValidator, Field, PrivateAttr, ValidationError, create_model
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 from pydantic_settings import BaseSettings, CliApp, CliPositionalArg, CliSettingsSource, SettingsConfigDict
@@ -96,6 +96,9 @@ class Arguments(BaseSettings):
         cli_parse_none_str="\0",  # cannot occur on a command line: "None" is an ordinary word
     )
 
+    #: Made without the wrong ones, for the checks (wrong_arguments.py)?
+    _is_partial: bool = PrivateAttr(False)
+
     @classmethod
     def settings_customise_sources(cls, settings_cls: Any, init_settings: Any, **others: Any) -> tuple:
         """Only the values passed in (pydantic-settings puts the command line before them)."""
@@ -118,10 +121,9 @@ class Arguments(BaseSettings):
 
     def changed(self, **values: Any) -> Self:
         """A copy with other values, which are checked. Raises ArgumentsError."""
-        fields, given = type(self).model_fields, self.model_fields_set
-        if any(field.is_required() for name, field in fields.items() if name not in given):
-            return self.model_copy(update=values)  # for checks beside wrong arguments (wrong_arguments.py)
-        values_set = {name: getattr(self, name) for name in given}
+        if self._is_partial:
+            return self.model_copy(update=values)
+        values_set = {name: getattr(self, name) for name in self.model_fields_set}
         return type(self)(**values_set | values)
 
     def to_argv(self) -> list[str]:
@@ -168,11 +170,13 @@ def read_arguments(
     epilog: str | None = None,
     settings: Mapping[str, Any] | None = None,
     check: Callable[[Given], object] | None = None,
+    faults: Sequence[str] = (),
 ) -> Given:
     """The parsed arguments; None: those of the process. Ends the process after `--help` (status 0) and, with
     a message, if an argument is wrong (status 2). `settings`: values by name, checked already, that the
     command line replaces. `check`: the command's check of files and servers, which raises for what is wrong;
-    called only beside wrong arguments, so that one message has all problems (wrong_arguments.py)."""
+    called only beside wrong arguments, so that one message has all problems (wrong_arguments.py). `faults`:
+    what is known to be wrong already; then no argument is missing: it may be in what could not be read."""
     parser = CommandParser(
         prog=prog,
         description=description,
@@ -181,25 +185,24 @@ def read_arguments(
     )
     fields = field_names(cls)
     words = list(sys.argv[1:] if arguments is None else arguments)
-    try:
-        words, of_files = split_files(words, cls)
-    except ArgumentsError as error:
-        parser.error(str(error))
+    words, of_files, wrong_files = split_files(words, cls)
+    faults = [*faults, *wrong_files]
     settings = {**(settings or {}), **of_files}
     for name in [name for name in settings if is_positional(fields[name])]:
         words = [*settings.pop(name), *words]
-    add_argument = _ArgumentAdder(parser, fields, settings, with_rare="--help-all" in words)
+    may_lack = fields if faults else settings
+    add_argument = _ArgumentAdder(parser, fields, may_lack, with_rare="--help-all" in words)
     source: CliSettingsSource = CliSettingsSource(
         cls, root_parser=parser, parse_args_method=CommandParser.parse_all, add_argument_method=add_argument
     )
     try:
         made = CliApp.run(cls, cli_args=words, cli_settings_source=source, **settings)
-        if not parser.faults:
+        if not (faults or parser.faults):
             return made
         errors = []
     except ValidationError as error:
         errors = [item for item in error.errors(include_url=False) if item["type"] != "missing"]
-    faults = [*parser.faults, *(sentence(item, fields) for item in errors)]
+    faults += [*parser.faults, *(sentence(item, fields) for item in errors)]
     wrong = {item["loc"][0] for item in errors if item["loc"]}
     right, more = right_arguments(cls, {**settings, **source()}, wrong)
     faults += more
@@ -209,17 +212,17 @@ def read_arguments(
 
 
 class _ArgumentAdder:
-    """Adds the arguments of pydantic-settings to argparse's parser, with our help and our lists. `settings`:
-    values that are known already, so that their flags are not required."""
+    """Adds the arguments of pydantic-settings to argparse's parser, with our help and our lists. `may_lack`:
+    names of those that are not required, since their values are known already."""
 
     def __init__(
         self,
         parser: argparse.ArgumentParser,
         fields: Mapping[str, FieldInfo],
-        settings: Mapping[str, Any],
+        may_lack: Container[Any],
         with_rare: bool,
     ) -> None:
-        self._parser, self._fields, self._settings, self._with_rare = parser, fields, settings, with_rare
+        self._parser, self._fields, self._may_lack, self._with_rare = parser, fields, may_lack, with_rare
         self._groups: dict[str, Any] = {}
         if any(field.json_schema_extra["rare"] for field in fields.values()):
             parser.add_argument("--help-all", action="help", help="show all flags, also rarely used ones")
@@ -228,7 +231,7 @@ class _ArgumentAdder:
         name = kwargs.get("dest", names[0])
         field = self._fields[name]
         kwargs = _shown(field, kwargs)
-        if name in self._settings:
+        if name in self._may_lack:
             kwargs.pop("required", None)
         old, heading = field.json_schema_extra["old"], field.json_schema_extra["rare"]
         if heading and not self._with_rare:

@@ -45,7 +45,8 @@ class CommandParser(argparse.ArgumentParser):
         """End the process with status 2."""
         if self._goes_on and "arguments are required" in message:
             raise _MissingError(message)
-        if (unknown := message.removeprefix("unrecognized arguments: ")) != message:
+        unknown = message.removeprefix("unrecognized arguments: ")
+        if unknown != message and "; did you mean" not in message:
             message = self._with_hint(message, unknown)
         self.exit(2, f"{self.prog}: error: {message}\nsee {self.prog} --help\n")
 

@@ -50,25 +50,32 @@ _EXAMPLES = f"@RUN/{SETTINGS} or one of your own (@mine.yaml)"
 _FILE = re.compile(r"@(.+\.(?:ya?ml|json))", re.DOTALL)
 
 
-def split_files(words: Sequence[str], cls: Any) -> tuple[list[str], dict[str, Any]]:
+def split_files(words: Sequence[str], cls: Any) -> tuple[list[str], dict[str, Any], list[str]]:
     """The words of a command line without files of settings, and with their positional arguments before
-    them; and the settings of these files. `cls`: the Arguments. Raises ArgumentsError."""
+    them; the settings of these files; and what is wrong with the files. `cls`: the Arguments."""
     rest: list[str] = []
     positional: list[str] = []
     settings: dict[str, Any] = {}
+    faults: list[str] = []
     fields = field_names(cls)
     for before, word in zip(["", *words], words, strict=False):
         if (named := _FILE.fullmatch(word)) is None:
             if word.startswith("@") and not (_takes_value(before, fields) or Path(word).exists()):
-                raise ArgumentsError(_instead_of(word))
-            rest.append(word)
+                faults.append(_instead_of(word))
+            else:
+                rest.append(word)
             continue
-        for name, value in read_settings(Path(named[1]), cls).items():
+        try:
+            read = read_settings(Path(named[1]), cls)
+        except ArgumentsError as error:
+            faults.append(str(error))
+            continue
+        for name, value in read.items():
             if is_positional(fields[name]):
                 positional += value
             else:
                 settings[name] = value
-    return [*positional, *rest], settings
+    return [*positional, *rest], settings, faults
 
 
 def _takes_value(flag: str, fields: Any) -> bool:

@@ -16,14 +16,16 @@ from pydantic import TypeAdapter, ValidationError
 from rag_r1.io.atomic_files import error_text
 from rag_r1.options.argument_values import ArgumentsError, field_names, flag_of
 
-_NEEDS_IT = "this needs an argument that is missing or wrong"
+
+class _UnknownError(ArgumentsError):
+    """An argument is needed that is missing or wrong."""
 
 
 class _Unknown:
     """The value of a required argument that is missing or wrong."""
 
     def _refuse(self, *unused: Any) -> Never:
-        raise ArgumentsError(_NEEDS_IT)
+        raise _UnknownError("an argument is needed that is missing or wrong")
 
     __getattr__ = __fspath__ = __iter__ = __len__ = __bool__ = __truediv__ = __str__ = __int__ = _refuse
 
@@ -48,12 +50,14 @@ def right_arguments(cls: Any, values: Mapping[str, Any], wrong: set[str]) -> tup
             read[name] = [] if get_origin(field.annotation) is list else UNKNOWN
     names = {field.validation_alias or name: name for name, field in cls.model_fields.items()}
     made = cls.model_construct({names[name] for name in read if name not in wrong}, **read)
+    made._is_partial = True
     faults = []
     for validator in cls.__pydantic_decorators__.model_validators.values():
         try:
             validator.func(made)
         except ValueError as error:
-            faults.append(str(error))
+            if not needs_unknown(error):
+                faults.append(str(error))
     return made, list(_of_their_own(faults, wrong))
 
 
@@ -62,17 +66,26 @@ def problems_beside(check: Callable[[Any], object], args: Any, wrong: Iterable[s
     try:
         check(args)
     except (ValueError, OSError, RuntimeError) as error:
+        if needs_unknown(error):
+            return []
         return list(_of_their_own(getattr(error, "problems", None) or [error_text(error)], wrong))
     except Exception:  # for want of a value: what is wrong in itself shows when the arguments are right
         return []
     return []
 
 
+def needs_unknown(error: BaseException | None) -> bool:
+    """Is this, or what it was made from, an error about a value that is UNKNOWN?"""
+    while error is not None and not isinstance(error, _UnknownError):
+        error = error.__cause__ or error.__context__
+    return error is not None
+
+
 def _of_their_own(problems: Iterable[str], wrong: Iterable[str]) -> Iterator[str]:
     flags = set(map(flag_of, wrong))
     for problem in problems:
         words = {word.strip(".,;:()`'") for word in problem.replace("=", " ").split()}
-        if _NEEDS_IT not in problem and not flags & words:
+        if not flags & words:
             yield problem
 
 

@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, ParamSpec, Self, TypeVar
 
 from rag_r1.io.atomic_files import error_text
-from rag_r1.options.wrong_arguments import UNKNOWN, listed
+from rag_r1.options.wrong_arguments import UNKNOWN, listed, needs_unknown
 from rag_r1.runs.errors import RunError
 
 _P = ParamSpec("_P")
@@ -59,6 +59,8 @@ class StartChecks:
             return None
 
     def _add(self, error: BaseException) -> None:
+        if needs_unknown(error):
+            return
         texts = error.problems if isinstance(error, StartError) else [error_text(error)]
         self._problems |= dict.fromkeys(texts)
 

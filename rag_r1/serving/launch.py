@@ -51,13 +51,13 @@ def check_launch(args: ChatAgentArguments, more: Sequence[Callable[[], Any]] = (
     brings its own model and search, so there `more` and the folder are checked. Raises StartError, or
     RunError."""
     more = [partial(check_out, args.out), *more]
-    if args.demo:
+    if args.documents is not None:
+        more.append(partial(_check_documents, args.documents))
+    if args.demo or args.model is None:  # without a model: beside wrong arguments
         with StartChecks() as checks:
             for check in more:
                 checks.run(check)
         return
-    if args.documents is not None:
-        more.append(partial(_check_documents, args.documents))
     evaluation = to_eval_arguments(args)
     if args.base_url is None:
         more.append(partial(resolve_model, evaluation))

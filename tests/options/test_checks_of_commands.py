@@ -189,6 +189,40 @@ def test_a_missing_flag_is_reported_beside_all_other_problems(place, capsys):
     assert "none.jsonl" in message and "none.tsv" in message
 
 
+def test_a_file_of_settings_that_cannot_be_used_does_not_hide_other_problems(place, capsys):
+    (place / "bad.yaml").write_text("a: [")
+    (place / "unknown.yaml").write_text("questoins: q.jsonl")
+    with pytest.raises(SystemExit):
+        main(["corpus", "check", "@bad.yaml", "@unknown.yaml", "--corpus", "none.tsv", "--out", "file"])
+    message = capsys.readouterr().err
+    assert "4 problems:" in message and "bad.yaml cannot be read" in message
+    assert "questoins" in message and "none.tsv" in message and "--out file" in message
+
+
+def test_a_contradiction_of_flags_does_not_hide_files_and_servers(place, capsys):
+    words = f"filter --questions none.jsonl --out file --base-url {DEAD}/v1 --model m"
+    with pytest.raises(SystemExit):
+        main(words.split())
+    message = capsys.readouterr().err
+    assert "needs --tokenizer" in message and "none.jsonl" in message and "--out file" in message
+    assert f"{DEAD}/v1" in message
+
+
+def test_a_recipe_that_is_not_there_does_not_hide_the_rows_and_the_corpus(place, capsys):
+    with pytest.raises(SystemExit):
+        main("retriever train --recipe none --rows none.jsonl --corpus none.tsv --out file".split())
+    message = capsys.readouterr().err
+    assert "4 problems:" in message and "no recipe 'none'" in message and "none.jsonl" in message
+
+
+def test_runs_without_trajectories_are_named_by_eval_sigma(place, capsys):
+    (place / "empty").mkdir()
+    assert main("eval sigma empty bad.jsonl none".split()) == 1
+    message = capsys.readouterr().err
+    assert "empty has no trajectory records" in message and "none: there is no such" in message
+    assert "bad.jsonl, line 1: " in message
+
+
 def test_what_follows_from_a_wrong_flag_is_no_problem_of_its_own(place, port, capsys):
     with pytest.raises(SystemExit):
         main(shlex.split(f"view none.jsonl --port {port}0000000"))

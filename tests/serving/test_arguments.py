@@ -42,6 +42,13 @@ def test_a_folder_of_documents_that_is_not_there_is_named_beside_other_problems(
     assert "./none" in message
 
 
+def test_a_missing_model_is_one_problem_beside_those_of_the_files(tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        command.main(["--port", "abc", "--documents", "no/such", "--out", str(tmp_path)])
+    message = capsys.readouterr().err
+    assert "3 problems" in message and "give --model" in message and "--documents no/such" in message
+
+
 def test_the_terminal_takes_a_server_or_an_agent(capsys):
     for words in ([], ["--url", "http://x", "--demo"]):
         with pytest.raises(SystemExit):

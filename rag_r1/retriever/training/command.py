@@ -5,10 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from rag_r1.config.recipes import RecipeError
 from rag_r1.io.errors import DataError
-from rag_r1.options.argument_values import ArgumentsError
-from rag_r1.options.command_exit import CommandError, command_main
+from rag_r1.options.command_exit import command_main
 from rag_r1.retriever.training.options import TrainOptions, read_options
 from rag_r1.runs.errors import RunError
 from rag_r1.system.installation import require
@@ -35,16 +33,8 @@ gets the same settings, and serve that with rag_r1.retriever.agentic_input=true:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit status."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
-    try:
-        options = read_options(
-            arguments,
-            prog="rag-r1 retriever train",
-            description=_DESCRIPTION,
-            epilog=_EPILOG,
-            check=_check_start,
-        )
-    except (RecipeError, ArgumentsError) as error:
-        raise CommandError(error, status=2) from error
+    texts = {"prog": "rag-r1 retriever train", "description": _DESCRIPTION, "epilog": _EPILOG}
+    options = read_options(arguments, check=_check_start, **texts)
     require("sentence_transformers")
     rows = _check_start(options)
     if options.check_only:

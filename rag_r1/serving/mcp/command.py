@@ -7,12 +7,13 @@ stderr.
 from __future__ import annotations
 
 import asyncio
+import io
 import os
 import shlex
 import signal
 import sys
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, redirect_stderr
 from copy import deepcopy
 from functools import partial
 from pathlib import Path
@@ -91,7 +92,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if arguments[:1] == ["--tools"]:
         return _print_tools(arguments[1:])
     args = read_arguments(
-        McpArguments, arguments, prog="rag-r1 mcp", description=_DESCRIPTION, check=check_start
+        McpArguments, arguments, prog="rag-r1 mcp", description=_DESCRIPTION, check=_check_quietly
     )
     if not has_mcp():
         raise CommandError(f"rag-r1 mcp needs the package mcp, 2.0 or later: {pip_command('mcp')}")
@@ -126,6 +127,12 @@ def check_start(args: McpArguments) -> None:
         if args.base_url is not None or args.check_only or isinstance(error, OtherServerError):
             raise
         print(f"warning: {error}", file=sys.stderr)
+
+
+def _check_quietly(args: McpArguments) -> None:
+    """The same beside wrong arguments, without the warning."""
+    with redirect_stderr(io.StringIO()):
+        check_start(args)
 
 
 async def serve(args: McpArguments) -> None:
