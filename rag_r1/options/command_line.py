@@ -36,6 +36,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 from pydantic_settings import BaseSettings, CliApp, CliPositionalArg, CliSettingsSource, SettingsConfigDict
 
+from rag_r1.io.unknown_value import listed
 from rag_r1.options.argument_values import (
     ArgumentsError,
     field_names,
@@ -48,7 +49,7 @@ from rag_r1.options.argument_values import (
 from rag_r1.options.command_parser import CommandParser
 from rag_r1.options.declare import Constraint
 from rag_r1.options.settings_file import split_files
-from rag_r1.options.wrong_arguments import listed, problems_beside, right_arguments
+from rag_r1.options.wrong_arguments import problems_beside, right_arguments
 
 Given = TypeVar("Given", bound="Arguments")
 

@@ -3,34 +3,19 @@
 A command gives `read_arguments` the function that checks its files and servers. If arguments are wrong, that
 function is called with those that are right. A wrong or missing one has its default; a list is empty; and a
 required one is UNKNOWN: a check that needs it is left out (`StartChecks`, rag_r1/runs/start_checks.py), and
-any other use of it raises ArgumentsError. So nobody has to correct a flag to learn of a missing file.
+any other use of it raises UnknownValueError. So nobody has to correct a flag to learn of a missing file.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Annotated, Any, Never, get_origin
+from typing import Annotated, Any, get_origin
 
 from pydantic import TypeAdapter, ValidationError
 
 from rag_r1.io.atomic_files import error_text
-from rag_r1.options.argument_values import ArgumentsError, field_names, flag_of
-
-
-class _UnknownError(ArgumentsError):
-    """An argument is needed that is missing or wrong."""
-
-
-class _Unknown:
-    """The value of a required argument that is missing or wrong."""
-
-    def _refuse(self, *unused: Any) -> Never:
-        raise _UnknownError("an argument is needed that is missing or wrong")
-
-    __getattr__ = __fspath__ = __iter__ = __len__ = __bool__ = __truediv__ = __str__ = __int__ = _refuse
-
-
-UNKNOWN: Any = _Unknown()
+from rag_r1.io.unknown_value import UNKNOWN, needs_unknown
+from rag_r1.options.argument_values import field_names, flag_of
 
 
 def right_arguments(cls: Any, values: Mapping[str, Any], wrong: set[str]) -> tuple[Any, list[str]]:
@@ -74,24 +59,9 @@ def problems_beside(check: Callable[[Any], object], args: Any, wrong: Iterable[s
     return []
 
 
-def needs_unknown(error: BaseException | None) -> bool:
-    """Is this, or what it was made from, an error about a value that is UNKNOWN?"""
-    while error is not None and not isinstance(error, _UnknownError):
-        error = error.__cause__ or error.__context__
-    return error is not None
-
-
 def _of_their_own(problems: Iterable[str], wrong: Iterable[str]) -> Iterator[str]:
     flags = set(map(flag_of, wrong))
     for problem in problems:
         words = {word.strip(".,;:()`'") for word in problem.replace("=", " ").split()}
         if not flags & words:
             yield problem
-
-
-def listed(problems: Iterable[str]) -> str:
-    """One problem, or all of them with their number."""
-    lines = list(dict.fromkeys(problems))
-    if len(lines) > 1:
-        lines = [f"{len(lines)} problems:", *(f"  - {problem}" for problem in lines)]
-    return "\n".join(lines)

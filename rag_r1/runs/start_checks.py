@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, ParamSpec, Self, TypeVar
 
 from rag_r1.io.atomic_files import error_text
-from rag_r1.options.wrong_arguments import UNKNOWN, listed, needs_unknown
+from rag_r1.io.unknown_value import UNKNOWN, listed, needs_unknown
 from rag_r1.runs.errors import RunError
 
 _P = ParamSpec("_P")

@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import model_validator
 
-from rag_r1.options.argument_values import ArgumentsError
+from rag_r1.io.unknown_value import UNKNOWN, UnknownValueError
 from rag_r1.options.command_line import Arguments, Positive, argument, read_arguments
-from rag_r1.options.wrong_arguments import UNKNOWN
 from rag_r1.runs.start_checks import StartChecks
 
 
@@ -81,5 +80,5 @@ def test_right_arguments_are_not_checked_here():
 
 @given(st.sampled_from([str, int, len, iter, bool, Path, lambda value: value / "x", lambda value: value.x]))
 def test_nothing_can_be_done_with_a_value_that_is_not_known(use):
-    with pytest.raises(ArgumentsError):
+    with pytest.raises(UnknownValueError):
         use(UNKNOWN)
