@@ -83,7 +83,8 @@ class BuildArguments(SetArguments):
 @command_main(RunError, DataError, OSError)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit status."""
-    args = read_arguments(BuildArguments, arguments, prog="rag-r1 data", description=__doc__, epilog=EPILOG)
+    texts = {"prog": "rag-r1 data", "description": __doc__, "epilog": EPILOG}
+    args = read_arguments(BuildArguments, arguments, check=check_start, **texts)
     protocol, entries = check_start(args)
     if args.check_only:
         on_hub = sum(entry.file is None for entry in entries)

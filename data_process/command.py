@@ -17,7 +17,7 @@ from rag_r1.options.command_line import Arguments, argument, read_arguments, wit
 from rag_r1.options.out_folder import check_out
 from rag_r1.protocols import Protocol, ProtocolError, load_with_prompt, protocol_names
 from rag_r1.runs.errors import RunError
-from rag_r1.runs.start_checks import StartChecks
+from rag_r1.runs.start_checks import CHECK_ONLY, StartChecks
 
 ScriptArguments = TypeVar("ScriptArguments", bound="QuestionArguments")
 
@@ -55,6 +55,7 @@ class QuestionArguments(SetArguments):
     source_name: str = argument(
         "data_source of the rows, under which veRL reports them, and the prefix of their ids", "NAME"
     )
+    check_only: bool = argument(CHECK_ONLY, default=False)
 
 
 class HubArguments(QuestionArguments):
@@ -82,23 +83,34 @@ def main(
     declared = with_defaults(
         HubArguments, protocol=protocol, source_name=source_name, hub=dataset, hub_config=config
     )
-    return run(
-        read_arguments(declared, arguments, description=description, epilog=ROWS),
-        lambda args: (make_splits(*_sources(args)), {}),
-    )
+    return run(declared, arguments, description, lambda args: (make_splits(*_sources(args)), {}))
 
 
 @command_main(DataError, RunError, OSError)
-def run(args: ScriptArguments, read: Callable[[ScriptArguments], tuple[list[Split], dict[str, Any]]]) -> int:
-    """Write what `read` returns (the splits, and further entries of the summary) and print the counts;
-    returns the exit status."""
-    with StartChecks() as checks:
-        checks.run(_check_source_name, args.source_name)
-        dialect = checks.run(read_protocol, args.protocol, args.prompt)
-        checks.run(check_out, args.out)
-        made = checks.run(read, args)
-    assert dialect is not None and made is not None
-    splits, more = made
+def run(
+    declared: type[ScriptArguments],
+    arguments: Sequence[str] | None,
+    description: str,
+    read: Callable[[ScriptArguments], tuple[list[Split], dict[str, Any]]],
+) -> int:
+    """Write what `read` returns for the arguments (the splits, and further entries of the summary) and print
+    the counts; returns the exit status."""
+
+    def check(args: ScriptArguments) -> tuple[Protocol, tuple[list[Split], dict[str, Any]]]:
+        with StartChecks() as checks:
+            checks.run(_check_source_name, args.source_name)
+            dialect = checks.run(read_protocol, args.protocol, args.prompt)
+            checks.run(check_out, args.out)
+            made = checks.run(read, args)
+        assert dialect is not None and made is not None
+        return dialect, made
+
+    args = read_arguments(declared, arguments, description=description, epilog=ROWS, check=check)
+    dialect, (splits, more) = check(args)
+    if args.check_only:
+        names = ", ".join(split.name for split in splits)
+        print(f"all checks passed: {names} would be written into {args.out}")
+        return 0
     bad = sum((split.source.bad for split in splits), more.pop(BAD_ROWS, BadRows()))
     if bad.count and not args.skip_bad_rows:
         raise DataError(f"nothing was written, because of {bad.refusal()}")

@@ -25,14 +25,14 @@ from pydantic import BeforeValidator
 
 sys.path.insert(0, str(Path(__file__).parent.parent))  # so that the script also runs without installation
 
-from data_process.command import BAD_ROWS, ROWS, QuestionArguments, run  # noqa: E402
+from data_process.command import BAD_ROWS, QuestionArguments, run  # noqa: E402
 from data_process.difficulty import CLASSES, PUBLISHED, SOURCES, MakeUp, read_difficulties, select  # noqa: E402
 from rag_r1.data.files.bad_rows import BadRows  # noqa: E402
 from rag_r1.data.files.duplicates import question_key  # noqa: E402
 from rag_r1.data.files.qa_parquet import Split, make_splits  # noqa: E402
 from rag_r1.data.files.questions import QuestionFile, read_file  # noqa: E402
 from rag_r1.io.errors import DataError  # noqa: E402
-from rag_r1.options.command_line import argument, read_arguments, with_defaults  # noqa: E402
+from rag_r1.options.command_line import argument, with_defaults  # noqa: E402
 
 
 class StageArguments(QuestionArguments):
@@ -58,7 +58,7 @@ class StageArguments(QuestionArguments):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns the exit status; a composition that cannot be met is noted on standard error only."""
     declared = with_defaults(StageArguments, protocol="r1_searcher", source_name="r1_searcher")
-    return run(read_arguments(declared, arguments, description=__doc__, epilog=ROWS), _read)
+    return run(declared, arguments, __doc__, _read)
 
 
 def _read(args: StageArguments) -> tuple[list[Split], dict[str, Any]]:

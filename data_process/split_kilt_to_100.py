@@ -36,7 +36,10 @@ from rag_r1.data.files.bad_rows import HELP, BadRows  # noqa: E402
 from rag_r1.io.atomic_files import move_into_place  # noqa: E402
 from rag_r1.io.errors import DataError  # noqa: E402
 from rag_r1.options.command_exit import command_main  # noqa: E402
-from rag_r1.options.command_line import Arguments, argument, read_arguments  # noqa: E402
+from rag_r1.options.command_line import Arguments, Positive, argument, read_arguments  # noqa: E402
+from rag_r1.options.out_folder import check_out_file  # noqa: E402
+from rag_r1.runs.errors import RunError  # noqa: E402
+from rag_r1.runs.start_checks import CHECK_ONLY, StartChecks  # noqa: E402
 from rag_r1.runs.state_file import StateFile  # noqa: E402
 
 WORDS = 100
@@ -156,14 +159,13 @@ class KiltArguments(Arguments):
 
     input: Path = argument("KILT's file kilt_knowledgesource.json", "FILE")
     out: Path = argument("file of the passages, .jsonl or .jsonl.gz", "FILE")
-    words: int = argument("words per passage", default=WORDS)
+    words: Positive = argument("words per passage", default=WORDS)
     skip_bad_rows: bool = argument(HELP, default=False)
     overwrite: bool = argument("replace --out if it exists", default=False)
+    check_only: bool = argument(CHECK_ONLY, default=False)
 
     @model_validator(mode="after")
     def _can_be_written(self) -> KiltArguments:
-        if self.words < 1:
-            raise ValueError("--words must be at least 1")
         if not self.out.name.lower().endswith((".jsonl", ".jsonl.gz")):
             raise ValueError(f"--out {self.out}: the name must end in .jsonl or .jsonl.gz")
         if self.out.exists() and not self.overwrite:
@@ -171,14 +173,31 @@ class KiltArguments(Arguments):
         return self
 
 
-@command_main(DataError, OSError, EOFError)
+@command_main(DataError, RunError, OSError, EOFError)
 def main(arguments: list[str] | None = None) -> int:
-    args = read_arguments(KiltArguments, arguments, description=__doc__)
+    args = read_arguments(KiltArguments, arguments, description=__doc__, check=_check_start)
+    _check_start(args)
+    if args.check_only:
+        print(f"all checks passed: the passages of {args.input} would be written to {args.out}")
+        return 0
     done = split(args.input, args.out, words=args.words, skip_bad_rows=args.skip_bad_rows)
     for line in done.bad.left_out():
         print(line, file=sys.stderr)
     print(f"{args.out}: {done.passages} passages of {done.lines} lines")
     return 0
+
+
+def _check_start(args: KiltArguments) -> None:
+    """Raises StartError with all that is wrong."""
+    with StartChecks() as checks:
+        checks.run(_check_input, args.input)
+        checks.run(check_out_file, args.out)
+
+
+def _check_input(path: Path) -> None:
+    if not path.is_file():
+        fault = "is a folder" if path.exists() else "does not exist"
+        raise DataError(f"--input {path} {fault}: give KILT's file kilt_knowledgesource.json")
 
 
 if __name__ == "__main__":

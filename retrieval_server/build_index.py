@@ -58,7 +58,7 @@ from retrieval_server.extras import INDEX, MODEL, require_packages
 
 
 def main(argv: Sequence[str] | None = None, prog: str = "rag-r1 index build") -> int:
-    return run(parse_args(__doc__, argv, prog))
+    return run(parse_args(__doc__, argv, prog, check=check))
 
 
 def run(command: BuildCommand) -> int:
@@ -67,7 +67,7 @@ def run(command: BuildCommand) -> int:
     set_mkl_reproducible()  # a resumed build ends with the same bytes as one that was never stopped
     steps = {"all": _build, "passages": _passages, "encode": _encode, "merge": _merge, "import": _import}
     try:
-        check_all(*_checks(command))
+        check(command)
         name = command.dense.encoder
         if name and is_hub_name(name) and command.step != "merge":
             resolve_model(name)
@@ -84,6 +84,11 @@ def run(command: BuildCommand) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     return 0
+
+
+def check(command: BuildCommand) -> None:
+    """Raises UserError with all that is wrong on this machine."""
+    check_all(*_checks(command))
 
 
 def _checks(command: BuildCommand) -> Iterator[Callable[[], object]]:

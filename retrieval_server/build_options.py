@@ -6,7 +6,7 @@ flags, the help and the error messages from this declaration.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Literal
@@ -181,7 +181,8 @@ def parse_args(
     argv: Sequence[str] | None = None,
     prog: str | None = None,
     settled: Mapping[str, Any] = MappingProxyType({}),
+    check: Callable[[BuildCommand], Any] | None = None,
 ) -> BuildCommand:
-    """The options in ``argv`` (None: the process's own); ends the process where they do not fit. For ``prog``
-    and ``settled`` see ``command_line.parse``."""
-    return parse(BuildCommand, description, argv, prog, settled)
+    """The options in ``argv`` (None: the process's own); ends the process where they do not fit. The others
+    are as for ``command_line.parse``."""
+    return parse(BuildCommand, description, argv, prog, settled, check)

@@ -10,14 +10,12 @@ without a value, ``tuple`` a flag that takes several values. A field that is a m
 model under the title of its ``group``. A field without ``Flag`` has no flag. Conditions between options are
 the ``contradictions`` of the model that holds them.
 
-``parse`` reads ``sys.argv`` and nothing else: no environment variable, no file. What does not fit ends the
-process with status 2 and a sentence for each fault, which names the flag. So argparse only splits the words;
-the model reads and checks the values, all of them.
+``parse`` reads ``sys.argv`` and no environment variable or file. What does not fit ends the process with
+status 2 and a sentence for each fault, which names the flag: argparse splits the words, the model checks.
 
-Why not a library: pydantic-settings (2.16) splits the values of a repeated flag at commas, so that a path or
-a ``--web-param`` with a comma in it becomes two, reads the word ``null`` as None, and gives the flags of a
-nested model a prefix or else no group. tyro reads a three-valued option such as ``--verify`` only with a
-value behind it. typer (click) has no option that takes a variable number of values, as ``--corpus A B`` does.
+Why not a library: pydantic-settings (2.16) splits values of a repeated flag at commas, also in a path, reads
+``null`` as None, and gives the flags of a nested model a prefix or no group. tyro reads three-valued options
+such as ``--verify`` only with a value. typer (click) has none with several values, as ``--corpus A B``.
 """
 
 from __future__ import annotations
@@ -26,15 +24,16 @@ import argparse
 import textwrap
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Literal, NoReturn, Self, TypeVar, Union, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 from pydantic.fields import FieldInfo
 
-from retrieval_server.errors import listed
+from retrieval_server.errors import UserError, UserErrors, listed
 
 #: What a value must be that pydantic cannot read.
 _KINDS = {"int_parsing": "a whole number", "float_parsing": "a number"}
@@ -58,8 +57,7 @@ class Flag:
     #: All spellings, the first one shown; none: the field's name, ``max_batch`` as ``--max-batch``.
     names: tuple[str, ...] = ()
     metavar: str | None = None
-    #: The allowed values, if the type does not give them.
-    choices: tuple[str, ...] | None = None
+    choices: tuple[str, ...] | None = None  # the allowed values, if the type does not give them
     #: Converts the text, if the type does not say how. Raises ValueError with the reason.
     read: Callable[[str], Any] | None = None
     #: For a tuple: all values follow one flag (``--corpus A B``); else a flag for each (``--of A --of B``).
@@ -103,9 +101,8 @@ class _Option:
 
     @property
     def names(self) -> tuple[str, ...]:
-        if self.flag.positional:
-            return (self.path[-1],)
-        return self.flag.names or ("--" + self.path[-1].replace("_", "-"),)
+        name = self.path[-1]
+        return (name,) if self.flag.positional else self.flag.names or ("--" + name.replace("_", "-"),)
 
     @property
     def dest(self) -> str:
@@ -152,11 +149,14 @@ def parse(
     argv: Sequence[str] | None = None,
     prog: str | None = None,
     settled: Mapping[str, Any] = MappingProxyType({}),
+    check: Callable[[Model], Any] | None = None,
 ) -> Model:
     """The options in ``argv`` (None: the process's own).
 
     ``prog`` is how the user has called the command. Fields in ``settled`` have these values, and no flags.
-    Ends the process with status 2 if the options are not valid, and with 0 after ``--help``.
+    Ends the process with status 2 if the options are not valid, and with 0 after ``--help``. ``check``: the
+    checks of files and folders, which raise UserError. Beside options that are not valid they are made with
+    the others, so that one message has all problems, without those that follow from such an option.
     """
     parser = _Parser(prog=prog, description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     options = [option for option in _options(model) if option.path[0] not in settled]
@@ -189,8 +189,38 @@ def parse(
         # That a flag is missing whose value cannot be read is no second fault.
         faults += [text for text in _sentences(error, options) if not set(text.split()) & set(unread)]
     if faults:
+        if check is not None:
+            faults += _beside(faults, check, _without_wrong(model, values), options)
         parser.error(listed(faults))
     return parsed
+
+
+def _without_wrong(model: type[Options], values: Mapping[str, Any]) -> Any:
+    """The options without those that are not valid, which have their default, or None."""
+    read: dict[str, Any] = {name: None for name, field in model.model_fields.items() if field.is_required()}
+    for name, field in model.model_fields.items():
+        if _is_model(field):
+            read[name] = _without_wrong(field.annotation, values.get(name, {}))  # type: ignore[arg-type]
+        elif name in values:
+            kind = Annotated[field.annotation, *field.metadata, None]
+            with suppress(ValidationError):
+                read[name] = TypeAdapter(kind).validate_python(values[name])
+    return model.model_construct(**read)
+
+
+def _beside(
+    faults: Sequence[str], check: Callable[[Any], Any], command: Any, options: Sequence[_Option]
+) -> list[str]:
+    """What the checks refuse beside these faults."""
+    found: list[str] = []
+    try:
+        check(command)
+    except UserError as error:
+        found = error.messages if isinstance(error, UserErrors) else [str(error)]
+    except (TypeError, AttributeError, AssertionError):  # for want of an option
+        return []
+    named = {name for option in options for name in option.names} & set(" ".join(faults).split())
+    return [text for text in found if not named & set(text.replace(":", " ").split())]
 
 
 def _options(
@@ -233,8 +263,7 @@ def _add(parser: Any, option: _Option) -> None:
     if flag.positional:
         parser.add_argument(option.dest, nargs="?", **settings)
     else:
-        required = {"required": True} if option.field.is_required() else {"default": None}
-        parser.add_argument(*option.names, dest=option.dest, **required, **settings)
+        parser.add_argument(*option.names, dest=option.dest, default=None, **settings)
 
 
 def _help(flag: Flag, default: Any) -> str:
@@ -262,6 +291,9 @@ def _sentences(error: ValidationError, options: Sequence[_Option]) -> Iterator[s
         limits = fault.get("ctx", {})
         unit = " seconds" if option.flag.metavar == "SECONDS" else ""
         words = (("ge", "at least"), ("gt", "above"), ("le", "at most"), ("lt", "below"))
+        if fault["type"] == "missing":
+            yield f"{option.names[0]} {option.flag.metavar} is needed: {option.flag.help}"
+            continue
         must = next((f"{text} {limits[key]:g}{unit}" for key, text in words if key in limits), None)
         if fault["type"] in _KINDS:
             must = f"{_KINDS[fault['type']]}, not {fault['input']!r}"

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from retrieval_server.build_index import run
+from retrieval_server.build_index import check, run
 from retrieval_server.build_options import HybridOptions, parse_args
 from retrieval_server.indexing.options import BM25Options
 
@@ -31,4 +31,4 @@ _SETTLED = {
 
 def main(argv: Sequence[str] | None = None, prog: str = "rag-r1 index import") -> int:
     """Import; returns the exit status."""
-    return run(parse_args(__doc__, argv, prog, _SETTLED))
+    return run(parse_args(__doc__, argv, prog, _SETTLED, check))

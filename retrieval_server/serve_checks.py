@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from retrieval_server.encode.model_folder import check_model, is_hub_name, resolve_model
 from retrieval_server.errors import UserError, check_all
@@ -45,13 +45,7 @@ def check_sources(command: ServeCommand) -> ServedSources:
     require_packages("A server", "bm25", SERVER)
     folders, rerank = command.folders, command.rerank.rerank
     with ExitStack() as opened:
-        *shards, web, listener, _, _ = check_all(
-            *(partial(_check_index, command, folder) for folder in folders.values()),
-            partial(_open_web, command),
-            lambda: opened.enter_context(listen(command.host, command.port)),
-            partial(_check_rerank, rerank),
-            partial(_check_files, command),
-        )
+        *shards, web, listener, _, _ = _all_here(command, opened)
         by_name = dict(zip(folders, shards, strict=True))
         _fetch_models(command, by_name)
         ray = None
@@ -67,6 +61,24 @@ def check_sources(command: ServeCommand) -> ServedSources:
 
         reranker = Reranker(rerank, command.opening.device)
     return ServedSources(by_name, web, ray, reranker, listener)
+
+
+def _all_here(command: ServeCommand, opened: ExitStack) -> list[Any]:
+    """What this machine alone can tell; the port is closed with `opened`."""
+    return check_all(
+        *(partial(_check_index, command, folder) for folder in command.folders.values()),
+        partial(_open_web, command),
+        lambda: opened.enter_context(listen(command.host, command.port)),
+        partial(_check_rerank, command.rerank.rerank),
+        partial(_check_files, command),
+    )
+
+
+def check_here(command: ServeCommand) -> None:
+    """Raises UserError, or UserErrors, with all that is wrong on this machine; leaves nothing open."""
+    require_packages("A server", "bm25", SERVER)
+    with ExitStack() as opened:
+        _all_here(command.model_copy(update={"check_only": True}), opened)
 
 
 def _check_index(command: ServeCommand, folder: Path) -> list[tuple[Path, Manifest]]:

@@ -7,9 +7,9 @@ messages from this declaration.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -175,8 +175,11 @@ class ServeCommand(Options):
 
 
 def parse_args(
-    description: str | None, argv: Sequence[str] | None = None, prog: str | None = None
+    description: str | None,
+    argv: Sequence[str] | None = None,
+    prog: str | None = None,
+    check: Callable[[ServeCommand], Any] | None = None,
 ) -> ServeCommand:
-    """The options in ``argv`` (None: the process's own); ends the process where they do not fit. ``prog`` is
-    how the user has called the command."""
-    return parse(ServeCommand, description, argv, prog)
+    """The options in ``argv`` (None: the process's own); ends the process where they do not fit. For ``prog``
+    and ``check`` see ``command_line.parse``."""
+    return parse(ServeCommand, description, argv, prog, check=check)

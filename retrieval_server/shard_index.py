@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -19,7 +20,7 @@ if __package__ in (None, ""):
     sys.path[:] = [str(_here.parent)] + [p for p in sys.path if Path(p).resolve() != _here]
 
 from retrieval_server.command_line import Flag, Options, parse
-from retrieval_server.errors import UserError, disk_errors
+from retrieval_server.errors import UserError, check_all, disk_errors
 
 
 class ShardCommand(Options):
@@ -32,7 +33,7 @@ class ShardCommand(Options):
 
 
 def main(argv: Sequence[str] | None = None, prog: str = "rag-r1 index split") -> int:
-    command = parse(ShardCommand, __doc__, argv, prog)
+    command = parse(ShardCommand, __doc__, argv, prog, check=_check_given)
     from retrieval_server.folder.shard_set import read_shards
     from retrieval_server.indexing.split_index import check_split, split_index
 
@@ -50,6 +51,14 @@ def main(argv: Sequence[str] | None = None, prog: str = "rag-r1 index split") ->
         print(f"error: {error}", file=sys.stderr)
         return 2
     return 0
+
+
+def _check_given(command: ShardCommand) -> None:
+    """Raises UserError for what cannot be used; None is what was not given, or is not valid."""
+    from retrieval_server.indexing.split_index import check_number, check_whole, refuse_out
+
+    checks = ((check_whole, command.index), (refuse_out, command.out), (check_number, command.shards))
+    check_all(*(partial(check, value) for check, value in checks if value is not None))
 
 
 if __name__ == "__main__":

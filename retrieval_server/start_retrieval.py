@@ -34,7 +34,7 @@ if __package__ in (None, ""):
     sys.path[:] = [str(_here.parent)] + [p for p in sys.path if Path(p).resolve() != _here]
 
 from retrieval_server.errors import UserError
-from retrieval_server.serve_checks import ServedSources, check_sources
+from retrieval_server.serve_checks import ServedSources, check_here, check_sources
 from retrieval_server.serve_options import ServeCommand, parse_args
 from retrieval_server.server.log_format import set_up_logs
 from retrieval_server.web.options import WEB
@@ -57,7 +57,7 @@ WARNING: reload them. Set the environment variable to a secret, or listen on 127
 
 
 def main(argv: Sequence[str] | None = None, prog: str = "rag-r1 index serve") -> int:
-    command = parse_args(__doc__, argv, prog)
+    command = parse_args(__doc__, argv, prog, check_here)
     set_up_logs(command.logs.log_format, command.logs.level)
     token = os.environ.get(TOKEN_VARIABLE, "").strip()
     if not token and not _is_loopback(command.host):

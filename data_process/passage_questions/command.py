@@ -59,12 +59,9 @@ class PassageQuestionsArguments(Arguments):
 @command_main(RunError, DataError, OSError)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit status."""
-    args = read_arguments(
-        PassageQuestionsArguments, arguments, prog=COMMAND, description=__doc__, epilog=EPILOG
-    )
-    with StartChecks() as checks:
-        checks.run_on_all(_check_corpus, args.corpus)
-        checks.run(check_out, args.out, COMMAND)
+    texts = {"prog": COMMAND, "description": __doc__, "epilog": EPILOG}
+    args = read_arguments(PassageQuestionsArguments, arguments, check=_check_start, **texts)
+    _check_start(args)
     if args.check_only:
         print(f"all checks passed: questions would be written into {args.out}")
         return 0
@@ -76,6 +73,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for rule, count in summary["dropped"].items():
         print(f"dropped: {count:,} ({rule})")
     return 0
+
+
+def _check_start(args: PassageQuestionsArguments) -> None:
+    """Raises StartError with all that is wrong."""
+    with StartChecks() as checks:
+        checks.run_on_all(_check_corpus, args.corpus)
+        checks.run(check_out, args.out, COMMAND)
 
 
 def _check_corpus(paths: Sequence[Path]) -> None:

@@ -191,7 +191,7 @@ def _records_of(path: Path, skip_broken: bool | BadRecords) -> Iterator[tuple[st
 def _leave_out(skip_broken: bool | BadRecords, place: str, problem: str) -> None:
     """Raises DataError unless what is broken is to be left out."""
     if not skip_broken:
-        raise DataError(f"{place}: {problem}")
+        raise DataError(f"{place}: {problem}: remove it, or give another file")
     if callable(skip_broken):
         skip_broken(place, problem)
     else:

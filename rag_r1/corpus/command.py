@@ -144,6 +144,8 @@ def _scan(args: CheckArguments, corpus: Corpus, targets: ScanTargets, save_every
     file, progress = args.out / "scan.json", not args.no_progress
     scan = scan_corpus(corpus, targets, file, save_every=save_every, progress=progress)
     _refuse(scan.bad, args)
+    if scan.repeated.count:
+        raise DataError(f"no report was written: {scan.repeated.named()}. Give each passage its own id.")
     if not scan.passages:
         raise DataError(f"{', '.join(map(str, args.corpus))}: no passage in it")
     return scan
@@ -263,9 +265,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 @command_main(DataError, RunError, OSError)
 def check(arguments: Sequence[str] | None = None) -> int:
     """Run `rag-r1 corpus check`; returns its exit status."""
-    args = read_arguments(
-        CheckArguments, arguments, prog="rag-r1 corpus check", description=_DESCRIPTION, epilog=_EPILOG
-    )
+    texts = {"prog": "rag-r1 corpus check", "description": _DESCRIPTION, "epilog": _EPILOG}
+    args = read_arguments(CheckArguments, arguments, check=check_start, **texts)
     inputs = check_start(args)
     if args.check_only:
         print(f"all checks passed: a report on {inputs} would be written into {args.out}")

@@ -68,4 +68,4 @@ def check_first_rows(corpus: Corpus, skip_bad_rows: bool = False) -> None:
             raise DataError(f"{corpus.location(place)}: {row}; {_ROW}: {remedy}")
         has_rows = has_rows or row is not None
     if not has_rows:
-        raise DataError(f"{', '.join(map(str, corpus.files))}: no passage in it; {_ROW}")
+        raise DataError(f"{', '.join(map(str, corpus.files))}: no passage in it; {_ROW}: give another file")

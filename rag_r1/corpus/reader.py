@@ -125,7 +125,9 @@ def _files(path: Path) -> list[Path]:
             raise DataError(f"{path}: an index without {INDEX_FILE}. Give the file it was built from")
         inside = sorted(p for p in path.iterdir() if p.is_file() and _known(p))
         if not inside:
-            raise DataError(f"{path}: no index, and no file in it ends in {', '.join(SUFFIXES)}")
+            raise DataError(
+                f"{path}: no index, and no file in it ends in {', '.join(SUFFIXES)}: give another"
+            )
         return inside
     if not _known(path):
         raise DataError(f"{path}: the name must end in one of {', '.join(SUFFIXES)}, or be an index folder")

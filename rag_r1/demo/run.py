@@ -193,6 +193,15 @@ class DemoArguments(Arguments):
     overrides: CheckedOverrides = argument("Hydra overrides of the recipe", "key=value", default=[])
 
 
+def _check_start(args: DemoArguments) -> Path:
+    """The folder of the run. Raises StartError with all that is wrong."""
+    out = (args.out or OUTPUTS / args.recipe).resolve()
+    with StartChecks() as checks:
+        checks.run(check_out, out, "rag-r1 demo")
+        checks.run(check_composition, Recipe.find(f"demo/{args.recipe}"), args.overrides)
+    return out
+
+
 @command_main(RuntimeError)
 def main(argv: Sequence[str] | None = None) -> int:
     args = read_arguments(
@@ -201,14 +210,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         prog="rag-r1 demo",
         description="Watch a tiny language model learn to search, on this machine, in a few minutes.",
         epilog="key=value arguments change the recipe, for example trainer.total_training_steps=5",
+        check=_check_start,
     )
     over_nf4 = args.recipe == _OVER_NF4
     require("verl", "vllm", "bm25s", *(["bitsandbytes"] if over_nf4 else []))
     add_working_directory()
-    out = (args.out or OUTPUTS / args.recipe).resolve()
-    with StartChecks() as checks:
-        checks.run(check_out, out, "rag-r1 demo")
-        checks.run(check_composition, Recipe.find(f"demo/{args.recipe}"), args.overrides)
+    out = _check_start(args)
     if args.check_only:
         print(f"all checks passed: demo/{args.recipe} would be trained into {out}")
         return 0

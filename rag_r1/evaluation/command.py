@@ -35,6 +35,7 @@ _SUBCOMMANDS = {
     "sigma": "rag_r1.evaluation.state_threshold",
 }
 
+COMMAND = "rag-r1 eval"
 _DESCRIPTION = """\
 Evaluate a policy on questions: EM, cover-EM, F1, a judge if there is one, searches, time, failures, with
 intervals. The policy is a folder (Hugging Face's, or a checkpoint of veRL), which is served here with vLLM,
@@ -70,7 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     if arguments and arguments[0] in _SUBCOMMANDS:
         return import_module(_SUBCOMMANDS[arguments[0]]).main(arguments[1:])
-    read = partial(read_arguments, EvalArguments, prog="rag-r1 eval", description=_DESCRIPTION)
+    read = partial(read_arguments, EvalArguments, prog=COMMAND, description=_DESCRIPTION, check=_check)
     if not arguments or not _is_run(arguments[0]):
         return run(read(arguments))
     from rag_r1.evaluation.run_defaults import defaults_of
@@ -94,9 +95,16 @@ def _is_run(word: str) -> bool:
 def run(args: EvalArguments) -> int:
     """Evaluate; returns the command's exit status, after an error is printed."""
     from rag_r1.evaluation.evaluation_run import evaluate
-    from rag_r1.rollouts.session import run_command
+    from rag_r1.rollouts.command_run import run_command
 
-    return run_command("rag-r1 eval", evaluate, args)
+    return run_command(COMMAND, evaluate, args)
+
+
+def _check(args: EvalArguments) -> None:
+    from rag_r1.evaluation.evaluation_run import evaluate
+    from rag_r1.rollouts.command_run import check_command
+
+    check_command(COMMAND, evaluate, args)
 
 
 if __name__ == "__main__":

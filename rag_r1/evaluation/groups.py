@@ -30,7 +30,8 @@ from rag_r1.io.atomic_files import write_json, write_text
 from rag_r1.options.command_line import Positive, argument, read_arguments
 from rag_r1.options.declare import Constraint
 from rag_r1.rollouts.checks import all_problems, check_search, started
-from rag_r1.rollouts.session import check_only, run_command
+from rag_r1.rollouts.command_run import check_command, run_command
+from rag_r1.rollouts.session import check_only
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.markdown import Page, number, table
 
@@ -45,6 +46,7 @@ _COLUMNS = (
     "searches",
     "answered",
 )
+COMMAND = "rag-r1 eval groups"
 _DESCRIPTION = """\
 Play each question several times at several temperatures, and count the groups in which right and wrong
 answers are mixed: only these teach GRPO anything. Run again, the same command goes on.
@@ -88,8 +90,9 @@ class GroupsArguments(EvalArguments):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns 0 when all runs are complete, 3 if one was stopped before, 1 if one could not begin."""
-    args = read_arguments(GroupsArguments, arguments, prog="rag-r1 eval groups", description=_DESCRIPTION)
-    return run_command("rag-r1 eval groups", evaluate_groups, args)
+    check = partial(check_command, COMMAND, evaluate_groups)
+    args = read_arguments(GroupsArguments, arguments, prog=COMMAND, description=_DESCRIPTION, check=check)
+    return run_command(COMMAND, evaluate_groups, args)
 
 
 async def evaluate_groups(args: GroupsArguments) -> int:

@@ -40,8 +40,9 @@ from rag_r1.io.atomic_files import write_json, write_text
 from rag_r1.options.command_line import argument, read_arguments
 from rag_r1.options.server_address import Address
 from rag_r1.rollouts.checks import all_problems, check_search, started
+from rag_r1.rollouts.command_run import check_command, run_command
 from rag_r1.rollouts.provenance import Provenance
-from rag_r1.rollouts.session import check_only, run_command
+from rag_r1.rollouts.session import check_only
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.markdown import Page, cell, integer, table, with_interval
 
@@ -54,6 +55,7 @@ MODE_NAMES = {
 }
 #: What the modes differ in, as keys of the cards.
 _DIFFERS = ("model", "condition", "protocol", "budget", "retriever", "corpus_sha256", "index")
+COMMAND = "rag-r1 eval modes"
 _DESCRIPTION = """\
 Evaluate a model before training without search, before training with search, and after training with search:
 the same questions, as many tokens, one table. Run again, the same command goes on where it was interrupted.
@@ -93,8 +95,9 @@ class ModesArguments(EvalArguments):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns 0 when all three runs are complete, 3 if one was stopped before, 1 if one could not begin."""
-    args = read_arguments(ModesArguments, arguments, prog="rag-r1 eval modes", description=_DESCRIPTION)
-    return run_command("rag-r1 eval modes", evaluate_modes, args)
+    check = partial(check_command, COMMAND, evaluate_modes)
+    args = read_arguments(ModesArguments, arguments, prog=COMMAND, description=_DESCRIPTION, check=check)
+    return run_command(COMMAND, evaluate_modes, args)
 
 
 async def evaluate_modes(args: ModesArguments) -> int:

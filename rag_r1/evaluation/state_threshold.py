@@ -24,8 +24,9 @@ from __future__ import annotations
 import math
 import sys
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -33,13 +34,16 @@ import numpy as np
 from pydantic import Field
 from pydantic_settings import CliPositionalArg
 
-from rag_r1.agent.records import read_records, trajectory_of
+from rag_r1.agent.records import placed_records, trajectory_of
+from rag_r1.evaluation.report.run_table import no_records
 from rag_r1.io.errors import DataError
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, argument, read_arguments
 from rag_r1.options.declare import Constraint
 from rag_r1.rollouts.arguments import Above0
+from rag_r1.runs.errors import RunError
 from rag_r1.runs.markdown import integer, number, table
+from rag_r1.runs.start_checks import StartChecks
 
 _QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 #: With fewer answers of a kind a threshold depends on chance.
@@ -171,7 +175,7 @@ class SigmaArguments(Arguments):
     )
 
 
-@command_main(DataError, OSError)
+@command_main(DataError, RunError, OSError)
 def main(arguments: Sequence[str] | None = None, prog: str = "rag-r1 eval sigma") -> int:
     """Print the distributions and the proposals; returns the exit status."""
     args = read_arguments(
@@ -184,11 +188,35 @@ def main(arguments: Sequence[str] | None = None, prog: str = "rag-r1 eval sigma"
         "  rag-r1 eval --model outputs/grpo --questions test.parquet --protocol agentic_rag_en \\\n"
         "      --out evals/states rag_r1.agent.max_state=1000000\n"
         "  rag-r1 eval sigma evals/states",
+        check=_check_start,
     )
-    folders = [run / "trajectories" if (run / "trajectories").is_dir() else run for run in args.runs]
-    states = states_of(read_records(*folders), args.term, args.right_from)
+    _check_start(args)
+    states = states_of(map(itemgetter(1), _placed_trajectories(args.runs)), args.term, args.right_from)
     print("\n".join(report(states, args.accept)))
     return 0
+
+
+def _check_start(args: SigmaArguments) -> None:
+    """Raises StartError for runs without a trajectory."""
+    with StartChecks() as checks:
+        for run in args.runs:
+            checks.run(_check_run, run)
+
+
+def _check_run(run: Path) -> None:
+    if next(_placed_trajectories([run]), None) is None:
+        raise no_records(run)
+
+
+def _placed_trajectories(runs: Sequence[Path]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The records of runs with their places. Raises DataError, with the place, for one that is none."""
+    folders = [run / "trajectories" if (run / "trajectories").is_dir() else run for run in runs]
+    for place, record in placed_records(*folders):
+        try:
+            trajectory_of(record)
+        except DataError as error:
+            raise DataError(f"{place}: {error}: give records of trajectories") from error
+        yield place, record
 
 
 if __name__ == "__main__":

@@ -20,13 +20,14 @@ from pydantic import model_validator
 from pydantic_settings import CliPositionalArg
 
 from rag_r1.explorer.sources import Sources
+from rag_r1.http_server.listening import check_port
 from rag_r1.io.atomic_files import write_text
 from rag_r1.io.errors import DataError
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, Port, argument, read_arguments
 from rag_r1.options.out_folder import check_out_file
 from rag_r1.runs.errors import RunError
-from rag_r1.runs.start_checks import StartChecks
+from rag_r1.runs.start_checks import CHECK_ONLY, StartChecks
 from rag_r1.system.installation import require
 
 _DESCRIPTION = """\
@@ -72,6 +73,7 @@ class ViewArguments(Arguments):
         "NAME",
         default=[],
     )
+    check_only: bool = argument(CHECK_ONLY, default=False)
 
     @model_validator(mode="after")
     def _flags_of_one_mode(self) -> ViewArguments:
@@ -87,23 +89,35 @@ class ViewArguments(Arguments):
 @command_main(RunError, DataError, OSError)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns 0, and 1 with a message after an error."""
-    args = read_arguments(
-        ViewArguments, arguments, prog="rag-r1 view", description=_DESCRIPTION, epilog=_EPILOG
-    )
-    if missing := [str(path) for path in args.paths if not path.exists()]:
-        raise RunError(f"{', '.join(missing)}: there is no such file or folder: correct the path")
-    named = Sources(args.paths)
-    files = (path for path in args.paths if path.is_file() and path.stat().st_size)
-    if wrong := [str(path) for path in files if not named.is_record_file(path)]:
-        raise RunError(
-            f"{', '.join(wrong)}: its first line is not a trajectory record: give a run's folder, or a "
-            "file of its trajectories"
-        )
-    with StartChecks() as checks:
-        if args.export is not None:
-            checks.run(check_out_file, args.export, "--export")
+    texts = {"prog": "rag-r1 view", "description": _DESCRIPTION, "epilog": _EPILOG}
+    args = read_arguments(ViewArguments, arguments, check=_check_start, **texts)
+    _check_start(args)
+    if args.check_only:
+        print(f"all checks passed: {', '.join(map(str, args.paths))} would be shown")
+        return 0
     require("duckdb", *(("uvicorn", "fastapi") if args.export is None else ()))
     return _serve(args) if args.export is None else _export(args, args.export)
+
+
+def _check_start(args: ViewArguments) -> None:
+    """Raises StartError with all that is wrong."""
+    with StartChecks() as checks:
+        for path in args.paths:
+            checks.run(_check_path, path)
+        if args.export is not None:
+            checks.run(check_out_file, args.export, "--export")
+        else:
+            checks.run(check_port, args.host, args.port)
+
+
+def _check_path(path: Path) -> None:
+    if not path.exists():
+        raise RunError(f"{path}: there is no such file or folder: correct the path")
+    if path.is_file() and path.stat().st_size and not Sources([path]).is_record_file(path):
+        raise RunError(
+            f"{path}: its first line is not a trajectory record: give a run's folder, or a file of its "
+            "trajectories"
+        )
 
 
 def _export(args: ViewArguments, out: Path) -> int:

@@ -21,11 +21,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rag_r1.config.recipes import RecipeError, find_file
+from rag_r1.config.recipes import find_file
 from rag_r1.io.atomic_files import write_json
 from rag_r1.io.terminal_text import print_error
 from rag_r1.iterate.checks import find_problems
-from rag_r1.iterate.plan import PlanError, read_plan
+from rag_r1.iterate.plan import LoopPlan, PlanError, read_plan
 from rag_r1.iterate.server import UNKNOWN, LoopServer
 from rag_r1.iterate.steps import Loop, LoopStep
 from rag_r1.iterate.table import MARKDOWN, rows_of, write_table
@@ -35,7 +35,7 @@ from rag_r1.options.out_folder import check_out
 from rag_r1.options.settings_file import recorded_settings
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.processes import mark_children, run_and_wait, stop_leftovers
-from rag_r1.runs.start_checks import StartChecks
+from rag_r1.runs.start_checks import StartChecks, StartError
 from rag_r1.runs.steps import PipelineFolder
 
 STATE, LOG, SERVED = "state.json", "log.txt", "served.json"
@@ -74,21 +74,15 @@ class IterateArguments(Arguments):
 @command_main(RunError, resumable=True)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns 0 when all steps are done, 1 with the reason if not, 130 after Ctrl-C."""
-    args = read_arguments(IterateArguments, arguments, prog="rag-r1 iterate", description=_DESCRIPTION)
-    checks = StartChecks()
-    checks.run(check_out, args.out, "rag-r1 iterate")
-    problems, out = checks.problems, args.out.resolve()
+    args = read_arguments(
+        IterateArguments, arguments, prog="rag-r1 iterate", description=_DESCRIPTION, check=_checked_plan
+    )
     try:
-        plan = read_plan(find_file(args.recipe, ".yaml"), args.overrides)
-        problems += [f"{args.recipe}: {problem}" for problem in find_problems(plan)]
-    except PlanError as error:
-        problems += error.problems
-    except RecipeError as error:
-        problems.append(str(error))
-    if problems:
-        for problem in problems:
+        plan, out = _checked_plan(args), args.out.resolve()
+    except StartError as error:
+        for problem in error.problems:
             print_error(problem)
-        print(f"{len(problems)} error(s): nothing was started", file=sys.stderr)
+        print(f"{len(error.problems)} error(s): nothing was started", file=sys.stderr)
         return 1
     steps = Loop(plan, out, args.rounds).steps()
     if args.check_only:
@@ -104,6 +98,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     ):
         _run_steps(steps, folder, service)
     return 0
+
+
+def _checked_plan(args: IterateArguments) -> LoopPlan:
+    """The loop of the recipe. Raises StartError with all that is wrong."""
+    with StartChecks() as checks:
+        checks.run(check_out, args.out, "rag-r1 iterate")
+        plan = checks.run(_plan_of, args.recipe, args.overrides)
+    assert plan is not None
+    return plan
+
+
+def _plan_of(recipe: Path, overrides: Sequence[str]) -> LoopPlan:
+    try:
+        plan = read_plan(find_file(recipe, ".yaml"), overrides)
+    except PlanError as error:
+        raise StartError(error.problems) from error
+    if problems := [f"{recipe}: {problem}" for problem in find_problems(plan)]:
+        raise StartError(problems)
+    return plan
 
 
 def _run_steps(steps: Sequence[LoopStep], folder: PipelineFolder, service: LoopServer) -> None:

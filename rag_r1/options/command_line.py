@@ -12,7 +12,8 @@ pydantic-settings makes the parser, and pydantic checks the values. Of the sourc
 the command line is used, not environment variables. This module adds four things. Lists are kept item by
 item: pydantic-settings would split them at commas, which Hydra's overrides may contain. The help has a line
 for each argument, without Python's type names; `rare` flags are shown by `--help-all`. A wrong value ends the
-command like a wrong flag, with status 2 and a line that names the flag, the value and what it must be. And
+command like a wrong flag, with status 2 and a line that names the flag, the value and what it must be; with a
+`check`, beside all that is wrong with files and servers (wrong_arguments.py). And
 `@FILE.yaml` among the arguments stands for the settings in that file (settings_file.py).
 
 A declaration is also how one part of the program tells another what to do: `Greet(name="you")` checks its
@@ -25,16 +26,17 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from copy import copy
 from pathlib import Path
-from typing import Annotated, Any, Literal, NoReturn, Self, TypeVar, get_args, get_origin
+from typing import Annotated, Any, Literal, Self, TypeVar, get_args, get_origin
 
-from pydantic import AfterValidator, Field, ValidationError, create_model
+from pydantic import AfterValidator, Field, PrivateAttr, ValidationError, create_model
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 from pydantic_settings import BaseSettings, CliApp, CliPositionalArg, CliSettingsSource, SettingsConfigDict
 
+from rag_r1.io.unknown_value import listed
 from rag_r1.options.argument_values import (
     ArgumentsError,
     field_names,
@@ -44,9 +46,10 @@ from rag_r1.options.argument_values import (
     sentence,
     words_of,
 )
+from rag_r1.options.command_parser import CommandParser
 from rag_r1.options.declare import Constraint
 from rag_r1.options.settings_file import split_files
-from rag_r1.options.suggestions import did_you_mean
+from rag_r1.options.wrong_arguments import problems_beside, right_arguments
 
 Given = TypeVar("Given", bound="Arguments")
 
@@ -94,6 +97,9 @@ class Arguments(BaseSettings):
         cli_parse_none_str="\0",  # cannot occur on a command line: "None" is an ordinary word
     )
 
+    #: Made without the wrong ones, for the checks (wrong_arguments.py)?
+    _is_partial: bool = PrivateAttr(False)
+
     @classmethod
     def settings_customise_sources(cls, settings_cls: Any, init_settings: Any, **others: Any) -> tuple:
         """Only the values passed in (pydantic-settings puts the command line before them)."""
@@ -116,6 +122,8 @@ class Arguments(BaseSettings):
 
     def changed(self, **values: Any) -> Self:
         """A copy with other values, which are checked. Raises ArgumentsError."""
+        if self._is_partial:
+            return self.model_copy(update=values)
         values_set = {name: getattr(self, name) for name in self.model_fields_set}
         return type(self)(**values_set | values)
 
@@ -154,27 +162,6 @@ def with_defaults(cls: type[Given], **defaults: Any) -> type[Given]:
     return create_model(cls.__name__, __base__=cls, **changed)
 
 
-class CommandParser(argparse.ArgumentParser):
-    """A parser whose errors are one line, and where to read more. `words`: those that it parses."""
-
-    words: Sequence[str] = ()
-
-    def error(self, message: str) -> NoReturn:
-        """End the process with status 2."""
-        if (unknown := message.removeprefix("unrecognized arguments: ")) != message:
-            flag = unknown.split()[0].partition("=")[0]
-            hint = did_you_mean(flag, self._option_string_actions)
-            message += f"; {hint}" if hint else ""
-        elif "arguments are required" in message:  # argparse looks for unknown flags only after that
-            flags = [word.partition("=")[0] for word in self.words if word.startswith("--") and len(word) > 2]
-            known = self._option_string_actions
-            for flag in flags:
-                if not any(name.startswith(flag) for name in known):
-                    hint = did_you_mean(flag, known)
-                    message += f"; unrecognized: {flag}" + (f", {hint}" if hint else "")
-        self.exit(2, f"{self.prog}: error: {message}\nsee {self.prog} --help\n")
-
-
 def read_arguments(
     cls: type[Given],
     arguments: Sequence[str] | None,
@@ -183,10 +170,14 @@ def read_arguments(
     description: str,
     epilog: str | None = None,
     settings: Mapping[str, Any] | None = None,
+    check: Callable[[Given], object] | None = None,
+    faults: Sequence[str] = (),
 ) -> Given:
     """The parsed arguments; None: those of the process. Ends the process after `--help` (status 0) and, with
     a message, if an argument is wrong (status 2). `settings`: values by name, checked already, that the
-    command line replaces."""
+    command line replaces. `check`: the command's check of files and servers, which raises for what is wrong;
+    called only beside wrong arguments, so that one message has all problems (wrong_arguments.py). `faults`:
+    what is known to be wrong already; then no argument is missing: it may be in what could not be read."""
     parser = CommandParser(
         prog=prog,
         description=description,
@@ -195,38 +186,44 @@ def read_arguments(
     )
     fields = field_names(cls)
     words = list(sys.argv[1:] if arguments is None else arguments)
-    try:
-        words, of_files = split_files(words, cls)
-    except ArgumentsError as error:
-        parser.error(str(error))
-    settings, parser.words = {**(settings or {}), **of_files}, words
+    words, of_files, wrong_files = split_files(words, cls)
+    faults = [*faults, *wrong_files]
+    settings = {**(settings or {}), **of_files}
     for name in [name for name in settings if is_positional(fields[name])]:
         words = [*settings.pop(name), *words]
-    add_argument = _ArgumentAdder(parser, fields, settings, with_rare="--help-all" in words)
+    may_lack = fields if faults else settings
+    add_argument = _ArgumentAdder(parser, fields, may_lack, with_rare="--help-all" in words)
     source: CliSettingsSource = CliSettingsSource(
-        cls,
-        root_parser=parser,
-        parse_args_method=argparse.ArgumentParser.parse_intermixed_args,
-        add_argument_method=add_argument,
+        cls, root_parser=parser, parse_args_method=CommandParser.parse_all, add_argument_method=add_argument
     )
     try:
-        return CliApp.run(cls, cli_args=words, cli_settings_source=source, **settings)
+        made = CliApp.run(cls, cli_args=words, cli_settings_source=source, **settings)
+        if not (faults or parser.faults):
+            return made
+        errors = []
     except ValidationError as error:
-        parser.error("; ".join(sentence(error, fields) for error in error.errors(include_url=False)))
+        errors = [item for item in error.errors(include_url=False) if item["type"] != "missing"]
+    faults += [*parser.faults, *(sentence(item, fields) for item in errors)]
+    wrong = {item["loc"][0] for item in errors if item["loc"]}
+    right, more = right_arguments(cls, {**settings, **source()}, wrong)
+    faults += more
+    if check is not None:
+        faults += problems_beside(check, right, wrong)
+    parser.error("; ".join(faults) if check is None else listed(faults))
 
 
 class _ArgumentAdder:
-    """Adds the arguments of pydantic-settings to argparse's parser, with our help and our lists. `settings`:
-    values that are known already, so that their flags are not required."""
+    """Adds the arguments of pydantic-settings to argparse's parser, with our help and our lists. `may_lack`:
+    names of those that are not required, since their values are known already."""
 
     def __init__(
         self,
         parser: argparse.ArgumentParser,
         fields: Mapping[str, FieldInfo],
-        settings: Mapping[str, Any],
+        may_lack: Container[Any],
         with_rare: bool,
     ) -> None:
-        self._parser, self._fields, self._settings, self._with_rare = parser, fields, settings, with_rare
+        self._parser, self._fields, self._may_lack, self._with_rare = parser, fields, may_lack, with_rare
         self._groups: dict[str, Any] = {}
         if any(field.json_schema_extra["rare"] for field in fields.values()):
             parser.add_argument("--help-all", action="help", help="show all flags, also rarely used ones")
@@ -235,7 +232,7 @@ class _ArgumentAdder:
         name = kwargs.get("dest", names[0])
         field = self._fields[name]
         kwargs = _shown(field, kwargs)
-        if name in self._settings:
+        if name in self._may_lack:
             kwargs.pop("required", None)
         old, heading = field.json_schema_extra["old"], field.json_schema_extra["rare"]
         if heading and not self._with_rare:

@@ -24,6 +24,7 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
+from annotated_types import Ge
 from pydantic import ConfigDict, Field, Strict, ValidationError
 from pydantic.dataclasses import dataclass as validated_dataclass
 
@@ -224,4 +225,10 @@ def describe_type(annotation: Any, metadata: Any = ()) -> str:
         return " or ".join(map(describe_type, arguments))
     if get_origin(annotation) is Literal:
         return " or ".join(map(str, arguments)) if len(arguments) < 3 else f"one of {', '.join(arguments)}"
-    return _WORDS.get(annotation) or getattr(annotation, "__name__", str(annotation))
+    least = [item.ge for item in metadata if isinstance(item, Ge)]
+    more = f" of at least {least[0]}" if least else ""
+    return (
+        _WORDS[annotation] + more
+        if annotation in _WORDS
+        else getattr(annotation, "__name__", str(annotation))
+    )

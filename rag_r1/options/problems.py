@@ -65,6 +65,11 @@ class PreflightReport:
         """The problems with which the run must not start."""
         return [problem for problem in self.problems if problem.level == "error"]
 
+    @property
+    def sentences(self) -> list[str]:
+        """The errors, a line for each."""
+        return [f"{problem.where}: {problem.what}: {problem.remedy}" for problem in self.errors]
+
 
 def is_unset(config: DictConfig, key: str) -> bool:
     """Whether a key is null, missing (`???`) or absent."""

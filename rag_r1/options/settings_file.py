@@ -46,31 +46,36 @@ from rag_r1.options.suggestions import did_you_mean
 #: The file's name in a run's folder, and how it begins.
 SETTINGS = "settings.yaml"
 _HEAD = "# rag-r1 "
-#: What a command locks a folder with, which says nothing of a run.
-_LOCK = ".lock"
 _EXAMPLES = f"@RUN/{SETTINGS} or one of your own (@mine.yaml)"
 _FILE = re.compile(r"@(.+\.(?:ya?ml|json))", re.DOTALL)
 
 
-def split_files(words: Sequence[str], cls: Any) -> tuple[list[str], dict[str, Any]]:
+def split_files(words: Sequence[str], cls: Any) -> tuple[list[str], dict[str, Any], list[str]]:
     """The words of a command line without files of settings, and with their positional arguments before
-    them; and the settings of these files. `cls`: the Arguments. Raises ArgumentsError."""
+    them; the settings of these files; and what is wrong with the files. `cls`: the Arguments."""
     rest: list[str] = []
     positional: list[str] = []
     settings: dict[str, Any] = {}
+    faults: list[str] = []
     fields = field_names(cls)
     for before, word in zip(["", *words], words, strict=False):
         if (named := _FILE.fullmatch(word)) is None:
             if word.startswith("@") and not (_takes_value(before, fields) or Path(word).exists()):
-                raise ArgumentsError(_instead_of(word))
-            rest.append(word)
+                faults.append(_instead_of(word))
+            else:
+                rest.append(word)
             continue
-        for name, value in read_settings(Path(named[1]), cls).items():
+        try:
+            read = read_settings(Path(named[1]), cls)
+        except ArgumentsError as error:
+            faults.append(str(error))
+            continue
+        for name, value in read.items():
             if is_positional(fields[name]):
                 positional += value
             else:
                 settings[name] = value
-    return [*positional, *rest], settings
+    return [*positional, *rest], settings, faults
 
 
 def _takes_value(flag: str, fields: Any) -> bool:
@@ -148,7 +153,7 @@ def recorded_settings(
     """Write `settings.yaml` into the folder of a run, by default `args.out`, for the block that does the run.
 
     If the block raises an error, the start was refused or has failed: the file of an earlier start is put
-    back, and a folder that has nothing else but a lock is removed. `args`: an Arguments; `command`: with its
+    back, and a folder that has nothing else is removed. `args`: an Arguments; `command`: with its
     subcommand, as in `rag-r1 eval modes`; `other`: the argument that names another folder. Raises
     CommandError if a file of that name is not of a run, and OSError."""
     folder = folder or args.out
@@ -164,10 +169,9 @@ def recorded_settings(
     except Exception:
         if before is not None:
             write_text(path, before, private=True)
-        elif {entry.name for entry in folder.iterdir()} <= {SETTINGS, _LOCK}:
+        elif {entry.name for entry in folder.iterdir()} <= {SETTINGS}:
             path.unlink()
             if is_new:
-                (folder / _LOCK).unlink(missing_ok=True)
                 folder.rmdir()
         raise
 

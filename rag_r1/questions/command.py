@@ -33,8 +33,8 @@ from rag_r1.questions.spec import ModelSpec, QuestionsSpec, RequestLimits, Verif
 from rag_r1.rollouts.agent_arguments import COST, MODEL_SERVER, SAMPLING
 from rag_r1.rollouts.arguments import EndpointArguments, From0, Share, json_body
 from rag_r1.rollouts.checks import try_first_search
+from rag_r1.rollouts.command_run import check_command, run_command
 from rag_r1.rollouts.server_check import check_endpoint
-from rag_r1.rollouts.session import run_command
 from rag_r1.runs.start_checks import CHECK_ONLY, StartChecks, try_servers
 from rag_r1.tools.retrieval.wire import WIRES
 
@@ -190,9 +190,9 @@ class QuestionsArguments(EndpointArguments):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns 0 when the questions are written, 3 if the run was stopped before or a server did not answer
     (the reason is printed), 1 if it could not begin."""
-    args = read_arguments(
-        QuestionsArguments, arguments, prog=COMMAND, description=_DESCRIPTION, epilog=_EPILOG
-    )
+    check = partial(check_command, COMMAND, make_questions)
+    texts = {"prog": COMMAND, "description": _DESCRIPTION, "epilog": _EPILOG}
+    args = read_arguments(QuestionsArguments, arguments, check=check, **texts)
     return run_command(COMMAND, make_questions, args)
 
 
@@ -223,7 +223,9 @@ async def check_start(spec: QuestionsSpec) -> None:
             checks.run(require_library)
     models = {"--base-url": spec.teacher, **({"--reader-url": spec.reader} if spec.reader else {})}
     attempts = [
-        asyncio.to_thread(partial(check_endpoint, base_address(m.url), "", "model server", flag, m.model))
+        asyncio.to_thread(
+            partial(check_endpoint, base_address(m.url), m.key_variable, "model server", flag, m.model)
+        )
         for flag, m in models.items()
         if not spec.limits.trust_env  # through a proxy, the server may be unknown here
     ]

@@ -75,7 +75,14 @@ class TokenUnit:
                 "put into the model's chat template here; use --engine completions"
             )
         if not endpoint.options.trust_env:  # through a proxy, the server may be unknown here
-            check = partial(check_endpoint, endpoint.base, "", "model server", "--base-url", model)
+            check = partial(
+                check_endpoint,
+                endpoint.base,
+                endpoint.options.key_variable,
+                "model server",
+                "--base-url",
+                model,
+            )
             await asyncio.to_thread(check)
         if engine == "chat":
             return CHAT

@@ -1,8 +1,8 @@
 """Asks whether a model's server is there, before a run begins: one request that is not repeated.
 
-An error is a server that nobody finds, that does not answer in time, or that answers with a fault of its own,
-a web page, or other JSON than a list of models. Many servers have no such list: any other refusal says
-nothing here, and what it means is known at the first episode.
+An error is a server that nobody finds, that does not answer in time, that refuses the key (HTTP 401), or that
+answers with a fault of its own, a web page, or other JSON than a list of models. Many servers have no such
+list: any other refusal says nothing here, and what it means is known at the first episode.
 """
 
 from __future__ import annotations
@@ -46,6 +46,9 @@ def check_endpoint(
         raise RunError(web_page_fault(what, where, flag)) from error
     except (httpx.HTTPError, httpx.InvalidURL, OSError, UnicodeError):
         return {}
+    if status == 401:
+        key = f"set ${key_variable} to its key, or " if key_variable else ""
+        raise RunError(f"{where} refuses the {what}'s key (HTTP 401): {key}correct {flag}")
     if status >= 500:
         said = terminal_text((body or b"").decode("utf-8", "replace"), 200)
         raise RunError(other_answer_fault(what, where, f"HTTP {status}: {said}".rstrip(": "), flag))

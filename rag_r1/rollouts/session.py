@@ -12,11 +12,10 @@ import asyncio
 import dataclasses
 import hashlib
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
-from contextlib import asynccontextmanager, nullcontext, redirect_stdout
+from collections.abc import AsyncIterator, Awaitable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from rag_r1.config.agent_setup import AgentSetup, RowLimits
@@ -24,12 +23,8 @@ from rag_r1.config.schema import RagR1Config
 from rag_r1.inference.client import Endpoint, EndpointOptions
 from rag_r1.inference.cost_limit import CostTracker
 from rag_r1.inference.rate_limit import CancelToken, RateLimiter
-from rag_r1.options.command_exit import command_main
-from rag_r1.options.command_line import Arguments
 from rag_r1.options.import_path import add_working_directory
-from rag_r1.options.out_folder import check_out
-from rag_r1.options.settings_file import recorded_settings
-from rag_r1.rewards import RewardError, RewardSum
+from rag_r1.rewards import RewardSum
 from rag_r1.rollouts.arguments import RolloutArguments, config_of, keys_of
 from rag_r1.rollouts.checks import try_first_search
 from rag_r1.rollouts.engine_factory import IDS, TokenUnit, agent_setup, engine_maker
@@ -37,7 +32,7 @@ from rag_r1.rollouts.requests import QuestionSet, questions_hash, read_questions
 from rag_r1.rollouts.runner import CorrectnessRule, EpisodeRunner
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.folder import RunFolder
-from rag_r1.runs.start_checks import StartChecks, try_servers
+from rag_r1.runs.start_checks import try_servers
 from rag_r1.tools import close_tools
 
 #: Keys of rag_r1.retriever that do not change what a search finds.
@@ -229,21 +224,6 @@ async def check_only(args: RolloutArguments, ready: RunSetup, url: str | None, m
     served = "the model's server answers" if endpoint is not None else "the model is served by the command"
     print(f"all checks passed: {len(ready.questions.rows):,} questions, the search answers, {served}")
     return 0
-
-
-@command_main(RunError, RewardError, OSError, resumable=True)
-def run_command(command: str, work: Callable[[Any], Coroutine[Any, Any, int]], args: Arguments) -> int:
-    """Run a command's coroutine, whose settings are recorded in its folder (options/settings_file.py);
-    returns its exit status, 1 with a message for what the user can mend."""
-    with StartChecks() as checks:
-        checks.run(check_out, args.out, command)
-        if checks.problems:  # the others are reported too
-            with TemporaryDirectory() as place, redirect_stdout(None):
-                rehearsal = args.changed(out=Path(place), check_only=True)
-                checks.run(lambda: asyncio.run(work(rehearsal)))
-    recorded = nullcontext() if getattr(args, "check_only", False) else recorded_settings(command, args)
-    with recorded:
-        return asyncio.run(work(args))
 
 
 def sampling_of(args: RolloutArguments) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, ParamSpec, Self, TypeVar
 
 from rag_r1.io.atomic_files import error_text
+from rag_r1.io.unknown_value import UNKNOWN, listed, needs_unknown
 from rag_r1.runs.errors import RunError
 
 _P = ParamSpec("_P")
@@ -33,10 +34,7 @@ class StartError(RunError):
 
     def __init__(self, problems: Sequence[str]):
         self.problems = list(problems)
-        lines = self.problems
-        if len(lines) > 1:
-            lines = [f"{len(lines)} problems:", *(f"  - {problem}" for problem in lines)]
-        super().__init__("\n".join(lines))
+        super().__init__(listed(self.problems))
 
 
 class StartChecks:
@@ -51,13 +49,20 @@ class StartChecks:
         return list(self._problems)
 
     def run(self, check: Callable[_P, Result], *args: _P.args, **kwargs: _P.kwargs) -> Result | None:
-        """The result of a check; None if it failed."""
+        """The result of a check; None if it failed, or needs an argument that is missing or wrong."""
+        if any(value is UNKNOWN for value in (*args, *kwargs.values())):
+            return None
         try:
             return check(*args, **kwargs)
         except FAULTS as error:
-            texts = error.problems if isinstance(error, StartError) else [error_text(error)]
-            self._problems |= dict.fromkeys(texts)
+            self._add(error)
             return None
+
+    def _add(self, error: BaseException) -> None:
+        if needs_unknown(error):
+            return
+        texts = error.problems if isinstance(error, StartError) else [error_text(error)]
+        self._problems |= dict.fromkeys(texts)
 
     def run_on_all(self, read: Callable[[Sequence[Any]], Result], items: Sequence[Any]) -> Result | None:
         """The result of reading all of these together; if that fails, each is read by itself, so that none
@@ -70,17 +75,20 @@ class StartChecks:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: Any, *unused: Any) -> None:
-        """Raises StartError if a check failed, unless the block ended with another error."""
-        if self._problems and kind is None:
-            raise StartError(self.problems)
+    def __exit__(self, kind: Any, error: BaseException | None, *unused: Any) -> None:
+        """Raises StartError if a check failed, together with the error that ended the block, if a user can
+        correct that one too; any other comes as it is."""
+        if self._problems and (error is None or isinstance(error, FAULTS)):
+            if error is not None:
+                self._add(error)
+            raise StartError(self.problems) from error
 
 
 async def try_servers(*attempts: Awaitable[Any]) -> list[Any]:
     """The results of these, which are all awaited. Raises StartError with all RunErrors; any other error, and
     a cancellation, as it comes. Clients log nothing meanwhile: what they would say is in the error."""
     before = logging.root.manager.disable
-    logging.disable(max(before, logging.WARNING))
+    logging.disable(max(before, logging.ERROR))
     try:
         results = await asyncio.gather(*attempts, return_exceptions=True)
     finally:

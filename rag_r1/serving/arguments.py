@@ -130,8 +130,6 @@ def check_agent(args: ChatAgentArguments) -> None:
         raise ValueError("give --model (a folder, or with --base-url the name of a model), or try --demo")
     if args.documents is not None:
         refuse_unused(args, ("retriever_url",), "--documents starts a retrieval server")
-        if not args.documents.is_dir():
-            raise ValueError(f"--documents {args.documents} is no folder")
     else:
         refuse_unused(args, ("skip_bad_files",), "there is no --documents")
 

@@ -44,17 +44,16 @@ TOKEN_VARIABLE = "CHAT_TOKEN"
 @command_main(RunError, OSError)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns 0 after an orderly stop, 1 with a message if the server could not start."""
-    args = read_arguments(
-        ServeArguments, arguments, prog="rag-r1 serve", description=_DESCRIPTION, epilog=_EPILOG
-    )
+    texts = {"prog": "rag-r1 serve", "description": _DESCRIPTION, "epilog": _EPILOG}
+    args = read_arguments(ServeArguments, arguments, check=_check_start, **texts)
     require_parts(args)
     # Here, because these need what belongs to extras, and `--help` does not.
     from rag_r1.serving.http_server import RunningServer, serve
-    from rag_r1.serving.launch import check_launch, launch_agent
+    from rag_r1.serving.launch import launch_agent
 
     set_up_logs(logging.INFO)
     token = take_token()
-    check_launch(args, [partial(check_port, args.host, args.port)])
+    _check_start(args)
     if args.check_only:
         print(f"all checks passed: {args.name} would be served on {args.host}, port {args.port}")
         return 0
@@ -67,6 +66,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options = {"allowed": args.allowed_host, "token": token, "drain_s": args.drain_s}
         asyncio.run(serve(args, place, listener, ready, **options))
     return 0
+
+
+def _check_start(args: ServeArguments) -> None:
+    from rag_r1.serving.launch import check_launch
+
+    check_launch(args, [partial(check_port, args.host, args.port)])
 
 
 def require_parts(args: ChatAgentArguments) -> None:

@@ -51,13 +51,13 @@ def check_launch(args: ChatAgentArguments, more: Sequence[Callable[[], Any]] = (
     brings its own model and search, so there `more` and the folder are checked. Raises StartError, or
     RunError."""
     more = [partial(check_out, args.out), *more]
-    if args.demo:
+    if args.documents is not None:
+        more.append(partial(_check_documents, args.documents))
+    if args.demo or args.model is None:  # without a model: beside wrong arguments
         with StartChecks() as checks:
             for check in more:
                 checks.run(check)
         return
-    if args.documents is not None:
-        more.append(partial(document_files, args.documents))
     evaluation = to_eval_arguments(args)
     if args.base_url is None:
         more.append(partial(resolve_model, evaluation))
@@ -65,12 +65,19 @@ def check_launch(args: ChatAgentArguments, more: Sequence[Callable[[], Any]] = (
     try_agent_servers(evaluation, config, search=args.documents is None)
 
 
+def _check_documents(folder: Path) -> None:
+    try:
+        document_files(folder)
+    except RunError as error:
+        raise RunError(f"--documents {error}") from error
+
+
 @contextmanager
 def launch_agent(args: ChatAgentArguments) -> Iterator[LaunchedAgent]:
     """Everything that the arguments name, for as long as the block runs. Raises RunError."""
     with ExitStack() as stack:
         busy = RunError(f"another chat uses the folder {args.out}: choose another --out")
-        stack.enter_context(hold_lock(args.out, busy, name=".lock"))
+        stack.enter_context(hold_lock(args.out, busy, name=None))
         evaluation, about = import_object(_DEMO)(args, stack) if args.demo else _agent_of(args, stack)
         model, step = model_name(evaluation.model)
         evaluation = resolve_model(evaluation)

@@ -101,7 +101,9 @@ class SftDataArguments(Arguments):
 @command_main(RunError, DataError, OSError)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns 1, with nothing written, if the data cannot be made."""
-    args = read_arguments(SftDataArguments, arguments, prog="rag-r1 sft-data", description=_DESCRIPTION)
+    args = read_arguments(
+        SftDataArguments, arguments, prog="rag-r1 sft-data", description=_DESCRIPTION, check=check_start
+    )
     tokens = check_start(args)
     if args.check_only:
         sources = ", ".join(map(str, [*args.traces, *args.published]))

@@ -28,6 +28,7 @@ from rag_r1.options.server_address import Address
 from rag_r1.rollouts.agent_arguments import SAMPLING
 from rag_r1.rollouts.arguments import From0, RolloutArguments, Share
 from rag_r1.rollouts.checks import all_problems, check_servers
+from rag_r1.rollouts.command_run import check_command, run_command
 from rag_r1.rollouts.requests import EpisodeRequest, make_request
 from rag_r1.rollouts.runner import EpisodeRunner
 from rag_r1.rollouts.session import (
@@ -36,7 +37,6 @@ from rag_r1.rollouts.session import (
     check_only,
     open_session,
     prepare,
-    run_command,
     settings_of,
     usage_line,
 )
@@ -44,6 +44,7 @@ from rag_r1.runs.errors import RunError
 from rag_r1.sft.difficulty_filter import QuestionRollouts, filter_counts, is_kept, rollout_lines, split
 from rag_r1.sft.plots import as_text, draw
 
+COMMAND = "rag-r1 filter"
 _DESCRIPTION = """\
 Replay questions with a checkpoint behind vLLM (or any endpoint), and keep those that are worth training on:
 the ones that are right in a later try but not in the first, and a share of those that are right at once. Run
@@ -74,8 +75,9 @@ class FilterArguments(RolloutArguments):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns 0 when the files are written, 3 if the run was stopped before (the reason is printed), 1 if it
     could not begin."""
-    args = read_arguments(FilterArguments, arguments, prog="rag-r1 filter", description=_DESCRIPTION)
-    return run_command("rag-r1 filter", filter_questions, args)
+    check = partial(check_command, COMMAND, filter_questions)
+    args = read_arguments(FilterArguments, arguments, prog=COMMAND, description=_DESCRIPTION, check=check)
+    return run_command(COMMAND, filter_questions, args)
 
 
 async def filter_questions(args: FilterArguments) -> int:

@@ -27,17 +27,18 @@ from rag_r1.options.server_address import Address
 from rag_r1.rollouts.agent_arguments import MODEL_SERVER
 from rag_r1.rollouts.arguments import From0, RolloutArguments
 from rag_r1.rollouts.checks import all_problems, check_servers
+from rag_r1.rollouts.command_run import check_command, run_command
 from rag_r1.rollouts.requests import EpisodeRequest, make_request
 from rag_r1.rollouts.session import (
     RunSession,
     check_only,
     open_session,
     prepare,
-    run_command,
     settings_of,
     usage_line,
 )
 
+COMMAND = "rag-r1 traces"
 _DESCRIPTION = """\
 Let a teacher answer questions with search, for supervised fine-tuning. The teacher is any OpenAI-compatible
 endpoint; its key is read from the environment. Run again, the same command goes on where it was interrupted,
@@ -68,8 +69,9 @@ class TracesArguments(RolloutArguments):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns 0 when all questions are answered or have failed, 3 if the run was stopped before (the reason
     is printed), 1 if it could not begin."""
-    args = read_arguments(TracesArguments, arguments, prog="rag-r1 traces", description=_DESCRIPTION)
-    return run_command("rag-r1 traces", make_traces, args)
+    check = partial(check_command, COMMAND, make_traces)
+    args = read_arguments(TracesArguments, arguments, prog=COMMAND, description=_DESCRIPTION, check=check)
+    return run_command(COMMAND, make_traces, args)
 
 
 async def make_traces(args: TracesArguments) -> int:

@@ -26,10 +26,11 @@ from rag_r1.options.command_exit import CommandError, command_main
 from rag_r1.options.command_line import Arguments, Overrides, argument, hydra_quoted, read_arguments
 from rag_r1.options.import_path import add_working_directory
 from rag_r1.options.out_folder import check_out
-from rag_r1.options.problems import Problem
+from rag_r1.options.problems import PreflightReport, error
 from rag_r1.options.settings_file import recorded_settings
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.processes import run_child, run_child_until
+from rag_r1.runs.start_checks import StartError
 from rag_r1.sft.resume import begin_next_epoch
 from rag_r1.training.command import compose_valid
 from rag_r1.training.next_steps import after_sft
@@ -75,7 +76,35 @@ class SftArguments(Arguments):
 @command_main(RecipeError, RunError, OSError)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns 1 if the preflight found an error, else the exit status of the training."""
-    args = read_arguments(SftArguments, arguments, prog="rag-r1 sft", description=_DESCRIPTION)
+    args = read_arguments(
+        SftArguments, arguments, prog="rag-r1 sft", description=_DESCRIPTION, check=_check_start
+    )
+    config, command, folder, report = _examined(args)
+    for note in report.notes:
+        print(f"checked: {note}")
+    for problem in report.problems:
+        print(problem, file=sys.stderr)
+    if report.errors:
+        print(f"{len(report.errors)} error(s): the run was not started", file=sys.stderr)
+        return 1
+    print("preflight: all is well")
+    if args.check_only:
+        print(f"all checks passed: {args.recipe} would be trained into {folder}")
+        return 0
+    with recorded_settings("rag-r1 sft", args, folder, other="trainer.default_local_dir=OTHER"):
+        limit = (
+            None
+            if args.hours is None
+            else TimeLimit(args.hours, folder, config.trainer.get("max_ckpt_to_keep"))
+        )
+        return run(command, folder, config, limit)
+
+
+def _examined(args: SftArguments) -> tuple[Any, list[str], Path, PreflightReport]:
+    """The configuration, the words that train by it, its folder, and what the preflight finds. Raises
+    RunError."""
+    from rag_r1.training.preflight import preflight_sft
+
     add_working_directory()
     overrides = [*data_overrides(args.data), *args.overrides]
     recipe = Recipe.find(args.recipe)
@@ -89,35 +118,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         config.trainer.get("device"), config.trainer.get("n_gpus_per_node"), recipe, overrides
     )
     folder = Path(str(config.trainer.get("default_local_dir"))).expanduser()
-    more = [] if args.hours is None else list(check_resume(config))
-    if not _passes_preflight(config, faults, command, folder, more):
-        return 1
-    if args.check_only:
-        print(f"all checks passed: {args.recipe} would be trained into {folder}")
-        return 0
-    with recorded_settings("rag-r1 sft", args, folder, other="trainer.default_local_dir=OTHER"):
-        limit = (
-            None
-            if args.hours is None
-            else TimeLimit(args.hours, folder, config.trainer.get("max_ckpt_to_keep"))
-        )
-        return run(command, folder, config, limit)
-
-
-def _passes_preflight(
-    config: Any,
-    faults: list[tuple[str, str, str]],
-    command: Sequence[str],
-    folder: Path,
-    more: Sequence[Problem],
-) -> bool:
-    """Run the preflight and print what it finds, and `more` problems; whether the training can start."""
-    from rag_r1.options.problems import error
-    from rag_r1.training.preflight import preflight_sft
-
     report = preflight_sft(config)
     report.problems[:0] = [error(*fault) for fault in faults]
-    report.problems += more
+    report.problems += [] if args.hours is None else check_resume(config)
     nodes = config.trainer.get("nnodes")
     if isinstance(nodes, int) and nodes > 1:
         report.problems.append(error(*_too_many_nodes(nodes, command)))
@@ -126,15 +129,14 @@ def _passes_preflight(
     except ValueError as fault:
         what, _, remedy = str(fault).rpartition(": ")
         report.problems.append(error("trainer.default_local_dir", what, remedy))
-    for note in report.notes:
-        print(f"checked: {note}")
-    for problem in report.problems:
-        print(problem, file=sys.stderr)
+    return config, command, folder, report
+
+
+def _check_start(args: SftArguments) -> None:
+    """Raises StartError with all that the preflight refuses, or RunError."""
+    *_, report = _examined(args)
     if report.errors:
-        print(f"{len(report.errors)} error(s): the run was not started", file=sys.stderr)
-        return False
-    print("preflight: all is well")
-    return True
+        raise StartError(report.sentences)
 
 
 def data_overrides(folder: Path | None) -> list[str]:

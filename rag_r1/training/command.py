@@ -22,6 +22,7 @@ from rag_r1.config.recipes import KINDS, QUOTING, UNREADABLE, Recipe, kind_of, s
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, Overrides, argument, hydra_quoted, read_arguments
 from rag_r1.options.import_path import add_working_directory
+from rag_r1.options.problems import PreflightReport, error
 from rag_r1.options.settings_file import recorded_settings
 from rag_r1.options.suggestions import did_you_mean
 from rag_r1.runs.errors import RunError
@@ -220,10 +221,8 @@ class TrainArguments(Arguments):
     overrides: Overrides = argument("any key of veRL or of `rag_r1:`", "key=value", default=[])
 
 
-@command_main(RunError)
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Returns 1 if the preflight found an error; otherwise launch.py takes this process over."""
-    args = read_arguments(TrainArguments, arguments, prog="rag-r1 train", description=_DESCRIPTION)
+def _examined(args: TrainArguments) -> tuple[Recipe, Any, PreflightReport]:
+    """The recipe, its configuration, and what the preflight finds. Raises RunError."""
     add_working_directory()
     recipe = Recipe.find(args.recipe)
     config, faults = compose_valid(recipe, args.overrides)
@@ -232,9 +231,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if config.trainer.get("device") == "cpu":
         # veRL checks for nvidia-smi: on a machine with GPUs it would choose cuda.
         os.environ["VERL_PLATFORM"] = "cpu"
-    from rag_r1.options.problems import error
     from rag_r1.training.guard.supervisor import check_supervision
-    from rag_r1.training.guard.watched_run import WatchedRun
     from rag_r1.training.preflight import preflight
     from rag_r1.training.preflight.settings import check_export
 
@@ -246,6 +243,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
         report.problems += check_supervision(config)
     elif args.hours is not None:
         report.problems += check_resume(config)
+    return recipe, config, report
+
+
+def _check_start(args: TrainArguments) -> None:
+    """Raises StartError with all that the preflight refuses, or RunError."""
+    _, _, report = _examined(args)
+    if report.errors:
+        raise StartError(report.sentences)
+
+
+@command_main(RunError)
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Returns 1 if the preflight found an error; otherwise launch.py takes this process over."""
+    args = read_arguments(
+        TrainArguments, arguments, prog="rag-r1 train", description=_DESCRIPTION, check=_check_start
+    )
+    recipe, config, report = _examined(args)
+    from rag_r1.training.guard.watched_run import WatchedRun
+
     for note in report.notes:
         print(f"checked: {note}")
     for problem in report.problems:

@@ -155,11 +155,10 @@ class CopyArguments(Arguments):
 def copy_recipe(arguments: Sequence[str]) -> int:
     """Copy a recipe. Raises RunError if there is none, or if the copy would replace a file."""
     description = "Copy a recipe into a file of your own, which can be changed and used from any folder."
-    args = read_arguments(CopyArguments, arguments, prog="rag-r1 recipes copy", description=description)
-    with StartChecks() as checks:
-        source = checks.run(_recipe_file, args.name)
-        target = checks.run(_new_file, args.to, args.name)
-    assert source is not None and target is not None
+    args = read_arguments(
+        CopyArguments, arguments, prog="rag-r1 recipes copy", description=description, check=_check_copy
+    )
+    source, target = _check_copy(args)
     header, _, rest = text_of(source).partition("\n")
     origin = f"# Copied from the recipe {_named(source)} of rag-r1 {version()}."
     lines = [header, origin, rest] if header.startswith("# @package") else [origin, header, rest]
@@ -169,6 +168,15 @@ def copy_recipe(arguments: Sequence[str]) -> int:
     if kind := kind_of(source):
         print(f"use it with: {KINDS[kind]} --recipe {target}", file=sys.stderr)
     return 0
+
+
+def _check_copy(args: CopyArguments) -> tuple[Path, Path]:
+    """The recipe's file and that of the copy. Raises StartError with all that is wrong."""
+    with StartChecks() as checks:
+        source = checks.run(_recipe_file, args.name)
+        target = checks.run(_new_file, args.to, args.name)
+    assert source is not None and target is not None
+    return source, target
 
 
 def _recipe_file(name: str) -> Path:

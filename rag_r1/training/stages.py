@@ -201,12 +201,10 @@ class StagesArguments(Arguments):
 @command_main(RunError, OSError)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns 0 when all stages are finished, 1 with the reason if not."""
-    args = read_arguments(StagesArguments, arguments, prog="rag-r1 stages", description=_DESCRIPTION)
-    with StartChecks() as checks:
-        checks.run(check_out, args.out, "rag-r1 stages")
-        for recipe in args.recipe:
-            checks.run(Recipe.find, recipe)
-        checks.run(check_overrides, args.overrides, len(args.recipe))
+    args = read_arguments(
+        StagesArguments, arguments, prog="rag-r1 stages", description=_DESCRIPTION, check=check_start
+    )
+    check_start(args)
     check_stages(args.recipe, args.out.resolve(), args.overrides, run_check, every=args.check_only)
     if args.check_only:
         print(f"all checks passed: {len(args.recipe)} stages would be trained into {args.out}")
@@ -214,6 +212,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with recorded_settings("rag-r1 stages", args):
         run_stages(args.recipe, args.out, args.overrides, run_training)
     return 0
+
+
+def check_start(args: StagesArguments) -> None:
+    """Raises StartError with all that is wrong in the arguments; the stages have checks of their own."""
+    with StartChecks() as checks:
+        checks.run(check_out, args.out, "rag-r1 stages")
+        for recipe in args.recipe:
+            checks.run(Recipe.find, recipe)
+        checks.run(check_overrides, args.overrides, len(args.recipe))
 
 
 if __name__ == "__main__":

@@ -57,25 +57,28 @@ def split_index(folder: Path, out: Path, shards: int, *, progress: bool = True) 
 def check_split(folder: Path, out: Path, shards: int) -> Manifest:
     """The manifest of the index. Raises UserError, or UserErrors, if it cannot be split so."""
     manifest, *_ = check_all(
-        partial(_splittable, folder), partial(_refuse_out, out), partial(_check_number, shards)
+        partial(check_whole, folder), partial(refuse_out, out), partial(check_number, shards)
     )
     if shards > manifest.count:
         raise UserError(f"--shards {shards}: choose from 1 to {manifest.count}, the number of passages.")
     return manifest
 
 
-def _refuse_out(out: Path) -> None:
+def refuse_out(out: Path) -> None:
+    """Raise UserError unless the folder can be made."""
     if out.exists():
         raise UserError(f"{out} exists. Choose another --out, or remove it.")
     check_parent(out)
 
 
-def _check_number(shards: int) -> None:
+def check_number(shards: int) -> None:
+    """Raise UserError for no number of shards."""
     if shards < 1:
         raise UserError(f"--shards {shards}: choose from 1 to the number of passages.")
 
 
-def _splittable(folder: Path) -> Manifest:
+def check_whole(folder: Path) -> Manifest:
+    """The manifest of an index that can be split. Raises UserError."""
     manifest = read_manifest(folder)
     check_files(folder, manifest, verify=False)
     if manifest.shard is not None:

@@ -182,3 +182,13 @@ def test_hostile_texts_reach_neither_terminal_nor_markdown_nor_picture(run, tmp_
     assert all(line.count("|") in (0, 3, 6) for line in page.splitlines())
     assert (tmp_path / "out" / "shares.png").is_file()
     assert HOSTILE in {row["id"] for row in rows_of(tmp_path / "out" / "verdicts.jsonl")}
+
+
+def test_an_id_that_two_passages_have_is_named_with_both_places_and_nothing_is_written(run, tmp_path):
+    other = written(tmp_path / "more.jsonl", [{"id": "7", "contents": "a"}, {"id": "2", "contents": "b"}])
+    for skip in ([], ["--skip-bad-rows"]):
+        status, _, error = run("--corpus", other, *skip)
+        assert (
+            status == 1 and f"{other}, line 2: the id '2' is that of {tmp_path}/corpus.jsonl, line 2" in error
+        )
+    assert not (tmp_path / "out" / "summary.json").exists()

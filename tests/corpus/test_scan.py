@@ -98,6 +98,19 @@ def test_a_scan_that_was_killed_finds_the_same(tmp_path_factory, deaths, save_ev
     assert run(corpus, "state.json") == expected
 
 
+@given(ids=st.lists(st.integers(0, 6), max_size=12), dies_after=st.integers(0, 12))
+def test_every_repeated_id_is_found_also_over_a_kill(tmp_path_factory, ids, dies_after):
+    folder = tmp_path_factory.mktemp("repeated")
+    lines = (json.dumps({"id": str(number), "contents": "Ulm"}) + "\n" for number in ids)
+    (folder / "c.jsonl").write_text("".join(lines))
+    dying = Dying([folder / "c.jsonl"])
+    dying.rows_left = dies_after
+    for corpus in (dying, Corpus([folder / "c.jsonl"])):
+        with suppress(Killed):
+            scan = scan_corpus(corpus, wanted(), folder / "s.json", save_every=1, progress=False)
+    assert scan.repeated.count == len(ids) - len(set(ids))
+
+
 def test_a_finished_scan_is_read_and_not_repeated(tmp_path):
     corpus = corpus_of(tmp_path / "c.jsonl", 12)
     first = wanted("3")

@@ -77,8 +77,56 @@ PLANTED = {
     # What else can be wrong with a document or a recipe is known only when it is read, which is the work.
     "documents": ("--folder none --out file", ["none does not exist", "--out file"]),
     "recipes copy": ("none file/copy", ["'none'", "file is a file"]),
+    "view": (
+        "none bad.jsonl --port {port}",
+        ["none: there is no", "bad.jsonl: its first line", "port {port}"],
+    ),
+    "pipeline": (
+        "--out file --base none --sft-set optim.lrr=1 --grpo-set data.sed=1",
+        ["--out file", "--base none", "optim.lrr", "data.sed"],
+    ),
+    "retriever select": (
+        "--candidates none --correctness bad.jsonl --relevance none.jsonl --out file/new",
+        ["none", "bad.jsonl", "none.jsonl", "--out file"],
+    ),
+    "retriever data": (
+        f"--model m --base-url {DEAD}/v1 --judge-url {ALSO_DEAD}/v1 --judge-model j --questions none.jsonl "
+        f"--trajectories none --out file {_AGENT}",
+        ["--out file", *_OF_AGENT, "none.jsonl", DEAD, ALSO_DEAD, "--trajectories none"],
+    ),
+    "eval": (
+        f"--model m --base-url {DEAD}/v1 --judge-url {ALSO_DEAD}/v1 --judge-model j --questions none.jsonl "
+        f"--out file {_AGENT}",
+        ["--out file", *_OF_AGENT, "none.jsonl", DEAD, ALSO_DEAD],
+    ),
+    "traces": (
+        f"--teacher-model m --base-url {DEAD}/v1 --questions none.jsonl --out file {_AGENT}",
+        ["--out file", *_OF_AGENT, "none.jsonl", DEAD],
+    ),
+    "iterate": ("--recipe none --out file", ["'none'", "--out file"]),
 }
-SLOW = {"sft": pytest.mark.slow}  # composes veRL's configuration
+#: Of commands with flags that take a value: a wrong one, beside which the planted problems are reported too.
+#: Every command refuses an unknown flag beside them, too.
+WRONG_VALUES = {
+    "corpus check": "--topk x",
+    "probe-passages": "--random 0",
+    "data": "--overlap some",
+    "passage-questions": "--per-kind 0",
+    "sft-data": "--max-context x",
+    "sft": "--hours x",
+    "serve": "--in-flight x",
+    "mcp": "--in-flight 0",
+    "chat": "--in-flight x",
+    "eval report": "--step x",
+    "eval compare": "--resamples 0",
+    "pipeline": "--grpo-steps x",
+    "retriever select": "--negatives x",
+    "retriever data": "--candidates 0",
+    "eval": "--limit x",
+    "traces": "--samples 0",
+    "iterate": "--rounds x",
+}
+SLOW = {"sft": pytest.mark.slow, "pipeline": pytest.mark.slow}  # compose veRL's configuration
 
 
 @pytest.fixture
@@ -116,6 +164,69 @@ def test_all_planted_problems_are_reported_in_one_run(command, place, port, caps
     message = capsys.readouterr().err
     assert [problem for problem in problems if problem.format(port=port) not in message] == []
     assert sorted(place.rglob("*")) == before
+
+
+@pytest.mark.parametrize("command", [pytest.param(name, marks=SLOW.get(name, ())) for name in PLANTED])
+def test_wrong_and_unknown_flags_are_reported_beside_all_other_problems(command, place, port, capsys):
+    words, problems = PLANTED[command]
+    wrong = WRONG_VALUES.get(command, "")
+    before = sorted(place.rglob("*"))
+    words = [*command.split(), *shlex.split(f"{words.format(port=port)} {wrong} --none-such")]
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    message = capsys.readouterr().err
+    problems = [*problems, *wrong.split()[:1], "unrecognized arguments: --none-such"]
+    assert ended.value.code == 2
+    assert [problem for problem in problems if problem.format(port=port) not in message] == []
+    assert sorted(place.rglob("*")) == before
+
+
+def test_a_missing_flag_is_reported_beside_all_other_problems(place, capsys):
+    with pytest.raises(SystemExit):
+        main(["corpus", "check", "--questions", "none.jsonl", "--corpus", "none.tsv"])
+    message = capsys.readouterr().err
+    assert "3 problems:" in message and "required: --out" in message
+    assert "none.jsonl" in message and "none.tsv" in message
+
+
+def test_a_file_of_settings_that_cannot_be_used_does_not_hide_other_problems(place, capsys):
+    (place / "bad.yaml").write_text("a: [")
+    (place / "unknown.yaml").write_text("questoins: q.jsonl")
+    with pytest.raises(SystemExit):
+        main(["corpus", "check", "@bad.yaml", "@unknown.yaml", "--corpus", "none.tsv", "--out", "file"])
+    message = capsys.readouterr().err
+    assert "4 problems:" in message and "bad.yaml cannot be read" in message
+    assert "questoins" in message and "none.tsv" in message and "--out file" in message
+
+
+def test_a_contradiction_of_flags_does_not_hide_files_and_servers(place, capsys):
+    words = f"filter --questions none.jsonl --out file --base-url {DEAD}/v1 --model m"
+    with pytest.raises(SystemExit):
+        main(words.split())
+    message = capsys.readouterr().err
+    assert "needs --tokenizer" in message and "none.jsonl" in message and "--out file" in message
+    assert f"{DEAD}/v1" in message
+
+
+def test_a_recipe_that_is_not_there_does_not_hide_the_rows_and_the_corpus(place, capsys):
+    with pytest.raises(SystemExit):
+        main("retriever train --recipe none --rows none.jsonl --corpus none.tsv --out file".split())
+    message = capsys.readouterr().err
+    assert "4 problems:" in message and "no recipe 'none'" in message and "none.jsonl" in message
+
+
+def test_runs_without_trajectories_are_named_by_eval_sigma(place, capsys):
+    (place / "empty").mkdir()
+    assert main("eval sigma empty bad.jsonl none".split()) == 1
+    message = capsys.readouterr().err
+    assert "empty has no trajectory records" in message and "none: there is no such" in message
+    assert "bad.jsonl, line 1: " in message
+
+
+def test_what_follows_from_a_wrong_flag_is_no_problem_of_its_own(place, port, capsys):
+    with pytest.raises(SystemExit):
+        main(shlex.split(f"view none.jsonl --port {port}0000000"))
+    assert "2 problems" in capsys.readouterr().err
 
 
 @pytest.fixture

@@ -122,6 +122,10 @@ def test_a_required_flag_that_is_misspelled_is_named_beside_the_missing_one(caps
     assert "--loa" not in message
 
 
+def test_the_flag_that_is_meant_is_named_once(capsys):
+    assert refusal(capsys, "--recipe", "x", "--loavs", "2").count("did you mean --loaves?") == 1
+
+
 def test_several_wrong_values_are_told_together(capsys):
     told = refusal(capsys, "--recipe", "x", "--loaves", "0", "--grain", "oats")
     assert "--loaves" in told and "--grain" in told

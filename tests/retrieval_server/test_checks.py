@@ -127,12 +127,13 @@ def test_all_wrong_flags_are_reported_in_one_run(command, capsys):
     assert ended.value.code == 2 and missing(message, [*flags, "did you mean --"]) == []
 
 
-def test_an_unknown_backend_is_one_fault_and_an_index_no_corpus(bm25_index, tmp_path, capsys):
-    words = ["build", "--corpus", str(bm25_index), "--out", str(tmp_path / "new"), "--backend"]
+def test_an_unknown_backend_is_one_fault_and_an_index_no_corpus(corpus, bm25_index, tmp_path, capsys):
+    words = ["build", "--out", str(tmp_path / "new"), "--backend"]
     with pytest.raises(SystemExit):
-        commands.main([*words, "bm26"])
+        commands.main([*words, "bm26", "--corpus", str(corpus)])
     message = capsys.readouterr().err
     assert "--backend" in message and "problems" not in message
+    words[1:1] = ["--corpus", str(bm25_index)]
     assert f"{bm25_index} is an index" in refused(capsys, *words, "bm25")
 
 
@@ -179,3 +180,51 @@ def test_a_lucene_build_without_bm25s_names_the_command_that_installs_it(
         monkeypatch.delitem(sys.modules, f"retrieval_server.search.{name}", raising=False)
     message = refused(capsys, "build", "--backend", "lucene", "--corpus", corpus, "--out", tmp_path / "i")
     assert "bm25s" in message and 'pip install "rag-r1[lucene]"' in message
+
+
+#: Beside which the problems of PLANTED are reported too.
+WRONG_VALUES = {
+    "build": "--rrf-k x --none-such",
+    "build dense": "--batch-size 0 --none-such",
+    "build hybrid": "--depth x",
+    "build passages": "--none-such",
+    "build encode": "--batch-size x",
+    "build merge": "--none-such",
+    "import": "--batch-size x --none-such",
+    "split": "--none-such",
+}
+
+
+@pytest.mark.parametrize("name", WRONG_VALUES)
+def test_wrong_and_unknown_flags_are_reported_beside_all_other_problems(name, tmp_path, capsys):
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "prepared").mkdir()
+    (tmp_path / "prepared" / "corpus.json").touch()
+    (tmp_path / "notes.txt").touch()
+    (tmp_path / "rows.jsonl").write_text('{"id": "1", "contents": "Ulm"}\n{"id": "2"}\n')
+    (tmp_path / "cut.jsonl.gz").write_bytes(gzip.compress(b'{"id": "1", "contents": "Ulm"}\n')[:-9])
+    words, named = PLANTED[name]
+    words = words.replace("CORPORA", " ".join(f"PATH/{corpus}" for corpus in CORPORA))
+    command, *step = name.split()
+    step = [] if step in (["dense"], ["hybrid"]) else step
+    with pytest.raises(SystemExit) as ended:
+        words = words.replace("PATH", str(tmp_path)).split()
+        commands.main([command, *step, *words, *WRONG_VALUES[name].split()])
+    message = capsys.readouterr().err
+    flags = [word for word in WRONG_VALUES[name].split() if word.startswith("--")]
+    assert ended.value.code == 2
+    assert missing(message, [*flags, *(word.replace("PATH", str(tmp_path)) for word in named)]) == []
+
+
+def test_a_wrong_or_missing_flag_of_a_split_does_not_hide_its_folders(tmp_path, capsys):
+    for more in (["--shards", "x"], []):
+        with pytest.raises(SystemExit):
+            commands.main(["split", "--index", str(tmp_path / "none"), "--out", str(tmp_path), *more])
+        message = capsys.readouterr().err
+        assert missing(message, ["--shards", f"{tmp_path}/none", f"{tmp_path} exists", "3 problems"]) == []
+
+
+def test_a_wrong_port_does_not_hide_an_index_that_is_not_there(tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        commands.main(["serve", "--index", str(tmp_path / "none"), "--port", "abc"])
+    assert missing(capsys.readouterr().err, ["--port", f"{tmp_path}/none", "2 problems"]) == []

@@ -18,6 +18,7 @@ from rag_r1.runs.errors import RunError
 from rag_r1.runs.start_checks import try_servers
 from rag_r1.sft import filter_command, traces_command
 from rag_r1.tools.retrieval import options as search_options
+from tests.fakes.json_server import JsonStub
 from tests.fakes.scripted_vllm import Policy
 from tests.fakes.silent_server import HangingServer
 from tests.fakes.web_page import WebPage
@@ -245,3 +246,23 @@ def test_a_search_that_does_not_work_is_named_with_its_address_the_token_and_the
     )
     page = search_fault(DEAD, "JSONDecodeError: Expecting value", "--retriever-url")
     assert "does not answer with JSON" in page and "JSONDecodeError" not in page
+
+
+def test_the_check_of_a_model_server_sends_the_key(tmp_path, capsys, monkeypatch):
+    """A server that answers only to its key passes with it, and names its variable without it."""
+
+    def answer(asked):
+        if asked.path.endswith("/models"):
+            is_known = asked.headers.get("Authorization") == "Bearer right"
+            return {"data": [{"id": "m"}]} if is_known else (401, "{}")
+        return {"result": [[{"document": {"id": "1", "contents": "Ulm"}, "score": 1.0}]]}
+
+    (tmp_path / "questions.jsonl").write_text(json.dumps({"question": "Who?", "golden_answers": ["she"]}))
+    with JsonStub(answer) as stub:
+        words = f"--teacher-model m --base-url {stub.url}/v1 --retriever-url {stub.url} --check-only".split()
+        words += ["--questions", str(tmp_path / "questions.jsonl"), "--out", str(tmp_path / "out")]
+        monkeypatch.setenv("MY_KEY", "right")
+        assert traces_command.main([*words, "--api-key-env", "MY_KEY"]) == 0
+        monkeypatch.setenv("MY_KEY", "wrong")
+        assert traces_command.main([*words, "--api-key-env", "MY_KEY"]) == 1
+    assert "set $MY_KEY" in capsys.readouterr().err

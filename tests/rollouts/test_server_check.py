@@ -44,13 +44,20 @@ def test_what_a_server_answers_instead_of_its_models_is_told_with_address_and_fl
         [{"id": "m"}],
         {"data": [{"name": "m"}]},
         (404, "{}"),
-        (401, '{"error": "no key"}'),
+        (403, '{"error": "this key may not list models"}'),
         (200, '{"data": [' + ",".join(["{}"] * 30_000) + "]}"),
     ],
 )
 def test_a_server_that_lists_its_models_otherwise_or_not_is_no_error(answer):
     with JsonStub(lambda asked: answer) as stub:
         assert check(stub.url, "m") == {}
+
+
+def test_a_server_that_refuses_the_key_is_named_with_the_variable_of_the_key():
+    with JsonStub(lambda asked: (401, '{"error": "no key"}')) as stub, pytest.raises(RunError) as raised:
+        check(stub.url)
+    said = str(raised.value)
+    assert f"{stub.url}/v1" in said and "HTTP 401" in said and "$NO_KEY" in said and "--base-url" in said
 
 
 def test_a_model_that_is_not_in_the_list_is_named_with_those_that_are():

@@ -21,7 +21,6 @@ from rag_r1.serving.terminal import command as terminal
         (["--demo", "--protocol", "search_r1", "--engine", "chat"], "leave out --engine, --protocol"),
         (["--model", "m", "--documents", ".", "--retriever-url", "http://x"], "leave out --retriever-url"),
         (["--model", "m", "--skip-bad-files"], "there is no --documents: leave out --skip-bad-files"),
-        (["--model", "m", "--documents", "no/such"], "--documents no/such is no folder"),
         (["--model", "m", "--port", "99999"], "--port"),
         (["--model", "m", "--concurrency", "0"], "--in-flight"),
         (["--model", "m", "rag_r1.agent"], "is not key=value"),
@@ -32,6 +31,22 @@ def test_wrong_arguments_are_named(words, said, capsys):
         command.main(words)
     assert ended.value.code == 2
     assert said in capsys.readouterr().err
+
+
+def test_a_folder_of_documents_that_is_not_there_is_named_beside_other_problems(tmp_path, capsys):
+    server = ["--model", "m", "--base-url", "http://127.0.0.1:9/v1", "--tokenizer", "./none"]
+    (tmp_path / "file").touch()
+    assert command.main([*server, "--documents", "no/such", "--out", str(tmp_path / "file")]) == 1
+    message = capsys.readouterr().err
+    assert "--documents no/such does not exist" in message and "file is a file" in message
+    assert "./none" in message
+
+
+def test_a_missing_model_is_one_problem_beside_those_of_the_files(tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        command.main(["--port", "abc", "--documents", "no/such", "--out", str(tmp_path)])
+    message = capsys.readouterr().err
+    assert "3 problems" in message and "give --model" in message and "--documents no/such" in message
 
 
 def test_the_terminal_takes_a_server_or_an_agent(capsys):

@@ -12,6 +12,7 @@ from rag_r1.demo.world import demo_protocol, write_demo
 from rag_r1.runs.errors import RunError
 from rag_r1.serving.arguments import ServeArguments
 from rag_r1.serving.launch import launch_agent
+from rag_r1.tools.documents.corpus import MADE_FROM, index_folder
 from tests.serving.running_chat import arguments, chat_server, policy_of, question
 
 
@@ -72,6 +73,18 @@ def test_a_file_that_cannot_be_read_is_named_with_the_flag_that_leaves_it_out(tm
     args = arguments_of(tmp_path, documents=tmp_path / "notes")
     with pytest.raises(RunError, match=r"(?s)--skip-bad-files.*latin.txt"), launch_agent(args):
         pass
+
+
+def test_no_lock_file_is_left_in_the_folder_of_a_chat_or_of_its_documents(tmp_path):
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "a.txt").write_text("Paris lies on the Seine.")
+    index_folder(tmp_path / "notes", tmp_path / "corpus", False)
+    assert {path.name for path in (tmp_path / "corpus").iterdir()} == {"corpus.jsonl", MADE_FROM}
+    (tmp_path / "empty").mkdir()
+    args = arguments_of(tmp_path / "chat", documents=tmp_path / "empty")
+    with pytest.raises(RunError), launch_agent(args):
+        pass
+    assert [path.name for path in tmp_path.rglob("*") if "lock" in path.name] == []
 
 
 @pytest.mark.full

@@ -31,11 +31,14 @@ class BadRows:
     def __add__(self, other: BadRows) -> BadRows:
         return BadRows(self.count + other.count, (self.first + other.first)[:NAMED])
 
+    def named(self) -> str:
+        """The first ones, and how many more there are."""
+        more = self.count - len(self.first)
+        return "; ".join(self.first) + (f"; and {more} more" if more else "")
+
     def refusal(self) -> str:
         """The message with which a file is refused."""
-        more = self.count - len(self.first)
-        named = "; ".join(self.first) + (f"; and {more} more" if more else "")
-        return f"{self._counted()}: {named}. Repair them, or leave them out with --skip-bad-rows."
+        return f"{self._counted()}: {self.named()}. Repair them, or leave them out with --skip-bad-rows."
 
     def left_out(self) -> list[str]:
         """The report if they were left out: how many, a line for each that is named, and one for the

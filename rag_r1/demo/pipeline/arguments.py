@@ -97,11 +97,6 @@ class PipelineArguments(Arguments):
         for flag, overrides in (("--sft-set", self.sft_set), ("--grpo-set", self.grpo_set)):
             wrong = (override for override in overrides if not is_override(override))
             faults += [f"{flag} {override!r} is not key=value or ~key" for override in wrong]
-        if self.base_folder and not (self.base_folder / "config.json").is_file():
-            faults.append(
-                f"--base {self.base}: no policy in {self.base_folder} (config.json is missing): give the "
-                "folder of one, or leave it out"
-            )
         if faults:
             raise ValueError("; ".join(faults))
         return self

@@ -11,6 +11,7 @@ from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import read_arguments
 from rag_r1.options.out_folder import check_out
 from rag_r1.options.settings_file import recorded_settings
+from rag_r1.runs.errors import RunError
 from rag_r1.runs.processes import mark_children, stop_leftovers
 from rag_r1.runs.start_checks import StartChecks
 from rag_r1.runs.steps import PipelineFolder
@@ -29,7 +30,9 @@ example:
 @command_main(RuntimeError, OSError, ValueError, resumable=True)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns 0 when all steps are done, 1 with the reason if not, 130 after Ctrl-C."""
-    args = read_arguments(PipelineArguments, arguments, prog="rag-r1 pipeline", description=_DESCRIPTION)
+    args = read_arguments(
+        PipelineArguments, arguments, prog="rag-r1 pipeline", description=_DESCRIPTION, check=check_start
+    )
     require("verl", "vllm", "bm25s")
     check_start(args)
     if args.check_only:
@@ -41,17 +44,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def check_start(args: PipelineArguments) -> None:
-    """The folder and the keys of all trainings, then a real teacher. Raises StartError, and RunError."""
+    """The folder, the base, the keys of all trainings, then a real teacher. Raises StartError or RunError."""
     from rag_r1.demo.pipeline.limits import grpo_overrides
     from rag_r1.evaluation.target import check_endpoint
     from rag_r1.training.command import check_composition
 
     with StartChecks() as checks:
         checks.run(check_out, args.out, "rag-r1 pipeline")
+        checks.run(_check_base, args)
         checks.run(check_composition, Recipe.find("rag_r1/sft/demo"), args.sft_set)
         checks.run(check_composition, Recipe.find("demo/grpo"), grpo_overrides(args))
     if args.teacher_url is not None:
         check_endpoint(args.teacher_url, args.api_key_env, "teacher", "--teacher-url")
+
+
+def _check_base(args: PipelineArguments) -> None:
+    if args.base_folder and not (args.base_folder / "config.json").is_file():
+        raise RunError(
+            f"--base {args.base}: no policy in {args.base_folder} (config.json is missing): give the folder "
+            "of one, or leave it out"
+        )
 
 
 def run(args: PipelineArguments) -> None:

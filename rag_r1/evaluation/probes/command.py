@@ -66,9 +66,8 @@ class PassagesArguments(Arguments):
 @command_main(RunError, DataError, OSError)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit status."""
-    args = read_arguments(
-        PassagesArguments, arguments, prog="rag-r1 probe-passages", description=_DESCRIPTION, epilog=_EPILOG
-    )
+    texts = {"prog": "rag-r1 probe-passages", "description": _DESCRIPTION, "epilog": _EPILOG}
+    args = read_arguments(PassagesArguments, arguments, check=check_start, **texts)
     inputs = check_start(args)
     if args.check_only:
         print(f"all checks passed: the passages of {inputs} would be written to {args.out}")

@@ -204,20 +204,24 @@ class CompareArguments(Arguments):
 @command_main(*WRONG_RUN)
 def main(arguments: Sequence[str] | None = None, prog: str = "rag-r1 eval compare") -> int:
     """Compare runs and print the tables; returns the exit status."""
-    args = read_arguments(
-        CompareArguments, arguments, prog=prog, description=__doc__.split("\n\n")[0], epilog=_EPILOG
-    )
-    with StartChecks() as checks:
-        if args.out is not None:
-            checks.run(check_out, args.out)
-        runs = checks.run(read_runs, args.runs, args.differs, args.skip_bad_rows)
-    assert runs is not None
+    texts = {"prog": prog, "description": __doc__.split("\n\n")[0], "epilog": _EPILOG}
+    runs = _checked_runs(args := read_arguments(CompareArguments, arguments, check=_checked_runs, **texts))
     if args.check_only:
         print(f"all checks passed: {len(runs.names)} runs share {runs.questions.count:,} questions")
         return 0
     comparison = compare_runs(runs, args.normaliser, Bootstrap(resamples=args.resamples, seed=args.seed))
     print(write_comparison(comparison, args.out))
     return 0
+
+
+def _checked_runs(args: CompareArguments) -> ComparableRuns:
+    """The runs. Raises StartError with all that is wrong."""
+    with StartChecks() as checks:
+        if args.out is not None:
+            checks.run(check_out, args.out)
+        runs = checks.run(read_runs, args.runs, args.differs, args.skip_bad_rows)
+    assert runs is not None
+    return runs
 
 
 def write_comparison(comparison: Mapping[str, Any], out: Path | None) -> str:

@@ -164,8 +164,21 @@ class ReportArguments(Arguments):
 @command_main(*WRONG_RUN)
 def main(arguments: Sequence[str] | None = None, prog: str = "rag-r1 eval report") -> int:
     """Make a report and print it; returns the exit status."""
-    args = read_arguments(ReportArguments, arguments, prog=prog, description=__doc__.split("\n\n")[0])
+    args = read_arguments(
+        ReportArguments, arguments, prog=prog, description=__doc__.split("\n\n")[0], check=_check_start
+    )
+    card, table = _check_start(args)
     out = args.out or args.run
+    if args.check_only:
+        print(f"all checks passed: the report of {len(table.keys):,} episodes would be written into {out}")
+        return 0
+    write_report(table, card, out, Bootstrap(resamples=args.resamples, seed=args.seed))
+    print((out / REPORT_MD).read_text(encoding="utf-8"))
+    return 0
+
+
+def _check_start(args: ReportArguments) -> tuple[Provenance | None, RunTable]:
+    """The run's provenance and records. Raises StartError with all that is wrong."""
     files = {name: getattr(args, name) for name in ("answerable", "supporting")}
     with StartChecks() as checks:
         card = checks.run(Provenance.read, args.run)
@@ -182,14 +195,9 @@ def main(arguments: Sequence[str] | None = None, prog: str = "rag-r1 eval report
             for read, path in zip((read_answerable, read_supporting), files.values(), strict=True):
                 if path is not None:
                     checks.run(read, path, BadRows())
-        checks.run(check_out, out, flag="--out" if args.out else "without --out, RUN")
+        checks.run(check_out, args.out or args.run, flag="--out" if args.out else "without --out, RUN")
     assert table is not None
-    if args.check_only:
-        print(f"all checks passed: the report of {len(table.keys):,} episodes would be written into {out}")
-        return 0
-    write_report(table, card, out, Bootstrap(resamples=args.resamples, seed=args.seed))
-    print((out / REPORT_MD).read_text(encoding="utf-8"))
-    return 0
+    return card, table
 
 
 if __name__ == "__main__":

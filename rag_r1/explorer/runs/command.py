@@ -39,10 +39,10 @@ class RunsArguments(Arguments):
 @command_main(RunError, OSError)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns 0, also if there is no run; 1 if the folder cannot be read."""
-    args = read_arguments(RunsArguments, arguments, prog="rag-r1 runs", description=_DESCRIPTION)
-    if not args.folder.is_dir():
-        fault = "is a file" if args.folder.exists() else "does not exist"
-        raise RunError(f"{args.folder} {fault}: give the folder below which the runs lie")
+    args = read_arguments(
+        RunsArguments, arguments, prog="rag-r1 runs", description=_DESCRIPTION, check=_check_folder
+    )
+    _check_folder(args)
     runs = runs_below(args.folder)
     if args.as_json:
         print(json.dumps([asdict(run) for run in runs], indent=2))
@@ -55,6 +55,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if run.command is not None:
             print(f"go on with {terminal_text(run.name)}:\n  {terminal_text(run.command, 2000)}")
     return 0
+
+
+def _check_folder(args: RunsArguments) -> None:
+    if not args.folder.is_dir():
+        fault = "is a file" if args.folder.exists() else "does not exist"
+        raise RunError(f"{args.folder} {fault}: give the folder below which the runs lie")
 
 
 def _row(run: RunFacts) -> list[str]:

@@ -21,7 +21,7 @@ from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, argument, read_arguments
 from rag_r1.options.out_folder import check_out
 from rag_r1.runs.errors import RunError
-from rag_r1.runs.start_checks import StartChecks
+from rag_r1.runs.start_checks import CHECK_ONLY, StartChecks
 from rag_r1.system.installation import require
 
 _DESCRIPTION = """\
@@ -51,19 +51,19 @@ class ExportArguments(Arguments):
         "updates away)",
         default=None,
     )
+    check_only: bool = argument(CHECK_ONLY, default=False)
 
 
 @command_main(RunError, OSError)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit status."""
     prog = "rag-r1 model export-nf4"
-    args = read_arguments(ExportArguments, arguments, prog=prog, description=_DESCRIPTION)
+    args = read_arguments(ExportArguments, arguments, prog=prog, description=_DESCRIPTION, check=_check_start)
     require("bitsandbytes", "peft", "transformers")
-    with StartChecks() as checks:
-        adapters = checks.run(read_adapters, args.checkpoint)
-        checks.run(_check_new, args.out)
-        checks.run(check_out, args.out)
-    assert adapters is not None
+    adapters = _check_start(args)
+    if args.check_only:
+        print(f"all checks passed: the model of {args.checkpoint} would be written into {args.out}")
+        return 0
     model = _quantised(args.base, adapters)
     dtype = args.dtype or ("float32" if args.merged else _dtype_of(model))
     args.out.absolute().parent.mkdir(parents=True, exist_ok=True)
@@ -76,6 +76,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _write_adapters(adapters, part / "adapter", str(args.out / "base"))
     print(args.out if args.merged else f"{args.out / 'base'} and {args.out / 'adapter'}")
     return 0
+
+
+def _check_start(args: ExportArguments) -> SavedAdapters:
+    """The adapters of the checkpoint. Raises StartError with all that is wrong."""
+    with StartChecks() as checks:
+        adapters = checks.run(read_adapters, args.checkpoint)
+        checks.run(_check_new, args.out)
+        checks.run(check_out, args.out)
+    assert adapters is not None
+    return adapters
 
 
 def _check_new(out: Path) -> None:

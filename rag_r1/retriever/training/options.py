@@ -143,13 +143,16 @@ def read_options(arguments: Sequence[str], **texts: Any) -> TrainOptions:
     """The options of a command line: those of its recipe, replaced by those of its files of settings and
     these by its flags. `texts`: as of `read_arguments`, which ends the process for wrong arguments. Raises
     RecipeError, and ArgumentsError for files that cannot be used."""
-    arguments, settings = split_files(arguments, TrainOptions)
+    arguments, settings, faults = split_files(arguments, TrainOptions)
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, prog=texts.get("prog"))
     parser.add_argument("--recipe", default=settings.get("recipe"))
     recipe = parser.parse_known_args(arguments)[0].recipe
     if recipe is not None:
-        settings = read_recipe(recipe) | settings
-    return read_arguments(TrainOptions, arguments, settings=settings, **texts)
+        try:
+            settings = read_recipe(recipe) | settings
+        except RecipeError as error:
+            faults.append(str(error))
+    return read_arguments(TrainOptions, arguments, settings=settings, faults=faults, **texts)
 
 
 def read_recipe(name: str) -> dict[str, Any]:

@@ -7,12 +7,13 @@ stderr.
 from __future__ import annotations
 
 import asyncio
+import io
 import os
 import shlex
 import signal
 import sys
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, redirect_stderr
 from copy import deepcopy
 from functools import partial
 from pathlib import Path
@@ -28,7 +29,7 @@ from rag_r1.options.declare import Constraint, options_from
 from rag_r1.options.server_address import FIRST_ANSWER_S, Address
 from rag_r1.rollouts.agent_arguments import AgentSelection, shared_arguments
 from rag_r1.runs.errors import OtherServerError, RunError
-from rag_r1.runs.start_checks import CHECK_ONLY
+from rag_r1.runs.start_checks import CHECK_ONLY, try_servers
 from rag_r1.system.installation import pip_command
 from rag_r1.tools.mcp.tool import McpFailure, McpOptions, has_mcp, prefixed_entries
 
@@ -90,7 +91,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     if arguments[:1] == ["--tools"]:
         return _print_tools(arguments[1:])
-    args = read_arguments(McpArguments, arguments, prog="rag-r1 mcp", description=_DESCRIPTION)
+    args = read_arguments(
+        McpArguments, arguments, prog="rag-r1 mcp", description=_DESCRIPTION, check=_check_quietly
+    )
     if not has_mcp():
         raise CommandError(f"rag-r1 mcp needs the package mcp, 2.0 or later: {pip_command('mcp')}")
     check_start(args)
@@ -124,6 +127,12 @@ def check_start(args: McpArguments) -> None:
         if args.base_url is not None or args.check_only or isinstance(error, OtherServerError):
             raise
         print(f"warning: {error}", file=sys.stderr)
+
+
+def _check_quietly(args: McpArguments) -> None:
+    """The same beside wrong arguments, without the warning."""
+    with redirect_stderr(io.StringIO()):
+        check_start(args)
 
 
 async def serve(args: McpArguments) -> None:
@@ -210,7 +219,8 @@ def _print_tools(server: Sequence[str]) -> int:
     options |= {"url": server[0]} if is_address else {"command": list(server)}
     try:
         limit = {"timeout_s": FIRST_ANSWER_S} if is_address else {}  # a command may be fetched first
-        tools = asyncio.run(_tools_of(options_from(McpOptions, options | limit, "rag_r1.tools.NAME")))
+        asked = _tools_of(options_from(McpOptions, options | limit, "rag_r1.tools.NAME"))
+        [tools] = asyncio.run(try_servers(asked))  # the package mcp logs what is in the error
     except McpFailure as error:
         why = str(error).removeprefix("the server cannot be reached: ").removeprefix("the server ")
         if why.startswith("does not list"):

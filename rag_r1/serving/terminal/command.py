@@ -25,6 +25,7 @@ from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import argument, read_arguments
 from rag_r1.options.server_address import Address
 from rag_r1.runs.errors import RunError
+from rag_r1.runs.start_checks import CHECK_ONLY
 from rag_r1.serving.arguments import ChatAgentArguments, check_agent, refuse_unused
 from rag_r1.serving.command import require_parts, set_up_logs, take_token
 from rag_r1.serving.terminal.client import ChatError, check_server, stream_answer
@@ -61,6 +62,7 @@ class ChatArguments(ChatAgentArguments):
         "TEXT",
         default=[],
     )
+    check_only: bool = argument(CHECK_ONLY, default=False)
 
     @model_validator(mode="after")
     def _somebody_answers(self) -> ChatArguments:
@@ -75,25 +77,38 @@ class ChatArguments(ChatAgentArguments):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns 0 at the end of the chat; 1 with a message if it could not begin, or if a question of --ask got
     no answer."""
-    args = read_arguments(ChatArguments, arguments, prog="rag-r1 chat", description=_DESCRIPTION)
+    args = read_arguments(
+        ChatArguments, arguments, prog="rag-r1 chat", description=_DESCRIPTION, check=_check_start
+    )
     set_up_logs(logging.WARNING)
     token = take_token()
+    _check_start(args)
+    if args.check_only:
+        print("all checks passed: the chat would begin")
+        return 0
     if args.url is not None:
-        check_server(url := args.url.rstrip("/"))
-        return TerminalChat(url, token).chat(args.ask)
+        return TerminalChat(args.url.rstrip("/"), token).chat(args.ask)
     with _local_server(args) as running:
         return TerminalChat(running.url, None).chat(args.ask)
+
+
+def _check_start(args: ChatArguments) -> None:
+    """Raises StartError, or RunError, with all that is wrong."""
+    if args.url is not None:
+        return check_server(args.url.rstrip("/"))
+    require_parts(args)
+    from rag_r1.serving.launch import check_launch
+
+    check_launch(args)
 
 
 @contextmanager
 def _local_server(args: ChatArguments) -> Iterator[RunningServer]:
     """A server on a free loopback port, in a thread, for as long as the block runs. Raises RunError."""
-    require_parts(args)
     # Here, because these need what belongs to extras, and neither `--help` nor `--url` does.
     from rag_r1.serving.http_server import serve
-    from rag_r1.serving.launch import check_launch, launch_agent
+    from rag_r1.serving.launch import launch_agent
 
-    check_launch(args)
     servers: list[RunningServer] = []
     failures: list[BaseException] = []
     ready = threading.Event()

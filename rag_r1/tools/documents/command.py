@@ -45,10 +45,10 @@ class DocumentsArguments(Arguments):
 @command_main(RunError, OSError)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit status."""
-    args = read_arguments(DocumentsArguments, arguments, prog="rag-r1 documents", description=_DESCRIPTION)
-    with StartChecks() as checks:
-        checks.run(document_files, args.folder)
-        checks.run(check_out, args.out, "rag-r1 documents")
+    args = read_arguments(
+        DocumentsArguments, arguments, prog="rag-r1 documents", description=_DESCRIPTION, check=_check_start
+    )
+    _check_start(args)
     how: dict[str, Any] = {"progress": not args.no_progress, "skip_bad_files": args.skip_bad_files}
     if args.check_only:
         print(f"all checks passed: {count_passages(args.folder, **how):,} passages for {args.out}")
@@ -63,6 +63,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         more = f" and {len(others) - _NAMED:,} more" if len(others) > _NAMED else ""
         print(f"not read, as their names end in none of {', '.join(READERS)}: {named}{more}", file=sys.stderr)
     return 0
+
+
+def _check_start(args: DocumentsArguments) -> None:
+    """Raises StartError with all that is wrong."""
+    with StartChecks() as checks:
+        checks.run(document_files, args.folder)
+        checks.run(check_out, args.out, "rag-r1 documents")
 
 
 if __name__ == "__main__":

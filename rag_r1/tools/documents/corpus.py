@@ -76,7 +76,7 @@ def index_folder(folder: Path, out: Path, progress: bool = True, *, skip_bad_fil
         "files": _fingerprint(folder, files),
     }
     corpus, note = out / CORPUS, StateFile(out / MADE_FROM, made_from)
-    with hold_lock(out, None, name=".lock"):
+    with hold_lock(out, None, name=None):
         if corpus.is_file() and note.read(dict) is not None:
             return corpus
         note.remove()

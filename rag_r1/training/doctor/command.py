@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 
 from rag_r1.io.terminal_text import terminal_lines
 from rag_r1.options.command_exit import command_main
-from rag_r1.options.command_line import CommandParser
+from rag_r1.options.command_parser import CommandParser
 from rag_r1.options.server_address import AN_ADDRESS, is_server_address
 from rag_r1.system.installation import setup_command
 from rag_r1.training.doctor.findings import MISSING, WARNING, Finding, ok, version_of

@@ -19,6 +19,7 @@ from rag_r1.demo.policy import policy_path
 from rag_r1.options.command_line import read_arguments
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.processes import MARK
+from rag_r1.runs.start_checks import StartError
 from rag_r1.sft.data import SftDataArguments
 from rag_r1.sft.filter_command import FilterArguments
 from rag_r1.sft.traces_command import TracesArguments
@@ -77,7 +78,6 @@ def test_an_argument_changes_the_settings_of_the_step_that_it_is_for(tmp_path, w
     [
         (["--teacher-url", "http://x/v1"], "--teacher-model"),
         (["--grpo-set", "lr"], "--grpo-set 'lr' is not key=value"),
-        (["--base", "no/such/folder"], "no policy in no/such/folder"),
         (["--base-steps", "1"], "at least 2"),
         (["--protocol", "r1_searcher"], "--protocol"),
     ],
@@ -86,6 +86,13 @@ def test_wrong_arguments_are_refused_by_name(words, message, capsys):
     with pytest.raises(SystemExit) as ended:
         arguments(*words)
     assert ended.value.code == 2 and message in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_base_that_is_not_there_is_named(tmp_path):
+    args = PipelineArguments(out=tmp_path / "x", base="no/such/folder")
+    with pytest.raises(StartError, match="--base no/such/folder: no policy in no/such/folder"):
+        command.check_start(args)
 
 
 @pytest.mark.slow

@@ -499,3 +499,10 @@ def test_what_is_missing_is_said(capsys):
     with pytest.raises(SystemExit):
         mcp_command.main(["--base-url", "http://127.0.0.1:1/v1"])
     assert "--base-url and --model belong together" in capsys.readouterr().err
+
+
+def test_of_a_web_page_that_is_no_mcp_server_only_our_sentence_is_printed(capsys, caplog):
+    with WebPage() as page:
+        assert mcp_command.main(["--tools", page.url]) == 1
+    [sentence] = capsys.readouterr().err.splitlines()
+    assert f"no MCP server answers at {page.url}" in sentence and caplog.records == []

@@ -1,0 +1,39 @@
+"""What stands for a value that is needed and not known, so that checks of other values can be made.
+
+`UNKNOWN` can be passed on, and nothing else: any use raises UnknownValueError, which `needs_unknown` finds in
+the errors that are made from it. `listed` is how all problems of a command are told at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Never
+
+
+class UnknownValueError(ValueError):
+    """A value is needed that is missing or wrong."""
+
+
+class _Unknown:
+    def _refuse(self, *unused: Any) -> Never:
+        raise UnknownValueError("a value is needed that is missing or wrong")
+
+    __getattr__ = __fspath__ = __iter__ = __len__ = __bool__ = __truediv__ = __str__ = __int__ = _refuse
+
+
+UNKNOWN: Any = _Unknown()
+
+
+def needs_unknown(error: BaseException | None) -> bool:
+    """Is this, or what it was made from, an error about a value that is UNKNOWN?"""
+    while error is not None and not isinstance(error, UnknownValueError):
+        error = error.__cause__ or error.__context__
+    return error is not None
+
+
+def listed(problems: Iterable[str]) -> str:
+    """One problem, or all of them with their number."""
+    lines = list(dict.fromkeys(problems))
+    if len(lines) > 1:
+        lines = [f"{len(lines)} problems:", *(f"  - {problem}" for problem in lines)]
+    return "\n".join(lines)

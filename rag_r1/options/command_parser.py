@@ -1,0 +1,61 @@
+"""The parser of command lines: its errors are short, and it goes on past unknown and missing arguments.
+
+So that the others are known too (wrong_arguments.py): `parse_all` keeps what it has refused in `faults`.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from rag_r1.options.suggestions import did_you_mean
+
+
+class _MissingError(Exception):
+    """Required arguments are missing; the others can be parsed."""
+
+
+class CommandParser(argparse.ArgumentParser):
+    """A parser whose errors are one line, and where to read more. `faults`: see the top of the module."""
+
+    def __init__(self, **texts: Any):
+        super().__init__(**texts)
+        self.faults: list[str] = []
+        self._goes_on = False
+
+    def parse_all(self, words: Sequence[str]) -> argparse.Namespace:
+        """The arguments that can be read, positional ones among the flags."""
+        self._goes_on = True
+        try:
+            parsed, unknown = self.parse_known_intermixed_args(words)
+        except _MissingError as missing:
+            # argparse looks for unknown flags only after that
+            self.faults.append("; ".join([str(missing), *self._unknown_flags(words)]))
+            for action in self._actions:
+                action.required = False
+            return self.parse_known_intermixed_args(words)[0]
+        finally:
+            self._goes_on = False
+        if unknown:
+            self.faults.append(self._with_hint(f"unrecognized arguments: {' '.join(unknown)}", unknown[0]))
+        return parsed
+
+    def error(self, message: str) -> NoReturn:
+        """End the process with status 2."""
+        if self._goes_on and "arguments are required" in message:
+            raise _MissingError(message)
+        unknown = message.removeprefix("unrecognized arguments: ")
+        if unknown != message and "; did you mean" not in message:
+            message = self._with_hint(message, unknown)
+        self.exit(2, f"{self.prog}: error: {message}\nsee {self.prog} --help\n")
+
+    def _unknown_flags(self, words: Sequence[str]) -> list[str]:
+        known = self._option_string_actions
+        flags = [word.partition("=")[0] for word in words if word.startswith("--") and len(word) > 2]
+        unknown = [flag for flag in flags if not any(name.startswith(flag) for name in known)]
+        return [self._with_hint(f"unrecognized: {flag}", flag, ", ") for flag in unknown]
+
+    def _with_hint(self, message: str, unknown: str, between: str = "; ") -> str:
+        hint = did_you_mean(unknown.split()[0].partition("=")[0], self._option_string_actions)
+        return message + (f"{between}{hint}" if hint else "")

@@ -1,0 +1,50 @@
+"""Runs the work of a command that plays episodes: a coroutine of its arguments, with a folder of its own.
+
+    args = read_arguments(TracesArguments, words, ..., check=partial(check_command, COMMAND, make_traces))
+    return run_command(COMMAND, make_traces, args)
+
+The work begins with its checks, and ends after them with `--check-only`. So these are also what is done
+beside wrong arguments, or a wrong folder, to report all problems at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from contextlib import nullcontext, redirect_stdout
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from rag_r1.options.command_exit import command_main
+from rag_r1.options.command_line import Arguments
+from rag_r1.options.out_folder import check_out
+from rag_r1.options.settings_file import recorded_settings
+from rag_r1.rewards import RewardError
+from rag_r1.runs.errors import RunError
+from rag_r1.runs.start_checks import StartChecks
+
+Work = Callable[[Any], Coroutine[Any, Any, int]]
+
+
+@command_main(RunError, RewardError, OSError, resumable=True)
+def run_command(command: str, work: Work, args: Arguments) -> int:
+    """Run a command's coroutine, whose settings are recorded in its folder (options/settings_file.py);
+    returns its exit status, 1 with a message for what the user can mend."""
+    try:
+        check_out(args.out, command)
+    except ValueError:
+        check_command(command, work, args)
+        raise
+    recorded = nullcontext() if getattr(args, "check_only", False) else recorded_settings(command, args)
+    with recorded:
+        return asyncio.run(work(args))
+
+
+def check_command(command: str, work: Work, args: Arguments) -> None:
+    """All checks of a command, its folder first. Nothing is printed or written. Raises StartError with all
+    that is wrong."""
+    with StartChecks() as checks, TemporaryDirectory() as place, redirect_stdout(None):
+        checks.run(check_out, args.out, command)
+        rehearsal = args.changed(out=Path(place), check_only=True)
+        checks.run(lambda: asyncio.run(work(rehearsal)))
