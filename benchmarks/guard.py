@@ -3,13 +3,15 @@
     python benchmarks/guard.py --faults learning_rate --seeds 834962 336739 660845
     python benchmarks/guard.py --faults engine reward mask no_search --seeds 834962
     python benchmarks/guard.py --replay outputs/demo_seeds/*
+    python benchmarks/guard.py --chance 100
 
 Each is the demo's GRPO on this CPU through `rag-r1 train --supervise`, with a checkpoint in every step and
 a validation in every second one. Two faults are transient: they begin when right answers held out have
 reached .7, and end with the first attempt. Three are permanent: a reward for searching alone, a response mask
 that lets observations be trained on, and a reward that teaches to stop searching. A run whose folder is
 finished is not repeated. `--replay` counts false alarms: it gives the guard and the band the metrics of runs
-that went undisturbed (of benchmarks/demo_seeds.py with `--set trainer.test_freq=2`).
+that went undisturbed (of benchmarks/demo_seeds.py with `--set trainer.test_freq=2`). `--chance` counts them in
+trainings of 60 steps that learn nothing, whose right answers are drawn by chance.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import random
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -198,6 +201,21 @@ def replay_row(run_folder: Path) -> list[object]:
     return [run_folder.name, guard.history.step, "; ".join(signs) or "none", band.summary().partition(":")[0]]
 
 
+def chance_row(questions: int, agreeing: int, runs: int) -> list[object]:
+    """In how many of `runs` trainings chance shows a sign, for four shares of right answers. Of a question's
+    eight answers so many agree."""
+    answers, counts = questions * 8 // agreeing, []
+    for share in (0.1, 0.3, 0.5, 0.8):
+        draws, shown = random.Random(0), 0
+        for _ in range(runs):
+            guard = Guard(GuardOptions(), TrainingFacts(questions=questions))
+            right = [sum(draws.random() < share for _ in range(answers)) / answers for _ in range(60)]
+            lines = [{"search/right": value, "search/score": value} for value in right]
+            shown += any([guard.see(step, line) for step, line in enumerate(lines, 1)])
+        counts.append(shown)
+    return [questions, agreeing, *counts]
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -205,12 +223,18 @@ def main(argv: Sequence[str] | None = None) -> None:
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--faults", nargs="+", choices=[*TRANSIENT, *PERMANENT])
     what.add_argument("--replay", nargs="+", type=Path, metavar="RUN", help="folders of finished demo runs")
+    what.add_argument("--chance", type=int, metavar="RUNS", help="trainings of each kind that learn nothing")
     parser.add_argument("--seeds", nargs="+", type=int, default=[0])
     parser.add_argument("--out", type=Path, default=ROOT / "outputs" / "guard", help="folder of the runs")
     parser.add_argument("--set", nargs="*", default=[], metavar="key=value", help="overrides of every run")
     args = parser.parse_args(argv)
     if args.replay:
         print_table(["run", "last step", "signs", "band"], map(replay_row, args.replay), "lrll")
+        return
+    if args.chance:
+        head = ["questions", "answers that agree", "right .1", ".3", ".5", ".8"]
+        kinds = [(questions, agreeing) for questions in (8, 16, 64) for agreeing in (1, 2, 8)]
+        print_table(head, (chance_row(*kind, args.chance) for kind in kinds), "rrrrrr")
         return
     results = [run(fault, seed, args.out.resolve(), args.set) for fault in args.faults for seed in args.seeds]
     print_table(HEAD, map(row, results), "lrrrlrrrrr")
