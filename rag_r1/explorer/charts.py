@@ -36,6 +36,7 @@ _METRICS = {
     "search/observed_share": "shares",
     "search/cached_calls": "shares",
     "training/rollout_probs_diff_mean": "engine",
+    "search/logprob_gap": "engine",
     "actor/ppo_kl": "engine",
     "actor/grad_norm": "gradient",
 }

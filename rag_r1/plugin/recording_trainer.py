@@ -15,6 +15,10 @@ line for each trajectory to `<rag_r1.trajectory_dir>/advantages/step_<step>-<pro
      "trained_tokens",                      on which its loss is computed
      "group_size", "group_mean", "group_std"}    of the scores in this batch
 
+Where the actor computes log-probs of its own beside the engine's, `search/logprob_gap_mean` and
+`search/logprob_gap_max` say how far they are apart on generated tokens, in nats. (veRL's
+`training/rollout_probs_diff` is of probabilities, in which unlikely tokens do not show.)
+
 They also write what is known of the step at that point, before the update, for the guard
 (runs/rollout_metrics.py).
 
@@ -72,6 +76,8 @@ class RecordingMixin:
         lines = list(advantage_lines(batch, self.global_steps, by_turn=estimator == TURN_LOO))
         if lines:
             metrics["search/trained_tokens"] = fmean(line["trained_tokens"] for line in lines)
+            if self._has_both_log_probs():
+                metrics.update(logprob_gaps(batch))
         if folder := OmegaConf.select(self.config, "rag_r1.trajectory_dir"):
             path = Path(folder) / "advantages" / f"step_{self.global_steps:06d}-{os.getpid()}.ndjson"
             try:
@@ -84,6 +90,11 @@ class RecordingMixin:
         metrics["search/recording_s"] = time.perf_counter() - started
         return batch
 
+    def _has_both_log_probs(self) -> bool:
+        correction = OmegaConf.select(self.config, "algorithm.rollout_correction") or {}
+        known = OmegaConf.select(self.config, "actor_rollout_ref.rollout.calculate_log_probs")
+        return bool(known) and not correction.get("bypass_mode")
+
     def _write_rollouts(self, metrics: dict) -> None:
         path = rollouts_file_here()
         # A part of a step's batch is more easily far from the others by chance than the whole.
@@ -94,6 +105,21 @@ class RecordingMixin:
             append_records(path, {"step": self.global_steps, "data": numbers})
         except OSError as error:
             logger.error("the guard sees step %d when it has ended: %s", self.global_steps, error)
+
+
+def logprob_gaps(batch: KVBatchMeta) -> dict[str, float]:
+    """How far the log-probs of engine and actor are apart on the generated tokens of a batch."""
+    keys = [key for key, tag in zip(batch.keys, batch.tags, strict=True) if not tag.get("is_padding")]
+    fields = ("response_mask", "rollout_log_probs", "old_log_probs")
+    data = read_rows(keys, batch.partition_id, fields)
+    masks, ours, theirs = (data[name].unbind() for name in fields)
+    gaps = torch.cat([(a - b).abs()[m.bool()] for m, a, b in zip(masks, ours, theirs, strict=True)])
+    if not len(gaps):
+        return {}
+    return {
+        "search/logprob_gap_mean": float(gaps.double().mean()),
+        "search/logprob_gap_max": float(gaps.max()),
+    }
 
 
 def advantage_lines(batch: KVBatchMeta, step: int, by_turn: bool = False) -> Iterator[dict[str, Any]]:

@@ -10,7 +10,12 @@ from omegaconf import OmegaConf
 from verl.trainer.ppo.v1 import get_trainer_cls
 
 from rag_r1.plugin import sample_store
-from rag_r1.plugin.recording_trainer import RecordingMixin, SearchTrainerSync, advantage_lines
+from rag_r1.plugin.recording_trainer import (
+    RecordingMixin,
+    SearchTrainerSync,
+    advantage_lines,
+    logprob_gaps,
+)
 from rag_r1.plugin.sample_store import KVBatchMeta
 from rag_r1.training.metrics_files import StartMetrics
 from tests.plugin.store_in_memory import Store
@@ -113,3 +118,31 @@ def test_what_is_known_of_a_whole_batch_is_written_beside_the_file_that_rag_r1_h
     for step, metrics, is_whole in StartMetrics(tmp_path / "metrics-3.jsonl").new_lines():
         assert (step, is_whole) == (4, False)
         assert metrics == {"search/right": 0.5, "search/trained_tokens": 2.0}
+
+
+def test_the_gap_between_engine_and_actor_is_of_generated_tokens_in_nats(store):
+    for key, mask, engine, actor in (
+        ("a_0_0", [1, 0, 1], [-1.0, -9.0, -2.0], [-1.25, -1.0, -2.0]),
+        ("a_1_0", [1, 1], [-7.0, -3.0], [-6.0, -3.0]),
+        ("padding_0_0", [1], [-5.0], [0.0]),
+    ):
+        put(store, key, 1.0, [0.0] * len(mask), mask, is_padding=key.startswith("padding"))
+        row = store.rows["train"][key]
+        row.update(rollout_log_probs=torch.tensor(engine), old_log_probs=torch.tensor(actor))
+    tags = store.tags["train"]
+    batch = KVBatchMeta(partition_id="train", keys=[*tags], tags=[*tags.values()])
+    assert logprob_gaps(batch) == {"search/logprob_gap_mean": 0.3125, "search/logprob_gap_max": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("calculated", "bypass", "both"), [(True, False, True), (True, True, False), (False, False, False)]
+)
+def test_it_is_known_where_the_actor_has_log_probs_of_its_own(calculated, bypass, both):
+    trainer = _Trainer()
+    trainer.config = OmegaConf.create(
+        {
+            "actor_rollout_ref": {"rollout": {"calculate_log_probs": calculated}},
+            "algorithm": {"rollout_correction": {"bypass_mode": bypass}},
+        }
+    )
+    assert trainer._has_both_log_probs() is both
