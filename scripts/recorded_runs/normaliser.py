@@ -48,8 +48,8 @@ FIELDS = (
     PROGRESS,
     Field(
         "seconds",
-        "times that were measured",
-        frozenset({"seconds", "generate_s", "tool_s"}),
+        "times that were measured, and whether a cache was in time",
+        frozenset({"seconds", "generate_s", "tool_s", "cached"}),
         re.compile(
             r"^\W*seconds a question.*$|(?<=: done in )\d+ s|(?<=\()\d+\.\d\d s(?=\))|(?<=\d, )\d+\.\d s$",
             re.MULTILINE,

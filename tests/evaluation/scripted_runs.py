@@ -88,6 +88,6 @@ def untimed(record: dict) -> dict:
     """A record without what differs from run to run."""
     turns = []
     for turn in record["turns"]:
-        calls = [{**call, "seconds": 0} for call in turn["calls"]]
+        calls = [{**call, "seconds": 0, "cached": False} for call in turn["calls"]]
         turns.append({**turn, "generate_s": 0, "tool_s": 0, "calls": calls})
     return {**record, "seconds": 0, "turns": turns}

@@ -67,5 +67,5 @@ def untimed(record):
     for turn in record.turns:
         turn.generate_s = turn.tool_s = 0.0
         for call in turn.calls:
-            call.seconds = 0.0
+            call.seconds, call.cached = 0.0, False
     return record.to_dict()
