@@ -58,6 +58,7 @@ from retrieval_server.extras import INDEX, MODEL, require_packages
 
 
 def main(argv: Sequence[str] | None = None, prog: str = "rag-r1 index build") -> int:
+    """Build or import what the words of a command line say; returns the exit status."""
     return run(parse_args(__doc__, argv, prog, check=check))
 
 
@@ -92,7 +93,7 @@ def check(command: BuildCommand) -> None:
 
 
 def _checks(command: BuildCommand) -> Iterator[Callable[[], object]]:
-    """What can be told before the work."""
+    """The checks that can be made before the work."""
     from retrieval_server.indexing import checks, parts
 
     if command.backend == "hybrid":
@@ -117,13 +118,16 @@ def _checks(command: BuildCommand) -> Iterator[Callable[[], object]]:
             yield partial(require_packages, "A dense index", "retrieval", INDEX)
 
 
+# Each step imports what it needs, so that `--help` and the other steps do without it.
+
+
 def _hybrid(command: BuildCommand) -> None:
     from retrieval_server.indexing.builder import build_hybrid
 
     assert command.out is not None
     hybrid = command.hybrid
-    more = {"k": hybrid.rrf_k, "depth": hybrid.depth, "overwrite": command.overwrite}
-    _print_serve_command(command.out, build_hybrid(hybrid.of, command.out, **more))
+    options = {"k": hybrid.rrf_k, "depth": hybrid.depth, "overwrite": command.overwrite}
+    _print_serve_command(command.out, build_hybrid(hybrid.of, command.out, **options))
 
 
 def _build(command: BuildCommand) -> None:
@@ -164,18 +168,16 @@ def _passages(command: BuildCommand) -> None:
 
 
 def _encode(command: BuildCommand) -> None:
+    from retrieval_server.encode.encoder import Encoder
     from retrieval_server.indexing.parts import EncodingPart, encode_part
+    from retrieval_server.indexing.presets import row_type
 
     dense, parts = command.dense, command.parts
     assert parts is not None and command.part is not None and dense.encoder is not None
     part = EncodingPart.parse(command.part)
-
-    from retrieval_server.encode.encoder import Encoder
-    from retrieval_server.indexing.presets import row_type
-
     encoder = Encoder.create(dense.encoder, command.encoding, dense.device, dense.dtype, dense.openvino)
-    more = {"batch_size": dense.batch_size, "overwrite": command.overwrite}
-    record = encode_part(parts, part, encoder, rows=row_type(dense), **more)
+    options = {"batch_size": dense.batch_size, "overwrite": command.overwrite}
+    record = encode_part(parts, part, encoder, rows=row_type(dense), **options)
     count = record.stop - record.start
     print(f"part {part}: {count} passages are encoded. When all parts are, continue with:")
     preset = f" --preset {dense.preset}" if dense.preset else ""

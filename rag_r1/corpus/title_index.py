@@ -16,8 +16,8 @@ How a title of the data matches one of the corpus, the best first:
 
 The first five say that the page is there. The others are weak: the page may be another one.
 
-Titles of the corpus are noted one after the other. Each is looked up once, under a key that is equal for all
-variants, so the work does not grow with the number of titles that are looked for.
+Titles of the corpus are added one after the other. Each is looked up once, under a key that is equal for all
+variants, so the work does not grow with the number of titles of the data.
 """
 
 from __future__ import annotations
@@ -60,18 +60,18 @@ def unicode_normalised(text: str) -> str:
 
 
 def without_underscores(text: str) -> str:
-    """Also with blanks for underscores: what `underscores` compares."""
+    """`unicode_normalised`, and with blanks for underscores: what `underscores` compares."""
     return " ".join(unicode_normalised(text).replace("_", " ").split())
 
 
 def case_folded(text: str) -> str:
-    """Also without case: what `case` and `mixed_case` compare."""
+    """`without_underscores`, and without case: what `case` and `mixed_case` compare."""
     text = without_underscores(text)
     return text.lower() if text.isascii() else unicodedata.normalize("NFC", text.casefold())
 
 
 def without_diacritics(text: str) -> str:
-    """Also without diacritics: what `diacritics` compares."""
+    """`case_folded`, and without diacritics: what `diacritics` compares."""
     text = case_folded(text)
     if text.isascii():
         return text
@@ -81,7 +81,7 @@ def without_diacritics(text: str) -> str:
 
 @lru_cache(maxsize=4096)
 def key_of(text: str) -> str:
-    """Also without a last part in parentheses: equal for all variants of a title."""
+    """`without_diacritics`, and without a last part in parentheses: equal for all variants of a title."""
     return _SUFFIX.sub("", without_diacritics(text)) or without_diacritics(text)
 
 
@@ -97,45 +97,48 @@ def level_of(first: str, second: str) -> str | None:
     if a == b:
         return "underscores"
     if case_folded(first) == case_folded(second):
-        whole = any(text in (text.lower(), text.upper()) for text in (a, b))
-        return "case" if whole or a[1:] == b[1:] else "mixed_case"
+        has_one_case = any(text in (text.lower(), text.upper()) for text in (a, b))
+        return "case" if has_one_case or a[1:] == b[1:] else "mixed_case"
     return "diacritics" if without_diacritics(first) == without_diacritics(second) else "suffix"
 
 
 class TitleIndex:
-    """The titles that the questions need, and the best match of each so far."""
+    """The titles that the questions need, and the best match of each so far. First come the redirects, if
+    there are any (`add_redirects`), then the titles of the corpus (`note`)."""
 
     def __init__(self, titles: Iterable[str]):
         self.titles = list(dict.fromkeys(titles))
         #: Title -> (level, the title in the corpus).
         self.matches: dict[str, tuple[str, str]] = {}
+        #: Key -> (title, its name in the corpus, the level if that is by a redirect).
         self._names: dict[str, list[tuple[str, str, str | None]]] = defaultdict(list)
         self._redirects: list[tuple[str, str, str]] = []
-        self._last: str | None = None
+        self._last_page: str | None = None
         for title in self.titles:
             self._names[key_of(title)].append((title, title, None))
 
     def add_redirects(self, pairs: Iterable[tuple[str, str]]) -> int:
         """Take redirects (from, to) into account; those of other titles are ignored, so the pairs may be
-        those of a whole Wikipedia. Returns how many are used. Call it once, before titles are noted."""
+        those of a whole Wikipedia. Returns how many are used. Call it once, before `note`."""
         for source, target in pairs:
-            for page, other, via in ((source, target, "redirect"), (target, source, "redirected_from")):
+            for page, other, level in ((source, target, "redirect"), (target, source, "redirected_from")):
                 for title, name, _ in self._names.get(key_of(page), ()):
                     if level_of(name, page) in STRONG and level_of(name, other) not in STRONG:
-                        self._redirects.append((title, other, via))
-        for title, name, via in self._redirects:
-            self._names[key_of(name)].append((title, name, via))
+                        self._redirects.append((title, other, level))
+        # Only now, so that a redirect does not lead on to another one.
+        for title, name, level in self._redirects:
+            self._names[key_of(name)].append((title, name, level))
         return len(self._redirects)
 
     def note(self, page: str) -> None:
-        """Compare a title of the corpus with all that are looked for."""
-        if page == self._last:  # the passages of a page stand together
+        """Compare a title of the corpus with those of the questions."""
+        if page == self._last_page:  # the passages of a page stand together
             return
-        self._last = page
-        for title, name, via in self._names.get(key_of(page), ()):
+        self._last_page = page
+        for title, name, redirected in self._names.get(key_of(page), ()):
             level = level_of(name, page)
-            if via is not None:
-                level = via if level in STRONG else None
+            if redirected is not None:
+                level = redirected if level in STRONG else None
             if level and (title not in self.matches or _RANK[level] < _RANK[self.matches[title][0]]):
                 self.matches[title] = (level, page)
 
@@ -144,5 +147,5 @@ class TitleIndex:
         return self.matches[title][0] if title in self.matches else None
 
     def names(self) -> list[list[str]]:
-        """All that is looked for, for a fingerprint."""
+        """The titles, and their redirects, as lists for the fingerprint of a scan."""
         return [[title] for title in self.titles] + [list(redirect) for redirect in self._redirects]

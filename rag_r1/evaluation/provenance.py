@@ -1,4 +1,4 @@
-"""Writes the provenance of an eval, traces or filter when it starts, and checks it when the run resumes."""
+"""Writes the provenance of an eval, traces or filter run when it starts, and checks it on resuming."""
 
 from __future__ import annotations
 
@@ -21,8 +21,10 @@ from rag_r1.runs.settings import refuse_changes
 from rag_r1.tools.registry import DEFAULT_TOOL
 from rag_r1.tools.retrieval.client import RetrieverConfig
 
-#: What must not change within a run, beside its settings (rag_r1/runs/folder.py).
+#: Keys that must not change within a run, beside its settings (rag_r1/runs/folder.py), and those whose change
+#: is only printed.
 _FIXED = ("model.", "protocol.", "corpus_sha256", "retriever.ready.", "index.", "data.")
+_REPORTED = ("versions.", "commit.", "machine.")
 
 
 def write_provenance(
@@ -36,18 +38,18 @@ def write_provenance(
     index: Path | None = None,
     **parts: Any,
 ) -> Provenance:
-    """Write the card of a run that asks this model. `setup`: the agent of its first question, if it is not
-    the run's; `parts`: further parts of `make_provenance`, such as `sampling`.
+    """Write the provenance of a run of this model. `setup`: the agent of its first question, if it is not the
+    run's; `parts`: further parts of `make_provenance`, such as `sampling`.
 
-    If the folder has a card, the run goes on: the card keeps its start. Raises RunError if something has
-    changed since that the result depends on."""
+    A run that resumes keeps its start. Raises RunError if something that the result depends on has changed
+    since."""
     setup, out, folder = setup or run.ready.setup, run.folder.out, Path(model)
-    tool = run.ready.retriever.get("tool") or DEFAULT_TOOL
-    options = {key: value for key, value in run.ready.retriever.items() if key != "tool"}
-    engine = _engine(args, run, model)
+    retriever = dict(run.ready.retriever)
+    tool = retriever.pop("tool", None) or DEFAULT_TOOL
+    engine = _engine_options(args, run, model)
     if tool != DEFAULT_TOOL:
-        engine["search_tool"] = {"tool": tool, **options}
-    card = make_provenance(
+        engine["search_tool"] = {"tool": tool, **retriever}
+    provenance = make_provenance(
         model=folder if folder.is_dir() else model,
         protocol=setup.protocol,
         budget=setup.budget,
@@ -56,48 +58,55 @@ def write_provenance(
         failures=setup.failures,
         engine=engine,
         seed=args.seed,
-        retriever=RetrieverConfig.from_config(options) if searches and tool == DEFAULT_TOOL else None,
+        retriever=RetrieverConfig.from_config(retriever) if searches and tool == DEFAULT_TOOL else None,
         index=index if searches else None,
         data=args.questions,
         **parts,
     )
-    before = Provenance.read(out)
-    step = checkpoint_name(folder) if folder.is_dir() else None
-    if step is not None:
-        card = card.model_copy(update={"model": card.model.model_copy(update={"name": step})})
-    if before is not None:
-        changes = {key: v for key, v in find_differences([before, card]).items() if None not in v}
-        was, now = ({key: v[i] for key, v in changes.items() if _is_fixed(key)} for i in range(2))
-        refuse_changes(out, was, now, "Restore them to go on, or choose another --out")
-        others = [key for key in changes if key.startswith(("versions.", "commit.", "machine."))]
-        if others:
-            print(f"{out} goes on, but these differ from its start: {', '.join(others)}", file=sys.stderr)
-        card = card.model_copy(update={"started": before.started})
-    card.write(out)
-    return card
+    if folder.is_dir() and (name := checkpoint_name(folder)) is not None:
+        model_part = provenance.model.model_copy(update={"name": name})
+        provenance = provenance.model_copy(update={"model": model_part})
+    if (before := Provenance.read(out)) is not None:
+        _check_resumed(out, before, provenance)
+        provenance = provenance.model_copy(update={"started": before.started})
+    provenance.write(out)
+    return provenance
+
+
+def _check_resumed(out: Path, before: Provenance, now: Provenance) -> None:
+    """Raise RunError for a change that the result depends on; print a line for one of the software or the
+    machine."""
+    # A value that only one of the two starts could find out is no change.
+    changes = {key: pair for key, pair in find_differences([before, now]).items() if None not in pair}
+    fixed = {key: pair for key, pair in changes.items() if _is_fixed(key)}
+    values_before, values_now = ({key: pair[i] for key, pair in fixed.items()} for i in range(2))
+    refuse_changes(out, values_before, values_now, "Restore them to go on, or choose another --out")
+    if others := [key for key in changes if key.startswith(_REPORTED)]:
+        print(f"{out} goes on, but these differ from its start: {', '.join(others)}", file=sys.stderr)
 
 
 def _is_fixed(key: str) -> bool:
+    """Whether a run must not go on if this changes."""
     return key.startswith(_FIXED) and key not in {f"retriever.ready.{name}" for name in PASSING}
 
 
-def _name(tokenizer: str) -> str:
-    """Of a folder its own name, not its path on this machine."""
-    folder = Path(tokenizer)
-    return folder.resolve().name if folder.is_dir() else tokenizer
-
-
-def _engine(args: RolloutArguments, run: RunSession, model: str) -> dict[str, Any]:
+def _engine_options(args: RolloutArguments, run: RunSession, model: str) -> dict[str, Any]:
     tokenizer = run.ready.tokens.name
-    engine: dict[str, Any] = {
+    options: dict[str, Any] = {
         "api": args.engine,
         "answers": run.answers,
-        "tokenizer": "the model's" if tokenizer == model else _name(tokenizer),
+        "tokenizer": "the model's" if tokenizer == model else _name_of(tokenizer),
         "body": json.loads(args.body),
     }
     with suppress(RunError):  # behind a proxy the endpoint answers only its client
         if version := vllm_version(run.endpoint.options.url, args.api_key_env):
-            engine["vllm"] = version
+            options["vllm"] = version
     if vllm_options := getattr(args, "vllm_options", None):
-        engine["vllm_options"] = vllm_options
-    return engine
+        options["vllm_options"] = vllm_options
+    return options
+
+
+def _name_of(tokenizer: str) -> str:
+    """The name of a tokenizer's folder, not its path on this machine, or its name on the Hub."""
+    folder = Path(tokenizer)
+    return folder.resolve().name if folder.is_dir() else tokenizer

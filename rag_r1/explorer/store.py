@@ -12,7 +12,7 @@ import os
 import threading
 import time
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from rag_r1.explorer.cache import FILE_COLUMNS, PLACES, Cache
 from rag_r1.explorer.file_state import FileState, head_of, is_other
-from rag_r1.explorer.lines import whole_lines
+from rag_r1.explorer.lines import Line, whole_lines
 from rag_r1.explorer.rows import COLUMNS, row_of
 from rag_r1.explorer.sources import RecordFile, Sources
 from rag_r1.explorer.texts import REMOVE_ORPHANS, TextTables
@@ -31,19 +31,17 @@ from rag_r1.io.bounded_json import read_json_line
 
 #: Rows, and bytes of lines, that are written at once.
 _BATCH_ROWS, _BATCH_BYTES = 2048, 16 << 20
+#: Seconds after its last write for which a run counts as growing.
 _GROWING_S = 60.0
+#: DuckDB's types of COLUMNS in Arrow.
 _ARROW = {
     "BIGINT": pa.int64(), "DOUBLE": pa.float64(), "BOOLEAN": pa.bool_(),
     "VARCHAR": pa.string(), "VARCHAR[]": pa.list_(pa.string()),
     "MAP(VARCHAR, DOUBLE)": pa.map_(pa.string(), pa.float64()),
 }  # fmt: skip
 _SCHEMA = pa.schema(
-    [
-        *((name, _ARROW[kind]) for name, kind in COLUMNS.items()),
-        *((name, pa.int64()) for name in PLACES),
-    ]
+    {name: _ARROW[kind] for name, kind in COLUMNS.items()} | dict.fromkeys(PLACES, pa.int64())
 )
-
 
 #: Leaves of each episode, of those read from a `tid` on, the record that was read last.
 _REMOVE_REPEATED = """
@@ -56,6 +54,12 @@ _REMOVE_REPEATED = """
         WHERE place > 1)"""
 
 
+#: Files with more than was read of them, each with what the system says of it now.
+_Pending = Sequence[tuple[FileState, os.stat_result]]
+#: Rows, with the states of their files after them.
+_Batch = tuple[list[dict[str, Any]], list[FileState]]
+
+
 @dataclass
 class Reading:
     """How far the present reading is."""
@@ -63,10 +67,6 @@ class Reading:
     files: int = 0
     bytes_done: int = 0
     bytes_total: int = 0
-
-
-#: Files with more than was read of them, each with what the system says of it now.
-_Pending = Iterable[tuple[FileState, os.stat_result]]
 
 
 class Store:
@@ -113,15 +113,14 @@ class Store:
     def refresh(self, stop: threading.Event | None = None) -> bool:
         """Read what has changed; returns whether anything has. `stop`: when it is set, ends after a batch."""
         with self._lock:
-            found = {str(source.path): source for source in self.sources.files()}
-            changed = self._drop_outdated(found)
-            pending = [state for source in found.values() if (state := self._to_read(source)) is not None]
+            sources = {str(source.path): source for source in self.sources.files()}
+            changed = self._drop_outdated(sources)
+            pending = [state for source in sources.values() if (state := self._to_read(source)) is not None]
             if not pending:
                 return changed
             pending.sort(key=lambda pair: (pair[1].st_mtime_ns, pair[0].path))
-            self.reading = Reading(
-                len(pending), 0, sum(s.st_size - min(f.size, s.st_size) for f, s in pending)
-            )
+            unread = sum(now.st_size - min(state.size, now.st_size) for state, now in pending)
+            self.reading = Reading(len(pending), 0, unread)
             try:
                 self._read(pending, stop)
             except BaseException:
@@ -132,6 +131,7 @@ class Store:
             return True
 
     def _load(self) -> None:
+        """Take the state from the cache."""
         columns = ", ".join(f'"{name}"' for name in FILE_COLUMNS)
         rows = self.query(f"SELECT {columns} FROM files")
         self._files = {row[1]: FileState(*row[:-1], faults=list(row[-1])) for row in rows}
@@ -141,11 +141,12 @@ class Store:
         self._bump()
 
     def _bump(self) -> None:
+        """Raise the version; from the clock, so that it also differs from those of an earlier process."""
         self.version = max(self.version + 1, time.time_ns() // 1_000_000)
 
-    def _drop_outdated(self, found: dict[str, RecordFile]) -> bool:
+    def _drop_outdated(self, sources: dict[str, RecordFile]) -> bool:
         """Forget the runs of files that are not what they were."""
-        runs = {state.run for path, state in self._files.items() if is_other(state, found.get(path))}
+        runs = {state.run for path, state in self._files.items() if is_other(state, sources.get(path))}
         outdated = [state for state in self._files.values() if state.run in runs]
         if outdated:
             ids = [state.file_id for state in outdated]
@@ -175,45 +176,40 @@ class Store:
             return None
         return state, now
 
-    def _read(
-        self, pending: Iterable[tuple[FileState, os.stat_result]], stop: threading.Event | None
-    ) -> None:
+    def _read(self, pending: _Pending, stop: threading.Event | None) -> None:
+        """Read and write in batches, each of which is written while the next one is read."""
         with ThreadPoolExecutor(1, thread_name_prefix="explorer-writer") as writer:
             writing: Future[None] | None = None
-            for rows, states in self._batches(pending):
+            for batch in self._batches(pending):
                 if writing is not None:
                     writing.result()
-                writing = writer.submit(self._write, rows, states)
+                writing = writer.submit(self._write, *batch)
                 if stop is not None and stop.is_set():
                     break
             if writing is not None:
                 writing.result()
 
-    def _batches(self, pending: _Pending) -> Iterator[tuple[list[dict[str, Any]], list[FileState]]]:
-        """Rows with the states of their files after them, as they are to be written."""
+    def _batches(self, pending: _Pending) -> Iterator[_Batch]:
+        """The batches, as they are to be written. The states are copies: the files' own change while a batch
+        is written."""
         rows: list[dict[str, Any]] = []
         states: dict[int, FileState] = {}
         size = 0
         for state, now in pending:
-            path, begun = Path(state.path), state.size
+            path, size_before = Path(state.path), state.size
             state.inode, state.mtime_ns = now.st_ino, now.st_mtime_ns
             try:
                 state.head = state.head or head_of(path)
                 for line in whole_lines(path, state.place):
-                    row = _row_of_line(line.data, state)
-                    state.base, state.offset = line.next
+                    row = self._row_of(line, state)
                     states[state.file_id] = state
                     if row is not None:
-                        length = len(line.data or b"")
-                        row |= {"tid": self._next_tid, "file_id": state.file_id, "length": length}
-                        row["base"], row["offset"] = line.place
-                        self._next_tid += 1
                         rows.append(row)
-                        size += length
-                        self.reading.bytes_done += length + 1
+                        size += row["length"]
                     if len(rows) >= _BATCH_ROWS or size >= _BATCH_BYTES:
-                        read = replace(state, size=begun)  # not to its end yet
-                        yield rows, [read if other is state else replace(other) for other in states.values()]
+                        # This file is not read to its end: with its old size the rest counts as new.
+                        states[state.file_id] = replace(state, size=size_before)
+                        yield rows, [replace(copied) for copied in states.values()]
                         rows, states, size = [], {}, 0
             except (OSError, zlib.error) as error:
                 state.add_fault(f"{path.name}: it cannot be read further ({error})")
@@ -222,10 +218,22 @@ class Store:
         if rows or states:
             yield rows, [replace(state) for state in states.values()]
 
+    def _row_of(self, line: Line, state: FileState) -> dict[str, Any] | None:
+        """The row of a line, with its place; None for a line without a record. Moves the file's state on."""
+        row = _record_row(line.data, state)
+        state.base, state.offset = line.next
+        if row is not None:
+            length = len(line.data or b"")
+            row |= {"tid": self._next_tid, "file_id": state.file_id, "length": length}
+            row["base"], row["offset"] = line.place
+            self._next_tid += 1
+            self.reading.bytes_done += length + 1
+        return row
+
     def _write(self, rows: list[dict[str, Any]], states: Sequence[FileState]) -> None:
         texts = self._texts.of(rows)
         names = ", ".join(f'"{name}"' for name in FILE_COLUMNS)
-        marks = ", ".join("?" for _ in FILE_COLUMNS)
+        placeholders = ", ".join("?" for _ in FILE_COLUMNS)
         with self.cache.connection() as connection:
             connection.begin()
             if rows:
@@ -238,7 +246,7 @@ class Store:
                     _remove_orphans(connection)
             for state in states:
                 values = [getattr(state, name) for name in FILE_COLUMNS]
-                connection.execute(f"INSERT OR REPLACE INTO files ({names}) VALUES ({marks})", values)
+                connection.execute(f"INSERT OR REPLACE INTO files ({names}) VALUES ({placeholders})", values)
             connection.commit()
         self._bump()
 
@@ -248,7 +256,7 @@ def _remove_orphans(connection: duckdb.DuckDBPyConnection) -> None:
         connection.execute(statement)
 
 
-def _row_of_line(data: bytes | None, state: FileState) -> dict[str, Any] | None:
+def _record_row(data: bytes | None, state: FileState) -> dict[str, Any] | None:
     """The row of a line; None for an empty or broken one, which is counted."""
     state.lines += 1
     if data is not None and not data.strip():

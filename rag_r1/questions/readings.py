@@ -1,15 +1,15 @@
-"""The checks of a draft by a reader: what it is shown, and what its answers mean. Pure functions.
+"""The checks of a draft by a reader: which passages the reader sees, and what its answers mean.
 
-    with_passages    shown the passages that it names, the reader must give the answer
-    closed_book      shown nothing, it must not
-    one_passage      shown all of them but one, it must not, if the question claims to need several
-    other_passages   shown what a search finds beside them, it must not find one other answer there; nor if
-                     passages that name the same thing take the place of one of several
+    with_passages    with the passages that the draft names, it must give the draft's answer
+    closed_book      without passages, it must not
+    one_passage      with all of them but one, it must not, for kinds of questions that need several
+    other_passages   with other passages that a search finds, it must not give another answer from them; nor,
+                     for these kinds, if those that contain a passage's title take the place of that passage
     standalone       asked whether the question makes sense by itself, it must not say no
 
-A reader errs, so it is asked several times and a majority decides: `verdict`. It ends as soon as the rest
-cannot change it. Where a guess is right half of the time (comparisons, yes or no), all samples must agree
-before a draft is refused for an answer that the reader should not have.
+The reader is a model and errs, so it is asked several times, until the samples that are missing cannot change
+what the majority says (`verdict`). Where a guess is right half of the time (comparisons, yes or no), a draft
+is refused for an answer that the reader should not have only if all samples agree.
 """
 
 from __future__ import annotations
@@ -24,32 +24,34 @@ from rag_r1.questions.prompts import truncated
 from rag_r1.questions.rules import YES_NO
 from rag_r1.rewards import cover_exact_match, normalise
 
-#: Of the samples of a reading; None for no answer.
+#: The reader's answers, one for each sample; None: it gave none.
 Answers = Sequence[str | None]
-#: Words that a reader's answer may have beside those of the answer.
+#: Texts of the passages of one request.
+Passages = tuple[str, ...]
+#: Words that a reader's answer may have beside those of the gold answer.
 _MORE_WORDS = 4
 
 
 @dataclass(frozen=True)
 class Check:
-    """A check. `shows`: the passages of each reading, from the draft and what a search finds beside its own;
-    `votes`: how many of the answers to a reading speak for the verdict `yes`; `refuses`: the verdict with
-    which a draft is refused for the `reason`; `by_all`: must all samples agree for `yes`, for this draft?"""
+    """A check. `shows`: the passages of each reading, from the draft and the other passages of a search;
+    `votes`: how many answers to a reading vote yes; `refuses`: the verdict with which a draft is refused for
+    the `reason`; `by_all`: whether a yes takes all samples, for this draft."""
 
     reason: str
-    shows: Callable[[Draft, Sequence[str]], list[tuple[str, ...]]]
+    shows: Callable[[Draft, Sequence[str]], list[Passages]]
     votes: Callable[[Draft, Sequence[str], Answers], int]
     refuses: bool
     by_all: Callable[[Draft], bool] = lambda draft: draft.is_guessable
 
     @property
     def step(self) -> str:
-        """Its name."""
+        """The name of the check."""
         return STEP_OF[self.reason]
 
 
 def agrees(answer: str | None, golds: Sequence[str]) -> bool:
-    """Is a reader's answer a gold answer? It may have a few words more, as in "in 1926"."""
+    """Whether a reader's answer is a gold answer. It may have a few words more, as in "in 1926"."""
     if answer is None:
         return False
     if normalise(golds[0]) in YES_NO:
@@ -59,9 +61,9 @@ def agrees(answer: str | None, golds: Sequence[str]) -> bool:
 
 
 def is_rival(draft: Draft, passages: Sequence[str], answer: str | None) -> bool:
-    """Is it another answer than the draft's, and one that stands in the other passages that were shown? A
-    name that the question itself has is none, it is what the question is about; of a comparison it is one of
-    the two that the question names."""
+    """Whether an answer is not the draft's and stands in `passages`, those shown that are not the draft's. A
+    name in the question is no rival, since the question is about it; but a comparison's rival is the other of
+    the two names in the question."""
     if answer is None or agrees(answer, draft.golds) or agrees(draft.golds[0], [answer]):
         return False
     if draft.kind == "yes_no":
@@ -73,66 +75,68 @@ def is_rival(draft: Draft, passages: Sequence[str], answer: str | None) -> bool:
 
 
 def verdict(votes: int, answers: int, samples: int, needed: int) -> bool | None:
-    """Whether at least `needed` of `samples` answers vote yes, of which `votes` of the first `answers` do;
-    None while the missing ones can decide."""
+    """Whether at least `needed` of `samples` answers vote yes, if `votes` of the first `answers` do; None
+    while the missing ones can change that."""
     if votes >= needed:
         return True
-    return False if votes + samples - answers < needed else None
+    missing = samples - answers
+    return False if votes + missing < needed else None
 
 
-def _named(draft: Draft, others: Sequence[str]) -> list[tuple[str, ...]]:
+def _own_passages(draft: Draft, others: Sequence[str]) -> list[Passages]:
     return [tuple(truncated(passage.contents) for passage in draft.passages)]
 
 
-def _nothing(draft: Draft, others: Sequence[str]) -> list[tuple[str, ...]]:
+def _no_passages(draft: Draft, others: Sequence[str]) -> list[Passages]:
     return [()]
 
 
-def _each(draft: Draft, others: Sequence[str]) -> list[tuple[str, ...]]:
-    """All but one, for each one; of two passages each alone."""
-    left = [rest for _, rest in _withheld(draft)] if draft.is_multi_hop else []
-    return left[::-1]
+def _all_but_one(draft: Draft, others: Sequence[str]) -> list[Passages]:
+    """Without each passage in turn, the last one first: of two passages each alone, in their order."""
+    return [rest for _, rest in _left_out(draft)][::-1]
 
 
-def _others(draft: Draft, others: Sequence[str]) -> list[tuple[str, ...]]:
-    """What was found; and for each passage of several, the rest with those that name what it is about, which
-    may be about a namesake."""
+def _other_passages(draft: Draft, others: Sequence[str]) -> list[Passages]:
+    """The others; and for each own passage of several, the rest with those of the others that contain its
+    title, since they may be about a namesake."""
     found = tuple(map(truncated, others))
     shown = [found] if found else []
-    for passage, rest in _withheld(draft) if draft.is_multi_hop else ():
+    for passage, rest in _left_out(draft):
         title = base_title(passage.title)
         if alike := tuple(text for text in found if title and cover_exact_match(text, [title], ordered=True)):
             shown.append((*rest, *alike))
     return shown
 
 
-def _withheld(draft: Draft) -> list[tuple[SourcePassage, tuple[str, ...]]]:
-    """Each passage with the texts of the others."""
+def _left_out(draft: Draft) -> list[tuple[SourcePassage, Passages]]:
+    """Each passage with the texts of the rest; nothing for a kind of question that needs only one."""
+    if not draft.is_multi_hop:
+        return []
     texts = [truncated(passage.contents) for passage in draft.passages]
-    return [(passage, (*texts[:place], *texts[place + 1 :])) for place, passage in enumerate(draft.passages)]
+    return [(passage, (*texts[:i], *texts[i + 1 :])) for i, passage in enumerate(draft.passages)]
 
 
-def _right(draft: Draft, passages: Sequence[str], answers: Answers) -> int:
+def _count_right(draft: Draft, passages: Sequence[str], answers: Answers) -> int:
     return sum(agrees(answer, draft.golds) for answer in answers)
 
 
-def _rivals(draft: Draft, passages: Sequence[str], answers: Answers) -> int:
-    """How often the reader gave the same other answer, with a few words more or without: one who errs seldom
-    errs twice alike."""
-    own = {truncated(passage.contents) for passage in draft.passages}
+def _count_same_rival(draft: Draft, passages: Sequence[str], answers: Answers) -> int:
+    """How often the reader gave the same rival, give or take a few words: errors seldom repeat, a real second
+    answer does."""
+    [own] = _own_passages(draft, ())
     others = [text for text in passages if text not in own]
     rivals = [answer for answer in answers if answer is not None and is_rival(draft, others, answer)]
     return max((sum(agrees(answer, [rival]) for answer in rivals) for rival in rivals), default=0)
 
 
-def _noes(draft: Draft, passages: Sequence[str], answers: Answers) -> int:
+def _count_no(draft: Draft, passages: Sequence[str], answers: Answers) -> int:
     return sum(normalise(answer or "") == "no" for answer in answers)
 
 
-STANDALONE = Check("not_standalone", _nothing, _noes, refuses=True, by_all=lambda draft: False)
+STANDALONE = Check("not_standalone", _no_passages, _count_no, refuses=True, by_all=lambda draft: False)
 CHECKS = (
-    Check("reader_disagrees", _named, _right, refuses=False, by_all=lambda draft: False),
-    Check("needs_no_search", _nothing, _right, refuses=True),
-    Check("one_passage_is_enough", _each, _right, refuses=True),
-    Check("another_answer", _others, _rivals, refuses=True),
+    Check("reader_disagrees", _own_passages, _count_right, refuses=False, by_all=lambda draft: False),
+    Check("needs_no_search", _no_passages, _count_right, refuses=True),
+    Check("one_passage_is_enough", _all_but_one, _count_right, refuses=True),
+    Check("another_answer", _other_passages, _count_same_rival, refuses=True),
 )

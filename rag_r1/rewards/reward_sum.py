@@ -6,7 +6,7 @@
         - {term: f1, weight: 0.5, name: partial}    # `name` is its key in the logs: the term by default
 
 Everything is checked when the list is read, and all faults of all entries are reported at once, before a GPU
-is used. `await reward.judge(trajectory, golds)` gives a Judgement: one flat record with the same keys for
+is used. `await reward.judge(trajectory, golds)` gives a RewardResult: one flat record with the same keys for
 every sample, namely `score` (the sum), every term's own value before weighting, and `missing_terms`; and the
 score of each turn, which sum to `score` (credit.py). All async terms of a trajectory run at the same time. A
 sum of plain terms can also be called directly, which gives the flat record.
@@ -32,7 +32,8 @@ from rag_r1.rewards.registry import RewardError
 from rag_r1.rewards.term_call import Term, Verdict
 
 _KEY = "rag_r1.reward"
-_TAKEN = ("score", "missing_terms")
+#: Keys of a flat record that no term may have as its name.
+_RESERVED = ("score", "missing_terms")
 
 
 @dataclass(frozen=True)
@@ -64,12 +65,12 @@ class RewardSum:
         `protocol` is passed to the terms that take it; it is required if it is not a shipped one. Raises
         RewardError naming every wrong key, e.g. `rag_r1.reward[1].weight`.
         """
-        terms, faults = cls.read(config, protocol)
+        reward, faults = cls.read(config, protocol)
         if len(faults) == 1:
             raise faults[0]
         if faults:
             raise RewardError("; ".join(map(str, faults)))
-        return terms
+        return reward
 
     @classmethod
     def read(
@@ -82,14 +83,14 @@ class RewardSum:
         terms: list[Term] = []
         faults: list[RewardError] = []
         for i, entry in enumerate(config):
-            wrong: list[RewardError] = []
-            term = read_entry(entry, f"{_KEY}[{i}]", protocol, wrong)
-            if term is not None and term.name in (*_TAKEN, *(other.name for other in terms)):
+            of_entry: list[RewardError] = []
+            term = read_entry(entry, f"{_KEY}[{i}]", protocol, of_entry)
+            if term is not None and term.name in (*_RESERVED, *(other.name for other in terms)):
                 message = f"{_KEY}[{i}]: the name {term.name!r} is taken; choose another `name`"
-                wrong.append(RewardError(message))
-            if term is not None and not wrong:
+                of_entry.append(RewardError(message))
+            if term is not None and not of_entry:
                 terms.append(term)
-            faults += wrong
+            faults += of_entry
         return cls(tuple(terms)), faults
 
     @property
@@ -100,45 +101,46 @@ class RewardSum:
     def __call__(self, trajectory: Trajectory, golds: Any) -> dict[str, float | None]:
         """The flat record of one trajectory, from plain terms. Raises RewardError if a term is async, and
         what `judge` does."""
-        if waiting := [term.name for term in self.terms if term.is_async]:
+        if async_names := [term.name for term in self.terms if term.is_async]:
             raise RewardError(
-                f"{', '.join(waiting)}: an async term must be awaited; use `await reward.judge(...)`"
+                f"{', '.join(async_names)}: an async term must be awaited; use `await reward.judge(...)`"
             )
         answers = as_golds(golds)
-        return self._judgement(trajectory, [term(trajectory, answers) for term in self.terms]).rewards
+        return self.result_of(trajectory, [term(trajectory, answers) for term in self.terms]).rewards
 
     async def judge(self, trajectory: Trajectory, golds: Any) -> RewardResult:
-        """The Judgement of one trajectory. Raises RewardError if a term fails, or the sum is not finite."""
+        """The result of one trajectory. Raises RewardError if a term fails, or the sum is not finite."""
         answers = as_golds(golds)
         verdicts = {term.name: term(trajectory, answers) for term in self.terms if not term.is_async}
-        waiting = {
+        tasks = {
             term.name: asyncio.create_task(term.judge(trajectory, answers))
             for term in self.terms
             if term.is_async
         }
         try:
-            await asyncio.gather(*waiting.values())
+            await asyncio.gather(*tasks.values())
         finally:
-            for task in waiting.values():  # if one has failed, the others are still running
+            for task in tasks.values():  # if one has failed, the others are still running
                 task.cancel()
-        verdicts |= {name: task.result() for name, task in waiting.items()}
-        return self._judgement(trajectory, [verdicts[term.name] for term in self.terms])
+        verdicts |= {name: task.result() for name, task in tasks.items()}
+        return self.result_of(trajectory, [verdicts[term.name] for term in self.terms])
 
     def unjudged(self) -> dict[str, float | None]:
         """The record of a trajectory that is not judged: no term has a value."""
         values = {term.name: None for term in self.terms}
         return {"score": None, **values, "missing_terms": float(len(values))}
 
-    def _judgement(self, trajectory: Trajectory, verdicts: Sequence[Verdict]) -> RewardResult:
-        """`verdicts` in the order of the terms."""
+    def result_of(self, trajectory: Trajectory, verdicts: Sequence[Verdict]) -> RewardResult:
+        """The result of these verdicts, one for each term, in order. Raises RewardError if the sum is not
+        finite."""
         pairs = list(zip(self.terms, verdicts, strict=True))
-        known = [(term.weight, v.credit) for term, v in pairs if v.credit is not None]
+        weighted = [(term.weight, v.credit) for term, v in pairs if v.credit is not None]
         try:
-            total = weighted_sum(known, len(trajectory.turns))
+            total = weighted_sum(weighted, len(trajectory.turns))
         except (ValueError, OverflowError) as error:
             raise RewardError(f"the score of trajectory {trajectory.id!r} is invalid: {error}") from error
         values = {term.name: None if v.credit is None else v.credit.value for term, v in pairs}
         missing = {term.name: v.reason for term, v in pairs if v.credit is None}
-        rewards = {"score": total.value, **values, "missing_terms": float(len(missing))}
         credits = {term.name: v.credit for term, v in pairs if v.credit is not None}
+        rewards = {"score": total.value, **values, "missing_terms": float(len(missing))}
         return RewardResult(rewards, list(total.turns), missing, credits)

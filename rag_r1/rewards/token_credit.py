@@ -29,16 +29,16 @@ from rag_r1.rewards.term_call import Term
 
 def token_scores(
     reward: RewardSum,
-    judgement: RewardResult,
+    result: RewardResult,
     trajectory: Trajectory,
     tokens: Sequence[Sequence[Span]],
     protocol: Protocol | None = None,
 ) -> list[list[float]]:
-    """The score of each generated token, by turn; `judgement` is that of `reward` about `trajectory`.
+    """The score of each generated token, by turn; `result` is that of `reward` about `trajectory`.
 
     `tokens`: for each turn, where in its text each of its tokens stands, as a tokenizer's offsets tell
     (from, to); a token without text of its own has an empty span. `protocol`: the run's, if it is not a
-    shipped one. Terms that are left out of the judgement
+    shipped one. Terms that are left out of the result
     give nothing. A trajectory without a token has a score, but none to give it to. Raises ValueError if
     `tokens` has another number of turns, or if the parts of a term do not sum to its value.
     """
@@ -51,7 +51,7 @@ def token_scores(
     by_turn = [[next(numbers) for _ in spans] for spans in tokens]
     scores = [0.0] * len(placed)
     for term in reward.terms:
-        credit = judgement.credits.get(term.name)
+        credit = result.credits.get(term.name)
         if credit is None:
             continue
         for value, chosen in _shares(term, credit, trajectory, placed, by_turn, protocol):

@@ -17,39 +17,39 @@ from importlib import import_module
 from typing import Any, BinaryIO
 
 #: A process that has ever held more than this many bytes is not used again.
-_KEPT = 512 << 20
+_REUSABLE_BYTES = 512 << 20
 
 
 def main() -> None:
     """Work until the parent closes the pipe, or ends."""
-    _end_with_parent(int(sys.argv[1]))
+    _exit_with_parent(int(sys.argv[1]))
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a job prints is no answer
     requests = os.fdopen(os.dup(0), "rb")
     sys.path[:] = _read(requests)
     while (request := _read(requests)) is not None:
-        answer, last = _done(request)
-        data = json.dumps([answer, last], ensure_ascii=False).encode("utf-8", "surrogatepass")
+        answer, exits = _run_job(request)
+        data = json.dumps([answer, exits], ensure_ascii=False).encode("utf-8", "surrogatepass")
         answers.write(len(data).to_bytes(8, "big") + data)
         answers.flush()
-        if last:
+        if exits:
             return
 
 
-def _done(request: dict[str, Any]) -> tuple[dict[str, Any], bool]:
-    """What a job returns or raises, and whether this process should end."""
+def _run_job(request: dict[str, Any]) -> tuple[dict[str, Any], bool]:
+    """What a job returns (`value`) or raises (`error`), and whether this process exits after it."""
     _limit(request["cpu_s"], request["memory"])
     try:
         module, _, function = request["job"].partition(":")
         answer = {"value": getattr(import_module(module), function)(*request["arguments"])}
     except MemoryError:
-        _limit(request["cpu_s"], None)
+        _limit(request["cpu_s"], None)  # for writing the answer
         return {"error": ["MemoryError", ""]}, True
     except Exception as error:
         kind = "OSError" if isinstance(error, OSError) else type(error).__name__
         answer = {"error": [kind, str(error)[:2000]]}
     _limit(request["cpu_s"], None)  # for writing the answer
-    return answer, _most_memory() > _KEPT
+    return answer, _peak_memory() > _REUSABLE_BYTES
 
 
 def _read(stream: BinaryIO) -> Any:
@@ -63,12 +63,13 @@ def _limit(cpu_s: float, memory: int | None) -> None:
     import resource
 
     signal.setitimer(signal.ITIMER_PROF, cpu_s)  # its signal ends the process, whatever it is doing
-    _set(resource.RLIMIT_CPU, int(time.process_time() + cpu_s) + 2)  # should the signal be blocked
-    _set(resource.RLIMIT_AS, resource.RLIM_INFINITY if memory is None else memory)
-    _set(resource.RLIMIT_CORE, 0)
+    _set_limit(resource.RLIMIT_CPU, int(time.process_time() + cpu_s) + 2)  # should the signal be blocked
+    _set_limit(resource.RLIMIT_AS, resource.RLIM_INFINITY if memory is None else memory)
+    _set_limit(resource.RLIMIT_CORE, 0)
 
 
-def _set(kind: int, value: int) -> None:
+def _set_limit(kind: int, value: int) -> None:
+    """Set a soft limit, as far as the hard one allows."""
     import resource
 
     hard = resource.getrlimit(kind)[1]
@@ -77,8 +78,8 @@ def _set(kind: int, value: int) -> None:
     resource.setrlimit(kind, (value, hard))
 
 
-def _most_memory() -> int:
-    """Bytes that this program has held at most. Not getrusage's: Linux counts the parent's for it, too."""
+def _peak_memory() -> int:
+    """The most bytes that this program held. Not getrusage's figure, which on Linux includes the parent's."""
     try:
         with open("/proc/self/status", "rb") as status:
             return next(int(line.split()[1]) << 10 for line in status if line.startswith(b"VmHWM:"))
@@ -88,7 +89,8 @@ def _most_memory() -> int:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
-def _end_with_parent(parent: int) -> None:
+def _exit_with_parent(parent: int) -> None:
+    """Let the kernel end this process with its parent, and exit if that has ended already."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's: it closes the pipe
     if sys.platform == "linux":
         import ctypes

@@ -109,17 +109,17 @@ def test_what_is_neither_one_number_nor_one_a_turn_is_refused(returned, error):
 @given(judged())
 def test_the_turns_of_a_weighted_sum_sum_to_its_score(case):
     trajectory, reward, returned = case
-    judgement = reward._judgement(trajectory, [term(trajectory, []) for term in reward.terms])
-    assert len(judgement.turn_scores) == len(trajectory.turns)
+    result = reward.result_of(trajectory, [term(trajectory, []) for term in reward.terms])
+    assert len(result.turn_scores) == len(trajectory.turns)
     if trajectory.turns:
-        assert math.fsum(judgement.turn_scores) == judgement.rewards["score"]
+        assert math.fsum(result.turn_scores) == result.rewards["score"]
     expected = [
         term.weight * (math.fsum(value) if isinstance(value, list) else value)
         for term, value in zip(reward.terms, returned, strict=True)
         if value is not None
     ]
-    assert judgement.rewards["score"] == pytest.approx(math.fsum(expected), rel=1e-9, abs=1e-3)
-    assert judgement.rewards["missing_terms"] == returned.count(None) == len(judgement.missing)
+    assert result.rewards["score"] == pytest.approx(math.fsum(expected), rel=1e-9, abs=1e-3)
+    assert result.rewards["missing_terms"] == returned.count(None) == len(result.missing)
 
 
 @given(judged(single=True))
@@ -127,7 +127,7 @@ def test_of_single_numbers_the_score_is_the_weighted_sum_and_the_last_turn_has_i
     trajectory, reward, returned = case
     pairs = [(term.weight, value) for term, value in zip(reward.terms, returned, strict=True)]
     score = sum((weight * value for weight, value in pairs if value is not None), 0.0)
-    judgement = reward._judgement(trajectory, [term(trajectory, []) for term in reward.terms])
-    assert judgement.rewards["score"] == score == reward(trajectory, [])["score"]
+    result = reward.result_of(trajectory, [term(trajectory, []) for term in reward.terms])
+    assert result.rewards["score"] == score == reward(trajectory, [])["score"]
     n_turns = len(trajectory.turns)
-    assert judgement.turn_scores == ([0.0] * (n_turns - 1) + [score] if n_turns else [])
+    assert result.turn_scores == ([0.0] * (n_turns - 1) + [score] if n_turns else [])

@@ -37,7 +37,7 @@ def scores_of(reward: RewardSum, trajectory: Trajectory, tokens: Any = None) -> 
 
 
 def judged_by(reward: RewardSum, trajectory: Trajectory) -> RewardResult:
-    return reward._judgement(trajectory, [term(trajectory, []) for term in reward.terms])
+    return reward.result_of(trajectory, [term(trajectory, []) for term in reward.terms])
 
 
 @st.composite
@@ -68,12 +68,12 @@ def cases(draw):
 @given(cases())
 def test_the_tokens_sum_to_the_score_and_have_the_shape_of_the_turns(case):
     trajectory, tokens, reward = case
-    judgement = judged_by(reward, trajectory)
-    scores = token_scores(reward, judgement, trajectory, tokens)
+    result = judged_by(reward, trajectory)
+    scores = token_scores(reward, result, trajectory, tokens)
     assert [len(turn) for turn in scores] == [len(turn) for turn in tokens]
     if any(tokens):
         total = math.fsum(score for turn in scores for score in turn)
-        assert total == pytest.approx(judgement.rewards["score"], rel=1e-9, abs=1e-6)
+        assert total == pytest.approx(result.rewards["score"], rel=1e-9, abs=1e-6)
 
 
 def test_an_outcome_is_everyones_and_the_numbers_of_turns_stay_in_their_turns():
@@ -108,14 +108,14 @@ def test_the_relevance_of_what_was_found_goes_to_the_search_blocks_and_what_is_l
     with JudgeServer(lambda body: "2") as server:
         judge = {"url": server.base, "model": "judge", "retries": 0}
         reward = RewardSum.from_config([{"term": "context_relevance", "weight": 2.0, **judge}])
-        judgement = asyncio.run(reward.judge(trajectory, []))
-    scores = token_scores(reward, judgement, trajectory, characters(trajectory))
+        result = asyncio.run(reward.judge(trajectory, []))
+    scores = token_scores(reward, result, trajectory, characters(trajectory))
     assert scores == [pytest.approx([0.0, 0.0, *[2 / 18] * 18]), [0.0, 0.0]]
     protocol = replace(load_protocol("agentic_rag_en"), name="own")
     there = replace(trajectory, protocol="own")
-    assert token_scores(reward, judgement, there, characters(there), protocol) == scores
-    judgement.credits.clear()
-    assert token_scores(reward, judgement, trajectory, characters(trajectory)) == [[0.0] * 20, [0.0] * 2]
+    assert token_scores(reward, result, there, characters(there), protocol) == scores
+    result.credits.clear()
+    assert token_scores(reward, result, trajectory, characters(trajectory)) == [[0.0] * 20, [0.0] * 2]
 
 
 def test_a_wrong_number_of_turns_and_parts_of_another_sum_are_refused():
@@ -124,11 +124,11 @@ def test_a_wrong_number_of_turns_and_parts_of_another_sum_are_refused():
 
     of_one.credit_parts = lambda trajectory, value, *, protocol: [SpanValue(0.5, ((0, 1),))]
     trajectory, reward = played("a"), RewardSum((Term("term", 1.0, of_one),))
-    judgement = judged_by(reward, trajectory)
+    result = judged_by(reward, trajectory)
     with pytest.raises(ValueError, match="tokens of 2 turns for a trajectory of 1"):
-        token_scores(reward, judgement, trajectory, [[], []])
+        token_scores(reward, result, trajectory, [[], []])
     with pytest.raises(ValueError, match="parts of the term 'term' sum to 0.5, not to 1.0"):
-        token_scores(reward, judgement, trajectory, [[(0, 1)]])
+        token_scores(reward, result, trajectory, [[(0, 1)]])
 
 
 def test_a_token_without_text_has_no_part_of_a_span():

@@ -1,7 +1,7 @@
 """Converts questions to veRL's parquet, without duplicates.
 
-duplicates.py defines which rows are duplicates. A question in both splits is removed from train, never
-from test: test keeps its published rows and has nothing that is trained on. Every row that was removed, or
+duplicates.py defines which rows are duplicates. A question in both splits is removed from train and never
+from test, which so keeps its published rows, and none of these is trained on. Every row that was removed, or
 that has the same question as another one, is listed in `repeated_questions.jsonl` with the row that it
 repeats and the answers of both.
 
@@ -31,7 +31,7 @@ REPEATED = "repeated_questions.jsonl"
 
 @dataclass(frozen=True)
 class Split:
-    """The questions of one split that are kept, and the rows whose question another one has too."""
+    """One split: the questions that are kept, and the rows that repeat another row's question."""
 
     name: str
     source: QuestionFile
@@ -52,47 +52,49 @@ class Split:
 
     @property
     def other_answers(self) -> int:
-        """Rows that are kept although another one has the same question, because the answers differ."""
+        """Rows that are kept although their question is repeated, because the answers differ."""
         return sum(not repeat.is_removed for repeat in self.repeats)
 
     @property
     def repeated_ids(self) -> int:
-        """Rows that are kept and have the id of another one: they get ids made of their questions."""
+        """Rows that are kept and share an id: they get ids that are hashes of their questions."""
         counts = Counter(question.id for question in self.questions if question.id is not None)
         return sum(count for count in counts.values() if count > 1)
 
 
 def make_splits(train: QuestionFile | None, test: QuestionFile | None) -> list[Split]:
-    """The splits that were given, without duplicates and without overlap."""
-    splits: list[Split] = []
-    in_test: dict[str, Question] = {}
-    if test:
-        questions, repeats = drop_duplicates(test.questions)
-        for question in questions:
-            in_test.setdefault(question_key(question.question), question)
-        splits.append(Split("test", test, questions, repeats))
+    """The splits of the files that are not None, train first, without duplicates and without overlap. Raises
+    DataError if no question is left to train on."""
+    splits = [Split("test", test, *drop_duplicates(test.questions))] if test else []
     if train:
-        questions, repeats = drop_duplicates(train.questions)
-        kept, overlap = [], []
-        for question in questions:
-            if first := in_test.get(question_key(question.question)):
-                overlap.append(RepeatedRow(question, first, Outcome.IN_TEST))
-            else:
-                kept.append(question)
-        if not kept:
-            raise DataError(
-                f"every question of {train.name} is also in the validation set: nothing to train on"
-            )
-        gone = {id(repeat.row) for repeat in overlap}
-        repeats = [repeat for repeat in repeats if id(repeat.row) not in gone]
-        splits.insert(0, Split("train", train, kept, repeats + overlap))
+        splits.insert(0, _train_split(train, [question for split in splits for question in split.questions]))
     return splits
+
+
+def _train_split(train: QuestionFile, test_questions: list[Question]) -> Split:
+    """The training questions that are not in test."""
+    in_test: dict[str, Question] = {}
+    for question in test_questions:
+        in_test.setdefault(question_key(question.question), question)
+    kept, overlap = [], []
+    questions, repeats = drop_duplicates(train.questions)
+    for question in questions:
+        if first := in_test.get(question_key(question.question)):
+            overlap.append(RepeatedRow(question, first, Outcome.IN_TEST))
+        else:
+            kept.append(question)
+    if not kept:
+        raise DataError(f"every question of {train.name} is also in the validation set: nothing to train on")
+    # A row that was kept beside one with other answers is listed once, as removed.
+    overlapping = {id(repeat.row) for repeat in overlap}
+    repeats = [repeat for repeat in repeats if id(repeat.row) not in overlapping]
+    return Split("train", train, kept, repeats + overlap)
 
 
 def make_rows(
     questions: list[Question], protocol: Protocol, source_name: str, split: str
 ) -> list[QuestionRow]:
-    """The rows of a file; `index` counts from 0 within it."""
+    """The rows of a split's questions; their `index` counts from 0."""
     id_counts = Counter(question.id for question in questions)
     key_counts = Counter(question_key(question.question) for question in questions)
     return [
@@ -119,7 +121,7 @@ def make_row(
     repeated_id: bool,
     repeated_question: bool,
 ) -> QuestionRow:
-    """The row of a question; `repeated_...`: whether another row of the source and split has the same."""
+    """The row of a question; `repeated_...`: whether another row of the source and split has the same one."""
     own_id = hashed_id(item, repeated_question) if item.id is None or repeated_id else item.id
     return QuestionRow(
         item.question,
@@ -135,8 +137,8 @@ def make_row(
 
 
 def hashed_id(item: Question, repeated_question: bool) -> str:
-    """An id for a question without one of its own: a hash of the question, and of its answers if another row
-    has the same question."""
+    """An id for a question without one that is unique: a hash of the question, and of its answers if another
+    row has the same question."""
     key = question_key(item.question)
     if repeated_question:
         key = "\n".join([key, *sorted(golds_key(item))])
@@ -150,25 +152,19 @@ def write_splits(
     folder: Path,
     more: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Write `<split>.parquet`, `data_summary.json`, which includes `more`, and, if there are any, the
-    repeated questions; returns the summary.
+    """Write `<split>.parquet`, `data_summary.json` and, if there are any, the repeated questions. Returns the
+    summary, of which `more` is a part.
 
-    Raises DataError, and writes nothing, if the folder has the other split of an earlier run, with which the
-    new one was not compared.
+    Raises DataError, and writes nothing, if the folder has a split of an earlier run that is not replaced:
+    the new ones were not compared with it.
     """
     refuse_leftovers({split.name for split in splits}, folder)
     folder.mkdir(parents=True, exist_ok=True)
-    summary: dict[str, Any] = {
-        "source_name": source_name,
-        "protocol": protocol.name,
-        **(more or {}),
-        "splits": {},
-    }
-    repeated = []
+    repeated, counts = [], {}
     for split in splits:
         rows = make_rows(split.questions, protocol, source_name, split.name)
         write_rows(folder / f"{split.name}.parquet", rows)
-        summary["splits"][split.name] = {
+        counts[split.name] = {
             "source": split.source.name,
             **split.counts,
             "same_question_other_answers": split.other_answers,
@@ -179,12 +175,14 @@ def write_splits(
     (folder / REPEATED).unlink(missing_ok=True)
     if repeated:
         write_json_lines(folder / REPEATED, repeated)
+    about = {"source_name": source_name, "protocol": protocol.name, **(more or {})}
+    summary = {**about, "splits": counts}
     write_json(folder / "data_summary.json", summary, ensure_ascii=False)
     return summary
 
 
 def refuse_leftovers(written: Collection[str], folder: Path) -> None:
-    """Raise DataError if the folder has the file of a split that is not `written` now."""
+    """Raise DataError if the folder has the file of a split that this run does not write (`written`)."""
     for name, option in (("train", "--train"), ("test", "--validation")):
         if name not in written and (folder / f"{name}.parquet").exists():
             raise DataError(

@@ -35,11 +35,20 @@ QuestionKey = tuple[str, str]
 REAL = "real"
 #: The conditions without the evidence.
 WITHOUT = ("closed_book", "empty", "random", "withheld")
+#: How the conditions are called in sentences and tables.
+CONDITION_NAMES = {
+    "real": "the real run",
+    "closed_book": "a closed book",
+    "empty": "empty results",
+    "random": "random passages",
+    "gold": "the gold passages",
+    "withheld": "the evidence withheld",
+}
 #: The figures of each condition, by their names in rag_r1/evaluation/report/measures.py; the first is what
 #: is compared.
 _FIGURES = ("em", "answered", "queries")
 _MEASURES = tuple(measure for name in _FIGURES for measure in MEASURES if measure.name == name)
-#: Below so many questions there is no verdict.
+#: Questions that a verdict needs in each condition.
 LEAST = 20
 #: Above this share of failed episodes the figures are those of a selection.
 _MANY_FAILED = 0.02
@@ -73,7 +82,7 @@ def figures(
             "failed": run.failed,
             **_means(run, every_question, bootstrap),
             "groups": {group: _means(run, keys, bootstrap)["em"] for group, keys in groups.items()},
-            **({} if name == REAL else _compared(run, runs[REAL], bootstrap)),
+            **({} if name == REAL else _comparison(run, runs[REAL], bootstrap)),
         }
         for name, run in runs.items()
     }
@@ -113,21 +122,22 @@ def kind_of(row: QuestionRow) -> str:
 
 def _means(run: ConditionRun, keys: Iterable[QuestionKey], bootstrap: Bootstrap) -> dict[str, Any]:
     """The figures of these questions, by name."""
-    known = {key: run.values[key] for key in keys if key in run.values}
-    return dict(zip(_FIGURES, _estimated(known, [m.share for m in _MEASURES], bootstrap), strict=True))
+    values = {key: run.values[key] for key in keys if key in run.values}
+    estimates = _estimates(values, [measure.share for measure in _MEASURES], bootstrap)
+    return dict(zip(_FIGURES, estimates, strict=True))
 
 
-def _compared(run: ConditionRun, real: ConditionRun, bootstrap: Bootstrap) -> dict[str, Any]:
-    """The differences from the real run, on the questions that both have, and its EM there."""
-    shared = [key for key in run.values if key in real.values]
-    pairs = {key: (run.values[key][0], real.values[key][0]) for key in shared}
-    changes = {key: np.array([em - real_em, em - real_em / 2]) for key, (em, real_em) in pairs.items()}
-    difference, over_half = _estimated(changes, [False, False], bootstrap)
-    [real_there] = _estimated({key: np.array([em]) for key, (_, em) in pairs.items()}, [True], bootstrap)
+def _comparison(run: ConditionRun, real: ConditionRun, bootstrap: Bootstrap) -> dict[str, Any]:
+    """The differences from the real run, and the real run's EM, on the questions that both have."""
+    pairs = {key: (row[0], real.values[key][0]) for key, row in run.values.items() if key in real.values}
+    differences = {key: np.array([em - real_em, em - real_em / 2]) for key, (em, real_em) in pairs.items()}
+    difference, over_half = _estimates(differences, [False, False], bootstrap)
+    real_ems = {key: np.array([real_em]) for key, (_, real_em) in pairs.items()}
+    [real_there] = _estimates(real_ems, [True], bootstrap)
     return {"difference": difference, "over_half": over_half, "real_there": real_there}
 
 
-def _estimated(
+def _estimates(
     values: Mapping[QuestionKey, np.ndarray], shares: Sequence[bool], bootstrap: Bootstrap
 ) -> list[dict[str, Any]]:
     """The mean of each column with its interval, the questions drawn within their sources."""
@@ -144,40 +154,44 @@ def _estimated(
 def verdict(conditions: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """`verdict`: searches, knows, mixed or open; `sentences`: the same in words, with what else the intervals
     show."""
-    measured = [name for name in WITHOUT if name in conditions]
-    sides = {name: _side(conditions[name]["over_half"]) for name in measured}
-    word = "open"
-    if any(conditions[name]["over_half"]["questions"] < LEAST for name in measured) or not measured:
-        sentence = f"Too few questions for a verdict: it takes {LEAST} in each condition."
-    elif all(side == "below" for side in sides.values()):
-        word = "searches"
-        sentence = "It searches: without the evidence it answers less than half of what it answers with it."
-    elif sides.get("closed_book") == "above":
-        word, known = "knows", "more than half of what it answers with search"
-        sentence = f"It already knows: with a closed book it answers {known}."
-    elif "above" in sides.values():
-        over = _listed(name for name, side in sides.items() if side == "above")
-        word, kept = "mixed", "it keeps more than half of its right answers"
-        sentence = f"It does not depend on the evidence: {kept} with {over}."
-    else:
-        undecided = _listed(name for name, side in sides.items() if side == "open")
-        sentence = f"Open: with {undecided} it may keep more or less than half of its right answers."
-    return {"verdict": word, "sentences": [_opening(conditions), sentence, *_remarks(conditions)]}
+    over_half = {name: conditions[name]["over_half"] for name in WITHOUT if name in conditions}
+    word, sentence = _verdict_of(over_half)
+    return {"verdict": word, "sentences": [_accuracy(conditions), sentence, *_remarks(conditions)]}
 
 
-def _side(figure: Mapping[str, Any]) -> str:
-    if (figure["high"] or 0) < 0:
+def _verdict_of(over_half: Mapping[str, Mapping[str, Any]]) -> tuple[str, str]:
+    """The verdict and its sentence, from the second difference of the conditions without the evidence."""
+    if not over_half or any(difference["questions"] < LEAST for difference in over_half.values()):
+        return "open", f"Too few questions for a verdict: it takes {LEAST} in each condition."
+    sides = {name: _side(difference) for name, difference in over_half.items()}
+    if all(side == "below" for side in sides.values()):
+        half = "less than half of what it answers with it"
+        return "searches", f"It searches: without the evidence it answers {half}."
+    if sides.get("closed_book") == "above":
+        half = "more than half of what it answers with search"
+        return "knows", f"It already knows: with a closed book it answers {half}."
+    if over := [name for name, side in sides.items() if side == "above"]:
+        half = "more than half of its right answers"
+        return "mixed", f"It does not depend on the evidence: it keeps {half} with {_listed(over)}."
+    undecided = _listed(name for name, side in sides.items() if side == "open")
+    return "open", f"Open: with {undecided} it may keep more or less than half of its right answers."
+
+
+def _side(difference: Mapping[str, Any]) -> str:
+    """On which side of 0 the interval of a difference lies; `open` if it has 0, or there is none."""
+    if (difference["high"] or 0) < 0:
         return "below"
-    return "above" if (figure["low"] or 0) > 0 else "open"
+    return "above" if (difference["low"] or 0) > 0 else "open"
 
 
-def _opening(conditions: Mapping[str, Mapping[str, Any]]) -> str:
+def _accuracy(conditions: Mapping[str, Mapping[str, Any]]) -> str:
     sentence = f"It answers {percent(conditions[REAL]['em'])} of the questions with its search"
     closed = conditions.get("closed_book")
     return f"{sentence}, and {percent(closed['em'])} with a closed book." if closed else f"{sentence}."
 
 
 def _remarks(conditions: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """What the gold passages, the closed book and the failures show."""
     remarks = []
     if gold := conditions.get("gold"):
         real, ideal = percent(gold["real_there"]), percent(gold["em"])
@@ -203,17 +217,6 @@ def percent(figure: Mapping[str, Any]) -> str:
     ends = [figure["low"], figure["high"]]
     interval = "" if None in ends else f" [{', '.join(f'{100 * end:.0f}' for end in ends)}]"
     return f"{100 * figure['value']:.0f} %{interval}"
-
-
-#: How the conditions are called in sentences and tables.
-CONDITION_NAMES = {
-    "real": "the real run",
-    "closed_book": "a closed book",
-    "empty": "empty results",
-    "random": "random passages",
-    "gold": "the gold passages",
-    "withheld": "the evidence withheld",
-}
 
 
 def _listed(names: Iterable[str]) -> str:

@@ -10,9 +10,9 @@ if there was a bug; and, if a search or another tool failed, unless the run's fa
 (`failures.mask` in its card) shows such failures to the policy and goes on.
 
 A record is of one episode. If the same sample of a question was played twice, because it failed or because a
-run was killed, a record that has not failed takes the place of one that has; of equal records one is kept;
-and two different answers are a bad row (rag_r1/data/files/bad_rows.py). A record belongs to the question that
-its `question_id` names, or the part of its `id` before `#<sample>`, or else to its question's text.
+run was killed, a record that has not failed replaces one that has; of equal records one is kept; and two
+different answers are a bad row (rag_r1/data/files/bad_rows.py). The question of a record is known by
+`question_id`, or else by the part of `id` before `#<sample>`, or else by its text.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import math
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,7 @@ class RunTable:
 
     `questions`: texts and gold answers; `failures`: the kinds of failure that happened, shown or masked;
     `causes`: of wrong answers, None for others (rag_r1/evaluation/failure_causes.py);
-    `left_out`: records of episodes that were played again.
+    `left_out`: records of episodes that were played again; `bad`: rows that could not be used.
     """
 
     keys: list[Key]
@@ -71,7 +72,7 @@ class RunTable:
         return sorted(name for name in self.columns if name.startswith(TERM))
 
     def question_places(self) -> tuple[list[tuple[str, str]], np.ndarray]:
-        """The questions, as (data source, id), in order; and for each episode the place of its question."""
+        """The questions, as (data source, id), in order; and for each episode the index of its question."""
         places: dict[tuple[str, str], int] = {}
         of_episodes = [places.setdefault(key[:2], len(places)) for key in self.keys]
         return list(places), np.array(of_episodes, dtype=np.int64)
@@ -79,7 +80,7 @@ class RunTable:
 
 @dataclass(frozen=True)
 class _EpisodeRow:
-    """A line of the table. Steps are those of a training, 0 in an evaluation."""
+    """A row of the table. `step`: of a training; 0 in an evaluation."""
 
     key: Key
     step: int
@@ -94,8 +95,9 @@ class _EpisodeRow:
 
     @property
     def fingerprint(self) -> str:
-        """The same for equal episodes. Its order is arbitrary, so it prefers no answer."""
-        text = f"_Episode({repr(self).partition('(')[2]}"  # the same whatever the class is called
+        """Equal for equal episodes. It decides which of two contradicting answers is kept: a hash prefers
+        none, and is the same in every run."""
+        text = f"_Episode({repr(self).partition('(')[2]}"  # a former name, so that the choice stays the same
         return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
@@ -111,28 +113,29 @@ def read_run(
     """The table of a run folder (of its subfolder `trajectories`, if there is one) or of a file of records.
 
     `mask`: the kinds of failure that the run masks, None if that is not known. `answerable`, `supporting`:
-    side files. `step`: of a training's validation, only the records of this step. Raises RunError,
-    DataError, or DataError for a path that does not exist.
+    files of annotations. `step`: of a training's validation, only the records of this step. Raises DataError
+    for a path that does not exist or a file that cannot be read, and RunError for records that make no table.
     """
     bad = BadRows()
-    listed = read_answerable(answerable, bad) if answerable else None
-    passages = read_supporting(supporting, bad) if supporting else None
-    folder = _records_of(run)
-    records = placed_records(folder, skip_broken=bad.add)
+    answerables = read_answerable(answerable, bad) if answerable else None
+    evidence = read_supporting(supporting, bad) if supporting else None
+    path = _records_path(run)
+    records = placed_records(path, skip_broken=bad.add)
     bar = tqdm(records, f"reading {run.name}", unit=" records", disable=None, delay=2)
-    episodes, left_out = _each_once(bar, _reader(masked_kinds(mask), listed, passages), step, bad)
+    read_row = partial(_read_row, mask=masked_kinds(mask), answerables=answerables, evidence=evidence)
+    episodes, left_out = _without_repeats(bar, read_row, step, bad)
     if bad.count and not skip_bad_rows:
         raise RunError(f"{run}: nothing was written, because of {bad.refusal()}")
     if not episodes and step is not None:
-        raise RunError(f"{folder} has no records of --step {step}: see `rag-r1 view {run}` for its steps")
+        raise RunError(f"{path} has no records of --step {step}: see `rag-r1 view {run}` for its steps")
     if not episodes:
         raise no_records(run)
     steps = sorted({episode.step for episode in episodes})
     if len(steps) > 1:
         raise RunError(
-            f"{folder} has records of the steps {', '.join(map(str, steps))}: choose one with --step"
+            f"{path} has records of the steps {', '.join(map(str, steps))}: choose one with --step"
         )
-    for side_file in (listed, passages):
+    for side_file in (answerables, evidence):
         if side_file is not None:
             side_file.check()
     return _table(episodes, bad, left_out)
@@ -141,58 +144,60 @@ def read_run(
 def has_records(run: Path) -> bool:
     """Whether there is a record, or something in the place of one, in a run's folder or file."""
     try:
-        return next(placed_records(_records_of(run)), None) is not None
+        return next(placed_records(_records_path(run)), None) is not None
     except DataError:
         return True
 
 
 def no_records(run: Path) -> RunError:
     """The error for a run without a record."""
-    place = _records_of(run)
-    return RunError(f"{place} has no trajectory records: give a run's folder, or a file of records")
+    return RunError(
+        f"{_records_path(run)} has no trajectory records: give a run's folder, or a file of records"
+    )
 
 
-def _records_of(run: Path) -> Path:
+def _records_path(run: Path) -> Path:
+    """The folder or file that has a run's records."""
     return run / "trajectories" if (run / "trajectories").is_dir() else run
 
 
-def _reader(
-    mask: Collection[str], listed: Annotations[bool] | None, passages: Annotations[GoldEvidence] | None
-) -> Callable[[Mapping[str, Any]], _EpisodeRow]:
-    """The function that makes an episode of a record; it raises one of _UNUSABLE."""
-
-    def read(record: Mapping[str, Any]) -> _EpisodeRow:
-        trajectory = trajectory_of(dict(record))
-        source, question_id, sample = key = _key(record)
-        golds = tuple(as_golds(record.get("golds")))
-        kinds = tuple(sorted({failure.kind for failure in trajectory.failures}))
-        failed = bool(set(kinds) & set(mask))
-        if not golds and not failed:
-            raise ValueError("it has no gold answers (`golds`)")
-        metadata = record.get("metadata")
-        needed = passages.get(source, question_id) if passages else None
-        needed = needed or GoldEvidence.of(record)
-        if not needed and isinstance(metadata, Mapping):
-            needed = GoldEvidence.of(metadata)
-        answerable = listed.get(source, question_id) if listed else None
-        numbers = episode_metrics(trajectory, golds, needed, answerable)
-        for name, number in numbers.items():
-            if number is not None and not math.isfinite(number):
-                raise ValueError(f"{name.removeprefix(TERM)} is {number}")
-        return _EpisodeRow(
-            key=key,
-            step=int(record.get("step", 0)),
-            question=trajectory.question,
-            golds=golds,
-            status=str(trajectory.status),
-            failures=kinds,
-            failed=failed,
-            answer=trajectory.answer,
-            numbers=numbers,
-            cause=cause_of(record),
-        )
-
-    return read
+def _read_row(
+    record: Mapping[str, Any],
+    *,
+    mask: Collection[str],
+    answerables: Annotations[bool] | None,
+    evidence: Annotations[GoldEvidence] | None,
+) -> _EpisodeRow:
+    """The row of a record; it raises one of _UNUSABLE."""
+    trajectory = trajectory_of(dict(record))
+    source, question_id, _ = key = _key(record)
+    golds = tuple(as_golds(record.get("golds")))
+    kinds = tuple(sorted({failure.kind for failure in trajectory.failures}))
+    failed = bool(set(kinds) & set(mask))
+    if not golds and not failed:
+        raise ValueError("it has no gold answers (`golds`)")
+    annotated = evidence.get(source, question_id) if evidence else None
+    needed = annotated or GoldEvidence.of(record)
+    metadata = record.get("metadata")
+    if not needed and isinstance(metadata, Mapping):
+        needed = GoldEvidence.of(metadata)
+    answerable = answerables.get(source, question_id) if answerables else None
+    numbers = episode_metrics(trajectory, golds, needed, answerable)
+    for name, number in numbers.items():
+        if number is not None and not math.isfinite(number):
+            raise ValueError(f"{name.removeprefix(TERM)} is {number}")
+    return _EpisodeRow(
+        key=key,
+        step=int(record.get("step", 0)),
+        question=trajectory.question,
+        golds=golds,
+        status=str(trajectory.status),
+        failures=kinds,
+        failed=failed,
+        answer=trajectory.answer,
+        numbers=numbers,
+        cause=cause_of(record),
+    )
 
 
 def _key(record: Mapping[str, Any]) -> Key:
@@ -204,18 +209,18 @@ def _key(record: Mapping[str, Any]) -> Key:
     return str(record.get("data_source") or ""), str(question_id), str(sample)
 
 
-def _each_once(
+def _without_repeats(
     records: Iterable[tuple[str, dict[str, Any]]],
-    read: Callable[[Mapping[str, Any]], _EpisodeRow],
+    read_row: Callable[[Mapping[str, Any]], _EpisodeRow],
     step: int | None,
     bad: BadRows,
 ) -> tuple[list[_EpisodeRow], int]:
-    """The episodes, sorted, each once, and how many records others took the place of."""
-    played: dict[tuple[Key, int], dict[str, _EpisodeRow]] = {}
+    """The episodes, sorted, each once, and how many records were replaced by others of the same episode."""
+    versions_by_episode: dict[tuple[Key, int], dict[str, _EpisodeRow]] = {}
     count = 0
     for place, record in records:
         try:
-            episode = read(record)
+            episode = read_row(record)
         except _UNUSABLE as error:
             name = f", record {str(record['id'])[:80]!r}" if "id" in record else ""
             bad.add(f"{place}{name}", error)
@@ -223,9 +228,9 @@ def _each_once(
         if step is not None and episode.step != step:
             continue
         count += 1
-        played.setdefault((episode.key, episode.step), {})[episode.fingerprint] = episode
+        versions_by_episode.setdefault((episode.key, episode.step), {})[episode.fingerprint] = episode
     kept, contradicting = [], 0
-    for (key, _), versions in sorted(played.items()):
+    for (key, _), versions in sorted(versions_by_episode.items()):
         best, *rest = sorted(versions.values(), key=lambda episode: (episode.failed, episode.fingerprint))
         kept.append(best)
         for episode in rest:
@@ -237,13 +242,14 @@ def _each_once(
 
 def _table(episodes: list[_EpisodeRow], bad: BadRows, left_out: int) -> RunTable:
     names = dict.fromkeys(name for episode in episodes for name in episode.numbers)
-    # None becomes nan.
-    columns = {name: np.array([row.numbers.get(name) for row in episodes], dtype=float) for name in names}
+    columns = {  # None becomes nan
+        name: np.array([row.numbers.get(name) for row in episodes], dtype=float) for name in names
+    }
+    # A file lists the answerable questions of a source: one that it does not list is not answerable.
+    answerable = columns["answerable"]
     sources = np.array([episode.key[0] for episode in episodes], dtype=object)
-    listed = set(sources[~np.isnan(columns["answerable"])])
-    # A file that lists the answerable questions of a source leaves out the others.
-    unlisted = np.isnan(columns["answerable"]) & np.array([source in listed for source in sources])
-    columns["answerable"][unlisted] = 0.0
+    listed_sources = set(sources[~np.isnan(answerable)])
+    answerable[np.isnan(answerable) & np.array([source in listed_sources for source in sources])] = 0.0
     return RunTable(
         keys=[episode.key for episode in episodes],
         questions=[(episode.question, episode.golds) for episode in episodes],

@@ -1,9 +1,8 @@
 """The steps of `rag-r1 retriever data`, each resumable.
 
-A step that has an end is noted as done when nothing of it is left to do: the trajectories in
-`steps/trajectories.json`, the continuations in `steps/correctness.json`, with the settings and the input that
-this was found for (rag_r1/runs/state_file.py). It then needs no model, so a start that has only to select
-again, or to ask the judge, does not load one.
+The two steps that need the agent's model note when nothing of them is left to do: the trajectories in
+`steps/trajectories.json`, the continuations in `steps/correctness.json`, each with its settings and its input
+(rag_r1/runs/state_file.py). So a start that has only to select again, or to ask the judge, loads no model.
 """
 
 from __future__ import annotations
@@ -57,13 +56,13 @@ class StepCounts:
 
 @dataclass
 class DataRun:
-    """The data under way. `search`: the settings of the retriever; `opened`: closes the model's server, if
-    one is started; `summary`: the figures of summary.json."""
+    """The state that the steps share. `retriever`: its settings; `servers`: ends the model's server, if one
+    is started; `summary`: the figures of summary.json."""
 
     args: DataArguments
     ready: RunSetup
-    search: dict[str, Any]
-    opened: ExitStack
+    retriever: dict[str, Any]
+    servers: ExitStack
     summary: dict[str, Any] = field(default_factory=dict)
 
     def out(self, name: str) -> Path:
@@ -76,59 +75,43 @@ class DataRun:
 
     def serve(self) -> DataArguments:
         """The arguments with the address of the model's server, which is started if it has none."""
-        self.args = self.opened.enter_context(serve_model(self.args))
+        self.args = self.servers.enter_context(serve_model(self.args))
         return self.args
 
     def settings(self, command: str, **more: Any) -> dict[str, Any]:
-        """The settings on which episodes depend. Of a model in a folder its files count, too, since a
+        """The settings on which episodes depend. The files of a model's folder are among them, since a
         training may have written them anew."""
-        model, files = Path(self.args.model), {}
-        if model.is_dir():
-            facts = ((path.name, path.stat()) for path in sorted(model.iterdir()))
-            files = {name: [fact.st_size, fact.st_mtime_ns] for name, fact in facts}
-        return settings_of(self.args, self.ready, command, files=files, served=self.search["served"], **more)
+        model = Path(self.args.model)
+        stats = {path.name: path.stat() for path in sorted(model.iterdir())} if model.is_dir() else {}
+        files = {name: [stat.st_size, stat.st_mtime_ns] for name, stat in stats.items()}
+        return settings_of(
+            self.args, self.ready, command, files=files, served=self.retriever["served"], **more
+        )
 
     def note(self, name: str, settings: dict[str, Any]) -> StateFile:
         """The file that notes that with these settings nothing is left to do in a step."""
         return StateFile(self.step(name), {"settings": settings})
 
     def is_done(self, noted: Mapping[str, Any] | None) -> bool:
-        """Is there a note, and were failures tried as often as --tries says?"""
-        return noted is not None and self.args.tries <= (noted["tries"] or self.args.tries)
-
-    def print_missing(self, score: str, counts: StepCounts, searches: int, reason: str) -> None:
-        """Print how many of the searches are scored, how many of the others the same command tries again, and
-        the `reason` why the rest has no score."""
-        print(f"{score}: {counts.searches:,} of {searches:,} searches scored")
-        if counts.again:
-            print(f"  the same command tries {counts.again:,} of the others again")
-        if rest := searches - counts.searches - counts.again:
-            print(f"  not tried again: {rest:,}, {reason}")
+        """Whether there is a note, and what failed, if anything did, was tried as often as --tries says."""
+        return noted is not None and (not noted["tries"] or self.args.tries <= noted["tries"])
 
 
 async def trajectories_of(run: DataRun) -> TrajectoryReader | None:
-    """The agent's trajectories; None if their run was stopped."""
-    args, rows = run.args, run.ready.questions.rows
+    """The agent's trajectories; None if their run was stopped. Raises RunError if they have no search that
+    can be scored."""
+    args, setup = run.args, run.ready.setup
     folder = args.trajectories or run.out("trajectories")
-    settings = run.settings("trajectories", model=args.model)
-    if args.trajectories is None:
-        candidates = len(rows) * run.ready.setup.budget.max_turns * args.candidates
-        print(
-            f"trajectories: {len(rows):,} questions; at most {candidates:,} candidates, if each turn makes "
-            "one search"
-        )
-        if not run.is_done(run.note(PLAYED, settings).read(dict)):
-            greedy = {"samples": 1, "temperature": 0.0, "judge_url": None, "judge_model": None}
-            agent = agent_condition(run.ready.setup)
-            if await run_condition(run.serve().model_copy(update=greedy), run.ready, agent, folder):
-                return None
+    note = run.note(PLAYED, run.settings("trajectories", model=args.model))
+    if args.trajectories is None and not await _play_trajectories(run, note, folder):
+        return None
+    rows = run.ready.questions.rows
     steps = {row.id: answers for row in rows if (answers := step_answers_of(row.metadata))}
-    trajectories = TrajectoryReader(folder, run.ready.setup, steps)
+    trajectories = TrajectoryReader(folder, setup, steps)
     if args.trajectories is not None:
-        check_run(folder, args.model, run.ready.setup)
+        check_run(folder, args.model, setup)
     elif not any(outcome.is_open(args.tries) for outcome in trajectories.failed):
-        tries = args.tries if trajectories.failed else None
-        run.note(PLAYED, settings).write({"tries": tries}, private=True)
+        note.write({"tries": args.tries if trajectories.failed else None}, private=True)
     left_out = dict(sorted(trajectories.left_out.items()))
     run.summary["trajectories"] = {
         "used": len(trajectories),
@@ -145,6 +128,21 @@ async def trajectories_of(run: DataRun) -> TrajectoryReader | None:
             "the protocol that it was trained with"
         )
     return trajectories
+
+
+async def _play_trajectories(run: DataRun, note: StateFile, folder: Path) -> bool:
+    """Play what is missing, greedily and without a judge; False if the run was stopped."""
+    questions, setup = len(run.ready.questions.rows), run.ready.setup
+    candidates = questions * setup.budget.max_turns * run.args.candidates
+    print(
+        f"trajectories: {questions:,} questions; at most {candidates:,} candidates, if each turn makes one "
+        "search"
+    )
+    if run.is_done(note.read(dict)):
+        return True
+    agent = agent_condition(setup)
+    greedy = {"samples": 1, "temperature": 0.0, "judge_url": None, "judge_model": None}
+    return await run_condition(run.serve().model_copy(update=greedy), run.ready, agent, folder) == 0
 
 
 async def find_candidates(
@@ -178,7 +176,7 @@ async def find_candidates(
 async def score_correctness(
     run: DataRun, candidates: CandidateStore, trajectories: TrajectoryReader, cost: CostEstimate
 ) -> bool:
-    """Play and write the continuations; whether all were played."""
+    """Play the continuations and write their scores, unless an earlier start has; whether all were played."""
     args = run.args
     options = args.model_dump(include={"samples", "temperature", "beside"})
     settings = run.settings("continuations", **options)
@@ -195,7 +193,7 @@ async def score_correctness(
             note.write({"tries": tries, **vars(counts)}, private=True)
     run.summary["correctness"] = {"searches": counts.searches, "usage": counts.usage}
     reason = "of which a continuation has failed --tries times"
-    run.print_missing("correctness", counts, cost.rounds, reason)
+    _print_scored("correctness", counts, cost.rounds, reason)
     return True
 
 
@@ -235,14 +233,7 @@ async def score_relevance(
     """Score and write the relevance of all candidates; whether the judge has scored all."""
     args = run.args
     if args.judge_url is None:
-        print("relevance: no --judge-url, so a passage is relevant if an accepted answer stands in it")
-        counts = f"{trajectories.with_steps:,} of {len(trajectories):,}"
-        print(f"  or the answer of a step, which {counts} questions name")
-        scored = write_records(run.out(RELEVANCE), rule_records(candidates, trajectories))
-        figures = {"judge": None, "questions_with_steps": trajectories.with_steps}
-        reason = "whose answer (yes, no, or no word) could stand in any passage: give --judge-url"
-        run.summary["relevance"] = {"searches": scored, **figures}
-        run.print_missing("relevance", StepCounts(scored, 0, {}), cost.rounds, reason)
+        _score_relevance_by_rule(run, candidates, trajectories, cost)
         return True
     connection = args.model_dump(include={"retries", "timeout_s", "backoff_s", "trust_env"})
     with RelevanceScorer(args, candidates, run.step("relevance")) as relevance:
@@ -260,5 +251,29 @@ async def score_relevance(
             print(f"  requests to the judge that were {outcome}: {count:,}")
     run.summary["relevance"] = {"searches": scored, **figures}
     counts = StepCounts(scored, cost.rounds - scored, vars(tape.usage))
-    run.print_missing("relevance", counts, cost.rounds, "")
+    _print_scored("relevance", counts, cost.rounds, "")
     return True
+
+
+def _score_relevance_by_rule(
+    run: DataRun, candidates: CandidateStore, trajectories: TrajectoryReader, cost: CostEstimate
+) -> None:
+    """Score and write the relevance of all candidates without a judge."""
+    print("relevance: no --judge-url, so a passage is relevant if an accepted answer stands in it")
+    counts = f"{trajectories.with_steps:,} of {len(trajectories):,}"
+    print(f"  or the answer of a step, which {counts} questions name")
+    scored = write_records(run.out(RELEVANCE), rule_records(candidates, trajectories))
+    figures = {"judge": None, "questions_with_steps": trajectories.with_steps}
+    run.summary["relevance"] = {"searches": scored, **figures}
+    reason = "whose answer (yes, no, or no word) could stand in any passage: give --judge-url"
+    _print_scored("relevance", StepCounts(scored, 0, {}), cost.rounds, reason)
+
+
+def _print_scored(score: str, counts: StepCounts, searches: int, reason: str) -> None:
+    """Print how many of the searches are scored, how many of the others the same command tries again, and
+    the `reason` why the rest has no score."""
+    print(f"{score}: {counts.searches:,} of {searches:,} searches scored")
+    if counts.again:
+        print(f"  the same command tries {counts.again:,} of the others again")
+    if rest := searches - counts.searches - counts.again:
+        print(f"  not tried again: {rest:,}, {reason}")

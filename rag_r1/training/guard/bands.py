@@ -31,8 +31,13 @@ from rag_r1.runs.errors import RunError
 from rag_r1.training.guard.history import History, Series, at_steps
 from rag_r1.training.metrics_files import MetricsFile, earlier_files
 
-#: Standard deviations to both sides, and the least one relative to the mean; steps near enough to share it.
-_DEVIATIONS, _LEAST, _NEAR = 5.0, 0.02, 2
+#: Half the width of a band in standard deviations, and the least deviation as a share of the mean.
+_DEVIATIONS, _LEAST_DEVIATION = 5.0, 0.02
+#: Steps to both sides whose variances are averaged.
+_NEAR = 2
+#: Runs that a band needs: the variance of two says little.
+_LEAST_RUNS = 3
+#: The metrics of a band; `right` is the share of right answers (history.py).
 SIGNALS = (
     "right",
     "held_out",
@@ -45,7 +50,8 @@ SIGNALS = (
 
 @dataclass
 class BandCheck:
-    """Compares a run with a band while it runs. `signals`: name -> step -> (low, high)."""
+    """Compares a run with a band while it runs. `signals`: name -> step -> (low, high); `left`: name ->
+    (step, value) where a signal first left the band; `compared`: the steps with a comparison."""
 
     signals: Mapping[str, Mapping[int, tuple[float, float]]]
     history: History = field(default_factory=History)
@@ -54,7 +60,7 @@ class BandCheck:
 
     @classmethod
     def of_recipe(cls, recipe: Recipe) -> BandCheck | None:
-        """The band beside a recipe; None without one. Raises RunError for a file that is none."""
+        """With the band beside a recipe; None without one. Raises RunError for a file that is no band."""
         path = recipe.path.with_suffix(".band.json")
         return cls(read_band(path)) if path.is_file() else None
 
@@ -68,52 +74,50 @@ class BandCheck:
         return check.summary()
 
     def see(self, step: int, metrics: Mapping[str, Any]) -> list[str]:
-        """The metrics of a step; a sentence for each signal that leaves the band for the first time."""
+        """Take the metrics of a step; returns a sentence for each signal that first leaves the band here."""
         self.history.add(step, metrics)
-        lines = []
+        sentences = []
         for name, band in self.signals.items():
             series = _series(self.history, name)
             if step not in band or series.steps[-1:] != [step]:
                 continue
             self.compared.add(step)
-            low, high = band[step]
-            if not low <= series.values[-1] <= high and name not in self.left:
-                self.left[name] = (step, series.values[-1])
-                lines.append(
-                    f"step {step}: {name} is {series.values[-1]:.3f}, expected {low:.3f} to {high:.3f}"
-                )
-        return lines
+            (low, high), value = band[step], series.values[-1]
+            if not low <= value <= high and name not in self.left:
+                self.left[name] = (step, value)
+                sentences.append(f"step {step}: {name} is {value:.3f}, expected {low:.3f} to {high:.3f}")
+        return sentences
 
     def summary(self) -> str:
         """How the run went, in a sentence; empty if nothing could be compared."""
         if not self.compared:
             return ""
-        of = f"{len(self.signals)} signals at {len(self.compared)} steps"
+        extent = f"{len(self.signals)} signals at {len(self.compared)} steps"
         if not self.left:
-            return f"as expected: {of} are in the band of this recipe"
+            return f"as expected: {extent} are in the band of this recipe"
         names = ", ".join(f"{name} (step {step})" for name, (step, _) in self.left.items())
-        return f"not as expected: of {of}, these left the band of this recipe: {names}"
+        return f"not as expected: of {extent}, these left the band of this recipe: {names}"
 
 
 def make_band(histories: Sequence[History]) -> dict[str, dict[str, list[float]]]:
     """The band of runs: signal -> step -> [low, high]. Raises RunError for fewer than three."""
-    if len(histories) < 3:
+    if len(histories) < _LEAST_RUNS:
         raise RunError("a band needs three runs or more, of different seeds")
-    signals = {}
-    for name in SIGNALS:
-        series = [_series(history, name) for history in histories]
-        steps = sorted(set.intersection(*(set(one.steps) for one in series)))
-        values = [at_steps(one, steps) for one in series]
-        means = [fmean(column) for column in zip(*values, strict=True)]
-        variances = [variance(column) for column in zip(*values, strict=True)]
-        band = {}
-        for i, (step, own) in enumerate(zip(steps, means, strict=True)):
-            near = fmean(variances[max(0, i - _NEAR) : i + _NEAR + 1])
-            reach = _DEVIATIONS * max(math.sqrt(near), _LEAST * abs(own))
-            band[str(step)] = [round(own - reach, 4), round(own + reach, 4)]
-        if band:
-            signals[name] = band
-    return signals
+    bands = {name: _signal_band([_series(history, name) for history in histories]) for name in SIGNALS}
+    return {name: band for name, band in bands.items() if band}
+
+
+def _signal_band(runs: Sequence[Series]) -> dict[str, list[float]]:
+    """The band of a signal, at the steps that all runs have."""
+    steps = sorted(set.intersection(*(set(run.steps) for run in runs)))
+    values = list(zip(*(at_steps(run, steps) for run in runs), strict=True))
+    variances = [variance(of_step) for of_step in values]
+    band = {}
+    for i, (step, of_step) in enumerate(zip(steps, values, strict=True)):
+        mean, near = fmean(of_step), fmean(variances[max(0, i - _NEAR) : i + _NEAR + 1])
+        reach = _DEVIATIONS * max(math.sqrt(near), _LEAST_DEVIATION * abs(mean))
+        band[str(step)] = [round(mean - reach, 4), round(mean + reach, 4)]
+    return band
 
 
 def read_band(path: Path) -> dict[str, dict[int, tuple[float, float]]]:
@@ -140,6 +144,7 @@ def read_history(run: Path) -> History:
 
 
 def _series(history: History, name: str) -> Series:
+    """`right` has another name in veRL's metrics of each kind of run, which the history knows."""
     return history.right if name == "right" else history[name]
 
 
@@ -158,7 +163,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         BandArguments, arguments, prog="python -m rag_r1.training.guard.bands", description=__doc__
     )
     band = make_band([read_history(run) for run in args.runs])
-    # A line for each signal.
+    # One line per signal, so that a new band is a readable change.
     signals = ",\n".join(f"  {json.dumps(name)}: {json.dumps(steps)}" for name, steps in band.items())
     about = json.dumps({"runs": len(args.runs), "made": args.made})[1:-1]
     write_text(args.out, f'{{{about}, "signals": {{\n{signals}\n}}}}\n')

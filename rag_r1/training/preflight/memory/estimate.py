@@ -1,7 +1,8 @@
 """Estimates what a GPU holds in each phase of a training, from the composed recipe and its model's shape.
 
-The formulas, their sources and how well they fit are in formulas.py; here are the roles of a recipe, and
-which components each phase has.
+The formulas, their sources and how well they fit are in formulas.py. Here a recipe is read into the roles
+that compute (actor, critic), and each phase into the components that are on the GPU during it: what is always
+held, what idle roles keep there because they are not offloaded, and what the role that computes needs.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ class Phase:
 @dataclass(frozen=True)
 class MemoryEstimate:
     """The phases of a training on a GPU of `gpu` bytes; none on a CPU. `rows` of `row` tokens, the longest
-    context, fit into vLLM's cache; `host`: bytes of a node's trainers, offloaded, and of vLLM's sleeping
-    weights; on a CPU everything."""
+    context, fit into vLLM's cache. `host`: bytes of a node's memory for what its trainers offload and for
+    vLLM's sleeping weights; on a CPU for everything."""
 
     phases: tuple[Phase, ...]
     rows: float
@@ -52,8 +53,8 @@ class MemoryEstimate:
 
     def bytes_of(self, phase: str, part: str | None = None) -> float:
         """Bytes of a phase, or of a part of it; 0 if there is none."""
-        found = next((each for each in self.phases if each.name == phase), None)
-        return 0.0 if found is None else found.bytes if part is None else found.parts.get(part, 0.0)
+        parts = next((each.parts for each in self.phases if each.name == phase), {})
+        return sum(parts.values(), 0.0) if part is None else parts.get(part, 0.0)
 
 
 def memory_of(
@@ -66,14 +67,11 @@ def memory_of(
     host = _host(config, shape, actor, critic)
     if config.trainer.device == "cpu":
         return MemoryEstimate((), 0, row, host + _on_cpu(config, actor, critic, row), gpu)
-    rollout, longest = (
-        config.actor_rollout_ref.rollout,
-        int(config.actor_rollout_ref.rollout.max_model_len or row),
-    )
-    phases = tuple(_phases(config, shape, actor, critic, row, gpu))
-    cache = phases[0].parts["cache"]
-    rows = cached_rows(shape, int(rollout.tensor_model_parallel_size or 1), cache, longest)
-    return MemoryEstimate(phases, rows, longest, host, gpu)
+    rollout = config.actor_rollout_ref.rollout
+    longest = int(rollout.max_model_len or row)
+    generation, *others = _phases(config, shape, actor, critic, row, gpu)
+    rows = cached_rows(shape, _tensor_parallel(rollout), generation.parts["cache"], longest)
+    return MemoryEstimate((generation, *others), rows, longest, host, gpu)
 
 
 def sft_memory_of(config: DictConfig, shape: ModelShape, gpu: float = 80e9) -> MemoryEstimate:
@@ -126,37 +124,41 @@ def _phases(
 ) -> Iterator[Phase]:
     """Generation first, then the phases of a step in their order."""
     policy, rollout = config.actor_rollout_ref, config.actor_rollout_ref.rollout
-    of_actor = _kept(policy.actor, actor)
-    of_critic = _kept(config.critic, critic) if critic else 0.0
-    tp = int(rollout.tensor_model_parallel_size or 1)
-    batched, sequences = int(rollout.max_num_batched_tokens or 8192), int(rollout.max_num_seqs or 256)
-    vllm = vllm_parts(shape, tp, batched, sequences)
+    contexts = {"contexts": HELD}
+    actor_idle_bytes = _kept(policy.actor, actor)
+    critic_idle_bytes = _kept(config.critic, critic) if critic else 0.0
+    idle = {**contexts, "kept by other roles": actor_idle_bytes + critic_idle_bytes}
+    vllm = vllm_parts(
+        shape,
+        _tensor_parallel(rollout),
+        int(rollout.max_num_batched_tokens or 8192),
+        int(rollout.max_num_seqs or 256),
+    )
     cache = max(0.0, float(rollout.gpu_memory_utilization) * gpu - sum(vllm.values()))
-    held = {"contexts": HELD}
-    kept = {"kept by other roles": of_actor + of_critic}
-    yield Phase("generation", {**held, **kept, **vllm, "cache": cache})
+    yield Phase("generation", {**idle, **vllm, "cache": cache})
+    acting = {**contexts, "kept by other roles": critic_idle_bytes, **actor.frozen}
     bucket = 1e6 * float(rollout.checkpoint_engine.update_weights_bucket_megabytes)
-    held_by_actor = {**held, "kept by other roles": of_critic, **actor.frozen}
     sent = {"vLLM's weights": vllm["vLLM's weights"], "bucket": bucket}
     # nf4 weights are dequantised where they are, one at a time.
-    yield Phase("weights to vLLM", held | kept | sent if actor.nf4 else held_by_actor | sent)
+    yield Phase("weights to vLLM", (idle if actor.nf4 else acting) | sent)
     if config.trainer.get("val_only"):
         return
-    held_by_actor["optimizer"] = 0.0 if _offloads(policy.actor, "optimizer") else actor.optimizer
     tokens = _tokens(rollout, row, "log_prob_")
-    yield Phase("log-probs", held_by_actor | actor.passing(tokens, backward=False))
+    moments = 0.0 if _offloads(policy.actor, "optimizer") else actor.optimizer
+    yield Phase("log-probs", acting | {"optimizer": moments} | actor.passing(tokens, backward=False))
     if needs_reference(config) and not actor.adapters:
         tokens = _tokens(policy.ref, row, "log_prob_")
-        yield Phase("reference", held | kept | actor.passing(tokens, backward=False))
+        yield Phase("reference", idle | actor.passing(tokens, backward=False))
     if critic:
-        trained = {**critic.frozen, "optimizer": critic.optimizer, "kept by other roles": of_actor}
-        yield Phase("critic", held | trained | critic.passing(_tokens(config.critic, row), backward=True))
-    trained = held_by_actor | {"optimizer": actor.optimizer}
-    yield Phase("update", trained | actor.passing(_tokens(policy.actor, row), backward=True))
+        training = {**contexts, **critic.frozen, "optimizer": critic.optimizer}
+        training["kept by other roles"] = actor_idle_bytes
+        yield Phase("critic", training | critic.passing(_tokens(config.critic, row), backward=True))
+    training = acting | {"optimizer": actor.optimizer}
+    yield Phase("update", training | actor.passing(_tokens(policy.actor, row), backward=True))
 
 
 def _kept(role: DictConfig, trained: Trained) -> float:
-    """Bytes that a role leaves on a GPU while others compute."""
+    """Bytes that an idle role leaves on a GPU while others compute."""
     weights = 0.0 if _offloads(role, "param") else sum(trained.frozen.values())
     return weights + (0.0 if _offloads(role, "optimizer") else trained.optimizer)
 
@@ -171,21 +173,20 @@ def _offloads(role: DictConfig, what: str) -> bool:
 def _host(config: DictConfig, shape: ModelShape, actor: Trained, critic: Trained | None) -> float:
     """Bytes of a node's host memory for weights and moments: of the roles, and of a vLLM that sleeps with
     its weights, as it does beside adapters."""
-    policy, p, gpus = config.actor_rollout_ref, shape.parameters, gpu_count(config)
+    policy, parameters, gpus = config.actor_rollout_ref, shape.parameters, gpu_count(config)
+    trains = not config.trainer.get("val_only")
     # With adapters the reference is the policy without them.
-    reference = needs_reference(config) and not actor.adapters and not config.trainer.get("val_only")
-    kept = float(p * bytes_of(_dtype(policy.ref))) if reference else 0.0
+    has_reference = trains and needs_reference(config) and not actor.adapters
+    size = float(parameters * bytes_of(_dtype(policy.ref))) if has_reference else 0.0
     if config.trainer.device == "cpu":
-        return kept + 4 * p
-    trained = [actor] if config.trainer.get("val_only") else [actor, critic]
-    for role in filter(None, trained):
-        of_role = sum(role.frozen.values())
-        if not config.trainer.get("val_only"):
-            of_role += role.optimizer * 2 / 3  # gradients are not kept
-        kept += of_role * gpus
+        return size + 4 * parameters
+    for role in [actor, critic] if trains else [actor]:
+        if role is not None:
+            moments = role.optimizer * 2 / 3 if trains else 0.0  # without the gradients, which are not kept
+            size += (sum(role.frozen.values()) + moments) * gpus
     if actor.adapters and not (policy.model.get("lora") or {}).get("merge"):
-        kept += 2 * p / int(policy.rollout.tensor_model_parallel_size or 1) * gpus
-    return kept / int(config.trainer.nnodes)
+        size += 2 * parameters / _tensor_parallel(policy.rollout) * gpus
+    return size / int(config.trainer.nnodes)
 
 
 def _on_cpu(config: DictConfig, actor: Trained, critic: Trained | None, row: int) -> float:
@@ -197,6 +198,11 @@ def _on_cpu(config: DictConfig, actor: Trained, critic: Trained | None, row: int
         + sum(role.passing(_tokens(keys, row), backward=True).values())
         for role, keys in roles
     )
+
+
+def _tensor_parallel(rollout: DictConfig) -> int:
+    """GPUs that share a replica of vLLM."""
+    return int(rollout.tensor_model_parallel_size or 1)
 
 
 def _dtype(role: DictConfig) -> object:
@@ -213,7 +219,8 @@ def _is_sdpa(model: DictConfig) -> bool:
 
 
 def _tokens(role: DictConfig, row: int, prefix: str = "ppo_") -> int:
-    """Tokens of a micro batch: the limit, or rows of the longest length."""
+    """Tokens of a micro batch: the limit, or rows of the longest length. `prefix`: of the role's keys for
+    updates (`ppo_`) or for log-probabilities (`log_prob_`)."""
     if role.get("log_prob_use_dynamic_bsz" if prefix == "log_prob_" else "use_dynamic_bsz"):
         return int(role.get(f"{prefix}max_token_len_per_gpu") or row)
     return int(role.get(f"{prefix}micro_batch_size_per_gpu") or 1) * row
