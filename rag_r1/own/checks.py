@@ -20,16 +20,17 @@ from rag_r1.data.files.near_duplicates import require_library
 from rag_r1.inference.client import base_address
 from rag_r1.inference.model_folders import has_weights, is_hub_name
 from rag_r1.own.artifacts import OwnArtifacts
-from rag_r1.own.data_steps import questions_spec
 from rag_r1.own.episodes import ANY_URL
 from rag_r1.own.evaluation_steps import eval_arguments, evaluations
 from rag_r1.own.plan import OwnPlan
+from rag_r1.own.questions_step import questions_spec
 from rag_r1.own.training_steps import sft_overrides
 from rag_r1.protocols import load_with_prompt
 from rag_r1.rollouts.requests import read_questions
 from rag_r1.rollouts.server_check import check_endpoint
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.start_checks import StartChecks, StartError, try_servers
+from rag_r1.runs.steps import PipelineFolder
 from rag_r1.system.installation import require
 from rag_r1.tools.documents.corpus import document_files
 from rag_r1.training.command import check_composition
@@ -48,9 +49,10 @@ def with_teacher_name(plan: OwnPlan) -> OwnPlan:
     return replace(plan, teacher=replace(teacher, model=models[0]))
 
 
-def check_plan(artifacts: OwnArtifacts) -> None:
+def check_plan(artifacts: OwnArtifacts, folder: PipelineFolder) -> None:
     """Raises StartError with all that is wrong in the plan and in the files that it names, then with all
-    servers that do not answer. `artifacts`: of a plan with all recipes."""
+    servers that do not answer and that a step needs which is not done in `folder`. `artifacts`: of a plan
+    with all recipes."""
     plan = artifacts.plan
     require("verl", *(["vllm"] if plan.policy.url is None else []))
     if problems := list(_contradictions(plan)):
@@ -76,7 +78,7 @@ def check_plan(artifacts: OwnArtifacts) -> None:
         for evaluation in evaluations(artifacts):
             if not evaluation.needs:
                 checks.run(eval_arguments, artifacts, evaluation, ANY_URL)
-    asyncio.run(_try_models(plan))
+    asyncio.run(_try_models(plan, folder))
 
 
 def _contradictions(plan: OwnPlan) -> Iterator[str]:
@@ -112,11 +114,12 @@ def _check_model(plan: OwnPlan) -> None:
         )
 
 
-async def _try_models(plan: OwnPlan) -> None:
+async def _try_models(plan: OwnPlan, folder: PipelineFolder) -> None:
     models = {}
-    if plan.needs_teacher:
+    writes = plan.writes_questions and folder.seconds("questions") is None
+    if writes or not (plan.sft.skip or folder.seconds("traces") is not None):
         models["--teacher"] = plan.teaching
-    if plan.writes_questions and plan.reading is not None:
+    if writes and plan.reading is not None:
         models["--reader"] = plan.reading
     asked = [
         partial(

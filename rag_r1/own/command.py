@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -30,6 +31,7 @@ from rag_r1.own.plan import OwnPlan
 from rag_r1.own.plan_file import PLAN, plan_text, read_plan
 from rag_r1.rollouts.arguments import Above0, From0
 from rag_r1.runs.errors import RunError
+from rag_r1.runs.settings import flatten, json_roundtrip
 from rag_r1.runs.start_checks import CHECK_ONLY, StartError
 from rag_r1.runs.step_loop import run_steps
 from rag_r1.runs.steps import PipelineFolder, Step
@@ -154,8 +156,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from rag_r1.own.checks import check_plan
     from rag_r1.own.forecast import forecast_of
 
-    check_plan(artifacts)
-    for line in forecast_of(artifacts).lines:
+    folder = PipelineFolder(artifacts.out)
+    check_plan(artifacts, folder)
+    check_settings(artifacts, folder)
+    for line in forecast_of(artifacts, folder).lines:
         print(line)
     if args.check_only:
         print(f"all checks passed: the steps to {args.until} would be taken in {args.out}")
@@ -180,6 +184,12 @@ def plan_of(args: OwnArguments) -> OwnPlan:
     if plan.policy.model is None:
         raise RunError("policy.model: give --model, the model that is trained")
     return with_teacher_name(with_recipes(plan))
+
+
+def check_settings(artifacts: OwnArtifacts, folder: PipelineFolder) -> None:
+    """Raises RunError, by key, if a step has begun with other settings: the plan of its start stays."""
+    for step in steps_until(artifacts, folder, STEP_NAMES[-1]):
+        folder.status(step)
 
 
 def run(artifacts: OwnArtifacts, until: str) -> None:
@@ -208,7 +218,11 @@ def steps_until(artifacts: OwnArtifacts, folder: PipelineFolder, until: str) -> 
 
     steps = [*data_steps(artifacts, folder), *training_steps(artifacts), *evaluation_steps(artifacts)]
     taken = STEP_NAMES[: STEP_NAMES.index(until) + 1]
-    return [step for step in steps if step.name.partition("/")[0] in taken]
+    return [
+        replace(step, settings=flatten(json_roundtrip(step.settings)))  # so that a change is named by its key
+        for step in steps
+        if step.name.partition("/")[0] in taken
+    ]
 
 
 if __name__ == "__main__":

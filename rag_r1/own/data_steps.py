@@ -2,8 +2,7 @@
 
     documents    the folder's documents as a corpus of passages            `rag-r1 documents`
     index        an index of them, which a retrieval server serves         `rag-r1 index build`
-    questions    the teacher's, verified by the reader                     `rag-r1 questions`
-                 or the user's own, in the protocol of the plan
+    questions    written or the user's own (questions_step.py)             `rag-r1 questions`
     traces       the teacher's trajectories about the training questions   `rag-r1 traces`
     sft_data     samples of the right ones                                 `rag-r1 sft-data`
 
@@ -16,40 +15,36 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
-from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rag_r1.data.files.duplicates import question_key
-from rag_r1.data.rows import QuestionRow, write_rows
+from rag_r1.config.recipes import Recipe
 from rag_r1.io.atomic_files import write_text
 from rag_r1.io.bounded_json import read_json_object
-from rag_r1.io.errors import DataError
-from rag_r1.io.file_hash import names_and_sizes_hash, sha256_of_file
+from rag_r1.io.file_hash import names_and_sizes_hash
 from rag_r1.options.settings_file import recorded_settings
 from rag_r1.own.artifacts import OwnArtifacts
-from rag_r1.questions.run import QuestionsResult, write_questions
-from rag_r1.questions.spec import QuestionsSpec
-from rag_r1.rollouts.requests import read_questions
+from rag_r1.own.questions_step import questions_step
 from rag_r1.runs.errors import RunError
-from rag_r1.runs.settings import json_roundtrip
 from rag_r1.runs.steps import PipelineFolder, Step, fingerprint
 from rag_r1.sft.data import SftDataArguments, check_start, make
 from rag_r1.sft.traces_command import SUMMARY, TRACES, TracesArguments, make_traces
 from rag_r1.tools.documents.corpus import CORPUS, document_files, index_folder
 from rag_r1.tools.retrieval.local_server import build_index
+from rag_r1.training.command import check_composition
 
 #: Seconds in which an index is built; one of many passages with an encoder takes hours.
 _INDEX_S = 86_400.0
+#: Least and highest share of the traces for the validation of SFT.
+_VALIDATION, _MOST_VALIDATION = 0.05, 0.3
 
 
 def data_steps(artifacts: OwnArtifacts, folder: PipelineFolder) -> list[Step]:
     """Those of the plan, in order. `folder`: of the run, in which the costs so far stand."""
     plan = artifacts.plan
     steps = [] if plan.documents.corpus else [_documents(artifacts)]
-    steps += [_index(artifacts), _questions(artifacts)]
-    return steps if plan.sft.skip else [*steps, _traces(artifacts, folder), _sft_data(artifacts)]
+    steps += [_index(artifacts), questions_step(artifacts)]
+    return steps if plan.sft.skip else [*steps, _traces(artifacts, folder), _sft_data(artifacts, folder)]
 
 
 def _documents(artifacts: OwnArtifacts) -> Step:
@@ -57,7 +52,7 @@ def _documents(artifacts: OwnArtifacts) -> Step:
     assert documents.folder is not None
     source = Path(documents.folder)
     names = [path.relative_to(source).as_posix() for path in document_files(source)]
-    settings = {"documents": fingerprint(source, names), "skip_bad_files": documents.skip_bad_files}
+    settings = {"content": fingerprint(source, names), "skip_bad_files": documents.skip_bad_files}
 
     def work(folder: Path) -> dict[str, Any]:
         corpus = index_folder(source, folder, skip_bad_files=documents.skip_bad_files)
@@ -84,104 +79,6 @@ def _index(artifacts: OwnArtifacts) -> Step:
 
     needs = () if plan.documents.corpus else ("documents",)
     return Step("index", settings, work, ("index/manifest.json",), needs)
-
-
-def _questions(artifacts: OwnArtifacts) -> Step:
-    plan = artifacts.plan
-    needs = ("index",) if plan.documents.corpus else ("documents", "index")
-    results = ("train.parquet", "test.parquet") if plan.trains else ("test.parquet",)
-    if not plan.writes_questions:
-        return _own_questions(artifacts, needs, results)
-    spec = questions_spec(artifacts)
-    settings = {**json_roundtrip(spec.settings), "prompt": artifacts.plan.protocol.user_prompt}
-    del settings["command"]
-
-    def work(folder: Path) -> dict[str, Any]:
-        with artifacts.retriever(folder) as url:
-            result = asyncio.run(write_questions(replace(spec, retriever_url=url)))
-        return _facts_of(result, folder, plan.trains)
-
-    return Step("questions", settings, work, results, needs)
-
-
-def questions_spec(artifacts: OwnArtifacts) -> QuestionsSpec:
-    """How questions are written. The address of the retrieval server is not known yet."""
-    plan = artifacts.plan
-    return QuestionsSpec(
-        corpus=tuple(artifacts.corpus),
-        out=artifacts.out / "questions",
-        teacher=plan.teaching,
-        reader=plan.reading,
-        kinds=plan.questions.kinds,
-        per_kind=plan.questions.per_kind,
-        seed=plan.run.seed,
-        test_share=plan.questions.test_share,
-        protocol=plan.policy.protocol,
-        prompt=plan.policy.prompt,
-        limits=plan.limits(plan.teacher.max_cost),
-    )
-
-
-def _facts_of(result: QuestionsResult, folder: Path, trains: bool) -> dict[str, Any]:
-    card = result.card
-    if result.stopped or card["open"]:
-        why = result.stopped or min(outcome.detail for outcome in result.outcomes if outcome.is_open)
-        raise RunError(f"the questions are not complete ({why}): the same command, given again, goes on")
-    for split in ("train", "test") if trains else ("test",):
-        if not card["rows"][split]:
-            raise RunError(
-                f"no question of {split} was kept: see why in {folder / 'refused.jsonl'}, then remove "
-                f"{folder} and change the teacher, the reader or questions.per_kind"
-            )
-    cost = sum(used["cost"] for used in card["usage"].values())
-    names = ("seeds", "kept", "rows", "refused", "usage")
-    return {**{name: card[name] for name in names}, "cost": cost}
-
-
-def _own_questions(artifacts: OwnArtifacts, needs: Sequence[str], results: Sequence[str]) -> Step:
-    plan = artifacts.plan
-    files = {"train": plan.questions.train if plan.trains else (), "test": plan.questions.test}
-    hashes = {split: [sha256_of_file(Path(path))[:16] for path in paths] for split, paths in files.items()}
-    settings = {**hashes, "protocol": plan.policy.protocol, "prompt": plan.protocol.user_prompt}
-
-    def work(folder: Path) -> dict[str, Any]:
-        rows = {split: _own_rows(artifacts, split, paths) for split, paths in files.items() if paths}
-        _refuse_shared(rows)
-        for split, of_split in rows.items():
-            write_rows(folder / f"{split}.parquet", of_split)
-        return {"rows": {split: len(of_split) for split, of_split in rows.items()}, "cost": 0.0}
-
-    return Step("questions", settings, work, results, needs)
-
-
-def _own_rows(artifacts: OwnArtifacts, split: str, paths: Sequence[str]) -> list[QuestionRow]:
-    """The rows of the user's files, each with the plan's prompt."""
-    protocol = artifacts.plan.protocol
-    try:
-        questions = read_questions(paths, protocol).rows
-    except DataError as error:
-        raise RunError(f"questions.{split}: {error}") from error
-    return [
-        replace(
-            row,
-            prompt=tuple(protocol.messages(row.question)),
-            protocol=protocol.name,
-            split=split,
-            index=number,
-        )
-        for number, row in enumerate(questions)
-    ]
-
-
-def _refuse_shared(rows: dict[str, list[QuestionRow]]) -> None:
-    """Raises RunError if a held-out question is also trained on."""
-    trained = {question_key(row.question): row.id for row in rows.get("train", ())}
-    shared = [row for row in rows["test"] if question_key(row.question) in trained]
-    if shared:
-        raise RunError(
-            f"questions.test: {len(shared)} of its questions are also in questions.train, such as "
-            f"{shared[0].question!r}: remove them from one of the two"
-        )
 
 
 def _traces(artifacts: OwnArtifacts, folder: PipelineFolder) -> Step:
@@ -253,7 +150,7 @@ def _left(most: float | None, folder: PipelineFolder) -> float | None:
     return left
 
 
-def _sft_data(artifacts: OwnArtifacts) -> Step:
+def _sft_data(artifacts: OwnArtifacts, run: PipelineFolder) -> Step:
     plan, episodes = artifacts.plan, artifacts.episodes
     settings = {
         "model": artifacts.model_hash,
@@ -275,6 +172,7 @@ def _sft_data(artifacts: OwnArtifacts) -> Step:
             metric=plan.traces.metric,
             seed=plan.run.seed,
             out=folder,
+            validation=_validation_share(artifacts, run.facts("traces")["right"]),
             max_context=episodes.context - episodes.turn_tokens,
             max_target=episodes.turn_tokens,
         )
@@ -284,3 +182,10 @@ def _sft_data(artifacts: OwnArtifacts) -> Step:
         return {"samples": summary["splits"]["train"]["samples"], "left_out": left_out}
 
     return Step("sft_data", settings, work, ("train.parquet",), ("traces",))
+
+
+def _validation_share(artifacts: OwnArtifacts, traces: int) -> float:
+    """The share of the questions for the validation of SFT: enough for a batch, since veRL drops others."""
+    plan = artifacts.plan.sft
+    batch = check_composition(Recipe.find(str(plan.recipe)), plan.overrides).data.train_batch_size
+    return min(_MOST_VALIDATION, max(_VALIDATION, batch / max(1, traces)))

@@ -1,7 +1,8 @@
 """Estimates what a plan will take, before it starts: requests, tokens, cost, and time where it was measured.
 
 What the teacher and the reader are asked is the most that can be: every kind gets all its questions, each
-passes all checks, and each trace has all its turns. So a run costs less. How long the trainings take was
+passes all checks, and each trace has all its turns. So a run costs less. Of a run that goes on, the steps
+that are done are left out. How long the trainings take was
 measured for the smallest models on two cores only (sizes.py); for others the forecast says so, and each step
 prints its time.
 """
@@ -16,8 +17,9 @@ from tempfile import TemporaryDirectory
 
 from rag_r1.io.errors import DataError
 from rag_r1.own.artifacts import OwnArtifacts
-from rag_r1.own.data_steps import questions_spec
+from rag_r1.own.evaluation_steps import evaluations
 from rag_r1.own.plan import OwnPlan
+from rag_r1.own.questions_step import questions_spec
 from rag_r1.own.sizes import size_of
 from rag_r1.questions.documents import PassagePool, read_pool
 from rag_r1.questions.forecast import forecast, forecast_lines
@@ -27,6 +29,7 @@ from rag_r1.questions.spec import QuestionsSpec
 from rag_r1.rollouts.requests import read_questions
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.response_cache import Usage
+from rag_r1.runs.steps import PipelineFolder
 from rag_r1.tools.documents.corpus import index_folder
 
 #: Of a trace: tokens of the prompt with the protocol's instruction, of a turn, and of an observation.
@@ -51,10 +54,11 @@ class Forecast:
     lines: tuple[str, ...]
 
 
-def forecast_of(artifacts: OwnArtifacts) -> Forecast:
-    """The forecast of a plan that has been checked. The documents are read, and kept nowhere. Raises
-    RunError."""
+def forecast_of(artifacts: OwnArtifacts, folder: PipelineFolder) -> Forecast:
+    """The forecast of a plan that has been checked, for the steps that are not done in `folder`. The
+    documents are read, and kept nowhere. Raises RunError."""
     plan = artifacts.plan
+    rows = folder.facts("questions").get("rows")
     with TemporaryDirectory() as place:
         corpus = _corpus(artifacts, Path(place))
         try:
@@ -62,7 +66,9 @@ def forecast_of(artifacts: OwnArtifacts) -> Forecast:
         except DataError as error:
             raise RunError(str(error)) from error
     teacher, reader, lines = Usage(), Usage(), [f"passages: {pool.read:,}"]
-    if plan.writes_questions:
+    if rows is not None:
+        counts = rows.get("train", 0), rows["test"]
+    elif plan.writes_questions:
         spec = questions_spec(artifacts)
         seeds = most_seeds(spec, pool)
         asked, read = forecast(spec, seeds, Prompts(()))
@@ -73,14 +79,14 @@ def forecast_of(artifacts: OwnArtifacts) -> Forecast:
         counts = len(seeds) - test, test
     else:
         counts = _own_counts(plan)
-    if not plan.sft.skip:
+    if not plan.sft.skip and folder.seconds("traces") is None:
         traces = trace_usage(artifacts, counts[0])
         teacher.add(traces)
         lines.append(_traces_line(plan, traces))
     cost = _cost(plan, teacher, reader)
     if cost:
         lines.append(f"cost: at most {cost:.4g}" + _limit_words(plan, cost))
-    lines += _time_lines(artifacts, counts, teacher, reader)
+    lines += _time_lines(artifacts, folder, counts, teacher, reader)
     return Forecast(pool.read, *counts, teacher, reader, cost, tuple(lines))
 
 
@@ -142,7 +148,7 @@ def _traces_line(plan: OwnPlan, usage: Usage) -> str:
 
 
 def _time_lines(
-    artifacts: OwnArtifacts, counts: tuple[int, int], teacher: Usage, reader: Usage
+    artifacts: OwnArtifacts, folder: PipelineFolder, counts: tuple[int, int], teacher: Usage, reader: Usage
 ) -> Iterator[str]:
     plan = artifacts.plan
     requests = teacher.requests + reader.requests
@@ -153,26 +159,32 @@ def _time_lines(
     if plan.trains and times is None:
         yield "time of the trainings: not measured for this model on this platform; each step prints its own"
     elif times is not None and plan.policy.url is None:
-        yield f"time of the rest: about {minutes(_rest_s(artifacts, counts, times))} on two cores"
+        yield f"time of the rest: about {minutes(_rest_s(artifacts, folder, counts, times))} on two cores"
 
 
-def _rest_s(artifacts: OwnArtifacts, counts: tuple[int, int], times: tuple[float, float, float]) -> float:
+def _rest_s(
+    artifacts: OwnArtifacts,
+    folder: PipelineFolder,
+    counts: tuple[int, int],
+    times: tuple[float, float, float],
+) -> float:
     """Seconds of trainings, filter and evaluations of a model whose times are known."""
     plan, config = artifacts.plan, artifacts.episodes.config
-    sample_s, question_s, step_s = times
-    train, test = counts
-    seconds = 0.0
-    if not plan.sft.skip:
-        traces = min(train, plan.traces.questions or train) * plan.traces.samples
-        seconds += _START_S + traces * _SAMPLES * sample_s
-    if not plan.grpo.skip:
-        seconds += _START_S + (plan.grpo.steps or config.trainer.total_training_steps or 0) * step_s
-        if not plan.filter.skip:
-            seconds += _START_S + min(train, plan.filter.questions or train) * question_s
-    if not plan.evaluation.skip:
-        plays = (3 if plan.trains else 1) + plan.evaluation.one_shot + 5 * plan.evaluation.card
-        seconds += 3 * _START_S + plays * min(test, plan.evaluation.questions or test) * question_s / 4
-    return seconds
+    (train, test), (sample_s, question_s, step_s) = counts, times
+    traces = min(train, plan.traces.questions or train) * plan.traces.samples
+    steps = plan.grpo.steps or config.trainer.total_training_steps or 0
+    seconds = {
+        "sft": _START_S + traces * _SAMPLES * sample_s,
+        "filter": _START_S + min(train, plan.filter.questions or train) * question_s,
+        "grpo": _START_S + steps * step_s,
+    }
+    left_out = {name for name in seconds if getattr(plan, name).skip or folder.seconds(name) is not None}
+    for evaluation in evaluations(artifacts):
+        plays = 6 if evaluation.has_card else 1
+        played = min(test, plan.evaluation.questions or test) * plays
+        seconds[evaluation.step] = _START_S + played * question_s / 4  # a question is not replayed
+        left_out |= {evaluation.step} if folder.seconds(evaluation.step) is not None else set()
+    return sum(value for name, value in seconds.items() if name not in left_out)
 
 
 def minutes(seconds: float) -> str:

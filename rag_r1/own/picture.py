@@ -41,8 +41,8 @@ def draw(report: Mapping[str, Any], path: Path) -> list[Path]:
             _curves(axes, curves)
 
     panels = 3 if has_curves else 2
-    size = (3.4 * panels, 1.6 + 0.45 * len(models))
-    return pictures.draw(path, paint, size=(size[0], max(size[1], 2.8)), panels=panels)
+    size = (3.3 * panels, max(2.8, 1.6 + 0.45 * len(models)))
+    return pictures.draw(path, paint, size=size, panels=panels)
 
 
 def _curves(axes: Any, curves: Mapping[str, Mapping[Any, float]]) -> None:

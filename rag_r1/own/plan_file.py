@@ -27,6 +27,8 @@ _PATHS = {
     "documents": ("folder", "corpus"),
     "questions": ("train", "test"),
     "policy": ("model", "prompt"),
+    "sft": ("recipe",),
+    "grpo": ("recipe",),
     "evaluation": ("one_shot_prompt",),
 }
 
@@ -57,10 +59,8 @@ def plan_text(plan: OwnPlan) -> str:
         lines = [f"# {doc[0].upper()}{doc[1:]}.", f"{name}:"]
         for key, field in declared.__pydantic_fields__.items():
             lines.append(f"  # {field.description}")
-            text = yaml.safe_dump(
-                {key: values[name][key]}, default_flow_style=None, width=1000, sort_keys=False
-            )
-            lines += [f"  {line}" for line in text.splitlines()]
+            text = yaml.safe_dump({key: values[name][key]}, default_flow_style=True, width=100_000)
+            lines.append(f"  {text.strip()[1:-1]}")  # without the braces of the mapping
         blocks.append("\n".join(lines) + "\n")
     return "\n".join(blocks)
 

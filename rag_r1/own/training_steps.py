@@ -149,7 +149,26 @@ def grpo_overrides(artifacts: OwnArtifacts, url: str) -> list[str]:
         f"rag_r1.retriever.url={url}",
         f"data.val_batch_size={_held_out(artifacts)}",
         *artifacts.episodes.training_overrides,
+        *batch_that_fits(_rows(train_file), artifacts.episodes.config),
     ]
+
+
+def batch_that_fits(rows: int, config: Any) -> list[str]:
+    """Overrides for fewer questions than a step of the recipe trains on: whole mini batches of what is there,
+    or one of whole shares for all GPUs. Raises RunError if there are too few."""
+    batch, mini = config.data.train_batch_size, config.actor_rollout_ref.actor.ppo_mini_batch_size
+    if rows >= batch:
+        return []
+    gpus = config.trainer.nnodes * config.trainer.n_gpus_per_node
+    size = rows // mini * mini or rows // gpus * gpus
+    if not size:
+        raise RunError(
+            f"grpo: {rows} questions are too few to train on with {gpus} GPUs: raise questions.per_kind or "
+            "filter.share, or give filter.skip=true"
+        )
+    print(f"  a step trains on {size} questions, since there are {rows} (the recipe: {batch})", flush=True)
+    actor = f"actor_rollout_ref.actor.ppo_mini_batch_size={min(mini, size)}"
+    return [f"data.train_batch_size={size}", actor]
 
 
 def _grpo(artifacts: OwnArtifacts) -> Step:
