@@ -14,8 +14,8 @@ from rag_r1.demo.world import PROMPT_FILE, make_world
 from rag_r1.options.command_line import read_arguments
 from rag_r1.runs.processes import find_leftovers
 from rag_r1.serving.terminal.command import ChatArguments
-from tests.fakes.own_teacher import OwnTeacher
-from tests.own.conftest import KINDS, MODEL, write_documents
+from tests.fakes.own_teacher import OwnTeacher, write_documents
+from tests.own.conftest import KINDS, MODEL
 
 pytestmark = [pytest.mark.e2e, pytest.mark.nightly, pytest.mark.timeout(4000)]
 

@@ -10,16 +10,17 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from aiohttp import web
 
 from rag_r1.demo.pipeline.teacher import completion
 from rag_r1.demo.traces.turns import turn
+from rag_r1.demo.world import World
 from tests.fakes.openai_server import OpenAIServer, Reply
 from tests.fakes.question_models import Facts, answered, meant, read, teach
 
-MODEL = "scripted"
 UNKNOWN = "unknown"
 #: What stands between the words of a question and what they describe.
 _ABOUT = (
@@ -73,15 +74,26 @@ def reply(body: dict[str, Any], errors: float = 0.0) -> Reply:
     return teach(body)[0] if "task" in case else read(body, errors)
 
 
-class OwnTeacher(OpenAIServer):
-    """The server."""
+def write_documents(folder: Path, world: World) -> Path:
+    """A Markdown file for each passage of a world, with its title as the heading."""
+    folder.mkdir(parents=True)
+    for number, passage in enumerate(world.passages):
+        title, text = passage["contents"].split("\n", 1)
+        name = title.strip('"')
+        (folder / f"{number:03d}.md").write_text(f"# {name}\n\n{text}\n")
+    return folder
 
-    def __init__(self) -> None:
+
+class OwnTeacher(OpenAIServer):
+    """The server; `model` is the only one that it lists."""
+
+    def __init__(self, model: str = "scripted") -> None:
         super().__init__(reply)
+        self.model = model
 
     def add_routes(self, app: web.Application) -> None:
         super().add_routes(app)
         app.router.add_get("/v1/models", self._models)
 
     async def _models(self, request: web.Request) -> web.Response:
-        return web.json_response({"data": [{"id": MODEL}]})
+        return web.json_response({"data": [{"id": self.model}]})

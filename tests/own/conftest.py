@@ -12,20 +12,10 @@ import pytest
 from rag_r1.demo.policy import policy_path
 from rag_r1.demo.world import PROMPT_FILE, World, make_world
 from rag_r1.runs.processes import MARK
-from tests.fakes.own_teacher import OwnTeacher
+from tests.fakes.own_teacher import OwnTeacher, write_documents
 
 MODEL = policy_path("rag_r1_mq")
 KINDS = "[one_hop, number_date, bridge, comparison]"
-
-
-def write_documents(folder: Path, world: World) -> Path:
-    """A Markdown file for each passage, with its title as the heading."""
-    folder.mkdir(parents=True)
-    for number, passage in enumerate(world.passages):
-        title, text = passage["contents"].split("\n", 1)
-        name = title.strip('"')
-        (folder / f"{number:03d}.md").write_text(f"# {name}\n\n{text}\n")
-    return folder
 
 
 @dataclass
