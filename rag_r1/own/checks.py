@@ -96,6 +96,8 @@ def _contradictions(plan: OwnPlan) -> Iterator[str]:
     if plan.needs_teacher and plan.teacher.url is None:
         what = "writes the questions" if plan.writes_questions else "plays the traces"
         yield f"teacher.url: give --teacher, the address of the model that {what}"
+    if plan.reader.url is not None and plan.reader.model is None:
+        yield "reader.model: give --reader-model, the name of the model at reader.url"
     if questions.train and not questions.test:
         yield "questions.test: give --test-questions, held-out ones, beside --questions"
     if questions.test and not questions.train and plan.trains:

@@ -203,6 +203,7 @@ def run(artifacts: OwnArtifacts, until: str) -> None:
         for _ in run_steps(folder, steps_until(artifacts, folder, until)):
             pass
         if until != STEP_NAMES[-1]:
+            print(f"ended after {until}: without --until the same command goes on")
             return
         if not plan.evaluation.skip:
             make_report(artifacts, folder)

@@ -34,7 +34,10 @@ REPORT = "report.md"
 #: Names of figures in the report of `rag-r1 eval`, and their columns.
 COLUMNS = {"em": "EM", "f1": "F1", "queries": "searches a question", "recall": "recall of gold passages"}
 #: What may differ between the models of a run.
-_DIFFERS = ("model", "condition", "protocol", "budget", "failures", "retriever", "engine", "machine", "index")
+_DIFFERS = (
+    *("model", "condition", "protocol", "budget", "failures", "retriever", "index"),
+    *("engine", "machine", "versions", "commit"),  # a run may go on elsewhere, and after an update
+)
 _SURE = 0.05
 
 

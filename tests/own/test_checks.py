@@ -42,6 +42,7 @@ def problems(tmp_path: Path, **sections) -> list[str]:
         ({"policy": {"model": MODEL, "url": "http://127.0.0.1:9/v1"}}, "policy.url"),
         ({"teacher": {}}, "teacher.url"),
         ({"teacher": {"url": "http://127.0.0.1:9/v1", "max_cost": 1}}, "teacher.price_in"),
+        ({"reader": {"url": "http://127.0.0.1:9/v1"}}, "reader.model"),
         ({"questions": {"train": ["q.jsonl"]}}, "questions.test"),
         ({"questions": {"test": ["q.jsonl"]}}, "questions.train"),
         ({"sft": {"skip": True}, "grpo": {"skip": True}, "evaluation": {"skip": True}}, "evaluation.skip"),
