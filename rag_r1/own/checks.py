@@ -19,6 +19,7 @@ from rag_r1.corpus.reader import Corpus
 from rag_r1.data.files.near_duplicates import require_library
 from rag_r1.inference.client import base_address
 from rag_r1.inference.model_folders import has_weights, is_hub_name
+from rag_r1.io.terminal_text import terminal_text
 from rag_r1.own.artifacts import OwnArtifacts
 from rag_r1.own.episodes import ANY_URL
 from rag_r1.own.evaluation_steps import eval_arguments, evaluations
@@ -44,7 +45,8 @@ def with_teacher_name(plan: OwnPlan) -> OwnPlan:
         return plan
     models = list(check_endpoint(teacher.url, teacher.api_key_env, "teacher", "--teacher"))
     if len(models) != 1:
-        listed = f"lists {', '.join(models[:5])}" if models else "lists no models"
+        names = ", ".join(terminal_text(name, 200) for name in models[:5])
+        listed = f"lists {names}" if models else "lists no models"
         raise RunError(f"--teacher {teacher.url} {listed}: name the teacher's with --teacher-model")
     return replace(plan, teacher=replace(teacher, model=models[0]))
 

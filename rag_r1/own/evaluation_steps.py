@@ -60,9 +60,10 @@ def evaluations(artifacts: OwnArtifacts) -> list[Evaluation]:
         return []
     has_card = plan.evaluation.card
     start = lambda: artifacts.start  # noqa: E731
-    several = [Evaluation("untrained", "untrained", start, has_card=has_card and not plan.trains)]
+    label = "untrained" if plan.trains else "the model"
+    several = [Evaluation("untrained", label, start, has_card=has_card and not plan.trains)]
     if plan.evaluation.one_shot:
-        several.append(Evaluation("one_shot", "untrained, one search (RAG)", start, is_one_shot=True))
+        several.append(Evaluation("one_shot", f"{label}, one search (RAG)", start, is_one_shot=True))
     if not plan.sft.skip and not plan.grpo.skip:
         several.append(Evaluation("fine_tuned", "after SFT", lambda: artifacts.before_grpo, ("sft",)))
     if plan.trains:

@@ -23,6 +23,7 @@ from rag_r1.evaluation.probes.suite import CARD_JSON, CARD_MD
 from rag_r1.evaluation.report.compare_command import compare
 from rag_r1.io.atomic_files import write_json, write_text
 from rag_r1.io.bounded_json import read_json_object
+from rag_r1.io.secrets import without_secrets
 from rag_r1.own.artifacts import OwnArtifacts
 from rag_r1.own.evaluation_steps import RUN, Evaluation, evaluations
 from rag_r1.own.forecast import minutes
@@ -75,7 +76,7 @@ def make_report(artifacts: OwnArtifacts, folder: PipelineFolder) -> dict[str, An
             for name in (*names, *(each.step for each in played.values()))
             if (seconds := folder.seconds(name)) is not None
         },
-        "plan": artifacts.plan.plain(),
+        "plan": without_secrets(artifacts.plan.plain()),
     }
     pictures = draw(report, out / "report.png")
     write_json(out / "report.json", report, private=True)

@@ -71,11 +71,12 @@ def test_all_faults_are_found_at_once_and_a_section_may_be_absent():
 
 
 @pytest.mark.parametrize(
-    ("text", "fault"), [("[1]", "must be a mapping"), ("{", "cannot be read"), (None, "mine")]
+    ("text", "fault"), [("[1]", "must be a mapping"), ("{", "cannot be read"), (None, "cannot be read")]
 )
 def test_a_file_that_holds_no_sections_is_refused_by_its_name(tmp_path, text, fault):
     file = tmp_path / "mine.yaml"
     if text is not None:
         file.write_text(text)
-    with pytest.raises(PlanError, match=f"mine.yaml.*{fault}|{fault}.*"):
+    with pytest.raises(PlanError, match=fault) as refused:
         load_sections(file, DECLARED)
+    assert str(file) in str(refused.value)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import shlex
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -22,6 +25,7 @@ from tests.own.conftest import MODEL, PROMPT_FILE, Own
 
 pytestmark = pytest.mark.slow
 
+ROOT = Path(__file__).parents[2]
 DATA = ("documents", "index", "questions", "traces", "sft_data")
 
 
@@ -145,6 +149,26 @@ def test_a_run_whose_teacher_fails_in_the_traces_goes_on_and_asks_nothing_twice(
         assert main([*broken, "--until", "traces"]) == 0
     usage = done(out, "traces")["facts"]["usage"]
     assert usage["requests"] - 4 <= len(other.bodies) - asked + 1, "one more: is the endpoint there?"
+
+
+@pytest.mark.full
+def test_a_start_that_is_killed_is_gone_on_with_and_ends_with_the_same_data(
+    own: Own, prepared: Path, tmp_path
+):
+    out, asked = tmp_path / "out", len(own.teacher.bodies)
+    words = own.words(out, "--until", "sft_data")
+    process = subprocess.Popen([sys.executable, "-m", "rag_r1.cli", *words], cwd=ROOT)
+    try:
+        while len(own.teacher.bodies) < asked + 60:
+            assert process.poll() is None, "it ended before it was killed"
+            time.sleep(0.01)
+    finally:
+        process.kill()
+        process.wait()
+    assert not (out / "sft_data" / "done.json").exists()
+    assert main(words) == 0
+    for name in ("questions/train.parquet", "questions/test.parquet", "sft_data/train.parquet"):
+        assert (out / name).read_bytes() == (prepared / name).read_bytes()
 
 
 def test_the_questions_of_ones_own_take_the_place_of_the_teachers(own: Own, prepared: Path, tmp_path, capsys):
