@@ -112,10 +112,8 @@ def traces_arguments(
     """The arguments of `rag-r1 traces`, with the retrieval server at `url`. Writes the teacher's prompt into
     the folder of the step."""
     plan, model = artifacts.plan, artifacts.plan.teaching
-    prompt = artifacts.episodes.teacher_prompt
-    file = step / "prompt.txt"
-    if prompt is not None:
-        write_text(file, prompt)
+    prompt = step / "prompt.txt"
+    write_text(prompt, artifacts.episodes.teacher_prompt)
     return TracesArguments.from_plain(
         {
             "questions": [artifacts.questions("train")],
@@ -134,7 +132,7 @@ def traces_arguments(
             "seed": plan.run.seed,
             "retriever_url": url,
             "tokenizer": str(artifacts.start),
-            "prompt": None if prompt is None else str(file),
+            "prompt": str(prompt),
             **artifacts.episodes.teaching,
         }
     )

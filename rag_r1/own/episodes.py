@@ -31,6 +31,8 @@ _CHECKPOINTS = 3
 #: Episodes at a time in vLLM on a CPU. A batch has room for all of their prompts: vLLM on a CPU crashes if it
 #: splits the prefill of a seeded request.
 _ON_A_CPU = 32
+#: Of English text, with room for the tags.
+_WORDS_OF_A_TOKEN = 0.5
 _TURN_TOKENS = "rag_r1.agent.max_turn_tokens="
 
 
@@ -87,11 +89,12 @@ class Episodes:
         }
 
     @property
-    def teacher_prompt(self) -> str | None:
-        """The protocol's whole prompt, if the policy has one of its own, which may be too short."""
-        if self.plan.policy.prompt is None:
-            return None
-        return load_protocol(self.plan.policy.protocol).user_prompt
+    def teacher_prompt(self) -> str:
+        """The protocol's whole prompt, also if the policy has a shorter one, and how long a turn may be: what
+        is longer than a turn of the policy is no sample for SFT."""
+        words = int(self.turn_tokens * _WORDS_OF_A_TOKEN)
+        brief = f"Be brief: write at most {words} words in a turn, its search or its answer included."
+        return f"{brief}\n\n{load_protocol(self.plan.policy.protocol).user_prompt}"
 
     @property
     def turn_tokens(self) -> int:

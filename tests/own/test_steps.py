@@ -122,7 +122,11 @@ def test_training_filter_and_evaluation_play_with_the_limits_of_the_recipe(own: 
         )
         assert args.prompt == str(PROMPT_FILE)
     assert "rag_r1.agent.max_turn_tokens=1024" in teacher.overrides
-    assert "{question}" in Path(teacher.prompt).read_text() and teacher.prompt != str(PROMPT_FILE)
+    prompt = Path(teacher.prompt).read_text()
+    assert "{question}" in prompt and "<search>" in prompt, (
+        "the whole format, which the policy's prompt lacks"
+    )
+    assert f"at most {config.rag_r1.agent.max_turn_tokens // 2} words" in prompt
 
 
 def test_one_search_has_the_room_of_an_episode_for_its_passages(own: Own, tmp_path):
