@@ -4,7 +4,7 @@
     OUT/<step>/      the files of a step and its markers (rag_r1/runs/steps.py)
     OUT/report.*     what came of it (report.py)
 
-The markers alone decide what is done, so the same command can be killed at any time and given again.
+The markers alone decide what is done, so the same command can be killed at any time and run again.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class OwnArguments(Arguments):
 
     def flags(self) -> dict[str, dict[str, Any]]:
         """What the other arguments say, by section and key of the plan."""
-        given: dict[str, Mapping[str, Any]] = {
+        values_of: dict[str, Mapping[str, Any]] = {
             "documents": {"folder": next((word for word in self.words if not is_override(word)), None)},
             "teacher": {
                 "url": self.teacher,
@@ -137,7 +137,7 @@ class OwnArguments(Arguments):
         }
         flags = {
             name: {key: value for key, value in values.items() if value is not None}
-            for name, values in given.items()
+            for name, values in values_of.items()
         }
         left_out = {*self.skip, *(("sft", "filter", "grpo") if self.evaluate_only else ())}
         for name in left_out:

@@ -9,7 +9,7 @@ prints its time.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import cycle, islice
 from pathlib import Path
@@ -34,6 +34,8 @@ from rag_r1.tools.documents.corpus import index_folder
 
 #: Of a trace: tokens of the prompt with the protocol's instruction, of a turn, and of an observation.
 _PROMPT_TOKENS, _TURN_TOKENS, _OBSERVATION_TOKENS = 600, 120, 600
+#: Passages from which questions are written, as `rag-r1 questions` has it by default.
+_MOST_PASSAGES = 100_000
 #: Seconds in which a server of models is taken to answer a request.
 _ANSWER_S = 3.0
 #: Samples of a trace, and seconds until vLLM and a training have started.
@@ -42,10 +44,9 @@ _SAMPLES, _START_S = 2.7, 60.0
 
 @dataclass(frozen=True)
 class Forecast:
-    """The most that a plan takes. `passages`: of the corpus; `train`, `test`: questions; `teacher`, `reader`:
-    usage; `lines`: in words."""
+    """The most that a plan takes. `train`, `test`: questions; `teacher`, `reader`: usage; `lines`: in
+    words."""
 
-    passages: int
     train: int
     test: int
     teacher: Usage
@@ -55,30 +56,24 @@ class Forecast:
 
 
 def forecast_of(artifacts: OwnArtifacts, folder: PipelineFolder) -> Forecast:
-    """The forecast of a plan that has been checked, for the steps that are not done in `folder`. The
-    documents are read, and kept nowhere. Raises RunError."""
+    """The forecast of a plan that has been checked, for the steps that are not done in `folder`. Raises
+    RunError."""
     plan = artifacts.plan
+    teacher, reader, lines = Usage(), Usage(), []
     rows = folder.facts("questions").get("rows")
-    with TemporaryDirectory() as place:
-        corpus = _corpus(artifacts, Path(place))
-        try:
-            pool = read_pool(corpus, plan.run.seed, plan.questions.test_share, 100_000)
-        except DataError as error:
-            raise RunError(str(error)) from error
-    teacher, reader, lines = Usage(), Usage(), [f"passages: {pool.read:,}"]
     if rows is not None:
         counts = rows.get("train", 0), rows["test"]
-    elif plan.writes_questions:
-        spec = questions_spec(artifacts)
+    elif not plan.writes_questions:
+        counts = _own_counts(plan)
+    else:
+        spec, pool = questions_spec(artifacts), _pool(artifacts)
         seeds = most_seeds(spec, pool)
-        asked, read = forecast(spec, seeds, Prompts(()))
-        lines += forecast_lines(spec, seeds, asked, read)
-        teacher.add(asked)
-        reader.add(read)
+        writing, reading = forecast(spec, seeds, Prompts(()))
+        lines += [f"passages: {pool.read:,}", *forecast_lines(spec, seeds, writing, reading)]
+        teacher.add(writing)
+        reader.add(reading)
         test = round(len(seeds) * plan.questions.test_share)
         counts = len(seeds) - test, test
-    else:
-        counts = _own_counts(plan)
     if not plan.sft.skip and folder.seconds("traces") is None:
         traces = trace_usage(artifacts, counts[0])
         teacher.add(traces)
@@ -87,7 +82,22 @@ def forecast_of(artifacts: OwnArtifacts, folder: PipelineFolder) -> Forecast:
     if cost:
         lines.append(f"cost: at most {cost:.4g}" + _limit_words(plan, cost))
     lines += _time_lines(artifacts, folder, counts, teacher, reader)
-    return Forecast(pool.read, *counts, teacher, reader, cost, tuple(lines))
+    return Forecast(*counts, teacher, reader, cost, tuple(lines))
+
+
+def _pool(artifacts: OwnArtifacts) -> PassagePool:
+    """The passages: of the corpus that an earlier start has made, or of one that is made for now and kept
+    nowhere. Raises RunError."""
+    documents, questions = artifacts.plan.documents, artifacts.plan.questions
+    with TemporaryDirectory() as place:
+        corpus = artifacts.corpus
+        if documents.folder is not None and not all(path.is_file() for path in corpus):
+            made = index_folder(Path(documents.folder), Path(place), skip_bad_files=documents.skip_bad_files)
+            corpus = [made]
+        try:
+            return read_pool(corpus, artifacts.plan.run.seed, questions.test_share, _MOST_PASSAGES)
+        except DataError as error:
+            raise RunError(str(error)) from error
 
 
 def most_seeds(spec: QuestionsSpec, pool: PassagePool) -> list[Seed]:
@@ -107,17 +117,9 @@ def most_seeds(spec: QuestionsSpec, pool: PassagePool) -> list[Seed]:
 def trace_usage(artifacts: OwnArtifacts, questions: int) -> Usage:
     """The most that the traces of so many training questions use."""
     plan, turns = artifacts.plan, artifacts.episodes.turns + 1
-    asked = min(questions, plan.traces.questions or questions) * plan.traces.samples
+    episodes = min(questions, plan.traces.questions or questions) * plan.traces.samples
     seen = sum(_PROMPT_TOKENS + turn * (_TURN_TOKENS + _OBSERVATION_TOKENS) for turn in range(turns))
-    return Usage(asked * turns, asked * seen, asked * turns * _TURN_TOKENS)
-
-
-def _corpus(artifacts: OwnArtifacts, place: Path) -> Sequence[Path]:
-    """The files of passages: those of a start before, or made for now."""
-    documents = artifacts.plan.documents
-    if documents.folder is None or all(path.is_file() for path in artifacts.corpus):
-        return artifacts.corpus
-    return [index_folder(Path(documents.folder), place, skip_bad_files=documents.skip_bad_files)]
+    return Usage(episodes * turns, episodes * seen, episodes * turns * _TURN_TOKENS)
 
 
 def _own_counts(plan: OwnPlan) -> tuple[int, int]:

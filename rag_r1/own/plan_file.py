@@ -19,7 +19,7 @@ from rag_r1.own.plan import SECTIONS, OwnPlan
 #: In the folder of the run.
 PLAN = "plan.yaml"
 _HEAD = """\
-# The plan of `rag-r1 own`: the same command, given again, reads it and goes on. A key may be changed as long
+# The plan of `rag-r1 own`: the same command, run again, reads it and goes on. A key may be changed as long
 # as the steps that depend on it have not begun.
 """
 #: Keys whose values are paths, with `~` and relative ones made absolute.

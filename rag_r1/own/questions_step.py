@@ -66,7 +66,7 @@ def _facts_of(result: QuestionsResult, folder: Path, trains: bool) -> dict[str, 
     card = result.card
     if result.stopped or card["open"]:
         why = result.stopped or min(outcome.detail for outcome in result.outcomes if outcome.is_open)
-        raise RunError(f"the questions are not complete ({why}): the same command, given again, goes on")
+        raise RunError(f"the questions are not complete ({why}): the same command, run again, goes on")
     for split in ("train", "test") if trains else ("test",):
         if not card["rows"][split]:
             raise RunError(
