@@ -37,7 +37,6 @@ from rag_r1.config.recipes import Recipe
 from rag_r1.demo import r1_searcher_traces
 from rag_r1.demo.policy import POLICIES, load_policy
 from rag_r1.demo.report import mean
-from rag_r1.demo.run import train
 from rag_r1.demo.search import WorldSearch
 from rag_r1.demo.simulate import run_rollouts
 from rag_r1.demo.world import demo_data, demo_protocol, write_demo
@@ -45,6 +44,7 @@ from rag_r1.options.command_exit import command_main
 from rag_r1.rewards import RewardSum, token_f1
 from rag_r1.runs.errors import RunError
 from rag_r1.tools.retrieval.local_server import build_index, retrieval_process
+from rag_r1.training.progress import train
 from rag_r1.training.stages import exported_model, run_stages
 
 # This folder has its own retrieval_server.py: look for packages in the project's root instead.

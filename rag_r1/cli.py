@@ -27,6 +27,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "rag_r1.demo.pipeline.command",
         "all of RAG-R1's steps in miniature: traces, SFT, filter, GRPO, report; resumable",
     ),
+    "own": (
+        "rag_r1.own.command",
+        "from a folder of documents to an agent trained on it: questions, traces, SFT, GRPO; resumable",
+    ),
     "data": ("data_process.build", "build training and validation sets from several sources"),
     "passage-questions": (
         "data_process.passage_questions.command",

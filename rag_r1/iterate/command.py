@@ -25,17 +25,19 @@ from rag_r1.config.recipes import find_file
 from rag_r1.io.atomic_files import write_json
 from rag_r1.io.terminal_text import print_error
 from rag_r1.iterate.checks import find_problems
-from rag_r1.iterate.plan import LoopPlan, PlanError, read_plan
+from rag_r1.iterate.plan import LoopPlan, read_plan
 from rag_r1.iterate.server import UNKNOWN, LoopServer
 from rag_r1.iterate.steps import Loop, LoopStep
 from rag_r1.iterate.table import MARKDOWN, rows_of, write_table
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, CheckedOverrides, Positive, argument, read_arguments
 from rag_r1.options.out_folder import check_out
+from rag_r1.options.sections import PlanError
 from rag_r1.options.settings_file import recorded_settings
 from rag_r1.runs.errors import RunError
-from rag_r1.runs.processes import mark_children, run_and_wait, stop_leftovers
+from rag_r1.runs.processes import run_and_wait
 from rag_r1.runs.start_checks import StartChecks, StartError
+from rag_r1.runs.step_loop import run_steps
 from rag_r1.runs.steps import PipelineFolder
 
 STATE, LOG, SERVED = "state.json", "log.txt", "served.json"
@@ -120,18 +122,10 @@ def _plan_of(recipe: Path, overrides: Sequence[str]) -> LoopPlan:
 
 
 def _run_steps(steps: Sequence[LoopStep], folder: PipelineFolder, service: LoopServer) -> None:
-    mark_children(folder.out)
-    if ended := stop_leftovers(folder.out):
-        print(f"ended {ended} processes that an earlier start had left behind")
     names = [step.name for step in steps]
-    for number, step in enumerate(steps, 1):
-        progress = f"{number}/{len(steps)} {step.name}"
-        print(f"{progress} ...", flush=True)
-        _write_state(folder, steps, step.name)
-        outcome = folder.run(replace(step, work=partial(_run_step, step, service)))
-        result = "was done before" if outcome == "done" else f"done in {folder.seconds(step.name):.0f} s"
-        print(f"{progress}: {result}", flush=True)
-        if outcome != "done" and "em" in folder.facts(step.name):
+    taken = [replace(step, work=partial(_run_step, step, service)) for step in steps]
+    for step, is_new in run_steps(folder, taken, lambda step: _write_state(folder, steps, step.name)):
+        if is_new and "em" in folder.facts(step.name):
             print("\n".join(["", *write_table(folder.out, rows_of(folder, names)), ""]), flush=True)
     _write_state(folder, steps, None)
     write_table(folder.out, rows_of(folder, names))  # a kill may have come between a step and its row

@@ -22,8 +22,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from rag_r1.io.bounded_yaml import YamlError, load_yaml, read_yaml
-from rag_r1.options.declare import Constraint, OptionsError, PositiveCount, Text, options, options_from
+from rag_r1.options.declare import Constraint, PositiveCount, Text, options
+from rag_r1.options.sections import PlanError, change_key, load_sections, read_sections
 from rag_r1.options.server_address import Address
 from rag_r1.protocols.retriever_query import Mode
 
@@ -33,14 +33,6 @@ Flags = Annotated[dict[Text, Any], Constraint("a mapping of options")]
 Start = Literal["base", "previous"]
 #: What a query is sent with (rag_r1/protocols/retriever_query.py).
 Query = Mode
-
-
-class PlanError(ValueError):
-    """A loop that cannot be started; the message has all problems, one a line."""
-
-    def __init__(self, problems: Sequence[str]):
-        super().__init__("\n".join(problems))
-        self.problems = list(problems)
 
 
 class _OnMachine:
@@ -165,40 +157,15 @@ _MAY_BE_ABSENT = ("data", "retriever")
 
 def read_plan(path: Path, overrides: Sequence[str] = ()) -> LoopPlan:
     """The loop of a file. Raises PlanError, with all wrong keys and values."""
-    try:
-        sections = read_yaml(path)
-    except (OSError, YamlError) as error:
-        why = f"{path} cannot be read: {' '.join(str(error).split())}"
-        raise PlanError([f"{why}: correct its YAML, or give another file"]) from error
-    if not isinstance(sections, dict):
-        raise PlanError([f"{path}: must be a mapping with the sections {', '.join(_SECTIONS)}"])
-    problems = [problem for override in overrides if (problem := _override(sections, override))]
-    read, faults = _read_sections(path, sections)
+    sections = load_sections(path, _SECTIONS)
+    problems = [problem for override in overrides if (problem := change_key(sections, override))]
+    read, faults = read_sections(path, sections, _SECTIONS, _MAY_BE_ABSENT)
     problems += faults
     if not problems:
         problems = [f"{path}: {problem}" for problem in _contradictions(read)]
     if problems:
         raise PlanError(problems)
     return LoopPlan(**read)
-
-
-def _read_sections(path: Path, sections: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """The declared sections by name, None for one that may be absent and is; and what is wrong with them."""
-    known = ", ".join(_SECTIONS)
-    problems = [f"{path}: unknown section {name}: use {known}" for name in sections if name not in _SECTIONS]
-    read: dict[str, Any] = {}
-    for name, declared in _SECTIONS.items():
-        section = sections.get(name)
-        if section is None and name in _MAY_BE_ABSENT:
-            read[name] = None
-        elif section is not None and not isinstance(section, Mapping):
-            problems.append(f"{path}: {name} must be a mapping, not {section!r}")
-        else:
-            try:
-                read[name] = options_from(declared, section or {})
-            except OptionsError as error:
-                problems += [f"{path}: {fault}" for fault in error.faults]
-    return read, problems
 
 
 def _contradictions(sections: Mapping[str, Any]) -> list[str]:
@@ -214,30 +181,3 @@ def _contradictions(sections: Mapping[str, Any]) -> list[str]:
             "agent.start must be previous where there is no retriever: otherwise all rounds train the same"
         )
     return problems
-
-
-def _override(plan: dict[str, Any], override: str) -> str | None:
-    """Put `section.key=value` into what was read, or delete the key of `~section.key`; what is wrong with it,
-    or None."""
-    key, equals, text = override.partition("=")
-    *parents, last = key.lstrip("~").split(".")
-    if not parents:
-        return f"{override}: write section.key=value, such as agent.model=models/other"
-    section = plan
-    for name in parents:
-        if section.get(name) is None:
-            section[name] = {}
-        section = section[name]
-        if not isinstance(section, dict):
-            return f"{override}: {name} is not a section; use section.key=value"
-    if key.startswith("~"):
-        if equals or last not in section:
-            reason = "a deletion has no value" if equals else f"there is no key {key[1:]} to delete"
-            return f"{override}: {reason}; write ~section.key for a key of the recipe"
-        del section[last]
-        return None
-    try:
-        section[last] = load_yaml(text)
-    except YamlError as error:
-        return f"{override}: its value cannot be read: {' '.join(str(error).split())}"
-    return None

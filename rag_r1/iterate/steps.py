@@ -18,8 +18,6 @@ and a control without a retriever has nothing but the agent's.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,7 +26,7 @@ from typing import Any
 
 from rag_r1.config.recipes import Recipe, find_file
 from rag_r1.io.atomic_files import atomic_file
-from rag_r1.io.file_hash import sha256_of_file
+from rag_r1.io.file_hash import names_and_sizes_hash, sha256_of_file
 from rag_r1.iterate.commands import StepCommands
 from rag_r1.iterate.plan import DataSpec, EvaluationSpec, LoopPlan, Query
 from rag_r1.iterate.results import data_metrics, evaluation_metrics
@@ -248,8 +246,4 @@ def _content(path: str | Path) -> str:
 def _files(name: str) -> str:
     """A large file, or a folder of such, by names and sizes; a name that is none of these as it is."""
     path = Path(name)
-    if not path.exists():
-        return name
-    files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
-    sizes = json.dumps([[str(file.relative_to(path.parent)), file.stat().st_size] for file in files])
-    return hashlib.sha256(sizes.encode()).hexdigest()[:16]
+    return names_and_sizes_hash(path) if path.exists() else name

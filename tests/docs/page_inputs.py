@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from rag_r1.data.rows import QuestionRow, write_rows
+from rag_r1.demo.world import make_world
 from retrieval_server.indexing.builder import build_index
 from retrieval_server.indexing.options import BuildOptions
 from tests.corpus.row_files import written
 from tests.evaluation.finished_runs import card, record, write_run
+from tests.fakes.own_teacher import OwnTeacher, write_documents
 from tests.fakes.retriever import Retriever
 from tests.fakes.scripted_teacher import Teacher
 from tests.retriever.selection.test_command import candidates, correctness, relevance
@@ -116,6 +118,10 @@ def _notes(folder: Path) -> None:
     (folder / "my" / "notes" / "ulm.md").write_text("# Ulm\n\nUlm lies on the Danube.\n", encoding="utf-8")
 
 
+def _manuals(folder: Path) -> None:
+    write_documents(folder / "manuals", make_world(0, "train", people=24, places=10, words=24))
+
+
 def teacher() -> Teacher:
     return Teacher.of_world(seed=5, count=6, calm=True, latency_s=0.0)
 
@@ -141,6 +147,12 @@ EXAMPLES = {
         prints=("ppo-mq",),
     ),
     "docs/guides/memory.md": Example(lambda folder: None, prints=("grpo_lora", "32B"), is_heavy=True),
+    "docs/guides/own.md": Example(
+        _manuals,
+        ("outputs/own/plan.yaml", "outputs/own/questions/train.parquet"),
+        ("cost: at most", "all checks passed", "3/3 questions: done in"),
+        server=lambda: OwnTeacher("big-model"),
+    ),
     "docs/guides/reports.md": Example(
         lambda folder: runs(folder / "outputs", {"base": {}, "grpo": MODEL}),
         ("outputs/grpo/report.json", "outputs/grpo/report.md", "outputs/base_grpo/compare.md"),

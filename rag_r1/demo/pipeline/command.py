@@ -12,8 +12,8 @@ from rag_r1.options.command_line import read_arguments
 from rag_r1.options.out_folder import check_out
 from rag_r1.options.settings_file import recorded_settings
 from rag_r1.runs.errors import RunError
-from rag_r1.runs.processes import mark_children, stop_leftovers
 from rag_r1.runs.start_checks import StartChecks
+from rag_r1.runs.step_loop import run_steps
 from rag_r1.runs.steps import PipelineFolder
 from rag_r1.system.installation import require
 
@@ -74,16 +74,8 @@ def run(args: PipelineArguments) -> None:
 
     out = args.out.resolve()
     with PipelineFolder.held(out) as folder:
-        mark_children(out)
-        if ended := stop_leftovers(out):
-            print(f"ended {ended} processes that an earlier start had left behind")
-        steps = Pipeline(args, out).steps()
-        for number, step in enumerate(steps, 1):
-            print(f"{number}/{len(steps)} {step.name}", flush=True)
-            outcome = folder.run(step)
-            repeated = outcome == "done"
-            status = "was done before" if repeated else f"done in {folder.seconds(step.name):.0f} s"
-            print(f"{number}/{len(steps)} {step.name}: {status}", flush=True)
+        for _ in run_steps(folder, Pipeline(args, out).steps()):
+            pass
         if args.until == STEP_NAMES[-1]:
             report = make_report(folder, {"protocol": args.protocol, "seed": args.seed})
             picture = out / "report.png"  # is not drawn without matplotlib

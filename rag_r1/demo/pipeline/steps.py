@@ -41,9 +41,7 @@ from rag_r1.demo.pipeline.limits import (
     grpo_overrides,
 )
 from rag_r1.demo.pipeline.pretrain import pretrain
-from rag_r1.demo.pipeline.progress import SftProgressBar
 from rag_r1.demo.pipeline.teacher import RuleTeacher, TeacherServer
-from rag_r1.demo.run import train
 from rag_r1.demo.world import demo_data, write_demo
 from rag_r1.io.atomic_files import write_text
 from rag_r1.options.command_line import hydra_quoted
@@ -52,9 +50,11 @@ from rag_r1.runs.processes import run_module
 from rag_r1.runs.steps import Step, fingerprint
 from rag_r1.sft.data import SftDataArguments
 from rag_r1.sft.filter_command import FilterArguments
+from rag_r1.sft.progress import SftProgressBar
 from rag_r1.sft.traces_command import TracesArguments
 from rag_r1.sft.train_command import SftArguments
 from rag_r1.tools.retrieval.local_server import build_index
+from rag_r1.training.progress import train
 from rag_r1.training.stages import StagesArguments
 
 

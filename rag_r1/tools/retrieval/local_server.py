@@ -10,7 +10,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -27,10 +27,13 @@ from rag_r1.system.child_processes import (
 from rag_r1.tools.retrieval.client import TOKEN_VARIABLE
 
 
-def build_index(corpus: Path, out: Path, *options: str, timeout_s: float = 600) -> Path:
-    """Build an index folder from a corpus file; `options` are those of `rag-r1 index build`."""
+def build_index(
+    corpus: Path, out: Path, *options: str, more: Sequence[Path] = (), timeout_s: float = 600
+) -> Path:
+    """Build an index folder from a corpus file, and `more` of them; `options` are those of `rag-r1 index
+    build`."""
     module = (sys.executable, "-m", "retrieval_server.build_index")
-    command = [*module, "--corpus", str(corpus), "--out", str(out), *options]
+    command = [*module, "--corpus", str(corpus), *map(str, more), "--out", str(out), *options]
     done = subprocess.run(
         bind_to_parent(command), capture_output=True, text=True, timeout=timeout_s, env=server_environment()
     )

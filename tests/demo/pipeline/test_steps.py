@@ -13,7 +13,6 @@ from rag_r1.config.recipes import Recipe
 from rag_r1.demo.pipeline import command
 from rag_r1.demo.pipeline.arguments import STEP_NAMES, PipelineArguments
 from rag_r1.demo.pipeline.limits import BUDGET, CONTEXT, TEACHER_BUDGET, grpo_overrides
-from rag_r1.demo.pipeline.progress import SftProgressBar
 from rag_r1.demo.pipeline.steps import Pipeline
 from rag_r1.demo.policy import policy_path
 from rag_r1.options.command_line import read_arguments
@@ -22,6 +21,7 @@ from rag_r1.runs.processes import MARK
 from rag_r1.runs.start_checks import StartError
 from rag_r1.sft.data import SftDataArguments
 from rag_r1.sft.filter_command import FilterArguments
+from rag_r1.sft.progress import SftProgressBar
 from rag_r1.sft.traces_command import TracesArguments
 from rag_r1.sft.train_command import SftArguments
 from rag_r1.training.command import compose_recipe

@@ -12,11 +12,11 @@ from omegaconf import OmegaConf
 
 from rag_r1.config.recipes import Recipe
 from rag_r1.config.schema import RagR1Config
-from rag_r1.demo.run import train
 from rag_r1.runs.errors import RunError
 from rag_r1.tools.retrieval.local_server import build_index, retrieval_process
 from rag_r1.training.command import compose_recipe, compose_valid, main, whole_paths
 from rag_r1.training.preflight import PreflightReport, check_retriever, preflight
+from rag_r1.training.progress import train
 from tests.fakes.json_server import JsonStub
 from tests.fakes.web_page import WebPage
 

@@ -1,0 +1,239 @@
+"""Are questions that a teacher writes from a corpus as good to train on as those of the world itself?
+
+    python benchmarks/own_questions.py --seeds 0 1 2
+
+Trains for each seed the demo's policy with GRPO (recipe demo/grpo, 18 steps) in the demo's invented world, in
+three arms that differ in their training questions and in nothing else:
+
+    own           the world's own questions
+    verified      those that `rag-r1 questions` has kept: a scripted teacher wrote them from the passages of
+                  the training world, and a scripted reader, which errs in 3 % of its replies, verified them
+    unverified    all drafts of the same teacher, four in ten of which are faulty (tests/fakes/
+                  question_models.py)
+
+All arms have the same number of questions, and more than 18 steps take. They are evaluated on the same
+held-out questions: the world's own validation, about names that no arm has seen, with a kind (`both`) and
+with words (`When was ... born?`) that the teacher does not have. It prints a table and whether the claims
+held, whose bars are set here. Finished runs are kept: an interrupted benchmark goes on where it stopped.
+Seeds are those of the world, its questions and their order.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import platform
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+# This folder has its own retrieval_server.py: look for packages in the project's root instead.
+_here = Path(__file__).resolve().parent
+sys.path[:] = [str(_here.parent)] + [entry for entry in sys.path if Path(entry).resolve() != _here]
+
+from rag_r1.data.rows import QuestionRow, read_rows, write_rows  # noqa: E402
+from rag_r1.demo.policy import policy_path  # noqa: E402
+from rag_r1.demo.run import TrainingInputs, run_demo  # noqa: E402
+from rag_r1.demo.world import PROMPT_FILE, demo_data, demo_protocol, to_row, write_demo  # noqa: E402
+from rag_r1.io.atomic_files import write_json_lines  # noqa: E402
+from rag_r1.options.command_exit import command_main  # noqa: E402
+from rag_r1.protocols import Protocol  # noqa: E402
+from rag_r1.questions.drafts import Draft  # noqa: E402
+from rag_r1.questions.run import write_questions  # noqa: E402
+from rag_r1.questions.spec import ModelSpec, QuestionsSpec  # noqa: E402
+from rag_r1.rewards import exact_match  # noqa: E402
+from rag_r1.rollouts.requests import seeded_fraction  # noqa: E402
+from rag_r1.runs.errors import RunError  # noqa: E402
+from rag_r1.runs.markdown import Claim, number, print_table  # noqa: E402
+from rag_r1.tools.retrieval.local_server import build_index, retrieval_process  # noqa: E402
+from tests.fakes.question_models import Facts, answered, model_process  # noqa: E402
+
+ROOT = Path(__file__).resolve().parents[1]
+ARMS = ("own", "verified", "unverified")
+RECIPE, PROTOCOL = "grpo", "rag_r1_mq"
+#: Questions of each arm: more than 18 steps of 16 take.
+QUESTIONS = 400
+#: Seeds of the teacher's questions of each kind; about four in ten are kept.
+PER_KIND = 300
+ERRORS = "0.03"
+#: Most EM that the verified questions may cost, compared with the world's own; and the least that unverified
+#: ones cost, compared with the verified ones.
+MOST_LOSS, LEAST_GAIN = 0.05, 0.02
+
+
+@dataclass(frozen=True)
+class Training:
+    """A finished training: the arm, the seed, EM before and after with all other figures of results.json, and
+    the share of the arm's questions whose gold answer is not the world's."""
+
+    arm: str
+    seed: int
+    results: dict[str, Any]
+    wrong: float
+
+    @property
+    def ends(self) -> tuple[dict[str, float], dict[str, float]]:
+        """The figures of the first and of the last validation."""
+        steps = sorted(self.results["held_out"], key=int)
+        return self.results["held_out"][steps[0]], self.results["held_out"][steps[-1]]
+
+    @property
+    def em(self) -> float:
+        """Held-out EM after the training."""
+        return self.ends[1]["EM all"]
+
+
+def questions_of(folder: Path, seed: int) -> dict[str, Path]:
+    """The training questions of each arm in `folder`, made if they are not there; arm -> parquet file. Raises
+    RunError if there are too few."""
+    files = {arm: folder / f"{arm}.parquet" for arm in ARMS}
+    if all(path.exists() for path in files.values()):
+        return files
+    protocol, data = demo_protocol(PROTOCOL), demo_data(seed)
+    own = [to_row(question, place, "train", protocol) for place, question in enumerate(data.train)]
+    passages = [passage for passage in data.passages if passage["id"].startswith("train-")]
+    drafts = written_drafts(folder, seed, passages)
+    rows = {"own": own, **{arm: [_row(draft, protocol) for draft in drafts[arm]] for arm in ARMS[1:]}}
+    for arm, of_arm in rows.items():
+        if len(of_arm) < QUESTIONS:
+            raise RunError(f"{arm}: {len(of_arm)} questions are fewer than {QUESTIONS}: raise PER_KIND")
+        write_rows(files[arm], of_arm[:QUESTIONS])
+    return files
+
+
+def written_drafts(folder: Path, seed: int, passages: Sequence[dict[str, str]]) -> dict[str, list[Draft]]:
+    """What the teacher has written about these passages, in an order drawn at random: what was kept, and all
+    drafts."""
+    folder.mkdir(parents=True, exist_ok=True)
+    corpus, index = folder / "corpus.jsonl", folder / "index"
+    write_json_lines(corpus, passages)
+    if not (index / "manifest.json").exists():
+        build_index(corpus, index, "--backend", "bm25")
+    with (
+        model_process("teacher", folder / "teacher.log") as teacher,
+        model_process("reader", folder / "reader.log", "--errors", ERRORS) as reader,
+        retrieval_process(index, folder / "retrieval.log") as url,
+    ):
+        spec = QuestionsSpec(
+            corpus=(corpus,),
+            out=folder / "questions",
+            teacher=ModelSpec(teacher, "scripted"),
+            reader=ModelSpec(reader, "scripted"),
+            retriever_url=url,
+            per_kind=PER_KIND,
+            seed=seed,
+            test_share=0.0,
+            protocol=PROTOCOL,
+            prompt=str(PROMPT_FILE),
+        )
+        outcomes = asyncio.run(write_questions(spec)).outcomes
+    drafted = [outcome for outcome in outcomes if outcome.draft is not None]
+    drafted.sort(key=lambda outcome: seeded_fraction(seed, "arm", outcome.seed.id))
+    kept = [outcome.draft for outcome in drafted if outcome.is_kept]
+    return {"verified": kept, "unverified": [outcome.draft for outcome in drafted]}
+
+
+def _row(draft: Draft, protocol: Protocol) -> QuestionRow:
+    return QuestionRow(
+        draft.question,
+        golds=tuple(draft.golds),
+        prompt=tuple(protocol.messages(draft.question)),
+        id=f"own-{draft.id}",
+        data_source=f"demo/{draft.kind}",
+        protocol=protocol.name,
+        ability="search",
+        metadata={"kind": draft.kind, "supporting_titles": [passage.title for passage in draft.passages]},
+    )
+
+
+def wrong_share(rows: Sequence[QuestionRow], texts: Sequence[str]) -> float:
+    """The share of questions for which the world has no answer, or another one than the gold answers."""
+    facts = [text for text in texts if Facts.of([text]).values]
+    said = [answered(row.question, facts) for row in rows]
+    right = [
+        answer is not None and exact_match(answer, row.golds) for answer, row in zip(said, rows, strict=True)
+    ]
+    return 1 - sum(right) / len(rows)
+
+
+def trained(arm: str, seed: int, out: Path, overrides: Sequence[str], timeout_s: float) -> Training:
+    """One training, from its folder if it is finished."""
+    folder = out / f"seed{seed}"
+    questions = questions_of(folder / "questions", seed)[arm]
+    finished = folder / arm / "results.json"
+    if not finished.exists():
+        print(f"seed {seed}: {arm}", flush=True)
+
+        def write(data: Path, protocol: Protocol, world_seed: int) -> None:
+            write_demo(data, protocol, world_seed)
+            (data / "train.parquet").write_bytes(questions.read_bytes())
+
+        inputs = TrainingInputs(demo_protocol(PROTOCOL), policy_path(PROTOCOL), write)
+        run_demo(RECIPE, folder / arm, seed, overrides, timeout_s, inputs)
+    rows = [QuestionRow.from_row(row) for row in read_rows(questions)]
+    # The world's own questions are right by construction, and some of their words the reader does not know.
+    wrong = 0.0 if arm == "own" else wrong_share(rows, [p["contents"] for p in demo_data(seed).passages])
+    return Training(arm, seed, json.loads(finished.read_text()), wrong)
+
+
+def table_row(training: Training) -> list[str]:
+    """A line of the table."""
+    before, after = training.ends
+    kinds = [name for name in after if name.startswith("EM ")]
+    cells = [f"{number(before[kind], 2)} → {number(after[kind], 2)}" for kind in kinds]
+    searches = f"{before['searches a question']:.1f} → {after['searches a question']:.1f}"
+    return [training.arm, str(training.seed), f"{training.wrong:.0%}", *cells, searches]
+
+
+def claims(trainings: Sequence[Training]) -> list[Claim]:
+    """What was to be shown, and in how many seeds it held."""
+    by_seed: dict[int, dict[str, float]] = {}
+    for training in trainings:
+        by_seed.setdefault(training.seed, {})[training.arm] = training.em
+    seeds = [ems for ems in by_seed.values() if set(ems) == set(ARMS)]
+    as_good = sum(ems["verified"] >= ems["own"] - MOST_LOSS for ems in seeds)
+    better = sum(ems["verified"] >= ems["unverified"] + LEAST_GAIN for ems in seeds)
+    return [
+        Claim(
+            f"verified questions cost at most {MOST_LOSS} EM, compared with the world's own",
+            as_good,
+            len(seeds),
+        ),
+        Claim(f"verification is worth at least {LEAST_GAIN} EM", better, len(seeds)),
+    ]
+
+
+@command_main(RunError, OSError)
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("--seeds", nargs="+", type=int, default=[0, 1, 2])
+    add("--out", type=Path, default=ROOT / "outputs" / "own_questions", help="folder of the runs")
+    add("--arms", nargs="+", choices=ARMS, default=list(ARMS))
+    add("--timeout", type=float, default=3600, metavar="SECONDS", help="time limit of each training")
+    add("--set", nargs="*", default=[], metavar="key=value", help="Hydra overrides of every training")
+    add("--questions-only", action="store_true", help="make the questions, and train nothing")
+    args = parser.parse_args(argv)
+    out = args.out.resolve()
+    if args.questions_only:
+        for seed in args.seeds:
+            for arm, path in questions_of(out / f"seed{seed}" / "questions", seed).items():
+                print(f"seed {seed}: {arm}: {path}")
+        return 0
+    trainings = [trained(arm, seed, out, args.set, args.timeout) for seed in args.seeds for arm in args.arms]
+    kinds = [name for name in trainings[0].ends[1] if name.startswith("EM ")]
+    print(f"\n{platform.machine()}, {os.cpu_count()} cores, {date.today()}; {QUESTIONS} questions an arm\n")
+    print_table(("questions", "seed", "wrong", *kinds, "searches"), map(table_row, trainings))
+    print("", *(f"- {claim}" for claim in claims(trainings)), sep="\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,137 @@
+"""The checks of a plan before anything is started: all problems at once, then all servers at once.
+
+The arguments of each command are made by its own declaration, and both recipes are composed, so what would be
+refused after a day of training is refused now. The data of a training is checked by its own preflight, when
+it is there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from rag_r1.config.recipes import Recipe
+from rag_r1.corpus.inputs import check_first_rows
+from rag_r1.corpus.reader import Corpus
+from rag_r1.data.files.near_duplicates import require_library
+from rag_r1.inference.client import base_address
+from rag_r1.inference.model_folders import has_weights, is_hub_name
+from rag_r1.io.terminal_text import terminal_text
+from rag_r1.own.artifacts import OwnArtifacts
+from rag_r1.own.episodes import ANY_URL
+from rag_r1.own.evaluation_steps import eval_arguments, evaluations
+from rag_r1.own.plan import OwnPlan
+from rag_r1.own.questions_step import questions_spec
+from rag_r1.own.training_steps import sft_overrides
+from rag_r1.protocols import load_with_prompt
+from rag_r1.rollouts.requests import read_questions
+from rag_r1.rollouts.server_check import check_endpoint
+from rag_r1.runs.errors import RunError
+from rag_r1.runs.start_checks import StartChecks, StartError, try_servers
+from rag_r1.runs.steps import PipelineFolder
+from rag_r1.system.installation import require
+from rag_r1.tools.documents.corpus import document_files
+from rag_r1.training.command import check_composition
+
+
+def with_teacher_name(plan: OwnPlan) -> OwnPlan:
+    """The plan with the name of the teacher's model: without one, the only model that its server lists.
+    Raises RunError."""
+    teacher = plan.teacher
+    if not plan.needs_teacher or teacher.url is None or teacher.model is not None:
+        return plan
+    models = list(check_endpoint(teacher.url, teacher.api_key_env, "teacher", "--teacher"))
+    if len(models) != 1:
+        names = ", ".join(terminal_text(name, 200) for name in models[:5])
+        listed = f"lists {names}" if models else "lists no models"
+        raise RunError(f"--teacher {teacher.url} {listed}: name the teacher's with --teacher-model")
+    return replace(plan, teacher=replace(teacher, model=models[0]))
+
+
+def check_plan(artifacts: OwnArtifacts, folder: PipelineFolder) -> None:
+    """Raises StartError with all that is wrong in the plan and in the files that it names, then with all
+    servers that do not answer and that a step needs which is not done in `folder`. `artifacts`: of a plan
+    with all recipes."""
+    plan = artifacts.plan
+    require("verl", *(["vllm"] if plan.policy.url is None else []))
+    if problems := list(_contradictions(plan)):
+        raise StartError(problems)
+    with StartChecks() as checks:
+        if plan.documents.folder is not None:
+            checks.run(document_files, Path(plan.documents.folder))
+        else:
+            checks.run_on_all(lambda paths: check_first_rows(Corpus(paths)), artifacts.corpus)
+        protocol = checks.run(load_with_prompt, plan.policy.protocol, plan.policy.prompt)
+        for paths in (plan.questions.train, plan.questions.test):
+            if protocol is not None and paths:
+                checks.run(read_questions, paths, protocol)
+        checks.run(_check_model, plan)
+        if plan.writes_questions:
+            checks.run(require_library)
+        is_composed = checks.run(lambda: artifacts.episodes.config) is not None
+        if not plan.sft.skip and is_composed:
+            checks.run(check_composition, Recipe.find(str(plan.sft.recipe)), sft_overrides(artifacts))
+    with StartChecks() as checks:
+        if plan.writes_questions:
+            checks.run(questions_spec, artifacts)
+        for evaluation in evaluations(artifacts):
+            if not evaluation.needs:
+                checks.run(eval_arguments, artifacts, evaluation, ANY_URL)
+    asyncio.run(_try_models(plan, folder))
+
+
+def _contradictions(plan: OwnPlan) -> Iterator[str]:
+    documents, questions = plan.documents, plan.questions
+    if bool(documents.folder) == bool(documents.corpus):
+        yield "documents: give a FOLDER, or documents.corpus with files of passages, and not both"
+    if plan.index.backend == "dense" and plan.index.encoder is None:
+        yield "index.backend dense needs index.encoder, a model of sentence embeddings"
+    if plan.policy.model is None:
+        yield "policy.model: give --model, the model that is trained"
+    if plan.policy.url is not None and plan.trains:
+        yield "policy.url is for an evaluation alone: leave it out, or give --evaluate-only"
+    if not plan.trains and plan.evaluation.skip:
+        yield "evaluation.skip: nothing is left to do, since sft and grpo are left out too"
+    if plan.needs_teacher and plan.teacher.url is None:
+        what = "writes the questions" if plan.writes_questions else "plays the traces"
+        yield f"teacher.url: give --teacher, the address of the model that {what}"
+    if plan.reader.url is not None and plan.reader.model is None:
+        yield "reader.model: give --reader-model, the name of the model at reader.url"
+    if questions.train and not questions.test:
+        yield "questions.test: give --test-questions, held-out ones, beside --questions"
+    if questions.test and not questions.train and plan.trains:
+        yield "questions.train: give --questions to train on, beside --test-questions"
+    teacher = plan.teacher
+    if teacher.max_cost is not None and not (teacher.price_in or teacher.price_out):
+        yield "teacher.max_cost needs teacher.price_in and teacher.price_out"
+
+
+def _check_model(plan: OwnPlan) -> None:
+    name = str(plan.policy.model)
+    if plan.policy.url is None and not is_hub_name(name) and not has_weights(Path(name)):
+        raise RunError(
+            f"policy.model: {name} is no folder of a model: give one (`rag-r1 model get smollm2-135m`), or a "
+            "name on the Hub"
+        )
+
+
+async def _try_models(plan: OwnPlan, folder: PipelineFolder) -> None:
+    models = {}
+    writes = plan.writes_questions and folder.seconds("questions") is None
+    if writes or not (plan.sft.skip or folder.seconds("traces") is not None):
+        models["--teacher"] = plan.teaching
+    if writes and plan.reading is not None:
+        models["--reader"] = plan.reading
+    asked = [
+        partial(
+            check_endpoint, base_address(model.url), model.key_variable, "model server", flag, model.model
+        )
+        for flag, model in models.items()
+    ]
+    if plan.policy.url is not None:
+        named = (plan.policy.url, "OPENAI_API_KEY", "model server", "policy.url", plan.policy.model)
+        asked.append(partial(check_endpoint, *named))
+    await try_servers(*(asyncio.to_thread(ask) for ask in asked))

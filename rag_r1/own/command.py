@@ -1,0 +1,230 @@
+"""`rag-r1 own`: runs the unfinished steps of a plan, writes the report, and names the command that chats.
+
+    OUT/plan.yaml    what is done (plan_file.py); later starts read it
+    OUT/<step>/      the files of a step and its markers (rag_r1/runs/steps.py)
+    OUT/report.*     what came of it (report.py)
+
+The markers alone decide what is done, so the same command can be killed at any time and run again.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import model_validator
+from pydantic_settings import CliPositionalArg
+
+from rag_r1.io.atomic_files import write_text
+from rag_r1.options.command_exit import command_main
+from rag_r1.options.command_line import Arguments, Positive, argument, is_override, read_arguments
+from rag_r1.options.import_path import add_working_directory
+from rag_r1.options.out_folder import check_out
+from rag_r1.options.sections import PlanError
+from rag_r1.options.server_address import Address
+from rag_r1.options.settings_file import recorded_settings
+from rag_r1.own.artifacts import STEP_NAMES, OwnArtifacts
+from rag_r1.own.plan import OwnPlan
+from rag_r1.own.plan_file import PLAN, plan_text, read_plan
+from rag_r1.rollouts.arguments import Above0, From0
+from rag_r1.runs.errors import RunError
+from rag_r1.runs.settings import flatten, json_roundtrip
+from rag_r1.runs.start_checks import CHECK_ONLY, StartError
+from rag_r1.runs.step_loop import run_steps
+from rag_r1.runs.steps import PipelineFolder, Step
+
+COMMAND = "rag-r1 own"
+SKIPPED = ("sft", "filter", "grpo", "evaluation")
+_DESCRIPTION = """\
+From a folder of documents to an agent that was trained on it: passages, an index, questions that a teacher
+writes and a reader verifies, the teacher's traces, SFT, a filter by difficulty, GRPO, and an evaluation
+against the untrained model and plain RAG. The last line printed is the command that chats with the result.
+Run again, the same command goes on where it was interrupted.
+
+example:
+  rag-r1 own manuals --teacher https://api.example.org/v1 --teacher-model big-model \\
+      --model models/smollm2-135m --out outputs/own --check-only
+
+All that is done stands in OUT/plan.yaml, which the first start writes from the flags; words section.key=value
+change any key of it: grpo.steps=60, sft.overrides=[trainer.total_epochs=2].
+"""
+
+
+class OwnArguments(Arguments):
+    """The most common keys of a plan, and the run."""
+
+    words: CliPositionalArg[list[str]] = argument(
+        "the folder of documents, and section.key=value for any key of the plan", "FOLDER", default=[]
+    )
+    out: Path = argument("folder of the run; the same command resumes an interrupted run", "DIR")
+    plan: Path | None = argument("a plan of yours, in the form of OUT/plan.yaml", "FILE", default=None)
+    model: str | None = argument("the model that is trained: a folder, or a name on the Hub", default=None)
+    teacher: Address | None = argument(
+        "address of the model that writes questions and plays traces, an OpenAI-compatible server, up to and "
+        "including /v1; its key is read from OPENAI_API_KEY",
+        "URL",
+        default=None,
+    )
+    teacher_model: str | None = argument(
+        "its name there (default: the only one that the server lists)", "NAME", default=None
+    )
+    reader: Address | None = argument(
+        "address of the model that verifies the questions (default: the teacher's); its key is read from "
+        "READER_API_KEY",
+        "URL",
+        default=None,
+    )
+    reader_model: str | None = argument("its name there (default: the teacher)", "NAME", default=None)
+    price_in: From0 | None = argument("the teacher's price of a million prompt tokens", "P", default=None)
+    price_out: From0 | None = argument("its price of a million generated tokens", "P", default=None)
+    max_cost: Above0 | None = argument("cost at which questions and traces end", "COST", default=None)
+    questions: list[Path] = argument(
+        "questions of your own to train on, instead of the teacher's (any form that `rag-r1 eval` reads)",
+        ("FILE", ...),
+        default=[],
+    )
+    test_questions: list[Path] = argument("held-out ones, for the evaluation", ("FILE", ...), default=[])
+    per_kind: Positive | None = argument("most questions of each kind", "N", default=None)
+    platform: Literal["cpu", "gpu", "gpu_sdpa"] | None = argument(
+        "where it is trained (default: this machine's); gpu_sdpa: a GPU without flash-attn", default=None
+    )
+    recipe: str | None = argument(
+        "recipe of the reinforcement learning (default: by the size of the model)", "RECIPE", default=None
+    )
+    sft_recipe: str | None = argument("recipe of SFT (default: the same)", "RECIPE", default=None)
+    steps: Positive | None = argument("steps of the reinforcement learning", "N", default=None)
+    skip: list[Literal[SKIPPED]] = argument("steps to leave out", ("STEP", ...), default=[])
+    evaluate_only: bool = argument(
+        "train nothing: evaluate the model as it is, with a search card", default=False
+    )
+    seed: int | None = argument("seed of everything that is drawn", "N", default=None)
+    until: Literal[STEP_NAMES] = argument("last step to run", default=STEP_NAMES[-1])
+    check_only: bool = argument(f"{CHECK_ONLY}; with the forecast of cost and time", default=False)
+
+    @model_validator(mode="after")
+    def _one_folder(self) -> OwnArguments:
+        if len(folders := [word for word in self.words if not is_override(word)]) > 1:
+            raise ValueError(f"{', '.join(folders)}: give one FOLDER, or quote its name")
+        return self
+
+    @property
+    def changes(self) -> list[str]:
+        """The words that change a key of the plan."""
+        return [word for word in self.words if is_override(word)]
+
+    def flags(self) -> dict[str, dict[str, Any]]:
+        """What the other arguments say, by section and key of the plan."""
+        values_of: dict[str, Mapping[str, Any]] = {
+            "documents": {"folder": next((word for word in self.words if not is_override(word)), None)},
+            "teacher": {
+                "url": self.teacher,
+                "model": self.teacher_model,
+                **{name: getattr(self, name) for name in ("price_in", "price_out", "max_cost")},
+            },
+            "reader": {"url": self.reader, "model": self.reader_model},
+            "questions": {
+                "train": [*map(str, self.questions)] or None,
+                "test": [*map(str, self.test_questions)] or None,
+                "per_kind": self.per_kind,
+            },
+            "policy": {"model": self.model, "platform": self.platform},
+            "grpo": {"recipe": self.recipe, "steps": self.steps},
+            "sft": {"recipe": self.sft_recipe},
+            "run": {"seed": self.seed},
+        }
+        flags = {
+            name: {key: value for key, value in values.items() if value is not None}
+            for name, values in values_of.items()
+        }
+        left_out = {*self.skip, *(("sft", "filter", "grpo") if self.evaluate_only else ())}
+        for name in left_out:
+            flags.setdefault(name, {})["skip"] = True
+        return {name: values for name, values in flags.items() if values}
+
+
+@command_main(RuntimeError, OSError, ValueError, resumable=True)
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Returns 0 when all steps are done, 1 with the reason if not, 130 after Ctrl-C."""
+    args = read_arguments(OwnArguments, arguments, prog=COMMAND, description=_DESCRIPTION)
+    add_working_directory()
+    check_out(args.out, COMMAND)
+    artifacts = OwnArtifacts(plan_of(args), args.out.resolve())
+    # Here, because they need what belongs to extras, and `--help` does not.
+    from rag_r1.own.checks import check_plan
+    from rag_r1.own.forecast import forecast_of
+
+    folder = PipelineFolder(artifacts.out)
+    check_plan(artifacts, folder)
+    check_settings(artifacts, folder)
+    for line in forecast_of(artifacts, folder).lines:
+        print(line)
+    if args.check_only:
+        print(f"all checks passed: the steps to {args.until} would be taken in {args.out}")
+        return 0
+    with recorded_settings(COMMAND, args):
+        run(artifacts, args.until)
+    return 0
+
+
+def plan_of(args: OwnArguments) -> OwnPlan:
+    """The plan of a start: the user's file, or that of an earlier start, or the defaults, with the changes of
+    this one, the recipes for the model, and the teacher's name. Raises StartError, or RunError."""
+    from rag_r1.own.checks import with_teacher_name
+    from rag_r1.own.sizes import with_recipes
+
+    earlier = args.out / PLAN
+    path = args.plan or (earlier if earlier.is_file() else None)
+    try:
+        plan = read_plan(path, args.flags(), args.changes)
+    except PlanError as error:
+        raise StartError(error.problems) from error
+    if plan.policy.model is None:
+        raise RunError("policy.model: give --model, the model that is trained")
+    return with_teacher_name(with_recipes(plan))
+
+
+def check_settings(artifacts: OwnArtifacts, folder: PipelineFolder) -> None:
+    """Raises RunError, by key, if a step has begun with other settings: the plan of its start stays."""
+    for step in steps_until(artifacts, folder, STEP_NAMES[-1]):
+        folder.status(step)
+
+
+def run(artifacts: OwnArtifacts, until: str) -> None:
+    """Run the steps that are not done. Raises RunError, and what the steps raise."""
+    from rag_r1.own.chat import chat_lines
+    from rag_r1.own.report import REPORT, make_report
+
+    out, plan = artifacts.out, artifacts.plan
+    with PipelineFolder.held(out) as folder:
+        write_text(out / PLAN, plan_text(plan), private=True)
+        for _ in run_steps(folder, steps_until(artifacts, folder, until)):
+            pass
+        if until != STEP_NAMES[-1]:
+            print(f"ended after {until}: without --until the same command goes on")
+            return
+        if not plan.evaluation.skip:
+            make_report(artifacts, folder)
+            print(f"\n{(out / REPORT).read_text(encoding='utf-8')}\nreport: {out / REPORT}")
+    print("\n".join(chat_lines(artifacts)))
+
+
+def steps_until(artifacts: OwnArtifacts, folder: PipelineFolder, until: str) -> list[Step]:
+    """The steps of the plan up to and with one of STEP_NAMES."""
+    from rag_r1.own.data_steps import data_steps
+    from rag_r1.own.evaluation_steps import evaluation_steps
+    from rag_r1.own.training_steps import training_steps
+
+    steps = [*data_steps(artifacts, folder), *training_steps(artifacts), *evaluation_steps(artifacts)]
+    taken = STEP_NAMES[: STEP_NAMES.index(until) + 1]
+    return [
+        replace(step, settings=flatten(json_roundtrip(step.settings)))  # so that a change is named by its key
+        for step in steps
+        if step.name.partition("/")[0] in taken
+    ]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,189 @@
+"""The steps of `rag-r1 own` that make data: passages, index, questions, traces, SFT samples.
+
+    documents    the folder's documents as a corpus of passages            `rag-r1 documents`
+    index        an index of them, which a retrieval server serves         `rag-r1 index build`
+    questions    written or the user's own (questions_step.py)             `rag-r1 questions`
+    traces       the teacher's trajectories about the training questions   `rag-r1 traces`
+    sft_data     samples of the right ones                                 `rag-r1 sft-data`
+
+Each calls the function of that command and goes on after a kill as the command does. A step of the teacher
+that a cost limit or a server stops is an error here: the next start goes on with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+from rag_r1.config.recipes import Recipe
+from rag_r1.io.atomic_files import write_text
+from rag_r1.io.bounded_json import read_json_object
+from rag_r1.io.file_hash import names_and_sizes_hash
+from rag_r1.options.settings_file import recorded_settings
+from rag_r1.own.artifacts import OwnArtifacts
+from rag_r1.own.questions_step import questions_step
+from rag_r1.runs.errors import RunError
+from rag_r1.runs.steps import PipelineFolder, Step, fingerprint
+from rag_r1.sft.data import SftDataArguments, check_start, make
+from rag_r1.sft.traces_command import SUMMARY, TRACES, TracesArguments, make_traces
+from rag_r1.tools.documents.corpus import CORPUS, document_files, index_folder
+from rag_r1.tools.retrieval.local_server import build_index
+from rag_r1.training.command import check_composition
+
+#: Seconds in which an index is built; one of many passages with an encoder takes hours.
+_INDEX_S = 86_400.0
+#: Least and highest share of the traces for the validation of SFT.
+_VALIDATION, _MOST_VALIDATION = 0.05, 0.3
+
+
+def data_steps(artifacts: OwnArtifacts, folder: PipelineFolder) -> list[Step]:
+    """Those of the plan, in order. `folder`: of the run, in which the costs so far stand."""
+    plan = artifacts.plan
+    steps = [] if plan.documents.corpus else [_documents(artifacts)]
+    steps += [_index(artifacts), questions_step(artifacts)]
+    return steps if plan.sft.skip else [*steps, _traces(artifacts, folder), _sft_data(artifacts, folder)]
+
+
+def _documents(artifacts: OwnArtifacts) -> Step:
+    documents = artifacts.plan.documents
+    assert documents.folder is not None
+    source = Path(documents.folder)
+    names = [path.relative_to(source).as_posix() for path in document_files(source)]
+    settings = {"content": fingerprint(source, names), "skip_bad_files": documents.skip_bad_files}
+
+    def work(folder: Path) -> dict[str, Any]:
+        corpus = index_folder(source, folder, skip_bad_files=documents.skip_bad_files)
+        with corpus.open("rb") as lines:
+            return {"documents": len(names), "passages": sum(1 for _ in lines)}
+
+    return Step("documents", settings, work, (CORPUS,))
+
+
+def _index(artifacts: OwnArtifacts) -> Step:
+    plan = artifacts.plan
+    dense = plan.index.backend == "dense"
+    settings: dict[str, Any] = {"backend": plan.index.backend, "encoder": plan.index.encoder}
+    if plan.documents.corpus:
+        settings["corpus"] = [names_and_sizes_hash(path) for path in artifacts.corpus]
+    options = ["--backend", plan.index.backend, *(["--encoder", str(plan.index.encoder)] if dense else [])]
+
+    def work(folder: Path) -> dict[str, Any]:
+        index = folder / "index"
+        shutil.rmtree(index, ignore_errors=True)  # of a start that was killed
+        first, *others = artifacts.corpus
+        build_index(first, index, *options, more=others, timeout_s=_INDEX_S)
+        return {"passages": read_json_object(index / "manifest.json")["count"]}
+
+    needs = () if plan.documents.corpus else ("documents",)
+    return Step("index", settings, work, ("index/manifest.json",), needs)
+
+
+def _traces(artifacts: OwnArtifacts, folder: PipelineFolder) -> Step:
+    plan, teacher = artifacts.plan, artifacts.plan.teacher
+    settings = {
+        "teacher": teacher.model,
+        "body": dict(teacher.body),
+        "questions": plan.traces.questions,
+        "samples": plan.traces.samples,
+        "metric": plan.traces.metric,
+        "seed": plan.run.seed,
+        "playing": artifacts.episodes.teaching,
+        "prompt": artifacts.episodes.teacher_prompt,
+    }
+
+    def work(step: Path) -> dict[str, Any]:
+        with artifacts.retriever(step) as url:
+            args = traces_arguments(artifacts, step, url, _left(plan.teacher.max_cost, folder))
+            with recorded_settings("rag-r1 traces", args):
+                if asyncio.run(make_traces(args)):
+                    raise RunError("the traces are not complete (see above): the same command goes on")
+        summary = read_json_object(step / SUMMARY)
+        return {key: summary[key] for key in ("judged", "right", "accuracy", "failed", "usage", "cost")}
+
+    return Step("traces", settings, work, (TRACES,), ("index", "questions"))
+
+
+def traces_arguments(
+    artifacts: OwnArtifacts, step: Path, url: str, max_cost: float | None
+) -> TracesArguments:
+    """The arguments of `rag-r1 traces`, with the retrieval server at `url`. Writes the teacher's prompt into
+    the folder of the step."""
+    plan, model = artifacts.plan, artifacts.plan.teaching
+    prompt = step / "prompt.txt"
+    write_text(prompt, artifacts.episodes.teacher_prompt)
+    return TracesArguments.from_plain(
+        {
+            "questions": [artifacts.questions("train")],
+            "out": step,
+            "base_url": model.url,
+            "teacher_model": model.model,
+            "api_key_env": model.key_variable,
+            "body": json.dumps(dict(model.body)),
+            "price_in": model.price_in,
+            "price_out": model.price_out,
+            "max_cost": max_cost,
+            "in_flight": plan.teacher.in_flight,
+            "samples": plan.traces.samples,
+            "limit": plan.traces.questions,
+            "term": "em" if plan.traces.metric == "any" else plan.traces.metric,
+            "seed": plan.run.seed,
+            "retriever_url": url,
+            "tokenizer": str(artifacts.start),
+            "prompt": str(prompt),
+            **artifacts.episodes.teaching,
+        }
+    )
+
+
+def _left(most: float | None, folder: PipelineFolder) -> float | None:
+    """What of the highest cost is left after the questions. Raises RunError if it is nothing."""
+    if most is None:
+        return None
+    left = most - folder.facts("questions").get("cost", 0.0)
+    if left <= 0:
+        raise RunError(f"teacher.max_cost {most:g} is spent on the questions: give a higher one to go on")
+    return left
+
+
+def _sft_data(artifacts: OwnArtifacts, run: PipelineFolder) -> Step:
+    plan, episodes = artifacts.plan, artifacts.episodes
+    settings = {
+        "model": artifacts.model_hash,
+        "protocol": plan.policy.protocol,
+        "prompt": plan.protocol.user_prompt,
+        "metric": plan.traces.metric,
+        "turn_tokens": episodes.turn_tokens,
+        "context": episodes.context,
+        "seed": plan.run.seed,
+    }
+
+    def work(folder: Path) -> dict[str, Any]:
+        args = SftDataArguments(
+            traces=[artifacts.out / "traces" / TRACES],
+            model=str(artifacts.start),
+            protocol=plan.policy.protocol,
+            prompt=plan.policy.prompt,
+            format="verl",
+            metric=plan.traces.metric,
+            seed=plan.run.seed,
+            out=folder,
+            validation=_validation_share(artifacts, run.facts("traces")["right"]),
+            max_context=episodes.context - episodes.turn_tokens,
+            max_target=episodes.turn_tokens,
+        )
+        with recorded_settings("rag-r1 sft-data", args):
+            summary = make(args, check_start(args))
+        left_out = {name: entry["count"] for name, entry in summary["left_out"].items()}
+        return {"samples": summary["splits"]["train"]["samples"], "left_out": left_out}
+
+    return Step("sft_data", settings, work, ("train.parquet",), ("traces",))
+
+
+def _validation_share(artifacts: OwnArtifacts, traces: int) -> float:
+    """The share of the questions for the validation of SFT: enough for a batch, since veRL drops others."""
+    plan = artifacts.plan.sft
+    batch = check_composition(Recipe.find(str(plan.recipe)), plan.overrides).data.train_batch_size
+    return min(_MOST_VALIDATION, max(_VALIDATION, batch / max(1, traces)))

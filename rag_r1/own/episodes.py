@@ -1,0 +1,133 @@
+"""The episodes of a plan, in all steps: with the limits and the search of its recipe of GRPO.
+
+The recipe is composed with the plan's protocol, prompt and keys, as its training will be. What is evaluated,
+filtered and chatted with has the limits of its validation; the teacher has its search and its number of
+turns, and more room for its words.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from rag_r1.config.recipes import Recipe
+from rag_r1.evaluation.run_defaults import validation_arguments
+from rag_r1.options.command_line import hydra_quoted
+from rag_r1.own.plan import OwnPlan
+from rag_r1.protocols import load_protocol
+from rag_r1.training.command import check_composition
+
+#: Makes every checkpoint a model that the next step can use, and a training go on after a kill.
+_RESUMABLE = (
+    "actor_rollout_ref.actor.checkpoint.save_contents=[model,optimizer,extra,hf_model]",
+    "trainer.resume_mode=auto",
+    "trainer.max_actor_ckpt_to_keep=2",
+)
+#: Where the address of the retrieval server is not known yet.
+ANY_URL = "http://127.0.0.1:8000"
+#: Checkpoints of a training whose recipe saves none.
+_CHECKPOINTS = 3
+#: Episodes at a time in vLLM on a CPU. A batch has room for all of their prompts: vLLM on a CPU crashes if it
+#: splits the prefill of a seeded request.
+_ON_A_CPU = 32
+#: Of English text, with room for the tags.
+_WORDS_OF_A_TOKEN = 0.5
+_TURN_TOKENS = "rag_r1.agent.max_turn_tokens="
+
+
+@dataclass(frozen=True)
+class Episodes:
+    """Those of a plan with all recipes."""
+
+    plan: OwnPlan
+
+    @property
+    def recipe_overrides(self) -> list[str]:
+        """What decides the episodes and the steps of a training, besides its files, model and server; the
+        plan's own overrides last."""
+        policy, grpo = self.plan.policy, self.plan.grpo
+        prompt = [] if policy.prompt is None else [f"++rag_r1.prompt={hydra_quoted(policy.prompt)}"]
+        steps = [] if grpo.steps is None else [f"trainer.total_training_steps={grpo.steps}"]
+        more = [] if grpo.steps is None else [f"trainer.total_epochs={grpo.steps}"]  # the steps end it
+        return [f"rag_r1.protocol={policy.protocol}", *prompt, *policy.keys, *steps, *more, *grpo.overrides]
+
+    @cached_property
+    def config(self) -> Any:
+        """The composed recipe. Raises StartError with all wrong overrides, or RunError."""
+        assert self.plan.grpo.recipe is not None
+        overrides = [f"rag_r1.retriever.url={ANY_URL}", *self.recipe_overrides]
+        return check_composition(Recipe.find(self.plan.grpo.recipe), overrides)
+
+    @property
+    def training_overrides(self) -> list[str]:
+        """With what makes the training one that can be resumed and leaves a model."""
+        trainer = self.config.trainer
+        every = trainer.save_freq
+        if every <= 0:
+            every = max(1, (trainer.total_training_steps or 1) // _CHECKPOINTS)
+        return [
+            *_RESUMABLE,
+            f"trainer.save_freq={every}",
+            f"data.seed={self.plan.run.seed}",
+            *self.recipe_overrides,
+        ]
+
+    @cached_property
+    def playing(self) -> dict[str, Any]:
+        """The arguments of a command that plays the policy: protocol, prompt, limits and search."""
+        arguments = validation_arguments(self.config)
+        return {key: value for key, value in arguments.items() if key not in ("questions", "retriever_url")}
+
+    @property
+    def teaching(self) -> dict[str, Any]:
+        """The same for the teacher, which writes longer turns, from the protocol's whole prompt."""
+        overrides = [word for word in self.playing["overrides"] if not word.startswith(_TURN_TOKENS)]
+        return {
+            "protocol": self.plan.policy.protocol,
+            "overrides": [*overrides, f"{_TURN_TOKENS}{self.plan.traces.max_turn_tokens}"],
+        }
+
+    @property
+    def teacher_prompt(self) -> str:
+        """The protocol's whole prompt, also if the policy has a shorter one, and how long a turn may be: what
+        is longer than a turn of the policy is no sample for SFT."""
+        words = int(self.turn_tokens * _WORDS_OF_A_TOKEN)
+        brief = f"Be brief: write at most {words} words in a turn, its search or its answer included."
+        return f"{brief}\n\n{load_protocol(self.plan.policy.protocol).user_prompt}"
+
+    @property
+    def turn_tokens(self) -> int:
+        """Most tokens of a turn of the policy in training."""
+        return int(self.config.rag_r1.agent.max_turn_tokens)
+
+    @property
+    def turns(self) -> int:
+        """Most turns with a search."""
+        return int(self.config.rag_r1.agent.max_turns)
+
+    @property
+    def context(self) -> int:
+        """Tokens of a prompt and all that follows."""
+        return int(self.config.data.max_prompt_length) + int(self.config.data.max_response_length)
+
+    @property
+    def one_shot(self) -> dict[str, Any]:
+        """As `playing`, for one search whose passages stand in the prompt: it has the room of an episode."""
+        prompt = self.plan.evaluation.one_shot_prompt
+        values = {name: value for name, value in self.playing.items() if name != "prompt"}
+        room = {"max_prompt_tokens": self.context - self.turn_tokens, "max_response_tokens": self.turn_tokens}
+        return {**values, **room, **({} if prompt is None else {"prompt": prompt})}
+
+    @property
+    def vllm_options(self) -> tuple[str, ...]:
+        """Flags of vLLM's server."""
+        if self.config.trainer.device != "cpu":
+            return ()
+        tokens = str(self.context * _ON_A_CPU)
+        return ("--max-num-seqs", str(_ON_A_CPU), "--max-num-batched-tokens", tokens)
+
+    @property
+    def in_flight(self) -> dict[str, int]:
+        """Episodes at a time, if the platform limits them."""
+        return {"in_flight": _ON_A_CPU} if self.config.trainer.device == "cpu" else {}

@@ -1,0 +1,130 @@
+"""The steps of `rag-r1 own` that measure, all on the same held-out questions with the same index:
+
+    evaluation/untrained    the model as it was, as an agent
+    evaluation/one_shot     the same with one search for the question, the passages in its prompt (RAG)
+    evaluation/fine_tuned   after SFT, if reinforcement learning follows
+    evaluation/trained      the last model
+
+The last one is played with a search card (`rag-r1 eval --card`): does it search, or does it know? If nothing
+is trained, that is the untrained one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rag_r1.evaluation.eval_arguments import EvalArguments
+from rag_r1.evaluation.evaluation_run import evaluate
+from rag_r1.io.bounded_json import read_json_object
+from rag_r1.options.settings_file import recorded_settings
+from rag_r1.own.artifacts import OwnArtifacts
+from rag_r1.runs.errors import RunError
+from rag_r1.runs.steps import Step
+
+#: In the folder of a step: the run of `rag-r1 eval`, and the condition of its card that is the run itself.
+RUN, REAL = "run", "real"
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """One of them. `model`: the folder of the model, once it is there; `needs`: the steps that make it;
+    `has_card`, `is_one_shot`: how it is played."""
+
+    name: str
+    label: str
+    model: Callable[[], Path]
+    needs: tuple[str, ...] = ()
+    has_card: bool = False
+    is_one_shot: bool = False
+
+    @property
+    def step(self) -> str:
+        """The name of its step."""
+        return f"evaluation/{self.name}"
+
+    def folder(self, out: Path) -> Path:
+        """The folder with its records and its report."""
+        run = out / self.step / RUN
+        return run / REAL if self.has_card else run
+
+
+def evaluations(artifacts: OwnArtifacts) -> list[Evaluation]:
+    """Those of the plan, in order: the last one that is no baseline is the plan's result."""
+    plan = artifacts.plan
+    if plan.evaluation.skip:
+        return []
+    has_card = plan.evaluation.card
+    start = lambda: artifacts.start  # noqa: E731
+    label = "untrained" if plan.trains else "the model"
+    several = [Evaluation("untrained", label, start, has_card=has_card and not plan.trains)]
+    if plan.evaluation.one_shot:
+        several.append(Evaluation("one_shot", f"{label}, one search (RAG)", start, is_one_shot=True))
+    if not plan.sft.skip and not plan.grpo.skip:
+        several.append(Evaluation("fine_tuned", "after SFT", lambda: artifacts.before_grpo, ("sft",)))
+    if plan.trains:
+        needs = ("sft",) if plan.grpo.skip else ("grpo",)
+        several.append(Evaluation("trained", "trained", lambda: artifacts.final, needs, has_card))
+    return several
+
+
+def evaluation_steps(artifacts: OwnArtifacts) -> list[Step]:
+    """A step for each."""
+    return [_step(artifacts, evaluation) for evaluation in evaluations(artifacts)]
+
+
+def _step(artifacts: OwnArtifacts, evaluation: Evaluation) -> Step:
+    plan, episodes = artifacts.plan, artifacts.episodes
+    playing = episodes.one_shot if evaluation.is_one_shot else episodes.playing
+    settings = {
+        "playing": {name: value for name, value in playing.items() if name != "prompt"},
+        "prompt": _text_of(playing.get("prompt")),
+        "questions": plan.evaluation.questions,
+        "card": evaluation.has_card,
+        "seed": plan.run.seed,
+        **({} if evaluation.needs else {"model": artifacts.model_hash}),
+    }
+
+    def work(folder: Path) -> dict[str, Any]:
+        with artifacts.retriever(folder) as url:
+            args = eval_arguments(artifacts, evaluation, url)
+            with recorded_settings("rag-r1 eval", args):
+                if asyncio.run(evaluate(args)):
+                    raise RunError(f"{evaluation.step} is not complete (see above): the same command goes on")
+        report = read_json_object(evaluation.folder(artifacts.out) / "report.json")
+        return {"em": report["figures"]["em"]["all"]}
+
+    result = f"{RUN}/{REAL}/report.json" if evaluation.has_card else f"{RUN}/report.json"
+    return Step(evaluation.step, settings, work, (result,), ("index", "questions", *evaluation.needs))
+
+
+def eval_arguments(artifacts: OwnArtifacts, evaluation: Evaluation, url: str) -> EvalArguments:
+    """The arguments of `rag-r1 eval`, with the retrieval server at `url`."""
+    plan, episodes = artifacts.plan, artifacts.episodes
+    playing = dict(episodes.one_shot if evaluation.is_one_shot else episodes.playing)
+    if plan.policy.url is None:
+        playing["model"] = str(evaluation.model())
+    else:
+        playing |= {"model": plan.policy.model, "base_url": plan.policy.url}
+    return EvalArguments(
+        questions=[artifacts.questions("test")],
+        out=artifacts.out / evaluation.step / RUN,
+        retriever_url=url,
+        index=artifacts.index,
+        limit=plan.evaluation.questions,
+        baseline="one_shot" if evaluation.is_one_shot else None,
+        card=evaluation.has_card,
+        corpus=artifacts.corpus if evaluation.has_card else [],
+        seed=plan.run.seed,
+        vllm_options=shlex.join(episodes.vllm_options),
+        **episodes.in_flight,
+        **playing,
+    )
+
+
+def _text_of(path: str | None) -> str | None:
+    return None if path is None else Path(path).read_text(encoding="utf-8")

@@ -1,0 +1,196 @@
+"""Estimates what a plan will take, before it starts: requests, tokens, cost, and time where it was measured.
+
+What the teacher and the reader are asked is the most that can be: every kind gets all its questions, each
+passes all checks, and each trace has all its turns. So a run costs less. Of a run that goes on, the steps
+that are done are left out. How long the trainings take was
+measured for the smallest models on two cores only (sizes.py); for others the forecast says so, and each step
+prints its time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import cycle, islice
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from rag_r1.io.errors import DataError
+from rag_r1.own.artifacts import OwnArtifacts
+from rag_r1.own.evaluation_steps import evaluations
+from rag_r1.own.plan import OwnPlan
+from rag_r1.own.questions_step import questions_spec
+from rag_r1.own.sizes import size_of
+from rag_r1.questions.documents import PassagePool, read_pool
+from rag_r1.questions.forecast import forecast, forecast_lines
+from rag_r1.questions.prompts import Prompts
+from rag_r1.questions.seeds import MULTI_HOP, Seed
+from rag_r1.questions.spec import QuestionsSpec
+from rag_r1.rollouts.requests import read_questions
+from rag_r1.runs.errors import RunError
+from rag_r1.runs.response_cache import Usage
+from rag_r1.runs.steps import PipelineFolder
+from rag_r1.tools.documents.corpus import index_folder
+
+#: Of a trace: tokens of the prompt with the protocol's instruction, of a turn, and of an observation.
+_PROMPT_TOKENS, _TURN_TOKENS, _OBSERVATION_TOKENS = 600, 120, 600
+#: Passages from which questions are written, as `rag-r1 questions` has it by default.
+_MOST_PASSAGES = 100_000
+#: Seconds in which a server of models is taken to answer a request.
+_ANSWER_S = 3.0
+#: Samples of a trace, and seconds until vLLM and a training have started.
+_SAMPLES, _START_S = 2.7, 60.0
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """The most that a plan takes. `train`, `test`: questions; `teacher`, `reader`: usage; `lines`: in
+    words."""
+
+    train: int
+    test: int
+    teacher: Usage
+    reader: Usage
+    cost: float
+    lines: tuple[str, ...]
+
+
+def forecast_of(artifacts: OwnArtifacts, folder: PipelineFolder) -> Forecast:
+    """The forecast of a plan that has been checked, for the steps that are not done in `folder`. Raises
+    RunError."""
+    plan = artifacts.plan
+    teacher, reader, lines = Usage(), Usage(), []
+    rows = folder.facts("questions").get("rows")
+    if rows is not None:
+        counts = rows.get("train", 0), rows["test"]
+    elif not plan.writes_questions:
+        counts = _own_counts(plan)
+    else:
+        spec, pool = questions_spec(artifacts), _pool(artifacts)
+        seeds = most_seeds(spec, pool)
+        writing, reading = forecast(spec, seeds, Prompts(()))
+        lines += [f"passages: {pool.read:,}", *forecast_lines(spec, seeds, writing, reading)]
+        teacher.add(writing)
+        reader.add(reading)
+        test = round(len(seeds) * plan.questions.test_share)
+        counts = len(seeds) - test, test
+    if not plan.sft.skip and folder.seconds("traces") is None:
+        traces = trace_usage(artifacts, counts[0])
+        teacher.add(traces)
+        lines.append(_traces_line(plan, traces))
+    cost = _cost(plan, teacher, reader)
+    if cost:
+        lines.append(f"cost: at most {cost:.4g}" + _limit_words(plan, cost))
+    lines += _time_lines(artifacts, folder, counts, teacher, reader)
+    return Forecast(*counts, teacher, reader, cost, tuple(lines))
+
+
+def _pool(artifacts: OwnArtifacts) -> PassagePool:
+    """The passages: of the corpus that an earlier start has made, or of one that is made for now and kept
+    nowhere. Raises RunError."""
+    documents, questions = artifacts.plan.documents, artifacts.plan.questions
+    with TemporaryDirectory() as place:
+        corpus = artifacts.corpus
+        if documents.folder is not None and not all(path.is_file() for path in corpus):
+            made = index_folder(Path(documents.folder), Path(place), skip_bad_files=documents.skip_bad_files)
+            corpus = [made]
+        try:
+            return read_pool(corpus, artifacts.plan.run.seed, questions.test_share, _MOST_PASSAGES)
+        except DataError as error:
+            raise RunError(str(error)) from error
+
+
+def most_seeds(spec: QuestionsSpec, pool: PassagePool) -> list[Seed]:
+    """As many seeds as there can be, of passages in the order of the corpus: how many tokens they have is
+    what matters here."""
+    passages = pool.passages
+    seeds = []
+    for kind in spec.kinds:
+        size = 2 if kind in MULTI_HOP else 1
+        count = min(spec.per_kind, len(passages)) if len(passages) >= size else 0
+        for number in range(count):
+            own = tuple(islice(cycle(passages), number * size, (number + 1) * size))
+            seeds.append(Seed(f"{kind}-{number}", kind, own))
+    return seeds
+
+
+def trace_usage(artifacts: OwnArtifacts, questions: int) -> Usage:
+    """The most that the traces of so many training questions use."""
+    plan, turns = artifacts.plan, artifacts.episodes.turns + 1
+    episodes = min(questions, plan.traces.questions or questions) * plan.traces.samples
+    seen = sum(_PROMPT_TOKENS + turn * (_TURN_TOKENS + _OBSERVATION_TOKENS) for turn in range(turns))
+    return Usage(episodes * turns, episodes * seen, episodes * turns * _TURN_TOKENS)
+
+
+def _own_counts(plan: OwnPlan) -> tuple[int, int]:
+    train, test = (
+        len(read_questions(paths, plan.protocol).rows) if paths else 0
+        for paths in (plan.questions.train, plan.questions.test)
+    )
+    return train, test
+
+
+def _cost(plan: OwnPlan, teacher: Usage, reader: Usage) -> float:
+    reading = plan.reading if plan.writes_questions else None
+    prices = plan.teacher if reading is None else reading
+    of_teacher = teacher.cost(plan.teacher.price_in, plan.teacher.price_out)
+    return of_teacher + reader.cost(prices.price_in, prices.price_out)
+
+
+def _limit_words(plan: OwnPlan, cost: float) -> str:
+    most = plan.teacher.max_cost
+    return "" if most is None or cost <= most else f"; teacher.max_cost {most:g} may end the run before"
+
+
+def _traces_line(plan: OwnPlan, usage: Usage) -> str:
+    return (
+        f"  traces of {plan.teacher.model}: at most {usage.requests:,} requests, about "
+        f"{usage.prompt_tokens:,} prompt tokens and {usage.completion_tokens:,} generated tokens"
+    )
+
+
+def _time_lines(
+    artifacts: OwnArtifacts, folder: PipelineFolder, counts: tuple[int, int], teacher: Usage, reader: Usage
+) -> Iterator[str]:
+    plan = artifacts.plan
+    requests = teacher.requests + reader.requests
+    if requests:
+        seconds = requests * _ANSWER_S / plan.teacher.in_flight
+        yield f"time of teacher and reader: about {minutes(seconds)}, if a request takes {_ANSWER_S:g} s"
+    times = size_of(str(plan.policy.model)).times if plan.policy.platform == "cpu" else None
+    if plan.trains and times is None:
+        yield "time of the trainings: not measured for this model on this platform; each step prints its own"
+    elif times is not None and plan.policy.url is None:
+        yield f"time of the rest: about {minutes(_rest_s(artifacts, folder, counts, times))} on two cores"
+
+
+def _rest_s(
+    artifacts: OwnArtifacts,
+    folder: PipelineFolder,
+    counts: tuple[int, int],
+    times: tuple[float, float, float],
+) -> float:
+    """Seconds of trainings, filter and evaluations of a model whose times are known."""
+    plan, config = artifacts.plan, artifacts.episodes.config
+    (train, test), (sample_s, question_s, step_s) = counts, times
+    traces = min(train, plan.traces.questions or train) * plan.traces.samples
+    steps = plan.grpo.steps or config.trainer.total_training_steps or 0
+    seconds = {
+        "sft": _START_S + traces * _SAMPLES * sample_s,
+        "filter": _START_S + min(train, plan.filter.questions or train) * question_s,
+        "grpo": _START_S + steps * step_s,
+    }
+    left_out = {name for name in seconds if getattr(plan, name).skip or folder.seconds(name) is not None}
+    for evaluation in evaluations(artifacts):
+        plays = 6 if evaluation.has_card else 1
+        played = min(test, plan.evaluation.questions or test) * plays
+        seconds[evaluation.step] = _START_S + played * question_s / 4  # a question is not replayed
+        left_out |= {evaluation.step} if folder.seconds(evaluation.step) is not None else set()
+    return sum(value for name, value in seconds.items() if name not in left_out)
+
+
+def minutes(seconds: float) -> str:
+    """A time in words: `40 s`, `12 min`, `3.5 h`."""
+    if seconds < 100:
+        return f"{max(1, round(seconds))} s"
+    return f"{round(seconds / 60)} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"

@@ -1,0 +1,247 @@
+"""The plan of `rag-r1 own`: all that decides what is done, in sections of a YAML file.
+
+    documents:   {folder: manuals}
+    teacher:     {url: https://api.example.org/v1, model: big-model}
+    policy:      {model: models/Qwen2.5-7B-Instruct}
+
+The classes below declare every key with the comment that the written file has (plan_file.py). What is null is
+chosen by the size of the model and the platform (sizes.py) before the plan is written, so a written plan says
+everything.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from rag_r1.options.declare import Constraint, Count, Flag, PositiveCount, Text, options
+from rag_r1.options.server_address import Address
+from rag_r1.protocols import Protocol, load_with_prompt
+from rag_r1.questions.seeds import KINDS, KindName
+from rag_r1.questions.spec import ModelSpec, RequestLimits
+
+Texts = Annotated[tuple[Text, ...], Constraint("a list of texts")]
+Paths = Annotated[tuple[Text, ...], Constraint("a list of paths")]
+Kinds = Annotated[tuple[KindName, ...], Field(min_length=1), Constraint(f"a list of {', '.join(KINDS)}")]
+Body = Annotated[dict[Text, Any], Constraint("a mapping of keys of a request")]
+Share = Annotated[float, Field(ge=0, le=1), Constraint("a number from 0 to 1")]
+Price = Annotated[float, Field(ge=0, allow_inf_nan=False), Constraint("a number of at least 0")]
+Cost = Annotated[float, Field(gt=0, allow_inf_nan=False), Constraint("a number above 0")]
+Platform = Literal["cpu", "gpu", "gpu_sdpa"]
+
+
+def key(default: Any, comment: str) -> Any:
+    """A key with its default and the comment that it has in a written plan."""
+    if callable(default):
+        return Field(default_factory=default, description=comment)
+    return Field(default=default, description=comment)
+
+
+@options("documents")
+class DocumentsPlan:
+    """the documents, or passages that are cut already"""
+
+    folder: Text | None = key(None, "folder of documents, subfolders too; null if there is a corpus")
+    corpus: Paths = key((), "files of passages (JSON lines) instead of a folder")
+    skip_bad_files: Flag = key(False, "leave out documents that cannot be read")
+
+
+@options("index")
+class IndexPlan:
+    """the index that is searched, in training and afterwards"""
+
+    backend: Literal["bm25", "dense"] = key("bm25", "bm25, or dense with an encoder")
+    encoder: Text | None = key(None, "of dense: a model of sentence embeddings, such as intfloat/e5-base-v2")
+
+
+@options("teacher")
+class TeacherPlan:
+    """the model that writes the questions and plays the traces"""
+
+    url: Address | None = key(None, "address of an OpenAI-compatible server, up to and with /v1")
+    model: Text | None = key(None, "name of the model there; null: the only one that the server lists")
+    api_key_env: Text = key("OPENAI_API_KEY", "environment variable with the key")
+    body: Body = key(dict, "further keys of each request, such as {max_tokens: 2000}")
+    price_in: Price = key(0.0, "price of a million prompt tokens")
+    price_out: Price = key(0.0, "price of a million generated tokens")
+    max_cost: Cost | None = key(None, "cost at which questions and traces end, both models together")
+    in_flight: PositiveCount = key(32, "requests at a time")
+
+
+@options("reader")
+class ReaderPlan:
+    """the model that verifies the questions; without a model, the teacher"""
+
+    url: Address | None = key(None, "its address; null: the teacher's")
+    model: Text | None = key(None, "its name there")
+    api_key_env: Text = key("READER_API_KEY", "environment variable with the key of that address")
+    price_in: Price = key(0.0, "price of a million prompt tokens")
+    price_out: Price = key(0.0, "price of a million generated tokens")
+
+
+@options("questions")
+class QuestionsPlan:
+    """the questions: written by the teacher and verified, or your own"""
+
+    train: Paths = key(
+        (), "your own questions with answers (parquet, JSON, CSV, ...) instead of the teacher's"
+    )
+    test: Paths = key((), "your own held-out ones, with which everything is evaluated")
+    kinds: Kinds = key(KINDS, "kinds that the teacher writes")
+    per_kind: PositiveCount = key(200, "most questions of each kind")
+    test_share: Share = key(0.2, "share of the documents whose questions are held out")
+
+
+@options("policy")
+class PolicyPlan:
+    """the model that is trained, and how it plays"""
+
+    model: Text | None = key(None, "folder of a Hugging Face model, or its name on the Hub")
+    url: Address | None = key(None, "a server that has it already; only if nothing is trained")
+    protocol: Text = key("rag_r1_mq", "dialect of its turns")
+    prompt: Text | None = key(None, "file with a prompt of its own, with {question} in it")
+    keys: Texts = key((), "keys of the block rag_r1, such as rag_r1.retriever.topk=5")
+    platform: Platform | None = key(None, "cpu, gpu, or gpu_sdpa (a GPU without flash-attn)")
+
+
+@options("traces")
+class TracesPlan:
+    """the teacher's trajectories, of which SFT is made"""
+
+    questions: PositiveCount | None = key(None, "first so many training questions; null: all")
+    samples: PositiveCount = key(1, "trajectories for each question")
+    max_turn_tokens: PositiveCount = key(1024, "tokens of a turn of the teacher")
+    metric: Literal["em", "cover_em", "any"] = key("em", "by which a trace is right and taken")
+
+
+@options("sft")
+class SftPlan:
+    """supervised fine-tuning on the right traces"""
+
+    skip: Flag = key(False, "leave out traces and SFT: reinforcement learning begins with the model")
+    recipe: Text | None = key(None, "recipe of `rag-r1 sft`")
+    overrides: Texts = key((), "its keys that are changed, such as trainer.total_epochs=2")
+
+
+@options("filter")
+class FilterPlan:
+    """which questions are trained on: neither known nor too hard"""
+
+    skip: Flag = key(False, "train on all questions")
+    questions: PositiveCount | None = key(None, "first so many training questions; null: all")
+    replays: Count = key(10, "further tries of a question whose first answer is wrong")
+    share: Share = key(0.25, "share that is kept of those that are right at once")
+
+
+@options("grpo")
+class GrpoPlan:
+    """reinforcement learning"""
+
+    skip: Flag = key(False, "leave it out")
+    recipe: Text | None = key(None, "recipe of `rag-r1 train`; its episodes are those of every step")
+    steps: PositiveCount | None = key(None, "steps; null: as many as the recipe says")
+    overrides: Texts = key((), "its keys that are changed, such as trainer.n_gpus_per_node=8")
+
+
+@options("evaluation")
+class EvaluationPlan:
+    """what is measured on the held-out questions"""
+
+    skip: Flag = key(False, "leave it out, and the report with it")
+    questions: PositiveCount | None = key(None, "first so many held-out questions; null: all")
+    card: Flag = key(True, "a search card of the last model: does it search, or does it know?")
+    one_shot: Flag = key(True, "the untrained model with one search for the question (RAG)")
+    one_shot_prompt: Text | None = key(None, "a prompt of your own for it, with {documents} and {question}")
+
+
+@options("run")
+class RunPlan:
+    """the run itself"""
+
+    seed: Annotated[int, Constraint("a whole number")] = key(0, "of everything that is drawn")
+
+
+@dataclass(frozen=True)
+class OwnPlan:
+    """See the top of the module."""
+
+    documents: DocumentsPlan
+    index: IndexPlan
+    teacher: TeacherPlan
+    reader: ReaderPlan
+    questions: QuestionsPlan
+    policy: PolicyPlan
+    traces: TracesPlan
+    sft: SftPlan
+    filter: FilterPlan
+    grpo: GrpoPlan
+    evaluation: EvaluationPlan
+    run: RunPlan
+
+    @property
+    def trains(self) -> bool:
+        """Whether anything is trained."""
+        return not (self.sft.skip and self.grpo.skip)
+
+    @property
+    def writes_questions(self) -> bool:
+        """Whether the teacher writes the questions."""
+        return not (self.questions.train or self.questions.test)
+
+    @property
+    def needs_teacher(self) -> bool:
+        """Whether the teacher is asked anything."""
+        return self.writes_questions or not self.sft.skip
+
+    @property
+    def teaching(self) -> ModelSpec:
+        """The teacher. Its address and its name must be known."""
+        teacher = self.teacher
+        assert teacher.url is not None and teacher.model is not None
+        return ModelSpec(
+            teacher.url, teacher.model, teacher.api_key_env, teacher.body, teacher.price_in, teacher.price_out
+        )
+
+    @property
+    def reading(self) -> ModelSpec | None:
+        """The reader; None if it is the teacher."""
+        reader, teacher = self.reader, self.teacher
+        if reader.model is None:
+            return None
+        url, variable = (reader.url, reader.api_key_env) if reader.url else (teacher.url, teacher.api_key_env)
+        assert url is not None
+        return ModelSpec(url, reader.model, variable, {}, reader.price_in, reader.price_out)
+
+    def limits(self, max_cost: float | None) -> RequestLimits:
+        """How the teacher and the reader are asked."""
+        return RequestLimits(in_flight=self.teacher.in_flight, max_cost=max_cost)
+
+    @cached_property
+    def protocol(self) -> Protocol:
+        """The dialect, with the policy's prompt. Raises ValueError."""
+        return load_with_prompt(self.policy.protocol, self.policy.prompt)
+
+    @property
+    def model(self) -> Path:
+        """The folder of the model that is trained."""
+        assert self.policy.model is not None
+        return Path(self.policy.model)
+
+    def plain(self) -> dict[str, dict[str, Any]]:
+        """The values as YAML and JSON have them, by section."""
+        return json.loads(json.dumps(asdict(self)))
+
+
+#: The sections by name.
+SECTIONS: dict[str, Any] = {
+    declared.options_key: declared  # type: ignore[attr-defined]
+    for declared in (
+        *(DocumentsPlan, IndexPlan, TeacherPlan, ReaderPlan, QuestionsPlan, PolicyPlan, TracesPlan, SftPlan),
+        *(FilterPlan, GrpoPlan, EvaluationPlan, RunPlan),
+    )
+}

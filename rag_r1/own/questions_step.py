@@ -1,0 +1,124 @@
+"""The step of `rag-r1 own` that makes the questions: the teacher's, verified, or the user's own.
+
+Both end as train.parquet and test.parquet with the prompt of the plan. Of the teacher's, no document is in
+both (rag_r1/questions); of the user's own, no question may be. If the teacher or the reader is stopped, by
+the cost limit or a server, that is an error here: the next start goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rag_r1.data.files.duplicates import question_key
+from rag_r1.data.rows import QuestionRow, write_rows
+from rag_r1.io.errors import DataError
+from rag_r1.io.file_hash import sha256_of_file
+from rag_r1.own.artifacts import OwnArtifacts
+from rag_r1.questions.run import QuestionsResult, write_questions
+from rag_r1.questions.spec import QuestionsSpec
+from rag_r1.rollouts.requests import read_questions
+from rag_r1.runs.errors import RunError
+from rag_r1.runs.steps import Step
+
+
+def questions_step(artifacts: OwnArtifacts) -> Step:
+    """The step of the plan."""
+    plan = artifacts.plan
+    needs = ("index",) if plan.documents.corpus else ("documents", "index")
+    results = ("train.parquet", "test.parquet") if plan.trains else ("test.parquet",)
+    if not plan.writes_questions:
+        return _own_questions(artifacts, needs, results)
+    spec = questions_spec(artifacts)
+    settings = {**spec.settings, "prompt": plan.protocol.user_prompt}
+    del settings["command"]
+
+    def work(folder: Path) -> dict[str, Any]:
+        with artifacts.retriever(folder) as url:
+            result = asyncio.run(write_questions(replace(spec, retriever_url=url)))
+        return _facts_of(result, folder, plan.trains)
+
+    return Step("questions", settings, work, results, needs)
+
+
+def questions_spec(artifacts: OwnArtifacts) -> QuestionsSpec:
+    """How questions are written. The address of the retrieval server is not known yet."""
+    plan = artifacts.plan
+    return QuestionsSpec(
+        corpus=tuple(artifacts.corpus),
+        out=artifacts.out / "questions",
+        teacher=plan.teaching,
+        reader=plan.reading,
+        kinds=plan.questions.kinds,
+        per_kind=plan.questions.per_kind,
+        seed=plan.run.seed,
+        test_share=plan.questions.test_share,
+        protocol=plan.policy.protocol,
+        prompt=plan.policy.prompt,
+        limits=plan.limits(plan.teacher.max_cost),
+    )
+
+
+def _facts_of(result: QuestionsResult, folder: Path, trains: bool) -> dict[str, Any]:
+    card = result.card
+    if result.stopped or card["open"]:
+        why = result.stopped or min(outcome.detail for outcome in result.outcomes if outcome.is_open)
+        raise RunError(f"the questions are not complete ({why}): the same command, run again, goes on")
+    for split in ("train", "test") if trains else ("test",):
+        if not card["rows"][split]:
+            raise RunError(
+                f"no question of {split} was kept: see why in {folder / 'refused.jsonl'}, then remove "
+                f"{folder} and change the teacher, the reader or questions.per_kind"
+            )
+    cost = sum(used["cost"] for used in card["usage"].values())
+    names = ("seeds", "kept", "rows", "refused", "usage")
+    return {**{name: card[name] for name in names}, "cost": cost}
+
+
+def _own_questions(artifacts: OwnArtifacts, needs: Sequence[str], results: Sequence[str]) -> Step:
+    plan = artifacts.plan
+    files = {"train": plan.questions.train if plan.trains else (), "test": plan.questions.test}
+    hashes = {split: [sha256_of_file(Path(path))[:16] for path in paths] for split, paths in files.items()}
+    settings = {**hashes, "protocol": plan.policy.protocol, "prompt": plan.protocol.user_prompt}
+
+    def work(folder: Path) -> dict[str, Any]:
+        rows = {split: _own_rows(artifacts, split, paths) for split, paths in files.items() if paths}
+        _refuse_shared(rows)
+        for split, of_split in rows.items():
+            write_rows(folder / f"{split}.parquet", of_split)
+        return {"rows": {split: len(of_split) for split, of_split in rows.items()}, "cost": 0.0}
+
+    return Step("questions", settings, work, results, needs)
+
+
+def _own_rows(artifacts: OwnArtifacts, split: str, paths: Sequence[str]) -> list[QuestionRow]:
+    """The rows of the user's files, each with the plan's prompt."""
+    protocol = artifacts.plan.protocol
+    try:
+        questions = read_questions(paths, protocol).rows
+    except DataError as error:
+        raise RunError(f"questions.{split}: {error}") from error
+    return [
+        replace(
+            row,
+            prompt=tuple(protocol.messages(row.question)),
+            protocol=protocol.name,
+            split=split,
+            index=number,
+        )
+        for number, row in enumerate(questions)
+    ]
+
+
+def _refuse_shared(rows: dict[str, list[QuestionRow]]) -> None:
+    """Raises RunError if a held-out question is also trained on."""
+    trained = {question_key(row.question): row.id for row in rows.get("train", ())}
+    shared = [row for row in rows["test"] if question_key(row.question) in trained]
+    if shared:
+        raise RunError(
+            f"questions.test: {len(shared)} of its questions are also in questions.train, such as "
+            f"{shared[0].question!r}: remove them from one of the two"
+        )

@@ -1,0 +1,217 @@
+"""The steps of `rag-r1 own` that train: SFT, the filter by difficulty, GRPO.
+
+    sft       the model, fine-tuned on the samples                               `rag-r1 sft`
+    filter    the training questions that this model neither knows nor never
+              gets right, played by it on vLLM                                   `rag-r1 filter`
+    grpo      reinforcement learning on these questions, from this model         `rag-r1 stages`
+
+Trainings are child processes, which go on from their last checkpoint; the filter is the command's function.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from rag_r1.config.recipes import Recipe
+from rag_r1.inference.vllm_server import vllm_server
+from rag_r1.io.bounded_json import read_json_object
+from rag_r1.io.file_hash import sha256_of_file
+from rag_r1.options.command_line import hydra_quoted
+from rag_r1.options.settings_file import recorded_settings
+from rag_r1.own.artifacts import OwnArtifacts
+from rag_r1.runs.errors import RunError
+from rag_r1.runs.processes import run_module
+from rag_r1.runs.steps import Step
+from rag_r1.sft.filter_command import FilterArguments, filter_questions
+from rag_r1.sft.progress import SftProgressBar
+from rag_r1.sft.train_command import METRICS, SftArguments
+from rag_r1.training.progress import train
+from rag_r1.training.stages import StagesArguments
+
+
+def training_steps(artifacts: OwnArtifacts) -> list[Step]:
+    """Those of the plan, in order."""
+    plan = artifacts.plan
+    steps = [] if plan.sft.skip else [_sft(artifacts)]
+    if plan.grpo.skip:
+        return steps
+    return [*steps, *([] if plan.filter.skip else [_filter(artifacts)]), _grpo(artifacts)]
+
+
+def sft_overrides(artifacts: OwnArtifacts) -> list[str]:
+    """What is changed in the recipe of SFT; the plan's own overrides last."""
+    run = artifacts.out / "sft" / "run"
+    return [
+        f"model.path={hydra_quoted(artifacts.start)}",
+        f"trainer.default_local_dir={hydra_quoted(run)}",
+        f"trainer.seed={artifacts.plan.run.seed}",
+        f"data.max_length={artifacts.episodes.context}",
+        *artifacts.plan.sft.overrides,
+    ]
+
+
+def _sft(artifacts: OwnArtifacts) -> Step:
+    plan = artifacts.plan.sft
+    assert plan.recipe is not None
+    recipe = plan.recipe
+    settings = {
+        "model": artifacts.model_hash,
+        "recipe": _content(recipe),
+        "overrides": list(plan.overrides),
+        "context": artifacts.episodes.context,
+        "seed": artifacts.plan.run.seed,
+    }
+
+    def work(folder: Path) -> dict[str, Any]:
+        data, run = artifacts.out / "sft_data", folder / "run"
+        overrides = sft_overrides(artifacts)
+        args = SftArguments(recipe=recipe, data=data, overrides=overrides)
+        print(f"  log: {folder / 'train.log'}", flush=True)
+        with SftProgressBar(run / METRICS, _sft_steps(recipe, overrides, data)) as bar:
+            words = args.to_argv()
+            run_module("rag_r1.sft.train_command", *words, log=folder / "train.log", watch=bar.read)
+        return {"samples": _rows(data / "train.parquet"), "loss": bar.loss}
+
+    return Step("sft", settings, work, ("run/model",), ("sft_data",))
+
+
+def _sft_steps(recipe: str, overrides: list[str], data: Path) -> int:
+    """Steps of a fine-tuning."""
+    from rag_r1.training.command import compose_recipe
+
+    config = compose_recipe(Recipe.find(recipe), overrides)
+    batches = _rows(data / "train.parquet") // config.data.train_batch_size
+    return config.trainer.get("total_training_steps") or batches * config.trainer.total_epochs
+
+
+def _filter(artifacts: OwnArtifacts) -> Step:
+    plan, episodes = artifacts.plan.filter, artifacts.episodes
+    settings = {
+        "questions": plan.questions,
+        "replays": plan.replays,
+        "share": plan.share,
+        "playing": _as_settings(episodes.playing),
+        "seed": artifacts.plan.run.seed,
+        **({"model": artifacts.model_hash} if artifacts.plan.sft.skip else {}),
+    }
+
+    def work(folder: Path) -> dict[str, Any]:
+        print(f"  starting vLLM (half a minute); log: {folder / 'vllm.log'}", flush=True)
+        model, options = artifacts.before_grpo, ("--max-model-len", str(episodes.context))
+        server = vllm_server(model, folder / "vllm.log", options=(*options, *episodes.vllm_options))
+        with artifacts.retriever(folder) as retriever, server as url:
+            args = filter_arguments(artifacts, folder, retriever, url)
+            with recorded_settings("rag-r1 filter", args):
+                if asyncio.run(filter_questions(args)):
+                    raise RunError("the filter is not complete (see above): the same command goes on")
+        summary = read_json_object(folder / "summary.json")
+        names = ("questions", "right_at_first", "right_later", "never_right", "kept", "rollouts")
+        return {name: summary[name] for name in names}
+
+    needs = ("index", "questions", *(() if artifacts.plan.sft.skip else ("sft",)))
+    return Step("filter", settings, work, ("train.parquet",), needs)
+
+
+def filter_arguments(artifacts: OwnArtifacts, folder: Path, retriever: str, url: str) -> FilterArguments:
+    """The arguments of `rag-r1 filter`, with both servers."""
+    plan, episodes = artifacts.plan, artifacts.episodes
+    return FilterArguments(
+        questions=[artifacts.questions("train")],
+        out=folder,
+        retriever_url=retriever,
+        base_url=url,
+        model="policy",
+        tokenizer=str(artifacts.before_grpo),
+        limit=plan.filter.questions,
+        replays=plan.filter.replays,
+        share=plan.filter.share,
+        validation=0,
+        seed=plan.run.seed,
+        **episodes.in_flight,
+        **episodes.playing,
+    )
+
+
+def grpo_overrides(artifacts: OwnArtifacts, url: str) -> list[str]:
+    """What is changed in the recipe of GRPO, with the retrieval server at `url`."""
+    plan = artifacts.plan
+    chosen = "questions" if plan.filter.skip else "filter"
+    train_file, test_file = artifacts.out / chosen / "train.parquet", artifacts.questions("test")
+    return [
+        f"actor_rollout_ref.model.path={hydra_quoted(artifacts.before_grpo)}",
+        f"data.train_files={hydra_quoted(train_file)}",
+        f"data.val_files={hydra_quoted(test_file)}",
+        f"rag_r1.retriever.url={url}",
+        f"data.val_batch_size={_held_out(artifacts)}",
+        *artifacts.episodes.training_overrides,
+        *batch_that_fits(_rows(train_file), artifacts.episodes.config),
+    ]
+
+
+def batch_that_fits(rows: int, config: Any) -> list[str]:
+    """Overrides for fewer questions than a step of the recipe trains on: whole mini batches of what is there,
+    or one of whole shares for all GPUs. Raises RunError if there are too few."""
+    batch, mini = config.data.train_batch_size, config.actor_rollout_ref.actor.ppo_mini_batch_size
+    if rows >= batch:
+        return []
+    gpus = config.trainer.nnodes * config.trainer.n_gpus_per_node
+    size = rows // mini * mini or rows // gpus * gpus
+    if not size:
+        raise RunError(
+            f"grpo: {rows} questions are too few to train on with {gpus} GPUs: raise questions.per_kind or "
+            "filter.share, or give filter.skip=true"
+        )
+    print(f"  a step trains on {size} questions, since there are {rows} (the recipe: {batch})", flush=True)
+    actor = f"actor_rollout_ref.actor.ppo_mini_batch_size={min(mini, size)}"
+    return [f"data.train_batch_size={size}", actor]
+
+
+def _grpo(artifacts: OwnArtifacts) -> Step:
+    plan = artifacts.plan.grpo
+    assert plan.recipe is not None
+    recipe = plan.recipe
+    settings = {
+        "recipe": _content(recipe),
+        "overrides": artifacts.episodes.recipe_overrides,
+        "prompt": artifacts.plan.protocol.user_prompt,
+        "seed": artifacts.plan.run.seed,
+        **({"model": artifacts.model_hash} if artifacts.plan.sft.skip else {}),
+    }
+
+    def work(folder: Path) -> dict[str, Any]:
+        print(f"  training with veRL, Ray, FSDP and vLLM; log: {folder / 'train.log'}", flush=True)
+        with artifacts.retriever(folder) as url:
+            stages = StagesArguments(recipe=[recipe], out=folder, overrides=grpo_overrides(artifacts, url))
+            train([sys.executable, "-m", "rag_r1.training.stages", *stages.to_argv()], folder)
+        return {"model": artifacts.trained.relative_to(folder).as_posix()}
+
+    chosen = () if artifacts.plan.filter.skip else ("filter",)
+    started = () if artifacts.plan.sft.skip else ("sft",)
+    needs = ("index", "questions", *started, *chosen)
+    return Step("grpo", settings, work, ("stage1/finished", "stage1/trajectories"), needs)
+
+
+def _held_out(artifacts: OwnArtifacts) -> int:
+    """Questions of a validation: all of them at once."""
+    rows = _rows(artifacts.questions("test"))
+    most = artifacts.episodes.config.data.get("val_max_samples") or -1
+    return min(rows, most) if most > 0 else rows
+
+
+def _rows(path: Path) -> int:
+    return pq.ParquetFile(path).metadata.num_rows
+
+
+def _content(recipe: str) -> str:
+    """A recipe by the content of its file."""
+    return sha256_of_file(Recipe.find(recipe).path)[:16]
+
+
+def _as_settings(playing: dict[str, Any]) -> dict[str, Any]:
+    """How the policy plays, without the place of its prompt, which the questions have."""
+    return {name: value for name, value in playing.items() if name != "prompt"}

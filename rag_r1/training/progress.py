@@ -1,0 +1,71 @@
+"""Runs a training's command as a child process, and shows its progress from veRL's file of metrics."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from tqdm import tqdm
+
+from rag_r1.runs.errors import RunError
+from rag_r1.runs.processes import stop_session
+from rag_r1.system.child_processes import last_lines, start
+from rag_r1.system.concurrent_trainings import warn_of_other_trainings
+
+
+def train(command: Sequence[str], out: Path, timeout_s: float = math.inf) -> None:
+    """Run a veRL training and show its progress; writes `train.log` and `metrics.jsonl` into `out`. Raises
+    RunError if it fails, or takes longer than `timeout_s`."""
+    metrics, log = out / "metrics.jsonl", out / "train.log"
+    metrics.unlink(missing_ok=True)
+    environment = {**os.environ, "VERL_FILE_LOGGER_PATH": str(metrics), "HYDRA_FULL_ERROR": "1"}
+    warn_of_other_trainings()
+    environment.pop("RAY_ADDRESS", None)  # use a separate cluster: veRL's actor names are global to a cluster
+    with log.open("w") as output:
+        # It keeps the lock that `rag-r1 stages` holds on the folder during training.
+        process = start(command, output, environment, inherits_files=True)
+        try:
+            _watch(process, metrics, timeout_s)
+        finally:
+            stop_session(process)
+    if process.returncode:
+        raise RunError(
+            f"the training ended with code {process.returncode}; the end of {log}:\n{last_lines(log)}"
+        )
+
+
+def _watch(process: subprocess.Popen, metrics: Path, timeout_s: float) -> None:
+    deadline = time.monotonic() + timeout_s
+    read = 0
+    # A progress bar on a terminal; one line per step in a file or a pipe.
+    with tqdm(
+        desc="starting up (one to two minutes)", bar_format="{desc} {elapsed}{postfix}", disable=None
+    ) as bar:
+        while process.poll() is None:
+            if time.monotonic() > deadline:
+                raise RunError(f"the training took longer than {timeout_s:.0f} s and was stopped")
+            time.sleep(0.5)
+            lines = metrics.read_bytes().split(b"\n")[:-1] if metrics.exists() else []
+            for line in lines[read:]:
+                _show(bar, json.loads(line))
+            read = len(lines)
+            bar.refresh()
+
+
+def _show(bar: tqdm, entry: dict) -> None:
+    data = entry["data"]
+    scores = {key: value for key, value in data.items() if key.startswith("val-")}
+    held_out = [v for key, v in scores.items() if key.endswith("/em/mean@1") and "/probe_" not in key]
+    if held_out:
+        bar.write(f"  step {entry['step']:>3}  held-out exact match {sum(held_out) / len(held_out):.2f}")
+    if "search/score" in data:
+        progress = f"reward {data['search/score']:.2f}, {data['search/searches']:.1f} searches per question"
+        bar.set_description_str(f"step {entry['step']}")
+        bar.set_postfix_str(progress)
+        if bar.disable:
+            print(f"  step {entry['step']:>3}  {progress}", flush=True)

@@ -1,0 +1,77 @@
+"""What a plan is refused for before anything starts: in one sentence each, and all together."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rag_r1.demo.policy import policy_path
+from rag_r1.own.artifacts import OwnArtifacts
+from rag_r1.own.checks import check_plan, with_teacher_name
+from rag_r1.own.plan_file import read_plan
+from rag_r1.own.sizes import with_recipes
+from rag_r1.runs.errors import RunError
+from rag_r1.runs.start_checks import StartError
+from rag_r1.runs.steps import PipelineFolder
+from tests.fakes.openai_server import OpenAIServer
+from tests.own.conftest import Own
+
+MODEL = str(policy_path("rag_r1_mq"))
+
+
+def problems(tmp_path: Path, **sections) -> list[str]:
+    sections = {
+        "documents": {"folder": str(tmp_path)},
+        "policy": {"model": MODEL, "platform": "cpu"},
+        "teacher": {"url": "http://127.0.0.1:9/v1", "model": "m"},
+        **sections,
+    }
+    plan = with_recipes(read_plan(None, sections))
+    with pytest.raises(StartError) as refused:
+        check_plan(OwnArtifacts(plan, tmp_path / "out"), PipelineFolder(tmp_path / "out"))
+    return refused.value.problems
+
+
+@pytest.mark.parametrize(
+    ("sections", "key"),
+    [
+        ({"documents": {}}, "documents"),
+        ({"documents": {"folder": "a", "corpus": ["b"]}}, "documents"),
+        ({"index": {"backend": "dense"}}, "index.encoder"),
+        ({"policy": {"model": MODEL, "url": "http://127.0.0.1:9/v1"}}, "policy.url"),
+        ({"teacher": {}}, "teacher.url"),
+        ({"teacher": {"url": "http://127.0.0.1:9/v1", "max_cost": 1}}, "teacher.price_in"),
+        ({"reader": {"url": "http://127.0.0.1:9/v1"}}, "reader.model"),
+        ({"questions": {"train": ["q.jsonl"]}}, "questions.test"),
+        ({"questions": {"test": ["q.jsonl"]}}, "questions.train"),
+        ({"sft": {"skip": True}, "grpo": {"skip": True}, "evaluation": {"skip": True}}, "evaluation.skip"),
+    ],
+)
+def test_a_contradiction_names_its_key_and_the_remedy(tmp_path, sections, key):
+    [problem] = problems(tmp_path, **sections)
+    assert key in problem and ": " in problem or "needs" in problem
+
+
+@pytest.mark.slow
+def test_what_is_wrong_with_files_recipes_and_keys_is_reported_together(tmp_path):
+    (tmp_path / "notes.txt").write_text("A text.")
+    found = "\n".join(
+        problems(
+            tmp_path,
+            policy={"model": str(tmp_path / "none"), "prompt": str(tmp_path / "none.txt"), "platform": "cpu"},
+            grpo={"overrides": ["data.train_batch_sise=4"]},
+        )
+    )
+    for part in (f"{tmp_path / 'none'} is no folder of a model", "none.txt", "data.train_batch_sise"):
+        assert part in found
+
+
+def test_the_teachers_model_is_the_only_one_that_its_server_lists(own: Own, tmp_path):
+    plan = read_plan(None, {"teacher": {"url": own.teacher.base}})
+    assert with_teacher_name(plan).teacher.model == "scripted"
+    named = read_plan(None, {"teacher": {"url": own.teacher.base, "model": "other"}})
+    assert with_teacher_name(named) == named
+    with OpenAIServer(lambda body: "") as silent:
+        with pytest.raises(RunError, match="lists no models: name the teacher's with --teacher-model"):
+            with_teacher_name(read_plan(None, {"teacher": {"url": silent.base}}))

@@ -1,0 +1,113 @@
+"""The plan: what its file says, how flags and words change it, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rag_r1.options.command_line import read_arguments
+from rag_r1.options.sections import PlanError
+from rag_r1.own.command import OwnArguments
+from rag_r1.own.plan import SECTIONS
+from rag_r1.own.plan_file import PLAN, plan_text, read_plan
+
+TEXTS = st.text(st.characters(blacklist_categories=("Cs", "Cc")), max_size=20)
+
+
+def arguments(*words: str) -> OwnArguments:
+    return read_arguments(OwnArguments, ["--out", "x", *words], description="")
+
+
+@given(
+    texts=st.lists(TEXTS.filter(lambda text: not Path(text or "x").exists()), max_size=3),
+    body=st.dictionaries(TEXTS, st.one_of(st.none(), st.integers(), TEXTS), max_size=3),
+    price=st.floats(0, 1e6),
+    steps=st.one_of(st.none(), st.integers(1, 10**6)),
+)
+def test_a_written_plan_is_read_as_the_same_plan(tmp_path_factory, texts, body, price, steps):
+    flags = {
+        "policy": {"keys": texts},
+        "teacher": {"body": body, "price_in": price},
+        "grpo": {"steps": steps, "overrides": texts},
+    }
+    plan = read_plan(None, flags)
+    file = tmp_path_factory.mktemp("plan") / PLAN
+    file.write_text(plan_text(plan), encoding="utf-8")
+    assert read_plan(file, {}) == plan
+
+
+def test_a_written_plan_has_every_key_with_a_comment_before_it():
+    text = plan_text(read_plan(None, {}))
+    lines = text.splitlines()
+    keys = {name: set(section) for name, section in yaml.safe_load(text).items()}
+    assert keys == {name: set(declared.__pydantic_fields__) for name, declared in SECTIONS.items()}
+    for number, line in enumerate(lines):
+        if line.startswith("  ") and not line.lstrip().startswith("#"):
+            assert lines[number - 1].lstrip().startswith("# "), line
+
+
+def test_flags_and_words_change_the_keys_of_the_file_and_nothing_else(tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_text("policy: {model: m}\ngrpo: {steps: 5}\nteacher: {url: 'http://t/v1', price_in: 1}\n")
+    args = arguments(
+        "manuals", "--steps", "7", "--price-in", "2", "sft.overrides=[a.b=1, c.d=2]", "~policy.model"
+    )
+    plan = read_plan(file, args.flags(), args.changes)
+    assert (plan.documents.folder, plan.grpo.steps, plan.teacher.price_in) == ("manuals", 7, 2.0)
+    assert (plan.teacher.url, plan.policy.model) == ("http://t/v1", None)
+    assert plan.sft.overrides == ("a.b=1", "c.d=2")
+    untouched = read_plan(None, {})
+    assert (plan.filter, plan.evaluation, plan.questions) == (
+        untouched.filter,
+        untouched.evaluation,
+        untouched.questions,
+    )
+
+
+def test_paths_are_those_of_the_working_directory_wherever_the_plan_is_read_again(tmp_path, monkeypatch):
+    (tmp_path / "docs").mkdir()
+    monkeypatch.chdir(tmp_path)
+    plan = read_plan(None, {"documents": {"folder": "docs"}, "policy": {"model": "owner/name"}})
+    assert plan.documents.folder == str(tmp_path / "docs")
+    assert plan.policy.model == "owner/name", "a name of the Hub is no path"
+
+
+def test_all_wrong_keys_and_values_are_reported_together(tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_text("polcy: {}\ngrpo: {steps: 0, stps: 3}\nfilter: 5\n")
+    with pytest.raises(PlanError) as refused:
+        read_plan(file, {}, ["sft.skip.x=1", "seed=3"])
+    text = str(refused.value)
+    for part in (
+        "polcy",
+        "grpo.steps must be",
+        "unknown key grpo.stps",
+        "filter must be a mapping",
+        "seed=3",
+    ):
+        assert part in text
+
+
+@pytest.mark.parametrize(
+    ("words", "skipped"),
+    [
+        ([], set()),
+        (["--skip", "filter"], {"filter"}),
+        (["--evaluate-only"], {"sft", "filter", "grpo"}),
+        (["--skip", "sft", "evaluation"], {"sft", "evaluation"}),
+    ],
+)
+def test_steps_that_are_left_out(words, skipped):
+    plan = read_plan(None, arguments(*words).flags())
+    assert {name for name in SECTIONS if getattr(getattr(plan, name), "skip", False)} == skipped
+    assert plan.trains == ("--evaluate-only" not in words)
+
+
+def test_two_folders_are_refused(capsys):
+    with pytest.raises(SystemExit) as ended:
+        arguments("one", "two")
+    assert ended.value.code == 2 and "one, two: give one FOLDER" in capsys.readouterr().err
