@@ -50,14 +50,14 @@ def _machine(plan: Plan) -> str:
     provenance = provenance_of(plan.out)
     machine, settings = provenance["machine"], provenance["settings"]
     versions = settings["versions"]
-    packages = ", ".join(f"{name} {versions[name]}" for name in ("torch", "vllm", "verl") if name in versions)
-    where = ", ".join(machine["gpus"]) or f"no GPU: {machine['processor']}"
+    packages = [f"{name} {versions[name]}" for name in ("torch", "vllm", "verl") if name in versions]
+    where = ", ".join(machine["gpus"]) or f"no GPU; {machine['processor']}"
     what = "In miniature, on a CPU: no figure is one of a GPU. " if plan.miniature else ""
     commit = (provenance["commit"] or {}).get("sha", "unknown")[:8]
-    return table_cell(
-        f"{what}{where}, driver {settings['driver']}, {machine['cores']} cores; {packages}; begun "
-        f"{provenance['started'][:10]}, commit {commit}."
-    )
+    begun = f"begun {provenance['started'][:10]} with commit {commit}"
+    driver = f"driver {settings['driver']}" if settings["driver"] else "no driver"
+    facts = [where, driver, f"{machine['cores']} cores", *packages, begun]
+    return what + ", ".join(map(table_cell, facts)) + "."
 
 
 def _add_phase(page: Page, phase: ModuleType, results: dict[Cell, Result | None]) -> None:
@@ -68,7 +68,7 @@ def _add_phase(page: Page, phase: ModuleType, results: dict[Cell, Result | None]
     page.text(f"### {phase.TITLE}")
     if measured:
         rows = [row for cell, result in measured.items() for row in phase.rows(cell, result.figures)]
-        page.table(phase.HEAD, [list(map(table_cell, row)) for row in rows], "l" * len(phase.HEAD))
+        page.table(phase.HEAD, rows, "l" * len(phase.HEAD))
     page.bullets(f"{cell.what}: failed: {table_cell(_last(result))}" for cell, result in failed.items())
 
 

@@ -25,7 +25,7 @@ _TINY_KINDS = (("lora", True), ("full", False))
 #: Bytes of a parameter in 32 bits with its gradient and Adam's two moments.
 _STATE = 16
 _ACTOR = "actor_rollout_ref.actor"
-HEAD = ("size", "trained", "offload", "tokens", "phase", "GB used", "estimated", "error", "GB allocated")
+HEAD = ("model", "trained", "offload", "tokens", *(f"{phase}, GB" for phase in PHASES), "a step, s")
 
 
 def groups(plan: Plan) -> list[list[Cell]]:
@@ -96,22 +96,13 @@ def _compared(estimate: float, used: float) -> dict[str, float | None]:
 
 
 def rows(cell: Cell, figures: dict[str, Any]) -> list[list[object]]:
-    """One row for each phase of a cell."""
+    """One row: what the GPU held in each phase, and the estimate's deviation from it."""
     settings = cell.settings
     of_cell = [settings["size"], settings["trained"], "yes" if settings["offload"] else "no"]
-    return [
-        [
-            *of_cell,
-            f"{settings['tokens']:,}",
-            phase,
-            _gb(of_phase["used"]),
-            _gb(of_phase["estimate"]),
-            "–" if of_phase["error_percent"] is None else f"{of_phase['error_percent']:+.0f} %",
-            _gb(of_phase.get("allocated")),
-        ]
-        for phase, of_phase in figures["phases"].items()
-    ]
+    peaks = [_shown(figures["phases"][phase]) for phase in PHASES]
+    return [[*of_cell, f"{settings['tokens']:,}", *peaks, f"{figures['step_s']:.2f}"]]
 
 
-def _gb(size: float | None) -> str:
-    return "–" if size is None else f"{size / 1e9:.2f}"
+def _shown(peak: dict[str, Any]) -> str:
+    error = peak["error_percent"]
+    return f"{peak['used'] / 1e9:.2f}" + ("" if error is None else f" ({error:+.0f} %)")

@@ -137,12 +137,13 @@ def _grpo(plan: Plan, folder: Path) -> dict[str, Any]:
 
 
 def _eval(plan: Plan, folder: Path) -> dict[str, Any]:
-    out = folder / "eval"
+    out, questions = folder / "eval", folder / "questions" / "test.jsonl"
     with _search(folder) as url:
         run_module(
             "rag_r1.cli", "eval", "--model", folder / "grpo",
-            "--questions", folder / "questions" / "test.jsonl", "--protocol", "rag_r1_mq", "--prompt", _PROMPT, "--max-prompt-tokens", 160,
-            "--max-response-tokens", 864, "--retriever-url", url, "--out", out, *_EVAL,
+            "--questions", questions, "--protocol", "rag_r1_mq", "--prompt", _PROMPT,
+            "--max-prompt-tokens", 160, "--max-response-tokens", 864, "--retriever-url", url,
+            "--out", out, *_EVAL,
         )  # fmt: skip
     return {"report": read_json_object(out / "report.json")["figures"]}
 
