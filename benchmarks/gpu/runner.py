@@ -66,7 +66,7 @@ def _measure(phase: str, plan: Plan, store: CellStore, cells: Sequence[Cell], de
     check_time()
     log = plan.out / "logs" / phase / f"{cells[0].name}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
-    log.write_text("")
+    log.unlink(missing_ok=True)
     command = [sys.executable, "-m", "benchmarks.gpu.worker", plan.to_json(), phase, *(c.name for c in cells)]
     # On two cores the threads of several processes would wait for each other.
     threads = {"OMP_NUM_THREADS": "1"} if plan.miniature else {}

@@ -29,11 +29,13 @@ def _sent_model(engine: LoneEngine, folder: Path) -> torch.nn.Module:
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="sdpa")
     weights, config = engine.sent(base=True)
     base = {_plain(name): weight.float().cpu() for name, weight in weights.items() if "lora_" not in name}
-    _load(model, base)
+    tied = {"lm_head.weight"} if model.config.tie_word_embeddings else set()
+    _load(model, base, set(model.state_dict()) - tied)
     assert config is not None  # the recipes send adapters unmerged
     adapted = get_peft_model(model, LoraConfig(task_type="CAUSAL_LM", **{key: config[key] for key in _KEYS}))
     adapters, _ = engine.sent(base=False)
-    _load(adapted, {_peft(name): value.float().cpu() for name, value in adapters.items()})
+    values = {_peft(name): value.float().cpu() for name, value in adapters.items()}
+    _load(adapted, values, {name for name in adapted.state_dict() if ".lora_" in name})
     return adapted.to("cuda" if torch.cuda.is_available() else "cpu").eval()
 
 
@@ -45,13 +47,12 @@ def _peft(name: str) -> str:
     return name if ".default." in name else name.replace(".weight", ".default.weight")
 
 
-def _load(model: torch.nn.Module, weights: dict[str, torch.Tensor]) -> None:
-    """Raises ValueError if none of a model's weights would be replaced, or if one does not belong to it."""
+def _load(model: torch.nn.Module, weights: dict[str, torch.Tensor], wanted: set[str]) -> None:
+    """Raises ValueError if one of the wanted weights is not sent, or another one is."""
     unknown = model.load_state_dict(weights, strict=False).unexpected_keys
-    if unknown or not weights:
-        raise ValueError(
-            f"the engine sends {len(weights)} weights, of which the model does not have {unknown}"
-        )
+    missing = sorted(wanted - set(weights))
+    if unknown or missing:
+        raise ValueError(f"the engine does not send {missing[:3]}, and sends {unknown[:3]}")
 
 
 @torch.inference_mode()

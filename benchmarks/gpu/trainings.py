@@ -14,8 +14,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from benchmarks.gpu.cells import Cell
 from benchmarks.gpu.memory_use import TrainingMeter
-from benchmarks.gpu.models import PROTOCOL
+from benchmarks.gpu.models import PROTOCOL, model_folder
 from benchmarks.gpu.plan import Plan
 from rag_r1.config.recipes import Recipe
 from rag_r1.demo.policy import policy_path
@@ -52,18 +53,25 @@ COMPARED = (
 )
 
 
+def training_cell(
+    phase: str, name: str, what: str, recipe: str, overrides: Sequence[str], size: str | None = None
+) -> Cell:
+    """The cell of a training on the demo's questions, with few processes, in which vLLM's log-probs are
+    compared with the actor's. `size`: of the model; None for the demo's policy."""
+    changes = [*FEW, *COMPARED, *overrides]
+    return Cell(phase, name, what, {"recipe": recipe, "overrides": changes, "size": size})
+
+
 @contextmanager
-def training_command(
-    plan: Plan, recipe: str, folder: Path, overrides: Sequence[str], model: Path | None = None
-) -> Iterator[list[str]]:
-    """veRL's command for a recipe on the demo's questions, while its retrieval server runs. `model`: None for
-    the demo's policy."""
+def training_command(plan: Plan, cell: Cell, folder: Path) -> Iterator[list[str]]:
+    """veRL's command for the training of a cell, while its retrieval server runs. Raises RunError."""
     data, index = folder / "data", folder / "index"
     if not (data / "val.parquet").exists():
         write_demo(data, demo_protocol(PROTOCOL), seed=1)
     if not (index / "manifest.json").exists():
         build_index(data / "corpus.jsonl", index, "--backend", "bm25")
-    policy = model or policy_path(PROTOCOL)
+    size = cell.settings["size"]
+    policy = model_folder(plan, size) if size else policy_path(PROTOCOL)
     with retrieval_process(index, folder / "server.log") as url:
         changes = [
             plan.platform,
@@ -78,16 +86,14 @@ def training_command(
             f"hydra.run.dir='{folder / 'hydra'}'",
             "trainer.logger=[console,file]",
         ]
-        yield Recipe.find(recipe).command([*changes, *overrides])
+        yield Recipe.find(cell.settings["recipe"]).command([*changes, *cell.settings["overrides"]])
 
 
-def run_training(
-    plan: Plan, recipe: str, folder: Path, overrides: Sequence[str], model: Path | None = None
-) -> dict[str, Any]:
-    """Run a training to its end; its figures. Raises RunError with the end of its log."""
+def run_training(plan: Plan, cell: Cell, folder: Path) -> dict[str, Any]:
+    """Run the training of a cell to its end; its figures. Raises RunError with the end of its log."""
     os.environ.setdefault("VLLM_USE_FLASHINFER_SAMPLER", "0")  # FlashInfer compiles at its first use
     folder.mkdir(parents=True, exist_ok=True)
-    with training_command(plan, recipe, folder, overrides, model) as command, TrainingMeter() as meter:
+    with training_command(plan, cell, folder) as command, TrainingMeter() as meter:
         train(command, folder, _AT_MOST_S)
     steps = kept_steps(folder / "metrics.jsonl")
     return {"steps": steps, "peak": meter.peak, "timeline": meter.timeline}

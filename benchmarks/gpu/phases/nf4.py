@@ -50,8 +50,8 @@ def groups(plan: Plan) -> list[list[Cell]]:
     if plan.miniature:
         return [engines]
     whole = [
-        [Cell("nf4", f"training-{kind}", f"GRPO, {kind}", {"overrides": list(_TRAINING)})]
-        for kind in _RECIPES
+        [trainings.training_cell("nf4", f"training-{kind}", f"GRPO, {kind}", recipe, _TRAINING, _size(plan))]
+        for kind, recipe in _RECIPES.items()
     ]
     return [
         *([cell] for cell in engines),
@@ -71,8 +71,7 @@ def measure(plan: Plan, cells: Sequence[Cell]) -> Iterator[dict[str, Any]]:
         if part == "engine":
             yield _engine(plan, kind, cell.settings["length"])
         elif part == "training":
-            folder, always = plan.out / "runs" / cell.name, (*trainings.FEW, *trainings.COMPARED)
-            yield trainings.run_training(plan, _RECIPES[kind], folder, (*_TRAINING, *always), model)
+            yield trainings.run_training(plan, cell, plan.out / "runs" / cell.name)
         else:
             from benchmarks.gpu.served import sleep
 

@@ -60,13 +60,17 @@ _DEMO = (
 def groups(plan: Plan) -> list[list[Cell]]:
     """One process each; each needs what the one before it has left."""
     if plan.miniature:
-        return [[Cell("real_small", "grpo", "recipes/demo/grpo", {"overrides": list(_DEMO)})]]
-    return [
-        [Cell("real_small", "data", "passages, index, questions, traces", {})],
-        [Cell("real_small", "sft", "fine-tuning", {"overrides": list(_SFT)})],
-        [Cell("real_small", "grpo", "GRPO, 60 steps", {"overrides": list(_GRPO)})],
-        [Cell("real_small", "eval", "evaluation on all test questions", {"keys": list(_EVAL)})],
-    ]
+        what = "recipes/demo/grpo"
+        return [[trainings.training_cell("real_small", "grpo", what, "demo/grpo", _DEMO)]]
+    sft = {"recipe": "real_small/sft", "overrides": list(_SFT)}
+    grpo = {"recipe": "real_small/grpo", "overrides": list(_GRPO)}
+    cells = (
+        Cell("real_small", "data", "passages, index, questions, traces"),
+        Cell("real_small", "sft", "fine-tuning", sft),
+        Cell("real_small", "grpo", "GRPO, 60 steps", grpo),
+        Cell("real_small", "eval", "evaluation on all test questions", {"keys": list(_EVAL)}),
+    )
+    return [[cell] for cell in cells]
 
 
 def sizes(plan: Plan) -> set[str]:
@@ -77,8 +81,7 @@ def measure(plan: Plan, cells: Sequence[Cell]) -> Iterator[dict[str, Any]]:
     """One cell in each process."""
     folder = plan.out / "runs" / "real_small"
     if plan.miniature:
-        overrides = (*_DEMO, *trainings.FEW, *trainings.COMPARED)
-        yield from (trainings.run_training(plan, "demo/grpo", folder, overrides) for _ in cells)
+        yield from (trainings.run_training(plan, cell, folder) for cell in cells)
         return
     of_cell = {"data": _data, "sft": _sft, "grpo": _grpo, "eval": _eval}
     for cell in cells:

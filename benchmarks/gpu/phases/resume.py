@@ -21,6 +21,8 @@ from benchmarks.gpu import trainings
 from benchmarks.gpu.cells import Cell
 from benchmarks.gpu.models import model_folder, shape_for
 from benchmarks.gpu.plan import Plan
+from rag_r1.inference.model_folders import TRACKER
+from rag_r1.io.atomic_files import move_into_place, write_text
 
 TITLE = "Kill and resume"
 _RECIPES = {"lora": "hardware/one_gpu_24_grpo", "nf4": "hardware/one_gpu_24_nf4", "full": "rag_r1/grpo"}
@@ -43,10 +45,8 @@ def groups(plan: Plan) -> list[list[Cell]]:
     kinds = ["lora"] if plan.miniature else list(_RECIPES)
     settings = {"size": _size(plan), "length": 64 if plan.miniature else 1024}
     engines = [[Cell("resume", f"engine-{kind}", f"veRL's engine alone, {kind}", settings)] for kind in kinds]
-    return [
-        *engines,
-        [Cell("resume", "training", "recipes/demo/grpo, killed", {"overrides": list(_TRAINING)})],
-    ]
+    what = "recipes/demo/grpo, killed"
+    return [*engines, [trainings.training_cell("resume", "training", what, "demo/grpo", _TRAINING)]]
 
 
 def sizes(plan: Plan) -> set[str]:
@@ -60,7 +60,7 @@ def measure(plan: Plan, cells: Sequence[Cell]) -> Iterator[dict[str, Any]]:
         shutil.rmtree(folder, ignore_errors=True)  # a kill measured half is measured anew
         folder.mkdir(parents=True)
         if cell.name == "training":
-            yield _training(plan, folder)
+            yield _training(plan, cell, folder)
         else:
             yield _engine(plan, folder, cell.name.partition("-")[2], cell.settings["length"])
         shutil.rmtree(folder / "checkpoints", ignore_errors=True)
@@ -88,19 +88,18 @@ def _engine(plan: Plan, folder: Path, kind: str, length: int) -> dict[str, Any]:
     return {"loaded": state, "norms": [norm, again], **compared(after, resumed.trained(), before)}
 
 
-def _training(plan: Plan, folder: Path) -> dict[str, Any]:
+def _training(plan: Plan, cell: Cell, folder: Path) -> dict[str, Any]:
     from rag_r1.demo.run import train
 
     checkpoints, metrics = folder / "checkpoints", folder / "metrics.jsonl"
-    overrides = (*_TRAINING, *trainings.FEW, *trainings.COMPARED)
-    with trainings.training_command(plan, "demo/grpo", folder, overrides) as command:
+    with trainings.training_command(plan, cell, folder) as command:
         _train_and_kill(command, folder, 2)
         killed = trainings.kept_steps(metrics)
         straight = folder / "straight"
-        (checkpoints / "global_step_2").replace(straight)
+        move_into_place(checkpoints / "global_step_2", straight)
         for later in checkpoints.glob("global_step_3"):
             shutil.rmtree(later)
-        (checkpoints / "latest_checkpointed_iteration.txt").write_text("1")
+        write_text(checkpoints / TRACKER, "1")
         train(command, folder, 3600)
     played = trainings.kept_steps(metrics)
     first, one, two = (

@@ -8,11 +8,15 @@ from typing import Any
 from benchmarks.gpu.cells import Cell
 from benchmarks.gpu.models import PROTOCOL
 from benchmarks.gpu.plan import Plan
+from benchmarks.gpu.trainings import SMALL, run_training, step_median, training_cell
 
 TITLE = "Smoke"
 _ENVIRONMENT = Cell("smoke", "environment", "the doctor, and what PyTorch says of the GPU")
 _GENERATION = Cell("smoke", "generation", "vLLM, the demo's policy, 8 prompts", {"prompts": 8})
-_STEP = Cell("smoke", "verl_step", "one step of recipes/demo/grpo", {"steps": 1})
+_STEP = training_cell(
+    "smoke", "verl_step", "one step of recipes/demo/grpo", "demo/grpo",
+    [*SMALL, "trainer.total_training_steps=1"],
+)  # fmt: skip
 #: Room for all prompts at once.
 _OPTIONS = ("--max-model-len", "512", "--max-num-seqs", "8", "--max-num-batched-tokens", "4096")
 HEAD = ("cell", "figures")
@@ -61,10 +65,7 @@ def _generation(plan: Plan) -> dict[str, Any]:
 
 
 def _step(plan: Plan) -> dict[str, Any]:
-    from benchmarks.gpu.trainings import COMPARED, FEW, SMALL, run_training
-
-    overrides = (*SMALL, *FEW, *COMPARED, "trainer.total_training_steps=1")
-    return run_training(plan, "demo/grpo", plan.out / "runs" / "smoke", overrides)
+    return run_training(plan, _STEP, plan.out / "runs" / "smoke")
 
 
 def rows(cell: Cell, figures: dict[str, Any]) -> list[list[object]]:
@@ -79,8 +80,6 @@ def _words(cell: Cell, figures: dict[str, Any]) -> str:
         return f"torch {figures['torch']}, CUDA {figures['cuda']}; {len(states)} checks, {bad}"
     if cell == _GENERATION:
         return f"ready after {figures['ready_s']:.0f} s; {figures['tokens_per_s']:.0f} tokens/s"
-    from benchmarks.gpu.trainings import step_median
-
     probs = step_median(figures, "training/rollout_probs_diff_mean")
     seconds = step_median(figures, "timing_s/step") or float("nan")
     return f"{seconds:.1f} s a step; difference of probability, vLLM and actor: {probs}"

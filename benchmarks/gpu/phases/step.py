@@ -34,8 +34,11 @@ _STEP = (
 def groups(plan: Plan) -> list[list[Cell]]:
     """One cell: the miniature's is a step of the demo."""
     if plan.miniature:
-        return [[Cell("step", "demo", "the demo's policy, recipes/demo/grpo", {"steps": 2})]]
-    return [[Cell("step", _SIZE, f"{_SIZE}, recipes/{_RECIPE}", {"overrides": list(_STEP)})]]
+        small = (*trainings.SMALL, "trainer.total_training_steps=2")
+        what = "the demo's policy, recipes/demo/grpo"
+        return [[trainings.training_cell("step", "demo", what, "demo/grpo", small)]]
+    what = f"{_SIZE}, recipes/{_RECIPE}"
+    return [[trainings.training_cell("step", _SIZE, what, _RECIPE, _STEP, _SIZE)]]
 
 
 def sizes(plan: Plan) -> set[str]:
@@ -44,16 +47,8 @@ def sizes(plan: Plan) -> set[str]:
 
 def measure(plan: Plan, cells: Sequence[Cell]) -> Iterator[dict[str, Any]]:
     """The split of the step, tokens a second and the peak."""
-    from benchmarks.gpu.models import model_folder
-
-    folder, always = plan.out / "runs" / "step", (*trainings.FEW, *trainings.COMPARED)
-    for _ in cells:
-        if plan.miniature:
-            overrides = (*trainings.SMALL, *always, "trainer.total_training_steps=2")
-            yield trainings.run_training(plan, "demo/grpo", folder, overrides)
-        else:
-            model = model_folder(plan, _SIZE)
-            yield trainings.run_training(plan, _RECIPE, folder, (*_STEP, *always), model)
+    for cell in cells:
+        yield trainings.run_training(plan, cell, plan.out / "runs" / "step")
 
 
 def rows(cell: Cell, figures: dict[str, Any]) -> list[list[object]]:
