@@ -10,6 +10,8 @@
 - `models`        models of real shapes with random weights
 - `engine`        veRL's FSDP engine alone, from a recipe
 - `estimate`      what the preflight's formulas give for the engine alone
+- `sent_model`    transformers' model with what an engine sends to vLLM
+- `served`        vLLM's server alone: generation and sleep
 - `trainings`     whole trainings, and the split of their steps
 - `report`        the section of docs/results/gpu.md
 - `phases`        the phases
