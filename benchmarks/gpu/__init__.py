@@ -7,6 +7,7 @@
 - `runner`        runs the cells of a phase in processes of their own, within its minutes
 - `worker`        such a process
 - `memory_use`    peaks of memory: of a GPU, or resident on a CPU
+- `made`          files and folders that are made once
 - `models`        models of real shapes with random weights
 - `engine`        veRL's FSDP engine alone, from a recipe
 - `estimate`      what the preflight's formulas give for the engine alone

@@ -13,7 +13,6 @@ from pathlib import Path
 
 from benchmarks.gpu.cells import CellStore
 from benchmarks.gpu.machine import as_begun, begin
-from benchmarks.gpu.models import check_models
 from benchmarks.gpu.phases import PHASES
 from benchmarks.gpu.plan import Plan
 from benchmarks.gpu.report import section, write_section
@@ -22,6 +21,7 @@ from rag_r1.options.command_exit import command_main
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.lock import hold_out
 from rag_r1.runs.processes import mark_children, stop_leftovers
+from rag_r1.runs.start_checks import StartChecks
 from rag_r1.training.time_limit import STOPPED
 
 
@@ -50,7 +50,9 @@ def _main(args: argparse.Namespace) -> int:
 def _measure(plan: Plan, phases: Sequence[str], minutes: float) -> int:
     stop_leftovers(plan.out)
     mark_children(plan.out)
-    check_models(plan, set().union(*(PHASES[name].sizes(plan) for name in phases)))
+    with StartChecks() as checks:
+        for name in phases:
+            checks.run(PHASES[name].check, plan)
     begin(plan)
     for name in phases:
         run_phase(PHASES[name], plan, minutes)

@@ -10,9 +10,9 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+from benchmarks.gpu.made import made_once
 from benchmarks.gpu.plan import Plan
 from rag_r1.demo.policy import policy_path
-from rag_r1.io.atomic_files import atomic_file
 from rag_r1.runs.errors import RunError
 from rag_r1.training.preflight.memory.shape import SHAPES, ModelShape
 
@@ -41,9 +41,7 @@ def model_folder(plan: Plan, size: str) -> Path:
     check_models(plan, {size})
     folder = plan.models / size
     if not _is_there(plan, size):
-        plan.models.mkdir(parents=True, exist_ok=True)
-        with atomic_file(folder) as part:
-            shutil.rmtree(part, ignore_errors=True)  # of a start that was killed
+        with made_once(folder) as part:
             _save(shape_for(size), part)
     return folder
 

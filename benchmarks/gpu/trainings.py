@@ -15,6 +15,7 @@ from statistics import median
 from typing import Any
 
 from benchmarks.gpu.cells import Cell
+from benchmarks.gpu.made import made_once
 from benchmarks.gpu.memory_use import TrainingMeter
 from benchmarks.gpu.models import PROTOCOL, model_folder
 from benchmarks.gpu.plan import Plan
@@ -66,10 +67,12 @@ def training_cell(
 def training_command(plan: Plan, cell: Cell, folder: Path) -> Iterator[list[str]]:
     """veRL's command for the training of a cell, while its retrieval server runs. Raises RunError."""
     data, index = folder / "data", folder / "index"
-    if not (data / "val.parquet").exists():
-        write_demo(data, demo_protocol(PROTOCOL), seed=1)
-    if not (index / "manifest.json").exists():
-        build_index(data / "corpus.jsonl", index, "--backend", "bm25")
+    if not data.exists():
+        with made_once(data) as part:
+            write_demo(part, demo_protocol(PROTOCOL), seed=1)
+    if not index.exists():
+        with made_once(index) as part:
+            build_index(data / "corpus.jsonl", part, "--backend", "bm25")
     size = cell.settings["size"]
     policy = model_folder(plan, size) if size else policy_path(PROTOCOL)
     with retrieval_process(index, folder / "server.log") as url:

@@ -2,7 +2,7 @@
 
 - `TITLE`: a phase in words
 - `groups(plan)`: its cells; those of one group share a process
-- `sizes(plan)`: the models that it needs, by size
+- `check(plan)`: raises RunError for a model or a file that it needs and that is missing
 - `measure(plan, cells)`: gives the figures of these cells of one group, each as soon as it is measured
 - `HEAD`, `rows(cell, figures)`: the columns of its table, and a cell's rows
 """

@@ -13,7 +13,7 @@ from typing import Any
 
 from benchmarks.gpu.cells import Cell
 from benchmarks.gpu.estimate import PHASES, estimate_of
-from benchmarks.gpu.models import model_folder, shape_for
+from benchmarks.gpu.models import check_models, model_folder, shape_for
 from benchmarks.gpu.plan import Plan
 
 TITLE = "Memory of a step, veRL's engine alone"
@@ -40,8 +40,9 @@ def groups(plan: Plan) -> list[list[Cell]]:
     ]
 
 
-def sizes(plan: Plan) -> set[str]:
-    return {cell.settings["size"] for group in groups(plan) for cell in group}
+def check(plan: Plan) -> None:
+    """Raises RunError for a model that is missing."""
+    check_models(plan, {cell.settings["size"] for group in groups(plan) for cell in group})
 
 
 def _cell(size: str, trained: str, offload: bool, tokens: int) -> Cell:

@@ -15,7 +15,7 @@ from typing import Any
 
 from benchmarks.gpu import trainings
 from benchmarks.gpu.cells import Cell
-from benchmarks.gpu.models import model_folder, shape_for
+from benchmarks.gpu.models import check_models, model_folder, shape_for
 from benchmarks.gpu.plan import Plan
 
 TITLE = "nf4 against bf16"
@@ -60,8 +60,9 @@ def groups(plan: Plan) -> list[list[Cell]]:
     ]
 
 
-def sizes(plan: Plan) -> set[str]:
-    return {_size(plan)}
+def check(plan: Plan) -> None:
+    """Raises RunError for a model that is missing."""
+    check_models(plan, {_size(plan)})
 
 
 def measure(plan: Plan, cells: Sequence[Cell]) -> Iterator[dict[str, Any]]:

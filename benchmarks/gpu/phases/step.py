@@ -11,6 +11,7 @@ from typing import Any
 
 from benchmarks.gpu import trainings
 from benchmarks.gpu.cells import Cell
+from benchmarks.gpu.models import check_models
 from benchmarks.gpu.plan import Plan
 
 TITLE = "A step of 80 trajectories"
@@ -41,8 +42,9 @@ def groups(plan: Plan) -> list[list[Cell]]:
     return [[trainings.training_cell("step", _SIZE, what, _RECIPE, _STEP, _SIZE)]]
 
 
-def sizes(plan: Plan) -> set[str]:
-    return set() if plan.miniature else {_SIZE}
+def check(plan: Plan) -> None:
+    """Raises RunError for a model that is missing."""
+    check_models(plan, set() if plan.miniature else {_SIZE})
 
 
 def measure(plan: Plan, cells: Sequence[Cell]) -> Iterator[dict[str, Any]]:

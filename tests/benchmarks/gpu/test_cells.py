@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from benchmarks.gpu.cells import Cell, CellStore
 from benchmarks.gpu.machine import as_begun, begin
+from benchmarks.gpu.made import made_once
 from benchmarks.gpu.memory_use import PeakMeter
 from benchmarks.gpu.models import check_models, model_folder, shape_for
 from benchmarks.gpu.phases import PHASES
@@ -116,6 +117,22 @@ def test_a_report_on_another_machine_has_the_sizes_of_the_one_that_measured(plan
 def test_a_missing_model_is_refused_unless_it_may_be_made(plan):
     with pytest.raises(RunError, match="no model tiny.*--random-weights"):
         check_models(replace(plan, random_weights=False), {"tiny"})
+
+
+@pytest.mark.parametrize("corpus", [None, Path("/no/such/file")])
+def test_real_small_without_its_corpus_is_refused_before_anything_starts(plan, corpus):
+    with pytest.raises(RunError, match="--corpus"):
+        PHASES["real_small"].check(replace(plan, miniature=False, corpus=corpus))
+
+
+def test_what_a_killed_start_has_left_of_a_folder_does_not_get_into_it(tmp_path):
+    part = tmp_path / "folder.part"
+    part.mkdir()
+    (part / "left").write_text("1")
+    with made_once(tmp_path / "folder") as folder:
+        folder.mkdir()
+        (folder / "new").write_text("2")
+    assert [path.name for path in (tmp_path / "folder").iterdir()] == ["new"]
 
 
 def test_a_made_model_has_the_shape_of_its_size_and_is_made_once(plan):

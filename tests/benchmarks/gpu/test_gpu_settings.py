@@ -39,6 +39,9 @@ def test_every_training_composes_and_no_check_refuses_it(miniature, model_folder
         config = composed(f"recipes/{recipe}", *overrides)
         assert recipe.endswith("sft") or refusals(config) == []
         assert config.trainer.device == ("cpu" if miniature else "cuda")
+    if miniature:  # of an override that is given twice, the last counts
+        recipe, overrides = started["real_small/grpo"]
+        assert composed(f"recipes/{recipe}", *overrides).trainer.val_before_train
 
 
 def grid_config(settings: dict, folder, platform: str):

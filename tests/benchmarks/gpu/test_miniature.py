@@ -72,7 +72,7 @@ def check_training(figures: dict, steps: int) -> None:
     for step in of_steps:
         assert 0 < step["timing_s/gen"] < step["timing_s/step"] and step["perf/throughput"] > 0
         assert step["training/rollout_probs_diff_mean"] < 1e-3
-    assert figures["peak"] == max(value for _, value in figures["timeline"]) * 1e9 or figures["peak"] > 0
+    assert figures["peak"] > 0 and len(figures["timeline"]) > 1
 
 
 def check_real_small(figures: dict) -> None:
