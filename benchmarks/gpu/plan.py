@@ -15,13 +15,14 @@ from rag_r1.system.gpu_driver import gpu_memory
 
 #: Bytes of a GPU where there is none, as in the preflight's estimates.
 _GPU = 80e9
-_FOLDERS = ("out", "models", "small_model", "corpus")
+_FOLDERS = ("out", "models", "small_model", "small_data", "corpus")
 
 
 @dataclass(frozen=True)
 class Plan:
     """`models`: a folder with one folder for each size, such as `7B`; with `random_weights` those that are
-    missing are made there. `small_model` and `corpus`: the inputs of recipes/real_small."""
+    missing are made there. Of recipes/real_small: `small_model`, its model; `corpus`, HotpotQA's passages;
+    `small_data`, what its README makes of them, if that was made before."""
 
     out: Path
     models: Path
@@ -29,6 +30,7 @@ class Plan:
     random_weights: bool = False
     small_model: Path | None = None
     corpus: Path | None = None
+    small_data: Path | None = None
     gpu_bytes: float = _GPU
 
     @classmethod

@@ -15,6 +15,7 @@ from benchmarks.gpu import trainings
 from benchmarks.gpu.cells import Cell
 from benchmarks.gpu.made import made_once
 from benchmarks.gpu.plan import Plan
+from rag_r1.config.recipes import RECIPES
 from rag_r1.io.bounded_json import read_json_object
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.processes import run_module
@@ -23,7 +24,7 @@ from rag_r1.training.metrics_files import earlier_files
 
 TITLE = "A real small model, to its end"
 HEAD = ("cell", "figures")
-_PROMPT = "recipes/real_small/prompt.txt"
+_PROMPT = RECIPES / "real_small" / "prompt.txt"
 _SFT = (
     "trainer.device=cuda",
     "engine.mixed_precision.param_dtype=bf16",
@@ -78,7 +79,8 @@ def check(plan: Plan) -> None:
     """Raises RunError for an input that is missing."""
     if plan.miniature:
         return
-    if plan.corpus is None or not plan.corpus.is_file():
+    is_made = plan.small_data is not None and (plan.small_data / "rl" / "train.parquet").is_file()
+    if not is_made and (plan.corpus is None or not plan.corpus.is_file()):
         raise RunError("--corpus: real_small needs HotpotQA's passages: give hotpotqa_corpus.jsonl.gz")
     if plan.small_model and not (plan.small_model / "config.json").is_file():
         raise RunError(f"--small-model {plan.small_model} is no model's folder: give one, or leave it out")
@@ -97,8 +99,9 @@ def measure(plan: Plan, cells: Sequence[Cell]) -> Iterator[dict[str, Any]]:
 
 def _data(plan: Plan, folder: Path) -> dict[str, Any]:
     """Everything that needs no GPU; what is there is not made again."""
-    corpus, index, questions, traces = (
-        folder / name for name in ("corpus.jsonl", "index", "questions", "traces")
+    names = ("corpus.jsonl", "index", "questions", "traces", "sft", "rl")
+    corpus, index, questions, traces, sft_data, rl_data = (
+        _data_folder(plan, folder) / name for name in names
     )
     model = _small_model(plan, folder)
     rag_r1, prompt, train = "rag_r1.cli", ("--prompt", _PROMPT), questions / "train.jsonl"
@@ -110,8 +113,8 @@ def _data(plan: Plan, folder: Path) -> dict[str, Any]:
         (index, (rag_r1, "index", "build", "--corpus", corpus, "--backend", "bm25")),
         (questions, (rag_r1, "passage-questions", "--corpus", corpus)),
         (traces, ("examples.real_small.traces", "--questions", train, "--index", index)),
-        (folder / "sft_data", (rag_r1, "sft-data", "--traces", traces, "--model", model, *sft)),
-        (folder / "rl", ("data_process.qa_search", *rl, "--protocol", "rag_r1_mq", *prompt)),
+        (sft_data, (rag_r1, "sft-data", "--traces", traces, "--model", model, *sft)),
+        (rl_data, ("data_process.qa_search", *rl, "--protocol", "rag_r1_mq", *prompt)),
     ):
         if not result.exists():
             with made_once(result) as part:
@@ -120,22 +123,21 @@ def _data(plan: Plan, folder: Path) -> dict[str, Any]:
 
 
 def _sft(plan: Plan, folder: Path) -> dict[str, Any]:
-    out, model = folder / "sft", _small_model(plan, folder)
-    overrides = (f"model.path='{model}'", f"trainer.default_local_dir='{out}'", *_SFT)
-    command = ("rag_r1.cli", "sft", "--recipe", "real_small/sft", "--data", folder / "sft_data")
+    out, data = folder / "sft", _data_folder(plan, folder) / "sft"
+    changes = (f"model.path='{_small_model(plan, folder)}'", f"trainer.default_local_dir='{out}'", *_SFT)
     with trainings.TrainingMeter() as meter:
-        run_module(*command, *overrides)
+        run_module("rag_r1.cli", "sft", "--recipe", "real_small/sft", "--data", data, *changes)
     return {"peak": meter.peak, "timeline": meter.timeline}
 
 
 def _grpo(plan: Plan, folder: Path) -> dict[str, Any]:
-    out = folder / "grpo"
-    with _search(folder) as url, trainings.TrainingMeter() as meter:
+    out, data = folder / "grpo", _data_folder(plan, folder)
+    with _search(data, folder) as url, trainings.TrainingMeter() as meter:
         run_module(
             "rag_r1.cli", "train", "--recipe", "real_small/grpo",
             f"actor_rollout_ref.model.path='{folder / 'sft' / 'model'}'",
-            f"data.train_files='{folder / 'rl' / 'train.parquet'}'",
-            f"data.val_files='{folder / 'rl' / 'test.parquet'}'",
+            f"data.train_files='{data / 'rl' / 'train.parquet'}'",
+            f"data.val_files='{data / 'rl' / 'test.parquet'}'",
             f"rag_r1.retriever.url={url}", f"trainer.default_local_dir='{out}'", *_GRPO,
         )  # fmt: skip
     steps: dict[str, Any] = {}
@@ -145,19 +147,23 @@ def _grpo(plan: Plan, folder: Path) -> dict[str, Any]:
 
 
 def _eval(plan: Plan, folder: Path) -> dict[str, Any]:
-    out, questions = folder / "eval", folder / "questions" / "test.jsonl"
-    with _search(folder) as url:
+    out, data = folder / "eval", _data_folder(plan, folder)
+    with _search(data, folder) as url:
         run_module(
             "rag_r1.cli", "eval", "--model", folder / "grpo",
-            "--questions", questions, "--protocol", "rag_r1_mq", "--prompt", _PROMPT,
+            "--questions", data / "questions" / "test.jsonl", "--protocol", "rag_r1_mq", "--prompt", _PROMPT,
             "--max-prompt-tokens", 160, "--max-response-tokens", 864, "--retriever-url", url,
             "--out", out, *_EVAL,
         )  # fmt: skip
     return {"report": read_json_object(out / "report.json")["figures"]}
 
 
-def _search(folder: Path) -> Any:
-    return retrieval_process(folder / "index", folder / "server.log")
+def _search(data: Path, folder: Path) -> Any:
+    return retrieval_process(data / "index", folder / "server.log")
+
+
+def _data_folder(plan: Plan, folder: Path) -> Path:
+    return plan.small_data or folder / "data"
 
 
 def _small_model(plan: Plan, folder: Path) -> Path:

@@ -66,7 +66,7 @@ def test_a_file_that_was_cut_off_is_as_none(store, plan):
 
 @given(st.booleans(), st.booleans(), st.sampled_from([None, Path("/a/model")]), st.floats(1e9, 1e12))
 def test_a_plan_comes_back_from_json(miniature, random_weights, model, gpu):
-    plan = Plan(Path("/out"), Path("/models"), miniature, random_weights, model, None, gpu)
+    plan = Plan(Path("/out"), Path("/models"), miniature, random_weights, model, gpu_bytes=gpu)
     assert Plan.from_json(plan.to_json()) == plan
 
 
