@@ -1,8 +1,8 @@
 """Measures a GPU, in phases of at most nine minutes that each leave what they have measured when cut off.
 
-    python benchmarks/gpu.py --out outputs/gpu --phases smoke --random-weights
-    python benchmarks/gpu.py --out outputs/gpu --phases memory step nf4 --random-weights
-    python benchmarks/gpu.py --out outputs/gpu --phases real_small --random-weights --corpus hotpotqa_corpus.jsonl.gz
+    python benchmarks/gpu.py --out outputs/gpu --random-weights --phases smoke
+    python benchmarks/gpu.py --out outputs/gpu --random-weights --phases memory step nf4
+    python benchmarks/gpu.py --out outputs/gpu --random-weights --phases real_small --small-data data/real
     python benchmarks/gpu.py --out outputs/gpu --report docs/results/gpu.md
     python benchmarks/gpu.py --out outputs/gpu-miniature --miniature         # on a CPU, without a GPU
 

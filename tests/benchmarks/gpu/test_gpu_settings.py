@@ -9,6 +9,8 @@ from benchmarks.gpu.models import shape_for
 from benchmarks.gpu.phases import PHASES, memory, resume
 from benchmarks.gpu.plan import Plan
 from benchmarks.gpu.runner import cells_of
+from rag_r1.training.preflight.adapters import check_adapters
+from rag_r1.training.preflight.cluster import check_batch_sizes
 from rag_r1.training.preflight.memory.estimate import memory_of
 from rag_r1.training.preflight.memory.formulas import CONTEXT, HELD
 from tests.recipes.composed_recipes import composed, refusals, user_values
@@ -37,7 +39,8 @@ def test_every_training_composes_and_no_check_refuses_it(miniature, model_folder
     assert len(started) == (4 if miniature else 7)
     for recipe, overrides in started.values():
         config = composed(f"recipes/{recipe}", *overrides)
-        assert recipe.endswith("sft") or refusals(config) == []
+        if not recipe.endswith("sft"):
+            assert refusals(config) == [] == [*check_batch_sizes(config), *check_adapters(config)]
         assert config.trainer.device == ("cpu" if miniature else "cuda")
     if miniature:  # of an override that is given twice, the last counts
         recipe, overrides = started["real_small/grpo"]
