@@ -34,15 +34,25 @@ def driver_version() -> str | None:
 
 def gpu_memory() -> float | None:
     """Bytes of this machine's smallest GPU, by nvidia-smi; None without one."""
+    return min(_memory("total"), default=None)
+
+
+def gpu_memory_used() -> float | None:
+    """Bytes in use on the fullest GPU of this machine, by all processes, by nvidia-smi; None without one."""
+    return max(_memory("used"), default=None)
+
+
+def _memory(kind: str) -> list[float]:
+    """Bytes of each GPU: `total` or `used`; [] without nvidia-smi or without a driver."""
     if driver_version() is None:
-        return None
-    query = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
+        return []
+    query = ["nvidia-smi", f"--query-gpu=memory.{kind}", "--format=csv,noheader,nounits"]
     try:
         done = subprocess.run(query, capture_output=True, text=True, timeout=30)
     except (OSError, subprocess.TimeoutExpired):
-        return None
-    sizes = [line.strip() for line in done.stdout.splitlines() if line.strip().isdigit()]
-    return min(map(int, sizes)) * 2.0**20 if done.returncode == 0 and sizes else None
+        return []
+    lines = done.stdout.splitlines() if done.returncode == 0 else []
+    return [int(line) * 2.0**20 for line in map(str.strip, lines) if line.isdigit()]
 
 
 def oldest_driver(cuda: str | None) -> int:

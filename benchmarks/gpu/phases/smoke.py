@@ -1,0 +1,85 @@
+"""Go or no-go: what the machine is, one generation by vLLM, and one small step through veRL."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from benchmarks.gpu.cells import Cell
+from benchmarks.gpu.models import PROTOCOL
+from benchmarks.gpu.plan import Plan
+from benchmarks.gpu.trainings import SMALL, run_training, step_median, training_cell
+
+TITLE = "Smoke"
+_ENVIRONMENT = Cell("smoke", "environment", "the doctor, and what PyTorch says of the GPU")
+_GENERATION = Cell("smoke", "generation", "vLLM, the demo's policy, 8 prompts", {"prompts": 8})
+_STEP = training_cell(
+    "smoke", "verl_step", "one step of recipes/demo/grpo", "demo/grpo",
+    [*SMALL, "trainer.total_training_steps=1"],
+)  # fmt: skip
+#: Room for all prompts at once.
+_OPTIONS = ("--max-model-len", "512", "--max-num-seqs", "8", "--max-num-batched-tokens", "4096")
+HEAD = ("cell", "figures")
+
+
+def groups(plan: Plan) -> list[list[Cell]]:
+    """The environment first: its versions are worth most if nothing else runs."""
+    return [[_ENVIRONMENT], [_GENERATION], [_STEP]]
+
+
+def check(plan: Plan) -> None:
+    """Everything that it needs is there."""
+
+
+def measure(plan: Plan, cells: Sequence[Cell]) -> Iterator[dict[str, Any]]:
+    """One cell in each process."""
+    of_cell = {_ENVIRONMENT: _environment, _GENERATION: _generation, _STEP: _step}
+    for cell in cells:
+        yield of_cell[cell](plan)
+
+
+def _environment(plan: Plan) -> dict[str, Any]:
+    import torch
+
+    from rag_r1.training.doctor.command import find_all
+
+    findings = [[finding.name, finding.state, finding.detail] for finding in find_all(None)]
+    figures: dict[str, Any] = {"doctor": findings, "torch": torch.__version__, "cuda": torch.version.cuda}
+    if torch.cuda.is_available():
+        gpu = torch.cuda.get_device_properties(0)
+        figures |= {"gpu": gpu.name, "gpu_bytes": gpu.total_memory, "capability": [gpu.major, gpu.minor]}
+    return figures
+
+
+def _generation(plan: Plan) -> dict[str, Any]:
+    from transformers import AutoTokenizer
+
+    from benchmarks.gpu.served import generation
+    from rag_r1.demo.policy import policy_path
+
+    policy = policy_path(PROTOCOL)
+    texts = [f"Who trained with person {number} of the town?" for number in range(8)]
+    prompts = [AutoTokenizer.from_pretrained(policy).encode(text) for text in texts]
+    options = (*_OPTIONS, *(() if plan.miniature else ("--gpu-memory-utilization", "0.3", "--enforce-eager")))
+    return generation(policy, plan.out / "logs" / "smoke" / "vllm.log", prompts, options)
+
+
+def _step(plan: Plan) -> dict[str, Any]:
+    return run_training(plan, _STEP, plan.out / "runs" / "smoke")
+
+
+def rows(cell: Cell, figures: dict[str, Any]) -> list[list[object]]:
+    """A sentence for each cell."""
+    return [[cell.what, _words(cell, figures)]]
+
+
+def _words(cell: Cell, figures: dict[str, Any]) -> str:
+    if cell == _ENVIRONMENT:
+        states = [state for _, state, _ in figures["doctor"]]
+        bad = f"{states.count('warning')} warnings, {states.count('MISSING')} missing"
+        return f"torch {figures['torch']}, CUDA {figures['cuda']}; {len(states)} checks, {bad}"
+    if cell == _GENERATION:
+        return f"ready after {figures['ready_s']:.0f} s; {figures['tokens_per_s']:.0f} tokens/s"
+    probs = step_median(figures, "training/rollout_probs_diff_mean")
+    seconds = step_median(figures, "timing_s/step") or float("nan")
+    return f"{seconds:.1f} s a step; difference of probability, vLLM and actor: {probs}"

@@ -1,0 +1,145 @@
+"""Whole trainings through veRL, Ray and vLLM on the demo's questions, and what veRL logs of their steps.
+
+A training's folder has the demo's world, its index and a retrieval server's log, the training's log, its
+checkpoints and veRL's metrics. Data and index that are there are used again, so a start after a kill goes on
+from the last checkpoint of a recipe that resumes.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from benchmarks.gpu.cells import Cell
+from benchmarks.gpu.made import made_once
+from benchmarks.gpu.memory_use import TrainingMeter
+from benchmarks.gpu.models import PROTOCOL, model_folder
+from benchmarks.gpu.plan import Plan
+from rag_r1.config.recipes import Recipe
+from rag_r1.demo.policy import policy_path
+from rag_r1.demo.run import train
+from rag_r1.demo.world import demo_protocol, write_demo
+from rag_r1.tools.retrieval.local_server import build_index, retrieval_process
+from rag_r1.training.metrics_files import MetricsFile
+
+#: What is kept of a step's metrics, by the beginning of their names.
+_KEPT = ("timing_s/", "perf/", "training/rollout_probs_diff", "search/score", "search/searches", "actor/grad")
+_KEPT += ("actor/pg_loss", "actor/lr", "response_length/mean")
+#: Seconds after which a training that hangs is ended; the phase's minutes end before.
+_AT_MOST_S = 3600.0
+#: Few processes: each takes seconds to start.
+FEW = (
+    "actor_rollout_ref.rollout.agent.num_workers=1",
+    "reward.num_workers=1",
+    "transfer_queue.backend.SimpleStorage.num_data_storage_units=1",
+    "actor_rollout_ref.rollout.enforce_eager=true",
+)
+#: A step of the demo in small, without validation, as in tests/e2e/demo_training.py.
+SMALL = (
+    "data.train_batch_size=4",
+    "actor_rollout_ref.actor.ppo_mini_batch_size=4",
+    "actor_rollout_ref.rollout.n=8",
+    "data.val_max_samples=4",
+    "trainer.val_before_train=false",
+    "trainer.test_freq=-1",
+)
+#: vLLM's log-probs are compared with the actor's.
+COMPARED = (
+    "actor_rollout_ref.rollout.calculate_log_probs=true",
+    "algorithm.rollout_correction.bypass_mode=false",
+)
+
+
+def training_cell(
+    phase: str, name: str, what: str, recipe: str, overrides: Sequence[str], size: str | None = None
+) -> Cell:
+    """The cell of a training on the demo's questions, with few processes, in which vLLM's log-probs are
+    compared with the actor's. `size`: of the model; None for the demo's policy."""
+    changes = [*FEW, *COMPARED, *overrides]
+    return Cell(phase, name, what, {"recipe": recipe, "overrides": changes, "size": size})
+
+
+@contextmanager
+def training_command(plan: Plan, cell: Cell, folder: Path) -> Iterator[list[str]]:
+    """veRL's command for the training of a cell, while its retrieval server runs. Raises RunError."""
+    data, index = folder / "data", folder / "index"
+    if not data.exists():
+        with made_once(data) as part:
+            write_demo(part, demo_protocol(PROTOCOL), seed=1)
+    if not index.exists():
+        with made_once(index) as part:
+            build_index(data / "corpus.jsonl", part, "--backend", "bm25")
+    size = cell.settings["size"]
+    policy = model_folder(plan, size) if size else policy_path(PROTOCOL)
+    with retrieval_process(index, folder / "server.log") as url:
+        changes = [
+            plan.platform,
+            "trainer.n_gpus_per_node=1",
+            f"data.train_files='{data / 'train.parquet'}'",
+            f"data.val_files='{data / 'val.parquet'}'",
+            f"actor_rollout_ref.model.path='{policy}'",
+            f"rag_r1.protocol={PROTOCOL}",
+            f"rag_r1.retriever.url={url}",
+            f"rag_r1.trajectory_dir='{folder / 'trajectories'}'",
+            f"trainer.default_local_dir='{folder / 'checkpoints'}'",
+            f"hydra.run.dir='{folder / 'hydra'}'",
+            "trainer.logger=[console,file]",
+        ]
+        yield Recipe.find(cell.settings["recipe"]).command([*changes, *cell.settings["overrides"]])
+
+
+def run_training(plan: Plan, cell: Cell, folder: Path) -> dict[str, Any]:
+    """Run the training of a cell to its end; its figures. Raises RunError with the end of its log."""
+    os.environ.setdefault("VLLM_USE_FLASHINFER_SAMPLER", "0")  # FlashInfer compiles at its first use
+    folder.mkdir(parents=True, exist_ok=True)
+    with training_command(plan, cell, folder) as command, TrainingMeter() as meter:
+        train(command, folder, _AT_MOST_S)
+    steps = kept_steps(folder / "metrics.jsonl")
+    return {"steps": steps, "peak": meter.peak, "timeline": meter.timeline}
+
+
+def kept_steps(metrics: Path) -> dict[str, dict[str, float]]:
+    """What is kept of each step's metrics."""
+    steps: dict[str, dict[str, float]] = {}
+    for step, values in MetricsFile(metrics).new_lines():
+        kept = {
+            key: value
+            for key, value in values.items()
+            if key.startswith(_KEPT) or (key.startswith("val-") and key.endswith("/em/mean@1"))
+        }
+        steps.setdefault(str(step), {}).update(kept)
+    return steps
+
+
+def step_median(figures: Mapping[str, Any], name: str) -> float | None:
+    """The median of a metric over the steps that have it; None if none has."""
+    values = [step[name] for step in figures["steps"].values() if name in step]
+    return median(values) if values else None
+
+
+#: The columns of a training's row in a table, and the metrics in them.
+HEAD = ("training", "steps", "a step, s", "generating", "log-probs", "reference", "update", "weights to vLLM",
+        "tokens/s", "peak, GB", "difference of probability, mean", "largest")  # fmt: skip
+_METRICS = ("step", "gen", "old_log_prob", "ref", "update_actor", "update_weights")
+
+
+def training_row(name: str, figures: Mapping[str, Any]) -> list[object]:
+    """Medians over a training's steps."""
+
+    def shown(metric: str, digits: int = 2) -> str:
+        value = step_median(figures, metric)
+        return "–" if value is None else f"{value:.{digits}f}"
+
+    probs = ("training/rollout_probs_diff_mean", "training/rollout_probs_diff_max")
+    return [
+        name,
+        sum("timing_s/step" in step for step in figures["steps"].values()),
+        *(shown(f"timing_s/{metric}") for metric in _METRICS),
+        shown("perf/throughput", 0),
+        f"{figures['peak'] / 1e9:.1f}",
+        *(shown(metric, 6) for metric in probs),
+    ]
