@@ -3,27 +3,23 @@
 What is kept grows with what is looked for, not with the corpus: for each id whether it is there, for each
 title how it matched, for each answer in how many passages it stands and in which first. After every
 `save_every` passages this is written to a file, with the place that was reached. A scan that was killed goes
-on from there; a scan that has ended is not repeated as long as corpus and questions are the same.
-
-An index refuses an id that several passages have, so the scan looks for such ids too, by 8 bytes of a hash of
-each id in memory. Only a corpus in which two of these are equal is read again, for the places.
+on from there; a scan that has ended is not repeated as long as corpus and questions are the same. It
+also looks for ids that several passages have (repeated_ids.py).
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from array import array
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from rag_r1.corpus.answer_matcher import AnswerMatcher
-from rag_r1.corpus.reader import START, Corpus, CorpusPosition, Passage
+from rag_r1.corpus.reader import Corpus, CorpusPosition
+from rag_r1.corpus.repeated_ids import SeenIds
 from rag_r1.corpus.title_index import TitleIndex
 from rag_r1.data.files.bad_rows import BadRows
 from rag_r1.runs.state_file import StateFile
@@ -74,28 +70,6 @@ class ScanResult:
     repeated: BadRows = field(default_factory=BadRows)
 
 
-def _hashes_until(corpus: Corpus, end: CorpusPosition, progress: bool) -> array[int]:
-    """The hashes of the ids that an earlier start has read."""
-    hashes = array("Q")
-    if end != START:
-        for row, place in corpus.rows(progress=progress, doing="reading ids again"):
-            if isinstance(row, Passage) and row.id is not None:
-                hashes.append(_hash_of(row.id))
-            if place == end:
-                break
-    return hashes
-
-
-def _equal(hashes: array[int]) -> frozenset[int]:
-    """Those that several ids have."""
-    in_order = np.sort(np.frombuffer(hashes, np.uint64))
-    return frozenset(in_order[1:][in_order[1:] == in_order[:-1]].tolist())
-
-
-def _hash_of(passage_id: str) -> int:
-    return int.from_bytes(hashlib.blake2b(passage_id.encode(), digest_size=8).digest(), "big")
-
-
 def scan_corpus(
     corpus: Corpus, targets: ScanTargets, state: Path, *, save_every: int = SAVE_EVERY, progress: bool = True
 ) -> ScanResult:
@@ -104,7 +78,7 @@ def scan_corpus(
     result = file.read(partial(_restored, targets=targets)) or ScanResult(probe=targets.probe)
     if result.done:
         return result
-    hashes = _hashes_until(corpus, result.place, progress)
+    seen = SeenIds.until(result.place, corpus, progress=progress)
     numbers, keys = targets.answers.keys, list(targets.answers.keys)
     counts: dict[int, list[Any]] = {numbers[key]: [*value] for key, value in result.answers.items()}
     ids, note, matches_in = targets.ids | result.probe, targets.titles.note, targets.answers.matches_in
@@ -122,8 +96,7 @@ def scan_corpus(
             result.bad.add(corpus.location(place), row)
         else:
             result.passages += 1
-            if row.id is not None:
-                hashes.append(_hash_of(row.id))
+            seen.add(row.id)
             if row.id in ids:
                 present.add(row.id)
             if title := row.title:
@@ -132,23 +105,10 @@ def scan_corpus(
                 counts.setdefault(number, [0, row.id])[0] += 1
         if read % save_every == 0:
             save()
-    if equal := _equal(hashes):
-        result.repeated = _repeated_ids(corpus, equal, progress)
+    result.repeated = seen.repeated(corpus, progress=progress)
     result.done = True
     save()
     return result
-
-
-def _repeated_ids(corpus: Corpus, equal: frozenset[int], progress: bool) -> BadRows:
-    """The passages with the id of an earlier one; `equal`: the hashes that several ids have."""
-    repeated, first_places = BadRows(), dict[str, str]()
-    for row, place in corpus.rows(progress=progress, doing="finding repeated ids"):
-        if isinstance(row, ValueError) or row.id is None or _hash_of(row.id) not in equal:
-            continue
-        here = corpus.location(place)
-        if (first := first_places.setdefault(row.id, here)) != here:
-            repeated.add(here, f"the id {row.id!r} is that of {first}")
-    return repeated
 
 
 def _state(result: ScanResult, targets: ScanTargets) -> dict[str, Any]:
