@@ -78,11 +78,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Returns 0 at the end of the chat; 1 with a message if it could not begin, or if a question of --ask got
     no answer."""
     args = read_arguments(
-        ChatArguments, arguments, prog="rag-r1 chat", description=_DESCRIPTION, check=_check_start
+        ChatArguments,
+        arguments,
+        prog="rag-r1 chat",
+        description=_DESCRIPTION,
+        check=lambda args: _check_start(args, take_token()),
     )
     set_up_logs(logging.WARNING)
     token = take_token()
-    _check_start(args)
+    _check_start(args, token)
     if args.check_only:
         print("all checks passed: the chat would begin")
         return 0
@@ -92,10 +96,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return TerminalChat(running.url, None).chat(args.ask)
 
 
-def _check_start(args: ChatArguments) -> None:
+def _check_start(args: ChatArguments, token: str | None) -> None:
     """Raises StartError, or RunError, with all that is wrong."""
     if args.url is not None:
-        return check_server(args.url.rstrip("/"))
+        return check_server(args.url.rstrip("/"), token)
     require_parts(args)
     from rag_r1.serving.launch import check_launch
 
