@@ -25,7 +25,7 @@ from rag_r1.protocols.retriever_query import CallContext, Context
 from rag_r1.rollouts.arguments import RolloutArguments, config_of
 from rag_r1.rollouts.engine_factory import TokenUnit
 from rag_r1.rollouts.requests import read_questions
-from rag_r1.rollouts.server_check import check_endpoint
+from rag_r1.rollouts.server_check import check_replies
 from rag_r1.runs.errors import OtherServerError, RunError
 from rag_r1.runs.start_checks import FAULTS, StartChecks, StartError, try_servers
 from rag_r1.tools import close_tools, shared_searcher
@@ -104,7 +104,8 @@ def check_servers(args: RolloutArguments, defaults: Mapping[str, Any], url: str,
     of the arguments asks none: they are tried beside what is wrong with the files. Raises StartError."""
     asked = [partial(check_search, args, defaults)]
     if not args.trust_env:  # through a proxy, the server may be unknown here
-        asked.append(partial(check_endpoint, url, args.api_key_env, "model server", "--base-url", model))
+        server = (url, args.api_key_env, "model server", "--base-url", model)
+        asked.append(partial(check_replies, *server, args.engine))
     with StartChecks() as checks:
         for check in started(*asked):
             checks.run(check)

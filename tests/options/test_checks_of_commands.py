@@ -390,3 +390,22 @@ def test_a_folder_and_a_file_without_rights_are_named(place, capsys):
     assert main(words.split()) == 1
     message = capsys.readouterr().err
     assert "closed cannot be written to" in message and "bad.jsonl: Permission denied" in message
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "traces --questions q.jsonl --teacher-model m",
+        "serve --model m --engine chat --port 0",
+        "questions --corpus corpus.jsonl --teacher-model m",
+    ],
+)
+def test_a_model_server_that_answers_nothing_is_no_passed_check(words, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("q.jsonl").write_text(json.dumps({"question": "Who?", "golden_answers": ["she"]}))
+    Path("corpus.jsonl").write_text(json.dumps({"id": "1", "contents": "Ulm"}))
+    with JsonStub(lambda asked: (404, "{}")) as model, Retriever([]) as search:
+        servers = ["--base-url", f"{model.url}/v1", "--retriever-url", search.url]
+        assert main([*words.split(), *servers, "--out", "out", "--check-only"]) == 1
+    said = capsys.readouterr()
+    assert f"{model.url}/v1 answers with HTTP 404" in said.err and "passed" not in said.out

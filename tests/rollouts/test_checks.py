@@ -158,8 +158,8 @@ def test_an_index_or_the_folder_of_another_command_is_no_place_for_a_run(name, c
 def test_check_only_asks_each_server_once_and_writes_nothing(tmp_path, capsys):
     questions = tmp_path / "questions.jsonl"
     questions.write_text(json.dumps({"question": "Who?", "golden_answers": ["she"]}))
-    with Policy(None, {}, lambda *unused: True) as policy:
-        flags = ["--model", "m", "--base-url", f"{policy.url}/v1", "--retriever-url", policy.url]
+    with Policy(None, {}, lambda *unused: True, context=4096) as policy:
+        flags = ["--model", "policy", "--base-url", f"{policy.url}/v1", "--retriever-url", policy.url]
         common = ["--questions", str(questions), "--engine", "chat", "--out", str(tmp_path / "out")]
         assert evaluation.main([*flags, *common, "--check-only"]) == 0
     assert "all checks passed: 1 questions" in capsys.readouterr().out
