@@ -94,9 +94,24 @@ def started(*checks: Callable[[], Any]) -> list[Callable[[], Any]]:
 
 def check_search(args: RolloutArguments, defaults: Mapping[str, Any]) -> None:
     """One search, for `all_problems` of a command whose reading of the arguments asks the model's server: if
-    that fails, a search that fails too is reported beside it. Raises RunError."""
-    config = config_of(args, defaults)
+    that fails, a search that fails too is reported beside it, unless its own keys are wrong. Raises
+    RunError."""
+    try:
+        config = config_of(args, defaults)
+    except FAULTS:  # reported key by key
+        plain = args.changed(protocol=_ANY_PROTOCOL, prompt=None, overrides=[])
+        right = [word for word in args.overrides if _is_right(plain.changed(overrides=[word]), defaults)]
+        if any(word.startswith("rag_r1.retriever") for word in {*args.overrides} - {*right}):
+            return
+        config = config_of(plain.changed(overrides=right), defaults)
     run_in_thread(try_servers(try_first_search(config.validation_retriever, args.retriever_url)))
+
+
+def _is_right(args: RolloutArguments, defaults: Mapping[str, Any]) -> bool:
+    try:
+        return bool(config_of(args, defaults))
+    except FAULTS:
+        return False
 
 
 def check_servers(args: RolloutArguments, defaults: Mapping[str, Any], url: str, model: str) -> None:
