@@ -14,6 +14,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -27,7 +28,7 @@ from rag_r1.options.server_address import Address
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.start_checks import CHECK_ONLY
 from rag_r1.serving.arguments import ChatAgentArguments, check_agent, refuse_unused
-from rag_r1.serving.command import require_parts, set_up_logs, take_token
+from rag_r1.serving.command import check_parts, set_up_logs, take_token
 from rag_r1.serving.terminal.client import ChatError, check_server, stream_answer
 
 if TYPE_CHECKING:
@@ -100,10 +101,9 @@ def _check_start(args: ChatArguments, token: str | None) -> None:
     """Raises StartError, or RunError, with all that is wrong."""
     if args.url is not None:
         return check_server(args.url.rstrip("/"), token)
-    require_parts(args)
     from rag_r1.serving.launch import check_launch
 
-    check_launch(args)
+    check_launch(args, [partial(check_parts, "rag-r1 chat", args)])
 
 
 @contextmanager
