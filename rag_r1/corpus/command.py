@@ -23,9 +23,8 @@ from rag_r1.corpus.questions import CorpusQuestion, CorpusQuestions
 from rag_r1.corpus.reader import Corpus
 from rag_r1.corpus.redirects import read_redirects
 from rag_r1.corpus.repair import REPAIRED, RepairResult, repair
-from rag_r1.corpus.repeated_ids import refusal
 from rag_r1.corpus.retrieval_check import RetrievalResult, retrieve, try_server
-from rag_r1.corpus.scan import SAVE_EVERY, ScanResult, ScanTargets, scan_corpus
+from rag_r1.corpus.scan import SAVE_EVERY, ScanResult, ScanTargets, refusal, scan_corpus
 from rag_r1.corpus.supplements import write_supply
 from rag_r1.corpus.title_index import TitleIndex
 from rag_r1.corpus.verdict import CorpusFindings, foreign_sources

@@ -76,6 +76,10 @@ PLANTED = {
     ),
     # What else can be wrong with a document or a recipe is known only when it is read, which is the work.
     "documents": ("--folder none --out file", ["none does not exist", "--out file"]),
+    "model export-nf4": (
+        "none --base ./none_m --out file",
+        ["none is no checkpoint", "--base ./none_m", "--out file"],
+    ),
     "recipes copy": ("none file/copy", ["'none'", "file is a file"]),
     "view": (
         "none bad.jsonl --port {port}",
@@ -254,6 +258,8 @@ def right(place) -> Path:
         ("sft-data --traces traces --model model --out new", "traces"),
         ("eval report run --out new", "1 episodes"),
         ("eval compare run other --out new", "2 runs share 1 questions"),
+        ("eval sigma run", "run would be read"),
+        ("recipes copy rag_r1/grpo new", "rag_r1/grpo would be copied to new.yaml"),
         ("mcp --retriever-url {url}", "search would be offered over stdio"),
     ],
 )

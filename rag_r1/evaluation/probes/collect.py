@@ -24,7 +24,7 @@ from typing import Any
 import httpx
 
 from rag_r1.corpus.reader import Corpus, CorpusPosition
-from rag_r1.corpus.repeated_ids import SeenIds, refusal
+from rag_r1.corpus.scan import SeenIds, refusal
 from rag_r1.data.evidence import GoldEvidence, title_key, title_of
 from rag_r1.data.files.bad_rows import BadRows
 from rag_r1.io.bounded_http import bounded_http_client
