@@ -29,7 +29,7 @@ _LISTS = ("data", "models")
 #: The path and the prompt of the smallest request to an API.
 _SMALLEST: dict[str, tuple[str, dict[str, Any]]] = {
     "chat": ("chat/completions", {"messages": [{"role": "user", "content": "Hi"}]}),
-    "completions": ("completions", {"prompt": "Hi"}),
+    "completions": ("completions", {"prompt": [1]}),  # token ids, as in a run
 }
 #: What refuses every request to this address, with this key, or for this model.
 _REFUSED = {402, 403, 404, 405}
