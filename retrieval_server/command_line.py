@@ -21,12 +21,14 @@ such as ``--verify`` only with a value. typer (click) has none with several valu
 from __future__ import annotations
 
 import argparse
+import sys
 import textwrap
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
+from itertools import pairwise
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Literal, NoReturn, Self, TypeVar, Union, get_args, get_origin
 
@@ -167,10 +169,11 @@ def parse(
             below = textwrap.fill(option.group.description, 90) if option.group.description else None
             groups[option.group] = parser.add_argument_group(option.group.title, below)
         _add(groups[option.group], option)
-    known, unknown = parser.parse_known_args(argv)
+    words = sys.argv[1:] if argv is None else argv
+    known, unknown = parser.parse_known_args(words)
+    behind_unknown = {word for flag, word in pairwise(words) if flag in unknown}
     faults = [_unrecognized(unknown, options)] if unknown else []
-    values = _empty(model) | dict(settled)
-    unread: list[str] = []
+    values, unread = _empty(model) | dict(settled), list[str]()
     for option in options:
         if (given := getattr(known, option.dest)) is not None:
             at = values
@@ -179,10 +182,10 @@ def parse(
             try:
                 at[option.path[-1]] = option.read(given)
             except ValueError as error:
+                if option.flag.positional and given in behind_unknown:  # the value of such a flag
+                    continue
                 unread.append(option.names[0])
-                faults.append(
-                    f"{option.names[0]} {error}" if option.choices else f"{option.names[0]}: {error}"
-                )
+                faults.append(f"{option.names[0]}{'' if option.choices else ':'} {error}")
     try:
         parsed = model.model_validate(values)
     except ValidationError as error:
@@ -242,11 +245,8 @@ def _is_model(field: FieldInfo) -> bool:
 
 def _empty(model: type[Options]) -> dict[str, Any]:
     """An empty dictionary for every nested model, which then gets its own defaults."""
-    return {
-        name: _empty(field.annotation)  # type: ignore[arg-type]
-        for name, field in model.model_fields.items()
-        if _is_model(field)
-    }
+    fields = model.model_fields.items()
+    return {name: _empty(field.annotation) for name, field in fields if _is_model(field)}  # type: ignore
 
 
 def _add(parser: Any, option: _Option) -> None:
@@ -276,7 +276,7 @@ def _help(flag: Flag, default: Any) -> str:
 def _unrecognized(words: Sequence[str], options: Sequence[_Option]) -> str:
     names = [name for option in options for name in option.names]
     flags = [word.partition("=")[0] for word in words if word.startswith("-")]
-    near = [name for flag in flags for name in get_close_matches(flag, names, n=1)]
+    near = [name for flag in flags for name in get_close_matches(flag, names, n=1, cutoff=0.75)]
     hint = f"; did you mean {', '.join(near)}?" if near else ""
     return f"unrecognized arguments: {' '.join(words)}{hint}"
 

@@ -8,6 +8,7 @@ is needed from elsewhere: models of the Hugging Face Hub, the Ray cluster. Nothi
 from __future__ import annotations
 
 import socket
+from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -45,7 +46,7 @@ def check_sources(command: ServeCommand) -> ServedSources:
     require_packages("A server", "bm25", SERVER)
     folders, rerank = command.folders, command.rerank.rerank
     with ExitStack() as opened:
-        *shards, web, listener, _, _ = _all_here(command, opened)
+        *shards, web, listener, _, _ = _all_here(command, folders.values(), opened)
         by_name = dict(zip(folders, shards, strict=True))
         _fetch_models(command, by_name)
         ray = None
@@ -63,10 +64,10 @@ def check_sources(command: ServeCommand) -> ServedSources:
     return ServedSources(by_name, web, ray, reranker, listener)
 
 
-def _all_here(command: ServeCommand, opened: ExitStack) -> list[Any]:
-    """What this machine alone can tell; the port is closed with `opened`."""
+def _all_here(command: ServeCommand, folders: Iterable[Path], opened: ExitStack) -> list[Any]:
+    """What this machine alone can tell of these indexes and the rest; the port is closed with `opened`."""
     return check_all(
-        *(partial(_check_index, command, folder) for folder in command.folders.values()),
+        *(partial(_check_index, command, folder) for folder in folders),
         partial(_open_web, command),
         lambda: opened.enter_context(listen(command.host, command.port)),
         partial(_check_rerank, command.rerank.rerank),
@@ -78,7 +79,8 @@ def check_here(command: ServeCommand) -> None:
     """Raises UserError, or UserErrors, with all that is wrong on this machine; leaves nothing open."""
     require_packages("A server", "bm25", SERVER)
     with ExitStack() as opened:
-        _all_here(command.model_copy(update={"check_only": True}), opened)
+        folders = dict.fromkeys(folder for _, folder in command.index)  # also two of one name
+        _all_here(command.model_copy(update={"check_only": True}), folders, opened)
 
 
 def _check_index(command: ServeCommand, folder: Path) -> list[tuple[Path, Manifest]]:

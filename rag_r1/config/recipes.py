@@ -18,6 +18,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from rag_r1.runs.errors import RunError
 #: A file that only the folder of the recipes has.
 _DEFAULTS = "rag_r1_defaults.yaml"
 _SEARCHPATH = "hydra.searchpath="
+_VERL = "pkg://verl.trainer.config"
 #: What is wrong with an override that Hydra's grammar refuses, and the remedy.
 UNREADABLE = "cannot be read as key=value"
 QUOTING = (
@@ -75,11 +77,19 @@ class Recipe:
     def arguments(self, overrides: Sequence[str]) -> list[str]:
         """The overrides for Hydra: those given, and the search path, which begins with the user's own
         entries, from `hydra.searchpath` of an override or of the recipe."""
-        shipped = ["pkg://verl.trainer.config", f"file://{RECIPES}"]
+        shipped = [_VERL, f"file://{RECIPES}"]
         added = [entry for entry in self._searchpath(overrides) if entry not in shipped]
         entries = ",".join('"' + entry.replace('"', '\\"') + '"' for entry in (*added, *shipped))
         others = [override for override in overrides if not override.startswith(_SEARCHPATH)]
         return [f"{_SEARCHPATH}[{entries}]", *others]
+
+    def to_compose(self, overrides: Sequence[str]) -> list[str]:
+        """`arguments` for a process that only composes: veRL's configuration is named by its folder. Hydra
+        would import the package, and with it all of veRL, which takes half a minute on a busy machine."""
+        searchpath, *others = self.arguments(overrides)
+        spec = find_spec("verl")
+        folder = Path(*(spec.submodule_search_locations or ()) if spec else (), "trainer/config")
+        return [searchpath.replace(_VERL, f"file://{folder}") if folder.is_dir() else searchpath, *others]
 
     def words(self, overrides: Sequence[str]) -> list[str]:
         """The arguments of a command of veRL for this recipe."""

@@ -24,7 +24,7 @@ from rag_r1.corpus.reader import Corpus
 from rag_r1.corpus.redirects import read_redirects
 from rag_r1.corpus.repair import REPAIRED, RepairResult, repair
 from rag_r1.corpus.retrieval_check import RetrievalResult, retrieve, try_server
-from rag_r1.corpus.scan import SAVE_EVERY, ScanResult, ScanTargets, scan_corpus
+from rag_r1.corpus.scan import SAVE_EVERY, ScanResult, ScanTargets, refusal, scan_corpus
 from rag_r1.corpus.supplements import write_supply
 from rag_r1.corpus.title_index import TitleIndex
 from rag_r1.corpus.verdict import CorpusFindings, foreign_sources
@@ -145,7 +145,7 @@ def _scan(args: CheckArguments, corpus: Corpus, targets: ScanTargets, save_every
     scan = scan_corpus(corpus, targets, file, save_every=save_every, progress=progress)
     _refuse(scan.bad, args)
     if scan.repeated.count:
-        raise DataError(f"no report was written: {scan.repeated.named()}. Give each passage its own id.")
+        raise DataError(f"no report was written: {refusal(scan.repeated)}")
     if not scan.passages:
         raise DataError(f"{', '.join(map(str, args.corpus))}: no passage in it")
     return scan

@@ -3,10 +3,11 @@
 What is kept grows with what is looked for, not with the corpus: for each id whether it is there, for each
 title how it matched, for each answer in how many passages it stands and in which first. After every
 `save_every` passages this is written to a file, with the place that was reached. A scan that was killed goes
-on from there; a scan that has ended is not repeated as long as corpus and questions are the same.
+on from there; a scan that has ended is not repeated as long as corpus and questions are the same. It
+also looks for ids that several passages have, which an index refuses.
 
-An index refuses an id that several passages have, so the scan looks for such ids too, by 8 bytes of a hash of
-each id in memory. Only a corpus in which two of these are equal is read again, for the places.
+For that, 8 bytes of a hash of each id are kept in memory. Only a corpus in which two of these are equal is
+read again, for the places.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -74,22 +75,47 @@ class ScanResult:
     repeated: BadRows = field(default_factory=BadRows)
 
 
-def _hashes_until(corpus: Corpus, end: CorpusPosition, progress: bool) -> array[int]:
-    """The hashes of the ids that an earlier start has read."""
-    hashes = array("Q")
-    if end != START:
-        for row, place in corpus.rows(progress=progress, doing="reading ids again"):
-            if isinstance(row, Passage) and row.id is not None:
-                hashes.append(_hash_of(row.id))
-            if place == end:
-                break
-    return hashes
+class SeenIds:
+    """The ids that have been read so far, as hashes."""
+
+    def __init__(self) -> None:
+        self._hashes = array("Q")
+
+    @classmethod
+    def until(cls, end: CorpusPosition, corpus: Corpus, *, progress: bool) -> Self:
+        """Those that an earlier start has read, up to this place."""
+        seen = cls()
+        if end != START:
+            for row, place in corpus.rows(progress=progress, doing="reading ids again"):
+                if isinstance(row, Passage):
+                    seen.add(row.id)
+                if place == end:
+                    break
+        return seen
+
+    def add(self, passage_id: str | None) -> None:
+        """Note the id of the next passage."""
+        if passage_id is not None:
+            self._hashes.append(_hash_of(passage_id))
+
+    def repeated(self, corpus: Corpus, *, progress: bool) -> BadRows:
+        """The passages with the id of an earlier one, once all ids are noted."""
+        in_order = np.sort(np.frombuffer(self._hashes, np.uint64))
+        equal = frozenset(in_order[1:][in_order[1:] == in_order[:-1]].tolist())
+        repeated, first_places = BadRows(), dict[str, str]()
+        rows = corpus.rows(progress=progress, doing="finding repeated ids") if equal else ()
+        for row, place in rows:
+            if isinstance(row, ValueError) or row.id is None or _hash_of(row.id) not in equal:
+                continue
+            here = corpus.location(place)
+            if (first := first_places.setdefault(row.id, here)) != here:
+                repeated.add(here, f"the id {row.id!r} is that of {first}")
+        return repeated
 
 
-def _equal(hashes: array[int]) -> frozenset[int]:
-    """Those that several ids have."""
-    in_order = np.sort(np.frombuffer(hashes, np.uint64))
-    return frozenset(in_order[1:][in_order[1:] == in_order[:-1]].tolist())
+def refusal(repeated: BadRows) -> str:
+    """The message with which a corpus with such passages is refused."""
+    return f"{repeated.named()}. Give each passage its own id."
 
 
 def _hash_of(passage_id: str) -> int:
@@ -104,7 +130,7 @@ def scan_corpus(
     result = file.read(partial(_restored, targets=targets)) or ScanResult(probe=targets.probe)
     if result.done:
         return result
-    hashes = _hashes_until(corpus, result.place, progress)
+    seen = SeenIds.until(result.place, corpus, progress=progress)
     numbers, keys = targets.answers.keys, list(targets.answers.keys)
     counts: dict[int, list[Any]] = {numbers[key]: [*value] for key, value in result.answers.items()}
     ids, note, matches_in = targets.ids | result.probe, targets.titles.note, targets.answers.matches_in
@@ -122,8 +148,7 @@ def scan_corpus(
             result.bad.add(corpus.location(place), row)
         else:
             result.passages += 1
-            if row.id is not None:
-                hashes.append(_hash_of(row.id))
+            seen.add(row.id)
             if row.id in ids:
                 present.add(row.id)
             if title := row.title:
@@ -132,23 +157,10 @@ def scan_corpus(
                 counts.setdefault(number, [0, row.id])[0] += 1
         if read % save_every == 0:
             save()
-    if equal := _equal(hashes):
-        result.repeated = _repeated_ids(corpus, equal, progress)
+    result.repeated = seen.repeated(corpus, progress=progress)
     result.done = True
     save()
     return result
-
-
-def _repeated_ids(corpus: Corpus, equal: frozenset[int], progress: bool) -> BadRows:
-    """The passages with the id of an earlier one; `equal`: the hashes that several ids have."""
-    repeated, first_places = BadRows(), dict[str, str]()
-    for row, place in corpus.rows(progress=progress, doing="finding repeated ids"):
-        if isinstance(row, ValueError) or row.id is None or _hash_of(row.id) not in equal:
-            continue
-        here = corpus.location(place)
-        if (first := first_places.setdefault(row.id, here)) != here:
-            repeated.add(here, f"the id {row.id!r} is that of {first}")
-    return repeated
 
 
 def _state(result: ScanResult, targets: ScanTargets) -> dict[str, Any]:

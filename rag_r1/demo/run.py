@@ -33,8 +33,7 @@ from rag_r1.options.out_folder import check_out
 from rag_r1.options.settings_file import recorded_settings
 from rag_r1.protocols import Protocol
 from rag_r1.rollouts.arguments import Above0
-from rag_r1.runs.start_checks import CHECK_ONLY, StartChecks
-from rag_r1.system.installation import require
+from rag_r1.runs.start_checks import CHECK_ONLY, StartChecks, check_packages
 from rag_r1.tools.retrieval.local_server import build_index, retrieval_process
 from rag_r1.training.command import check_composition
 from rag_r1.training.guard.bands import BandCheck
@@ -138,6 +137,8 @@ def _check_start(args: DemoArguments) -> Path:
     """The folder of the run. Raises StartError with all that is wrong."""
     out = (args.out or OUTPUTS / args.recipe).resolve()
     with StartChecks() as checks:
+        more = ["bitsandbytes"] if args.recipe == _OVER_NF4 else []
+        checks.run(check_packages, "rag-r1 demo", "verl", "vllm", "bm25s", *more)
         checks.run(check_out, out, "rag-r1 demo")
         checks.run(check_composition, Recipe.find(f"demo/{args.recipe}"), args.overrides)
     return out
@@ -154,7 +155,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         check=_check_start,
     )
     over_nf4 = args.recipe == _OVER_NF4
-    require("verl", "vllm", "bm25s", *(["bitsandbytes"] if over_nf4 else []))
     add_working_directory()
     out = _check_start(args)
     if args.check_only:

@@ -43,7 +43,7 @@ from rag_r1.options.declare import Constraint
 from rag_r1.rollouts.arguments import Above0
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.markdown import integer, number, table
-from rag_r1.runs.start_checks import StartChecks
+from rag_r1.runs.start_checks import CHECK_ONLY, StartChecks
 
 _QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 #: With fewer answers of a kind a threshold depends on chance.
@@ -173,6 +173,7 @@ class SigmaArguments(Arguments):
     accept: Annotated[float, Field(gt=0, le=1), Constraint("a number above 0 and at most 1")] = argument(
         "share of the right answers that the first proposal accepts", "SHARE", default=0.9
     )
+    check_only: bool = argument(CHECK_ONLY, default=False)
 
 
 @command_main(DataError, RunError, OSError)
@@ -191,6 +192,9 @@ def main(arguments: Sequence[str] | None = None, prog: str = "rag-r1 eval sigma"
         check=_check_start,
     )
     _check_start(args)
+    if args.check_only:
+        print(f"all checks passed: {', '.join(map(str, args.runs))} would be read")
+        return 0
     states = states_of(map(itemgetter(1), _placed_trajectories(args.runs)), args.term, args.right_from)
     print("\n".join(report(states, args.accept)))
     return 0

@@ -27,8 +27,7 @@ from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, Port, argument, read_arguments
 from rag_r1.options.out_folder import check_out_file
 from rag_r1.runs.errors import RunError
-from rag_r1.runs.start_checks import CHECK_ONLY, StartChecks
-from rag_r1.system.installation import require
+from rag_r1.runs.start_checks import CHECK_ONLY, StartChecks, check_packages
 
 _DESCRIPTION = """\
 Show the trajectories of runs in a browser: what was searched, found and answered, filters, causes of wrong
@@ -95,13 +94,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if args.check_only:
         print(f"all checks passed: {', '.join(map(str, args.paths))} would be shown")
         return 0
-    require("duckdb", *(("uvicorn", "fastapi") if args.export is None else ()))
     return _serve(args) if args.export is None else _export(args, args.export)
 
 
 def _check_start(args: ViewArguments) -> None:
     """Raises StartError with all that is wrong."""
     with StartChecks() as checks:
+        parts = ("uvicorn", "fastapi") if args.export is None else ()
+        checks.run(check_packages, "rag-r1 view", "duckdb", *parts)
         for path in args.paths:
             checks.run(_check_path, path)
         if args.export is not None:

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -34,7 +34,7 @@ from rag_r1.rollouts.agent_arguments import COST, MODEL_SERVER, SAMPLING
 from rag_r1.rollouts.arguments import EndpointArguments, From0, Share, json_body
 from rag_r1.rollouts.checks import try_first_search
 from rag_r1.rollouts.command_run import check_command, run_command
-from rag_r1.rollouts.server_check import check_endpoint
+from rag_r1.rollouts.server_check import check_endpoint, check_replies
 from rag_r1.runs.start_checks import CHECK_ONLY, StartChecks, try_servers
 from rag_r1.tools.retrieval.wire import WIRES
 
@@ -199,7 +199,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 async def make_questions(args: QuestionsArguments) -> int:
     """Check, write what is missing, and print the figures; returns the exit status. Raises RunError."""
     spec = args.spec()
-    await check_start(spec)
+    await check_start(spec, check_replies if args.check_only else check_endpoint)
     if args.check_only:
         print(f"all checks passed: questions would be written into {args.out}, all servers answer")
         return 0
@@ -211,9 +211,9 @@ async def make_questions(args: QuestionsArguments) -> int:
     return 3 if result.stopped or result.card["open"] else 0
 
 
-async def check_start(spec: QuestionsSpec) -> None:
-    """Raises RunError with all that is wrong in files and settings, then with all servers that do not answer.
-    Nothing is asked of a model."""
+async def check_start(spec: QuestionsSpec, check_server: Callable[..., Any] = check_endpoint) -> None:
+    """Raises RunError with all that is wrong in files and settings, then with all servers that do not answer,
+    each of which `check_server` asks."""
     with StartChecks() as checks:
         checks.run_on_all(lambda paths: check_first_rows(Corpus(paths)), spec.corpus)
         checks.run(load_with_prompt, spec.protocol, None)
@@ -224,7 +224,7 @@ async def check_start(spec: QuestionsSpec) -> None:
     models = {"--base-url": spec.teacher, **({"--reader-url": spec.reader} if spec.reader else {})}
     attempts = [
         asyncio.to_thread(
-            partial(check_endpoint, base_address(m.url), m.key_variable, "model server", flag, m.model)
+            partial(check_server, base_address(m.url), m.key_variable, "model server", flag, m.model)
         )
         for flag, m in models.items()
         if not spec.limits.trust_env  # through a proxy, the server may be unknown here

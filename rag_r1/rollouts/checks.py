@@ -25,7 +25,7 @@ from rag_r1.protocols.retriever_query import CallContext, Context
 from rag_r1.rollouts.arguments import RolloutArguments, config_of
 from rag_r1.rollouts.engine_factory import TokenUnit
 from rag_r1.rollouts.requests import read_questions
-from rag_r1.rollouts.server_check import check_endpoint
+from rag_r1.rollouts.server_check import check_replies
 from rag_r1.runs.errors import OtherServerError, RunError
 from rag_r1.runs.start_checks import FAULTS, StartChecks, StartError, try_servers
 from rag_r1.tools import close_tools, shared_searcher
@@ -94,9 +94,24 @@ def started(*checks: Callable[[], Any]) -> list[Callable[[], Any]]:
 
 def check_search(args: RolloutArguments, defaults: Mapping[str, Any]) -> None:
     """One search, for `all_problems` of a command whose reading of the arguments asks the model's server: if
-    that fails, a search that fails too is reported beside it. Raises RunError."""
-    config = config_of(args, defaults)
+    that fails, a search that fails too is reported beside it, unless its own keys are wrong. Raises
+    RunError."""
+    try:
+        config = config_of(args, defaults)
+    except FAULTS:  # reported key by key
+        plain = args.changed(protocol=_ANY_PROTOCOL, prompt=None, overrides=[])
+        right = [word for word in args.overrides if _is_right(plain.changed(overrides=[word]), defaults)]
+        if any(word.startswith("rag_r1.retriever") for word in {*args.overrides} - {*right}):
+            return
+        config = config_of(plain.changed(overrides=right), defaults)
     run_in_thread(try_servers(try_first_search(config.validation_retriever, args.retriever_url)))
+
+
+def _is_right(args: RolloutArguments, defaults: Mapping[str, Any]) -> bool:
+    try:
+        return bool(config_of(args, defaults))
+    except FAULTS:
+        return False
 
 
 def check_servers(args: RolloutArguments, defaults: Mapping[str, Any], url: str, model: str) -> None:
@@ -104,7 +119,8 @@ def check_servers(args: RolloutArguments, defaults: Mapping[str, Any], url: str,
     of the arguments asks none: they are tried beside what is wrong with the files. Raises StartError."""
     asked = [partial(check_search, args, defaults)]
     if not args.trust_env:  # through a proxy, the server may be unknown here
-        asked.append(partial(check_endpoint, url, args.api_key_env, "model server", "--base-url", model))
+        server = (url, args.api_key_env, "model server", "--base-url", model)
+        asked.append(partial(check_replies, *server, args.engine))
     with StartChecks() as checks:
         for check in started(*asked):
             checks.run(check)

@@ -94,10 +94,11 @@ def get_json(client: httpx.Client, url: str) -> tuple[int, Any]:
         return status, None
 
 
-def get_body(client: httpx.Client, url: str) -> tuple[int, bytes | None]:
-    """Status and body of an answer; the body is None if it is too long. Raises as `get_json`."""
+def get_body(client: httpx.Client, url: str, sent: Any = None) -> tuple[int, bytes | None]:
+    """Status and body of an answer; the body is None if it is too long. `sent`: JSON for a POST. Raises as
+    `get_json`."""
     body = b""
-    with client.stream("GET", url) as answer:
+    with client.stream("GET" if sent is None else "POST", url, json=sent) as answer:
         if answer.status_code == 200 and is_web_page(answer.headers):
             raise httpx.DecodingError("a web page", request=answer.request)
         for piece in answer.iter_raw():  # nothing is decompressed

@@ -2,7 +2,8 @@
 
 An error is a server that nobody finds, that does not answer in time, that refuses the key (HTTP 401), or that
 answers with a fault of its own, a web page, or other JSON than a list of models. Many servers have no such
-list: any other refusal says nothing here, and what it means is known at the first episode.
+list: any other refusal of it says nothing. A check that stops before the work then sends one request of the
+smallest kind (`check_replies`); otherwise what is wrong is known at the first episode.
 """
 
 from __future__ import annotations
@@ -25,6 +26,13 @@ from rag_r1.runs.errors import RunError
 _START = "vllm serve MODEL --port {port}"
 #: What a list of models is in; some servers have `models` instead of OpenAI's `data`.
 _LISTS = ("data", "models")
+#: The path and the prompt of the smallest request to an API.
+_SMALLEST: dict[str, tuple[str, dict[str, Any]]] = {
+    "chat": ("chat/completions", {"messages": [{"role": "user", "content": "Hi"}]}),
+    "completions": ("completions", {"prompt": [1]}),  # token ids, as in a run
+}
+#: What refuses every request to this address, with this key, or for this model.
+_REFUSED = {402, 403, 404, 405}
 
 
 def check_endpoint(
@@ -34,9 +42,36 @@ def check_endpoint(
     RunError, which names what it is and its flag, if no model server answers at an address, or if its list
     lacks the `model`."""
     where = base_address(url)
+    status, body = _answer(where, "models", None, key_variable, what, flag)
+    models = _models(body, what, where, flag) if status == 200 and body is not None else {}
+    if models and model is not None and model not in models:
+        names = ", ".join(terminal_text(name, 200) for name in list(models)[:5])
+        raise RunError(f"{where} has no model {model!r}, but {names}: correct the model's name")
+    return models
+
+
+def check_replies(
+    url: str, key_variable: str, what: str, flag: str, model: str, engine: str = "chat"
+) -> None:
+    """`check_endpoint`, and if the server lists no models, one request to the API of the `engine`, for a
+    single token. What it says of the request alone is no fault: those of a run have other keys."""
+    if check_endpoint(url, key_variable, what, flag, model):
+        return
+    where, (path, prompt) = base_address(url), _SMALLEST[engine]
+    status, body = _answer(where, path, {"model": model, "max_tokens": 1, **prompt}, key_variable, what, flag)
+    if status in _REFUSED:
+        said = terminal_text((body or b"").decode("utf-8", "replace"), 200)
+        answer = f"HTTP {status} to a request for the model {model!r} at /{path} ({said})"
+        raise RunError(f"{where} answers with {answer}: correct {flag}, or the model's name")
+
+
+def _answer(
+    where: str, path: str, sent: Any, key_variable: str, what: str, flag: str
+) -> tuple[int, bytes | None]:
+    """Status and body of an answer; status 0 for what says nothing here. Raises RunError."""
     try:
         with _client(key_variable) as client:
-            status, body = get_body(client, f"{where}/models")
+            status, body = get_body(client, f"{where}/{path}", sent)
     except httpx.TimeoutException as error:
         late = f"no answer within {TIMEOUT_S:g} s"
         raise RunError(server_fault(what, where, late, _START, flag)) from error
@@ -45,18 +80,14 @@ def check_endpoint(
     except httpx.DecodingError as error:
         raise RunError(web_page_fault(what, where, flag)) from error
     except (httpx.HTTPError, httpx.InvalidURL, OSError, UnicodeError):
-        return {}
+        return 0, None
     if status == 401:
         key = f"set ${key_variable} to its key, or " if key_variable else ""
         raise RunError(f"{where} refuses the {what}'s key (HTTP 401): {key}correct {flag}")
     if status >= 500:
         said = terminal_text((body or b"").decode("utf-8", "replace"), 200)
         raise RunError(other_answer_fault(what, where, f"HTTP {status}: {said}".rstrip(": "), flag))
-    models = _models(body, what, where, flag) if status == 200 and body is not None else {}
-    if models and model is not None and model not in models:
-        names = ", ".join(terminal_text(name, 200) for name in list(models)[:5])
-        raise RunError(f"{where} has no model {model!r}, but {names}: correct the model's name")
-    return models
+    return status, body
 
 
 def _models(body: bytes, what: str, where: str, flag: str) -> Mapping[str, Any]:

@@ -30,6 +30,7 @@ from rag_r1.rollouts.checks import try_first_search
 from rag_r1.rollouts.engine_factory import IDS, TokenUnit, agent_setup, engine_maker
 from rag_r1.rollouts.requests import QuestionSet, questions_hash, read_questions
 from rag_r1.rollouts.runner import CorrectnessRule, EpisodeRunner
+from rag_r1.rollouts.server_check import check_replies
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.folder import RunFolder
 from rag_r1.runs.start_checks import try_servers
@@ -214,8 +215,7 @@ async def check_only(args: RolloutArguments, ready: RunSetup, url: str | None, m
     endpoint = Endpoint(endpoint_options(args, url), stop) if url is not None else None
     try:
         if endpoint is not None:
-            body = json.loads(args.body)
-            attempts.append(ready.tokens.answers(args.engine, endpoint, model, body, ready.setup))
+            attempts.append(_try_model(args, ready, endpoint, model))
         await try_servers(*(unless_cancelled(stop, attempt) for attempt in attempts))
     finally:
         if endpoint is not None:
@@ -224,6 +224,14 @@ async def check_only(args: RolloutArguments, ready: RunSetup, url: str | None, m
     served = "the model's server answers" if endpoint is not None else "the model is served by the command"
     print(f"all checks passed: {len(ready.questions.rows):,} questions, the search answers, {served}")
     return 0
+
+
+async def _try_model(args: RolloutArguments, ready: RunSetup, endpoint: Endpoint, model: str) -> None:
+    """At least one request to the model's server, and one for a token if it lists no models."""
+    await ready.tokens.answers(args.engine, endpoint, model, json.loads(args.body), ready.setup)
+    if args.engine == "chat" and not args.trust_env:  # with the other engine it was asked for a token
+        server = (endpoint.base, args.api_key_env, "model server", "--base-url", model)
+        await asyncio.to_thread(check_replies, *server)
 
 
 def sampling_of(args: RolloutArguments) -> dict[str, Any]:

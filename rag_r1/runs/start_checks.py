@@ -20,6 +20,7 @@ from typing import Any, ParamSpec, Self, TypeVar
 from rag_r1.io.atomic_files import error_text
 from rag_r1.io.unknown_value import UNKNOWN, listed, needs_unknown
 from rag_r1.runs.errors import RunError
+from rag_r1.system.installation import missing_package
 
 _P = ParamSpec("_P")
 Result = TypeVar("Result")
@@ -37,11 +38,22 @@ class StartError(RunError):
         super().__init__(listed(self.problems))
 
 
+class MissingPackageError(RunError):
+    """A package that a command needs is not installed."""
+
+
+def check_packages(command: str, *modules: str) -> None:
+    """Raises MissingPackageError for the first of these modules that cannot be found."""
+    if (fault := missing_package(command, *modules)) is not None:
+        raise MissingPackageError(fault)
+
+
 class StartChecks:
     """Runs checks, and keeps the problems of those that fail, each once; see the top of the module."""
 
     def __init__(self) -> None:
         self._problems: dict[str, None] = {}  # in order
+        self._lacks_package = False
 
     @property
     def problems(self) -> list[str]:
@@ -49,13 +61,19 @@ class StartChecks:
         return list(self._problems)
 
     def run(self, check: Callable[_P, Result], *args: _P.args, **kwargs: _P.kwargs) -> Result | None:
-        """The result of a check; None if it failed, or needs an argument that is missing or wrong."""
+        """The result of a check; None if it failed, or needs an argument that is missing or wrong, or a
+        package of those that are known to be missing."""
         if any(value is UNKNOWN for value in (*args, *kwargs.values())):
             return None
         try:
             return check(*args, **kwargs)
         except FAULTS as error:
+            self._lacks_package |= isinstance(error, MissingPackageError)
             self._add(error)
+            return None
+        except ModuleNotFoundError:
+            if not self._lacks_package:
+                raise
             return None
 
     def _add(self, error: BaseException) -> None:

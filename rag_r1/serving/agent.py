@@ -31,6 +31,7 @@ from rag_r1.options.import_path import add_working_directory
 from rag_r1.rollouts.checks import all_problems, run_in_thread, try_first_search
 from rag_r1.rollouts.engine_factory import IDS, TokenUnit, engine_maker
 from rag_r1.rollouts.requests import EpisodeRequest
+from rag_r1.rollouts.server_check import check_replies
 from rag_r1.rollouts.session import (
     endpoint_options,
     prepare_agent,
@@ -149,8 +150,14 @@ def try_agent_servers(args: EvalArguments, config: RagR1Config, *, search: bool 
     if search:
         attempts.append(try_first_search(config.validation_retriever, args.retriever_url))
     if args.base_url is not None:
-        attempts.append(asyncio.to_thread(resolve_model, args))
+        attempts.append(asyncio.to_thread(_try_model, args, args.base_url))
     run_in_thread(try_servers(*attempts))
+
+
+def _try_model(args: EvalArguments, url: str) -> None:
+    resolve_model(args)
+    if not args.trust_env:  # through a proxy, the server may be unknown here
+        check_replies(url, args.api_key_env, "model server", "--base-url", args.model, args.engine)
 
 
 @asynccontextmanager

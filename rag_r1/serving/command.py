@@ -20,8 +20,8 @@ from rag_r1.http_server.listening import bind_socket, check_port, take_token_of,
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import read_arguments
 from rag_r1.runs.errors import RunError
+from rag_r1.runs.start_checks import check_packages
 from rag_r1.serving.arguments import ChatAgentArguments, ServeArguments
-from rag_r1.system.installation import require
 
 _DESCRIPTION = """\
 Chat with a search agent: an OpenAI-compatible server, with a page in the browser that shows each search, its
@@ -46,14 +46,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Returns 0 after an orderly stop, 1 with a message if the server could not start."""
     texts = {"prog": "rag-r1 serve", "description": _DESCRIPTION, "epilog": _EPILOG}
     args = read_arguments(ServeArguments, arguments, check=_check_start, **texts)
-    require_parts(args)
+    set_up_logs(logging.INFO)
+    token = take_token()
+    _check_start(args)
     # Here, because these need what belongs to extras, and `--help` does not.
     from rag_r1.serving.http_server import RunningServer, serve
     from rag_r1.serving.launch import launch_agent
 
-    set_up_logs(logging.INFO)
-    token = take_token()
-    _check_start(args)
     if args.check_only:
         print(f"all checks passed: {args.name} would be served on {args.host}, port {args.port}")
         return 0
@@ -71,14 +70,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _check_start(args: ServeArguments) -> None:
     from rag_r1.serving.launch import check_launch
 
-    check_launch(args, [partial(check_port, args.host, args.port)])
+    check_launch(
+        args, [partial(check_parts, "rag-r1 serve", args), partial(check_port, args.host, args.port)]
+    )
 
 
-def require_parts(args: ChatAgentArguments) -> None:
-    """Raises ModuleNotFoundError if what the arguments ask for needs vLLM, and it is not installed: before
-    the index is built, or a smaller extra is named that would not be enough."""
-    if args.demo or args.base_url is None:
-        require("vllm")
+def check_parts(command: str, args: ChatAgentArguments) -> None:
+    """Raises RunError if a package is missing that the arguments ask for; vLLM comes first, because a smaller
+    extra would not be enough."""
+    check_packages(command, *(["vllm"] if args.demo or args.base_url is None else []), "fastapi", "uvicorn")
 
 
 def take_token() -> str | None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -75,7 +75,9 @@ def _check_documents(folder: Path) -> None:
 @contextmanager
 def launch_agent(args: ChatAgentArguments) -> Iterator[LaunchedAgent]:
     """Everything that the arguments name, for as long as the block runs. Raises RunError."""
+    made = [folder for folder in (args.out / _CORPUS, args.out) if not folder.exists()]
     with ExitStack() as stack:
+        stack.callback(_remove_empty, made)  # without the documents, nothing is written there
         busy = RunError(f"another chat uses the folder {args.out}: choose another --out")
         stack.enter_context(hold_lock(args.out, busy, name=None))
         evaluation, about = import_object(_DEMO)(args, stack) if args.demo else _agent_of(args, stack)
@@ -103,6 +105,12 @@ def _agent_of(args: ChatAgentArguments, stack: ExitStack) -> tuple[EvalArguments
     evaluation = evaluation.model_copy(update={"retriever_url": start_search(corpus, args.out, stack)})
     name = args.documents.name
     return evaluation, PageInfo(what=f"the documents in {name}", index=f"BM25 of {name}")
+
+
+def _remove_empty(folders: Sequence[Path]) -> None:
+    for folder in folders:
+        with suppress(OSError):
+            folder.rmdir()
 
 
 def start_search(corpus: Path, out: Path, stack: ExitStack) -> str:

@@ -95,6 +95,14 @@ def remedy_for(module: str, command: str) -> str | None:
     return setup_command() if extra == _TRAINING else pip_command(extra)
 
 
+def missing_package(command: str, *modules: str) -> str | None:
+    """The sentence about the first of these modules that cannot be found, with the command that installs it;
+    None if all are there, or if it is of no extra."""
+    name = next((name for name in modules if find_spec(name) is None), "")
+    remedy = remedy_for(name, command)
+    return None if remedy is None else f"{command} needs {name}, which is not installed: {remedy}"
+
+
 def require(*modules: str) -> None:
     """Raises ModuleNotFoundError if one of these cannot be found. For what only a process that is started
     later will import."""

@@ -11,6 +11,7 @@ fragments of which these are made (`- /rag_r1_defaults`, `- /platform: cpu`): se
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -43,10 +44,8 @@ _PATHS = (
     "data.train_files",
     "data.val_files",
 )
-
 #: What veRL's ppo_trainer has at the top.
 _SECTIONS = ("actor_rollout_ref", "algorithm", "critic", "data", "trainer")
-
 _DESCRIPTION = """\
 Train with a recipe. Checks first what can be checked without a GPU (configuration, model, data, retrieval
 server), reports all problems at once, and then runs veRL: python -m verl.trainer.main_ppo with the same
@@ -86,9 +85,11 @@ def compose_recipe(recipe: Recipe, overrides: Sequence[str]):
     from omegaconf.errors import OmegaConfBaseException
     from yaml import YAMLError
 
+    # The checks import veRL, and with it bitsandbytes, which warns of kernels that no check runs.
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
     try:
         with initialize_config_dir(str(recipe.folder), version_base=None):
-            config = compose(recipe.name, overrides=recipe.arguments(overrides))
+            config = compose(recipe.name, overrides=recipe.to_compose(overrides))
         if config.get("rag_r1") is not None:
             OmegaConf.to_container(config.rag_r1, resolve=True)
         return config
@@ -227,7 +228,6 @@ def _examined(args: TrainArguments) -> tuple[Recipe, Any, PreflightReport]:
     recipe = Recipe.find(args.recipe)
     config, faults = compose_valid(recipe, args.overrides)
     check_training(recipe, config)
-
     if config.trainer.get("device") == "cpu":
         # veRL checks for nvidia-smi: on a machine with GPUs it would choose cuda.
         os.environ["VERL_PLATFORM"] = "cpu"

@@ -21,7 +21,7 @@ from rag_r1.options.command_line import Arguments, CheckedOverrides, argument, r
 from rag_r1.options.out_folder import check_out
 from rag_r1.options.subcommands import run
 from rag_r1.runs.errors import RunError
-from rag_r1.runs.start_checks import StartChecks
+from rag_r1.runs.start_checks import CHECK_ONLY, StartChecks
 from rag_r1.system.installation import version
 
 _MODULE = "rag_r1.training.recipes_command"
@@ -150,6 +150,7 @@ class CopyArguments(Arguments):
 
     name: CliPositionalArg[str] = argument("name of a recipe", "NAME")
     to: CliPositionalArg[Path] = argument("a new file, or a folder", "FILE")
+    check_only: bool = argument(CHECK_ONLY, default=False)
 
 
 def copy_recipe(arguments: Sequence[str]) -> int:
@@ -159,6 +160,9 @@ def copy_recipe(arguments: Sequence[str]) -> int:
         CopyArguments, arguments, prog="rag-r1 recipes copy", description=description, check=_check_copy
     )
     source, target = _check_copy(args)
+    if args.check_only:
+        print(f"all checks passed: {_named(source)} would be copied to {target}")
+        return 0
     header, _, rest = text_of(source).partition("\n")
     origin = f"# Copied from the recipe {_named(source)} of rag-r1 {version()}."
     lines = [header, origin, rest] if header.startswith("# @package") else [origin, header, rest]

@@ -48,7 +48,10 @@ def corpus_files(corpus: Path | Sequence[Path]) -> list[Path]:
             if not inside and (path / MANIFEST).is_file():
                 raise UserError(f"{path} is an index: give the corpus that it was built from.")
             if not inside:
-                raise UserError(f"{path}: no file in this folder ends in one of {', '.join(_SUFFIXES)}.")
+                raise UserError(
+                    f"{path}: no file in this folder ends in one of {', '.join(_SUFFIXES)}. Give "
+                    "--corpus the folder that holds the corpus, or its files."
+                )
             files += inside
         elif not _known(path):
             raise UserError(f"{path}: the name must end in one of {', '.join(_SUFFIXES)}.")

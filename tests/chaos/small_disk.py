@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,6 +27,12 @@ class Disk:
         free = os.statvfs(self.path)
         with self._filler.open("wb") as file:
             os.posix_fallocate(file.fileno(), 0, max(1, free.f_bavail * free.f_frsize - room))
+
+    def fill(self) -> None:
+        """Fill it to the last byte, also while others write and remove files."""
+        with suppress(OSError), self._filler.open("wb", buffering=0) as file:
+            while True:
+                file.write(bytes(1 << 16))
 
     def clear(self) -> None:
         self._filler.unlink(missing_ok=True)

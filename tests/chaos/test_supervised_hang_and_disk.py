@@ -45,7 +45,7 @@ def test_a_hang_is_ended_and_a_full_disk_told_and_the_run_ends_with_all_steps(ru
     assert run.attempts()[0].ending == "it hung" and run.attempts()[1].first >= 1
 
     run.wait_until(lambda: (last_checkpoint(run.folder) or 0) >= 2)
-    disk.leave(0)
+    disk.fill()
     assert run.wait() == 1
     (message,) = [line for line in run.text().splitlines() if line.startswith("error: ")]
     assert "No space left on device" in message and "make room and run the same command again" in message

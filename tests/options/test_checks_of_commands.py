@@ -76,6 +76,10 @@ PLANTED = {
     ),
     # What else can be wrong with a document or a recipe is known only when it is read, which is the work.
     "documents": ("--folder none --out file", ["none does not exist", "--out file"]),
+    "model export-nf4": (
+        "none --base ./none_m --out file",
+        ["none is no checkpoint", "--base ./none_m", "--out file"],
+    ),
     "recipes copy": ("none file/copy", ["'none'", "file is a file"]),
     "view": (
         "none bad.jsonl --port {port}",
@@ -254,6 +258,8 @@ def right(place) -> Path:
         ("sft-data --traces traces --model model --out new", "traces"),
         ("eval report run --out new", "1 episodes"),
         ("eval compare run other --out new", "2 runs share 1 questions"),
+        ("eval sigma run", "run would be read"),
+        ("recipes copy rag_r1/grpo new", "rag_r1/grpo would be copied to new.yaml"),
         ("mcp --retriever-url {url}", "search would be offered over stdio"),
     ],
 )
@@ -390,3 +396,22 @@ def test_a_folder_and_a_file_without_rights_are_named(place, capsys):
     assert main(words.split()) == 1
     message = capsys.readouterr().err
     assert "closed cannot be written to" in message and "bad.jsonl: Permission denied" in message
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "traces --questions q.jsonl --teacher-model m",
+        "serve --model m --engine chat --port 0",
+        "questions --corpus corpus.jsonl --teacher-model m",
+    ],
+)
+def test_a_model_server_that_answers_nothing_is_no_passed_check(words, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("q.jsonl").write_text(json.dumps({"question": "Who?", "golden_answers": ["she"]}))
+    Path("corpus.jsonl").write_text(json.dumps({"id": "1", "contents": "Ulm"}))
+    with JsonStub(lambda asked: (404, "{}")) as model, Retriever([]) as search:
+        servers = ["--base-url", f"{model.url}/v1", "--retriever-url", search.url]
+        assert main([*words.split(), *servers, "--out", "out", "--check-only"]) == 1
+    said = capsys.readouterr()
+    assert f"{model.url}/v1 answers with HTTP 404" in said.err and "passed" not in said.out

@@ -127,6 +127,28 @@ def test_all_wrong_flags_are_reported_in_one_run(command, capsys):
     assert ended.value.code == 2 and missing(message, [*flags, "did you mean --"]) == []
 
 
+def test_the_value_of_an_unknown_flag_is_no_wrong_step(corpus, tmp_path, capsys):
+    words = ["--corpus", str(corpus), "--out", str(tmp_path / "new"), "--backend", "bm25"]
+    with pytest.raises(SystemExit):
+        commands.main(["build", "--threads", "x", *words])
+    said = capsys.readouterr().err
+    assert "error: unrecognized arguments: --threads\n" in said and "step" not in said
+    with pytest.raises(SystemExit):
+        commands.main(["build", "encod", "--overwrite", *words])
+    assert "step must be" in capsys.readouterr().err, "what is no flag's value is still a step"
+
+
+def test_two_indexes_without_names_are_both_checked(tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        commands.main(["serve", "--index", str(tmp_path / "one"), "--index", str(tmp_path / "two")])
+    assert missing(capsys.readouterr().err, ["two indexes", tmp_path / "one", tmp_path / "two"]) == []
+
+
+def test_a_folder_without_a_corpus_is_named_with_the_remedy(tmp_path, capsys):
+    words = ["build", "--corpus", tmp_path, "--out", tmp_path / "new", "--backend", "bm25"]
+    assert missing(refused(capsys, *words), [tmp_path, "Give --corpus the folder"]) == []
+
+
 def test_an_unknown_backend_is_one_fault_and_an_index_no_corpus(corpus, bm25_index, tmp_path, capsys):
     words = ["build", "--out", str(tmp_path / "new"), "--backend"]
     with pytest.raises(SystemExit):

@@ -103,6 +103,25 @@ def test_two_dead_servers_are_named_with_the_commands_that_start_them(name, tmp_
     assert f"no model server answers at {DEAD}/v1" in message and "vllm serve" in message
 
 
+@pytest.mark.parametrize("name", ["eval", "traces", "filter"])
+@pytest.mark.parametrize(("key", "asks"), [("agent.max_trns=3", True), ("retriever.topk=many", False)])
+def test_a_wrong_key_hides_no_dead_search_unless_it_is_one_of_the_search(name, key, asks, tmp_path, capsys):
+    main, server = COMMANDS[name]
+    (tmp_path / "questions.jsonl").write_text(json.dumps({"question": "Who?", "golden_answers": ["she"]}))
+    words = [
+        "--questions",
+        str(tmp_path / "questions.jsonl"),
+        "--engine",
+        "chat",
+        "--out",
+        str(tmp_path / "o"),
+    ]
+    assert main([*server, *words, "--retriever-url", DEAD, f"rag_r1.{key}"]) == 1
+    said = capsys.readouterr().err
+    assert f"rag_r1.{key.partition('=')[0]}" in said and f"no model server answers at {DEAD}/v1" in said
+    assert (f"retrieval server answers at {DEAD} " in said) == asks
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_web_pages_in_place_of_both_servers_are_named(name, tmp_path, capsys):
     main, server = COMMANDS[name]
@@ -158,8 +177,8 @@ def test_an_index_or_the_folder_of_another_command_is_no_place_for_a_run(name, c
 def test_check_only_asks_each_server_once_and_writes_nothing(tmp_path, capsys):
     questions = tmp_path / "questions.jsonl"
     questions.write_text(json.dumps({"question": "Who?", "golden_answers": ["she"]}))
-    with Policy(None, {}, lambda *unused: True) as policy:
-        flags = ["--model", "m", "--base-url", f"{policy.url}/v1", "--retriever-url", policy.url]
+    with Policy(None, {}, lambda *unused: True, context=4096) as policy:
+        flags = ["--model", "policy", "--base-url", f"{policy.url}/v1", "--retriever-url", policy.url]
         common = ["--questions", str(questions), "--engine", "chat", "--out", str(tmp_path / "out")]
         assert evaluation.main([*flags, *common, "--check-only"]) == 0
     assert "all checks passed: 1 questions" in capsys.readouterr().out

@@ -8,7 +8,7 @@ import pytest
 
 from rag_r1.rollouts import server_check
 from rag_r1.rollouts.checks import try_first_search
-from rag_r1.rollouts.server_check import check_endpoint
+from rag_r1.rollouts.server_check import check_endpoint, check_replies
 from rag_r1.runs.errors import OtherServerError, RunError
 from rag_r1.tools.retrieval import options as search_options
 from tests.fakes.json_server import JsonStub
@@ -64,6 +64,36 @@ def test_a_model_that_is_not_in_the_list_is_named_with_those_that_are():
     with JsonStub(lambda asked: {"data": [{"id": "other"}]}) as stub, pytest.raises(RunError) as raised:
         check(stub.url, "mine")
     assert "has no model 'mine', but other" in str(raised.value)
+
+
+def replies(url: str, engine: str = "chat") -> None:
+    check_replies(url, "NO_KEY", "model server", "--base-url", "m", engine)
+
+
+@pytest.mark.parametrize("engine", ["chat", "completions"])
+def test_a_server_without_a_list_is_asked_for_one_token(engine):
+    with (
+        JsonStub(lambda asked: (404, '{"error": "no such route"}')) as stub,
+        pytest.raises(RunError) as raised,
+    ):
+        replies(stub.url, engine)
+    said = str(raised.value)
+    assert f"{stub.url}/v1" in said and "no such route" in said and "--base-url" in said and "'m'" in said
+    listed, asked = stub.asked
+    assert listed.path == "/v1/models" and asked.path.endswith("completions")
+    assert ("chat" in asked.path) == (engine == "chat") and asked.body["max_tokens"] == 1
+
+
+@pytest.mark.parametrize("answer", [{"choices": []}, (400, "{}"), (429, "{}")])
+def test_what_a_server_without_a_list_says_of_the_smallest_request_alone_is_no_fault(answer):
+    with JsonStub(lambda asked: (404, "{}") if asked.method == "GET" else answer) as stub:
+        replies(stub.url)
+
+
+def test_a_server_with_a_list_is_asked_for_no_token():
+    with JsonStub(lambda asked: {"data": [{"id": "m"}]}) as stub:
+        replies(stub.url)
+    assert [asked.path for asked in stub.asked] == ["/v1/models"]
 
 
 def test_a_model_server_that_hangs_is_named_after_one_short_wait(monkeypatch):

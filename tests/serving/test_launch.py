@@ -70,9 +70,10 @@ def test_what_else_is_in_the_folder_for_logs_is_not_deleted(tmp_path):
 def test_a_file_that_cannot_be_read_is_named_with_the_flag_that_leaves_it_out(tmp_path):
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "latin.txt").write_bytes("Käse".encode("latin-1"))
-    args = arguments_of(tmp_path, documents=tmp_path / "notes")
+    args = arguments_of(tmp_path / "new" / "out", documents=tmp_path / "notes")
     with pytest.raises(RunError, match=r"(?s)--skip-bad-files.*latin.txt"), launch_agent(args):
         pass
+    assert not (tmp_path / "new" / "out").exists(), "no empty folder is left"
 
 
 def test_no_lock_file_is_left_in_the_folder_of_a_chat_or_of_its_documents(tmp_path):

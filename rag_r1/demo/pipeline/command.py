@@ -12,10 +12,9 @@ from rag_r1.options.command_line import read_arguments
 from rag_r1.options.out_folder import check_out
 from rag_r1.options.settings_file import recorded_settings
 from rag_r1.runs.errors import RunError
-from rag_r1.runs.start_checks import StartChecks
+from rag_r1.runs.start_checks import StartChecks, check_packages
 from rag_r1.runs.step_loop import run_steps
 from rag_r1.runs.steps import PipelineFolder
-from rag_r1.system.installation import require
 
 _DESCRIPTION = """\
 RAG-R1's steps in miniature, on this machine: an invented world, a tiny model that has never seen a search, a
@@ -33,7 +32,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     args = read_arguments(
         PipelineArguments, arguments, prog="rag-r1 pipeline", description=_DESCRIPTION, check=check_start
     )
-    require("verl", "vllm", "bm25s")
     check_start(args)
     if args.check_only:
         print(f"all checks passed: the steps to {args.until} would be taken in {args.out}")
@@ -50,6 +48,7 @@ def check_start(args: PipelineArguments) -> None:
     from rag_r1.training.command import check_composition
 
     with StartChecks() as checks:
+        checks.run(check_packages, "rag-r1 pipeline", "verl", "vllm", "bm25s")
         checks.run(check_out, args.out, "rag-r1 pipeline")
         checks.run(_check_base, args)
         checks.run(check_composition, Recipe.find("rag_r1/sft/demo"), args.sft_set)

@@ -24,6 +24,7 @@ from typing import Any
 import httpx
 
 from rag_r1.corpus.reader import Corpus, CorpusPosition
+from rag_r1.corpus.scan import SeenIds, refusal
 from rag_r1.data.evidence import GoldEvidence, title_key, title_of
 from rag_r1.data.files.bad_rows import BadRows
 from rag_r1.io.bounded_http import bounded_http_client
@@ -131,9 +132,9 @@ def find_passages(
     """The gold passages of these questions and `random` passages, from one reading of the corpus, and the bad
     rows that were left out. Both are in the file `out`, too; a file of the same scan is continued.
 
-    Raises DataError for a corpus that cannot be read, for more passages than a file may hold, and for bad
-    rows that are not to be left out: the file then stays unfinished (`done` is false), so that nothing but
-    this command reads it.
+    Raises DataError for a corpus that cannot be read, for more passages than a file may hold, for an id of
+    several passages, and for bad rows that are not to be left out: the file then stays unfinished (`done` is
+    false), so that nothing but this command reads it.
     """
     evidence = list(evidence)
     ids = frozenset().union(*(gold.ids for gold in evidence))
@@ -143,21 +144,27 @@ def find_passages(
     fingerprint = hashlib.sha256(json.dumps(target).encode()).hexdigest()
     file = StateFile(out, {"fingerprint": fingerprint}, MAX_BYTES, MAX_VALUES)
     file.read(scan.restore)
-    rows = () if scan.done else corpus.rows(scan.place, progress=progress)
+    was_done = scan.done
+    seen = SeenIds() if was_done else SeenIds.until(scan.place, corpus, progress=progress)
+    rows = () if was_done else corpus.rows(scan.place, progress=progress)
     for read, (row, place) in enumerate(rows, 1):
         scan.place = place
         if isinstance(row, ValueError):
             scan.bad.add(corpus.location(place), row)
         else:
+            seen.add(row.id)
             scan.add(Document(row.id or "", row.contents))
         if read % save_every == 0:
             _save(scan, file)
+    repeated = seen.repeated(corpus, progress=progress)
     is_refused = bool(scan.bad.count) and not skip_bad_rows
-    if not scan.done:
-        scan.done = not is_refused
+    if not was_done:
+        scan.done = not (is_refused or repeated.count)
         _save(scan, file)
     if is_refused:
         raise DataError(f"the corpus has {scan.bad.refusal()}")
+    if repeated.count:
+        raise DataError(refusal(repeated))
     return Passages(scan.by_id, scan.by_title, random_passages(scan.drawn)), scan.bad
 
 

@@ -14,15 +14,16 @@ from typing import Any, Literal
 
 from pydantic_settings import CliPositionalArg
 
+from rag_r1.inference.model_folders import is_hub_name
 from rag_r1.inference.nf4.checkpoint import SavedAdapters, read_adapters
 from rag_r1.io.atomic_files import atomic_file, write_json
 from rag_r1.io.bounded_json import read_json_file
+from rag_r1.io.hub import hub_answers
 from rag_r1.options.command_exit import command_main
 from rag_r1.options.command_line import Arguments, argument, read_arguments
 from rag_r1.options.out_folder import check_out
 from rag_r1.runs.errors import RunError
-from rag_r1.runs.start_checks import CHECK_ONLY, StartChecks
-from rag_r1.system.installation import require
+from rag_r1.runs.start_checks import CHECK_ONLY, StartChecks, check_packages
 
 _DESCRIPTION = """\
 Export a checkpoint of a training with weights in nf4 (as hardware/one_gpu_24_nf4): the dequantised weights
@@ -59,7 +60,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit status."""
     prog = "rag-r1 model export-nf4"
     args = read_arguments(ExportArguments, arguments, prog=prog, description=_DESCRIPTION, check=_check_start)
-    require("bitsandbytes", "peft", "transformers")
     adapters = _check_start(args)
     if args.check_only:
         print(f"all checks passed: the model of {args.checkpoint} would be written into {args.out}")
@@ -81,7 +81,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _check_start(args: ExportArguments) -> SavedAdapters:
     """The adapters of the checkpoint. Raises StartError with all that is wrong."""
     with StartChecks() as checks:
+        checks.run(check_packages, "rag-r1 model export-nf4", "bitsandbytes", "peft", "transformers")
         adapters = checks.run(read_adapters, args.checkpoint)
+        base = checks.run(_config_of, args.base)
+        if adapters and base:
+            checks.run(_check_base, args.base, base, adapters)
         checks.run(_check_new, args.out)
         checks.run(check_out, args.out)
     assert adapters is not None
@@ -97,25 +101,45 @@ def _dtype_of(model: Any) -> str:
     return str(model.dtype).removeprefix("torch.")
 
 
-def _quantised(base: str, adapters: SavedAdapters) -> Any:
-    """The model in nf4, on the CPU, in the training's dtype. Raises RunError if it is another model."""
-    import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
-
-    from rag_r1.inference.nf4.weights import load_nf4
+def _config_of(base: str) -> Any:
+    """The configuration of a model in a folder or of the Hub. Raises RunError."""
+    from transformers import AutoConfig
 
     try:
-        trained = read_json_file(adapters.huggingface / "config.json")
-        config = AutoConfig.from_pretrained(base, trust_remote_code=False)
+        if not Path(base).is_dir() and not is_hub_name(base):
+            raise OSError("there is no such folder")
+        cached = not Path(base).is_dir() and not hub_answers()
+        return AutoConfig.from_pretrained(base, trust_remote_code=False, local_files_only=cached)
     except (OSError, ValueError) as error:
         reason = next(iter(str(error).splitlines()), type(error).__name__)
-        raise RunError(
-            f"--base {base} and the checkpoint's config.json cannot be compared: {reason}"
-        ) from error
+        raise RunError(f"--base {base} cannot be read ({reason}): give the model that was trained") from error
+
+
+def _trained_config(adapters: SavedAdapters) -> dict[str, Any]:
+    """The config.json of the checkpoint. Raises RunError."""
+    path = adapters.huggingface / "config.json"
+    try:
+        return read_json_file(path)
+    except (OSError, ValueError) as error:
+        raise RunError(f"{path} cannot be read ({error}): give another checkpoint") from error
+
+
+def _check_base(base: str, config: Any, adapters: SavedAdapters) -> None:
+    """Raises RunError if the model is another than the trained one."""
+    trained = _trained_config(adapters)
     for key in _SIZES:
         if key in trained and getattr(config, key, None) != trained[key]:
             raise RunError(f"--base {base} has another {key} than the trained model: give that model")
-    dtype = torch.float32 if "32" in str(trained.get("dtype")) else torch.bfloat16
+
+
+def _quantised(base: str, adapters: SavedAdapters) -> Any:
+    """The model in nf4, on the CPU, in the training's dtype. Raises RunError."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    from rag_r1.inference.nf4.weights import load_nf4
+
+    dtype = torch.float32 if "32" in str(_trained_config(adapters).get("dtype")) else torch.bfloat16
     return load_nf4(AutoModelForCausalLM, base, dtype, "cpu")
 
 

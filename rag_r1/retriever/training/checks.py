@@ -17,12 +17,13 @@ from rag_r1.retriever.training.encoder import check_model, model_folder
 from rag_r1.retriever.training.encoder_settings import settings_of_index
 from rag_r1.retriever.training.options import TrainOptions
 from rag_r1.runs.errors import RunError
-from rag_r1.runs.start_checks import StartChecks
+from rag_r1.runs.start_checks import StartChecks, check_packages
 
 
 def check_start(options: TrainOptions) -> int:
     """The number of rows. Raises StartError with all problems."""
     with StartChecks() as checks:
+        checks.run(check_packages, "rag-r1 retriever train", "sentence_transformers")
         checks.run(check_out, options.out, "rag-r1 retriever train")
         counts = [checks.run(_count, path, options) or 0 for path in options.rows]
         for path in options.corpus:

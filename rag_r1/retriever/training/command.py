@@ -9,7 +9,6 @@ from rag_r1.io.errors import DataError
 from rag_r1.options.command_exit import command_main
 from rag_r1.retriever.training.options import TrainOptions, read_options
 from rag_r1.runs.errors import RunError
-from rag_r1.system.installation import require
 
 _DESCRIPTION = """\
 Train a retriever: InfoNCE over hard and in-batch negatives, without passages that are known to answer the
@@ -35,7 +34,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     texts = {"prog": "rag-r1 retriever train", "description": _DESCRIPTION, "epilog": _EPILOG}
     options = read_options(arguments, check=_check_start, **texts)
-    require("sentence_transformers")
     rows = _check_start(options)
     if options.check_only:
         print(f"all checks passed: {options.model} would be trained on {rows:,} rows into {options.out}")

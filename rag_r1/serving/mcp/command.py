@@ -225,6 +225,8 @@ def _print_tools(server: Sequence[str]) -> int:
         why = str(error).removeprefix("the server cannot be reached: ").removeprefix("the server ")
         if why.startswith("does not list"):
             raise
+        if "validation error" in why:  # of the package mcp, in ten lines
+            why = "it answers with JSON that is not MCP's"
         if is_address:
             why = f"no MCP server answers at {server[0]} ({why}): start it, or correct the address"
         else:

@@ -40,12 +40,13 @@ class ChatError(Exception):
         self.wait_s = wait_s
 
 
-def check_server(url: str) -> None:
-    """Raises ChatError if nobody answers at an address, or not soon, or with a web page. What else may be
-    wrong with the server is known with the first question, at once."""
+def check_server(url: str, token: str | None = None) -> None:
+    """Raises ChatError if nobody answers at an address, or not soon, or with a web page, or if the token is
+    refused. What else may be wrong with the server is known with the first question, at once."""
     try:
-        with bounded_http_client(_HEALTH_S) as client:
+        with bounded_http_client(_HEALTH_S, _authorization(token)) as client:
             answer = client.get(f"{url}/health")
+            is_refused = not is_web_page(answer.headers) and client.get(f"{url}/v1/models").status_code == 401
     except httpx.TimeoutException as error:
         raise _away(url, f"no answer within {_HEALTH_S:g} s") from error
     except httpx.NetworkError as error:
@@ -54,6 +55,16 @@ def check_server(url: str) -> None:
         return
     if is_web_page(answer.headers):
         raise ChatError(web_page_fault("chat", url, "--url"))
+    if is_refused:
+        raise ChatError(_token_fault(url))
+
+
+def _authorization(token: str | None) -> dict[str, str]:
+    return {"Authorization": f"Bearer {token}"} if token else {}
+
+
+def _token_fault(url: str) -> str:
+    return f"HTTP 401: {url} wants another token: set CHAT_TOKEN to the one that it was started with"
 
 
 def _away(url: str, why: str) -> ChatError:
@@ -67,7 +78,7 @@ def stream_answer(
 
     `url`: the server's, without a path. Raises ChatError. To stop an answer, close the iterator.
     """
-    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    headers = _authorization(token)
     timeout = httpx.Timeout(_PIECE_S, connect=_CONNECT_S)
     sent = [{name: well_formed(text) for name, text in message.items()} for message in messages]
     body = {"messages": sent, "stream": True}
@@ -137,6 +148,8 @@ def _of_chunk(chunk: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _refused(url: str, response: httpx.Response) -> ChatError:
+    if response.status_code == 401:
+        return ChatError(_token_fault(url))
     raw = bytearray()
     for piece in response.iter_raw():
         raw += piece

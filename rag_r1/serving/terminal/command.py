@@ -14,6 +14,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -27,7 +28,7 @@ from rag_r1.options.server_address import Address
 from rag_r1.runs.errors import RunError
 from rag_r1.runs.start_checks import CHECK_ONLY
 from rag_r1.serving.arguments import ChatAgentArguments, check_agent, refuse_unused
-from rag_r1.serving.command import require_parts, set_up_logs, take_token
+from rag_r1.serving.command import check_parts, set_up_logs, take_token
 from rag_r1.serving.terminal.client import ChatError, check_server, stream_answer
 
 if TYPE_CHECKING:
@@ -78,11 +79,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Returns 0 at the end of the chat; 1 with a message if it could not begin, or if a question of --ask got
     no answer."""
     args = read_arguments(
-        ChatArguments, arguments, prog="rag-r1 chat", description=_DESCRIPTION, check=_check_start
+        ChatArguments,
+        arguments,
+        prog="rag-r1 chat",
+        description=_DESCRIPTION,
+        check=lambda args: _check_start(args, take_token()),
     )
     set_up_logs(logging.WARNING)
     token = take_token()
-    _check_start(args)
+    _check_start(args, token)
     if args.check_only:
         print("all checks passed: the chat would begin")
         return 0
@@ -92,14 +97,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return TerminalChat(running.url, None).chat(args.ask)
 
 
-def _check_start(args: ChatArguments) -> None:
+def _check_start(args: ChatArguments, token: str | None) -> None:
     """Raises StartError, or RunError, with all that is wrong."""
     if args.url is not None:
-        return check_server(args.url.rstrip("/"))
-    require_parts(args)
+        return check_server(args.url.rstrip("/"), token)
     from rag_r1.serving.launch import check_launch
 
-    check_launch(args)
+    check_launch(args, [partial(check_parts, "rag-r1 chat", args)])
 
 
 @contextmanager

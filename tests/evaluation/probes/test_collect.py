@@ -82,6 +82,18 @@ def test_a_scan_that_was_killed_goes_on_and_finds_the_same(corpus, tmp_path):
     assert collected(corpus, state, *wanted, random=9) == whole, "a finished scan is read from its file"
 
 
+def test_an_id_of_two_passages_is_refused_with_both_rows_also_after_a_kill(tmp_path):
+    path, state = tmp_path / "twice.jsonl", tmp_path / "out.json"
+    path.write_text("".join(json.dumps(row) + "\n" for row in [*ROWS, ROWS[7]]))
+    with pytest.raises(KeyboardInterrupt):
+        find_passages(Killed([path]), [], state, save_every=20, progress=False)
+    for _ in range(2):
+        with pytest.raises(DataError, match="line 121: the id '7' is that of .*line 8"):
+            find_passages(Corpus([path]), [], state, progress=False)
+    with pytest.raises(DataError, match="interrupted or refused"):
+        read_passages(state)
+
+
 def test_a_file_of_another_scan_or_a_broken_one_is_not_used(corpus, tmp_path):
     state = tmp_path / "state.json"
     collected(corpus, state, titled("Page 3"))

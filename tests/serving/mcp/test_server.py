@@ -337,6 +337,13 @@ def test_a_server_that_hangs_is_named_after_one_short_wait(capsys, monkeypatch):
     assert f"no MCP server answers at {url} (did not open a connection within 0.5 s)" in said
 
 
+def test_json_in_place_of_an_mcp_server_is_said_in_one_sentence(capsys):
+    with JsonStub(lambda asked: {"hello": "world"}) as stub:
+        assert mcp_command.main(["--tools", stub.url]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"no MCP server answers at {stub.url} (it answers with JSON that is not MCP's)" in line
+
+
 def test_a_port_that_is_taken_is_named_with_its_flag(capsys):
     with bind_socket("127.0.0.1", 0) as taken:
         port = taken.getsockname()[1]

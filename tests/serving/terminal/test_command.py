@@ -182,6 +182,24 @@ def test_an_event_without_its_keys_is_an_error_and_not_the_end_of_the_chat(event
     assert capsys.readouterr().err.count("not of the chat API's form") == 2 == len(server.bodies)
 
 
+@pytest.mark.parametrize("words", [["--check-only"], ["--ask", QUESTION]])
+def test_a_token_that_is_refused_is_named_with_its_variable(words, capsys, monkeypatch):
+    monkeypatch.setenv("CHAT_TOKEN", "another")
+
+    def answer(asked):
+        return (401, "{}") if asked.path.startswith("/v1/") else {}
+
+    with JsonStub(answer) as stub:
+        assert main(["--url", stub.url, *words]) == 1
+        assert stub.asked[-1].headers["Authorization"] == "Bearer another"
+    assert f"{stub.url} wants another token: set CHAT_TOKEN" in capsys.readouterr().err
+
+
+def test_an_answer_that_is_refused_for_its_token_names_the_variable():
+    with JsonStub(lambda asked: (401, "{}")) as stub, pytest.raises(ChatError, match="set CHAT_TOKEN"):
+        list(stream_answer(stub.url, [{"role": "user", "content": "x"}]))
+
+
 @pytest.mark.parametrize("status", [200, 400])
 def test_what_has_no_end_is_not_kept_in_memory(monkeypatch, status):
     monkeypatch.setattr(client, "_LONGEST_LINE", 1 << 16)

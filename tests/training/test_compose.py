@@ -1,0 +1,41 @@
+"""Composing a recipe: soon, quietly, and to what veRL composes itself."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+
+import pytest
+from hydra import compose, initialize_config_dir
+
+from rag_r1.config.recipes import Recipe
+from rag_r1.training.command import compose_recipe
+
+
+def test_veRL_is_not_imported_to_compose_a_recipe():
+    composing = """
+import sys
+from rag_r1.config.recipes import Recipe
+from rag_r1.training.command import compose_recipe
+
+assert compose_recipe(Recipe.find("rag_r1/grpo"), []).trainer.nnodes == 1
+assert "verl" not in sys.modules and "torch" not in sys.modules
+"""
+    done = subprocess.run([sys.executable, "-c", composing], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr[-1000:]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["rag_r1/grpo", "rag_r1/sft/demo"])
+def test_a_recipe_composes_to_what_a_process_of_veRL_composes(name):
+    recipe = Recipe.find(name)
+    composed = compose_recipe(recipe, [])
+    with initialize_config_dir(str(recipe.folder), version_base=None):
+        assert composed == compose(recipe.name, overrides=recipe.arguments([]))
+
+
+def test_bitsandbytes_does_not_warn_before_the_problems_of_a_recipe(caplog):
+    compose_recipe(Recipe.find("rag_r1/grpo"), [])
+    logging.getLogger("bitsandbytes.backends.cpu.ops").warning("Failed to load a kernel")
+    assert caplog.messages == []
