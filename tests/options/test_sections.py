@@ -32,7 +32,7 @@ def test_a_word_sets_a_key_as_yaml_reads_its_value_and_another_deletes_it(path, 
     sections: dict = {}
     key = ".".join(path)
     assert (
-        change_key(sections, f"{key}={yaml.safe_dump(value, default_flow_style=True).splitlines()[0]}")
+        change_key(sections, f"{key}={yaml.safe_dump(value, default_flow_style=True, width=10**6).splitlines()[0]}")
         is None
     )
     found = sections
