@@ -10,8 +10,8 @@ a validation in every second one. Two faults are transient: they begin when righ
 reached .7, and end with the first attempt. Three are permanent: a reward for searching alone, a response mask
 that lets observations be trained on, and a reward that teaches to stop searching. A run whose folder is
 finished is not repeated. `--replay` counts false alarms: it gives the guard and the band the metrics of runs
-that went undisturbed (of benchmarks/demo_seeds.py with `--set trainer.test_freq=2`). `--chance` counts them in
-trainings of 60 steps that learn nothing, whose right answers are drawn by chance.
+that went undisturbed (of benchmarks/demo_seeds.py with `--set trainer.test_freq=2`). `--chance` counts them
+in trainings of 60 steps that learn nothing, whose right answers are drawn by chance.
 """
 
 from __future__ import annotations

@@ -19,11 +19,11 @@ from code_lines import PARTS, ROOT, LineCount, count_lines, count_part
 #: trainings in pieces 90, signals 90 (250 of tests for the three). The guard with its supervisor, bands and
 #: page took 1,150 lines (750 of tests); adapters over nf4 with their export, the memory of a GPU by phase and
 #: recipes by hardware 1,000 (950); questions from one's own corpus by a model, and their verification, 1,600
-#: (1,500, half of them a scripted teacher and reader); a third walk's checks 250 (200). From a folder to an
-#: agent trained on it took 1,630 (980); a fourth walk, wrong arguments beside the other problems among it, 520
+#: (1,500, half of them a scripted teacher and reader); a third walk's checks 250 (200). From a folder to
+#: an agent trained on it took 1,630 (980); a fourth walk, with wrong arguments beside the other problems, 520
 #: (470); late kinds of faults and what they asked for 190 (510 with the benchmark's tests); the guard's look
-#: at a batch, credit for turns in several rows, and signals 140 (300); the miniature of a GPU's measurement is
-#: tests alone (450).
+#: at a batch, credit for turns in several rows, and signals 140 (300); the miniature of a GPU's measurement
+#: is tests alone (450).
 BUDGETS = {"package": (44_700, 0.248), "tests": (62_200, 0.053)}
 
 

@@ -31,10 +31,8 @@ NAMES = st.sampled_from(["a", "b", "c"])
 def test_a_word_sets_a_key_as_yaml_reads_its_value_and_another_deletes_it(path, value):
     sections: dict = {}
     key = ".".join(path)
-    assert (
-        change_key(sections, f"{key}={yaml.safe_dump(value, default_flow_style=True, width=10**6).splitlines()[0]}")
-        is None
-    )
+    written = yaml.safe_dump(value, default_flow_style=True, width=10**6).splitlines()[0]
+    assert change_key(sections, f"{key}={written}") is None
     found = sections
     for name in path:
         found = found[name]

@@ -162,18 +162,20 @@ def _check_attention(config: DictConfig) -> Iterator[Problem]:
 
 def check_reachability(config: DictConfig) -> Iterator[Problem]:
     """With several nodes, the retrieval server's address is not a loopback address."""
-    nodes = int(config.trainer.nnodes)
-    if is_separate(config):
-        nodes += int(config.actor_rollout_ref.rollout.get("nnodes") or 0)
+    training = int(config.trainer.nnodes)
+    generating = int(config.actor_rollout_ref.rollout.get("nnodes") or 0) if is_separate(config) else 0
+    nodes = training + generating
+    # Trainer and engines of a node each may be on GPUs of the same one.
+    problem = error if max(training, generating) > 1 else warning
     for key in ("rag_r1.retriever.url", "rag_r1.validation_retriever.url"):
         url = None if is_unset(config, key) else OmegaConf.select(config, key)
         if nodes > 1 and is_server_address(url) and is_loopback(url):
-            text = f"on each node {url} is that node itself, and agent loops run on all {nodes}"
+            text = f"on each node {url} is that node itself, and agent loops run on all, up to {nodes}"
             remedy = (
                 "give an address that every node reaches (rag-r1 index serve --host 0.0.0.0) or, with a"
                 " server on every node, a host name that each node resolves to itself"
             )
-            yield error(key, text, remedy)
+            yield problem(key, text, remedy)
 
 
 def is_loopback(url: str) -> bool:

@@ -210,7 +210,11 @@ def test_a_retriever_of_the_validation_alone_is_checked_too():
 def test_nodes_that_only_generate_count_as_nodes():
     apart = ["trainer.v1.trainer_mode=separate_async", "actor_rollout_ref.rollout.nnodes=1"]
     config = change("recipes/rag_r1/grpo", *apart, rag_r1__retriever__url="http://127.0.0.1:8000")
-    assert len([*check_reachability(config)]) == 1
+    (problem,) = check_reachability(config)
+    assert problem.level == "warning"  # both may be on one machine
+    config.actor_rollout_ref.rollout.nnodes = 2
+    (problem,) = check_reachability(config)
+    assert problem.level == "error"
 
 
 @pytest.mark.parametrize(
