@@ -239,6 +239,8 @@ class _Attempt:
             for line in owner.band.see(step, metrics) if owner.band and is_whole else ():
                 print(f"band: {line}", flush=True)
             if self.sign is not None:
+                # Before the training is ended: it may be writing which of its checkpoints is the last.
+                owner.checkpoints.keep(self.sign.since - owner.options.margin)
                 return True
         # A checkpoint is written before the metrics of its step are.
         owner.checkpoints.keep(owner.guard.step)
