@@ -23,7 +23,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_origin
 
 import yaml
 from pydantic import ValidationError
@@ -58,9 +58,13 @@ def split_files(words: Sequence[str], cls: Any) -> tuple[list[str], dict[str, An
     settings: dict[str, Any] = {}
     faults: list[str] = []
     fields = field_names(cls)
-    for before, word in zip(["", *words], words, strict=False):
+    values = 0  # that the last flag still takes
+    for word in words:
+        is_value, values = values > 0, max(values - 1, 0)
+        if word.startswith("--") and not is_value:
+            values = _values_of(word, fields)
         if (named := _FILE.fullmatch(word)) is None:
-            if word.startswith("@") and not (_takes_value(before, fields) or Path(word).exists()):
+            if word.startswith("@") and not (is_value or Path(word).exists()):
                 faults.append(_instead_of(word))
             else:
                 rest.append(word)
@@ -78,10 +82,15 @@ def split_files(words: Sequence[str], cls: Any) -> tuple[list[str], dict[str, An
     return [*positional, *rest], settings, faults
 
 
-def _takes_value(flag: str, fields: Any) -> bool:
-    """Does this word name a flag whose value is the next word?"""
-    names = {flag_of(name) for name, field in fields.items() if field.annotation is bool}
-    return flag.startswith("--") and "=" not in flag and flag.replace("--no-", "--") not in names
+def _values_of(flag: str, fields: Any) -> int:
+    """How many of the next words are values of this flag."""
+    if "=" in flag:
+        return 0
+    kinds = {flag_of(name): field.annotation for name, field in fields.items()}
+    kind = kinds.get(flag.replace("--no-", "--"))
+    if kind is bool:
+        return 0
+    return len(get_args(kind)) if get_origin(kind) is tuple else 1
 
 
 def _instead_of(word: str) -> str:

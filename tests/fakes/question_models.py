@@ -377,6 +377,8 @@ def main() -> None:
     with args.log.open("a", buffering=1) as log:
 
         def reply(body: dict[str, Any]) -> dict[str, Any]:
+            if body.get("max_tokens") == 1:  # a check whether the server answers: neither writes nor reads
+                return {**chat("Hello"), "usage": {"prompt_tokens": 1, "completion_tokens": 1}}
             text, entry = teach(body, args.late) if args.role == "teacher" else (read(body, args.errors), {})
             request = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
             prompt = sum(len(message["content"]) for message in body["messages"]) // 4

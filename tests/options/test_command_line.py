@@ -212,7 +212,7 @@ given_values = st.fixed_dictionaries(
         "2nd-oven": words,
         "sizes": st.tuples(values, values),
         "guests": st.lists(words.map(Path), max_size=3),
-        "overrides": st.lists(values, max_size=3),
+        "overrides": st.lists(alone, max_size=3),
     },
 )
 
