@@ -108,8 +108,8 @@ def fault_and_reasons(entry: dict[str, Any], world: Sequence[Facts]) -> tuple[st
     name = next(iter(about.kinds), "")
     if fault in ("good", "ambiguous") and (entry["kind"] == "two_facts" or fault == "ambiguous"):
         relations = ("year",) if fault == "ambiguous" else ("trade", "birthplace", "year")
-        wanted = {relation: about.get(relation, name) or "" for relation in relations}
-        fault = "ambiguous" if any(len(facts.having(**wanted)) > 1 for facts in world) else "good"
+        attributes = {relation: about.get(relation, name) or "" for relation in relations}
+        fault = "ambiguous" if any(len(facts.having(**attributes)) > 1 for facts in world) else "good"
     if fault == "ambiguous_chain":
         people = world[0].having(trade=about.get("trade", name) or "", year=about.get("year", name) or "")
         rivers = {world[0].get("river", world[0].get("birthplace", person)) for person in people}

@@ -47,10 +47,10 @@ def _peft(name: str) -> str:
     return name if ".default." in name else name.replace(".weight", ".default.weight")
 
 
-def _load(model: torch.nn.Module, weights: dict[str, torch.Tensor], wanted: set[str]) -> None:
-    """Raises ValueError if one of the wanted weights is not sent, or another one is."""
+def _load(model: torch.nn.Module, weights: dict[str, torch.Tensor], names: set[str]) -> None:
+    """Raises ValueError if one of the weights `names` is not sent, or another one is."""
     unknown = model.load_state_dict(weights, strict=False).unexpected_keys
-    missing = sorted(wanted - set(weights))
+    missing = sorted(names - set(weights))
     if unknown or missing:
         raise ValueError(f"the engine does not send {missing[:3]}, and sends {unknown[:3]}")
 

@@ -98,11 +98,11 @@ def run_training(plan: Plan, cell: Cell, folder: Path) -> dict[str, Any]:
     folder.mkdir(parents=True, exist_ok=True)
     with training_command(plan, cell, folder) as command, TrainingMeter() as meter:
         train(command, folder, _AT_MOST_S)
-    steps = kept_steps(folder / "metrics.jsonl")
+    steps = metrics_by_step(folder / "metrics.jsonl")
     return {"steps": steps, "peak": meter.peak, "timeline": meter.timeline}
 
 
-def kept_steps(metrics: Path) -> dict[str, dict[str, float]]:
+def metrics_by_step(metrics: Path) -> dict[str, dict[str, float]]:
     """What is kept of each step's metrics."""
     steps: dict[str, dict[str, float]] = {}
     for step, values in MetricsFile(metrics).new_lines():
@@ -130,7 +130,7 @@ _METRICS = ("step", "gen", "old_log_prob", "ref", "update_actor", "update_weight
 def training_row(name: str, figures: Mapping[str, Any]) -> list[object]:
     """Medians over a training's steps."""
 
-    def shown(metric: str, digits: int = 2) -> str:
+    def cell_of(metric: str, digits: int = 2) -> str:
         value = step_median(figures, metric)
         return "–" if value is None else f"{value:.{digits}f}"
 
@@ -138,8 +138,8 @@ def training_row(name: str, figures: Mapping[str, Any]) -> list[object]:
     return [
         name,
         sum("timing_s/step" in step for step in figures["steps"].values()),
-        *(shown(f"timing_s/{metric}") for metric in _METRICS),
-        shown("perf/throughput", 0),
+        *(cell_of(f"timing_s/{metric}") for metric in _METRICS),
+        cell_of("perf/throughput", 0),
         f"{figures['peak'] / 1e9:.1f}",
-        *(shown(metric, 6) for metric in probs),
+        *(cell_of(metric, 6) for metric in probs),
     ]

@@ -20,7 +20,7 @@ from rag_r1.options.argument_values import field_names, flag_of
 
 def right_arguments(cls: Any, values: Mapping[str, Any], wrong: set[str]) -> tuple[Any, list[str]]:
     """The arguments without those that are `wrong`, which is added to; and what the class's own validators
-    refuse in them. `values`: by the names under which they are given."""
+    refuse in them. `values`: by the names of their flags."""
     read: dict[str, Any] = {}
     for name, field in field_names(cls).items():
         if name in values and name not in wrong:

@@ -125,7 +125,7 @@ async def _try_models(plan: OwnPlan, folder: PipelineFolder) -> None:
         models["--teacher"] = plan.teaching
     if writes and plan.reading is not None:
         models["--reader"] = plan.reading
-    asked = [
+    attempts = [
         partial(
             check_endpoint, base_address(model.url), model.key_variable, "model server", flag, model.model
         )
@@ -133,5 +133,5 @@ async def _try_models(plan: OwnPlan, folder: PipelineFolder) -> None:
     ]
     if plan.policy.url is not None:
         named = (plan.policy.url, "OPENAI_API_KEY", "model server", "policy.url", plan.policy.model)
-        asked.append(partial(check_endpoint, *named))
-    await try_servers(*(asyncio.to_thread(ask) for ask in asked))
+        attempts.append(partial(check_endpoint, *named))
+    await try_servers(*(asyncio.to_thread(attempt) for attempt in attempts))

@@ -127,10 +127,9 @@ def write_turn_advantages(batch: KVBatchMeta) -> None:
     sessions = group_by_session(keys)
     if len(sessions) == len(keys):
         return
-    data = read_rows(keys, batch.partition_id, ["response_mask", "rm_scores"])
-    masks, rewards = (
-        dict(zip(keys, data[name].unbind(), strict=True)) for name in ("response_mask", "rm_scores")
-    )
+    fields = ("response_mask", "rm_scores")
+    data = read_rows(keys, batch.partition_id, fields)
+    masks, rewards = (dict(zip(keys, data[name].unbind(), strict=True)) for name in fields)
     parts = [[[values[key] for key in rows] for rows in sessions.values()] for values in (rewards, masks)]
     results = turn_loo_of_sessions(*parts, index=[prompt_of(name) for name in sessions])
     write_rows(

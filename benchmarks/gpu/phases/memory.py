@@ -100,10 +100,10 @@ def rows(cell: Cell, figures: dict[str, Any]) -> list[list[object]]:
     """One row: what the GPU held in each phase, and the estimate's deviation from it."""
     settings = cell.settings
     of_cell = [settings["size"], settings["trained"], "yes" if settings["offload"] else "no"]
-    peaks = [_shown(figures["phases"][phase]) for phase in PHASES]
+    peaks = [_peak_cell(figures["phases"][phase]) for phase in PHASES]
     return [[*of_cell, f"{settings['tokens']:,}", *peaks, f"{figures['step_s']:.2f}"]]
 
 
-def _shown(peak: dict[str, Any]) -> str:
+def _peak_cell(peak: dict[str, Any]) -> str:
     error = peak["error_percent"]
     return f"{peak['used'] / 1e9:.2f}" + ("" if error is None else f" ({error:+.0f} %)")

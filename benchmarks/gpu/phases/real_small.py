@@ -142,7 +142,7 @@ def _grpo(plan: Plan, folder: Path) -> dict[str, Any]:
         )  # fmt: skip
     steps: dict[str, Any] = {}
     for file in earlier_files(out):
-        steps |= trainings.kept_steps(file)
+        steps |= trainings.metrics_by_step(file)
     return {"steps": steps, "peak": meter.peak, "timeline": meter.timeline}
 
 

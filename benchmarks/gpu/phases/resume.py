@@ -95,14 +95,14 @@ def _training(plan: Plan, cell: Cell, folder: Path) -> dict[str, Any]:
     checkpoints, metrics = folder / "checkpoints", folder / "metrics.jsonl"
     with trainings.training_command(plan, cell, folder) as command:
         _train_and_kill(command, folder, 2)
-        killed = trainings.kept_steps(metrics)
+        killed = trainings.metrics_by_step(metrics)
         straight = folder / "straight"
         move_into_place(checkpoints / "global_step_2", straight)
         for later in checkpoints.glob("global_step_3"):
             shutil.rmtree(later)
         write_text(checkpoints / TRACKER, "1")
         train(command, folder, 3600)
-    played = trainings.kept_steps(metrics)
+    played = trainings.metrics_by_step(metrics)
     first, one, two = (
         _weights(path) for path in (checkpoints / "global_step_1", straight, checkpoints / "global_step_2")
     )

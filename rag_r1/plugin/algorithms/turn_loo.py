@@ -80,18 +80,19 @@ def turn_loo_advantage(
 def turn_loo_of_sessions(
     rewards: Sequence[Sequence[torch.Tensor]], masks: Sequence[Sequence[torch.Tensor]], index: Sequence[Any]
 ) -> list[list[tuple[torch.Tensor, torch.Tensor]]]:
-    """Advantages and returns of trajectories of several rows. `rewards`, `masks`: of each trajectory the rows
-    in order, each of shape (tokens,); `index`: the question of each trajectory."""
+    """Advantages and returns of trajectories of several rows: for each trajectory and each of its rows a
+    pair, each of shape (tokens,). `rewards`, `masks`: the rows of each trajectory in order, of that shape;
+    `index`: the question of each trajectory."""
     joined = [_joined(rows) for rows in rewards], [_joined(rows) for rows in masks]
     padded = [torch.nn.utils.rnn.pad_sequence(rows, batch_first=True) for rows in joined]
     results = turn_loo_advantage(*padded, index)
-    found = []
+    pairs = []
     for number, rows in enumerate(masks):
         # As in `_joined`: one more for each row.
         lengths = [len(row) + 1 for row in rows]
         parts = [result[number, : sum(lengths)].split(lengths) for result in results]
-        found.append([(advantages[:-1], returns[:-1]) for advantages, returns in zip(*parts, strict=True)])
-    return found
+        pairs.append([(advantages[:-1], returns[:-1]) for advantages, returns in zip(*parts, strict=True)])
+    return pairs
 
 
 def _joined(rows: Sequence[torch.Tensor]) -> torch.Tensor:

@@ -108,11 +108,12 @@ class History:
         kept = differences[: len(differences) - len(differences) // 10 - 1]
         most = max(in_order[:-1], default=1.0) / math.sqrt(2)
         if self.questions is not None and len(self._shares):
-            most = math.sqrt(share * (1 - share) / self.questions)
+            most = math.sqrt(max(0.0, share * (1 - share)) / self.questions)
         # Of a normal distribution the mean of |difference| is 1.13 deviations, and .9 without the largest.
         measured = min(fmean(kept) / 0.9, most) if kept else most
         number = len(differences)
-        return math.sqrt((_PRIOR * most**2 + number * measured**2) / (_PRIOR + number))
+        parts = math.sqrt(_PRIOR) * most, math.sqrt(number) * measured
+        return math.hypot(*parts) / math.sqrt(_PRIOR + number)
 
     @property
     def held_out(self) -> Series:

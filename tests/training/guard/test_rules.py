@@ -242,6 +242,12 @@ def test_a_guard_that_is_off_says_nothing():
     assert seen(steps([*LEARNS, 0.0]), enabled=False) == []
 
 
+@pytest.mark.parametrize("share", [-1e300, -1.0, 2.0, 1e308, math.inf, math.nan])
+def test_a_share_that_is_none_is_judged_too(share):
+    rows = steps([*LEARNS, share, *LEARNS])
+    assert all(math.isnan(share) or sign.cause for _, sign in seen(rows))
+
+
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=40))
 def test_right_answers_that_never_fall_show_no_sign(values):
     assert seen(steps(sorted(values))) == []
@@ -258,9 +264,12 @@ _NAMES = (
 _ANY = st.one_of(st.floats(), st.integers(-(10**6), 10**6), st.booleans(), st.none(), st.text(max_size=3))
 
 
-@given(st.lists(st.tuples(st.integers(0, 12), st.dictionaries(st.sampled_from(_NAMES), _ANY)), max_size=25))
-def test_whatever_a_logger_wrote_the_guard_answers(lines):
-    guard = Guard(GuardOptions())
+@pytest.mark.parametrize("facts", [TrainingFacts(), SHUFFLED])
+@given(
+    lines=st.lists(st.tuples(st.integers(0, 12), st.dictionaries(st.sampled_from(_NAMES), _ANY)), max_size=25)
+)
+def test_whatever_a_logger_wrote_the_guard_answers(facts, lines):
+    guard = Guard(GuardOptions(), facts)
     for step, values in lines:
         for sign in guard.see(step, values):
             assert sign.cause and sign.since <= step
