@@ -68,6 +68,19 @@ class Checkpoints:
             return
         move_into_place(part, target)
 
+    def mend_tracker(self) -> None:
+        """Once a training has ended: name the last whole checkpoint again. veRL empties its tracker before it
+        writes the next step there (verl 0.9.1, trainer_base.py, `_save_checkpoint`), and a training that is
+        killed in between could not be resumed; of the checkpoint that it had just saved nothing is known."""
+        tracker = self.folder / TRACKER
+        if not tracker.exists() or last_checkpoint(self.folder) is not None:
+            return
+        whole = sorted(steps_in(self.folder))[:-1]
+        if whole:
+            write_text(tracker, str(whole[-1]))
+        else:
+            tracker.unlink()
+
     def path(self, step: int) -> Path:
         """The kept checkpoint of a step."""
         return self._kept / f"global_step_{step}"

@@ -88,6 +88,7 @@ class Supervisor:
         with hold_lock(self.folder, busy, name=SUPERVISOR_LOCK):
             if left := stop_leftovers(self.folder):
                 self._say(f"ended {left} processes of an earlier start")
+            self.checkpoints.mend_tracker()
             attempts = Attempts(self.folder)
             self._read_earlier(attempts)
             fruitless = 0
@@ -214,6 +215,7 @@ class _Attempt:
         self._look()
         with suppress(RunError):
             stop_leftovers(owner.folder)
+        owner.checkpoints.mend_tracker()
         return status
 
     def _is_over(self) -> bool:
@@ -239,8 +241,6 @@ class _Attempt:
             for line in owner.band.see(step, metrics) if owner.band and is_whole else ():
                 print(f"band: {line}", flush=True)
             if self.sign is not None:
-                # Before the training is ended: it may be writing which of its checkpoints is the last.
-                owner.checkpoints.keep(self.sign.since - owner.options.margin)
                 return True
         # A checkpoint is written before the metrics of its step are.
         owner.checkpoints.keep(owner.guard.step)

@@ -5,7 +5,7 @@ wrong as it is told to. What it knows of earlier attempts is what stands in its 
 
 The plan: `steps`; `save` (every so many steps); and faults, each with the number of attempts that have it
 (`in`): `collapse` {at, in}: right answers vanish; `crash` {at, in, status}; `hang` {at, in}, and
-`long_update` {at, in}, after the step's batch is complete.
+`long_update` {at, in}, after the step's batch is complete; `long_tracker` {at, in}, while it is written.
 """
 
 from __future__ import annotations
@@ -49,6 +49,9 @@ def main() -> None:
             if step % plan["save"] == 0:
                 checkpoint = folder / f"global_step_{step}"
                 checkpoint.mkdir(exist_ok=True)
+                if has("long_tracker", step):
+                    tracker.write_text("")  # as veRL's: emptied, then written
+                    time.sleep(600)
                 (checkpoint / "weights").write_text(f"attempt {attempt}, step {step}")
                 tracker.write_text(str(step))
             lines.write(line + "\n")

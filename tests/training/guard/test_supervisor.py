@@ -89,6 +89,15 @@ def test_a_sign_in_a_batch_ends_the_training_before_it_is_learned_from(tmp_path,
     assert (second.first, second.ending) == (5, "finished")
 
 
+def test_a_training_that_is_ended_while_it_writes_its_tracker_goes_on_from_a_whole_checkpoint(
+    tmp_path, monkeypatch
+):
+    plan = {"steps": 6, "save": 1, "long_tracker": {"at": 4, "in": 1}}
+    assert supervisor(tmp_path, plan, monkeypatch, hang_s=2.0, hang_factor=1.0).run() == 0
+    first, second = Attempts(tmp_path).all
+    assert (first.ending, second.first, second.ending) == ("it hung", 3, "finished")
+
+
 def test_a_sign_that_comes_back_climbs_the_ladder_and_then_stops_with_its_cause(tmp_path, monkeypatch):
     plan = {"steps": 12, "save": 1, "collapse": {"at": 5, "in": 99}, "wait": 0.3}
     ladder = [{"learning_rate": 0.5}, {"learning_rate": 0.5, "set": ["a=1"]}]
