@@ -84,12 +84,10 @@ def write_documents(folder: Path, world: World) -> Path:
     return folder
 
 
-class OwnTeacher(OpenAIServer):
-    """The server; `model` is the only one that it lists."""
+class ListingServer(OpenAIServer):
+    """A server that lists one model."""
 
-    def __init__(self, model: str = "scripted") -> None:
-        super().__init__(reply)
-        self.model = model
+    model = "scripted"
 
     def add_routes(self, app: web.Application) -> None:
         super().add_routes(app)
@@ -97,3 +95,11 @@ class OwnTeacher(OpenAIServer):
 
     async def _models(self, request: web.Request) -> web.Response:
         return web.json_response({"data": [{"id": self.model}]})
+
+
+class OwnTeacher(ListingServer):
+    """The server; `model` is the only one that it lists."""
+
+    def __init__(self, model: str = "scripted") -> None:
+        super().__init__(reply)
+        self.model = model
