@@ -81,6 +81,10 @@ class GuardOptions:
     #: The entropy may rise by so many nats a token, and to this multiple of its start.
     entropy_gain: PositiveNumber = 0.3
     entropy_factor: PositiveNumber = 4.0
+    #: The policy tries little if more groups than this have no signal, or less than this part of the entropy
+    #: of its start is left.
+    flat_groups: Share = 0.9
+    entropy_left: Share = 0.05
     #: Mean difference of the probabilities of actor and engine; and the KL before the first update.
     probability_gap: PositiveNumber = 0.02
     stale_kl: PositiveNumber = 0.002

@@ -116,6 +116,21 @@ def entropy_explodes(history: History, options: GuardOptions, facts: TrainingFac
         yield by_right("entropy", text, series.since(options.window), history, options)
 
 
+def exploration_ends(history: History, options: GuardOptions, facts: TrainingFacts) -> Iterator[Sign]:
+    """The policy gives one answer to a question, so a step teaches little. It may have learned everything."""
+    flat, logprob = history["search/groups_without_signal"], history["search/logprob"]
+    window, texts = options.window, []
+    if len(flat) >= window and (share := flat.recent(window)) > options.flat_groups:
+        texts.append(f"{share:.0%} of the groups have no signal")
+    if len(logprob) >= _START + window:
+        start, now = -median(logprob.values[:_START]), -logprob.recent(window)
+        if now < options.entropy_left * start:
+            texts.append(f"the entropy fell from {start:.3f} to {now:.3f} nats a token")
+    if texts and history.now("search/score") is not None:
+        text = f"{' and '.join(texts)}: what can be learned is learned, or the policy tries nothing new"
+        yield Sign("exploration", Verdict.NOTE, text, history.step)
+
+
 def engine_disagrees(history: History, options: GuardOptions, facts: TrainingFacts) -> Iterator[Sign]:
     """The engine generates with other weights than the actor has."""
     gaps = [("training/rollout_probs_diff_mean", options.probability_gap, "probabilities")]
@@ -191,6 +206,7 @@ RULES: tuple[Rule, ...] = (
     actions_become_invalid,
     right_answers_become_unlikely,
     entropy_explodes,
+    exploration_ends,
     engine_disagrees,
     gradient_jumps,
     trajectories_are_masked,

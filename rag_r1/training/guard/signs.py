@@ -25,9 +25,10 @@ _FEWER, _FEWER_DEVIATIONS = 0.1, 2.0
 class Verdict(IntEnum):
     """What should be done."""
 
-    WARN = 1
-    ROLL_BACK = 2
-    STOP = 3
+    NOTE = 1
+    WARN = 2
+    ROLL_BACK = 3
+    STOP = 4
 
 
 @dataclass(frozen=True)

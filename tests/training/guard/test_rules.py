@@ -14,7 +14,7 @@ from rag_r1.config.guard import GuardOptions
 from rag_r1.training.guard.guard import Guard
 from rag_r1.training.guard.signs import Sign, TrainingFacts, Verdict
 
-WARN, ROLL_BACK, STOP = Verdict
+NOTE, WARN, ROLL_BACK, STOP = Verdict
 #: A training that learns and then keeps what it has learned; the noise is that of a hundred trajectories.
 LEARNS = [0.36, 0.57, 0.66, 0.74, 0.67, 0.78, 0.66, 0.83, 0.79, 0.84]
 
@@ -141,6 +141,17 @@ def test_a_sign_is_a_warning_while_answers_stay_right_and_a_rollback_when_they_d
     ((first, warned),) = seen(steps([*LEARNS, 0.8, 0.8], **{key: series}))
     assert (warned.name, warned.verdict) == (sign, WARN) and first in (11, 12)
     assert verdicts(seen(steps(FEWER, **{key: series})))[sign][1] is ROLL_BACK
+
+
+@pytest.mark.parametrize(
+    ("name", "healthy", "ended"),
+    [("search/groups_without_signal", 0.4, 0.95), ("search/logprob", -0.3, -0.01)],
+)
+def test_a_policy_that_tries_nothing_new_is_noted_and_no_more(name, healthy, ended):
+    series = [healthy] * 10 + [ended] * 2
+    ((_, sign),) = seen(steps([*LEARNS, 0.8, 0.8], **{name.replace("/", "__"): series}))
+    assert (sign.name, sign.verdict) == ("exploration", NOTE)
+    assert verdicts(seen(steps(FEWER, **{name.replace("/", "__"): series})))["exploration"][1] is NOTE
 
 
 @pytest.mark.parametrize(
