@@ -48,7 +48,9 @@ def test_a_hang_is_ended_and_a_full_disk_told_and_the_run_ends_with_all_steps(ru
     disk.fill()
     assert run.wait() == 1
     (message,) = [line for line in run.text().splitlines() if line.startswith("error: ")]
-    assert "No space left on device" in message and "make room and run the same command again" in message
+    for part in ("No space left on device", "make room", "run the same command again"):
+        assert part in message
+    assert find_leftovers(run.folder) == []
     saved = last_checkpoint(run.folder)
     assert saved < STEPS
 
