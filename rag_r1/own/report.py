@@ -124,8 +124,9 @@ def _card_sentences(artifacts: OwnArtifacts, played: Sequence[Evaluation]) -> li
 
 
 def curves(trajectories: Path) -> dict[str, dict[int, float]]:
-    """By step of a training: the mean reward of what it sampled, and EM of its validations."""
-    training, held_out = (records_by_step(trajectories / split) for split in ("train", "val"))
+    """By step of a training: the mean reward of what it sampled, and EM of its validations. Records lie in a
+    folder by the split of their questions."""
+    training, held_out = (records_by_step(trajectories / split) for split in ("train", "test"))
     return {
         "reward": {step: _mean(records, "score") for step, records in training.items()},
         "held_out_em": {step: _mean(records, "em") for step, records in held_out.items()},

@@ -68,6 +68,7 @@ def test_documents_end_as_a_trained_agent_a_report_and_a_command_that_chats(tmp_
         ["trained", "fine_tuned"],
     ]
     assert list(report["curves"]["reward"]) == ["1", "2"] and report["card"]
+    assert list(report["curves"]["held_out_em"]) == ["0", "2"]
     assert report["models"]["trained"]["questions"] == report["steps"]["questions"]["rows"]["test"]
     assert (out / "report.png").exists() and not find_leftovers(out)
 

@@ -65,7 +65,7 @@ def test_no_label_is_markup(label):
 def test_curves_are_means_of_the_records_that_have_the_term(tmp_path):
     for split, rewards in (
         ("train", [{"score": 1.0}, {"score": 0.0}, {}]),
-        ("val", [{"em": 1.0}, {"em": None}]),
+        ("test", [{"em": 1.0}, {"em": None}]),
     ):
         folder = tmp_path / split
         folder.mkdir()
