@@ -67,6 +67,9 @@ class RecordingMixin:
 
     def __init__(self, config: DictConfig):
         config.trainer.v1.trainer_mode = self.verls_mode
+        # With `hybrid_engine=false` veRL 0.9.1 ends at a log line of level INFO, which has an argument that
+        # loggers do not take: `flush` (trainer_separate_async.py, `PPOTrainerSeparateAsync._setup`).
+        logging.getLogger(PPOTrainerSeparateAsync._setup.__module__).setLevel(logging.WARNING)
         super().__init__(config)
 
     def _compute_advantage(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
