@@ -77,8 +77,8 @@ def test_documents_end_as_a_trained_agent_a_report_and_a_command_that_chats(tmp_
     assert (program, command) == ("rag-r1", "chat") and chat.documents == documents
     assert any(Path(chat.model).glob("*.safetensors")) and "grpo" in chat.model
     asking = [sys.executable, "-m", "rag_r1.cli", command, *words, "--ask", "Where was Mara Torval born?"]
-    chatted = subprocess.run(asking, cwd=ROOT, timeout=600, capture_output=True)
-    assert chatted.returncode == 0, chatted.stderr.decode()[-2000:]
+    chatted = subprocess.run(asking, cwd=ROOT, timeout=600, capture_output=True, text=True)
+    assert chatted.returncode == 0, chatted.stdout[-2000:] + chatted.stderr[-2000:]
 
     with OwnTeacher() as other:  # the first one has ended: all that it was asked for is done
         again = run(documents, out, other.base)
