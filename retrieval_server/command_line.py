@@ -29,6 +29,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
 from itertools import pairwise
+from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Literal, NoReturn, Self, TypeVar, Union, get_args, get_origin
 
@@ -133,6 +134,11 @@ class _Option:
         for text in (value if isinstance(value, list) else [value]) if choices else ():
             if text not in choices:
                 raise ValueError(f"must be {' or '.join(choices)}, not {text!r}")
+        if "" in (value if isinstance(value, list) else [value]) and Path in (
+            self.type,
+            *get_args(self.type),
+        ):
+            raise ValueError("must be a path, not ''")  # of `--out "$UNSET"`; it would be the present folder
         if read is None:
             return value
         return list(map(read, value)) if isinstance(value, list) else read(value)
@@ -204,6 +210,12 @@ def _without_wrong(model: type[Options], values: Mapping[str, Any]) -> Any:
     for name, field in model.model_fields.items():
         if _is_model(field):
             read[name] = _without_wrong(field.annotation, values.get(name, {}))  # type: ignore[arg-type]
+            try:
+                read[name].model_validate(dict(read[name]))
+            except ValidationError as error:  # each is right, but not together: without those that it names
+                named = {key for key in dict(read[name]) if f"--{key.replace('_', '-')} " in f"{error} "}
+                right = {key: value for key, value in read[name] if key not in named}
+                read[name] = field.annotation.model_construct(**right)  # type: ignore[union-attr]
         elif name in values:
             kind = Annotated[field.annotation, *field.metadata, None]
             with suppress(ValidationError):

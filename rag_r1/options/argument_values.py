@@ -136,6 +136,12 @@ def is_positional(field: FieldInfo) -> bool:
     return _CliPositionalArg in field.metadata
 
 
+def takes_path(field: FieldInfo) -> bool:
+    """Is its value a path, or are they paths?"""
+    kinds = [field.annotation, *get_args(field.annotation)]
+    return any(kind is Path or Path in get_args(kind) for kind in kinds)
+
+
 def _is_list(field: FieldInfo) -> bool:
     """Does its flag take several values, or may it be repeated?"""
     kinds = [field.annotation, *get_args(field.annotation)]

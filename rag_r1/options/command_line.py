@@ -31,7 +31,15 @@ from copy import copy
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar, get_args, get_origin
 
-from pydantic import AfterValidator, Field, PrivateAttr, ValidationError, create_model
+from pydantic import (
+    AfterValidator,
+    Field,
+    PrivateAttr,
+    ValidationError,
+    ValidationInfo,
+    create_model,
+    field_validator,
+)
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 from pydantic_settings import BaseSettings, CliApp, CliPositionalArg, CliSettingsSource, SettingsConfigDict
@@ -44,6 +52,7 @@ from rag_r1.options.argument_values import (
     from_plain,
     is_positional,
     sentence,
+    takes_path,
     words_of,
 )
 from rag_r1.options.command_parser import CommandParser
@@ -113,6 +122,16 @@ class Arguments(BaseSettings):
             if "_build_sources" in values:  # of a command line: read_arguments ends the process
                 raise
             raise ArgumentsError.of(error, field_names(type(self))) from error
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_empty_path(cls, value: Any, info: ValidationInfo) -> Any:
+        """`--out "$UNSET"` names nothing; as a path it would be the folder of the process."""
+        field = cls.model_fields[str(info.field_name)]
+        if takes_path(field) and "" in (value if isinstance(value, list) else [value]):
+            name = field.json_schema_extra["metavar"] if is_positional(field) else flag_of(info.field_name)
+            raise ValueError(f"argument {name}: must be a path, not ''")
+        return value
 
     @classmethod
     def from_plain(cls, values: Mapping[str, Any]) -> Self:
