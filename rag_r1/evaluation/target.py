@@ -81,9 +81,9 @@ def vllm_version(url: str, key_variable: str) -> str | None:
 
 
 def check_judge(args: JudgeArguments) -> None:
-    """Raises RunError if there is to be a judge and no server answers at its address."""
+    """Raises RunError if there is to be a judge and no server answers at its address, or one without it."""
     if args.judge_url is not None:
-        check_endpoint(args.judge_url, args.judge_api_key_env, "judge", "--judge-url")
+        check_endpoint(args.judge_url, args.judge_api_key_env, "judge", "--judge-url", args.judge_model)
 
 
 def _context_of_model(folder: Path) -> int | None:
