@@ -12,10 +12,7 @@ the ``contradictions`` of the model that holds them.
 
 ``parse`` reads ``sys.argv`` and no environment variable or file. What does not fit ends the process with
 status 2 and a sentence for each fault, which names the flag: argparse splits the words, the model checks.
-
-Why not a library: pydantic-settings (2.16) splits values of a repeated flag at commas, also in a path, reads
-``null`` as None, and gives the flags of a nested model a prefix or no group. tyro reads three-valued options
-such as ``--verify`` only with a value. typer (click) has none with several values, as ``--corpus A B``.
+pydantic-settings (2.16) would split a repeated flag's values at commas; typer has no ``--corpus A B``.
 """
 
 from __future__ import annotations
@@ -36,7 +33,7 @@ from typing import Annotated, Any, ClassVar, Literal, NoReturn, Self, TypeVar, U
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 from pydantic.fields import FieldInfo
 
-from retrieval_server.errors import UserError, UserErrors, listed
+from retrieval_server.errors import UserError, listed
 
 #: What a value must be that pydantic cannot read.
 _KINDS = {"int_parsing": "a whole number", "float_parsing": "a number"}
@@ -131,14 +128,11 @@ class _Option:
     def read(self, value: Any) -> Any:
         """The value of the field from the text of its flag, or from a list of texts. Raises ValueError."""
         read, choices = self.flag.read, self.choices
-        for text in (value if isinstance(value, list) else [value]) if choices else ():
-            if text not in choices:
+        for text in value if isinstance(value, list) else [value]:
+            if choices and text not in choices:
                 raise ValueError(f"must be {' or '.join(choices)}, not {text!r}")
-        if "" in (value if isinstance(value, list) else [value]) and Path in (
-            self.type,
-            *get_args(self.type),
-        ):
-            raise ValueError("must be a path, not ''")  # of `--out "$UNSET"`; it would be the present folder
+            if text == "" and Path in (self.type, *get_args(self.type)):  # of --out "$UNSET"
+                raise ValueError("must be a path, not ''")
         if read is None:
             return value
         return list(map(read, value)) if isinstance(value, list) else read(value)
@@ -210,12 +204,6 @@ def _without_wrong(model: type[Options], values: Mapping[str, Any]) -> Any:
     for name, field in model.model_fields.items():
         if _is_model(field):
             read[name] = _without_wrong(field.annotation, values.get(name, {}))  # type: ignore[arg-type]
-            try:
-                read[name].model_validate(dict(read[name]))
-            except ValidationError as error:  # each is right, but not together: without those that it names
-                named = {key for key in dict(read[name]) if f"--{key.replace('_', '-')} " in f"{error} "}
-                right = {key: value for key, value in read[name] if key not in named}
-                read[name] = field.annotation.model_construct(**right)  # type: ignore[union-attr]
         elif name in values:
             kind = Annotated[field.annotation, *field.metadata, None]
             with suppress(ValidationError):
@@ -231,7 +219,7 @@ def _beside(
     try:
         check(command)
     except UserError as error:
-        found = error.messages if isinstance(error, UserErrors) else [str(error)]
+        found = getattr(error, "messages", [str(error)])
     except (TypeError, AttributeError, AssertionError):  # for want of an option
         return []
     named = {name for option in options for name in option.names} & set(" ".join(faults).split())

@@ -23,8 +23,9 @@ def bind_socket(host: str, port: int, flag: str = "--port") -> socket.socket:
     try:
         return socket.create_server((host, port), family=family)
     except OSError as error:
-        of_host = isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL
-        why, remedy = reason_of(error), "--host, one of this machine's addresses" if of_host else flag
+        of_host = error.errno == errno.EADDRNOTAVAIL or (error.errno or 0) < 0  # below 0: of its name
+        why = reason_of(error).partition(" (while attempting")[0]
+        remedy = "--host, one of this machine's addresses" if of_host else flag
         raise RunError(f"cannot listen on {host}, port {port}: {why}; choose another {remedy}") from error
 
 

@@ -31,15 +31,7 @@ from copy import copy
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar, get_args, get_origin
 
-from pydantic import (
-    AfterValidator,
-    Field,
-    PrivateAttr,
-    ValidationError,
-    ValidationInfo,
-    create_model,
-    field_validator,
-)
+from pydantic import AfterValidator, Field, PrivateAttr, ValidationError, create_model, field_validator
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 from pydantic_settings import BaseSettings, CliApp, CliPositionalArg, CliSettingsSource, SettingsConfigDict
@@ -51,8 +43,8 @@ from rag_r1.options.argument_values import (
     flag_of,
     from_plain,
     is_positional,
+    no_empty_path,
     sentence,
-    takes_path,
     words_of,
 )
 from rag_r1.options.command_parser import CommandParser
@@ -123,15 +115,7 @@ class Arguments(BaseSettings):
                 raise
             raise ArgumentsError.of(error, field_names(type(self))) from error
 
-    @field_validator("*", mode="before")
-    @classmethod
-    def _no_empty_path(cls, value: Any, info: ValidationInfo) -> Any:
-        """`--out "$UNSET"` names nothing; as a path it would be the folder of the process."""
-        field = cls.model_fields[str(info.field_name)]
-        if takes_path(field) and "" in (value if isinstance(value, list) else [value]):
-            name = field.json_schema_extra["metavar"] if is_positional(field) else flag_of(info.field_name)
-            raise ValueError(f"argument {name}: must be a path, not ''")
-        return value
+    _no_empty_path = field_validator("*", mode="before")(no_empty_path)
 
     @classmethod
     def from_plain(cls, values: Mapping[str, Any]) -> Self:

@@ -15,7 +15,6 @@ from safetensors.numpy import save
 
 from rag_r1.demo.policy import policy_path
 from rag_r1.inference.model_folders import checkpoint_name, model_folder
-from rag_r1.io.errors import DataError
 from rag_r1.runs.errors import RunError
 from tests.fakes.weights import NO_TENSORS
 
@@ -183,7 +182,7 @@ def test_a_file_of_weights_that_is_cut_off_anywhere_is_refused(data):
         (folder / "model.safetensors").write_bytes(whole)
         assert model_folder(folder, folder) == folder
         (folder / "model.safetensors").write_bytes(whole[: data.draw(st.integers(0, len(whole) - 1))])
-        with pytest.raises(DataError, match="copy or download the model again"):
+        with pytest.raises(RunError, match="copy or download the model again"):
             model_folder(folder, folder)
 
 
@@ -191,8 +190,8 @@ def test_the_pointer_of_git_lfs_and_a_missing_shard_are_no_weights(tmp_path):
     folder = hugging_face(tmp_path / "model")
     shards = {"weight_map": {"a": "model.safetensors", "b": "none.safetensors"}}
     (folder / "model.safetensors.index.json").write_text(json.dumps(shards))
-    with pytest.raises(DataError, match="none.safetensors"):
+    with pytest.raises(RunError, match="none.safetensors"):
         model_folder(folder, tmp_path)
     (folder / "none.safetensors").write_text("version https://git-lfs.github.com/spec/v1\nsize 1\n")
-    with pytest.raises(DataError, match="none.safetensors is no file of weights"):
+    with pytest.raises(RunError, match="none.safetensors is no file of weights"):
         model_folder(folder, tmp_path)

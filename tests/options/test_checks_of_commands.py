@@ -365,6 +365,7 @@ def test_mcp_refuses_another_server_in_place_of_the_search():
             "none.tsv: there is no such file",
         ),
         ("view run --host 192.0.2.1 --port 0", "choose another --host"),
+        ("eval report run --answerable latin.yaml --out new", "it is not UTF-8 text, at byte 0"),
     ],
 )
 def test_a_wrong_input_is_named_with_the_remedy(words, named, right, capsys, monkeypatch):

@@ -25,8 +25,8 @@ _STEP = re.compile(r"global_step_(\d+)")
 
 def model_folder(path: Path, into: Path) -> Path:
     """The Hugging Face folder of `path` (see the top of the module); a model that must be merged first is
-    written below the folder `into`. Raises RunError if there is none, and
-    DataError if its weights are not whole."""
+    written below the folder `into`. Raises RunError if there is none, or if
+    its weights are not whole."""
     if not path.is_dir():
         raise RunError(
             f"{path} is no folder: give that of a Hugging Face model or of a checkpoint of veRL, or serve "

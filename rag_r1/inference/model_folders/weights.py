@@ -13,6 +13,7 @@ from typing import Any
 
 from rag_r1.io.bounded_json import read_json, read_json_file
 from rag_r1.io.errors import DataError
+from rag_r1.runs.errors import RunError
 
 #: A header that is longer is none of safetensors, which allows this many bytes.
 _LONGEST_HEADER = 100_000_000
@@ -37,7 +38,7 @@ def tensors_of(file: Path) -> dict[str, Any]:
 
 
 def check_weights(folder: Path) -> None:
-    """Raises DataError for the first file of weights of a Hugging Face model that is missing or not whole."""
+    """Raises RunError for the first file of weights of a Hugging Face model that is missing or not whole."""
     try:
         index = read_json_file(folder / _INDEX) if (folder / _INDEX).is_file() else {}
         named = {folder / str(name) for name in index.get("weight_map", {}).values()}
@@ -45,4 +46,4 @@ def check_weights(folder: Path) -> None:
             tensors_of(file)
     except (OSError, ValueError, AttributeError) as error:
         why = error if isinstance(error, DataError) else f"the weights of {folder} cannot be read: {error}"
-        raise DataError(f"{why}: copy or download the model again, or give another folder") from error
+        raise RunError(f"{why}: copy or download the model again, or give another folder") from error

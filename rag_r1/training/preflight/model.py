@@ -24,6 +24,7 @@ from rag_r1.io.errors import DataError
 from rag_r1.io.hub import hub_answers
 from rag_r1.options.problems import Problem, error, is_unset, plain, problem_of_fault, warning
 from rag_r1.protocols import ChatTemplateError, Protocol
+from rag_r1.runs.errors import RunError
 from rag_r1.sandbox.chat_template import refuse_empty_tokenizer, refuse_endless_files, refuse_endless_template
 from rag_r1.training.preflight.adapters import NF4_ENGINE
 from rag_r1.training.preflight.sessions import needs_critic
@@ -81,7 +82,7 @@ def _check_weights(key: str, name: str) -> Iterator[Problem]:
     elif folder.is_dir():
         try:
             check_weights(folder)
-        except DataError as fault:
+        except RunError as fault:
             yield error(key, *str(fault).rsplit(": ", 1))
 
 
